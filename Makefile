@@ -1,0 +1,36 @@
+# One environment, made once, for everything: `make train`, `make test`, `make lint`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+WORKDIR ?= runs/tiny
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: train test lint format clean
+
+train: $(VENV)/.run  ## Pretrain a small BERT on the English inside Python itself.
+	$(BIN)/python -m bert_jax.train --config experiments/tiny.py --workdir $(WORKDIR)
+
+test: $(VENV)/.test  ## Run the whole test suite.
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.test  ## Check format and style.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+format: $(VENV)/.test
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: requirements.txt constraints.txt pyproject.toml | $(VENV)/bin/python
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/.test: $(VENV)/.run requirements-test.txt
+	$(PIP) -e .[test]
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache
