@@ -1,0 +1,236 @@
+"""A pretraining run as frozen dataclasses; the command's ConfigDict ends here."""
+
+import dataclasses
+import difflib
+import json
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from bert_jax.data.examples import ExampleConfig
+from bert_jax.errors import UserError
+from bert_jax.model.config import BertConfig
+from bert_jax.parallel.mesh import MeshConfig
+from bert_jax.training.optimizer import OptimizerConfig
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """Which text, and how examples are drawn from it.
+
+    path: a store written by ``python -m bert_jax.prepare``. Where it is empty, ``corpus``
+      (inputs as ``prepare`` takes them) is prepared into the workdir, with a vocabulary
+      of ``vocabulary_size`` pieces trained on it.
+    holdout: share of the documents kept for evaluation.
+    threads: reader threads; prefetch: batches drawn ahead of the step.
+    """
+
+    path: str = ""
+    corpus: tuple[str, ...] = ()
+    vocabulary_size: int = 30522
+    lower_case: bool = True
+    holdout: float = 0.01
+    examples: ExampleConfig = dataclasses.field(default_factory=ExampleConfig)
+    threads: int = 2
+    prefetch: int = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """``steps`` updates at one sequence length and global batch size."""
+
+    steps: int
+    sequence_length: int
+    batch_size: int
+    max_predictions: int
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """Everything that a pretraining run depends on.
+
+    accumulation: microbatches per update. log_every, eval_every, checkpoint_every: in
+    steps. keep_checkpoints: the newest ones kept. prompts: sentences with [MASK], filled
+    in at the end of the run.
+    """
+
+    model: BertConfig
+    data: DataConfig
+    optimizer: OptimizerConfig
+    phases: tuple[Phase, ...]
+    mesh: MeshConfig = MeshConfig()
+    seed: int = 0
+    accumulation: int = 1
+    log_every: int = 100
+    eval_every: int = 10_000
+    eval_batches: int = 100
+    checkpoint_every: int = 10_000
+    keep_checkpoints: int = 3
+    prompts: tuple[str, ...] = ()
+
+    @property
+    def total_steps(self) -> int:
+        return sum(phase.steps for phase in self.phases)
+
+
+def train_config(settings: Mapping[str, Any]) -> TrainConfig:
+    """Builds a TrainConfig from nested mappings, checking every name and type.
+
+    ``optimizer.total_steps`` is always the sum of the phases' steps: one schedule runs
+    through all phases.
+    """
+    settings = dict(settings)
+    phases = _convert(tuple[Phase, ...], settings.get("phases", ()), "phases")
+    if not phases:
+        raise UserError("config.phases is empty; give at least one phase")
+    optimizer = dict(settings.get("optimizer", {}))
+    if "total_steps" in optimizer:
+        raise UserError(
+            "config.optimizer.total_steps is the sum of the phases' steps; "
+            "set --config.phases[0].steps instead"
+        )
+    optimizer["total_steps"] = sum(phase.steps for phase in phases)
+    config = _convert(TrainConfig, settings | {"optimizer": optimizer}, "")
+    _check(config)
+    return config
+
+
+def _check(config: TrainConfig) -> None:
+    for i, phase in enumerate(config.phases):
+        name = f"phases[{i}]"
+        for field in ("steps", "batch_size", "max_predictions"):
+            if getattr(phase, field) < 1:
+                raise UserError(
+                    f"{name}.{field}={getattr(phase, field)}, expected at least 1; "
+                    f"set --config.{name}.{field}"
+                )
+        if phase.sequence_length > config.model.max_positions:
+            raise UserError(
+                f"{name}.sequence_length={phase.sequence_length} is over the position "
+                f"table of {config.model.max_positions}; set --config.{name}"
+                ".sequence_length or --config.model.max_positions"
+            )
+        if phase.batch_size % config.accumulation:
+            raise UserError(
+                f"{name}.batch_size={phase.batch_size} is not a multiple of "
+                f"accumulation={config.accumulation}; set --config.accumulation"
+            )
+    for field in ("accumulation", "log_every", "checkpoint_every", "keep_checkpoints"):
+        if getattr(config, field) < 1:
+            raise UserError(
+                f"{field}={getattr(config, field)}, expected at least 1; "
+                f"set --config.{field}"
+            )
+
+
+def _convert(kind: type[T], value: Any, name: str) -> T:
+    """Turns plain values into the annotated type, or says which setting is wrong."""
+    if dataclasses.is_dataclass(kind):
+        return _convert_fields(kind, value, name)
+    origin = typing.get_origin(kind)
+    if origin is tuple:
+        if isinstance(value, str) or not isinstance(value, (tuple, list)):
+            raise UserError(_wrong_type(name, "a tuple", value))
+        item = typing.get_args(kind)[0]
+        return tuple(_convert(item, v, f"{name}[{i}]") for i, v in enumerate(value))
+    if origin is types.UnionType:
+        if value is None:
+            return None
+        (kind,) = (k for k in typing.get_args(kind) if k is not type(None))
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise UserError(_wrong_type(name, f"a value of type {kind.__name__}", value))
+    return value
+
+
+def _convert_fields(kind: type[T], value: Any, name: str) -> T:
+    if isinstance(value, kind):
+        return value
+    if not isinstance(value, Mapping):
+        raise UserError(_wrong_type(name or "config", "a group of settings", value))
+    hints = typing.get_type_hints(kind)
+    fields = {f.name: f for f in dataclasses.fields(kind)}
+    dot = f"{name}." if name else ""
+    for key in value:
+        if key not in fields:
+            raise UserError(unknown_field(f"{dot}{key}", [f"{dot}{f}" for f in fields]))
+    required = [
+        f.name
+        for f in fields.values()
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    for key in required:
+        if key not in value:
+            raise UserError(f"config.{dot}{key} is missing; give it in the config file")
+    return kind(**{k: _convert(hints[k], v, f"{dot}{k}") for k, v in value.items()})
+
+
+def unknown_field(name: str, known: list[str]) -> str:
+    """The message for a setting that does not exist, with the nearest one that does."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = (
+        f"did you mean config.{near[0]}?" if near else f"expected one of {sorted(known)}"
+    )
+    return f"config.{name} is not a setting; {hint}"
+
+
+def _wrong_type(name: str, expected: str, value: Any) -> str:
+    return f"config.{name}={value!r}, expected {expected}; set --config.{name}"
+
+
+def to_dict(config: TrainConfig) -> dict[str, Any]:
+    """The config as JSON holds it: nested dicts, lists for tuples."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+# What may change when a run goes on: where and how it computes and what it reports,
+# not what it computes.
+_MAY_CHANGE = frozenset(
+    {
+        "model.dtype",
+        "model.remat",
+        "model.attention_impl",
+        "data.path",  # the store is compared by its contents
+        "data.threads",
+        "data.prefetch",
+        "mesh",
+        "optimizer",
+        "accumulation",
+        "log_every",
+        "eval_every",
+        "eval_batches",
+        "checkpoint_every",
+        "keep_checkpoints",
+        "prompts",
+    }
+)
+
+
+def resume_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """The fields that keep a run from going on with another config: 'name: old -> new'.
+
+    ``old`` and ``new`` are what :func:`to_dict` gives, with what identifies the data
+    beside it. Steps may be added to the last phase.
+    """
+    return [
+        f"{name}: {a!r} -> {b!r}"
+        for name, a, b in _differences(old, new, "")
+        if not any(name == free or name.startswith(f"{free}.") for free in _MAY_CHANGE)
+        and not (name == f"phases[{len(new['phases']) - 1}].steps" and b > a)
+    ]
+
+
+def _differences(old: Any, new: Any, name: str) -> list[tuple[str, Any, Any]]:
+    dot = f"{name}." if name else ""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = [*old, *(k for k in new if k not in old)]
+        pairs = [(f"{dot}{k}", old.get(k), new.get(k)) for k in keys]
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = [(f"{name}[{i}]", a, b) for i, (a, b) in enumerate(zip(old, new, strict=True))]
+    else:
+        return [] if old == new else [(name, old, new)]
+    return [d for key, a, b in pairs for d in _differences(a, b, key)]

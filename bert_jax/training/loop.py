@@ -1,0 +1,230 @@
+"""The pretraining loop: data in, updates, reports, evaluations, checkpoints."""
+
+import collections
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import grain
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from bert_jax.errors import UserError
+from bert_jax.parallel.mesh import batch_sharding
+from bert_jax.training import step as step_lib
+from bert_jax.training.checkpoint import CheckpointStore
+from bert_jax.training.config import TrainConfig
+from bert_jax.training.flops import peak_flops, step_flops
+from bert_jax.training.metric_writer import MetricWriter
+from bert_jax.training.state import TrainState
+
+# Updates in flight before the loop waits: enough that the device never idles, few
+# enough that their batches take little memory.
+IN_FLIGHT = 2
+
+HostBatch = dict[str, np.ndarray]
+
+
+def put_batch(batch: HostBatch, mesh: Mesh) -> step_lib.Batch:
+    """This host's rows as its part of the global batch, on its devices."""
+    sharding = batch_sharding(mesh)
+    return {
+        name: jax.make_array_from_process_local_data(sharding, rows)
+        for name, rows in batch.items()
+    }
+
+
+def jit_steps(
+    config: TrainConfig, model: Any, optimizer: Any, shardings: TrainState
+) -> tuple[Callable, Callable]:
+    """The compiled update (its state donated) and evaluation functions."""
+    next_sentence = config.data.examples.next_sentence
+    train = jax.jit(
+        functools.partial(
+            step_lib.train_step,
+            model=model,
+            optimizer=optimizer,
+            next_sentence=next_sentence,
+            accumulation=config.accumulation,
+            log_every=config.log_every,
+        ),
+        donate_argnums=0,
+        out_shardings=(shardings, None),
+    )
+    evaluate = jax.jit(functools.partial(step_lib.eval_step, model=model))
+    return train, evaluate
+
+
+def evaluate(
+    eval_fn: Callable, params: Any, batches: Iterable[HostBatch], mesh: Mesh
+) -> dict[str, float]:
+    """Means over ``batches``, and what guessing without reading would reach.
+
+    mlm_majority: accuracy of always guessing the most frequent masked piece;
+    nsp_majority: of always guessing the more frequent label.
+    """
+    totals: dict[str, float] = collections.defaultdict(float)
+    pieces: collections.Counter[int] = collections.Counter()
+    labels: collections.Counter[int] = collections.Counter()
+    for batch in batches:
+        sums = jax.device_get(eval_fn(params, put_batch(batch, mesh)))
+        for name, value in sums.items():
+            totals[name] += float(value)
+        pieces.update(batch["mlm_ids"][batch["mlm_weights"] > 0].tolist())
+        labels.update(batch["nsp_labels"].tolist())
+    return step_lib.means(totals) | {
+        "mlm_majority": max(pieces.values()) / pieces.total(),
+        "nsp_majority": max(labels.values()) / labels.total(),
+    }
+
+
+@dataclasses.dataclass
+class Reporter:
+    """Turns the sums of a window of steps into one line of metrics, one step late."""
+
+    config: TrainConfig
+    writer: MetricWriter
+    learning_rate: Callable[[int], Any]
+    say: Callable[[str], None]
+
+    def __post_init__(self):
+        self._peak = peak_flops()
+        self._pending: tuple[int, dict[str, Any], dict[str, float | None]] | None = None
+        self.start_window()
+
+    def start_window(self) -> None:
+        """Forgets time that was not spent on updates: evaluation, compilation."""
+        self._start = time.perf_counter()
+        self._wait = self._tokens = self._flops = 0.0
+
+    def add_step(self, batch: HostBatch, wait: float) -> None:
+        """Counts one update's work and the ``wait`` (seconds) for its batch."""
+        rows, length = batch["input_ids"].shape
+        rows *= jax.process_count()
+        predictions = batch["mlm_ids"].shape[1]
+        self._tokens += rows * length
+        self._flops += step_flops(self.config.model, length, predictions, rows)
+        self._wait += wait
+
+    def report(self, step: int, sums: dict[str, jax.Array]) -> None:
+        """Takes the sums of the window that ends at ``step``; flush() writes them."""
+        seconds = time.perf_counter() - self._start
+        # A window that holds only the compiling update has no rates.
+        timed = self._tokens > 0
+        known = timed and self._peak is not None
+        rates = {
+            "tokens_per_second": self._tokens / seconds if timed else None,
+            "mfu": self._flops / seconds / self._peak if known else None,
+            "data_wait": self._wait / seconds if timed else None,
+        }
+        self._pending = (step, sums, rates)
+        self.start_window()
+
+    def flush(self) -> None:
+        """Writes the pending line; raises UserError where the loss is not finite."""
+        if self._pending is None:
+            return
+        step, device_sums, rates = self._pending
+        self._pending = None
+        sums = jax.device_get(device_sums)
+        check_finite(step, sums)
+        metrics = step_lib.means(sums)
+        metrics["loss"] = float(sums["loss_sum"]) / float(sums["steps"])
+        # The rate of the update that ended the window, read before its counter moved.
+        metrics["learning_rate"] = float(self.learning_rate(step - 1))
+        metrics["grad_norm"] = float(sums["grad_norm_sum"]) / float(sums["steps"])
+        self.writer.write(step, "train", metrics | rates)
+        self.say(
+            f"step {step}/{self.config.total_steps}  loss {metrics['loss']:.4f}  "
+            f"mlm {metrics['mlm_loss']:.4f} ({metrics['mlm_accuracy']:.1%})  "
+            f"nsp {metrics['nsp_loss']:.4f} ({metrics['nsp_accuracy']:.1%})  "
+            f"{rates['tokens_per_second'] or 0:,.0f} tokens/s"
+        )
+
+
+def check_finite(step: int, sums: dict[str, Any]) -> None:
+    """Raises UserError when the loss or the gradient of the window went bad."""
+    for name, what in (("loss_sum", "loss"), ("grad_norm_sum", "gradient norm")):
+        if not math.isfinite(float(sums[name])):
+            raise UserError(
+                f"the {what} became {float(sums[name])} in the updates before step "
+                f"{step}; the last good checkpoint is kept: lower "
+                "--config.optimizer.learning_rate, or use --config.model.dtype=float32, "
+                "and run again with the same --workdir"
+            )
+
+
+def run(
+    config: TrainConfig,
+    *,
+    state: TrainState,
+    train_fn: Callable,
+    eval_fn: Callable,
+    data: grain.DatasetIterator,
+    eval_batches: Callable[[], Iterable[HostBatch]],
+    mesh: Mesh,
+    checkpoints: CheckpointStore,
+    reporter: Reporter,
+    saved_config: dict[str, Any],
+) -> tuple[TrainState, dict[str, float] | None]:
+    """Trains from ``state.step`` to the last step; returns state and last evaluation.
+
+    At each step the order is: update, report, evaluation, checkpoint; so a checkpoint of
+    step n finds all metrics up to n written, and a resumed run repeats none.
+    """
+    total = config.total_steps
+    first = int(state.step)
+    in_flight: collections.deque[jax.Array] = collections.deque()
+    evaluation = None
+    sums = None
+    with jax.transfer_guard("disallow"):
+        for step in range(first + 1, total + 1):
+            asked = time.perf_counter()
+            host_batch = next(data)
+            waited = time.perf_counter() - asked
+            batch = put_batch(host_batch, mesh)
+            state, sums = train_fn(state, batch)
+            reporter.flush()  # of the step before: this one keeps the device busy
+            in_flight.append(sums["steps"])
+            if len(in_flight) > IN_FLIGHT:
+                jax.block_until_ready(in_flight.popleft())
+            if step == first + 1:  # compilation is not throughput
+                jax.block_until_ready(sums)
+                reporter.start_window()
+            else:
+                reporter.add_step(host_batch, waited)
+
+            last = step == total
+            if step % config.log_every == 0 or last:
+                reporter.report(step, sums)
+            evaluates = config.eval_every and (step % config.eval_every == 0 or last)
+            if evaluates:
+                reporter.flush()
+                evaluation = evaluate(eval_fn, state.params, eval_batches(), mesh)
+                _write_evaluation(reporter, step, evaluation)
+            if step % config.checkpoint_every == 0 or last:
+                reporter.flush()
+                # A state with a bad loss must never replace a good checkpoint.
+                check_finite(step, jax.device_get(sums))
+                reporter.writer.sync()
+                checkpoints.save(step, state, data, saved_config)
+            if evaluates:
+                reporter.start_window()
+    return state, evaluation
+
+
+def _write_evaluation(
+    reporter: Reporter, step: int, evaluation: dict[str, float]
+) -> None:
+    reporter.writer.write(step, "eval", evaluation)
+    reporter.say(
+        f"step {step}  held-out: loss {evaluation['loss']:.4f}  "
+        f"mlm accuracy {evaluation['mlm_accuracy']:.1%} "
+        f"(most frequent piece: {evaluation['mlm_majority']:.1%})  "
+        f"nsp accuracy {evaluation['nsp_accuracy']:.1%} "
+        f"(more frequent label: {evaluation['nsp_majority']:.1%})"
+    )

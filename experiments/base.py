@@ -1,0 +1,95 @@
+"""BERT BASE as in the paper: 12 layers, width 768, 12 heads, 110M parameters.
+
+What: MLM + NSP on English Wikipedia and books, 1,000,000 updates of 256 x 512.
+On: 16 TPU chips in the paper, 4 days; any number of accelerators that divides 256.
+Result: MLM perplexity 3.99, NSP accuracy 97-98% held out (paper, appendix C and A.1);
+  GLUE test average 79.6 after fine-tuning (paper, table 1).
+Before: a vocabulary and a prepared store, see README.md, "Pretrain on your own text".
+Run:
+  python -m bert_jax.train --config experiments/base.py
+  python -m bert_jax.train --config experiments/base.py:two_phase   (900k at 128, 100k
+    at 512: the schedule of the released checkpoints, about a quarter of the work)
+"""
+
+from ml_collections import ConfigDict
+
+
+def phase(steps: int, sequence_length: int, max_predictions: int) -> ConfigDict:
+    """Updates at one sequence length."""
+    return ConfigDict(
+        dict(
+            steps=steps,  # updates
+            sequence_length=sequence_length,  # pieces, [CLS] and two [SEP] counted
+            batch_size=256,  # sequences an update, over all devices
+            max_predictions=max_predictions,  # masked pieces a sequence, at most
+        )
+    )
+
+
+PHASES = {
+    "paper": (phase(1_000_000, 512, 77),),
+    "two_phase": (phase(900_000, 128, 20), phase(100_000, 512, 77)),
+}
+
+
+def get_config(schedule: str = "paper") -> ConfigDict:
+    """``schedule``: "paper" or "two_phase"."""
+    if schedule not in PHASES:
+        raise ValueError(f"schedule {schedule!r}, expected one of {sorted(PHASES)}")
+    return ConfigDict(
+        dict(
+            model=dict(
+                vocab_size=30_522,  # pieces; must be the store's
+                hidden_size=768,
+                num_layers=12,
+                num_heads=12,
+                intermediate_size=3072,  # feed-forward width
+                max_positions=512,  # longest sequence, in pieces
+                type_vocab_size=2,  # segments A and B
+                hidden_dropout=0.1,  # probability, embeddings and residual branches
+                attention_dropout=0.1,  # probability, on attention probabilities
+                activation="gelu",  # exact erf; gelu_tanh as in later releases
+                layer_norm_epsilon=1e-12,
+                initializer_range=0.02,  # standard deviation, cut at two of them
+                dtype="bfloat16",  # of the computation; parameters are float32
+                attention_impl="xla",  # the one with dropout on probabilities
+                remat=False,  # recompute layers in the backward pass: less memory
+                scan_layers=False,  # one compiled layer for all: compiles faster
+            ),
+            data=dict(
+                path="data/wikibooks",  # written by python -m bert_jax.prepare
+                corpus=(),  # inputs to prepare into the workdir instead
+                vocabulary_size=30_522,  # pieces, of a vocabulary made from corpus
+                lower_case=True,  # likewise
+                holdout=0.005,  # share of the documents kept for evaluation
+                examples=dict(
+                    masking="token",  # or whole_word, ngram
+                    mask_rate=0.15,  # share of all pieces
+                    short_sequence_rate=0.1,  # share of documents cut shorter
+                    next_sentence=True,  # False: MLM alone
+                ),
+                threads=8,  # reader threads on each host
+                prefetch=16,  # batches drawn ahead
+            ),
+            optimizer=dict(
+                learning_rate=1e-4,  # peak
+                warmup_steps=10_000,  # updates
+                beta1=0.9,
+                beta2=0.999,
+                epsilon=1e-6,  # outside the square root
+                weight_decay=0.01,  # times the rate; not on biases and LayerNorm
+                clip_norm=1.0,  # of the global gradient
+                bias_correction=False,  # the original has none
+            ),
+            mesh=dict(replica=1, data=-1, model=1),  # devices along each axis
+            phases=PHASES[schedule],
+            seed=0,
+            accumulation=1,  # microbatches an update: less memory, same result
+            log_every=100,  # updates
+            eval_every=10_000,  # updates; 0: never
+            eval_batches=40,  # batches of the held-out documents
+            checkpoint_every=5_000,  # updates
+            keep_checkpoints=3,  # newest
+            prompts=("the capital of france is [MASK] .",),  # filled in at the end
+        )
+    )

@@ -1,0 +1,86 @@
+"""A small BERT on the English inside Python itself: the first thing to run.
+
+What: a vocabulary of 4,096 pieces and a 2-layer BERT, MLM + NSP, on the language
+  reference and the standard library's docstrings. Nothing is downloaded.
+On: two CPU cores, in under 4 minutes.
+Result: see the README's table.
+Run: make train, or
+  python -m bert_jax.train --config experiments/tiny.py
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    """The settings of the embedded default."""
+    return ConfigDict(
+        dict(
+            model=dict(
+                vocab_size=4096,  # pieces
+                hidden_size=192,
+                num_layers=2,
+                num_heads=3,
+                intermediate_size=768,  # feed-forward width
+                max_positions=64,  # longest sequence, in pieces
+                type_vocab_size=2,  # segments A and B
+                hidden_dropout=0.0,  # probability; a run this short underfits
+                attention_dropout=0.0,  # probability
+                activation="gelu",  # exact erf
+                layer_norm_epsilon=1e-12,
+                initializer_range=0.02,  # standard deviation, cut at two of them
+                dtype="float32",  # of the computation
+                attention_impl="xla",
+                remat=False,
+                scan_layers=False,
+            ),
+            data=dict(
+                path="",  # prepared into the workdir
+                corpus=("python-docs",),  # the English inside Python itself
+                vocabulary_size=4096,  # pieces
+                lower_case=True,
+                holdout=0.05,  # share of the documents kept for evaluation
+                examples=dict(
+                    masking="token",  # or whole_word, ngram
+                    mask_rate=0.15,  # share of all pieces
+                    short_sequence_rate=0.1,  # share of documents cut shorter
+                    next_sentence=True,  # False: MLM alone
+                ),
+                threads=1,  # reader threads
+                prefetch=8,  # batches drawn ahead
+            ),
+            optimizer=dict(
+                learning_rate=2e-3,  # peak
+                warmup_steps=100,  # updates
+                beta1=0.9,
+                beta2=0.98,
+                epsilon=1e-6,  # outside the square root
+                weight_decay=0.01,  # times the rate; not on biases and LayerNorm
+                clip_norm=1.0,  # of the global gradient
+                bias_correction=False,
+            ),
+            mesh=dict(replica=1, data=-1, model=1),  # devices along each axis
+            phases=(
+                ConfigDict(
+                    dict(
+                        steps=2000,  # updates
+                        sequence_length=64,  # pieces
+                        batch_size=64,  # sequences an update
+                        max_predictions=10,  # masked pieces a sequence, at most
+                    )
+                ),
+            ),
+            seed=0,
+            accumulation=1,
+            log_every=100,  # updates
+            eval_every=1000,  # updates
+            eval_batches=20,  # batches of the held-out documents
+            checkpoint_every=500,  # updates
+            keep_checkpoints=2,  # newest
+            prompts=(  # filled in at the end; none of them is in the corpus
+                "The function returns the [MASK] of the two lists.",
+                "If the file does not [MASK], an exception is raised.",
+                "This method must be overridden by the [MASK] class.",
+                "Changed in [MASK] 3.8: the argument is optional.",
+            ),
+        )
+    )

@@ -1,0 +1,56 @@
+"""Imports point one way: commands -> training, interop -> model, data, parallel."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "bert_jax"
+# What each folder may import of ours, beside itself and errors.py.
+ALLOWED = {
+    "data": set(),
+    "model": set(),
+    "parallel": set(),
+    "training": {"data", "model", "parallel"},
+    "interop": {"data", "model", "parallel"},
+}
+
+
+def imported_folders(path: Path) -> set[str]:
+    names = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+    ours = [name.split(".")[1:] for name in names if name.startswith("bert_jax.")]
+    return {parts[0] for parts in ours}
+
+
+@pytest.mark.parametrize("folder", ALLOWED)
+def test_folder_imports_only_what_lies_below_it(folder):
+    files = list((PACKAGE / folder).rglob("*.py"))
+    assert files
+    for path in files:
+        extra = imported_folders(path) - ALLOWED[folder] - {folder, "errors"}
+        assert not extra, f"{path.name} imports {extra}"
+
+
+def test_every_folder_has_a_rule():
+    folders = {p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name[0] != "_"}
+    assert folders == set(ALLOWED)
+
+
+def test_orbax_is_imported_in_one_file():
+    users = [p for p in PACKAGE.rglob("*.py") if "orbax" in p.read_text()]
+    assert [p.name for p in users] == ["checkpoint.py"]
+
+
+def test_files_are_short():
+    long = {
+        str(p.relative_to(PACKAGE)): n
+        for p in PACKAGE.rglob("*.py")
+        if (n := len(p.read_text().splitlines())) > 400
+    }
+    assert not long
