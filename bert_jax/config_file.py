@@ -8,15 +8,15 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from bert_jax.errors import UserError
-from bert_jax.training.config import unknown_field
+from bert_jax.errors import UserError, unknown_field
 
 
-def parse(argv: list[str], usage: str) -> tuple[ConfigDict, str | None]:
+def parse(argv: list[str], usage: str) -> tuple[ConfigDict, Path]:
     """Reads the command line of a command that takes --config and --workdir.
 
-    Returns the config with its overrides applied, and the workdir. A setting that does
-    not exist, a value of the wrong type and a missing file are UserErrors.
+    Returns the config with its overrides applied, and the workdir: runs/NAME where none
+    is given, NAME being the config file's, with its argument. A setting that does not
+    exist, a value of the wrong type and a missing file are UserErrors.
     """
     if {"-h", "--help"} & set(argv):
         print(usage.strip())
@@ -39,7 +39,14 @@ def parse(argv: list[str], usage: str) -> tuple[ConfigDict, str | None]:
         raise UserError(f"unexpected argument {rest[0]!r}; use {command_line}")
     if values.config is None:
         raise UserError(f"--config is missing; use {command_line}")
-    return values.config, values.workdir
+    if values.workdir is not None:
+        return values.config, Path(values.workdir)
+    file, _, argument = config_flags.get_config_filename(values["config"]).partition(
+        ":"
+    )
+    return values.config, Path(
+        "runs", "-".join(filter(None, (Path(file).stem, argument)))
+    )
 
 
 def _flags(argv: list[str]) -> flags.FlagValues:

@@ -1,5 +1,7 @@
 """The one exception that means "the user can fix this"."""
 
+import difflib
+
 
 class UserError(Exception):
     """A one-line message: what was expected, what came, what to change.
@@ -7,3 +9,14 @@ class UserError(Exception):
     Commands print it after ``error:`` and exit with code 2; library code raises it
     only for input, settings and files that a user controls.
     """
+
+
+def unknown_field(name: str, known: list[str]) -> str:
+    """The message for a setting that does not exist, with the nearest one that does."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = (
+        f"did you mean config.{near[0]}?"
+        if near
+        else f"expected one of {sorted(known)}"
+    )
+    return f"config.{name} is not a setting; {hint}"

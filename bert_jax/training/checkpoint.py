@@ -50,7 +50,7 @@ class CheckpointStore:
         if step == self._saved:
             return
         self._checkpointer.save_checkpointables_async(
-            step, {"state": state, "data": data, "config": config}
+            step, {"state": state, "data": data}, custom_metadata=config
         )
         self._saved = step
 
@@ -63,7 +63,7 @@ class CheckpointStore:
             )
         except (ValueError, KeyError) as error:
             raise UserError(
-                f"checkpoint {step} in {self._checkpointer.directory} does not fit this "
+                f"checkpoint {step} in {self._checkpointer.directory} does not fit the "
                 f"config ({str(error).splitlines()[0]}); use the config of the run, or "
                 "another --workdir"
             ) from error

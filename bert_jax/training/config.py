@@ -1,7 +1,6 @@
 """A pretraining run as frozen dataclasses; the command's ConfigDict ends here."""
 
 import dataclasses
-import difflib
 import json
 import types
 import typing
@@ -9,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from bert_jax.data.examples import ExampleConfig
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, unknown_field
 from bert_jax.model.config import BertConfig
 from bert_jax.parallel.mesh import MeshConfig
 from bert_jax.training.optimizer import OptimizerConfig
@@ -21,9 +20,9 @@ T = TypeVar("T")
 class DataConfig:
     """Which text, and how examples are drawn from it.
 
-    path: a store written by ``python -m bert_jax.prepare``. Where it is empty, ``corpus``
-      (inputs as ``prepare`` takes them) is prepared into the workdir, with a vocabulary
-      of ``vocabulary_size`` pieces trained on it.
+    path: a store written by ``python -m bert_jax.prepare``. Where it is empty,
+      ``corpus`` (inputs as ``prepare`` takes them) is prepared into the workdir, with a
+      vocabulary of ``vocabulary_size`` pieces trained on it.
     holdout: share of the documents kept for evaluation.
     threads: reader threads; prefetch: batches drawn ahead of the step.
     """
@@ -53,15 +52,15 @@ class TrainConfig:
     """Everything that a pretraining run depends on.
 
     accumulation: microbatches per update. log_every, eval_every, checkpoint_every: in
-    steps. keep_checkpoints: the newest ones kept. prompts: sentences with [MASK], filled
-    in at the end of the run.
+    steps. keep_checkpoints: the newest ones kept. prompts: sentences with [MASK],
+    filled in at the end of the run.
     """
 
     model: BertConfig
     data: DataConfig
     optimizer: OptimizerConfig
     phases: tuple[Phase, ...]
-    mesh: MeshConfig = MeshConfig()
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     seed: int = 0
     accumulation: int = 1
     log_every: int = 100
@@ -73,6 +72,7 @@ class TrainConfig:
 
     @property
     def total_steps(self) -> int:
+        """Updates over all phases."""
         return sum(phase.steps for phase in self.phases)
 
 
@@ -169,15 +169,6 @@ def _convert_fields(kind: type[T], value: Any, name: str) -> T:
     return kind(**{k: _convert(hints[k], v, f"{dot}{k}") for k, v in value.items()})
 
 
-def unknown_field(name: str, known: list[str]) -> str:
-    """The message for a setting that does not exist, with the nearest one that does."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = (
-        f"did you mean config.{near[0]}?" if near else f"expected one of {sorted(known)}"
-    )
-    return f"config.{name} is not a setting; {hint}"
-
-
 def _wrong_type(name: str, expected: str, value: Any) -> str:
     return f"config.{name}={value!r}, expected {expected}; set --config.{name}"
 
@@ -230,7 +221,10 @@ def _differences(old: Any, new: Any, name: str) -> list[tuple[str, Any, Any]]:
         keys = [*old, *(k for k in new if k not in old)]
         pairs = [(f"{dot}{k}", old.get(k), new.get(k)) for k in keys]
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        pairs = [(f"{name}[{i}]", a, b) for i, (a, b) in enumerate(zip(old, new, strict=True))]
+        pairs = [
+            (f"{name}[{i}]", a, b)
+            for i, (a, b) in enumerate(zip(old, new, strict=True))
+        ]
     else:
         return [] if old == new else [(name, old, new)]
     return [d for key, a, b in pairs for d in _differences(a, b, key)]

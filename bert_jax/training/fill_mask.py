@@ -32,7 +32,9 @@ def fill_mask(
     masks = [np.flatnonzero(row == tokenizer.mask_id) + 1 for row in rows]
     for text, row, positions in zip(texts, rows, masks, strict=True):
         if not len(positions):
-            raise UserError(f"no [MASK] in {text!r}; put [MASK] where a piece is missing")
+            raise UserError(
+                f"no [MASK] in {text!r}; put [MASK] where a piece is missing"
+            )
         if len(row) + 2 > length:
             raise UserError(f"{text!r} has {len(row)} pieces, at most {length - 2} fit")
     input_ids_BL = np.full((B, length), tokenizer.pad_id, np.int32)

@@ -30,7 +30,7 @@ HostBatch = dict[str, np.ndarray]
 
 
 def put_batch(batch: HostBatch, mesh: Mesh) -> step_lib.Batch:
-    """This host's rows as its part of the global batch, on its devices."""
+    """Puts this host's rows on its devices, as its part of the global batch."""
     sharding = batch_sharding(mesh)
     return {
         name: jax.make_array_from_process_local_data(sharding, rows)
@@ -111,7 +111,7 @@ class Reporter:
         self._wait += wait
 
     def report(self, step: int, sums: dict[str, jax.Array]) -> None:
-        """Takes the sums of the window that ends at ``step``; flush() writes them."""
+        """Takes the sums of the window that ends at ``step``; flush writes them."""
         seconds = time.perf_counter() - self._start
         # A window that holds only the compiling update has no rates.
         timed = self._tokens > 0
@@ -153,7 +153,7 @@ def check_finite(step: int, sums: dict[str, Any]) -> None:
             raise UserError(
                 f"the {what} became {float(sums[name])} in the updates before step "
                 f"{step}; the last good checkpoint is kept: lower "
-                "--config.optimizer.learning_rate, or use --config.model.dtype=float32, "
+                "--config.optimizer.learning_rate or set --config.model.dtype=float32, "
                 "and run again with the same --workdir"
             )
 
@@ -173,8 +173,8 @@ def run(
 ) -> tuple[TrainState, dict[str, float] | None]:
     """Trains from ``state.step`` to the last step; returns state and last evaluation.
 
-    At each step the order is: update, report, evaluation, checkpoint; so a checkpoint of
-    step n finds all metrics up to n written, and a resumed run repeats none.
+    At each step the order is: update, report, evaluation, checkpoint; so a checkpoint
+    of step n finds all metrics up to n written, and a resumed run repeats none.
     """
     total = config.total_steps
     first = int(state.step)

@@ -40,6 +40,7 @@ class MetricWriter:
         self._tensorboard.flush()
 
     def close(self) -> None:
+        """Closes both files."""
         self._file.close()
         self._tensorboard.close()
 

@@ -18,8 +18,8 @@ class TrainState:
 
     step: int32, updates done. params: float32. opt_state: of the optax optimizer.
     key: the run's typed PRNG key, folded with the step for dropout.
-    sums: float32 metric sums since the last report (see step.METRICS), kept here so that
-    a resumed run reports the same means as an uninterrupted one.
+    sums: float32 metric sums since the last report (see step.METRICS), kept here so
+    that a resumed run reports the same means as an uninterrupted one.
     """
 
     step: jax.Array

@@ -1,0 +1,58 @@
+import jax
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.parallel.mesh import (
+    MeshConfig,
+    batch_divisor,
+    batch_sharding,
+    check_batch_size,
+    make_mesh,
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "shape"),
+    [
+        (MeshConfig(), (1, 8, 1)),
+        (MeshConfig(data=4, model=2), (1, 4, 2)),
+        (MeshConfig(replica=2, data=-1, model=2), (2, 2, 2)),
+        (MeshConfig(replica=-1, data=1), (8, 1, 1)),
+    ],
+)
+def test_minus_one_fills_the_mesh(config, shape):
+    mesh = make_mesh(config)
+    assert tuple(mesh.shape.values()) == shape
+    assert batch_divisor(mesh) == shape[0] * shape[1]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        MeshConfig(data=3),
+        MeshConfig(data=-1, model=3),
+        MeshConfig(replica=-1, data=-1),
+        MeshConfig(model=0),
+    ],
+)
+def test_a_mesh_that_does_not_fit_names_the_settings(config):
+    with pytest.raises(UserError, match=r"--config\.mesh\.replica"):
+        make_mesh(config)
+
+
+def test_rows_are_split_over_replica_and_data_alone():
+    mesh = make_mesh(MeshConfig(replica=2, data=2, model=2))
+    rows = jax.device_put(jax.numpy.arange(8).reshape(8, 1), batch_sharding(mesh))
+    by_device = {s.device: s.data.ravel().tolist() for s in rows.addressable_shards}
+    for r in range(2):
+        for d in range(2):
+            for m in range(2):
+                start = 2 * (2 * r + d)
+                assert by_device[mesh.devices[r, d, m]] == [start, start + 1]
+
+
+def test_an_undividable_batch_is_refused():
+    mesh = make_mesh(MeshConfig(data=4, model=2))
+    check_batch_size(12, mesh, "phases[0].batch_size")
+    with pytest.raises(UserError, match=r"batch_size=30 is not a multiple of the 4"):
+        check_batch_size(30, mesh, "phases[0].batch_size")

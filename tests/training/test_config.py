@@ -1,0 +1,97 @@
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.training.config import resume_differences, to_dict, train_config
+
+
+@pytest.fixture
+def settings():
+    return {
+        "model": {
+            "vocab_size": 100,
+            "hidden_size": 8,
+            "num_layers": 1,
+            "num_heads": 2,
+            "intermediate_size": 16,
+            "max_positions": 32,
+        },
+        "data": {"path": "somewhere"},
+        "optimizer": {"learning_rate": 1, "warmup_steps": 2},
+        "phases": (
+            {
+                "steps": 10,
+                "sequence_length": 16,
+                "batch_size": 8,
+                "max_predictions": 3,
+            },
+            {
+                "steps": 5,
+                "sequence_length": 32,
+                "batch_size": 8,
+                "max_predictions": 5,
+            },
+        ),
+    }
+
+
+def test_one_schedule_runs_through_all_phases(settings):
+    config = train_config(settings)
+    assert config.total_steps == config.optimizer.total_steps == 15
+    assert config.optimizer.learning_rate == 1.0  # an int where a float is due
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("model.hiden_size", 8, r"did you mean config\.model\.hidden_size\?"),
+        ("model.hidden_size", "8", "expected a value of type int"),
+        ("model.hidden_size", 8.0, "expected a value of type int"),
+        ("data.examples", 3, "expected a group of settings"),
+        ("data.corpus", "x", "expected a tuple"),
+        ("phases", (), "phases is empty"),
+        ("accumulation", 3, "not a multiple of accumulation=3"),
+        ("log_every", 0, "expected at least 1; set --config.log_every"),
+        ("optimizer.total_steps", 3, "sum of the phases' steps"),
+        ("model.max_positions", 16, r"phases\[1\]\.sequence_length=32 is over"),
+        ("phase.steps", 1, "config.phase is not a setting; did you mean config.phases"),
+    ],
+)
+def test_a_wrong_setting_is_named_in_one_line(settings, name, value, message):
+    *parents, leaf = name.split(".")
+    group = settings
+    for parent in parents:
+        group = group.setdefault(parent, {})
+    group[leaf] = value
+    with pytest.raises(UserError, match=message) as error:
+        train_config(settings)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_setting_is_named(settings):
+    del settings["optimizer"]["learning_rate"]
+    with pytest.raises(UserError, match=r"config\.optimizer\.learning_rate is missing"):
+        train_config(settings)
+
+
+def test_resuming_compares_model_and_data(settings):
+    old = to_dict(train_config(settings))
+    assert resume_differences(old, old) == []
+    settings["model"]["num_layers"] = 2
+    settings["model"]["dtype"] = "bfloat16"
+    settings["seed"] = 3
+    settings["log_every"] = 7
+    new = to_dict(train_config(settings))
+    assert resume_differences(old, new) == [
+        "model.num_layers: 1 -> 2",
+        "seed: 0 -> 3",
+    ]
+
+
+def test_steps_may_be_added_to_the_last_phase_alone(settings):
+    old = to_dict(train_config(settings))
+    settings["phases"][1]["steps"] = 50
+    assert resume_differences(old, to_dict(train_config(settings))) == []
+    settings["phases"][0]["steps"] = 11
+    assert resume_differences(old, to_dict(train_config(settings))) == [
+        "phases[0].steps: 10 -> 11"
+    ]

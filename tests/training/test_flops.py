@@ -1,0 +1,72 @@
+import jax
+import jax.numpy as jnp
+import pytest
+from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.config import BertConfig
+
+from bert_jax.training import flops
+from bert_jax.training.state import init_params
+
+
+def test_base_at_512_costs_590_megaflop_a_token():
+    # By hand, forward and backward (6 operations a weight): 84.9M weights in the
+    # layers 510; scores and values 12 * 4 * 512 * 768 * 3 = 57; head on 80 of 512
+    # positions 23.
+    per_token = flops.step_flops(BertConfig.base(), 512, 80, 1) / 512 / 1e6
+    assert per_token == pytest.approx(509.6 + 56.6 + 22.5, abs=0.1)
+
+
+def test_large_at_128_by_hand():
+    matrices = 24 * (4 * 1024**2 + 2 * 1024 * 4096) * 128
+    attention = 24 * 2 * 128 * 128 * 1024
+    heads = 20 * (1024**2 + 1024 * 30522) + 1024**2 + 2 * 1024
+    by_hand = 6 * 256 * (matrices + attention + heads)
+    assert flops.step_flops(BertConfig.large(), 128, 20, 256) == by_hand
+
+
+def test_compiler_counts_about_as_much():
+    """XLA's own count of a forward pass, which adds the elementwise work."""
+    config = BertConfig(
+        vocab_size=512,
+        hidden_size=128,
+        num_layers=2,
+        num_heads=2,
+        intermediate_size=512,
+        max_positions=64,
+    )
+    model = BertForPreTraining(config)
+    ids = jax.ShapeDtypeStruct((2, 64), jnp.int32)
+    positions = jax.ShapeDtypeStruct((2, 8), jnp.int32)
+    params = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
+
+    def forward(params, ids, positions):
+        return model.apply(
+            {"params": params}, ids, ids, ids, positions, deterministic=True
+        )
+
+    cost = jax.jit(forward).lower(params, ids, positions).compile().cost_analysis()
+    analytic = 2 * flops.forward_flops(config, 64, 8)
+    assert analytic <= cost["flops"] <= 1.15 * analytic
+
+
+def test_the_longest_device_name_wins(monkeypatch):
+    class Device:
+        platform = "tpu"
+
+        def __init__(self, kind):
+            self.device_kind = kind
+
+    peaks = {}
+    for kind in ("TPU v5 lite", "TPU v5p", "TPU v4", "TPU v9"):
+        monkeypatch.setattr(jax, "devices", lambda kind=kind: [Device(kind)] * 2)
+        peaks[kind] = flops.peak_flops()
+    assert peaks == {
+        "TPU v5 lite": 2 * 197e12,
+        "TPU v5p": 2 * 459e12,
+        "TPU v4": 2 * 275e12,
+        "TPU v9": None,
+    }
+
+
+def test_a_cpus_peak_is_measured():
+    assert 1e9 < flops.peak_flops() < 1e14
