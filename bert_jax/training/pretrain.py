@@ -105,7 +105,7 @@ def _claim_workdir(
         if differences:
             raise UserError(
                 f"{workdir} holds another run ({'; '.join(differences)}); use "
-                " that config, or another --workdir"
+                "that config, or another --workdir"
             )
     else:
         tokenizer.save(workdir)

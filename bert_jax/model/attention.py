@@ -1,0 +1,77 @@
+"""Bidirectional multi-head self-attention (paper, section 3; modeling.py)."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bert_jax.model.config import BertConfig
+from bert_jax.model.layers import kernel_init
+
+# Added to the score of a masked key, as the original does. Finite, so that a row whose
+# keys are all padding gives a mean instead of NaN.
+MASKED_SCORE = -10000.0
+
+
+def attend(
+    q_BLNH: jax.Array,
+    k_BLNH: jax.Array,
+    v_BLNH: jax.Array,
+    attention_mask_BL: jax.Array,
+    *,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+) -> jax.Array:
+    """Each query's mean of the values, weighted by softmax(q k / sqrt(H)): (B, L, N, H).
+
+    attention_mask_BL: 0 where a key is padding. Dropout falls on the probabilities, for
+    each head and position on its own. Scores and softmax are float32.
+    """
+    scale = q_BLNH.shape[-1] ** -0.5
+    scores_BNLL = jnp.einsum(
+        "BQNH,BKNH->BNQK", q_BLNH, k_BLNH, preferred_element_type=jnp.float32
+    )
+    bias_BL = jnp.where(attention_mask_BL == 0, MASKED_SCORE, 0.0)
+    scores_BNLL = scores_BNLL * scale + bias_BL[:, None, None, :]
+    probs_BNLL = jax.nn.softmax(scores_BNLL).astype(v_BLNH.dtype)
+    if dropout_rate and dropout_key is not None:
+        keep = jax.random.bernoulli(dropout_key, 1 - dropout_rate, probs_BNLL.shape)
+        probs_BNLL = jnp.where(keep, probs_BNLL / (1 - dropout_rate), 0)
+    return jnp.einsum("BNQK,BKNH->BQNH", probs_BNLL, v_BLNH)
+
+
+class SelfAttention(nn.Module):
+    """Projects to queries, keys and values, attends, projects back."""
+
+    config: BertConfig
+
+    @nn.compact
+    def __call__(
+        self, x_BLD: jax.Array, attention_mask_BL: jax.Array, deterministic: bool
+    ) -> jax.Array:
+        config = self.config
+
+        def project(name: str) -> jax.Array:
+            # (D, N, H) kernels: a mesh splits them by heads.
+            return nn.DenseGeneral(
+                (config.num_heads, config.head_size),
+                dtype=jnp.dtype(config.dtype),
+                kernel_init=kernel_init(config),
+                name=name,
+            )(x_BLD)
+
+        use_dropout = config.attention_dropout > 0 and not deterministic
+        context_BLNH = attend(
+            project("query"),
+            project("key"),
+            project("value"),
+            attention_mask_BL,
+            dropout_rate=config.attention_dropout,
+            dropout_key=self.make_rng("dropout") if use_dropout else None,
+        )
+        return nn.DenseGeneral(
+            config.hidden_size,
+            axis=(-2, -1),
+            dtype=jnp.dtype(config.dtype),
+            kernel_init=kernel_init(config),
+            name="output",
+        )(context_BLNH)

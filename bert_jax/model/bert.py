@@ -1,0 +1,145 @@
+"""BertModel, and BertForPreTraining with its two heads."""
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bert_jax.model.config import BertConfig
+from bert_jax.model.encoder import Encoder
+from bert_jax.model.layers import activation, dense, kernel_init, layer_norm
+
+
+@flax.struct.dataclass
+class EncoderOutput:
+    """sequence_BLD: the last layer. pooled_BD: tanh of a dense layer on [CLS]."""
+
+    sequence_BLD: jax.Array
+    pooled_BD: jax.Array
+
+
+@flax.struct.dataclass
+class PreTrainingOutput:
+    """float32 logits: of the pieces at the masked positions, of IsNext / NotNext."""
+
+    mlm_logits_BMV: jax.Array
+    nsp_logits_B2: jax.Array
+    encoder: EncoderOutput
+
+
+class Embeddings(nn.Module):
+    """Word + segment + learned position embeddings, LayerNorm, dropout."""
+
+    config: BertConfig
+
+    def setup(self):
+        config = self.config
+
+        def table(rows: int) -> nn.Embed:
+            return nn.Embed(
+                rows,
+                config.hidden_size,
+                dtype=jnp.dtype(config.dtype),
+                embedding_init=kernel_init(config),
+            )
+
+        self.word = table(config.vocab_size)
+        self.position = table(config.max_positions)
+        self.segment = table(config.type_vocab_size)
+        self.norm = layer_norm(config, None)
+        self.dropout = nn.Dropout(config.hidden_dropout)
+
+    def __call__(
+        self, input_ids_BL: jax.Array, segment_ids_BL: jax.Array, deterministic: bool
+    ) -> jax.Array:
+        L = input_ids_BL.shape[1]
+        positions_LD = self.position(jnp.arange(L))
+        x_BLD = self.word(input_ids_BL) + self.segment(segment_ids_BL)
+        x_BLD = self.norm(x_BLD + positions_LD[None])
+        return self.dropout(x_BLD, deterministic=deterministic)
+
+
+class BertModel(nn.Module):
+    """The encoder: embeddings, layers, pooler (modeling.py, BertModel)."""
+
+    config: BertConfig
+
+    def setup(self):
+        self.embeddings = Embeddings(self.config)
+        self.encoder = Encoder(self.config)
+        self.pooler = dense(self.config, self.config.hidden_size, None)
+
+    def __call__(
+        self,
+        input_ids_BL: jax.Array,
+        segment_ids_BL: jax.Array,
+        attention_mask_BL: jax.Array,
+        *,
+        deterministic: bool,
+    ) -> EncoderOutput:
+        """Encodes; attention_mask_BL is 1 for pieces and 0 for padding.
+
+        Without ``deterministic`` it needs the "dropout" rng.
+        """
+        x_BLD = self.embeddings(input_ids_BL, segment_ids_BL, deterministic)
+        x_BLD = self.encoder(x_BLD, attention_mask_BL, deterministic)
+        return EncoderOutput(x_BLD, jnp.tanh(self.pooler(x_BLD[:, 0])))
+
+    def attend_to_words(self, x_BMD: jax.Array) -> jax.Array:
+        """Products with the word table, the MLM head's tied weights: (B, M, V)."""
+        table_VD = self.embeddings.word.embedding.astype(x_BMD.dtype)
+        return jnp.einsum(
+            "BMD,VD->BMV", x_BMD, table_VD, preferred_element_type=jnp.float32
+        )
+
+
+class MlmHead(nn.Module):
+    """Dense, activation and LayerNorm before the word table, a bias after it."""
+
+    config: BertConfig
+
+    @nn.compact
+    def __call__(self, x_BMD: jax.Array, bert: BertModel) -> jax.Array:
+        x_BMD = dense(self.config, self.config.hidden_size, "transform")(x_BMD)
+        x_BMD = layer_norm(self.config, "norm")(activation(self.config)(x_BMD))
+        bias_V = self.param(
+            "output_bias", nn.initializers.zeros, (self.config.vocab_size,)
+        )
+        return bert.attend_to_words(x_BMD) + bias_V[None, None, :]
+
+
+class BertForPreTraining(nn.Module):
+    """BERT with the MLM and the NSP head (run_pretraining.py)."""
+
+    config: BertConfig
+
+    def setup(self):
+        self.bert = BertModel(self.config)
+        self.mlm = MlmHead(self.config)
+        self.nsp = dense(self.config, 2, None)
+
+    def __call__(
+        self,
+        input_ids_BL: jax.Array,
+        segment_ids_BL: jax.Array,
+        attention_mask_BL: jax.Array,
+        mlm_positions_BM: jax.Array,
+        *,
+        deterministic: bool,
+    ) -> PreTrainingOutput:
+        """Logits at ``mlm_positions_BM`` (indices into L) and for the sentence pair.
+
+        Class 0 of nsp_logits_B2 is IsNext. The positions are gathered before the
+        vocabulary product, which would otherwise cost six times as much.
+        """
+        encoded = self.bert(
+            input_ids_BL, segment_ids_BL, attention_mask_BL, deterministic=deterministic
+        )
+        x_BMD = jnp.take_along_axis(
+            encoded.sequence_BLD, mlm_positions_BM[:, :, None], axis=1
+        )
+        return PreTrainingOutput(
+            mlm_logits_BMV=self.mlm(x_BMD, self.bert),
+            nsp_logits_B2=self.nsp(encoded.pooled_BD).astype(jnp.float32),
+            encoder=encoded,
+        )

@@ -1,0 +1,85 @@
+"""The stack of post-LN Transformer layers (modeling.py, transformer_model)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bert_jax.model.attention import SelfAttention
+from bert_jax.model.config import BertConfig
+from bert_jax.model.layers import activation, dense, layer_norm
+
+
+class Layer(nn.Module):
+    """Attention and feed-forward, each with dropout, residual and LayerNorm after."""
+
+    config: BertConfig
+    deterministic: bool
+
+    @nn.compact
+    def __call__(self, x_BLD: jax.Array, attention_mask_BL: jax.Array) -> jax.Array:
+        config = self.config
+        dropout = nn.Dropout(config.hidden_dropout, deterministic=self.deterministic)
+        attn_BLD = SelfAttention(config, name="attention")(
+            x_BLD, attention_mask_BL, self.deterministic
+        )
+        x_BLD = layer_norm(config, "attention_norm")(x_BLD + dropout(attn_BLD))
+        h_BLF = dense(config, config.intermediate_size, "intermediate")(x_BLD)
+        h_BLF = activation(config)(h_BLF)
+        h_BLD = dense(config, config.hidden_size, "feed_forward_output")(h_BLF)
+        return layer_norm(config, "feed_forward_norm")(x_BLD + dropout(h_BLD))
+
+
+class _ScanLayer(Layer):
+    """A layer with the carry and the per-layer output that nn.scan wants."""
+
+    def __call__(self, x_BLD: jax.Array, attention_mask_BL: jax.Array):
+        return super().__call__(x_BLD, attention_mask_BL), None
+
+
+class Encoder(nn.Module):
+    """num_layers layers: ``layer_0``, ``layer_1``, ... or, scanned, ``layers``."""
+
+    config: BertConfig
+
+    @nn.compact
+    def __call__(
+        self, x_BLD: jax.Array, attention_mask_BL: jax.Array, deterministic: bool
+    ) -> jax.Array:
+        config = self.config
+        if config.scan_layers:
+            layer = nn.remat(_ScanLayer, prevent_cse=False) if config.remat else _ScanLayer
+            layers = nn.scan(
+                layer,
+                variable_axes={"params": 0},
+                split_rngs={"params": True, "dropout": True},
+                in_axes=nn.broadcast,
+                length=config.num_layers,
+            )
+            x_BLD, _ = layers(config, deterministic, name="layers")(
+                x_BLD, attention_mask_BL
+            )
+            return x_BLD
+        layer = nn.remat(Layer) if config.remat else Layer
+        for i in range(config.num_layers):
+            x_BLD = layer(config, deterministic, name=f"layer_{i}")(
+                x_BLD, attention_mask_BL
+            )
+        return x_BLD
+
+
+def stack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
+    """``layer_0``, ``layer_1``, ... to one ``layers`` with a leading layer dimension."""
+    layers = [encoder_params[f"layer_{i}"] for i in range(len(encoder_params))]
+    return {"layers": jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)}
+
+
+def unstack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
+    """The inverse of :func:`stack_layers`."""
+    stacked = encoder_params["layers"]
+    count = jax.tree.leaves(stacked)[0].shape[0]
+    return {
+        f"layer_{i}": jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
+        for i in range(count)
+    }

@@ -1,0 +1,34 @@
+"""The pretraining losses as sums, which add up over microbatches and devices."""
+
+import jax
+import jax.numpy as jnp
+
+
+def pretraining_sums(
+    mlm_logits_BMV: jax.Array, nsp_logits_B2: jax.Array, batch: dict[str, jax.Array]
+) -> dict[str, jax.Array]:
+    """float32 sums of losses, weights and right answers (run_pretraining.py).
+
+    The mean MLM loss is mlm_loss_sum / (mlm_weight + 1e-5), the mean NSP loss
+    nsp_loss_sum / nsp_weight, both over the global batch.
+    """
+    weights_BM = batch["mlm_weights"]
+    mlm_losses_BM = _cross_entropy(mlm_logits_BMV, batch["mlm_ids"])
+    mlm_right_BM = jnp.argmax(mlm_logits_BMV, -1) == batch["mlm_ids"]
+    nsp_losses_B = _cross_entropy(nsp_logits_B2, batch["nsp_labels"])
+    nsp_right_B = jnp.argmax(nsp_logits_B2, -1) == batch["nsp_labels"]
+    return {
+        "mlm_loss_sum": jnp.sum(weights_BM * mlm_losses_BM),
+        "mlm_weight": jnp.sum(weights_BM),
+        "mlm_correct": jnp.sum(weights_BM * mlm_right_BM),
+        "nsp_loss_sum": jnp.sum(nsp_losses_B),
+        "nsp_weight": jnp.float32(nsp_losses_B.shape[0]),
+        "nsp_correct": jnp.sum(nsp_right_B.astype(jnp.float32)),
+    }
+
+
+def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """-log softmax(logits)[label] along the last dimension, in float32."""
+    logits = logits.astype(jnp.float32)
+    chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    return jax.nn.logsumexp(logits, axis=-1) - chosen

@@ -1,0 +1,35 @@
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from bert_jax.parallel.mesh import MeshConfig, make_mesh
+from bert_jax.parallel.sharding import partition_spec, path_name, tree_shardings
+
+
+def test_a_big_tensor_without_a_rule_is_an_error():
+    with pytest.raises(ValueError, match="no sharding rule matches params/new"):
+        partition_spec("params/new/table", (4, 4))
+    assert partition_spec("params/new/bias", (4,)) == P()
+    assert partition_spec("step", ()) == P()
+
+
+def test_moments_lie_where_their_parameter_lies_and_layers_are_never_split():
+    kernel = "bert/encoder/layer_0/attention/query/kernel"
+    expected = P(None, "model", None)
+    assert partition_spec(f"params/{kernel}", (8, 2, 4)) == expected
+    assert partition_spec(f"opt_state/1/mu/{kernel}", (8, 2, 4)) == expected
+    assert partition_spec(f"params/{kernel}", (3, 8, 2, 4)) == P(None, *expected)
+
+
+def test_names_join_dicts_fields_and_positions():
+    tree = {"a": ({"b": jnp.ones(1)},)}
+    ((path, _),) = jax.tree_util.tree_leaves_with_path(tree)
+    assert path_name(path) == "a/0/b"
+
+
+def test_word_table_is_split_over_model_alone():
+    mesh = make_mesh(MeshConfig(data=4, model=2))
+    table = {"embeddings": {"word": {"embedding": jnp.ones((8, 4))}}}
+    sharding = jax.tree.leaves(tree_shardings(table, mesh))[0]
+    assert sharding.shard_shape((8, 4)) == (4, 4)

@@ -1,0 +1,195 @@
+"""The train command as a user runs it: in a process of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+
+# A run of 14 steps in two phases, small enough for seconds.
+SMALL = """
+from ml_collections import ConfigDict
+
+def get_config():
+    return ConfigDict(dict(
+        model=dict(vocab_size={vocab_size}, hidden_size=16, num_layers=1, num_heads=2,
+                   intermediate_size=32, max_positions=32, dtype="float32"),
+        data=dict(path="{store}", holdout=0.2, threads=1, prefetch=2),
+        optimizer=dict(learning_rate=1e-3, warmup_steps=4),
+        phases=(
+            ConfigDict(dict(steps=9, sequence_length=16, batch_size=8,
+                            max_predictions=3)),
+            ConfigDict(dict(steps=5, sequence_length=32, batch_size=8,
+                            max_predictions=5)),
+        ),
+        seed=3, log_every=2, eval_every=6, eval_batches=2, checkpoint_every=5,
+        keep_checkpoints=2, prompts=("the [MASK] of the sea",),
+    ))
+"""
+# What depends on the clock and not on the computation.
+TIMINGS = ("tokens_per_second", "mfu", "data_wait")
+
+
+@pytest.fixture(scope="module")
+def config_file(small_store, tmp_path_factory):
+    path = tmp_path_factory.mktemp("config") / "small.py"
+    directory, vocab_size = small_store
+    path.write_text(SMALL.format(store=directory, vocab_size=vocab_size))
+    return path
+
+
+def command(*arguments) -> list[str]:
+    return [sys.executable, "-m", "bert_jax.train", *map(str, arguments)]
+
+
+def train(*arguments, **kwargs):
+    return subprocess.run(
+        command(*arguments),
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        **kwargs,
+    )
+
+
+def lines_without_timings(workdir: Path) -> list[dict]:
+    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    return [{k: v for k, v in line.items() if k not in TIMINGS} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(config_file, tmp_path_factory):
+    """A whole run: its workdir and what it printed."""
+    workdir = tmp_path_factory.mktemp("uninterrupted")
+    done = train("--config", config_file, "--workdir", workdir)
+    assert done.returncode == 0, done.stderr
+    return workdir, done.stdout
+
+
+def test_a_run_leaves_everything_in_its_workdir(uninterrupted):
+    workdir, output = uninterrupted
+    assert {p.name for p in workdir.iterdir()} >= {
+        "config.json",
+        "vocab.txt",
+        "metrics.jsonl",
+        "tensorboard",
+        "checkpoints",
+    }
+    lines = [json.loads(x) for x in (workdir / "metrics.jsonl").read_text().splitlines()]
+    steps = [(line["step"], line["split"]) for line in lines]
+    train_steps = [(step, "train") for step in (2, 4, 6, 8, 10, 12, 14)]
+    assert steps == sorted([*train_steps, (6, "eval"), (12, "eval"), (14, "eval")],
+                           key=lambda s: (s[0], s[1] == "eval"))
+    common = {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"}
+    extra = {"learning_rate", "grad_norm", "tokens_per_second", "mfu"}
+    for line in lines:
+        assert set(line) >= common | (extra if line["split"] == "train" else set())
+    assert sorted(p.name for p in (workdir / "checkpoints").iterdir()) == ["10", "14"]
+    assert "the [MASK] of the sea  ->" in output
+    assert "most frequent piece" in output
+
+
+def test_killed_between_checkpoints_it_goes_on_bit_for_bit(
+    uninterrupted, config_file, tmp_path
+):
+    """SIGKILL after step 8, past the checkpoint of step 5 and its lines."""
+    arguments = ("--config", config_file, "--workdir", tmp_path)
+    process = subprocess.Popen(
+        command(*arguments),
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    for line in process.stdout:
+        if line.startswith("step 8/"):
+            break
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert (tmp_path / "checkpoints" / "5").is_dir()
+    killed_at = lines_without_timings(tmp_path)[-1]["step"]
+    assert 8 <= killed_at < 14
+
+    resumed = train(*arguments)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resuming at step" in resumed.stdout
+    assert lines_without_timings(tmp_path) == lines_without_timings(uninterrupted[0])
+
+
+def test_a_finished_run_is_not_trained_again(uninterrupted, config_file):
+    workdir, _ = uninterrupted
+    before = (workdir / "metrics.jsonl").read_text()
+    again = train("--config", config_file, "--workdir", workdir)
+    assert again.returncode == 0, again.stderr
+    assert (workdir / "metrics.jsonl").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("--config.model.hidden_size=32", "model.hidden_size: 16 -> 32"),
+        ("--config.data.holdout=0.3", "data.holdout: 0.2 -> 0.3"),
+    ],
+)
+def test_a_workdir_of_another_run_is_refused(uninterrupted, config_file, change, message):
+    workdir, _ = uninterrupted
+    done = train("--config", config_file, "--workdir", workdir, change)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(
+    config_file, tmp_path
+):
+    done = train(
+        "--config", config_file, "--workdir", tmp_path,
+        "--config.optimizer.learning_rate=1e30", "--config.checkpoint_every=1",
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "became nan" in done.stderr or "became inf" in done.stderr
+    saved = sorted(int(p.name) for p in (tmp_path / "checkpoints").iterdir())
+    assert saved
+    assert max(saved) < 14
+    resumed = train(
+        "--config", config_file, "--workdir", tmp_path,
+        "--config.optimizer.learning_rate=1e-3",
+    )  # fmt: skip
+    assert resumed.returncode == 0, resumed.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "--config is missing"),
+        (("--config=nowhere.py",), "nowhere.py is not a file"),
+        (("--config=experiments/base.py",), "python -m bert_jax.prepare"),
+        (("--config=experiments/base.py:fast",), "expected one of"),
+        (
+            ("--config=experiments/tiny.py", "--config.model.hiden_size=3"),
+            "did you mean config.model.hidden_size?",
+        ),
+        (
+            ("--config=experiments/tiny.py", "--config.model.hidden_size=big"),
+            "model.hidden_size",
+        ),
+        (
+            ("--config=experiments/tiny.py", "--config.phases[0].sequence_length=65"),
+            "over the position table of 64",
+        ),
+        (("--config=experiments/tiny.py", "extra"), "unexpected argument 'extra'"),
+    ],
+)
+def test_a_wrong_command_line_is_one_clear_line(arguments, message, tmp_path):
+    done = train(*arguments, *(["--workdir", tmp_path] if arguments else []))
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,167 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.model.bert import BertForPreTraining
+from bert_jax.parallel.mesh import MeshConfig, make_mesh
+from bert_jax.training.loop import put_batch
+from bert_jax.training.optimizer import OptimizerConfig, bert_adam
+from bert_jax.training.state import abstract_state, init_state
+from bert_jax.training.step import METRICS, eval_step, means, train_step
+
+OPTIMIZER = bert_adam(
+    OptimizerConfig(learning_rate=1e-2, warmup_steps=2, total_steps=100)
+)
+
+
+@pytest.fixture(scope="module")
+def run(small_model_config, make_batch):
+    """Three updates on a mesh: final state and the sums after each update."""
+    model = BertForPreTraining(small_model_config)
+
+    @functools.cache
+    def three_steps(mesh_config, devices=8, accumulation=1, next_sentence=True):
+        mesh = make_mesh(mesh_config, jax.devices()[:devices])
+        state = init_state(model, OPTIMIZER, mesh, METRICS, seed=1)
+        shardings = jax.tree.map(
+            lambda leaf: leaf.sharding,
+            abstract_state(model, OPTIMIZER, mesh, METRICS),
+        )
+        step = jax.jit(
+            functools.partial(
+                train_step,
+                model=model,
+                optimizer=OPTIMIZER,
+                next_sentence=next_sentence,
+                accumulation=accumulation,
+                log_every=2,
+            ),
+            donate_argnums=0,
+            out_shardings=(shardings, None),
+        )
+        sums = []
+        for number in range(3):
+            state, out = step(state, put_batch(make_batch(number), mesh))
+            sums.append(jax.device_get(out))
+        return jax.device_get(state.replace(key=jax.random.key_data(state.key))), sums
+
+    return three_steps
+
+
+@pytest.mark.parametrize(
+    "mesh", [MeshConfig(), MeshConfig(data=4, model=2), MeshConfig(2, 2, 2)]
+)
+def test_one_device_equals_eight_with_dropout(run, mesh, max_difference):
+    """Same keys, same masks, global means: float32 sums in another order apart."""
+    one, one_sums = run(MeshConfig(), devices=1)
+    eight, eight_sums = run(mesh)
+    assert max_difference(one_sums, eight_sums) < 1e-4  # sums of 16 x 4 losses
+    assert max_difference(one.params, eight.params) < 2e-5
+    assert np.array_equal(one.key, eight.key)
+
+
+def test_accumulation_changes_nothing_but_the_dropout_masks(
+    small_model_config, make_batch, max_difference
+):
+    """Without dropout, 4 microbatches give the update of the whole batch."""
+    import dataclasses
+
+    config = dataclasses.replace(
+        small_model_config, hidden_dropout=0.0, attention_dropout=0.0
+    )
+    model = BertForPreTraining(config)
+    mesh = make_mesh(MeshConfig(data=1), jax.devices()[:1])
+    results = []
+    for accumulation in (1, 4):
+        state = init_state(model, OPTIMIZER, mesh, METRICS, seed=1)
+        # Past step 0, whose rate is 0.
+        state = state.replace(step=jnp.int32(1), opt_state=_advance(state.opt_state))
+        state, sums = jax.jit(
+            functools.partial(
+                train_step,
+                model=model,
+                optimizer=OPTIMIZER,
+                next_sentence=True,
+                accumulation=accumulation,
+                log_every=2,
+            )
+        )(state, put_batch(make_batch(0), mesh))
+        results.append((state.params, sums))
+    assert max_difference(*(sums for _, sums in results)) < 2e-4
+    assert max_difference(*(params for params, _ in results)) < 1e-5
+
+
+def _advance(opt_state):
+    """Counters (the int32 leaves) moved by one."""
+    return jax.tree.map(
+        lambda leaf: leaf + 1 if leaf.dtype == jnp.int32 else leaf, opt_state
+    )
+
+
+def test_sums_start_anew_after_each_report(run):
+    state, sums = run(MeshConfig())
+    assert [float(s["steps"]) for s in sums] == [1.0, 2.0, 1.0]
+    assert state.sums["steps"] == 1.0
+    assert state.step == 3
+
+
+def test_the_first_update_has_rate_zero_and_later_ones_move(
+    small_model_config, run, max_difference
+):
+    model = BertForPreTraining(small_model_config)
+    mesh = make_mesh(MeshConfig())
+    fresh = jax.device_get(init_state(model, OPTIMIZER, mesh, METRICS, seed=1).params)
+    final, _ = run(MeshConfig())
+    moved = jax.tree.map(lambda a, b: float(np.max(np.abs(a - b))), fresh, final.params)
+    assert min(jax.tree.leaves(moved)) > 1e-4
+
+
+def test_without_next_sentence_its_head_has_no_gradient(run):
+    with_nsp, _ = run(MeshConfig())
+    without, _ = run(MeshConfig(), next_sentence=False)
+    nsp = [
+        leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(without.opt_state)
+        if "nsp" in jax.tree_util.keystr(path)
+    ]
+    assert nsp
+    assert all(np.all(leaf == 0) for leaf in nsp)
+    assert not np.array_equal(
+        jax.tree.leaves(with_nsp.params)[0], jax.tree.leaves(without.params)[0]
+    )
+
+
+def test_eval_sums_add_over_batches(small_model_config, make_batch):
+    model = BertForPreTraining(small_model_config)
+    mesh = make_mesh(MeshConfig())
+    params = init_state(model, OPTIMIZER, mesh, METRICS, seed=1).params
+    evaluate = jax.jit(functools.partial(eval_step, model=model))
+    halves = [make_batch(5, rows=8), make_batch(6, rows=8)]
+    whole = {k: np.concatenate([h[k] for h in halves]) for k in halves[0]}
+    total = jax.tree.map(
+        jnp.add, *(evaluate(params, put_batch(h, mesh)) for h in halves)
+    )
+    one = evaluate(params, put_batch(whole, mesh))
+    for name, value in one.items():
+        assert float(total[name]) == pytest.approx(float(value), rel=1e-5), name
+
+
+def test_means_divide_by_their_own_weights():
+    sums = {
+        "mlm_loss_sum": 30.0,
+        "mlm_weight": 10.0,
+        "mlm_correct": 4.0,
+        "nsp_loss_sum": 2.0,
+        "nsp_weight": 4.0,
+        "nsp_correct": 3.0,
+    }
+    assert means(sums) == {
+        "loss": 3.5,
+        "mlm_loss": 3.0,
+        "nsp_loss": 0.5,
+        "mlm_accuracy": 0.4,
+        "nsp_accuracy": 0.75,
+    }
