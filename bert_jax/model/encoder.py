@@ -49,7 +49,9 @@ class Encoder(nn.Module):
     ) -> jax.Array:
         config = self.config
         if config.scan_layers:
-            layer = nn.remat(_ScanLayer, prevent_cse=False) if config.remat else _ScanLayer
+            layer = (
+                nn.remat(_ScanLayer, prevent_cse=False) if config.remat else _ScanLayer
+            )
             layers = nn.scan(
                 layer,
                 variable_axes={"params": 0},

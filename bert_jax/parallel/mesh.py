@@ -52,6 +52,15 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(("replica", "data")))
 
 
+def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+    """Puts this host's rows on its devices, as its part of the global batch."""
+    sharding = batch_sharding(mesh)
+    return {
+        name: jax.make_array_from_process_local_data(sharding, rows)
+        for name, rows in batch.items()
+    }
+
+
 def batch_divisor(mesh: Mesh) -> int:
     """Into how many parts the rows of a batch are split."""
     return mesh.shape["replica"] * mesh.shape["data"]

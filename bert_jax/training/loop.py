@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.errors import UserError
-from bert_jax.parallel.mesh import batch_sharding
+from bert_jax.parallel.mesh import put_batch
 from bert_jax.training import step as step_lib
 from bert_jax.training.checkpoint import CheckpointStore
 from bert_jax.training.config import TrainConfig
@@ -27,15 +27,6 @@ from bert_jax.training.state import TrainState
 IN_FLIGHT = 2
 
 HostBatch = dict[str, np.ndarray]
-
-
-def put_batch(batch: HostBatch, mesh: Mesh) -> step_lib.Batch:
-    """Puts this host's rows on its devices, as its part of the global batch."""
-    sharding = batch_sharding(mesh)
-    return {
-        name: jax.make_array_from_process_local_data(sharding, rows)
-        for name, rows in batch.items()
-    }
 
 
 def jit_steps(

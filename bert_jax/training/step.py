@@ -74,7 +74,7 @@ def train_step(
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     sums = sums | {
         "loss_sum": loss,
-        "grad_norm_sum": optax.global_norm(grads),
+        "grad_norm_sum": optax.tree.norm(grads),
         "steps": jnp.ones((), jnp.float32),
     }
     sums = jax.tree.map(jnp.add, state.sums, sums)
