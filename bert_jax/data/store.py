@@ -240,14 +240,16 @@ def read_info(directory: Path) -> StoreInfo:
         values["shards"] = tuple((name, count) for name, count in values["shards"])
         return StoreInfo(**values)
     except (ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path} is damaged ({error}); prepare the text again") from error
+        raise UserError(
+            f"{path} is damaged ({error}); prepare the text again"
+        ) from error
 
 
 class TokenStore:
     """Random access to the sentences of a finished store.
 
     info: StoreInfo. sentence_lengths uint16 (S,) and document_sentences int64 (D + 1,)
-    are mapped from disk, not loaded. Safe to use from several threads, and picklable.
+    are mapped from disk, not loaded. Safe to use from several threads.
     """
 
     def __init__(self, directory: Path | str):
@@ -269,9 +271,6 @@ class TokenStore:
         self._first_records = np.concatenate([[0], np.cumsum(counts)]).tolist()
         self._readers: dict[int, ArrayRecordReader] = {}
         self._lock = threading.Lock()
-
-    def __reduce__(self):
-        return TokenStore, (self.directory,)
 
     def read_sentences(self, ranges: Sequence[tuple[int, int]]) -> list[np.ndarray]:
         """Token ids of the sentences [start, stop) of each range, one array a range.

@@ -1,0 +1,344 @@
+"""Sentence pairs with masks, drawn on the fly from a token store.
+
+Every example is a pure function of (seed, stream, epoch, index): its random numbers are
+a fixed block of a counter-based generator, so that it does not matter which host or
+thread draws it, or with which neighbours.
+"""
+
+import dataclasses
+import threading
+from typing import Protocol
+
+import numpy as np
+
+from bert_jax.data import masking
+from bert_jax.data.plan import EpochPlan, plan_epoch
+from bert_jax.errors import UserError
+
+MASKINGS = ("token", "whole_word", "ngram")
+
+# Words of an example's random block: other document, its sentence, then the bits that
+# cut A and B, then a key for each position and two words for each prediction.
+_CUT_WORDS = 8
+_FIXED_WORDS = 2 + 2 * _CUT_WORDS
+
+
+class Sentences(Protocol):
+    """What examples need of a TokenStore."""
+
+    sentence_lengths: np.ndarray
+    document_sentences: np.ndarray
+
+    def read_sentences(self, ranges: list[tuple[int, int]]) -> list[np.ndarray]: ...
+
+
+class Vocabulary(Protocol):
+    """What examples need of a Tokenizer."""
+
+    vocab_size: int
+    pad_id: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    continuation: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleConfig:
+    """How pairs and masks are drawn; the defaults are the original's.
+
+    masking: "token", "whole_word" or "ngram" (runs of up to max_ngram words).
+    mask_rate: share of all pieces predicted. mask_share, random_share: of these, the
+    share that becomes [MASK], and a random piece; the rest stays (paper, A.1 and C.2).
+    short_sequence_rate: share of documents cut to a random shorter length.
+    next_sentence: half the pairs have a B from elsewhere; False: none, and no NSP loss.
+    """
+
+    masking: str = "token"
+    mask_rate: float = 0.15
+    mask_share: float = 0.8
+    random_share: float = 0.1
+    max_ngram: int = 3
+    short_sequence_rate: float = 0.1
+    next_sentence: bool = True
+
+    def __post_init__(self):
+        if self.masking not in MASKINGS:
+            raise UserError(
+                f"masking={self.masking!r}, expected one of {', '.join(MASKINGS)}; set "
+                "--config.data.examples.masking"
+            )
+        if not 0 < self.mask_rate < 1 or self.mask_share + self.random_share > 1 + 1e-9:
+            raise UserError(
+                f"mask_rate={self.mask_rate}, mask_share={self.mask_share}, random_share="
+                f"{self.random_share}: expected a rate in (0, 1) and shares that add to "
+                "at most 1; set --config.data.examples"
+            )
+
+
+class ExampleSource:
+    """All examples of one stream: documents, lengths and a seed.
+
+    Sample number s is example s % N of epoch s // N. N, the length of an epoch, is the
+    number of examples in the plan of epoch 0; another epoch's plan has a few more or
+    fewer. Its examples are shuffled, and the surplus is left out or the first ones come
+    again with other masks: a random share of well under a percent.
+
+    documents: numbers of the store's documents that take part; B comes from them too.
+    stream: keeps streams of one seed apart (training phases, evaluation).
+    """
+
+    def __init__(
+        self,
+        store: Sentences,
+        vocabulary: Vocabulary,
+        config: ExampleConfig,
+        *,
+        sequence_length: int,
+        max_predictions: int,
+        seed: int,
+        stream: int = 0,
+        documents: np.ndarray | None = None,
+    ):
+        if sequence_length < 5:
+            raise UserError(
+                f"sequence_length={sequence_length}, expected at least 5: [CLS] A [SEP] "
+                "B [SEP]; set --config.phases[0].sequence_length"
+            )
+        if not 1 <= max_predictions <= sequence_length - 3:
+            raise UserError(
+                f"max_predictions={max_predictions}, expected 1 to sequence_length - 3 = "
+                f"{sequence_length - 3}; set --config.phases[0].max_predictions"
+            )
+        self._store = store
+        self._vocabulary = vocabulary
+        self._config = config
+        self._length = sequence_length
+        self._max_predictions = max_predictions
+        self._seed = seed
+        self._stream = stream
+        if documents is None:
+            documents = np.arange(len(store.document_sentences) - 1)
+        self._documents = documents
+        self._begins = store.document_sentences[documents]
+        self._ends = store.document_sentences[documents + 1]
+        self._plans: dict[int, tuple[EpochPlan, np.ndarray]] = {}
+        self._lock = threading.Lock()
+        words = _FIXED_WORDS + sequence_length + 2 * max_predictions
+        self._counters = -(-words // 4)  # Philox gives four words a count
+        self.epoch_size = len(self._plan(0)[0])
+
+    def plan(self, epoch: int) -> EpochPlan:
+        """The plan of ``epoch``, before shuffling."""
+        return self._plan(epoch)[0]
+
+    def draw(self, first: int, count: int) -> dict[str, np.ndarray]:
+        """Draws samples [first, first + count) as one batch.
+
+        Returns input_ids, segment_ids, attention_mask int32 (count, L); mlm_positions,
+        mlm_ids int32 and mlm_weights float32 (count, M); nsp_labels int32 (count,), 0
+        where B follows A.
+        """
+        N = self.epoch_size
+        parts = []
+        while count:
+            epoch, index = divmod(first, N)
+            size = min(count, N - index)
+            parts.append(self._draw(epoch, index, size))
+            first, count = first + size, count - size
+        if len(parts) == 1:
+            return parts[0]
+        return {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
+
+    def _bits(self, purpose: int, epoch: int, counter: int = 0) -> np.random.Philox:
+        # Two key words: the seed; and what the bits are for.
+        key = (self._stream << 56) | (purpose << 48) | (self._length << 32) | epoch
+        return np.random.Philox(key=[self._seed, key], counter=[counter, 0, 0, 0])
+
+    def _plan(self, epoch: int) -> tuple[EpochPlan, np.ndarray]:
+        """The plan of an epoch and its shuffled order; the last two are kept."""
+        with self._lock:
+            if epoch not in self._plans:
+                while len(self._plans) > 1:
+                    del self._plans[min(self._plans, key=lambda e: abs(e - epoch) * -1)]
+                rng = np.random.Generator(self._bits(0, epoch))
+                plan = plan_epoch(
+                    self._store.sentence_lengths,
+                    self._store.document_sentences,
+                    self._documents,
+                    rng,
+                    sequence_length=self._length,
+                    short_sequence_rate=self._config.short_sequence_rate,
+                    next_sentence=self._config.next_sentence,
+                )
+                order = rng.permutation(np.arange(len(plan), dtype=np.uint32))
+                self._plans[epoch] = plan, order
+            return self._plans[epoch]
+
+    def _draw(self, epoch: int, index: int, count: int) -> dict[str, np.ndarray]:
+        """Draws examples [index, index + count) of one epoch."""
+        plan, order = self._plan(epoch)
+        rows = order[np.arange(index, index + count) % len(plan)]
+        bits = self._bits(1, epoch, index * self._counters)
+        words_BW = bits.random_raw(count * self._counters * 4).reshape(count, -1)
+        L, M = self._length, self._max_predictions
+        keys_BL = words_BW[:, _FIXED_WORDS : _FIXED_WORDS + L]
+        words_BM2 = words_BW[:, _FIXED_WORDS + L :][:, : 2 * M].reshape(count, M, 2)
+        batch = self._pairs(plan, rows, words_BW[:, :_FIXED_WORDS])
+        return batch | self._mask(batch, keys_BL, words_BM2)
+
+    def _pairs(
+        self, plan: EpochPlan, rows: np.ndarray, words_BW: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Reads and joins A and B, cut to the sequence length."""
+        count, L = len(rows), self._length
+        lengths = self._store.sentence_lengths
+        firsts = plan.first[rows].astype(np.int64)
+        a_stops = firsts + plan.a_count[rows]
+        b_stops = a_stops + plan.b_count[rows]
+        random_next = plan.random_next[rows]
+        others, starts = self._other_sentences(
+            plan.document[rows].astype(np.int64), a_stops, words_BW[:, :2]
+        )
+        ranges: list[tuple[int, int]] = []
+        a_lengths = np.empty(count, np.int64)
+        targets = plan.target[rows]
+        for i in range(count):
+            first, a_stop = int(firsts[i]), int(a_stops[i])
+            a_lengths[i] = lengths[first:a_stop].sum()
+            if random_next[i]:
+                start = int(starts[i])
+                need = max(int(targets[i]) - int(a_lengths[i]), 1)
+                end = min(int(self._ends[others[i]]), start + need)
+                reached = np.searchsorted(np.cumsum(lengths[start:end]), need)
+                ranges += (first, a_stop), (start, min(start + int(reached) + 1, end))
+            else:
+                ranges.append((first, int(b_stops[i])))
+        texts = iter(self._store.read_sentences(ranges))
+
+        pairs = []
+        for i in range(count):
+            text = next(texts)
+            if random_next[i]:
+                pairs.append((text, next(texts)))
+            else:
+                pairs.append((text[: a_lengths[i]], text[a_lengths[i] :]))
+        b_lengths = np.array([len(b) for _, b in pairs])
+        a_cuts, b_cuts = cut_lengths(a_lengths, b_lengths, L - 3)
+        a_fronts = binomial_half(a_cuts, words_BW[:, 2 : 2 + _CUT_WORDS])
+        b_fronts = binomial_half(b_cuts, words_BW[:, 2 + _CUT_WORDS :])
+
+        vocabulary = self._vocabulary
+        input_ids_BL = np.full((count, L), vocabulary.pad_id, np.int32)
+        segment_ids_BL = np.zeros((count, L), np.int32)
+        a_sizes = a_lengths - a_cuts
+        b_sizes = b_lengths - b_cuts
+        totals = a_sizes + b_sizes + 2 + (b_sizes > 0)
+        input_ids_BL[:, 0] = vocabulary.cls_id
+        for i, (a, b) in enumerate(pairs):
+            a_end = 1 + a_sizes[i]
+            input_ids_BL[i, 1:a_end] = a[a_fronts[i] : a_fronts[i] + a_sizes[i]]
+            input_ids_BL[i, a_end] = vocabulary.sep_id
+            if b_sizes[i]:
+                end = totals[i]
+                input_ids_BL[i, a_end + 1 : end - 1] = b[b_fronts[i] :][: b_sizes[i]]
+                input_ids_BL[i, end - 1] = vocabulary.sep_id
+                segment_ids_BL[i, a_end + 1 : end] = 1
+        return {
+            "input_ids": input_ids_BL,
+            "segment_ids": segment_ids_BL,
+            "attention_mask": (np.arange(L) < totals[:, None]).astype(np.int32),
+            "nsp_labels": random_next.astype(np.int32),
+        }
+
+    def _other_sentences(
+        self, documents_B: np.ndarray, a_stops_B: np.ndarray, words_B2: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Another document and a sentence of it for each row.
+
+        With a single document B comes from it too, but never what follows A: the label
+        NotNext must be true.
+        """
+        D = len(self._documents)
+        draws_B2 = (words_B2 >> np.uint64(11)) * 2.0**-53
+        if D > 1:
+            others_B = documents_B + 1 + (draws_B2[:, 0] * (D - 1)).astype(np.int64)
+            others_B %= D
+        else:
+            others_B = documents_B
+        begins_B, sizes_B = (
+            self._begins[others_B],
+            (self._ends - self._begins)[others_B],
+        )
+        follows_B = (others_B == documents_B) & (a_stops_B < begins_B + sizes_B)
+        offsets_B = (draws_B2[:, 1] * (sizes_B - follows_B)).astype(np.int64)
+        starts_B = begins_B + offsets_B
+        return others_B, starts_B + (follows_B & (starts_B >= a_stops_B))
+
+    def _mask(
+        self, batch: dict[str, np.ndarray], keys_BL: np.ndarray, words_BM2: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Chooses and replaces pieces; changes batch["input_ids"] in place."""
+        config, vocabulary = self._config, self._vocabulary
+        M = self._max_predictions
+        input_ids_BL = batch["input_ids"]
+        totals_B = batch["attention_mask"].sum(1)
+        counts_B = masking.prediction_counts(totals_B, config.mask_rate, M)
+        candidates_BL = (
+            batch["attention_mask"].astype(bool)
+            & (input_ids_BL != vocabulary.cls_id)
+            & (input_ids_BL != vocabulary.sep_id)
+        )
+        if config.masking == "token":
+            positions_BM = masking.choose_tokens(candidates_BL, keys_BL, counts_B, M)
+        else:
+            positions_BM = masking.choose_words(
+                candidates_BL,
+                vocabulary.continuation[input_ids_BL],
+                keys_BL,
+                counts_B,
+                M,
+                max_ngram=config.max_ngram if config.masking == "ngram" else 1,
+            )
+        return masking.replace(
+            input_ids_BL,
+            positions_BM,
+            words_BM2,
+            mask_id=vocabulary.mask_id,
+            vocab_size=vocabulary.vocab_size,
+            mask_share=config.mask_share,
+            random_share=config.random_share,
+        )
+
+
+def cut_lengths(
+    a_lengths: np.ndarray, b_lengths: np.ndarray, limit: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """How many tokens A and B lose until both fit into ``limit`` tokens together.
+
+    The original takes one token at a time from the longer side, from B where they are
+    equal (truncate_seq_pair).
+    """
+    excess = np.maximum(a_lengths + b_lengths - limit, 0)
+    level = np.minimum(np.abs(a_lengths - b_lengths), excess)
+    rest = excess - level
+    a_longer = a_lengths > b_lengths
+    a_cuts = np.where(a_longer, level, 0) + rest // 2
+    return a_cuts, excess - a_cuts
+
+
+def binomial_half(sizes_B: np.ndarray, words_BW: np.ndarray) -> np.ndarray:
+    """Binomial(size, 1/2) of each row, by counting random bits of its words (uint64).
+
+    A row of more tokens than bits seeds a generator with its first word instead.
+    """
+    W = words_BW.shape[1]
+    bits_BW = np.clip(sizes_B[:, None] - 64 * np.arange(W), 0, 64).astype(np.uint64)
+    # A shift by 64 is undefined: shift by 63 and once more.
+    used_BW = np.where(bits_BW == 0, np.uint64(0), words_BW)
+    dropped_BW = np.where(bits_BW == 0, np.uint64(0), np.uint64(64) - bits_BW)
+    counts_B = np.bitwise_count(used_BW >> dropped_BW).sum(1, dtype=np.int64)
+    for i in np.flatnonzero(sizes_B > 64 * W):
+        rng = np.random.Generator(np.random.Philox(key=int(words_BW[i, 0])))
+        counts_B[i] = rng.binomial(int(sizes_B[i]), 0.5)
+    return counts_B

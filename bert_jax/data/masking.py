@@ -1,0 +1,133 @@
+"""Masked LM: which pieces are predicted, and what the model sees in their place.
+
+Paper, section 3.1 and A.1; create_pretraining_data.py, create_masked_lm_predictions.
+"""
+
+import numpy as np
+
+
+def choose_tokens(
+    candidates_BL: np.ndarray, keys_BL: np.ndarray, counts_B: np.ndarray, M: int
+) -> np.ndarray:
+    """Picks counts_B candidates of each row at random: positions (B, M), ascending.
+
+    keys_BL: random uint64; the smallest keys win. Unused places hold L.
+    """
+    L = candidates_BL.shape[1]
+    keys_BL = np.where(candidates_BL, keys_BL, np.iinfo(np.uint64).max)
+    smallest_BM = np.argpartition(keys_BL, M - 1, axis=1)[:, :M]
+    order_BM = np.argsort(np.take_along_axis(keys_BL, smallest_BM, 1), axis=1)
+    chosen_BM = np.take_along_axis(smallest_BM, order_BM, 1)
+    return np.sort(np.where(np.arange(M) < counts_B[:, None], chosen_BM, L), axis=1)
+
+
+def choose_words(
+    candidates_BL: np.ndarray,
+    continuation_BL: np.ndarray,
+    keys_BL: np.ndarray,
+    counts_B: np.ndarray,
+    M: int,
+    max_ngram: int = 1,
+) -> np.ndarray:
+    """Picks whole words, or runs of up to ``max_ngram`` words, of up to counts_B pieces.
+
+    A word is a piece and the continuation pieces after it. A segment that starts with a
+    continuation piece starts a word of its own: the original joins it to the word before
+    [SEP]. Words are tried in random order; one that does not fit is skipped, so a row may
+    stay below its count. A run of n words has probability proportional to 1/n (ALBERT,
+    section 4.2) and is shortened until it fits. Where pieces are words of their own, as
+    Chinese characters are, this is token masking. Returns what choose_tokens returns.
+    """
+    B, L = candidates_BL.shape
+    before_BL = np.zeros_like(candidates_BL)
+    before_BL[:, 1:] = candidates_BL[:, :-1]
+    starts_BL = candidates_BL & ~(continuation_BL & before_BL)
+    # Bounds, for the low bits of a key, between the runs of 1, 2, ... words.
+    shares = np.cumsum(1 / np.arange(1, max_ngram + 1))
+    bounds = shares[:-1] / shares[-1]
+    chosen_BM = np.full((B, M), L)
+    for b in range(B):
+        (starts,) = np.nonzero(starts_BL[b])
+        # A word ends where the next one starts or the segment ends.
+        sizes = np.diff(np.append(starts, L))
+        ends = starts + sizes
+        inside = np.cumsum(~candidates_BL[b])
+        sizes -= inside[ends - 1] - inside[starts]
+        keys = keys_BL[b, starts]
+        runs = 1 + np.searchsorted(bounds, (keys & 0xFFFF_FFFF) / 2.0**32, "right")
+        picked = _pick(
+            np.argsort(keys).tolist(),
+            starts.tolist(),
+            sizes.tolist(),
+            runs.tolist(),
+            int(counts_B[b]),
+        )
+        chosen_BM[b, : len(picked)] = sorted(picked)
+    return chosen_BM
+
+
+def _pick(
+    order: list[int], starts: list[int], sizes: list[int], runs: list[int], limit: int
+) -> list[int]:
+    """Positions of the words taken, greedily and in ``order``, up to ``limit``."""
+    picked: list[int] = []
+    taken = [False] * len(starts)
+    for word in order:
+        if len(picked) >= limit:
+            break
+        free = limit - len(picked)
+        for i in range(word, min(word + runs[word], len(starts))):
+            # A run ends before a word that is taken, does not fit, or lies in the other
+            # segment.
+            apart = i > word and starts[i] != starts[i - 1] + sizes[i - 1]
+            if taken[i] or sizes[i] > free or apart:
+                break
+            taken[i] = True
+            free -= sizes[i]
+            picked += range(starts[i], starts[i] + sizes[i])
+    return picked
+
+
+def prediction_counts(
+    tokens_B: np.ndarray, mask_rate: float, max_predictions: int
+) -> np.ndarray:
+    """round(mask_rate * tokens), at least 1; [CLS] and [SEP] count among the tokens."""
+    return np.clip(np.rint(tokens_B * mask_rate), 1, max_predictions).astype(np.int64)
+
+
+def replace(
+    input_ids_BL: np.ndarray,
+    positions_BM: np.ndarray,
+    words_BM2: np.ndarray,
+    *,
+    mask_id: int,
+    vocab_size: int,
+    mask_share: float,
+    random_share: float,
+) -> dict[str, np.ndarray]:
+    """Replaces the chosen pieces in ``input_ids_BL``, in place, and makes the labels.
+
+    Each piece on its own becomes [MASK] (``mask_share``), any id of the vocabulary
+    (``random_share``), or stays. positions_BM holds L where unused; words_BM2 are random
+    uint64. Returns mlm_positions (unused: 0), mlm_ids (unused: 0) and mlm_weights.
+    """
+    L = input_ids_BL.shape[1]
+    used_BM = positions_BM < L
+    positions_BM = np.where(used_BM, positions_BM, 0)
+    labels_BM = np.where(used_BM, np.take_along_axis(input_ids_BL, positions_BM, 1), 0)
+    fate_BM = (words_BM2[..., 0] >> np.uint64(11)) * 2.0**-53
+    random_BM = (words_BM2[..., 1] >> np.uint64(11)) * 2.0**-53 * vocab_size
+    seen_BM = np.where(
+        fate_BM < mask_share,
+        mask_id,
+        np.where(
+            fate_BM < mask_share + random_share, random_BM.astype(np.int64), labels_BM
+        ),
+    )
+    rows, columns = np.nonzero(used_BM)
+    input_ids_BL[rows, positions_BM[rows, columns]] = seen_BM[rows, columns]
+    return {
+        "mlm_positions": positions_BM.astype(np.int32),
+        "mlm_ids": labels_BM.astype(np.int32),
+        "mlm_weights": used_BM.astype(np.float32),
+    }

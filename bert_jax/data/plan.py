@@ -1,0 +1,146 @@
+"""Which sentences make up each example of an epoch (create_pretraining_data.py).
+
+The original cuts every document into chunks of about the target length, splits each chunk
+into A and B, and puts the sentences after A back where B comes from elsewhere. All this
+depends on sentence lengths alone, so an epoch is planned without reading a token: all
+documents at once, one chunk of each in a round of vectorised steps.
+"""
+
+import dataclasses
+
+import numpy as np
+
+# Documents are planned in groups of about this many sentences, which bounds the memory
+# of the temporary arrays.
+_GROUP_SENTENCES = 1 << 21
+
+
+@dataclasses.dataclass(frozen=True)
+class EpochPlan:
+    """One entry an example; all arrays (n,).
+
+    document: position in the list of documents that was planned. first: first sentence
+    of A (number in the store). a_count, b_count: sentences of A, and of the B that follows
+    it. random_next: B comes from elsewhere, b_count is 0. target: tokens aimed at.
+    """
+
+    document: np.ndarray  # uint32
+    first: np.ndarray  # uint32 or int64
+    a_count: np.ndarray  # uint16
+    b_count: np.ndarray  # uint16
+    random_next: np.ndarray  # bool
+    target: np.ndarray  # uint16
+
+    def __len__(self) -> int:
+        return len(self.document)
+
+
+def plan_epoch(
+    sentence_lengths: np.ndarray,
+    document_sentences: np.ndarray,
+    documents: np.ndarray,
+    rng: np.random.Generator,
+    *,
+    sequence_length: int,
+    short_sequence_rate: float = 0.1,
+    next_sentence: bool = True,
+) -> EpochPlan:
+    """Plans all examples that one pass over ``documents`` gives.
+
+    A document's target is sequence_length - 3 tokens or, with ``short_sequence_rate``,
+    uniform in [2, sequence_length - 3]. Without ``next_sentence`` B always follows A, and
+    is absent where the chunk has a single sentence.
+    """
+    begins = document_sentences[documents]
+    ends = document_sentences[documents + 1]
+    groups = np.searchsorted(
+        np.cumsum(ends - begins) // _GROUP_SENTENCES,
+        np.arange(1, int((ends - begins).sum()) // _GROUP_SENTENCES + 1),
+    )
+    longest = sequence_length - 3
+    parts = []
+    for group in np.split(np.arange(len(documents)), groups):
+        if not len(group):
+            continue
+        targets = np.full(len(group), longest)
+        short = rng.random(len(group)) < short_sequence_rate
+        targets[short] = rng.integers(2, longest, int(short.sum()), endpoint=True)
+        parts += _plan_group(
+            sentence_lengths,
+            begins[group],
+            ends[group],
+            targets,
+            int(group[0]),
+            rng,
+            next_sentence,
+        )
+    wide = len(sentence_lengths) > np.iinfo(np.uint32).max
+    dtypes = (
+        np.uint32,
+        np.int64 if wide else np.uint32,
+        np.uint16,
+        np.uint16,
+        bool,
+        np.uint16,
+    )
+    columns = zip(*parts, strict=True)
+    return EpochPlan(
+        *(
+            np.concatenate(column).astype(dtype)
+            for column, dtype in zip(columns, dtypes, strict=True)
+        )
+    )
+
+
+def _plan_group(
+    sentence_lengths: np.ndarray,
+    begins: np.ndarray,
+    ends: np.ndarray,
+    targets: np.ndarray,
+    first_document: int,
+    rng: np.random.Generator,
+    next_sentence: bool,
+) -> list[tuple[np.ndarray, ...]]:
+    """The columns of EpochPlan, a tuple of arrays for each round."""
+    sizes = ends - begins
+    local_ends = np.cumsum(sizes)
+    local_begins = local_ends - sizes
+    if np.array_equal(ends[:-1], begins[1:]):  # neighbours in the store
+        lengths = sentence_lengths[begins[0] : ends[-1]]
+    else:
+        shift = np.repeat(begins - local_begins, sizes)
+        lengths = sentence_lengths[np.arange(local_ends[-1]) + shift]
+    # tokens_before[i]: tokens of the group before its i-th sentence.
+    tokens_before = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=tokens_before[1:])
+
+    rounds = []
+    active = np.arange(len(begins))
+    position = local_begins.copy()
+    while len(active):
+        start = position[active]
+        # The chunk ends with the sentence that reaches the target, or the document.
+        reach = tokens_before[start] + targets[active]
+        stop = np.minimum(np.searchsorted(tokens_before, reach), local_ends[active])
+        count = stop - start
+        several = count > 1
+        a_count = np.ones(len(active), np.int64)
+        a_count[several] = rng.integers(1, count[several])
+        if next_sentence:
+            random_next = ~several | (rng.random(len(active)) < 0.5)
+        else:
+            random_next = np.zeros(len(active), bool)
+        rounds.append(
+            (
+                active + first_document,
+                start - local_begins[active] + begins[active],
+                a_count,
+                np.where(random_next, 0, count - a_count),
+                random_next,
+                targets[active],
+            )
+        )
+        # The sentences after A go back where they were not used.
+        position[active] = np.where(random_next, start + a_count, stop)
+        active = active[position[active] < local_ends[active]]
+    return rounds
