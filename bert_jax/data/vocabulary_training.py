@@ -1,0 +1,171 @@
+"""Making a vocabulary: WordPiece in Google's layout, or SentencePiece."""
+
+import collections
+import io
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import sentencepiece
+import tokenizers
+
+from bert_jax.data.sentencepiece_tokenizer import SentencePieceTokenizer
+from bert_jax.data.tokenizer_base import CLS, MASK, PAD, SEP, SPECIAL_PIECES, UNK, Tokenizer
+from bert_jax.data.wordpiece import LONGEST_WORD, WordPieceTokenizer, split_words
+from bert_jax.errors import UserError
+
+KINDS = ("wordpiece", "sentencepiece")
+# Google's vocabularies keep 994 slots for pieces of one's own: 99 after [PAD], the rest
+# after [MASK] (uncased_L-12_H-768_A-12/vocab.txt). A small vocabulary has none.
+UNUSED = 994
+_UNUSED_FIRST = 99
+_SMALLEST_WITH_UNUSED = 8000
+# Different words counted at a time; beyond it words seen once are forgotten.
+_COUNTED_WORDS = 8_000_000
+# The trainer reads the words of a corpus of this many words; a larger one is scaled down.
+_TRAINED_WORDS = 20_000_000
+_SENTENCEPIECE_SENTENCES = 2_000_000
+
+
+def train_vocabulary(
+    sentences: Iterable[str],
+    size: int,
+    *,
+    kind: str = "wordpiece",
+    lower_case: bool = True,
+    min_frequency: int = 2,
+) -> Tokenizer:
+    """Trains a tokenizer of ``size`` pieces, special and unused ones counted.
+
+    Memory holds the different words and not the text. The same sentences give the same
+    vocabulary. It has fewer pieces where the text has no more pairs of pieces that occur
+    ``min_frequency`` times (WordPiece).
+    """
+    if kind == "wordpiece":
+        return _train_wordpiece(sentences, size, lower_case, min_frequency)
+    if kind == "sentencepiece":
+        return _train_sentencepiece(sentences, size, lower_case)
+    raise UserError(f"kind {kind!r}, expected one of {', '.join(KINDS)}")
+
+
+def special_pieces(size: int) -> list[str]:
+    """The pieces before the trained ones, Google's layout: [MASK] is number 103."""
+    if size < _SMALLEST_WITH_UNUSED:
+        return list(SPECIAL_PIECES)
+    unused = [f"[unused{i}]" for i in range(UNUSED)]
+    return [
+        PAD,
+        *unused[:_UNUSED_FIRST],
+        UNK,
+        CLS,
+        SEP,
+        MASK,
+        *unused[_UNUSED_FIRST:],
+    ]
+
+
+def _train_wordpiece(
+    sentences: Iterable[str], size: int, lower_case: bool, min_frequency: int
+) -> Tokenizer:
+    words = count_words(sentences, lower_case)
+    if not words:
+        raise UserError("the input holds no words; expected text to make pieces of")
+    first = special_pieces(size)
+    alphabet = _alphabet(words, limit=max(size // 10, 100))
+    if len(first) + len(alphabet) > size:
+        raise UserError(
+            f"a vocabulary of {size} pieces has no room for {len(first)} special pieces "
+            f"and the {len(alphabet)} characters of the text; set a larger --size"
+        )
+    known = {piece.removeprefix("##") for piece in alphabet}
+    words = {word: n for word, n in words.items() if known.issuperset(word)}
+    model = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNK))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    # The trainer numbers single characters in the order of a hash table and breaks ties
+    # between pairs by these numbers. Given as special they have numbers of their own, and
+    # the same text gives the same vocabulary.
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=size,
+        min_frequency=min_frequency,
+        special_tokens=first + alphabet,
+        show_progress=False,
+    )
+    model.train_from_iterator(_repeat(words), trainer)
+    ids = model.get_vocab()
+    return WordPieceTokenizer(sorted(ids, key=ids.__getitem__), lower_case)
+
+
+def count_words(sentences: Iterable[str], lower_case: bool) -> dict[str, int]:
+    """How often each word occurs, words as the tokenizer sees them.
+
+    Counted between spaces first: those repeat, and only the different ones are split.
+    """
+    raw: collections.Counter[str] = collections.Counter()
+    for sentence in sentences:
+        raw.update(sentence.split())
+        if len(raw) > _COUNTED_WORDS:
+            raw = collections.Counter({w: n for w, n in raw.items() if n > 1})
+    words: collections.Counter[str] = collections.Counter()
+    for text, count in raw.items():
+        for word in split_words(text, lower_case):
+            if len(word) <= LONGEST_WORD:
+                words[word] += count
+    return words
+
+
+def _alphabet(words: dict[str, int], limit: int) -> list[str]:
+    """The single-character pieces, first and continuing, of the commonest characters."""
+    counts: collections.Counter[str] = collections.Counter()
+    pieces = set()
+    for word, count in words.items():
+        pieces.add(word[0])
+        pieces.update(f"##{char}" for char in word[1:])
+        for char in word:
+            counts[char] += count
+    common = sorted(counts, key=lambda char: (-counts[char], char))[:limit]
+    kept = set(common)
+    return sorted(p for p in pieces if p.removeprefix("##") in kept)
+
+
+def _repeat(words: dict[str, int]) -> Iterator[str]:
+    """Each word as often as it occurs, many to a line, in sorted order."""
+    scale = max(1.0, sum(words.values()) / _TRAINED_WORDS)
+    for word in sorted(words):
+        count = round(words[word] / scale)
+        while count > 0:
+            yield " ".join([word] * min(count, 1000))
+            count -= 1000
+
+
+def _train_sentencepiece(
+    sentences: Iterable[str], size: int, lower_case: bool
+) -> Tokenizer:
+    if lower_case:
+        sentences = (sentence.lower() for sentence in sentences)
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=model,
+            vocab_size=size,
+            model_type="unigram",
+            # Nearly all characters of Chinese or Japanese, all of the others.
+            character_coverage=0.9995,
+            pad_id=0,
+            pad_piece=PAD,
+            unk_id=1,
+            unk_piece=UNK,
+            bos_id=-1,
+            eos_id=-1,
+            control_symbols=[CLS, SEP, MASK],
+            input_sentence_size=_SENTENCEPIECE_SENTENCES,
+            shuffle_input_sentence=True,
+            num_threads=1,  # more of them sum in another order
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise UserError(
+            f"SentencePiece cannot make {size} pieces of this text ({reason}); set another "
+            "--size"
+        ) from error
+    return SentencePieceTokenizer(model.getvalue(), lower_case, Path("the trained model"))
