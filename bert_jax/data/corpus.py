@@ -1,0 +1,278 @@
+"""Where text comes from: inputs to sources, sources to documents of sentences.
+
+An input is a file, a folder (every file below it), a glob, ``tfds:NAME[/CONFIG][:SPLIT]``
+(tensorflow-datasets already on disk) or ``python-docs`` (the English inside Python).
+Text files may be gzipped. Everything streams: memory does not depend on the corpus.
+"""
+
+import dataclasses
+import glob
+import gzip
+import hashlib
+import logging
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from bert_jax.data import corpus_formats, corpus_tfds, python_docs
+from bert_jax.errors import UserError
+
+FORMATS = ("lines", "paragraphs", "wikiextractor", "markdown", "jsonl")
+PYTHON_DOCS = "python-docs"
+TFDS = "tfds:"
+
+# Of a file's beginning: to detect its format and to tell its contents from others'.
+_HEAD = 1 << 16
+_GZIP_MAGIC = b"\x1f\x8b"
+# Bytes of text that a byte of gzip holds, for balance and progress only.
+_GZIP_RATIO = 3
+_LONGEST_LINE = 64 << 20
+
+logger = logging.getLogger(__name__)
+
+
+class Document(NamedTuple):
+    """Sentences of one document, each stripped and none empty, and where it was found.
+
+    offset: of the beginning in the source's (unzipped) text, in bytes; estimated for
+    sources that are not text files.
+    """
+
+    sentences: list[str]
+    source: str
+    offset: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """One file, dataset split or the embedded corpus.
+
+    size: bytes of text, estimated for gzip and tfds. format: one of FORMATS, "tfds" or
+    PYTHON_DOCS. fingerprint: of the file's beginning and size.
+    """
+
+    name: str
+    format: str
+    size: int
+    fingerprint: str
+    gzipped: bool = False
+
+    @property
+    def splittable(self) -> bool:
+        """Whether :func:`read_source` can begin and end in the middle."""
+        return self.format == "tfds" or (
+            not self.gzipped and self.format not in (PYTHON_DOCS, "markdown")
+        )
+
+
+def read_documents(
+    inputs: Sequence[str], *, format: str = "auto", text_field: str = "text"
+) -> Iterator[Document]:
+    """The documents of all inputs, in a fixed order, one at a time.
+
+    format: one of FORMATS, or "auto" to choose for each file from its name and
+    beginning. text_field: the key of the text in JSONL rows and tfds examples. Raises
+    UserError for inputs that do not exist, are empty or are not text.
+    """
+    for source in find_sources(inputs, format=format):
+        yield from read_source(source, text_field=text_field)
+
+
+def find_sources(inputs: Sequence[str], *, format: str = "auto") -> list[Source]:
+    """What ``inputs`` name, folders and globs expanded in sorted order.
+
+    Empty files in folders and globs are left out. Logs the formats it chose.
+    """
+    if format not in ("auto", *FORMATS):
+        raise UserError(f"format {format!r}: expected auto, {', '.join(FORMATS)}")
+    if not inputs:
+        raise UserError(
+            "no input: expected files, folders, globs, tfds: or python-docs"
+        )
+    sources = [
+        source for text in inputs for source in _expand(text.rstrip("\n"), format)
+    ]
+    counts = {s.format: 0 for s in sources}
+    for source in sources:
+        counts[source.format] += 1
+    chosen = ", ".join(f"{n} {name}" for name, n in counts.items())
+    logger.info("reading %s (format=%s)", chosen, format)
+    return sources
+
+
+def _expand(text: str, format: str) -> list[Source]:
+    if text == PYTHON_DOCS:
+        return [Source(text, text, python_docs.SIZE, python_docs.fingerprint())]
+    if text.startswith(TFDS):
+        dataset = corpus_tfds.find_dataset(text.removeprefix(TFDS))
+        return [Source(text, "tfds", dataset.size, dataset.fingerprint)]
+    path = Path(text)
+    if path.is_file():
+        paths, what = [path], "the file"
+    elif path.is_dir():
+        paths = sorted(p for p in path.rglob("*") if p.is_file())
+        paths = [
+            p
+            for p in paths
+            if not any(part.startswith(".") for part in p.relative_to(path).parts)
+        ]
+        what = "the folder"
+    elif glob.has_magic(text):
+        paths = sorted(p for p in map(Path, glob.glob(text, recursive=True)))
+        paths = [p for p in paths if p.is_file()]
+        if not paths:
+            raise UserError(f"{text}: no file matches; quote the pattern and check it")
+        what = "every matching file"
+    else:
+        raise UserError(f"{text}: no such file or folder; check the path of the input")
+    sources = [s for s in (_file_source(p, format) for p in paths) if s is not None]
+    if not sources:
+        raise UserError(f"{text}: {what} is empty; expected UTF-8 text")
+    return sources
+
+
+def _file_source(path: Path, format: str) -> Source | None:
+    """The source of a file from a look at its beginning; None where it is empty."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        gzipped = file.read(2) == _GZIP_MAGIC
+    with _open_text(path, gzipped) as file:
+        head = _read(file, path, _HEAD)
+    if not head.strip():
+        return None
+    text = _decode(head, path, 0, partial=True)
+    chosen = (
+        corpus_formats.detect_format(path.name, text) if format == "auto" else format
+    )
+    digest = hashlib.sha256(f"{size} {chosen} ".encode() + head).hexdigest()[:16]
+    if gzipped:
+        size *= _GZIP_RATIO
+    return Source(str(path), chosen, size, digest, gzipped)
+
+
+def read_source(
+    source: Source, start: int = 0, stop: int | None = None, *, text_field: str = "text"
+) -> Iterator[Document]:
+    """The documents of a source, or those of its byte range [start, stop).
+
+    The ranges of a partition give every document of a splittable source exactly once
+    (text in the paragraphs format may be cut between two paragraphs where a range ends).
+    """
+    if source.format == PYTHON_DOCS:
+        documents = python_docs.read_documents()
+    elif source.format == "tfds":
+        dataset = corpus_tfds.find_dataset(source.name.removeprefix(TFDS))
+        documents = dataset.read(start, stop, text_field)
+    else:
+        lines = _read_lines(source, start, stop)
+        if source.format == "jsonl":
+            documents = corpus_formats.read_jsonl_format(
+                lines, text_field, lambda offset: _locate(source, offset)
+            )
+        else:
+            documents = _READERS[source.format](lines)
+    for offset, sentences in documents:
+        yield Document(sentences, source.name, offset)
+
+
+_READERS: dict[str, Callable[[corpus_formats.Lines], corpus_formats.Documents]] = {
+    "lines": corpus_formats.read_lines_format,
+    "paragraphs": corpus_formats.read_paragraphs_format,
+    "wikiextractor": corpus_formats.read_wikiextractor_format,
+    "markdown": corpus_formats.read_markdown_format,
+}
+# Where a byte range may begin: at the first such line at or after its first byte.
+_CUTS: dict[str, Callable[[str], bool]] = {
+    "lines": lambda line: not line or line.isspace(),
+    "paragraphs": lambda line: not line or line.isspace(),
+    "wikiextractor": lambda line: line.startswith("<doc "),
+    "jsonl": lambda line: True,
+}
+
+
+def _read_lines(source: Source, start: int, stop: int | None) -> corpus_formats.Lines:
+    """(byte offset, line) from the range's first cut to the first cut behind its end."""
+    if start == 0 and stop is None:
+        yield from _read_from(source, 0)
+        return
+    is_cut = _CUTS[source.format]
+    owned = start == 0
+    for offset, line in _read_from(source, start):
+        if stop is not None and offset >= stop and is_cut(line):
+            return
+        owned = owned or is_cut(line)
+        if owned:
+            yield offset, line
+
+
+def _read_from(source: Source, start: int) -> corpus_formats.Lines:
+    """(byte offset, line without its end) of the lines that begin at ``start`` or after."""
+    path = Path(source.name)
+    with _open_text(path, source.gzipped) as file:
+        offset = start
+        if start:
+            file.seek(start - 1)
+            offset += len(_read_line(file, path)) - 1
+        while raw := _read_line(file, path):
+            if len(raw) >= _LONGEST_LINE:
+                raise UserError(
+                    f"{path}: the line at byte {offset} is over {_LONGEST_LINE >> 20} MiB "
+                    "long; expected text in lines"
+                )
+            yield offset, _decode(raw, path, offset).rstrip("\r\n")
+            offset += len(raw)
+
+
+def _open_text(path: Path, gzipped: bool) -> BinaryIO:
+    return gzip.open(path, "rb") if gzipped else path.open("rb")
+
+
+def _read(file: BinaryIO, path: Path, size: int) -> bytes:
+    try:
+        return file.read(size)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise _broken_gzip(path, error) from error
+
+
+def _read_line(file: BinaryIO, path: Path) -> bytes:
+    try:
+        return file.readline(_LONGEST_LINE)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise _broken_gzip(path, error) from error
+
+
+def _broken_gzip(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path}: broken gzip ({error}); copy or compress the file again")
+
+
+def _decode(raw: bytes, path: Path, offset: int, *, partial: bool = False) -> str:
+    """UTF-8 text; ``partial`` allows for a character that the end cuts."""
+    if b"\0" in raw:
+        at = offset + raw.index(b"\0")
+        raise UserError(
+            f"{path}: a binary or UTF-16 file (zero byte at byte {at}); expected UTF-8 text"
+        )
+    if offset == 0:
+        raw = raw.removeprefix(b"\xef\xbb\xbf")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        if partial and len(raw) - error.start < 4 and "unexpected end" in error.reason:
+            return raw[: error.start].decode()
+        at = offset + error.start
+        raise UserError(
+            f"{path}: not UTF-8 at byte {at} (0x{raw[error.start]:02x}); convert it, for "
+            "example with iconv -t utf-8"
+        ) from error
+
+
+def _locate(source: Source, offset: int) -> str:
+    """The file and line number, counted from 1, of a byte offset."""
+    path, line = Path(source.name), 1
+    with _open_text(path, source.gzipped) as file:
+        while offset > 0:
+            block = _read(file, path, min(offset, 1 << 20))
+            line += block.count(b"\n")
+            offset -= len(block)
+    return f"{path}:{line}"
