@@ -1,13 +1,9 @@
-"""What every kind of tokenizer shares: its pieces, its checks, its files."""
+"""What a tokenizer is, whatever its kind."""
 
 import abc
 import hashlib
-import json
-import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
@@ -20,111 +16,87 @@ PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES = (
     "[SEP]",
     "[MASK]",
 )
+CONFIG_FILE = "tokenizer_config.json"
 
 
 class Tokenizer(abc.ABC):
-    """Text to piece ids and back.
+    """What every kind of tokenizer offers.
 
-    pieces: id -> piece. continuation: bool [vocab_size], True where a piece goes on
-    with the word before it. dtype: of the ids, uint16 where the vocabulary fits.
+    pieces: piece of each id. lower_case: whether text is lower-cased first.
+    continuation: bool (vocab_size,), pieces that continue the word before them; whole-word
+    masking joins them. kind: "wordpiece" or "sentencepiece".
     """
 
-    kind: ClassVar[str]
-    file_name: ClassVar[str]  # of the vocabulary, as transformers names it
+    kind: str
 
-    def __init__(
-        self, pieces: Sequence[str], *, lower_case: bool, continuation: np.ndarray
-    ):
-        self.pieces = list(pieces)
-        self.vocab_size = len(self.pieces)
+    def __init__(self, pieces: list[str], continuation: np.ndarray, lower_case: bool):
+        self.pieces = pieces
         self.lower_case = lower_case
         self.continuation = continuation
-        self.dtype = np.dtype(np.uint16 if self.vocab_size <= 65536 else np.uint32)
-        ids = {piece: i for i, piece in enumerate(self.pieces)}
-        missing = [piece for piece in SPECIAL_PIECES if piece not in ids]
-        if missing:
-            raise UserError(
-                f"a vocabulary needs {' '.join(SPECIAL_PIECES)}; this one of "
-                f"{self.vocab_size} pieces has no {' '.join(missing)}: add it, or train "
-                "a vocabulary with python -m bert_jax.vocabulary"
-            )
+        self.ids = {piece: i for i, piece in enumerate(pieces)}
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
-            ids[piece] for piece in SPECIAL_PIECES
+            self.ids[piece] for piece in SPECIAL_PIECES
         )
+        self._dtype = np.uint16 if len(pieces) <= 1 << 16 else np.uint32
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of pieces."""
+        return len(self.pieces)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of each text, without [CLS] and [SEP]: uint16, or uint32 if need be."""
+        return [np.array(ids, self._dtype) for ids in self._encode(texts)]
+
+    def encode(self, text: str, *, allow_mask: bool = False) -> np.ndarray:
+        """Ids of one text; "[MASK]" in it is ordinary text unless ``allow_mask``."""
+        if not allow_mask:
+            return self.encode_batch([text])[0]
+        ids: list[int] = []
+        for i, part in enumerate(self._encode(text.split(MASK))):
+            ids += [self.mask_id, *part] if i else part
+        return np.array(ids, self._dtype)
+
+    def tokenize(self, text: str) -> list[str]:
+        """The pieces of a text."""
+        return [self.pieces[i] for i in self._encode([text])[0]]
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the vocabulary and of what else decides the ids."""
+        text = "\n".join([self.kind, str(self.lower_case), *self.pieces])
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @abc.abstractmethod
-    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Ids of each text, without [CLS] and [SEP]; the arrays may be read-only.
-
-        Text that spells a special piece, such as "[MASK]", is ordinary text.
-        """
+    def save(self, directory: Path) -> None:
+        """Writes the vocabulary and tokenizer_config.json, as transformers reads them."""
 
     @abc.abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """The text that the ids spell, words parted by single spaces."""
+        """Pieces joined to words again; special pieces are kept."""
 
     @abc.abstractmethod
-    def vocabulary_bytes(self) -> bytes:
-        """The content of the vocabulary file."""
-
-    def encode(self, text: str, *, allow_mask: bool = False) -> np.ndarray:
-        """Ids of one text; with allow_mask the text "[MASK]" becomes mask_id."""
-        parts = self.encode_batch(text.split(MASK) if allow_mask else [text])
-        mask = np.array([self.mask_id], self.dtype)
-        between = [part for ids in parts for part in (mask, ids)][1:]
-        return np.concatenate(between)
-
-    def tokenize(self, text: str) -> list[str]:
-        """The pieces of one text."""
-        return [self.pieces[i] for i in self.encode(text)]
-
-    def fingerprint(self) -> str:
-        """Sha256 of the vocabulary and its settings, in hex."""
-        settings = f"{self.kind} lower_case={self.lower_case}\n".encode()
-        return hashlib.sha256(settings + self.vocabulary_bytes()).hexdigest()
-
-    def config(self) -> dict:
-        """What tokenizer_config.json holds; transformers reads the same file."""
-        return {"kind": self.kind, "do_lower_case": self.lower_case}
-
-    def save(self, directory: str | os.PathLike) -> None:
-        """Writes the vocabulary and tokenizer_config.json into the directory."""
-        self.save_as(Path(directory) / self.file_name)
-
-    def save_as(self, path: str | os.PathLike) -> None:
-        """Writes the vocabulary to this file and its settings beside it."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        config = json.dumps(self.config(), indent=2) + "\n"
-        # The vocabulary comes last: whoever finds it also finds its settings.
-        _write(config_path(path), config.encode())
-        _write(path, self.vocabulary_bytes())
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text."""
 
 
-def config_path(vocabulary: Path) -> Path:
-    """Where the settings of a vocabulary file lie.
-
-    A file of another name than transformers' own gets a settings file of its own, so
-    that cased.txt and uncased.txt can share a folder.
-    """
-    if vocabulary.name in ("vocab.txt", "spiece.model"):
-        return vocabulary.with_name("tokenizer_config.json")
-    return vocabulary.with_name(f"{vocabulary.stem}_config.json")
-
-
-def looks_lower_case(pieces: Sequence[str]) -> bool:
-    """Whether a vocabulary that does not say so is of lower-cased text.
-
-    A cased one of any Latin text has capitals A-Z outside its [special] pieces.
-    """
-    return not any(re.match(r"[^\[]*[A-Z]", piece) for piece in pieces)
+def check_special_pieces(pieces: Sequence[str], path: Path) -> None:
+    """Raises where a special piece is missing or a piece stands twice."""
+    missing = [piece for piece in SPECIAL_PIECES if piece not in set(pieces)]
+    if missing:
+        raise UserError(
+            f"{path} has {len(pieces)} pieces but no {' '.join(missing)}; expected a BERT "
+            "vocabulary, one piece a line"
+        )
+    if len(set(pieces)) < len(pieces):
+        seen: set[str] = set()
+        twice = next(p for p in pieces if p in seen or seen.add(p))
+        raise UserError(
+            f"{path} has the piece {twice!r} twice; remove one of the lines"
+        )
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Writes a file so that a reader sees all of it or none."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def write_text(path: Path, text: str) -> None:
+    """Writes a file whole or not at all."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
