@@ -81,11 +81,15 @@ def test_a_run_leaves_everything_in_its_workdir(uninterrupted):
         "tensorboard",
         "checkpoints",
     }
-    lines = [json.loads(x) for x in (workdir / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(x) for x in (workdir / "metrics.jsonl").read_text().splitlines()
+    ]
     steps = [(line["step"], line["split"]) for line in lines]
     train_steps = [(step, "train") for step in (2, 4, 6, 8, 10, 12, 14)]
-    assert steps == sorted([*train_steps, (6, "eval"), (12, "eval"), (14, "eval")],
-                           key=lambda s: (s[0], s[1] == "eval"))
+    assert steps == sorted(
+        [*train_steps, (6, "eval"), (12, "eval"), (14, "eval")],
+        key=lambda s: (s[0], s[1] == "eval"),
+    )
     common = {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"}
     extra = {"learning_rate", "grad_norm", "tokens_per_second", "mfu"}
     for line in lines:
@@ -137,7 +141,9 @@ def test_a_finished_run_is_not_trained_again(uninterrupted, config_file):
         ("--config.data.holdout=0.3", "data.holdout: 0.2 -> 0.3"),
     ],
 )
-def test_a_workdir_of_another_run_is_refused(uninterrupted, config_file, change, message):
+def test_a_workdir_of_another_run_is_refused(
+    uninterrupted, config_file, change, message
+):
     workdir, _ = uninterrupted
     done = train("--config", config_file, "--workdir", workdir, change)
     assert done.returncode == 2

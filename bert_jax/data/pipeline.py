@@ -15,8 +15,8 @@ _EVAL_STREAM = 255
 
 
 @dataclasses.dataclass(frozen=True)
-class BatchShape:
-    """``steps`` global batches of batch_size rows of sequence_length pieces."""
+class Phase:
+    """``steps`` updates at one global batch size, sequence length and mask budget."""
 
     steps: int
     batch_size: int
@@ -53,7 +53,7 @@ class TrainingBatches:
         self,
         store: Sentences,
         vocabulary: Vocabulary,
-        phases: Sequence[BatchShape],
+        phases: Sequence[Phase],
         config: ExampleConfig,
         *,
         seed: int,
@@ -109,32 +109,27 @@ def training_iterator(
 def eval_batches(
     store: Sentences,
     vocabulary: Vocabulary,
-    shape: BatchShape,
+    phase: Phase,
     config: ExampleConfig,
     *,
     documents: np.ndarray,
     process_index: int,
     process_count: int,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """The same ``shape.steps`` batches of held-out documents each time it is called.
+    """The same ``phase.steps`` batches of held-out documents each time it is called.
 
     Where the documents give fewer examples, they come again with other pairs and masks.
     """
-    if not len(documents):
-        raise UserError(
-            "no document is held out for evaluation; set --config.data.holdout (a share "
-            "of at least two documents), or --config.eval_every=0"
-        )
     source = ExampleSource(
         store,
         vocabulary,
         config,
-        sequence_length=shape.sequence_length,
-        max_predictions=shape.max_predictions,
+        sequence_length=phase.sequence_length,
+        max_predictions=phase.max_predictions,
         seed=0,
         stream=_EVAL_STREAM,
         documents=documents,
     )
-    rows = shape.batch_size // process_count
-    for step in range(shape.steps):
-        yield source.draw(step * shape.batch_size + process_index * rows, rows)
+    rows = phase.batch_size // process_count
+    for step in range(phase.steps):
+        yield source.draw(step * phase.batch_size + process_index * rows, rows)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from bert_jax.data.examples import ExampleConfig
+from bert_jax.data.pipeline import Phase
 from bert_jax.errors import UserError, unknown_field
 from bert_jax.model.config import BertConfig
 from bert_jax.parallel.mesh import MeshConfig
@@ -35,16 +36,6 @@ class DataConfig:
     examples: ExampleConfig = dataclasses.field(default_factory=ExampleConfig)
     threads: int = 2
     prefetch: int = 8
-
-
-@dataclasses.dataclass(frozen=True)
-class Phase:
-    """``steps`` updates at one sequence length and global batch size."""
-
-    steps: int
-    sequence_length: int
-    batch_size: int
-    max_predictions: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +109,8 @@ def _check(config: TrainConfig) -> None:
                 f"{name}.batch_size={phase.batch_size} is not a multiple of "
                 f"accumulation={config.accumulation}; set --config.accumulation"
             )
-    for field in ("accumulation", "log_every", "checkpoint_every", "keep_checkpoints"):
+    positive = ["accumulation", "log_every", "checkpoint_every", "keep_checkpoints"]
+    for field in positive + ["eval_batches"] * bool(config.eval_every):
         if getattr(config, field) < 1:
             raise UserError(
                 f"{field}={getattr(config, field)}, expected at least 1; "

@@ -1,5 +1,6 @@
 """A pretraining run from its config: data, mesh, state and files, then the loop."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +8,12 @@ from typing import Any
 
 import jax
 
-from bert_jax.data.pipeline import eval_batches, make_pipeline
+from bert_jax.data.pipeline import (
+    TrainingBatches,
+    eval_batches,
+    split_documents,
+    training_iterator,
+)
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -53,7 +59,29 @@ def pretrain(
 
     model = BertForPreTraining(config.model)
     optimizer = bert_adam(config.optimizer)
-    data = make_pipeline(store, tokenizer, config)
+    training, held_out = split_documents(store.info.documents, config.data.holdout)
+    if config.eval_every and not len(held_out):
+        raise UserError(
+            f"no document of {store.info.documents} is held out for evaluation; set "
+            "--config.data.holdout (it takes two documents), or --config.eval_every=0"
+        )
+    slices = dict(process_index=jax.process_index(), process_count=jax.process_count())
+    examples = config.data.examples
+    data = training_iterator(
+        TrainingBatches(
+            store,
+            tokenizer,
+            config.phases,
+            examples,
+            seed=config.seed,
+            documents=training,
+            **slices,
+        ),
+        threads=config.data.threads,
+        prefetch=config.data.prefetch,
+    )
+    # The last phase's lengths, so that evaluations of all phases compare.
+    eval_phase = dataclasses.replace(config.phases[-1], steps=config.eval_batches)
     checkpoints = CheckpointStore(workdir / "checkpoints", config.keep_checkpoints)
     abstract = abstract_state(model, optimizer, mesh, METRICS)
     step = checkpoints.latest_step or 0
@@ -73,7 +101,9 @@ def pretrain(
             train_fn=train_fn,
             eval_fn=eval_fn,
             data=data,
-            eval_batches=lambda: eval_batches(store, tokenizer, config),
+            eval_batches=lambda: eval_batches(
+                store, tokenizer, eval_phase, examples, documents=held_out, **slices
+            ),
             mesh=mesh,
             checkpoints=checkpoints,
             reporter=loop.Reporter(

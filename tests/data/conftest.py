@@ -1,0 +1,44 @@
+"""A store in memory, and the corpus of the golden statistics in it."""
+
+import numpy as np
+import pytest
+
+from bert_jax.data.tokenizer import load_tokenizer
+
+
+class ArrayStore:
+    """What examples need of a TokenStore, from lists of documents of id arrays."""
+
+    def __init__(self, documents):
+        self.documents = documents
+        sentences = [np.asarray(s) for d in documents for s in d]
+        self.sentence_lengths = np.array([len(s) for s in sentences], np.uint16)
+        self.document_sentences = np.cumsum([0, *(len(d) for d in documents)])
+        self._ids = np.concatenate(sentences)
+        self._starts = np.concatenate(
+            [[0], np.cumsum(self.sentence_lengths, dtype=np.int64)]
+        )
+
+    def read_sentences(self, ranges):
+        return [self._ids[self._starts[a] : self._starts[b]] for a, b in ranges]
+
+
+@pytest.fixture(scope="session")
+def array_store():
+    return ArrayStore
+
+
+@pytest.fixture(scope="session")
+def uncased(golden):
+    return load_tokenizer(golden / "tokenizer" / "uncased_vocab.txt")
+
+
+@pytest.fixture(scope="session")
+def moby_dick(golden, uncased):
+    """A chapter a document, a line a sentence, as the original reads it."""
+    text = (golden / "pretraining_data" / "moby_dick_sentences.txt").read_text()
+    chapters = [
+        [ids for ids in uncased.encode_batch(chapter.split("\n")) if len(ids)]
+        for chapter in text.split("\n\n")
+    ]
+    return ArrayStore([chapter for chapter in chapters if chapter])

@@ -1,0 +1,125 @@
+"""Reads real tensorflow-datasets files, which it writes in the ArrayRecord format."""
+
+import subprocess
+import sys
+
+import pytest
+import tensorflow_datasets as tfds
+
+from bert_jax.data.corpus import find_sources, read_documents, read_source
+from bert_jax.data.corpus_tfds import article_sentences
+from bert_jax.errors import UserError
+
+ROWS = 40
+
+
+class TinyWiki(tfds.core.GeneratorBasedBuilder):
+    """Texts in the form of wiki40b, written without TensorFlow."""
+
+    VERSION = tfds.core.Version("1.3.0")
+    BUILDER_CONFIGS = [  # noqa: RUF012 (the name and form that the base class asks for)
+        tfds.core.BuilderConfig(name="en", version="1.3.0"),
+        tfds.core.BuilderConfig(name="de", version="1.3.0"),
+    ]
+
+    def _info(self):
+        text = tfds.features.Text()
+        features = tfds.features.FeaturesDict({"text": text, "comment": text})
+        return tfds.core.DatasetInfo(builder=self, features=features)
+
+    def _split_generators(self, dl_manager):
+        return {
+            "train": self._generate_examples(ROWS),
+            "test": self._generate_examples(3),
+        }
+
+    def _generate_examples(self, rows):
+        for i in range(rows):
+            text = (
+                f"\n_START_ARTICLE_\nTitle {i}\n_START_SECTION_\nHistory\n"
+                f"_START_PARAGRAPH_\nArticle {i} begins. It is é._NEWLINE_It ends.\n"
+            )
+            yield i, {"text": text, "comment": "A comment. It is short."}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    data_dir = tmp_path_factory.mktemp("tfds")
+    for config in ("en", "de"):
+        TinyWiki(
+            config=config, data_dir=data_dir, file_format="array_record"
+        ).download_and_prepare()
+    return data_dir
+
+
+@pytest.fixture(autouse=True)
+def environment(data_dir, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(data_dir))
+
+
+def test_reads_every_article_without_titles():
+    documents = [d.sentences for d in read_documents(["tfds:tiny_wiki/en"])]
+    expected = [[f"Article {i} begins.", "It is é.", "It ends."] for i in range(ROWS)]
+    assert sorted(documents) == sorted(expected)
+
+
+def test_splits_and_fields():
+    assert len(list(read_documents(["tfds:tiny_wiki/en:test"]))) == 3
+    assert len(list(read_documents(["tfds:tiny_wiki/en:train[:25%]"]))) == ROWS // 4
+    rows = list(read_documents(["tfds:tiny_wiki/de"], text_field="comment"))
+    assert {tuple(row.sentences) for row in rows} == {("A comment.", "It is short.")}
+
+
+def test_ranges_give_every_row_once():
+    (source,) = find_sources(["tfds:tiny_wiki/en"])
+    whole = list(read_source(source))
+    for parts in (1, 2, 3, 7, 50):
+        bounds = [source.size * i // parts for i in range(parts + 1)]
+        pieces = [
+            document
+            for i in range(parts)
+            for document in read_source(source, bounds[i], bounds[i + 1])
+        ]
+        assert pieces == whole
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("wiki40b/en", "tfds build wiki40b/en --file_format=array_record"),
+        (
+            "tiny_wiki",
+            "choose one of its configs: tfds:tiny_wiki/de, tfds:tiny_wiki/en",
+        ),
+        ("tiny_wiki/en:dev", "no split 'dev'; expected one of train, test"),
+    ],
+)
+def test_what_is_missing_is_named(name, message):
+    with pytest.raises(UserError) as error:
+        list(read_documents([f"tfds:{name}"]))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_feature_is_named():
+    with pytest.raises(UserError, match='no feature "body", found comment, text'):
+        list(read_documents(["tfds:tiny_wiki/en"], text_field="body"))
+
+
+def test_text_without_markers_is_web_text():
+    assert article_sentences("Title\n\nOne here. Two.\n\nSee also") == [
+        "One here.",
+        "Two.",
+    ]
+
+
+def test_reading_needs_no_tensorflow(data_dir):
+    code = (
+        "import sys; from bert_jax.data.corpus import read_documents; "
+        "n = sum(1 for _ in read_documents(['tfds:tiny_wiki/en'])); "
+        "print(n, 'tensorflow' in sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.split() == [str(ROWS), "False"]

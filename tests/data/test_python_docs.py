@@ -1,0 +1,94 @@
+import collections
+import itertools
+
+import pytest
+
+from bert_jax.data import python_docs
+from bert_jax.data.corpus import find_sources, read_documents
+
+
+@pytest.fixture(scope="module")
+def documents():
+    return list(read_documents(["python-docs"]))
+
+
+def test_size_is_what_a_small_model_needs(documents):
+    sentences = [s for document in documents for s in document.sentences]
+    assert len(documents) > 700
+    assert len(sentences) > 14_000
+    assert sum(len(s.split()) for s in sentences) > 190_000
+    size = sum(map(len, sentences))
+    assert size == pytest.approx(python_docs.SIZE, rel=0.2)
+
+
+def test_documents_have_several_sentences_and_none_repeats(documents):
+    lengths = sorted(len(document.sentences) for document in documents)
+    assert lengths[0] >= 2
+    assert lengths[len(lengths) // 2] >= 5
+    counts = collections.Counter(s for d in documents for s in d.sentences)
+    assert counts.most_common(1)[0][1] == 1
+
+
+def test_reads_as_english(documents):
+    sentences = [s for document in documents for s in document.sentences]
+    words = [word for s in sentences for word in s.split()]
+    plain = sum(word.strip(".,;:()'\"").isalpha() for word in words)
+    assert plain > 0.85 * len(words)
+    assert not [s for s in sentences if ">>>" in s or "::=" in s or "``" in s]
+    assert all(s[-1] in ".!?\"')" for s in sentences)
+    common = collections.Counter(word.lower() for word in words)
+    assert common.most_common(1)[0][0] == "the"
+
+
+def test_is_the_same_every_time():
+    first, second = (
+        list(itertools.islice(python_docs._raw_documents(), 200)) for _ in range(2)
+    )
+    assert first == second
+    source, again = (find_sources(["python-docs"])[0] for _ in range(2))
+    assert source == again
+
+
+def test_prose_without_code_grammar_tables_and_marks():
+    text = """Title of this
+*************
+
+The ``assert`` statement is a *convenient* way to insert debugging
+assertions into a program, see :ref:`here <there>` [1]:
+
+   assert_stmt ::= "assert" expression ["," expression]
+
+   if __debug__:
+       if not expression: raise AssertionError
+
+* The first item of the list is here
+* The second one is wrapped in a quote-
+  delimited line.
+
+New in version 3.5: The built-in "breakpoint()" can be used instead.
+
+>>> print("no")
+no
++------+------+
+| a is | to b |
++------+------+
+
+The simple form of this is equivalent to
+
+   x = 1
+"""
+    assert python_docs.prose_sentences(text) == [
+        "The assert statement is a convenient way to insert debugging assertions into a "
+        "program, see here.",
+        "The first item of the list is here.",
+        "The second one is wrapped in a quote-delimited line.",
+        "The built-in breakpoint() can be used instead.",
+    ]
+
+
+def test_a_source_that_does_not_parse_is_left_out(tmp_path):
+    path = tmp_path / "template.py"
+    path.write_text('"""Doc."""\nclass ${name}:\n')
+    assert python_docs._docstrings(path) == []
+    path.write_text('"""Doc."""\nif 1:\n  def f():\n    "In."\nclass C:\n  "Cls."\n')
+    assert python_docs._docstrings(path) == ["Doc.", "In.", "Cls."]

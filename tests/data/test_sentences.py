@@ -1,0 +1,77 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from bert_jax.data.sentences import split_sentences
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "pretraining_data"
+
+# Checked by hand: each list is a paragraph and its sentences.
+HARD = [
+    ["Dr. Smith arrived at 3 p.m. on Monday.", "He left at once."],
+    ["Mr. and Mrs. Dursley lived at No. 4 Privet Drive.", "They were proud of it."],
+    ["J. R. R. Tolkien wrote it.", "C. S. Lewis did not."],
+    ["The U.S. Senate met on Jan. 5, 1999.", "It passed the bill."],
+    ["Pi is about 3.14159.", "It is irrational."],
+    ["Visit https://www.example.com/a.html?b=1 for more.", "It is free."],
+    ['"Where are you going?" he asked.', '"Home!" she said.'],
+    ['"I am tired.', 'So are you."', '"Am I?"'],
+    ["“Stop!” cried the captain.", "The ship did not stop."],
+    ["'What's that?' said he.", "'Don't you know?'", "Nobody did."],
+    ["He paused... and then went on.", "Nobody spoke."],
+    ["The company (Apple Inc.) was founded in 1976.", "It is large."],
+    ["Is it true?", "Yes!", "No one knew."],
+    ["St. Paul's Cathedral is in London.", "Gen. Grant visited it in 1877."],
+    ["Columbus, e.g., sailed west, i.e. toward Asia.", "He found land."],
+    ["Smith et al. reported a rise of 2.5%.", "Others disagreed."],
+    ["John F. Kennedy was born in 1917.", "He died in 1963."],
+    ["What?!", "You can't be serious."],
+    ["The file is named setup.py.", "Run it with Python 3.11."],
+    ["Lt. Col. James Smith commanded.", "Maj. Brown followed."],
+    ["His lance! aye, the keenest of all.", "He took it."],
+    ["the cat sat down.", "the dog ran away."],
+    ["我爱北京。", "你呢？"],
+]
+
+
+@pytest.mark.parametrize("sentences", HARD, ids=lambda s: s[0][:30])
+def test_hard_cases(sentences):
+    space = "" if sentences[0].endswith("。") else " "
+    assert split_sentences(space.join(sentences)) == sentences
+
+
+@pytest.mark.parametrize("text", ["", "  ", "\u00a0", "Word", "...", '"', "a b ?! c"])
+def test_degenerate_text_keeps_its_characters(text):
+    sentences = split_sentences(text)
+    assert all(sentence and sentence == sentence.strip() for sentence in sentences)
+    assert "".join(sentences).replace(" ", "") == text.strip().replace(" ", "")
+
+
+def _ends(sentences):
+    """Where sentences end, in characters that are not white space."""
+    end, ends = 0, set()
+    for sentence in sentences[:-1]:
+        end += len(re.sub(r"\s", "", sentence))
+        ends.add(end)
+    return ends
+
+
+def test_boundaries_of_a_novel_agree_with_the_golden_segmentation():
+    # The golden text has another segmenter's errors too ("Mr." ends sentences in it).
+    text = (GOLDEN / "moby_dick_sentences.txt").read_text()
+    documents = [document.split("\n") for document in text.strip().split("\n\n")]
+    both = ours_only = theirs_only = 0
+    for document in documents:
+        for start in range(0, len(document), 8):
+            golden = document[start : start + 8]
+            paragraph = " ".join(golden)
+            ours = split_sentences(paragraph)
+            assert re.sub(r"\s", "", "".join(ours)) == re.sub(r"\s", "", paragraph)
+            theirs, found = _ends(golden), _ends(ours)
+            both += len(theirs & found)
+            ours_only += len(found - theirs)
+            theirs_only += len(theirs - found)
+    f1 = 2 * both / (2 * both + ours_only + theirs_only)
+    assert both > 7000
+    assert f1 > 0.96

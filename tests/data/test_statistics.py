@@ -1,0 +1,82 @@
+"""Our examples against what create_pretraining_data.py makes of the same text."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bert_jax.data.examples import ExampleConfig, ExampleSource
+
+EPOCHS = 5  # the golden run's dupe_factor
+SEEDS = 16
+# Each statistic of the original's one run lies this close to the mean of ours, in units
+# of our own deviation between seeds. The examples of a document share their target
+# length, so that deviation, not a binomial one, is the sampling error. With 11
+# statistics of 4 runs, 4 deviations are passed by chance once in 400 times.
+DEVIATIONS = 4
+
+
+def statistics(source, tokenizer, length):
+    size = sum(len(source.plan(epoch)) for epoch in range(EPOCHS))
+    batches = [source.draw(first, 1024) for first in range(0, size - 1024, 1024)]
+    batch = {k: np.concatenate([b[k] for b in batches]) for k in batches[0]}
+    totals = batch["attention_mask"].sum(1)
+    used = batch["mlm_weights"] > 0
+    seen = np.take_along_axis(batch["input_ids"], batch["mlm_positions"], 1)[used]
+    labels = batch["mlm_ids"][used]
+    return {
+        "instances": size,
+        "mean_tokens": totals.mean(),
+        "frac_length_below_half": (totals < length / 2).mean(),
+        "frac_full": (totals == length).mean(),
+        "frac_random_next": batch["nsp_labels"].mean(),
+        "mean_masked": used.sum(1).mean(),
+        "masked_over_tokens": used.sum() / totals.sum(),
+        "frac_mask": (seen == tokenizer.mask_id).mean(),
+        "frac_random": ((seen != tokenizer.mask_id) & (seen != labels)).mean(),
+        "frac_same": (seen == labels).mean(),
+        "frac_label_continuation": tokenizer.continuation[labels].mean(),
+        # [CLS] and the first [SEP] have segment id 0 too.
+        "mean_segment_a_share": 1 - (batch["segment_ids"].sum(1) / totals).mean(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "predictions", "masking"),
+    [
+        ("L128", 128, 20, "token"),
+        ("L512", 512, 76, "token"),
+        ("L128_whole_word", 128, 20, "whole_word"),
+        ("L512_whole_word", 512, 76, "whole_word"),
+    ],
+)
+def test_statistics_agree_with_the_original(
+    name, length, predictions, masking, moby_dick, uncased, golden
+):
+    path = golden / "pretraining_data" / "google_statistics.json"
+    expected = json.loads(path.read_text())[name]
+    assert expected["dupe_factor"] == EPOCHS
+    runs = [
+        statistics(
+            ExampleSource(
+                moby_dick,
+                uncased,
+                ExampleConfig(masking=masking),
+                sequence_length=length,
+                max_predictions=predictions,
+                seed=seed,
+            ),
+            uncased,
+            length,
+        )
+        for seed in range(SEEDS)
+    ]
+    far = {}
+    for key in runs[0]:
+        values = np.array([run[key] for run in runs])
+        deviation = values.std(ddof=1)
+        z = (expected[key] - values.mean()) / deviation
+        print(f"{key:24s} {expected[key]:12.5f} {values.mean():12.5f} {z:6.2f}")
+        if abs(z) > DEVIATIONS:
+            far[key] = (expected[key], values.mean(), deviation)
+    assert not far
