@@ -119,8 +119,8 @@ def _expand(text: str, format: str) -> list[Source]:
         ]
         what = "the folder"
     elif glob.has_magic(text):
-        paths = sorted(p for p in map(Path, glob.glob(text, recursive=True)))
-        paths = [p for p in paths if p.is_file()]
+        found = glob.glob(text, recursive=True)  # noqa: PTH207 (absolute patterns too)
+        paths = sorted(p for p in map(Path, found) if p.is_file())
         if not paths:
             raise UserError(f"{text}: no file matches; quote the pattern and check it")
         what = "every matching file"

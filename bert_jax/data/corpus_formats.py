@@ -6,6 +6,7 @@ than LONGEST_DOCUMENT is cut, so memory does not depend on the file.
 """
 
 import html
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -25,8 +26,9 @@ HEADING = 60
 # A Markdown chapter shorter than this, in sentences, is joined with the next.
 SHORT_CHAPTER = 8
 
-_END_MARKS = tuple(".!?…。！？।:;\"'”’»)]")
-_SENTENCE_END = re.compile(r"[.!?…。！？।][\"'”’»)\]]*$")
+_SENTENCE_MARKS = tuple(".!?…。！？।")
+_CLOSING = "\"'”’»)]"
+_END_MARKS = (*_SENTENCE_MARKS, *_CLOSING, ":", ";")
 
 
 def is_heading(text: str) -> bool:
@@ -65,7 +67,7 @@ def read_paragraphs_format(lines: Lines) -> Documents:
         stripped = line.strip()
         if stripped:
             blank = 0
-            builder.add_line(offset, stripped)
+            yield from builder.add_line(offset, stripped)
         else:
             blank += 1
             yield from builder.end_paragraph()
@@ -74,7 +76,7 @@ def read_paragraphs_format(lines: Lines) -> Documents:
 
 _DOC_START = "<doc "
 _TAG = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
-_EMPTY_PARENTHESES = re.compile(r"\s*\([\s,;]*\)")
+_EMPTY_PARENTHESES = re.compile(r" ?\([\s,;]*\)")
 
 
 def read_wikiextractor_format(lines: Lines) -> Documents:
@@ -94,7 +96,7 @@ def read_wikiextractor_format(lines: Lines) -> Documents:
             if starts:
                 continue
         text = clean_wiki_line(line)
-        if len(text) >= HEADING and _SENTENCE_END.search(text):
+        if len(text) >= HEADING and text.rstrip(_CLOSING).endswith(_SENTENCE_MARKS):
             size += len(text)
             sentences += split_sentences(text)
     if sentences:
@@ -207,7 +209,7 @@ def read_markdown_format(lines: Lines) -> Documents:
             if item := _ITEM.match(line):
                 yield from builder.end_paragraph()
                 line = line[item.end() :]
-            builder.add_line(offset, clean_markdown(line))
+            yield from builder.add_line(offset, clean_markdown(line))
     yield from builder.end_document()
 
 
@@ -238,12 +240,11 @@ class _Builder:
         self._paragraph_size = self._size = 0  # characters
         self._first: int | None = None
 
-    def add_line(self, offset: int, text: str) -> None:
+    def add_line(self, offset: int, text: str) -> Documents:
+        if self._paragraph_size >= LONGEST_DOCUMENT:  # a paragraph without end
+            yield from self.end_document()
         if self._first is None:
             self._first = offset
-        # A paragraph without an end would be held whole: cut it like a document.
-        if self._paragraph_size >= LONGEST_DOCUMENT:
-            self._take_paragraph()
         self._paragraph.append(text)
         self._paragraph_size += len(text)
 
@@ -302,7 +303,7 @@ def _has_sentence_lines(head: str) -> bool:
         return False
     ended = sum(line.endswith(_END_MARKS) for line in filled)
     sentences = sum(len(split_sentences(line)) for line in filled)
-    followed = any(a and b for a, b in zip(lines, lines[1:], strict=False))
+    followed = any(a and b for a, b in itertools.pairwise(lines))
     return (
         ended > 0.7 * len(filled)
         and sentences < 1.3 * len(filled)

@@ -25,15 +25,18 @@ SIZE = 1_400_000
 _LONG_DOCSTRING = 6
 
 _LEFT_OUT = frozenset(
-    "site-packages dist-packages test tests idle_test __pycache__ pydoc_data".split()
+    ("site-packages", "dist-packages", "test", "tests", "idle_test", "pydoc_data")
 )
 _SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 # English has these in every sentence, code hardly ever.
 _COMMON = frozenset(
-    "a an and are as at be but by can do for from has have if in into is it its may not "
-    "of on or such than that the then there these they this to was when where which "
-    "will with you".split()
+    re.findall(
+        r"\w+",
+        "a an and are as at be but by can do for from has have if in into is it its may "
+        "not of on or such than that the then there these they this to was when where "
+        "which will with you",
+    )
 )
 _WORD = re.compile(r"[\"'(]*[A-Za-z]+(['’-][A-Za-z]+)*[\"')]*[,.;:!?]*$")
 _CODE = re.compile(

@@ -9,7 +9,7 @@ here: it never splits between two quotation marks, and it splits after every "!"
 
 import sentencex
 
-SEGMENTER = "sentencex+1"  # + the version of the rules in this file: part of a store
+RULES = "rules 1"  # of this file; stores record it beside sentencex's version
 
 # Blanked before sentencex sees the text. The apostrophe is among them because many
 # books quote with it; "don t" has the same boundaries as "don't".

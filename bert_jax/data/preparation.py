@@ -1,0 +1,456 @@
+"""Text to a token store: sources cut into shards, shards written in parallel.
+
+A shard is a byte range of all sources put end to end, so that what a store holds
+depends on the text and the number of shards alone, not on how many processes wrote it or
+how often they were interrupted. Whole shards are kept when a run is repeated.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import functools
+import hashlib
+import importlib.metadata
+import itertools
+import json
+import math
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from bert_jax.data.corpus import Source, find_sources, read_source
+from bert_jax.data.sentences import RULES
+from bert_jax.data.store import (
+    ShardWriter,
+    StoreInfo,
+    finish_store,
+    read_info,
+    token_dtype,
+)
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+
+# What a run works on until index.json takes its place.
+_UNFINISHED = "unfinished.json"
+# Bytes of text a shard: enough of them for the workers, few enough to open, none so
+# large that its part of the index fills the memory.
+_SMALL_SHARD, _MANY_SHARDS, _LARGE_SHARD = 4 << 20, 256, 512 << 20
+# A worker takes about 100 MB; more of them than this only where --workers says so.
+_MOST_WORKERS = 8
+
+
+class Piece(NamedTuple):
+    """A source's byte range [start, stop); stop None is the source's end."""
+
+    source: Source
+    start: int
+    stop: int | None
+
+
+class ShardCount(NamedTuple):
+    """What one run wrote of a shard."""
+
+    documents: int = 0
+    tokens: int = 0
+    unknown: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What :func:`prepare` did.
+
+    text_bytes, seconds, tokens and unknown tell of this run alone, info of the whole
+    store; a run that found everything done has text_bytes 0.
+    """
+
+    info: StoreInfo
+    text_bytes: int
+    seconds: float
+    tokens: int
+    unknown: int
+
+    def __str__(self) -> str:
+        info = self.info
+        total = (
+            f"{info.documents:,} documents, {info.sentences:,} sentences, "
+            f"{info.tokens:,} tokens"
+        )
+        if not self.text_bytes:
+            return f"{total}; was already prepared"
+        rate = self.text_bytes / 1e6 / max(self.seconds, 1e-9)
+        unknown = 100 * self.unknown / max(1, self.tokens)
+        return (
+            f"{total}; {self.text_bytes / 1e6:.1f} MB of text in {self.seconds:.1f} s "
+            f"({rate:.1f} MB/s), {unknown:.2f}% unknown tokens"
+        )
+
+
+def prepare(
+    inputs: Sequence[str],
+    tokenizer: Tokenizer,
+    directory: Path,
+    *,
+    format: str = "auto",
+    text_field: str = "text",
+    workers: int = 0,
+    shards: int = 0,
+) -> Report:
+    """Reads, segments and tokenises ``inputs`` into a store in ``directory``.
+
+    inputs, format, text_field: see corpus.read_documents. workers, shards: 0 chooses.
+    Finishes what an interrupted run with the same settings began; raises UserError where
+    ``directory`` holds something made from other text, settings or another vocabulary.
+    """
+    if workers < 0 or shards < 0:
+        raise UserError(f"workers={workers}, shards={shards}: expected 0 or more")
+    started = time.monotonic()
+    sources = find_sources(inputs, format=format)
+    shards = shards or shard_count(sum(source.size for source in sources))
+    settings = _settings(inputs, sources, format, text_field, shards)
+    fingerprint = tokenizer.fingerprint()
+    with _locked(directory):
+        if _is_finished(directory, settings, fingerprint):
+            return Report(read_info(directory), 0, 0.0, 0, 0)
+        _write_json(
+            directory / _UNFINISHED,
+            {"vocabulary_fingerprint": fingerprint, "settings": settings},
+        )
+        tokenizer.save(directory)
+        pieces = plan_shards(sources, shards)
+        missing = {
+            shard: pieces[shard]
+            for shard in range(shards)
+            if not ShardWriter.is_written(directory, shard)
+        }
+        size = sum(map(_piece_size, (p for ps in missing.values() for p in ps)))
+        total = sum(source.size for source in sources)
+        work = functools.partial(
+            _write_shard, tokenizer=tokenizer, directory=directory, shards=shards,
+            text_field=text_field,
+        )  # fmt: skip
+        counts = []
+        with _progress_bar(total, total - size) as progress:
+            workers = min(workers or _default_workers(), len(missing))
+            run = _run_here if workers <= 1 else _run_in_processes
+            counts = run(work, missing, progress, workers)
+        try:
+            info = finish_store(
+                directory,
+                shards,
+                vocab_size=tokenizer.vocab_size,
+                vocabulary_fingerprint=fingerprint,
+                settings=settings,
+            )
+        except UserError:  # no text: leave the directory free for another try
+            _remove_shards(directory)
+            raise
+        (directory / _UNFINISHED).unlink()
+    return Report(
+        info,
+        text_bytes=size,
+        seconds=time.monotonic() - started,
+        tokens=sum(count.tokens for count in counts),
+        unknown=sum(count.unknown for count in counts),
+    )
+
+
+def shard_count(size: int) -> int:
+    """How many shards ``size`` bytes of text get where nobody says."""
+    small = min(_MANY_SHARDS, math.ceil(size / _SMALL_SHARD))
+    return max(1, small, math.ceil(size / _LARGE_SHARD))
+
+
+def plan_shards(sources: Sequence[Source], shards: int) -> list[list[Piece]]:
+    """For each shard its pieces: near-equal byte ranges of the sources end to end.
+
+    A source that cannot be split belongs to the shard in which it begins.
+    """
+    total = sum(source.size for source in sources)
+    bounds = [total * shard // shards for shard in range(shards + 1)]
+    plan: list[list[Piece]] = [[] for _ in range(shards)]
+    begin = 0
+    for source in sources:
+        end = begin + source.size
+        for shard, (low, high) in enumerate(itertools.pairwise(bounds)):
+            if source.splittable:
+                start, stop = max(low, begin), min(high, end)
+                if start < stop:
+                    last = None if stop == end else stop - begin
+                    plan[shard].append(Piece(source, start - begin, last))
+            elif low <= begin < high:
+                plan[shard].append(Piece(source, 0, None))
+        begin = end
+    return plan
+
+
+def _piece_size(piece: Piece) -> int:
+    stop = piece.source.size if piece.stop is None else piece.stop
+    return stop - piece.start
+
+
+def _default_workers() -> int:
+    if hasattr(os, "sched_getaffinity"):  # Linux: what a container may use
+        return min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
+    return min(_MOST_WORKERS, os.cpu_count() or 1)
+
+
+def _settings(
+    inputs: Sequence[str],
+    sources: Sequence[Source],
+    format: str,
+    text_field: str,
+    shards: int,
+) -> dict[str, Any]:
+    contents = "".join(f"{s.size} {s.format} {s.fingerprint}\n" for s in sources)
+    return {
+        "inputs": list(inputs),
+        "text": {
+            "files": len(sources),
+            "bytes": sum(source.size for source in sources),
+            "fingerprint": hashlib.sha256(contents.encode()).hexdigest()[:16],
+        },
+        "format": format,
+        "text_field": text_field,
+        "segmenter": f"sentencex {importlib.metadata.version('sentencex')}, {RULES}",
+        "shards": shards,
+    }
+
+
+def _is_finished(directory: Path, settings: dict[str, Any], fingerprint: str) -> bool:
+    """Whether a whole store is there; UserError where it is, or was to be, another."""
+    if (directory / "index.json").exists():
+        info = read_info(directory)
+        found = {"vocabulary": info.vocabulary_fingerprint, **info.settings}
+        finished = True
+    elif (directory / _UNFINISHED).exists():
+        if not any((directory / "index").glob("part-*.npz")):
+            return False  # nothing is lost by beginning anew
+        values = json.loads((directory / _UNFINISHED).read_text())
+        found = {"vocabulary": values["vocabulary_fingerprint"], **values["settings"]}
+        finished = False
+    else:
+        return False
+    wanted = {"vocabulary": fingerprint, **settings}
+    # The same text may be named in another way, or from another folder.
+    differing = [
+        f"{name} was {_short(found.get(name))}, now {_short(value)}"
+        for name, value in wanted.items()
+        if name != "inputs" and found.get(name) != value
+    ]
+    if differing:
+        raise UserError(
+            f"{directory} holds text prepared with other settings ("
+            + "; ".join(differing)
+            + "); use another --output, or remove it"
+        )
+    return finished
+
+
+def _remove_shards(directory: Path) -> None:
+    for pattern in ("shard-*", "index/part-*", _UNFINISHED):
+        for path in directory.glob(pattern):
+            path.unlink()
+
+
+def _short(value: Any) -> str:
+    text = (
+        ", ".join(map(str, value.values())) if isinstance(value, dict) else str(value)
+    )
+    return text if len(text) <= 48 else f"{text[:12]}..."
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(values, indent=2) + "\n")
+    temporary.replace(path)
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Makes the directory and keeps other runs, and workers they left, out of it."""
+    if directory.exists() and not directory.is_dir():
+        raise UserError(f"{directory} is a file; expected a folder for the store")
+    directory.mkdir(parents=True, exist_ok=True)
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        deadline = time.monotonic() + 5  # workers of a killed run leave within seconds
+        while not _try_lock(handle, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"{directory}: another run is writing to it; wait for its end"
+                )
+            time.sleep(0.1)
+        fcntl.flock(handle, fcntl.LOCK_SH)  # the workers hold it too
+        yield
+    finally:
+        os.close(handle)
+
+
+def _try_lock(handle: int, kind: int) -> bool:
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _progress_bar(total: int, done: int) -> tqdm:
+    return tqdm(
+        total=total,
+        initial=done,
+        unit="B",
+        unit_scale=True,
+        desc="preparing",
+        mininterval=0.5 if sys.stderr.isatty() else 30,
+    )
+
+
+def _advance(progress: tqdm, documents: int, size: int) -> None:
+    elapsed = max(progress.format_dict["elapsed"], 1e-3)
+    progress.set_postfix_str(f"{documents / elapsed:,.0f} documents/s", refresh=False)
+    progress.update(size - (progress.n - progress.initial))
+
+
+ReportProgress = Callable[[int, int], None]  # documents and bytes since the start
+
+
+def _write_shard(
+    shard: int,
+    pieces: Sequence[Piece],
+    report: ReportProgress,
+    *,
+    tokenizer: Tokenizer,
+    directory: Path,
+    shards: int,
+    text_field: str,
+) -> ShardCount:
+    writer = ShardWriter(directory, shard, shards, token_dtype(tokenizer.vocab_size))
+    documents = tokens = unknown = done = 0
+    for piece in pieces:
+        for document in read_source(
+            piece.source, piece.start, piece.stop, text_field=text_field
+        ):
+            sentences = tokenizer.encode_batch(document.sentences)
+            with _writing(directory):
+                writer.write(sentences)
+            ids = np.concatenate(sentences)
+            documents += 1
+            tokens += len(ids)
+            unknown += int(np.count_nonzero(ids == tokenizer.unk_id))
+            within = min(document.offset - piece.start, _piece_size(piece))
+            report(documents, done + within)
+        done += _piece_size(piece)
+    with _writing(directory):
+        writer.close()
+    report(documents, done)
+    return ShardCount(documents, tokens, unknown)
+
+
+@contextlib.contextmanager
+def _writing(directory: Path) -> Iterator[None]:
+    """Turns array_record's RuntimeError, its word for any failed write, into ours."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).partition(";")[0].strip()
+        raise UserError(
+            f"{directory}: {reason}; make room (a store takes about half of its text's "
+            "size) and run the same command again"
+        ) from error
+
+
+def _run_here(
+    work: Callable[..., ShardCount],
+    missing: dict[int, list[Piece]],
+    progress: tqdm,
+    workers: int,
+) -> list[ShardCount]:
+    counts: list[ShardCount] = []
+    documents = size = 0
+    for shard, pieces in missing.items():
+
+        def report(more: int, bytes_: int) -> None:
+            _advance(progress, documents + more, size + bytes_)  # noqa: B023
+
+        counts.append(work(shard, pieces, report))
+        documents += counts[-1].documents
+        size += sum(map(_piece_size, pieces))
+    return counts
+
+
+def _run_in_processes(
+    work: Callable[..., ShardCount],
+    missing: dict[int, list[Piece]],
+    progress: tqdm,
+    workers: int,
+) -> list[ShardCount]:
+    # Spawned, not forked: the parent may have threads (TensorBoard, JAX, a notebook).
+    context = multiprocessing.get_context("spawn")
+    # Documents and bytes of each shard, and whether to stop: written by one process
+    # each and only ever shown, so without a lock.
+    shared = context.RawArray("q", 2 * len(missing) + 1)
+    directory = work.keywords["directory"]
+    with ProcessPoolExecutor(
+        workers, context, initializer=_start_worker, initargs=(work, shared, directory)
+    ) as executor:
+        try:
+            pending = futures = [
+                executor.submit(_work, shard, pieces, slot)
+                for slot, (shard, pieces) in enumerate(missing.items())
+            ]
+            while pending:
+                done, pending = wait(pending, 0.2, return_when=FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+                _advance(progress, sum(shared[:-1:2]), sum(shared[1::2]))
+            return [future.result() for future in futures]
+        except BrokenProcessPool as error:
+            raise UserError(
+                "a worker process died, perhaps for want of memory; the same command "
+                f"goes on from what is in {directory}: try it with fewer --workers"
+            ) from error
+        finally:
+            shared[-1] = 1
+            executor.shutdown(wait=True, cancel_futures=True)
+
+
+_worker: tuple[Callable[..., ShardCount], Any] | None = None
+
+
+def _start_worker(
+    work: Callable[..., ShardCount], shared: Any, directory: Path
+) -> None:
+    global _worker
+    _worker = work, shared
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent tells when to stop
+    fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_SH)
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+
+
+def _exit_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    multiprocessing.connection.wait([parent.sentinel])
+    os._exit(1)
+
+
+def _work(shard: int, pieces: list[Piece], slot: int) -> ShardCount:
+    work, shared = _worker
+
+    def report(documents: int, size: int) -> None:
+        shared[2 * slot], shared[2 * slot + 1] = documents, size
+        if shared[-1]:
+            raise KeyboardInterrupt
+
+    return work(shard, pieces, report)
