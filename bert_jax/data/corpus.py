@@ -196,6 +196,8 @@ def _read_lines(source: Source, start: int, stop: int | None) -> corpus_formats.
     if start == 0 and stop is None:
         yield from _read_from(source, 0)
         return
+    if start == stop:
+        return
     is_cut = _CUTS[source.format]
     owned = start == 0
     for offset, line in _read_from(source, start):

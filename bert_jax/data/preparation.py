@@ -49,6 +49,7 @@ _UNFINISHED = "unfinished.json"
 _SMALL_SHARD, _MANY_SHARDS, _LARGE_SHARD = 4 << 20, 256, 512 << 20
 # A worker takes about 100 MB; more of them than this only where --workers says so.
 _MOST_WORKERS = 8
+_POLL = 0.2  # seconds between two looks at the workers
 
 
 class Piece(NamedTuple):
@@ -116,6 +117,14 @@ def prepare(
     if workers < 0 or shards < 0:
         raise UserError(f"workers={workers}, shards={shards}: expected 0 or more")
     started = time.monotonic()
+    for text in inputs:
+        if Path(text).is_dir() and directory.resolve().is_relative_to(
+            Path(text).resolve()
+        ):
+            raise UserError(
+                f"{directory} lies in the input {text} and would become text of the next "
+                "run; choose an --output outside of it"
+            )
     sources = find_sources(inputs, format=format)
     shards = shards or shard_count(sum(source.size for source in sources))
     settings = _settings(inputs, sources, format, text_field, shards)
@@ -411,7 +420,7 @@ def _run_in_processes(
                 for slot, (shard, pieces) in enumerate(missing.items())
             ]
             while pending:
-                done, pending = wait(pending, 0.2, return_when=FIRST_EXCEPTION)
+                done, pending = wait(pending, _POLL, return_when=FIRST_EXCEPTION)
                 for future in done:
                     future.result()
                 _advance(progress, sum(shared[:-1:2]), sum(shared[1::2]))

@@ -1,0 +1,324 @@
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax.data import preparation
+from bert_jax.data.corpus import find_sources, read_documents
+from bert_jax.data.preparation import plan_shards, prepare, shard_count
+from bert_jax.data.store import ShardWriter, TokenStore
+from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.errors import UserError
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+VOCABULARY = GOLDEN / "tokenizer" / "uncased_vocab.txt"
+TEXT = GOLDEN / "pretraining_data" / "moby_dick_sentences.txt"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load_tokenizer(VOCABULARY)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """A folder of three files, 250 kB, two of which can be split."""
+    folder = tmp_path_factory.mktemp("text")
+    documents = TEXT.read_text().split("\n\n")
+    (folder / "a.txt").write_text("\n\n".join(documents[:10]) + "\n")
+    (folder / "b.md").write_text("# B\n\n" + "\n\n".join(documents[10:14]))
+    (folder / "c.jsonl").write_text(
+        "".join(json.dumps({"text": d}) + "\n" for d in documents[14:25])
+    )
+    return folder
+
+
+def contents(directory, *, index=True):
+    """Every file that makes the store, by name."""
+    files = {
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and not path.name.startswith("part-")
+    }
+    if not index:
+        del files["index.json"]
+    return files
+
+
+@pytest.fixture(scope="module")
+def prepared(text, tokenizer, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("prepared") / "store"
+    report = prepare([str(text)], tokenizer, directory, shards=4, workers=1)
+    return directory, report
+
+
+def test_store_holds_every_sentence_in_order(prepared, text, tokenizer):
+    directory, report = prepared
+    documents = list(read_documents([str(text)]))
+    expected = [ids for d in documents for ids in tokenizer.encode_batch(d.sentences)]
+    store = TokenStore(directory)
+    assert store.info == report.info
+    assert store.info.documents == len(documents)
+    assert store.info.sentences == len(expected)
+    assert store.info.tokens == report.tokens == sum(map(len, expected))
+    assert store.info.vocabulary_fingerprint == tokenizer.fingerprint()
+    sentence = random.Random(0).sample(range(len(expected)), 200)
+    read = store.read_sentences([(i, i + 1) for i in sentence])
+    for i, ids in zip(sentence, read, strict=True):
+        np.testing.assert_array_equal(ids, expected[i])
+    ends = np.cumsum([0] + [len(d.sentences) for d in documents])
+    np.testing.assert_array_equal(store.document_sentences, ends)
+    assert load_tokenizer(directory).fingerprint() == tokenizer.fingerprint()
+
+
+def test_report_counts_this_run(prepared, text, tokenizer):
+    _, report = prepared
+    size = sum(path.stat().st_size for path in text.iterdir())
+    assert report.text_bytes == size
+    documents = read_documents([str(text)])
+    ids = [np.concatenate(tokenizer.encode_batch(d.sentences)) for d in documents]
+    unknown = sum(int((i == tokenizer.unk_id).sum()) for i in ids)
+    assert report.unknown == unknown
+    assert f"{report.info.documents} documents" in str(report)
+    assert "MB/s" in str(report)
+
+
+def test_processes_write_the_same_bytes(prepared, text, tokenizer, tmp_path):
+    directory, _ = prepared
+    prepare([str(text)], tokenizer, tmp_path / "two", shards=4, workers=2)
+    assert contents(tmp_path / "two") == contents(directory)
+
+
+def test_a_second_run_finds_everything_done(prepared, text, tokenizer):
+    directory, _ = prepared
+    before = {p: p.stat().st_mtime_ns for p in directory.rglob("*")}
+    report = prepare([str(text)], tokenizer, directory, shards=4)
+    assert report.text_bytes == 0
+    assert "already prepared" in str(report)
+    assert {p: p.stat().st_mtime_ns for p in directory.rglob("*")} == before
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_interrupted_run_goes_on_and_ends_equal(
+    prepared, text, tokenizer, tmp_path, monkeypatch, workers
+):
+    whole, _ = prepared
+    directory = tmp_path / "store"
+
+    def interrupt_later(progress, documents, size):
+        if any(directory.glob("index/part-*.npz")):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(preparation, "_advance", interrupt_later)
+    monkeypatch.setattr(preparation, "_POLL", 0.01)
+    with pytest.raises(KeyboardInterrupt):
+        prepare([str(text)], tokenizer, directory, shards=4, workers=workers)
+    monkeypatch.undo()
+    assert not (directory / "index.json").exists()
+    with pytest.raises(UserError, match="not a finished store"):
+        TokenStore(directory)
+    report = prepare([str(text)], tokenizer, directory, shards=4, workers=1)
+    assert report.text_bytes < sum(p.stat().st_size for p in text.iterdir())
+    assert contents(directory) == contents(whole)
+
+
+def test_killed_run_goes_on_and_leaves_no_process(prepared, text, tokenizer, tmp_path):
+    whole, _ = prepared
+    directory = tmp_path / "store"
+    # Whatever has been written when the first shard is whole, the parent is killed.
+    code = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from bert_jax.data import preparation\n"
+        "from bert_jax.data.tokenizer import load_tokenizer\n"
+        "directory = Path(sys.argv[3])\n"
+        "def kill(progress, documents, size):\n"
+        "    if any(directory.glob('index/part-*.npz')):\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "preparation._advance = kill\n"
+        "if __name__ == '__main__':\n"
+        "    preparation.prepare([sys.argv[1]], load_tokenizer(sys.argv[2]),\n"
+        "        directory, shards=4, workers=2)\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    result = subprocess.run(
+        [sys.executable, script, text, VOCABULARY, directory],
+        env={**os.environ, "PYTHONPATH": str(GOLDEN.parents[1])},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    assert not (directory / "index.json").exists()
+    # The lock is free only when the killed run's workers are gone.
+    prepare([str(text)], tokenizer, directory, shards=4, workers=1)
+    assert contents(directory) == contents(whole)
+
+
+def test_other_settings_are_refused_by_name(prepared, text, tokenizer, tmp_path):
+    directory, _ = prepared
+    before = contents(directory)
+    cased = load_tokenizer(VOCABULARY, lower_case=False)
+    for message, args, settings in [
+        ("vocabulary was", (cased, [str(text)]), {}),
+        ("shards was 4, now 3", (tokenizer, [str(text)]), {"shards": 3}),
+        ("text was 3, ", (tokenizer, [str(text / "a.txt")]), {}),
+        ("format was auto, now lines", (tokenizer, [str(text)]), {"format": "lines"}),
+        ("text_field was text, now x", (tokenizer, [str(text)]), {"text_field": "x"}),
+    ]:
+        with pytest.raises(UserError) as error:
+            prepare(args[1], args[0], directory, **{"shards": 4, **settings})
+        assert message in str(error.value)
+        assert "\n" not in str(error.value)
+    assert contents(directory) == before
+    # Part of another store is refused too.
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(directory, unfinished)
+    info = json.loads((unfinished / "index.json").read_text())
+    (unfinished / "index.json").unlink()
+    keys = ("vocabulary_fingerprint", "settings")
+    (unfinished / "unfinished.json").write_text(json.dumps({k: info[k] for k in keys}))
+    if not list(unfinished.glob("index/part-*.npz")):
+        (unfinished / "index" / "part-00000.npz").touch()
+    with pytest.raises(UserError, match="shards was 4, now 2"):
+        prepare([str(text)], tokenizer, unfinished, shards=2)
+
+
+def test_a_moved_text_is_the_same_text(prepared, text, tokenizer, tmp_path):
+    directory, _ = prepared
+    shutil.copytree(text, tmp_path / "moved")
+    report = prepare([str(tmp_path / "moved")], tokenizer, directory, shards=4)
+    assert report.text_bytes == 0
+
+
+def test_bad_input_leaves_nothing(tokenizer, tmp_path):
+    directory = tmp_path / "store"
+    with pytest.raises(UserError, match="no such file"):
+        prepare([str(tmp_path / "no")], tokenizer, directory)
+    assert not directory.exists()
+    (tmp_path / "titles.txt").write_text("A Title\n\nAnother Title\n")
+    for _ in range(2):
+        with pytest.raises(UserError, match="no text"):
+            prepare(
+                [str(tmp_path / "titles.txt")],
+                tokenizer,
+                directory,
+                format="paragraphs",
+            )
+        assert not (directory / "index.json").exists()
+    (tmp_path / "titles.txt").write_text("A sentence.\n")
+    report = prepare([str(tmp_path / "titles.txt")], tokenizer, directory)
+    assert report.info.sentences == 1
+
+
+def test_output_inside_the_input_is_refused(text, tokenizer):
+    # The next run would take the store for text.
+    with pytest.raises(UserError, match="lies in the input"):
+        prepare([str(text)], tokenizer, text / "store")
+    assert not (text / "store").exists()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_bad_text_in_the_middle_names_file_and_line(tokenizer, tmp_path, workers):
+    good = json.dumps({"text": "Good."}) + "\n"
+    (tmp_path / "a.jsonl").write_text(good * 5000 + "{}\n" + good * 5000)
+    with pytest.raises(UserError, match=r"a.jsonl:5001: expected a JSON object"):
+        prepare(
+            [str(tmp_path / "a.jsonl")],
+            tokenizer,
+            tmp_path / "store",
+            workers=workers,
+            shards=4,
+        )
+    assert not (tmp_path / "store" / "index.json").exists()
+
+
+def test_full_disk_is_one_line_and_nothing_whole(tokenizer, tmp_path):
+    # The limit on a file's size stands for the disk's: writing fails in the same way.
+    code = (
+        "import resource, sys\n"
+        "from bert_jax import cli, prepare\n"
+        "if __name__ == '__main__':\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))\n"
+        "    cli.run(prepare.main)\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    directory = tmp_path / "store"
+    result = subprocess.run(
+        [
+            *(sys.executable, script, "--input", TEXT, "--vocabulary", VOCABULARY),
+            *("--output", directory, "--workers", "1", "--shards", "1"),
+        ],
+        env={**os.environ, "PYTHONPATH": str(GOLDEN.parents[1])},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith(f"error: {directory}: write() failed: File too large")
+    assert not (directory / "index.json").exists()
+    assert not ShardWriter.is_written(directory, 0)
+    report = prepare([str(TEXT)], tokenizer, directory, workers=1, shards=1)
+    assert report.info.sentences == 8746
+
+
+def test_a_second_run_at_the_same_time_is_refused(
+    text, tokenizer, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    ticks = iter(range(0, 1000, 4))
+    with preparation._locked(tmp_path / "store"):
+        monkeypatch.setattr(time, "monotonic", lambda: next(ticks))
+        with pytest.raises(UserError, match="another run is writing to it"):
+            prepare([str(text)], tokenizer, tmp_path / "store")
+
+
+def test_dead_worker_is_one_clear_error(text, tokenizer, tmp_path, monkeypatch):
+    def kill_a_worker(progress, documents, size):
+        for child in multiprocessing.active_children():
+            child.kill()
+
+    monkeypatch.setattr(preparation, "_advance", kill_a_worker)
+    monkeypatch.setattr(preparation, "_POLL", 0.01)
+    with pytest.raises(UserError, match="a worker process died"):
+        prepare([str(text)], tokenizer, tmp_path / "store", shards=4, workers=2)
+
+
+def test_plan_covers_everything_once(text):
+    sources = find_sources([str(text), str(text / "a.txt")])
+    for shards in (1, 2, 5, 17):
+        pieces = [p for shard in plan_shards(sources, shards) for p in shard]
+        for source in dict.fromkeys(sources):
+            copies = sources.count(source)
+            ranges = sorted(
+                (p.start, source.size if p.stop is None else p.stop)
+                for p in pieces
+                if p.source == source
+            )
+            assert sum(stop - start for start, stop in ranges) == copies * source.size
+            assert source.splittable or ranges == [(0, source.size)] * copies
+            assert len(ranges) >= copies
+        sizes = [
+            sum(map(preparation._piece_size, shard))
+            for shard in plan_shards([s for s in sources if s.splittable], shards)
+        ]
+        assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    "size, shards",
+    [(1, 1), (4 << 20, 1), (46 << 20, 12), (10 << 30, 256), (1 << 40, 2048)],
+)
+def test_shard_count(size, shards):
+    assert shard_count(size) == shards

@@ -1,0 +1,78 @@
+import logging
+from pathlib import Path
+
+import pytest
+
+from bert_jax import prepare
+from bert_jax.cli import run
+from bert_jax.data.store import TokenStore
+
+VOCABULARY = str(Path(__file__).parent / "golden/tokenizer/uncased_vocab.txt")
+
+
+@pytest.fixture(autouse=True)
+def quiet_logging():
+    """Undoes what the command does to the loggers."""
+    root, ours = logging.getLogger(), logging.getLogger("bert_jax")
+    handlers, level = root.handlers[:], ours.level
+    yield
+    root.handlers[:] = handlers
+    ours.setLevel(level)
+
+
+def command(monkeypatch, *arguments):
+    monkeypatch.setattr("sys.argv", ["prepare", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        run(prepare.main)
+    return end.value.code
+
+
+def test_prepares_and_sums_up(tmp_path, monkeypatch, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text("One sentence here.\nAnother one.\n\nA second document.\n")
+    arguments = (
+        "--input",
+        text,
+        "--vocabulary",
+        VOCABULARY,
+        "--output",
+        tmp_path / "s",
+    )
+    assert command(monkeypatch, *arguments) == 0
+    out = capsys.readouterr().out
+    assert "2 documents, 3 sentences, 11 tokens" in out
+    assert "0.00% unknown tokens" in out
+    assert TokenStore(tmp_path / "s").info.settings["inputs"] == [str(text)]
+    assert command(monkeypatch, *arguments) == 0
+    assert "was already prepared" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"--input": "no.txt"}, "no.txt: no such file or folder"),
+        ({"--vocabulary": "no.txt"}, "no.txt"),
+        ({"--workers": "-1"}, "expected 0 or more"),
+        ({"--output": "text.txt"}, "expected a folder"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys, changed, message):
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("One sentence here.\n")
+    flags = {"--input": "text.txt", "--vocabulary": VOCABULARY, "--output": "store"}
+    flags |= changed
+    assert command(monkeypatch, *(x for pair in flags.items() for x in pair)) == 2
+    errors = capsys.readouterr().err
+    assert errors.splitlines()[-1].startswith("error: ")
+    assert message in errors
+    assert not Path("store").exists()
+
+
+def test_ctrl_c_says_what_to_do(tmp_path, monkeypatch, capsys):
+    def interrupted(*args, **settings):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prepare, "prepare", interrupted)
+    arguments = ("--input", "x", "--vocabulary", VOCABULARY, "--output", tmp_path / "s")
+    assert command(monkeypatch, *arguments) == 130
+    assert "the same command finishes the work" in capsys.readouterr().err
