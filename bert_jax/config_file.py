@@ -11,10 +11,10 @@ from ml_collections import ConfigDict, config_flags
 from bert_jax.errors import UserError, unknown_field
 
 
-def parse(argv: list[str], usage: str) -> tuple[ConfigDict, Path]:
+def parse(argv: list[str], usage: str) -> tuple[dict[str, Any], Path]:
     """Reads the command line of a command that takes --config and --workdir.
 
-    Returns the config with its overrides applied, and the workdir: runs/NAME where none
+    Returns the config, overrides applied, as plain values, and the workdir: runs/NAME where none
     is given, NAME being the config file's, with its argument. A setting that does not
     exist, a value of the wrong type and a missing file are UserErrors.
     """
@@ -40,11 +40,11 @@ def parse(argv: list[str], usage: str) -> tuple[ConfigDict, Path]:
     if values.config is None:
         raise UserError(f"--config is missing; use {command_line}")
     if values.workdir is not None:
-        return values.config, Path(values.workdir)
+        return _plain(values.config), Path(values.workdir)
     file, _, argument = config_flags.get_config_filename(values["config"]).partition(
         ":"
     )
-    return values.config, Path(
+    return _plain(values.config), Path(
         "runs", "-".join(filter(None, (Path(file).stem, argument)))
     )
 
@@ -81,3 +81,12 @@ def _leaves(node: Any, name: str) -> list[str]:
     if isinstance(node, tuple) and node and isinstance(node[0], ConfigDict):
         return [x for i, item in enumerate(node) for x in _leaves(item, f"{name}[{i}]")]
     return [name]
+
+
+def _plain(node: Any) -> Any:
+    """Dicts for ConfigDicts, also within tuples."""
+    if isinstance(node, ConfigDict):
+        return {key: _plain(node[key]) for key in node}
+    if isinstance(node, tuple):
+        return tuple(map(_plain, node))
+    return node

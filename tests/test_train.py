@@ -31,6 +31,11 @@ def get_config():
         keep_checkpoints=2, prompts=("the [MASK] of the sea",),
     ))
 """
+# The processes share what they compile; nothing else of theirs is shared.
+ENVIRONMENT = os.environ | {
+    "JAX_COMPILATION_CACHE_DIR": str(REPOSITORY / ".pytest_cache" / "xla"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5",
+}
 # What depends on the clock and not on the computation.
 TIMINGS = ("tokens_per_second", "mfu", "data_wait")
 
@@ -47,14 +52,14 @@ def command(*arguments) -> list[str]:
     return [sys.executable, "-m", "bert_jax.train", *map(str, arguments)]
 
 
-def train(*arguments, **kwargs):
+def train(*arguments):
     return subprocess.run(
         command(*arguments),
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
         timeout=300,
-        **kwargs,
+        env=ENVIRONMENT,
     )
 
 
@@ -109,13 +114,14 @@ def test_killed_between_checkpoints_it_goes_on_bit_for_bit(
         cwd=REPOSITORY,
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        env=ENVIRONMENT | {"PYTHONUNBUFFERED": "1"},
     )
-    for line in process.stdout:
-        if line.startswith("step 8/"):
-            break
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    with process:
+        for line in process.stdout:
+            if line.startswith("step 8/"):
+                break
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
     assert (tmp_path / "checkpoints" / "5").is_dir()
     killed_at = lines_without_timings(tmp_path)[-1]["step"]
     assert 8 <= killed_at < 14

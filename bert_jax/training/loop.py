@@ -126,7 +126,9 @@ class Reporter:
         metrics = step_lib.means(sums)
         metrics["loss"] = float(sums["loss_sum"]) / float(sums["steps"])
         # The rate of the update that ended the window, read before its counter moved.
-        metrics["learning_rate"] = float(self.learning_rate(step - 1))
+        # A scalar's arithmetic on the device: the one transfer the loop allows.
+        with jax.transfer_guard("allow"):
+            metrics["learning_rate"] = float(self.learning_rate(step - 1))
         metrics["grad_norm"] = float(sums["grad_norm_sum"]) / float(sums["steps"])
         self.writer.write(step, "train", metrics | rates)
         self.say(
