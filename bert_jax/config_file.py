@@ -14,8 +14,8 @@ from bert_jax.errors import UserError, unknown_field
 def parse(argv: list[str], usage: str) -> tuple[dict[str, Any], Path]:
     """Reads the command line of a command that takes --config and --workdir.
 
-    Returns the config, overrides applied, as plain values, and the workdir: runs/NAME where none
-    is given, NAME being the config file's, with its argument. A setting that does not
+    Returns the config, overrides applied, as plain values, and the workdir: runs/NAME
+    where none is given, NAME being the config file's, with its argument. A setting that does not
     exist, a value of the wrong type and a missing file are UserErrors.
     """
     if {"-h", "--help"} & set(argv):
@@ -31,10 +31,11 @@ def parse(argv: list[str], usage: str) -> tuple[dict[str, Any], Path]:
     try:
         values = _flags(argv)
         rest = values(["", *argv])[1:]
-    except (AttributeError, KeyError, IndexError) as error:  # no such --config.name
+    except (AttributeError, KeyError, IndexError) as error:  # no such setting
         raise UserError(_unknown(argv, error)) from error
     except (flags.Error, TypeError, ValueError) as error:
-        raise UserError(str(error).splitlines()[0]) from error
+        # Of an error within a config file its last line tells what is wrong.
+        raise UserError(str(error).strip().splitlines()[-1]) from error
     if rest:
         raise UserError(f"unexpected argument {rest[0]!r}; use {command_line}")
     if values.config is None:

@@ -11,6 +11,7 @@ from typing import Any
 import grain
 import jax
 import numpy as np
+import optax
 from jax.sharding import Mesh
 
 from bert_jax.errors import UserError
@@ -139,13 +140,14 @@ class Reporter:
         )
 
 
-def check_finite(step: int, sums: dict[str, Any]) -> None:
-    """Raises UserError when the loss or the gradient of the window went bad."""
-    for name, what in (("loss_sum", "loss"), ("grad_norm_sum", "gradient norm")):
-        if not math.isfinite(float(sums[name])):
+def check_finite(step: int, values: dict[str, Any]) -> None:
+    """Raises UserError when the loss, the gradient or the parameters went bad."""
+    names = {"loss_sum": "loss", "grad_norm_sum": "gradient norm"}
+    for name, value in values.items():
+        if not math.isfinite(float(value)):
             raise UserError(
-                f"the {what} became {float(sums[name])} in the updates before step "
-                f"{step}; the last good checkpoint is kept: lower "
+                f"the {names.get(name, name)} became {float(value)} in the updates before "
+                f"step {step}; the last good checkpoint is kept: lower "
                 "--config.optimizer.learning_rate or set --config.model.dtype=float32, "
                 "and run again with the same --workdir"
             )
@@ -173,7 +175,7 @@ def run(
     first = int(state.step)
     in_flight: collections.deque[jax.Array] = collections.deque()
     evaluation = None
-    sums = None
+    norm_fn = jax.jit(optax.tree.norm)
     with jax.transfer_guard("disallow"):
         for step in range(first + 1, total + 1):
             asked = time.perf_counter()
@@ -201,8 +203,10 @@ def run(
                 _write_evaluation(reporter, step, evaluation)
             if step % config.checkpoint_every == 0 or last:
                 reporter.flush()
-                # A state with a bad loss must never replace a good checkpoint.
-                check_finite(step, jax.device_get(sums))
+                # A bad state must never replace a good checkpoint. The sums tell of the
+                # parameters before this update, the norm of those after it.
+                norm = {"norm of the parameters": norm_fn(state.params)}
+                check_finite(step, jax.device_get(sums | norm))
                 reporter.writer.sync()
                 checkpoints.save(step, state, data, saved_config)
             if evaluates:

@@ -1,0 +1,194 @@
+import numpy as np
+import pytest
+
+from bert_jax.data.examples import (
+    ExampleConfig,
+    ExampleSource,
+    binomial_half,
+    cut_lengths,
+)
+from bert_jax.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def draw(uncased):
+    def draw(store, count=64, length=64, first=0, **settings):
+        source = ExampleSource(
+            store,
+            uncased,
+            ExampleConfig(**settings),
+            sequence_length=length,
+            max_predictions=10,
+            seed=5,
+        )
+        return source.draw(first, count)
+
+    return draw
+
+
+def unmasked(batch):
+    ids = batch["input_ids"].copy()
+    rows, columns = np.nonzero(batch["mlm_weights"])
+    ids[rows, batch["mlm_positions"][rows, columns]] = batch["mlm_ids"][rows, columns]
+    return ids
+
+
+def segments(batch, tokenizer):
+    """The ids of A and B of each row, as they were before masking."""
+    result = []
+    for ids, kinds, mask in zip(
+        unmasked(batch), batch["segment_ids"], batch["attention_mask"], strict=True
+    ):
+        real = ids[mask == 1]
+        kinds = kinds[mask == 1]
+        assert real[0] == tokenizer.cls_id
+        assert real[-1] == tokenizer.sep_id
+        a, b = real[1:][kinds[1:] == 0][:-1], real[kinds == 1][:-1]
+        assert tokenizer.sep_id not in [*a, *b]
+        assert np.all(ids[mask == 0] == tokenizer.pad_id)
+        result.append((a, b))
+    return result
+
+
+def test_label_0_means_that_b_follows_a_in_the_text(array_store, uncased, draw):
+    """Sentence n consists of the id 1000 + n, so every segment tells its sentences."""
+    documents = np.arange(1000, 1500).reshape(20, 25)
+    store = array_store([[np.full(4, n) for n in document] for document in documents])
+    batch = draw(store, 1024)
+    labels = batch["nsp_labels"]
+    assert 0.4 < labels.mean() < 0.7
+    uncut = 0
+    for (a, b), label in zip(segments(batch, uncased), labels, strict=True):
+        assert set(np.diff(a)) | set(np.diff(b)) <= {0, 1}
+        same_document = (a[0] - 1000) // 25 == (b[0] - 1000) // 25
+        assert same_document == (label == 0)
+        # Where nothing was cut, B begins with the very next sentence.
+        if label == 0 and len(a) % 4 == len(b) % 4 == 0 and len(a) + len(b) < 61:
+            assert b[0] == a[-1] + 1
+            uncut += 1
+    assert uncut > 50
+
+
+def test_masks_never_fall_on_special_pieces_or_padding(moby_dick, uncased, draw):
+    for kind in ("token", "whole_word", "ngram"):
+        batch = draw(moby_dick, 256, masking=kind)
+        labels = batch["mlm_ids"][batch["mlm_weights"] > 0]
+        assert not np.isin(labels, [uncased.cls_id, uncased.sep_id]).any()
+        real = np.take_along_axis(batch["attention_mask"], batch["mlm_positions"], 1)
+        assert np.all(real[batch["mlm_weights"] > 0] == 1)
+        assert np.all(batch["mlm_weights"].sum(1) >= 1)
+
+
+def test_an_example_depends_on_seed_epoch_and_index_alone(moby_dick, draw):
+    whole = draw(moby_dick, 48, first=100)
+    parts = [draw(moby_dick, 12, first=100 + 12 * i) for i in range(4)]
+    for name, rows in whole.items():
+        assert np.array_equal(rows, np.concatenate([p[name] for p in parts])), name
+
+
+def test_each_epoch_draws_anew_and_covers_the_same_text(moby_dick, uncased):
+    source = ExampleSource(
+        moby_dick,
+        uncased,
+        ExampleConfig(),
+        sequence_length=128,
+        max_predictions=20,
+        seed=0,
+    )
+    N = source.epoch_size
+    first, second = source.draw(0, 32), source.draw(N, 32)
+    assert not np.array_equal(first["input_ids"], second["input_ids"])
+    across = source.draw(N - 3, 6)
+    assert np.array_equal(across["input_ids"][3:], second["input_ids"][:3])
+    sizes = [len(source.plan(epoch)) for epoch in range(4)]
+    assert max(sizes) / min(sizes) < 1.2
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        [[30, 30, 30]],  # one document
+        [[5]],  # one document of one sentence
+        [[5], [7], [3]],  # documents of one sentence
+        [[500], [400, 300]],  # sentences over the limit
+        [[1], [1]],
+        [[70_000 // 2, 1], [2]],  # a cut of more tokens than random bits
+    ],
+)
+def test_odd_corpora_give_whole_examples(lengths, array_store, uncased, draw):
+    rng = np.random.default_rng(0)
+    store = array_store(
+        [[rng.integers(1000, 2000, n) for n in document] for document in lengths]
+    )
+    batch = draw(store, 64)
+    assert np.all(batch["attention_mask"].sum(1) <= 64)
+    for a, b in segments(batch, uncased):
+        assert len(a) >= 1
+        assert len(b) >= 1
+
+
+def test_a_single_document_never_calls_its_own_continuation_not_next(
+    array_store, uncased, draw
+):
+    """Sentence n consists of the id 1000 + n, so every segment tells its sentences."""
+    store = array_store([[np.full(8, 1000 + n) for n in range(30)]])
+    batch = draw(store, 512)
+    labels = batch["nsp_labels"]
+    assert 0.4 < labels.mean() < 0.8
+    for (a, b), label in zip(segments(batch, uncased), labels, strict=True):
+        assert (b[0] == a[-1] + 1) == (label == 0)
+
+
+def test_without_next_sentence_all_labels_are_0(moby_dick, uncased, draw):
+    batch = draw(moby_dick, 64, next_sentence=False)
+    assert not batch["nsp_labels"].any()
+
+
+def test_cuts_take_from_the_longer_side_one_token_at_a_time():
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(1, 200, (2, 500))
+    limits = 61
+    a_cuts, b_cuts = cut_lengths(a, b, limits)
+    for i in range(500):
+        x, y = int(a[i]), int(b[i])
+        while x + y > limits:
+            if x > y:
+                x -= 1
+            else:
+                y -= 1
+        assert (a[i] - a_cuts[i], b[i] - b_cuts[i]) == (x, y)
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 200, 512, 3000])
+def test_front_cuts_are_binomial(size):
+    n = 4000
+    words = np.random.default_rng(size).integers(0, 2**64, (n, 8), np.uint64)
+    counts = binomial_half(np.full(n, size), words)
+    assert counts.min() >= 0
+    assert counts.max() <= size
+    deviation = size**0.5 / 2
+    assert abs(counts.mean() - size / 2) <= 4 * deviation / n**0.5
+    assert counts.std() == pytest.approx(deviation, rel=4 / (2 * n) ** 0.5, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sequence_length": 4}, "expected at least 5"),
+        ({"max_predictions": 0}, "max_predictions=0"),
+        ({"max_predictions": 62}, "expected 1 to sequence_length - 3 = 61"),
+    ],
+)
+def test_impossible_lengths_are_named(settings, message, moby_dick, uncased):
+    settings = {"sequence_length": 64, "max_predictions": 10, "seed": 0} | settings
+    with pytest.raises(UserError, match=message):
+        ExampleSource(moby_dick, uncased, ExampleConfig(), **settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"masking": "word"}, {"mask_rate": 0.0}, {"mask_share": 0.95}],
+)
+def test_impossible_settings_are_named(settings):
+    with pytest.raises(UserError, match=r"--config\.data\.examples"):
+        ExampleConfig(**settings)
