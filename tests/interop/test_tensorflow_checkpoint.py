@@ -1,0 +1,122 @@
+import shutil
+
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.interop.crc32c import crc32c, unmask
+from bert_jax.interop.tensorflow_checkpoint import read_checkpoint
+
+DATA = "bert_model.ckpt.data-00000-of-00001"
+INDEX = "bert_model.ckpt.index"
+
+
+@pytest.fixture(scope="module")
+def variables(golden):
+    return read_checkpoint(golden / "google_bert/bert_model.ckpt")
+
+
+@pytest.fixture
+def copy(golden, tmp_path):
+    for name in (DATA, INDEX):
+        shutil.copy(golden / "google_bert" / name, tmp_path)
+    return tmp_path
+
+
+def test_all_variables_are_read(variables):
+    """46 weights with two Adam slots each, and the step."""
+    assert len(variables) == 46 * 3 + 1
+    step = variables["global_step"]
+    assert (step.shape, step.dtype, int(step)) == ((), np.int64, 0)
+    words = variables["bert/embeddings/word_embeddings"]
+    assert (words.shape, words.dtype) == ((1200, 64), np.float32)
+    # initializer_range 0.05, cut at two sigma: 0.88 of it.
+    assert np.std(words) == pytest.approx(0.044, abs=5e-4)
+    assert np.max(np.abs(words)) <= 0.1
+    for name, array in variables.items():
+        if "adam_" in name:
+            assert not np.any(array)
+            assert array.shape == variables[name.rpartition("/")[0]].shape
+
+
+def test_arrays_are_read_only_views(variables):
+    with pytest.raises(ValueError, match="read-only"):
+        variables["bert/embeddings/word_embeddings"][0, 0] = 1
+
+
+def test_a_missing_file_is_named(copy):
+    (copy / DATA).unlink()
+    with pytest.raises(UserError, match=f"cannot read .*{DATA} .No such file"):
+        read_checkpoint(copy / "bert_model.ckpt")
+    (copy / INDEX).unlink()
+    with pytest.raises(UserError, match=f"cannot read .*{INDEX} .*expected the prefix"):
+        read_checkpoint(copy / "bert_model.ckpt")
+
+
+@pytest.mark.parametrize("size", [0, 1, 1_000_000, 2_339_935])
+def test_truncated_data_is_refused(copy, size):
+    with (copy / DATA).open("r+b") as file:
+        file.truncate(size)
+    with pytest.raises(
+        UserError, match=rf"{DATA} is truncated: {size} bytes, but "
+    ) as e:
+        read_checkpoint(copy / "bert_model.ckpt")
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("size", [0, 10, 47, 48, 1000, 4855])
+def test_a_truncated_index_is_refused(copy, size):
+    with (copy / INDEX).open("r+b") as file:
+        file.truncate(size)
+    with pytest.raises(UserError, match="is not the whole index") as e:
+        read_checkpoint(copy / "bert_model.ckpt")
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("position", [0, 700, 4600, 4790, 4811, 4850])
+def test_a_changed_byte_of_the_index_is_refused(copy, position):
+    flip(copy / INDEX, position)
+    with pytest.raises(UserError, match="is not the whole index"):
+        read_checkpoint(copy / "bert_model.ckpt")
+
+
+def test_a_changed_byte_of_the_data_is_refused(copy):
+    flip(copy / DATA, 123_457)
+    with pytest.raises(UserError, match="embeddings do not match their checksum"):
+        read_checkpoint(copy / "bert_model.ckpt")
+
+
+def test_the_index_under_its_full_name_is_explained(golden):
+    with pytest.raises(UserError, match="expected the prefix"):
+        read_checkpoint(golden / "google_bert" / INDEX)
+
+
+def flip(path, position):
+    data = bytearray(path.read_bytes())
+    data[position] ^= 16
+    path.write_bytes(data)
+
+
+def test_checksums_of_rfc_3720():
+    """Appendix B.4, and the check value of the CRC catalogues."""
+    assert crc32c(bytes(32)) == 0x8A9136AA
+    assert crc32c(b"\xff" * 32) == 0x62A8AB43
+    assert crc32c(bytes(range(32))) == 0x46DD794E
+    assert crc32c(b"123456789") == 0xE3069283
+    assert crc32c(b"") == 0
+    # LevelDB's mask: rotate right by 15, add a constant.
+    crc = 0x46DD794E
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    assert unmask(masked) == crc
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 255, 256, 257, 5000, (1 << 20) + 3])
+def test_checksums_of_all_lengths_equal_bit_by_bit_division(size):
+    data = np.random.default_rng(size).integers(0, 256, size, np.uint8).tobytes()
+    # Linear: only the last bytes are worth the slow way in a long message.
+    crc = 0xFFFFFFFF if size < 10_000 else crc32c(data[:-1000]) ^ 0xFFFFFFFF
+    for byte in data if size < 10_000 else data[-1000:]:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    assert crc32c(data) == crc ^ 0xFFFFFFFF
