@@ -38,7 +38,9 @@ def main(argv: list[str]) -> int:
         "--format", choices=("auto", *FORMATS), default="auto", help="(%(default)s)"
     )
     parser.add_argument("--text_field", default="text", help="of JSONL and tfds rows")
-    parser.add_argument("--workers", type=int, default=0, help="processes")
+    parser.add_argument(
+        "--workers", type=int, default=0, help="processes (the cores, at most 4)"
+    )
     parser.add_argument("--shards", type=int, default=0, help="files in the store")
     args = parser.parse_args(argv)
 

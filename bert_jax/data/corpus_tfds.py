@@ -41,7 +41,7 @@ class Dataset:
     ) -> Iterator[tuple[int, list[str]]]:
         """(byte offset, sentences) of the rows whose offset is in [start, stop)."""
         if text_field not in self.builder.info.features:
-            names = ", ".join(self.builder.info.features)
+            names = ", ".join(sorted(self.builder.info.features))
             raise UserError(
                 f'tfds:{self.name}: no feature "{text_field}", found {names}; set '
                 "--text_field"

@@ -5,39 +5,38 @@ depends on the text and the number of shards alone, not on how many processes wr
 how often they were interrupted. Whole shards are kept when a run is repeated.
 """
 
+import bisect
 import contextlib
 import dataclasses
 import fcntl
 import functools
 import hashlib
 import importlib.metadata
-import itertools
 import json
 import math
-import multiprocessing
-import multiprocessing.connection
 import os
-import signal
-import sys
-import threading
+import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-from tqdm import tqdm
-
-from bert_jax.data.corpus import Source, find_sources, read_source
+from bert_jax.data.corpus import Source, find_sources
+from bert_jax.data.preparation_workers import (
+    Piece,
+    default_workers,
+    piece_size,
+    progress_bar,
+    run_here,
+    run_in_processes,
+    write_shard,
+)
 from bert_jax.data.sentences import RULES
 from bert_jax.data.store import (
     ShardWriter,
     StoreInfo,
     finish_store,
     read_info,
-    token_dtype,
 )
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -47,25 +46,6 @@ _UNFINISHED = "unfinished.json"
 # Bytes of text a shard: enough of them for the workers, few enough to open, none so
 # large that its part of the index fills the memory.
 _SMALL_SHARD, _MANY_SHARDS, _LARGE_SHARD = 4 << 20, 256, 512 << 20
-# A worker takes about 100 MB; more of them than this only where --workers says so.
-_MOST_WORKERS = 8
-_POLL = 0.2  # seconds between two looks at the workers
-
-
-class Piece(NamedTuple):
-    """A source's byte range [start, stop); stop None is the source's end."""
-
-    source: Source
-    start: int
-    stop: int | None
-
-
-class ShardCount(NamedTuple):
-    """What one run wrote of a shard."""
-
-    documents: int = 0
-    tokens: int = 0
-    unknown: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,17 +123,17 @@ def prepare(
             for shard in range(shards)
             if not ShardWriter.is_written(directory, shard)
         }
-        size = sum(map(_piece_size, (p for ps in missing.values() for p in ps)))
+        size = sum(map(piece_size, (p for ps in missing.values() for p in ps)))
         total = sum(source.size for source in sources)
         work = functools.partial(
-            _write_shard, tokenizer=tokenizer, directory=directory, shards=shards,
+            write_shard, tokenizer=tokenizer, directory=directory, shards=shards,
             text_field=text_field,
         )  # fmt: skip
-        counts = []
-        with _progress_bar(total, total - size) as progress:
-            workers = min(workers or _default_workers(), len(missing))
-            run = _run_here if workers <= 1 else _run_in_processes
+        with progress_bar(total, total - size) as progress:
+            workers = min(workers or default_workers(), len(missing))
+            run = run_here if workers <= 1 else run_in_processes
             counts = run(work, missing, progress, workers)
+        _check_room_for_index(directory)
         try:
             info = finish_store(
                 directory,
@@ -192,27 +172,17 @@ def plan_shards(sources: Sequence[Source], shards: int) -> list[list[Piece]]:
     begin = 0
     for source in sources:
         end = begin + source.size
-        for shard, (low, high) in enumerate(itertools.pairwise(bounds)):
-            if source.splittable:
-                start, stop = max(low, begin), min(high, end)
-                if start < stop:
-                    last = None if stop == end else stop - begin
-                    plan[shard].append(Piece(source, start - begin, last))
-            elif low <= begin < high:
-                plan[shard].append(Piece(source, 0, None))
+        shard = bisect.bisect_right(bounds, begin) - 1
+        if not source.splittable:
+            plan[shard].append(Piece(source, 0, None))
+        while source.splittable and bounds[shard] < end:
+            start, stop = max(bounds[shard], begin), min(bounds[shard + 1], end)
+            if start < stop:
+                last = None if stop == end else stop - begin
+                plan[shard].append(Piece(source, start - begin, last))
+            shard += 1
         begin = end
     return plan
-
-
-def _piece_size(piece: Piece) -> int:
-    stop = piece.source.size if piece.stop is None else piece.stop
-    return stop - piece.start
-
-
-def _default_workers() -> int:
-    if hasattr(os, "sched_getaffinity"):  # Linux: what a container may use
-        return min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
-    return min(_MOST_WORKERS, os.cpu_count() or 1)
 
 
 def _settings(
@@ -267,6 +237,21 @@ def _is_finished(directory: Path, settings: dict[str, Any], fingerprint: str) ->
     return finished
 
 
+def _check_room_for_index(directory: Path) -> None:
+    """Refuses where the joined index, as large as its parts, would not fit.
+
+    It is written through a memory map, where a full disk kills the process.
+    """
+    needed = sum(path.stat().st_size for path in directory.glob("index/part-*.npz"))
+    needed += 1 << 16  # index.json and headers
+    free = shutil.disk_usage(directory).free
+    if free < needed:
+        raise UserError(
+            f"{directory}: the disk has {free:,} bytes left, the index needs {needed:,}; "
+            "make room and run the same command again"
+        )
+
+
 def _remove_shards(directory: Path) -> None:
     for pattern in ("shard-*", "index/part-*", _UNFINISHED):
         for path in directory.glob(pattern):
@@ -313,153 +298,3 @@ def _try_lock(handle: int, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _progress_bar(total: int, done: int) -> tqdm:
-    return tqdm(
-        total=total,
-        initial=done,
-        unit="B",
-        unit_scale=True,
-        desc="preparing",
-        mininterval=0.5 if sys.stderr.isatty() else 30,
-    )
-
-
-def _advance(progress: tqdm, documents: int, size: int) -> None:
-    elapsed = max(progress.format_dict["elapsed"], 1e-3)
-    progress.set_postfix_str(f"{documents / elapsed:,.0f} documents/s", refresh=False)
-    progress.update(size - (progress.n - progress.initial))
-
-
-ReportProgress = Callable[[int, int], None]  # documents and bytes since the start
-
-
-def _write_shard(
-    shard: int,
-    pieces: Sequence[Piece],
-    report: ReportProgress,
-    *,
-    tokenizer: Tokenizer,
-    directory: Path,
-    shards: int,
-    text_field: str,
-) -> ShardCount:
-    writer = ShardWriter(directory, shard, shards, token_dtype(tokenizer.vocab_size))
-    documents = tokens = unknown = done = 0
-    for piece in pieces:
-        for document in read_source(
-            piece.source, piece.start, piece.stop, text_field=text_field
-        ):
-            sentences = tokenizer.encode_batch(document.sentences)
-            with _writing(directory):
-                writer.write(sentences)
-            ids = np.concatenate(sentences)
-            documents += 1
-            tokens += len(ids)
-            unknown += int(np.count_nonzero(ids == tokenizer.unk_id))
-            within = min(document.offset - piece.start, _piece_size(piece))
-            report(documents, done + within)
-        done += _piece_size(piece)
-    with _writing(directory):
-        writer.close()
-    report(documents, done)
-    return ShardCount(documents, tokens, unknown)
-
-
-@contextlib.contextmanager
-def _writing(directory: Path) -> Iterator[None]:
-    """Turns array_record's RuntimeError, its word for any failed write, into ours."""
-    try:
-        yield
-    except RuntimeError as error:
-        reason = str(error).partition(";")[0].strip()
-        raise UserError(
-            f"{directory}: {reason}; make room (a store takes about half of its text's "
-            "size) and run the same command again"
-        ) from error
-
-
-def _run_here(
-    work: Callable[..., ShardCount],
-    missing: dict[int, list[Piece]],
-    progress: tqdm,
-    workers: int,
-) -> list[ShardCount]:
-    counts: list[ShardCount] = []
-    documents = size = 0
-    for shard, pieces in missing.items():
-
-        def report(more: int, bytes_: int) -> None:
-            _advance(progress, documents + more, size + bytes_)  # noqa: B023
-
-        counts.append(work(shard, pieces, report))
-        documents += counts[-1].documents
-        size += sum(map(_piece_size, pieces))
-    return counts
-
-
-def _run_in_processes(
-    work: Callable[..., ShardCount],
-    missing: dict[int, list[Piece]],
-    progress: tqdm,
-    workers: int,
-) -> list[ShardCount]:
-    # Spawned, not forked: the parent may have threads (TensorBoard, JAX, a notebook).
-    context = multiprocessing.get_context("spawn")
-    # Documents and bytes of each shard, and whether to stop: written by one process
-    # each and only ever shown, so without a lock.
-    shared = context.RawArray("q", 2 * len(missing) + 1)
-    directory = work.keywords["directory"]
-    with ProcessPoolExecutor(
-        workers, context, initializer=_start_worker, initargs=(work, shared, directory)
-    ) as executor:
-        try:
-            pending = futures = [
-                executor.submit(_work, shard, pieces, slot)
-                for slot, (shard, pieces) in enumerate(missing.items())
-            ]
-            while pending:
-                done, pending = wait(pending, _POLL, return_when=FIRST_EXCEPTION)
-                for future in done:
-                    future.result()
-                _advance(progress, sum(shared[:-1:2]), sum(shared[1::2]))
-            return [future.result() for future in futures]
-        except BrokenProcessPool as error:
-            raise UserError(
-                "a worker process died, perhaps for want of memory; the same command "
-                f"goes on from what is in {directory}: try it with fewer --workers"
-            ) from error
-        finally:
-            shared[-1] = 1
-            executor.shutdown(wait=True, cancel_futures=True)
-
-
-_worker: tuple[Callable[..., ShardCount], Any] | None = None
-
-
-def _start_worker(
-    work: Callable[..., ShardCount], shared: Any, directory: Path
-) -> None:
-    global _worker
-    _worker = work, shared
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent tells when to stop
-    fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_SH)
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-
-
-def _exit_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    multiprocessing.connection.wait([parent.sentinel])
-    os._exit(1)
-
-
-def _work(shard: int, pieces: list[Piece], slot: int) -> ShardCount:
-    work, shared = _worker
-
-    def report(documents: int, size: int) -> None:
-        shared[2 * slot], shared[2 * slot + 1] = documents, size
-        if shared[-1]:
-            raise KeyboardInterrupt
-
-    return work(shard, pieces, report)

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.data import preparation
+from bert_jax.data import preparation, preparation_workers
 from bert_jax.data.corpus import find_sources, read_documents
 from bert_jax.data.preparation import plan_shards, prepare, shard_count
+from bert_jax.data.preparation_workers import piece_size
 from bert_jax.data.store import ShardWriter, TokenStore
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
@@ -118,8 +119,8 @@ def test_interrupted_run_goes_on_and_ends_equal(
         if any(directory.glob("index/part-*.npz")):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(preparation, "_advance", interrupt_later)
-    monkeypatch.setattr(preparation, "_POLL", 0.01)
+    monkeypatch.setattr(preparation_workers, "_advance", interrupt_later)
+    monkeypatch.setattr(preparation_workers, "_POLL", 0.01)
     with pytest.raises(KeyboardInterrupt):
         prepare([str(text)], tokenizer, directory, shards=4, workers=workers)
     monkeypatch.undo()
@@ -138,13 +139,13 @@ def test_killed_run_goes_on_and_leaves_no_process(prepared, text, tokenizer, tmp
     code = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from bert_jax.data import preparation\n"
+        "from bert_jax.data import preparation, preparation_workers\n"
         "from bert_jax.data.tokenizer import load_tokenizer\n"
         "directory = Path(sys.argv[3])\n"
         "def kill(progress, documents, size):\n"
         "    if any(directory.glob('index/part-*.npz')):\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "preparation._advance = kill\n"
+        "preparation_workers._advance = kill\n"
         "if __name__ == '__main__':\n"
         "    preparation.prepare([sys.argv[1]], load_tokenizer(sys.argv[2]),\n"
         "        directory, shards=4, workers=2)\n"
@@ -273,6 +274,19 @@ def test_full_disk_is_one_line_and_nothing_whole(tokenizer, tmp_path):
     assert report.info.sentences == 8746
 
 
+def test_no_room_for_the_index_is_one_line(text, tokenizer, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)._replace(free=70_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(
+        UserError, match="the disk has 70,000 bytes left, the index needs"
+    ):
+        prepare([str(text)], tokenizer, tmp_path / "store", workers=1)
+    monkeypatch.undo()
+    report = prepare([str(text)], tokenizer, tmp_path / "store", workers=1)
+    assert report.text_bytes == 0  # all shards were whole
+    assert report.info.sentences > 1000
+
+
 def test_a_second_run_at_the_same_time_is_refused(
     text, tokenizer, tmp_path, monkeypatch
 ):
@@ -289,8 +303,8 @@ def test_dead_worker_is_one_clear_error(text, tokenizer, tmp_path, monkeypatch):
         for child in multiprocessing.active_children():
             child.kill()
 
-    monkeypatch.setattr(preparation, "_advance", kill_a_worker)
-    monkeypatch.setattr(preparation, "_POLL", 0.01)
+    monkeypatch.setattr(preparation_workers, "_advance", kill_a_worker)
+    monkeypatch.setattr(preparation_workers, "_POLL", 0.01)
     with pytest.raises(UserError, match="a worker process died"):
         prepare([str(text)], tokenizer, tmp_path / "store", shards=4, workers=2)
 
@@ -310,7 +324,7 @@ def test_plan_covers_everything_once(text):
             assert source.splittable or ranges == [(0, source.size)] * copies
             assert len(ranges) >= copies
         sizes = [
-            sum(map(preparation._piece_size, shard))
+            sum(map(piece_size, shard))
             for shard in plan_shards([s for s in sources if s.splittable], shards)
         ]
         assert max(sizes) - min(sizes) <= 1
