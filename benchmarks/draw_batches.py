@@ -9,6 +9,7 @@ usage:
 """
 
 import argparse
+import itertools
 import json
 import random
 import statistics
@@ -129,7 +130,7 @@ def main():
         bounds = store.document_sentences
         documents = [
             [ids.tolist() for ids in sentences[a:b]]
-            for a, b in zip(bounds[:-1], bounds[1:], strict=True)
+            for a, b in itertools.pairwise(bounds)
         ]
         for length, predictions, masking in CASES:
             rates = [

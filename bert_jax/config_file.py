@@ -15,8 +15,8 @@ def parse(argv: list[str], usage: str) -> tuple[dict[str, Any], Path]:
     """Reads the command line of a command that takes --config and --workdir.
 
     Returns the config, overrides applied, as plain values, and the workdir: runs/NAME
-    where none is given, NAME being the config file's, with its argument. A setting that does not
-    exist, a value of the wrong type and a missing file are UserErrors.
+    where none is given, NAME being the config file's, with its argument. A setting that
+    does not exist, a value of the wrong type and a missing file are UserErrors.
     """
     if {"-h", "--help"} & set(argv):
         print(usage.strip())

@@ -205,7 +205,7 @@ class ExampleSource:
         targets = plan.target[rows]
         for i in range(count):
             first, a_stop = int(firsts[i]), int(a_stops[i])
-            a_lengths[i] = lengths[first:a_stop].sum()
+            a_lengths[i] = np.add.reduce(lengths[first:a_stop], dtype=np.int64)
             if random_next[i]:
                 start = int(starts[i])
                 need = max(int(targets[i]) - int(a_lengths[i]), 1)

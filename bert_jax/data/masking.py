@@ -46,31 +46,50 @@ def choose_words(
     shares = np.cumsum(1 / np.arange(1, max_ngram + 1))
     bounds = shares[:-1] / shares[-1]
     chosen_BM = np.full((B, M), L)
-    for b in range(B):
-        (starts,) = np.nonzero(starts_BL[b])
-        # A word ends where the next one starts or the segment ends.
-        sizes = np.diff(np.append(starts, L))
-        ends = starts + sizes
-        inside = np.cumsum(~candidates_BL[b])
-        sizes -= inside[ends - 1] - inside[starts]
-        keys = keys_BL[b, starts]
-        runs = 1 + np.searchsorted(bounds, (keys & 0xFFFF_FFFF) / 2.0**32, "right")
+    # A word ends where the next one starts or its segment ends.
+    stops_BL = candidates_BL & np.append(
+        starts_BL[:, 1:] | ~candidates_BL[:, 1:], np.ones((B, 1), bool), axis=1
+    )
+    rows, starts = np.nonzero(starts_BL)
+    sizes = np.nonzero(stops_BL)[1] + 1 - starts
+    keys = keys_BL[rows, starts]
+    runs = 1 + np.searchsorted(bounds, (keys & 0xFFFF_FFFF) / 2.0**32, "right")
+    ends = np.cumsum(starts_BL.sum(1)).tolist()
+    counts = counts_B.tolist()
+    begin = 0
+    for b, end in enumerate(ends):
         picked = _pick(
-            np.argsort(keys).tolist(),
-            starts.tolist(),
-            sizes.tolist(),
-            runs.tolist(),
-            int(counts_B[b]),
+            np.argsort(keys[begin:end]).tolist(),
+            starts[begin:end].tolist(),
+            sizes[begin:end].tolist(),
+            runs[begin:end].tolist() if max_ngram > 1 else None,
+            counts[b],
         )
         chosen_BM[b, : len(picked)] = sorted(picked)
+        begin = end
     return chosen_BM
 
 
 def _pick(
-    order: list[int], starts: list[int], sizes: list[int], runs: list[int], limit: int
+    order: list[int],
+    starts: list[int],
+    sizes: list[int],
+    runs: list[int] | None,
+    limit: int,
 ) -> list[int]:
-    """Positions of the words taken, greedily and in ``order``, up to ``limit``."""
+    """Positions of the words taken, greedily and in ``order``, up to ``limit``.
+
+    runs: the most words to take from each on; None for one.
+    """
     picked: list[int] = []
+    if runs is None:
+        for word in order:
+            size = sizes[word]
+            if len(picked) + size <= limit:
+                picked += range(starts[word], starts[word] + size)
+                if len(picked) == limit:
+                    break
+        return picked
     taken = [False] * len(starts)
     for word in order:
         if len(picked) >= limit:
