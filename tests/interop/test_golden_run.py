@@ -1,0 +1,169 @@
+"""Our model, losses and optimizer against a run of google-research/bert.
+
+What the original computed, with the tanh form of GELU and without dropout, lies in
+tests/golden/google_bert: outputs for one batch, and 20 updates.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.interop.names import from_tensorflow, to_tensorflow
+from bert_jax.interop.tensorflow_checkpoint import read_checkpoint
+from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.config import BertConfig
+from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
+from bert_jax.parallel.sharding import tree_shardings
+from bert_jax.training.optimizer import OptimizerConfig, bert_adam
+from bert_jax.training.state import TrainState
+from bert_jax.training.step import METRICS, train_step
+
+STEPS = 20
+OUR_NAMES = {
+    "input_ids": "input_ids",
+    "segment_ids": "segment_ids",
+    "input_mask": "attention_mask",
+    "masked_lm_positions": "mlm_positions",
+    "masked_lm_ids": "mlm_ids",
+    "masked_lm_weights": "mlm_weights",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _float32_products():
+    with jax.default_matmul_precision("highest"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def original(golden):
+    with np.load(golden / "google_bert/golden.npz") as file:
+        return dict(file)
+
+
+@pytest.fixture(scope="module")
+def config(golden):
+    return BertConfig.from_json(
+        golden / "google_bert/bert_config.json", activation="gelu_tanh"
+    )
+
+
+@pytest.fixture(scope="module")
+def params(golden, config):
+    variables = read_checkpoint(golden / "google_bert/bert_model.ckpt")
+    return from_tensorflow(variables, config)
+
+
+@pytest.fixture(scope="module")
+def batches(original):
+    def batch(number):
+        ours = {new: original[f"batch_{old}"][number] for old, new in OUR_NAMES.items()}
+        labels = original["batch_next_sentence_labels"][number]
+        return ours | {"nsp_labels": labels[:, 0]}
+
+    return [batch(number) for number in range(STEPS)]
+
+
+@pytest.fixture(scope="module")
+def outputs(config, params, batches):
+    """What the model makes of batch 0, under the original's names."""
+
+    def forward(params, batch):
+        output, inside = BertForPreTraining(config).apply(
+            {"params": params},
+            batch["input_ids"],
+            batch["segment_ids"],
+            batch["attention_mask"],
+            batch["mlm_positions"],
+            deterministic=True,
+            capture_intermediates=lambda module, _: module.name == "layer_0",
+        )
+        mlm_log_probs_BMV = jax.nn.log_softmax(output.mlm_logits_BMV)
+        layer_0 = inside["intermediates"]["bert"]["encoder"]["layer_0"]
+        return {
+            "sequence_output": output.encoder.sequence_BLD,
+            "pooled_output": output.encoder.pooled_BD,
+            "first_layer": layer_0["__call__"][0],
+            "mlm_log_probs": mlm_log_probs_BMV.reshape(-1, config.vocab_size),
+            "nsp_log_probs": jax.nn.log_softmax(output.nsp_logits_B2),
+        }
+
+    return jax.device_get(jax.jit(forward)(params, batches[0]))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "first_layer",
+        "sequence_output",
+        "pooled_output",
+        "mlm_log_probs",
+        "nsp_log_probs",
+    ],
+)
+def test_outputs_are_the_originals(outputs, original, name):
+    np.testing.assert_allclose(
+        outputs[name], original[name], rtol=0, atol=2e-5, strict=True
+    )
+
+
+def train(config, params, batches, mesh_config, devices):
+    """The losses of 20 updates, and the variables after them."""
+    model = BertForPreTraining(config)
+    optimizer = bert_adam(
+        OptimizerConfig(learning_rate=1e-3, warmup_steps=5, total_steps=STEPS)
+    )
+    mesh = make_mesh(mesh_config, jax.devices()[:devices])
+    state = TrainState(
+        step=jnp.int32(0),
+        params=params,
+        opt_state=optimizer.init(params),
+        key=jax.random.key(0),
+        sums={name: jnp.float32(0) for name in METRICS},
+    )
+    shardings = tree_shardings(state, mesh)
+    state = jax.device_put(state, shardings)
+    step = jax.jit(
+        partial(
+            train_step,
+            model=model,
+            optimizer=optimizer,
+            next_sentence=True,
+            accumulation=1,
+            log_every=1,
+        ),
+        out_shardings=(shardings, None),
+    )
+    losses = []
+    for batch in batches:
+        state, sums = step(state, put_batch(batch, mesh))
+        mlm = sums["mlm_loss_sum"] / (sums["mlm_weight"] + 1e-5)
+        losses.append((float(mlm), float(sums["nsp_loss_sum"] / sums["nsp_weight"])))
+    return np.array(losses), to_tensorflow(jax.device_get(state.params), config)
+
+
+@pytest.mark.parametrize(
+    ("mesh_config", "devices"),
+    [(MeshConfig(), 1), (MeshConfig(), 8), (MeshConfig(replica=2, data=2, model=2), 8)],
+    ids=["one device", "data=8", "replica=2,data=2,model=2"],
+)
+def test_twenty_updates_are_the_originals(
+    golden, config, batches, original, mesh_config, devices
+):
+    variables = read_checkpoint(golden / "google_bert/bert_model.ckpt")
+    params = from_tensorflow(variables, config)
+    losses, final = train(config, params, batches, mesh_config, devices)
+    np.testing.assert_allclose(losses[:, 0], original["mlm_loss"], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(losses[:, 1], original["nsp_loss"], rtol=0, atol=1e-5)
+    names = [name for name in original if name.startswith("final/")]
+    assert len(names) == 5
+    for name in names:
+        variable = name.removeprefix("final/")
+        np.testing.assert_allclose(
+            final[variable], original[name], rtol=0, atol=1e-5, strict=True
+        )
+        moved = np.max(np.abs(original[name] - variables[variable]))
+        assert moved > 1e-3, f"{variable} hardly moved: the comparison says nothing"
