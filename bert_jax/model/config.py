@@ -31,6 +31,17 @@ _JSON_NAMES = {
     "layer_norm_epsilon": "layer_norm_eps",
     "initializer_range": "initializer_range",
 }
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_layers",
+    "num_heads",
+    "intermediate_size",
+    "max_positions",
+    "type_vocab_size",
+)
+# Where Hugging Face's config.json can say that the model is another one.
+_ONLY = {"model_type": "bert", "position_embedding_type": "absolute"}
 # bert_config.json says "gelu" for both forms; Hugging Face tells them apart.
 _FROM_JSON_ACTIVATION = {
     "gelu": "gelu",
@@ -72,6 +83,15 @@ class BertConfig:
     scan_layers: bool = False
 
     def __post_init__(self):
+        for name in _SIZES:
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise UserError(f"{name}={value!r}, expected a positive integer")
+        for name in ("hidden_dropout", "attention_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(
+                    f"{name}={getattr(self, name)}, expected a rate from 0 to below 1"
+                )
         if self.hidden_size % self.num_heads:
             raise UserError(
                 f"hidden_size={self.hidden_size} is not a multiple of "
@@ -123,6 +143,12 @@ class BertConfig:
         ``changes`` override what the file says, for what it cannot say: the checkpoints
         trained since February 2019 need activation="gelu_tanh" under the same "gelu".
         """
+        for name, only in _ONLY.items():
+            if values.get(name, only) != only:
+                raise UserError(
+                    f"the config has {name}={values[name]!r}, expected {only!r}: this "
+                    "code runs BERT alone"
+                )
         sizes = {}
         for ours, theirs in _JSON_NAMES.items():
             if theirs in values:
@@ -151,8 +177,12 @@ class BertConfig:
             values = json.loads(Path(path).read_text())
         except FileNotFoundError as error:
             raise UserError(f"{path} does not exist; expected a BERT config") from error
+        except OSError as error:
+            raise UserError(f"cannot read {path} ({error.strerror})") from error
         except ValueError as error:
             raise UserError(f"{path} is not JSON ({error})") from error
+        if not isinstance(values, dict):
+            raise UserError(f"{path}: expected a JSON object with a BERT config")
         return cls.from_dict(values, **changes)
 
     def to_dict(self) -> dict[str, Any]:
