@@ -26,8 +26,8 @@ from bert_jax.data.tokenizer import load_tokenizer
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden"
 TEXT = GOLDEN / "pretraining_data" / "moby_dick_sentences.txt"
 VOCABULARY = GOLDEN / "tokenizer" / "uncased_vocab.txt"
-# google-research/bert at eedf571 on TensorFlow 1, the same text and vocabulary, length
-# 128, dupe_factor 5, one core of another machine of this kind.
+# The original's own time for this text and vocabulary (length 128, dupe_factor 5, one
+# core), measured separately: it needs TensorFlow 1.
 ORIGINAL_SECONDS = 7.0
 
 
@@ -102,7 +102,7 @@ def main() -> None:
             1,
         )
         rows.append(("stand-in for create_pretraining_data.py", seconds, size))
-    rows.append(("create_pretraining_data.py, as published", ORIGINAL_SECONDS, size))
+    rows.append(("create_pretraining_data.py, measured apart", ORIGINAL_SECONDS, size))
 
     standin = rows[-2][1] / rows[-2][2]
     original = rows[-1][1] / rows[-1][2]
