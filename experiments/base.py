@@ -14,13 +14,15 @@ Run:
 from ml_collections import ConfigDict
 
 
-def phase(steps: int, sequence_length: int, max_predictions: int) -> ConfigDict:
+def phase(
+    steps: int, sequence_length: int, max_predictions: int, batch_size: int = 256
+) -> ConfigDict:
     """Updates at one sequence length."""
     return ConfigDict(
         dict(
             steps=steps,  # updates
             sequence_length=sequence_length,  # pieces, [CLS] and two [SEP] counted
-            batch_size=256,  # sequences an update, over all devices
+            batch_size=batch_size,  # sequences an update, over all devices
             max_predictions=max_predictions,  # masked pieces a sequence, at most
         )
     )
@@ -65,6 +67,9 @@ def get_config(schedule: str = "paper") -> ConfigDict:
                 examples=dict(
                     masking="token",  # or whole_word, ngram
                     mask_rate=0.15,  # share of all pieces
+                    mask_share=0.8,  # of these: share that becomes [MASK],
+                    random_share=0.1,  # a random piece; the rest stays
+                    max_ngram=3,  # words, for masking="ngram"
                     short_sequence_rate=0.1,  # share of documents cut shorter
                     next_sentence=True,  # False: MLM alone
                 ),

@@ -42,6 +42,9 @@ def get_config() -> ConfigDict:
                 examples=dict(
                     masking="token",  # or whole_word, ngram
                     mask_rate=0.15,  # share of all pieces
+                    mask_share=0.8,  # of these: share that becomes [MASK],
+                    random_share=0.1,  # a random piece; the rest stays
+                    max_ngram=3,  # words, for masking="ngram"
                     short_sequence_rate=0.1,  # share of documents cut shorter
                     next_sentence=True,  # False: MLM alone
                 ),

@@ -1,0 +1,80 @@
+"""Every config file is whole, and says the paper's numbers where it claims them."""
+
+import dataclasses
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_jax.config_file import _plain
+from bert_jax.training.config import train_config
+
+EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+FILES = sorted(EXPERIMENTS.glob("*.py"))
+
+
+def load(name, *arguments, monkeypatch):
+    monkeypatch.syspath_prepend(EXPERIMENTS)
+    monkeypatch.delitem(sys.modules, "base", raising=False)
+    spec = importlib.util.spec_from_file_location(name, EXPERIMENTS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module, train_config(_plain(module.get_config(*arguments)))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_a_config_says_what_on_what_result_and_command(path, monkeypatch):
+    module, config = load(path.stem, monkeypatch=monkeypatch)
+    for word in ("What:", "On:", "Result:", "Run:", "python -m bert_jax.train"):
+        assert word in module.__doc__, word
+    assert config.total_steps > 0
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_every_setting_can_be_changed_from_the_command_line(path, monkeypatch):
+    """The flags know only what the file holds, so the file must hold every setting."""
+
+    def missing(kind, values, name):
+        for field in dataclasses.fields(kind):
+            if f"{name}{field.name}" in ("optimizer.total_steps",):
+                continue
+            if field.name not in values:
+                yield f"{name}{field.name}"
+            elif dataclasses.is_dataclass(field.type):
+                yield from missing(
+                    field.type, values[field.name], f"{name}{field.name}."
+                )
+
+    module, config = load(path.stem, monkeypatch=monkeypatch)
+    settings = _plain(module.get_config())
+    assert list(missing(type(config), settings, "")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "width", "heads", "parameters"),
+    [("base", 12, 768, 12, 110_106_428), ("large", 24, 1024, 16, 336_226_108)],
+)
+def test_the_paper_s_numbers(name, layers, width, heads, parameters, monkeypatch):
+    _, config = load(name, monkeypatch=monkeypatch)
+    model, optimizer, (phase,) = config.model, config.optimizer, config.phases
+    assert (model.num_layers, model.hidden_size, model.num_heads) == (
+        layers,
+        width,
+        heads,
+    )
+    assert model.intermediate_size == 4 * width
+    assert model.parameter_count() == parameters
+    assert (model.hidden_dropout, model.attention_dropout) == (0.1, 0.1)
+    assert (phase.batch_size, phase.sequence_length, phase.steps) == (256, 512, 10**6)
+    assert (optimizer.learning_rate, optimizer.warmup_steps) == (1e-4, 10_000)
+    assert (optimizer.weight_decay, optimizer.clip_norm) == (0.01, 1.0)
+    assert (optimizer.beta1, optimizer.beta2, optimizer.epsilon) == (0.9, 0.999, 1e-6)
+    assert not optimizer.bias_correction
+
+
+def test_two_phases_share_one_schedule(monkeypatch):
+    _, config = load("base", "two_phase", monkeypatch=monkeypatch)
+    lengths = [(phase.steps, phase.sequence_length) for phase in config.phases]
+    assert lengths == [(900_000, 128), (100_000, 512)]
+    assert config.optimizer.total_steps == 10**6
