@@ -1,16 +1,15 @@
 """Makes a vocabulary from text: WordPiece as Google's, or SentencePiece.
 
 --input: files, folders, globs, tfds:NAME or python-docs; plain, WikiExtractor, Markdown
-or JSONL text, gzipped or not. --output: vocab.txt (WordPiece) or a .model file; a
-tokenizer_config.json beside it tells cased from uncased.
+or JSONL text, gzipped or not. --output: vocab.txt (WordPiece) or spiece.model; the
+tokenizer_config.json beside it tells cased from uncased (NAME_config.json beside a file
+of another name).
 
 usage:
   python -m bert_jax.vocabulary --input TEXT [TEXT ...] --output vocab.txt [--size 30522]
 """
 
 import argparse
-import shutil
-import tempfile
 from pathlib import Path
 
 from tqdm import tqdm
@@ -32,17 +31,23 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--output", type=Path, required=True, metavar="FILE")
     parser.add_argument("--size", type=int, default=30522, help="pieces (%(default)s)")
     parser.add_argument("--kind", choices=KINDS, default="wordpiece")
-    parser.add_argument("--cased", action="store_true", help="keep capitals and accents")
+    parser.add_argument(
+        "--cased", action="store_true", help="keep capitals and accents"
+    )
     parser.add_argument("--min_frequency", type=int, default=2, metavar="N")
     parser.add_argument("--format", choices=("auto", *FORMATS), default="auto")
     parser.add_argument("--text_field", default="text", help="of JSONL and tfds rows")
     args = parser.parse_args(argv)
     suffix = {"wordpiece": ".txt", "sentencepiece": ".model"}[args.kind]
     if args.output.suffix != suffix:
-        raise UserError(f"--output={args.output}, expected a {suffix} file for {args.kind}")
+        raise UserError(
+            f"--output={args.output}, expected a {suffix} file for {args.kind}"
+        )
     args.output.parent.mkdir(parents=True, exist_ok=True)
 
-    documents = read_documents(args.input, format=args.format, text_field=args.text_field)
+    documents = read_documents(
+        args.input, format=args.format, text_field=args.text_field
+    )
     with tqdm(documents, unit=" documents", desc="reading", mininterval=1) as progress:
         tokenizer = train_vocabulary(
             (sentence for document in progress for sentence in document.sentences),
@@ -52,12 +57,10 @@ def main(argv: list[str]) -> None:
             min_frequency=args.min_frequency,
         )
     if tokenizer.vocab_size < args.size:
-        print(f"the text gives {tokenizer.vocab_size} pieces, fewer than {args.size}")
-    with tempfile.TemporaryDirectory(dir=args.output.parent) as directory:
-        tokenizer.save(Path(directory))
-        for path in Path(directory).iterdir():
-            name = args.output.name if path.suffix == suffix else path.name
-            shutil.move(path, args.output.parent / name)
+        print(
+            f"the text gives {tokenizer.vocab_size:,} pieces, fewer than {args.size:,}"
+        )
+    tokenizer.save_as(args.output)
     print(f"wrote {tokenizer.vocab_size:,} pieces to {args.output}")
 
 

@@ -1,7 +1,5 @@
 """SentencePiece: for languages without spaces, behind the same interface."""
 
-import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,11 +7,8 @@ import numpy as np
 import sentencepiece
 
 from bert_jax.data.tokenizer_base import (
-    CONFIG_FILE,
-    SPECIAL_PIECES,
     Tokenizer,
     check_special_pieces,
-    write_text,
 )
 from bert_jax.errors import UserError
 
@@ -29,39 +24,74 @@ class SentencePieceTokenizer(Tokenizer):
     """
 
     kind = "sentencepiece"
+    file_name = "spiece.model"
 
-    def __init__(self, model: bytes, lower_case: bool, path: Path):
+    def __init__(self, model: bytes, lower_case: bool | None, path: Path):
+        """Takes a .model file's content.
+
+        lower_case: None means unless pieces have capitals. path: what errors name.
+        """
         try:
+            if not model:  # which the library would take, with a line on stderr
+                raise RuntimeError("empty")
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError as error:
-            raise UserError(f"{path} is not a SentencePiece model") from error
+            raise UserError(
+                f"{path} is not a SentencePiece model; expected one that python -m "
+                "bert_jax.vocabulary --kind sentencepiece wrote"
+            ) from error
         self._model = model
-        size = self._processor.vocab_size()
-        pieces = [self._processor.id_to_piece(i) for i in range(size)]
+        self._path = path
+        processor, size = self._processor, self._processor.vocab_size()
+        pieces = [processor.id_to_piece(i) for i in range(size)]
         check_special_pieces(pieces, path)
+        special = [
+            processor.is_control(i) or processor.is_unknown(i) for i in range(size)
+        ]
         continuation = np.array(
-            [not p.startswith(_SPACE) and p not in SPECIAL_PIECES for p in pieces]
+            [
+                not (own or piece.startswith(_SPACE))
+                for own, piece in zip(special, pieces, strict=True)
+            ]
         )
+        self._special = frozenset(np.flatnonzero(special).tolist())
+        if lower_case is None:
+            lower_case = not any(
+                char.isupper()
+                for i, piece in enumerate(pieces)
+                if i not in self._special
+                for char in piece
+            )
         super().__init__(pieces, continuation, lower_case)
 
     @classmethod
-    def from_file(cls, path: Path, lower_case: bool) -> "SentencePieceTokenizer":
+    def from_file(cls, path: Path, lower_case: bool | None) -> "SentencePieceTokenizer":
         """Reads a .model file."""
         return cls(path.read_bytes(), lower_case, path)
 
-    def save(self, directory: Path) -> None:
-        """Writes spiece.model and tokenizer_config.json."""
-        temporary = directory / "spiece.model.tmp"
-        temporary.write_bytes(self._model)
-        shutil.move(temporary, directory / "spiece.model")
-        config = {"kind": self.kind, "do_lower_case": self.lower_case}
-        write_text(directory / CONFIG_FILE, json.dumps(config, indent=2) + "\n")
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Pieces joined, spaces where the pieces have them."""
-        return "".join(self.pieces[i] for i in ids).replace(_SPACE, " ").strip()
-
-    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of each text; see Tokenizer.encode_batch."""
         if self.lower_case:
             texts = [text.lower() for text in texts]
-        return self._processor.encode(list(texts), num_threads=1)
+        # A lone surrogate becomes "?": UTF-8 cannot hold it.
+        content = [text.encode("utf-8", "replace") for text in texts]
+        rows = self._processor.encode(content, num_threads=1)
+        return [np.array(row, self.dtype) for row in rows]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Pieces joined, spaces where the pieces have them and around special ones."""
+        text = "".join(
+            f"{_SPACE}{self.pieces[i]}{_SPACE}"
+            if i in self._special
+            else self.pieces[i]
+            for i in map(int, ids)
+        )
+        return " ".join(text.replace(_SPACE, " ").split())
+
+    def vocabulary_bytes(self) -> bytes:
+        """The .model file."""
+        return self._model
+
+    def __reduce__(self):
+        """Pickles as its file."""
+        return SentencePieceTokenizer, (self._model, self.lower_case, self._path)

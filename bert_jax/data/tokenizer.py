@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from bert_jax.data.sentencepiece_tokenizer import SentencePieceTokenizer
-from bert_jax.data.tokenizer_base import CONFIG_FILE, Tokenizer
+from bert_jax.data.tokenizer_base import Tokenizer, config_path
 from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
 
@@ -14,8 +14,8 @@ __all__ = ["Tokenizer", "load_tokenizer"]
 def load_tokenizer(path: Path | str, *, lower_case: bool | None = None) -> Tokenizer:
     """Reads a vocab.txt, a SentencePiece .model, or a directory that holds one.
 
-    lower_case: overrides the tokenizer_config.json beside the vocabulary; without either,
-    text is lower-cased, as the uncased models want.
+    lower_case: overrides the tokenizer_config.json beside the vocabulary. Without either,
+    the pieces tell: text is lower-cased unless some of them have capitals.
     """
     path = Path(path)
     if path.is_dir():
@@ -32,16 +32,45 @@ def load_tokenizer(path: Path | str, *, lower_case: bool | None = None) -> Token
             "bert_jax.vocabulary writes it"
         )
     if lower_case is None:
-        lower_case = _saved_lower_case(path.parent / CONFIG_FILE)
+        lower_case = _saved_lower_case(path)
     if path.suffix == ".model":
         return SentencePieceTokenizer.from_file(path, lower_case)
     return WordPieceTokenizer.from_file(path, lower_case)
 
 
-def _saved_lower_case(config: Path) -> bool:
-    if not config.is_file():
-        return True
+def _saved_lower_case(vocabulary: Path) -> bool | None:
+    """What the settings beside a vocabulary say; None where they say nothing."""
+    for path in (
+        config_path(vocabulary),
+        vocabulary.with_name("tokenizer_config.json"),
+    ):
+        if path.is_file():
+            break
+    else:
+        return None
     try:
-        return bool(json.loads(config.read_text()).get("do_lower_case", True))
-    except (ValueError, AttributeError) as error:
-        raise UserError(f"{config} is not a JSON object ({error})") from error
+        settings = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON ({error}); expected an object") from error
+    if not isinstance(settings, dict):
+        raise UserError(f"{path} holds a {type(settings).__name__}; expected an object")
+    lower_case = settings.get("do_lower_case")
+    _refuse_other_rules(settings, lower_case, path)
+    return lower_case
+
+
+def _refuse_other_rules(settings: dict, lower_case: bool | None, path: Path) -> None:
+    """Refuses settings under which transformers cuts text in other ways than Google."""
+    rules = {
+        "do_lower_case": (True, False, None),
+        "tokenize_chinese_chars": (True, None),
+    }
+    if lower_case is not None:
+        rules["strip_accents"] = (lower_case, None)
+    for name, known in rules.items():
+        value = settings.get(name)
+        if not any(value is rule for rule in known):
+            raise UserError(
+                f"{path} asks for {name}={value!r}; expected {known[0]}, as Google's "
+                "tokenizer works; change it, or take another vocabulary"
+            )

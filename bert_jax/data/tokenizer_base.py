@@ -2,8 +2,11 @@
 
 import abc
 import hashlib
+import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,67 +19,94 @@ PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES = (
     "[SEP]",
     "[MASK]",
 )
-CONFIG_FILE = "tokenizer_config.json"
 
 
 class Tokenizer(abc.ABC):
     """What every kind of tokenizer offers.
 
-    pieces: piece of each id. lower_case: whether text is lower-cased first.
-    continuation: bool (vocab_size,), pieces that continue the word before them; whole-word
-    masking joins them. kind: "wordpiece" or "sentencepiece".
+    pieces: piece of each id. ids: id of each piece. lower_case: whether text is
+    lower-cased first. continuation: bool (vocab_size,), pieces that continue the word
+    before them; whole-word masking joins them. kind: "wordpiece" or "sentencepiece".
+    dtype: of the ids, uint16, or uint32 where the vocabulary needs it.
     """
 
-    kind: str
+    kind: ClassVar[str]
+    file_name: ClassVar[str]  # of the vocabulary, as transformers names it
 
-    def __init__(self, pieces: list[str], continuation: np.ndarray, lower_case: bool):
-        self.pieces = pieces
+    def __init__(
+        self, pieces: Sequence[str], continuation: np.ndarray, lower_case: bool
+    ):
+        self.pieces = list(pieces)
         self.lower_case = lower_case
         self.continuation = continuation
         self.ids = {piece: i for i, piece in enumerate(pieces)}
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             self.ids[piece] for piece in SPECIAL_PIECES
         )
-        self._dtype = np.uint16 if len(pieces) <= 1 << 16 else np.uint32
+        self.dtype = np.dtype(np.uint16 if len(pieces) <= 1 << 16 else np.uint32)
 
     @property
     def vocab_size(self) -> int:
         """The number of pieces."""
         return len(self.pieces)
 
-    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Ids of each text, without [CLS] and [SEP]: uint16, or uint32 if need be."""
-        return [np.array(ids, self._dtype) for ids in self._encode(texts)]
-
-    def encode(self, text: str, *, allow_mask: bool = False) -> np.ndarray:
-        """Ids of one text; "[MASK]" in it is ordinary text unless ``allow_mask``."""
-        if not allow_mask:
-            return self.encode_batch([text])[0]
-        ids: list[int] = []
-        for i, part in enumerate(self._encode(text.split(MASK))):
-            ids += [self.mask_id, *part] if i else part
-        return np.array(ids, self._dtype)
-
-    def tokenize(self, text: str) -> list[str]:
-        """The pieces of a text."""
-        return [self.pieces[i] for i in self._encode([text])[0]]
-
-    def fingerprint(self) -> str:
-        """SHA-256 of the vocabulary and of what else decides the ids."""
-        text = "\n".join([self.kind, str(self.lower_case), *self.pieces])
-        return hashlib.sha256(text.encode()).hexdigest()
-
     @abc.abstractmethod
-    def save(self, directory: Path) -> None:
-        """Writes the vocabulary and tokenizer_config.json, as transformers reads them."""
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of each text, without [CLS] and [SEP]; the arrays may be read-only.
+
+        Text that spells a special piece, such as "[MASK]", is ordinary text.
+        """
 
     @abc.abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
         """Pieces joined to words again; special pieces are kept."""
 
     @abc.abstractmethod
-    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text."""
+    def vocabulary_bytes(self) -> bytes:
+        """The content of the vocabulary file."""
+
+    def encode(self, text: str, *, allow_mask: bool = False) -> np.ndarray:
+        """Ids of one text; "[MASK]" in it is ordinary text unless ``allow_mask``."""
+        parts = self.encode_batch(text.split(MASK) if allow_mask else [text])
+        mask = np.array([self.mask_id], self.dtype)
+        return np.concatenate([ids for part in parts for ids in (mask, part)][1:])
+
+    def tokenize(self, text: str) -> list[str]:
+        """The pieces of a text."""
+        return [self.pieces[i] for i in self.encode(text)]
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the vocabulary and of what else decides the ids."""
+        text = "\n".join([self.kind, str(self.lower_case), *self.pieces])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def config(self) -> dict:
+        """What tokenizer_config.json holds; transformers reads the same file."""
+        return {"kind": self.kind, "do_lower_case": self.lower_case}
+
+    def save(self, directory: str | os.PathLike) -> None:
+        """Writes the vocabulary and tokenizer_config.json, as transformers reads them."""
+        self.save_as(Path(directory) / self.file_name)
+
+    def save_as(self, path: str | os.PathLike) -> None:
+        """Writes the vocabulary to this file and its settings beside it."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        settings = json.dumps(self.config(), indent=2) + "\n"
+        # The vocabulary last: whoever finds it finds its settings too.
+        _write(config_path(path), settings.encode())
+        _write(path, self.vocabulary_bytes())
+
+
+def config_path(vocabulary: Path) -> Path:
+    """Where the settings of a vocabulary file lie.
+
+    A file of another name than transformers' own has settings of its own: cased.txt and
+    uncased.txt can share a folder.
+    """
+    if vocabulary.name in ("vocab.txt", "spiece.model"):
+        return vocabulary.with_name("tokenizer_config.json")
+    return vocabulary.with_name(f"{vocabulary.stem}_config.json")
 
 
 def check_special_pieces(pieces: Sequence[str], path: Path) -> None:
@@ -87,16 +117,21 @@ def check_special_pieces(pieces: Sequence[str], path: Path) -> None:
             f"{path} has {len(pieces)} pieces but no {' '.join(missing)}; expected a BERT "
             "vocabulary, one piece a line"
         )
-    if len(set(pieces)) < len(pieces):
-        seen: set[str] = set()
-        twice = next(p for p in pieces if p in seen or seen.add(p))
-        raise UserError(
-            f"{path} has the piece {twice!r} twice; remove one of the lines"
-        )
+    first: dict[str, int] = {}
+    for i, piece in enumerate(pieces):
+        # An empty line keeps its id, which no text ever gets.
+        if piece and first.setdefault(piece, i) != i:
+            raise UserError(
+                f"{path} has the piece {piece!r} twice, as ids {first[piece]} and {i}; "
+                "expected every piece once, so remove or rename one of them"
+            )
 
 
-def write_text(path: Path, text: str) -> None:
+def _write(path: Path, content: bytes) -> None:
     """Writes a file whole or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

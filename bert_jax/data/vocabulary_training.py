@@ -2,6 +2,7 @@
 
 import collections
 import io
+import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -9,8 +10,16 @@ import sentencepiece
 import tokenizers
 
 from bert_jax.data.sentencepiece_tokenizer import SentencePieceTokenizer
-from bert_jax.data.tokenizer_base import CLS, MASK, PAD, SEP, SPECIAL_PIECES, UNK, Tokenizer
-from bert_jax.data.wordpiece import LONGEST_WORD, WordPieceTokenizer, split_words
+from bert_jax.data.tokenizer_base import (
+    CLS,
+    MASK,
+    PAD,
+    SEP,
+    SPECIAL_PIECES,
+    UNK,
+    Tokenizer,
+)
+from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, Splitter, WordPieceTokenizer
 from bert_jax.errors import UserError
 
 KINDS = ("wordpiece", "sentencepiece")
@@ -19,11 +28,15 @@ KINDS = ("wordpiece", "sentencepiece")
 UNUSED = 994
 _UNUSED_FIRST = 99
 _SMALLEST_WITH_UNUSED = 8000
-# Different words counted at a time; beyond it words seen once are forgotten.
-_COUNTED_WORDS = 8_000_000
+# Different words counted at a time, about 400 MB; beyond it the rarest are forgotten.
+_COUNTED_WORDS = 3_000_000
 # The trainer reads the words of a corpus of this many words; a larger one is scaled down.
 _TRAINED_WORDS = 20_000_000
-_SENTENCEPIECE_SENTENCES = 2_000_000
+# SentencePiece learns from at most this many sentences.
+_SENTENCEPIECE_SENTENCES = 500_000
+# The alphabet covers this share of the characters; a word with a rarer one is [UNK].
+_ALPHABET_COVERAGE = 0.99999
+_NO_WORDS = "the input holds no words; expected text to make pieces of"
 
 
 def train_vocabulary(
@@ -36,15 +49,21 @@ def train_vocabulary(
 ) -> Tokenizer:
     """Trains a tokenizer of ``size`` pieces, special and unused ones counted.
 
-    Memory holds the different words and not the text. The same sentences give the same
-    vocabulary. It has fewer pieces where the text has no more pairs of pieces that occur
-    ``min_frequency`` times (WordPiece).
+    Memory holds the different words, for SentencePiece a sample of sentences, and not
+    the text. The same sentences give the same
+    vocabulary. It has fewer pieces where the text does not give as many: WordPiece joins
+    pieces that meet ``min_frequency`` times.
     """
+    if kind not in KINDS:
+        raise UserError(f"kind {kind!r}, expected one of {', '.join(KINDS)}")
+    if size <= len(SPECIAL_PIECES):
+        raise UserError(
+            f"size {size}, expected more than the {len(SPECIAL_PIECES)} special pieces; "
+            "30522 is Google's"
+        )
     if kind == "wordpiece":
         return _train_wordpiece(sentences, size, lower_case, min_frequency)
-    if kind == "sentencepiece":
-        return _train_sentencepiece(sentences, size, lower_case)
-    raise UserError(f"kind {kind!r}, expected one of {', '.join(KINDS)}")
+    return _train_sentencepiece(sentences, size, lower_case)
 
 
 def special_pieces(size: int) -> list[str]:
@@ -68,15 +87,15 @@ def _train_wordpiece(
 ) -> Tokenizer:
     words = count_words(sentences, lower_case)
     if not words:
-        raise UserError("the input holds no words; expected text to make pieces of")
+        raise UserError(_NO_WORDS)
     first = special_pieces(size)
-    alphabet = _alphabet(words, limit=max(size // 10, 100))
+    alphabet = _alphabet(words, limit=max(size // 3, 100))
     if len(first) + len(alphabet) > size:
         raise UserError(
             f"a vocabulary of {size} pieces has no room for {len(first)} special pieces "
             f"and the {len(alphabet)} characters of the text; set a larger --size"
         )
-    known = {piece.removeprefix("##") for piece in alphabet}
+    known = {piece.removeprefix(PREFIX) for piece in alphabet}
     words = {word: n for word, n in words.items() if known.issuperset(word)}
     model = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNK))
     model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
@@ -97,33 +116,44 @@ def _train_wordpiece(
 def count_words(sentences: Iterable[str], lower_case: bool) -> dict[str, int]:
     """How often each word occurs, words as the tokenizer sees them.
 
-    Counted between spaces first: those repeat, and only the different ones are split.
+    The different ones are counted before accents and scripts are looked at: text
+    repeats its words.
     """
-    raw: collections.Counter[str] = collections.Counter()
+    splitter = Splitter(lower_case)
+    rough: collections.Counter[str] = collections.Counter()
+    rarest = 1
     for sentence in sentences:
-        raw.update(sentence.split())
-        if len(raw) > _COUNTED_WORDS:
-            raw = collections.Counter({w: n for w, n in raw.items() if n > 1})
+        rough.update(splitter.rough_words(sentence))
+        while len(rough) > _COUNTED_WORDS:
+            rough = collections.Counter({w: n for w, n in rough.items() if n > rarest})
+            # What is left must be well below the limit, or every word would prune.
+            rarest += len(rough) > _COUNTED_WORDS // 2
     words: collections.Counter[str] = collections.Counter()
-    for text, count in raw.items():
-        for word in split_words(text, lower_case):
+    for rough_word, count in rough.items():
+        for word in splitter.words(rough_word):
             if len(word) <= LONGEST_WORD:
                 words[word] += count
     return words
 
 
 def _alphabet(words: dict[str, int], limit: int) -> list[str]:
-    """The single-character pieces, first and continuing, of the commonest characters."""
+    """The single-character pieces, first and continuing, of the commonest characters.
+
+    A third of the vocabulary at most: Chinese needs thousands, English some hundreds.
+    """
     counts: collections.Counter[str] = collections.Counter()
     pieces = set()
     for word, count in words.items():
         pieces.add(word[0])
-        pieces.update(f"##{char}" for char in word[1:])
+        pieces.update(f"{PREFIX}{char}" for char in word[1:])
         for char in word:
             counts[char] += count
-    common = sorted(counts, key=lambda char: (-counts[char], char))[:limit]
+    missing = (1 - _ALPHABET_COVERAGE) * counts.total()
+    common = sorted(counts, key=lambda char: (-counts[char], char))
+    while len(common) > limit or (common and counts[common[-1]] <= missing):
+        missing -= counts[common.pop()]
     kept = set(common)
-    return sorted(p for p in pieces if p.removeprefix("##") in kept)
+    return sorted(p for p in pieces if p.removeprefix(PREFIX) in kept)
 
 
 def _repeat(words: dict[str, int]) -> Iterator[str]:
@@ -139,17 +169,22 @@ def _repeat(words: dict[str, int]) -> Iterator[str]:
 def _train_sentencepiece(
     sentences: Iterable[str], size: int, lower_case: bool
 ) -> Tokenizer:
+    sample = _sample(sentences, _SENTENCEPIECE_SENTENCES)
+    if not sample:
+        raise UserError(_NO_WORDS)
     if lower_case:
-        sentences = (sentence.lower() for sentence in sentences)
+        sample = [sentence.lower() for sentence in sample]
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(sentences),
+            sentence_iterator=iter(sample),
             model_writer=model,
             vocab_size=size,
+            hard_vocab_limit=False,  # a small text gives fewer pieces
             model_type="unigram",
             # Nearly all characters of Chinese or Japanese, all of the others.
             character_coverage=0.9995,
+            max_sentence_length=1 << 16,  # bytes; a longer one is left out
             pad_id=0,
             pad_piece=PAD,
             unk_id=1,
@@ -157,8 +192,6 @@ def _train_sentencepiece(
             bos_id=-1,
             eos_id=-1,
             control_symbols=[CLS, SEP, MASK],
-            input_sentence_size=_SENTENCEPIECE_SENTENCES,
-            shuffle_input_sentence=True,
             num_threads=1,  # more of them sum in another order
             minloglevel=2,
         )
@@ -168,4 +201,21 @@ def _train_sentencepiece(
             f"SentencePiece cannot make {size} pieces of this text ({reason}); set another "
             "--size"
         ) from error
-    return SentencePieceTokenizer(model.getvalue(), lower_case, Path("the trained model"))
+    return SentencePieceTokenizer(
+        model.getvalue(), lower_case, Path("the trained model")
+    )
+
+
+def _sample(sentences: Iterable[str], limit: int) -> list[str]:
+    """At most ``limit`` of the sentences, each as likely as another.
+
+    SentencePiece's own sampling differs from run to run.
+    """
+    rng = random.Random(0)
+    sample: list[str] = []
+    for i, sentence in enumerate(s for s in sentences if s.strip()):
+        if i < limit:
+            sample.append(sentence)
+        elif (place := rng.randrange(i + 1)) < limit:
+            sample[place] = sentence
+    return sample

@@ -1,39 +1,34 @@
-"""WordPiece as Google's tokenization.py has it.
+"""WordPiece as google-research/bert cuts it (tokenization.py), but much faster.
 
-Clean, split, lower-case and strip accents here, for the Rust normaliser differs from the
-original in several scripts; match pieces with the ``tokenizers`` package. Text repeats
-its words, so each word between spaces is looked up once and remembered.
+The original looks at every character in Python. Here a regular expression cuts the
+text into words, and a cache maps a word to its ids: most words of a text were seen
+before. Only a word that is new pays for Unicode's corner cases and for the search of
+its pieces. All Unicode facts come from Python's own tables, as in the original; its
+output is the same string for string (tests/data/test_tokenizer.py).
 """
 
-import json
+import functools
 import re
 import unicodedata
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import tokenizers
 
 from bert_jax.data.tokenizer_base import (
-    CONFIG_FILE,
-    MASK,
-    PAD,
+    SPECIAL_PIECES,
     UNK,
     Tokenizer,
     check_special_pieces,
-    write_text,
 )
 from bert_jax.errors import UserError
 
-# A longer word is [UNK] (tokenization.py; Hugging Face: 100).
-LONGEST_WORD = 200
-# Remembered words; past this the memory starts anew.
-_REMEMBERED = 1 << 20
-# str.split takes these for spaces, the original drops them as control characters.
-_NOT_SPACES = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
-_ASCII_WORDS = re.compile(r"[A-Za-z0-9]+|[!-/:-@\[-`{-~]")
-_CJK = (
+LONGEST_WORD = 200  # characters; a longer word is [UNK]
+CACHED_WORDS = 1 << 18  # about 30 MB
+PREFIX = "##"  # of a piece inside a word
+
+# Ideographs stand alone. Kana and hangul are not among them.
+_CJK_RANGES = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
     (0x20000, 0x2A6DF),
@@ -45,118 +40,195 @@ _CJK = (
 )
 
 
-@lru_cache(maxsize=1 << 16)
-def _kind(char: str) -> str:
-    """Of one character: "drop", "alone" (a CJK ideograph), "space" or "keep"."""
-    code = ord(char)
-    if char in "\t\n\r" or unicodedata.category(char) == "Zs":
-        return "space"
-    if code in (0, 0xFFFD) or unicodedata.category(char) in ("Cc", "Cf"):
-        return "drop"
-    if any(first <= code <= last for first, last in _CJK):
-        return "alone"
-    return "keep"
-
-
-@lru_cache(maxsize=1 << 16)
-def _is_punctuation(char: str) -> bool:
-    """ASCII that is no letter, digit or space, and Unicode's P categories."""
-    code = ord(char)
-    if 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126:
+def _stands_alone(code: int) -> bool:
+    """Whether a character is a word of its own: an ideograph or punctuation."""
+    if code < 128:  # every ASCII symbol counts, $ and ^ too
+        return 32 < code < 127 and not chr(code).isalnum()
+    if any(first <= code <= last for first, last in _CJK_RANGES):
         return True
-    return unicodedata.category(char).startswith("P")
+    return unicodedata.category(chr(code)).startswith("P")
 
 
-def split_words(text: str, lower_case: bool) -> list[str]:
-    """Cleans and splits ``text`` into words and punctuation (BasicTokenizer)."""
-    if text.isascii() and text.isprintable():
-        return _ASCII_WORDS.findall(text.lower() if lower_case else text)
-    cleaned = []
-    for char in text:
-        kind = _kind(char)
-        if kind == "keep":
-            cleaned.append(char)
-        elif kind == "space":
-            cleaned.append(" ")
-        elif kind == "alone":
-            cleaned.append(f" {char} ")
-    words: list[str] = []
-    for word in "".join(cleaned).split():
-        if lower_case:
-            # Word by word: the final sigma of Greek depends on where a word ends.
-            word = unicodedata.normalize("NFD", word.lower())
-            word = "".join(c for c in word if unicodedata.category(c) != "Mn")
-        words += "".join(f" {c} " if _is_punctuation(c) else c for c in word).split()
-    return words
+class _Clean(dict):
+    """For str.translate: drops control characters, makes every space a space."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        category = unicodedata.category(char)
+        if char in "\t\n\r" or category == "Zs":
+            char = " "
+        elif char in "\0\ufffd" or category in ("Cc", "Cf"):
+            char = ""
+        self[code] = char
+        return char
+
+
+class _Space(dict):
+    """For str.translate: spaces around what stands alone, accents dropped or kept."""
+
+    def __init__(self, drop_accents: bool):
+        self.drop_accents = drop_accents
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        if _stands_alone(code):
+            char = f" {char} "
+        elif self.drop_accents and unicodedata.category(char) == "Mn":
+            char = ""
+        self[code] = char
+        return char
+
+
+@functools.cache
+def _find_rough_words() -> Callable[[str], list[str]]:
+    """Cuts cleaned text at spaces and around what stands alone.
+
+    Characters beyond U+FFFF are left to _Splitter.words: in a regular expression's
+    character class they would slow every match down.
+    """
+    alone = [_stands_alone(code) for code in range(0x10000)]
+    edges = [c for c in range(0x10000) if alone[c] != (c > 0 and alone[c - 1])]
+    ranges = "".join(
+        f"\\u{first:04x}-\\u{stop - 1:04x}"
+        for first, stop in zip(edges[::2], edges[1::2], strict=True)
+    )
+    return re.compile(f"[^ {ranges}]+|[^ ]").findall
+
+
+class Splitter:
+    """Text to words, lower-cased and without accents where lower_case says so."""
+
+    def __init__(self, lower_case: bool):
+        self.lower_case = lower_case
+        self._clean = _Clean()
+        self._space = _Space(drop_accents=lower_case)
+        self._find = _find_rough_words()
+
+    def rough_words(self, text: str) -> list[str]:
+        """Words that are final where they are ASCII; `words` finishes the others."""
+        # Printable text holds no control character and no space but " ".
+        if not text.isprintable() or "\ufffd" in text:
+            text = text.translate(self._clean)
+        # Lower-casing needs the whole text: a sigma's form depends on what follows.
+        return self._find(text.lower() if self.lower_case else text)
+
+    def words(self, rough_word: str) -> list[str]:
+        """The words, none or many, that one rough word comes to."""
+        if rough_word.isascii():
+            return [rough_word]
+        if self.lower_case:
+            rough_word = unicodedata.normalize("NFD", rough_word)
+        return rough_word.translate(self._space).split()
+
+
+class _WordIds(dict):
+    """Rough word -> the bytes of its ids; works out what it has not seen."""
+
+    def __init__(self, ids: dict[str, int], splitter: Splitter, dtype: np.dtype):
+        self._ids = ids
+        self._unk = ids[UNK]
+        self._longest = max(map(len, ids))
+        self._splitter = splitter
+        self._dtype = dtype
+
+    def __missing__(self, rough_word: str) -> bytes:
+        words = self._splitter.words(rough_word)
+        ids = [i for word in words for i in self._cut(word)]
+        content = np.array(ids, self._dtype).tobytes()
+        if len(rough_word) <= LONGEST_WORD:  # no blobs in the cache
+            if len(self) >= CACHED_WORDS:
+                self.clear()  # the frequent words are back at once
+            self[rough_word] = content
+        return content
+
+    def _cut(self, word: str) -> list[int]:
+        """Longest piece first, from the left; [UNK] when that leads nowhere."""
+        if len(word) > LONGEST_WORD:
+            return [self._unk]
+        ids, start, prefix = [], 0, ""
+        while start < len(word):
+            # No piece is longer than the longest, so no search needs to be.
+            for stop in range(min(len(word), start + self._longest), start, -1):
+                piece = self._ids.get(prefix + word[start:stop])
+                if piece is not None:
+                    break
+            else:
+                return [self._unk]
+            ids.append(piece)
+            start, prefix = stop, PREFIX
+        return ids
 
 
 class WordPieceTokenizer(Tokenizer):
     """Greedy longest match over a vocabulary whose continuations start with ##."""
 
     kind = "wordpiece"
+    file_name = "vocab.txt"
 
-    def __init__(self, pieces: list[str], lower_case: bool):
-        continuation = np.array([piece.startswith("##") for piece in pieces])
-        super().__init__(pieces, continuation, lower_case)
-        self._matcher = tokenizers.models.WordPiece(
-            self.ids, unk_token=UNK, max_input_chars_per_word=LONGEST_WORD
+    def __init__(self, pieces: Sequence[str], lower_case: bool):
+        continuation = np.array(
+            [p.startswith(PREFIX) and p != PREFIX for p in pieces], bool
         )
-        self._remembered: dict[str, list[int]] = {}
+        super().__init__(pieces, continuation, lower_case)
+        self._splitter = Splitter(lower_case)
+        self._word_ids = _WordIds(self.ids, self._splitter, self.dtype)
 
     @classmethod
-    def from_file(cls, path: Path, lower_case: bool) -> "WordPieceTokenizer":
-        """Reads a vocab.txt: one piece a line, its id the line's number from 0."""
-        try:
-            text = path.read_bytes().decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"{path} is not UTF-8 at byte {error.start}; expected a vocabulary, one "
-                "piece a line"
-            ) from error
-        # Only line feeds end a line: a piece may be any other separator of Unicode.
-        pieces = [line.rstrip("\r") for line in text.rstrip("\r\n").split("\n")]
+    def from_file(cls, path: Path, lower_case: bool | None) -> "WordPieceTokenizer":
+        """Reads a vocab.txt: one piece a line, its id the line's number from 0.
+
+        lower_case: None lower-cases unless the pieces have capitals, as those of every
+        cased vocabulary of a Latin script do; Google's own files say it nowhere.
+        """
+        pieces = _read_pieces(path)
         check_special_pieces(pieces, path)
+        if lower_case is None:
+            lower_case = not any(re.match(r"[^\[]*[A-Z]", piece) for piece in pieces)
         return cls(pieces, lower_case)
 
-    def save(self, directory: Path) -> None:
-        """Writes vocab.txt and tokenizer_config.json."""
-        write_text(directory / "vocab.txt", "\n".join([*self.pieces, ""]))
-        config = {
-            "tokenizer_class": "BertTokenizer",
-            "do_lower_case": self.lower_case,
-            "mask_token": MASK,
-            "pad_token": PAD,
-            "unk_token": UNK,
-        }
-        write_text(directory / CONFIG_FILE, json.dumps(config, indent=2) + "\n")
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of each text, read-only; see Tokenizer.encode_batch."""
+        words, ids = self._splitter.rough_words, self._word_ids.__getitem__
+        return [np.frombuffer(b"".join(map(ids, words(t))), self.dtype) for t in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Pieces joined by spaces, continuations to the word before them."""
-        return " ".join(self.pieces[i] for i in ids).replace(" ##", "")
+        return " ".join(self.pieces[i] for i in ids).replace(f" {PREFIX}", "")
 
-    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
-        if len(self._remembered) > _REMEMBERED:
-            self._remembered.clear()
-        remembered = self._remembered
-        result = []
-        for text in texts:
-            if _NOT_SPACES.search(text):
-                text = _NOT_SPACES.sub("", text)
-            ids: list[int] = []
-            for word in text.split():
-                known = remembered.get(word)
-                if known is None:
-                    known = remembered[word] = self._encode_word(word)
-                ids += known
-            result.append(ids)
-        return result
+    def vocabulary_bytes(self) -> bytes:
+        """One piece a line."""
+        return "".join(f"{piece}\n" for piece in self.pieces).encode()
 
-    def _encode_word(self, text: str) -> list[int]:
-        """Ids of a run of characters without spaces."""
-        ids = []
-        for word in split_words(text, self.lower_case):
-            if len(word) > LONGEST_WORD:
-                ids.append(self.unk_id)
-            else:
-                ids += [token.id for token in self._matcher.tokenize(word)]
-        return ids
+    def config(self) -> dict:
+        """Settings that transformers' AutoTokenizer makes a BertTokenizer of."""
+        names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+        return {
+            **super().config(),
+            "tokenizer_class": "BertTokenizer",
+            **dict(zip(names, SPECIAL_PIECES, strict=True)),
+        }
+
+    def __reduce__(self):
+        """Pickles without the cache."""
+        return WordPieceTokenizer, (self.pieces, self.lower_case)
+
+
+def _read_pieces(path: Path) -> list[str]:
+    content = path.read_bytes()
+    try:
+        # No text has a zero byte; UTF-8 would accept it.
+        text = content.decode("utf-8-sig") if b"\0" not in content else None
+    except UnicodeDecodeError:
+        text = None
+    if text is None:
+        raise UserError(
+            f"{path} is binary or not UTF-8; expected a vocabulary, one piece a line"
+        )
+    # Only line feeds end a line: a piece may be any other separator of Unicode. Google
+    # strips each line, carriage return included.
+    pieces = [line.strip() for line in text.split("\n")]
+    while pieces and not pieces[-1]:
+        pieces.pop()
+    if not pieces:
+        raise UserError(f"{path} is empty; expected a vocabulary, one piece a line")
+    return pieces

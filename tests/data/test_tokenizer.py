@@ -1,0 +1,290 @@
+import json
+import os
+import pickle
+import random
+import unicodedata
+
+import numpy as np
+import pytest
+
+from bert_jax.data import vocabulary_training, wordpiece
+from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.errors import UserError
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+PIECES = [*SPECIAL, "the", "a", "##b", "##ab", ".", "[", "]"]
+CJK = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
+# Where Google's rules and their shortcuts part, if they do.
+CORNERS = "ΣσςİıßẞǅK\u212b≠\u037e\u1fef\u0345\u0301\u302e\U0001d165\u00ad\u200d'.:·’“—"
+CORNERS += "\ufffd\0\x01\x0b\x1c\x7f\x85\u2028\u2029\u00a0\u3000\t\r\n \ud800\udfff"
+CORNERS += "一\u9fff\u3400\uf900\ufaff\U00020000\U0002ceaf\U0002ceb0\U0002f800あカ가"
+
+
+def google_words(text, lower_case):
+    """Words by the rules of tokenization.py, one character at a time."""
+    kind = unicodedata.category
+    alone = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
+
+    def clean(c):
+        if c in " \t\n\r" or kind(c) == "Zs":
+            return " "
+        if c in "\0\ufffd" or kind(c) in ("Cc", "Cf"):
+            return ""
+        return f" {c} " if any(a <= ord(c) <= b for a, b in CJK) else c
+
+    words = []
+    for word in "".join(map(clean, text)).split():
+        if lower_case:
+            word = unicodedata.normalize("NFD", word.lower())
+            word = "".join(c for c in word if kind(c) != "Mn")
+        parted = (f" {c} " if c in alone or kind(c)[0] == "P" else c for c in word)
+        words += "".join(parted).split()
+    return words
+
+
+def our_words(text, lower_case):
+    splitter = wordpiece.Splitter(lower_case)
+    return [w for rough in splitter.rough_words(text) for w in splitter.words(rough)]
+
+
+def write(path, pieces):
+    path.write_text("\n".join([*pieces, ""]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    return load_tokenizer(write(tmp_path_factory.mktemp("v") / "vocab.txt", PIECES))
+
+
+@pytest.fixture(scope="module")
+def japanese(golden):
+    """A SentencePiece model of text without spaces."""
+    text = ["吾輩は猫である。名前はまだ無い。", "どこで生れたか頓と見当がつかぬ。"]
+    return vocabulary_training.train_vocabulary(text * 20, 60, kind="sentencepiece")
+
+
+@pytest.mark.parametrize("case", ["uncased", "cased"])
+def test_every_golden_string_gives_googles_pieces(golden, case):
+    tokenizer = load_tokenizer(
+        golden / "tokenizer" / "uncased_vocab.txt", lower_case=case == "uncased"
+    )
+    rows = json.loads((golden / "tokenizer/google_full_tokenizer.json").read_text())
+    assert len(rows) == 46
+    for row in rows:
+        assert tokenizer.tokenize(row["text"]) == row[case], row["text"]
+    batch = tokenizer.encode_batch([row["text"] for row in rows])
+    assert [[tokenizer.pieces[i] for i in ids] for ids in batch] == [
+        row[case] for row in rows
+    ]
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_random_strings_split_as_in_the_original(lower_case):
+    kinds = {}
+    for code in range(0x110000):
+        kinds.setdefault(unicodedata.category(chr(code)), []).append(chr(code))
+    combining = [c for c in kinds["Mn"] + kinds["Mc"] if unicodedata.combining(c)]
+    ascii_only = [chr(c) for c in range(128)]
+    groups = [*kinds.values(), *[CORNERS] * 8, combining, combining, *[ascii_only] * 12]
+    rng = random.Random(1)
+    for _ in range(3000):
+        text = "".join(rng.choice(rng.choice(groups)) for _ in range(rng.randrange(40)))
+        assert our_words(text, lower_case) == google_words(text, lower_case), text
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_characters_of_the_first_plane_split_as_in_the_original(lower_case):
+    splitter = wordpiece.Splitter(lower_case)
+    for first in range(0, 0x10000, 8):
+        # Far enough apart that no character is in the context of another.
+        text = " ".join(f"{chr(c)} aΣ{chr(c)}Bb" for c in range(first, first + 8))
+        ours = [w for r in splitter.rough_words(text) for w in splitter.words(r)]
+        assert ours == google_words(text, lower_case), hex(first)
+
+
+def test_ids_are_the_same_with_a_cold_a_warm_and_a_full_cache(golden, monkeypatch):
+    path = golden / "tokenizer" / "uncased_vocab.txt"
+    text = (golden / "pretraining_data/moby_dick_sentences.txt").read_text()
+    lines = text.split("\n")[:1500]
+    cold = load_tokenizer(path)
+    expected = cold.encode_batch(lines)
+    monkeypatch.setattr(wordpiece, "CACHED_WORDS", 50)
+    tiny = load_tokenizer(path)
+    for again in (cold.encode_batch(lines), tiny.encode_batch(lines)):
+        assert all(map(np.array_equal, again, expected))
+    assert len(tiny._word_ids) <= 50
+    assert expected[0].dtype == np.uint16
+
+
+def test_words_of_over_200_characters_are_unknown_and_not_cached(small):
+    assert small.tokenize("a" + "b" * 199) == ["a", *["##b"] * 199]
+    assert small.tokenize("a" + "b" * 200 + " the") == ["[UNK]", "the"]
+    assert max(map(len, small._word_ids)) <= 200
+
+
+def test_lone_surrogates_are_unknown_words(small, japanese):
+    assert small.tokenize("a\ud800b the \udfff") == ["[UNK]", "the", "[UNK]"]
+    assert len(japanese.encode("猫\ud800で")) >= 2
+
+
+def test_mask_in_text_is_ordinary_text_unless_asked_for(small):
+    assert small.mask_id not in small.encode("the [MASK].")
+    asked = small.encode("[MASK]the [MASK].", allow_mask=True)
+    assert [small.pieces[i] for i in asked] == ["[MASK]", "the", "[MASK]", "."]
+    assert asked.dtype == small.dtype == np.uint16
+
+
+def test_special_ids_continuation_and_decode(small):
+    assert [small.pad_id, small.unk_id, small.cls_id, small.sep_id, small.mask_id] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
+    joined = [p for p, c in zip(small.pieces, small.continuation, strict=True) if c]
+    assert joined == ["##b", "##ab"]
+    assert small.decode(small.encode("The abab the.")) == "the abab the ."
+    assert small.encode("").shape == (0,)
+    assert small.encode_batch([]) == []
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
+def test_saved_pickled_and_loaded_tokenizers_are_the_same(
+    kind, small, japanese, tmp_path
+):
+    tokenizer = {"wordpiece": small, "sentencepiece": japanese}[kind]
+    tokenizer.save(tmp_path / "deep" / "folder")
+    loaded = load_tokenizer(tmp_path / "deep" / "folder")
+    text = "The a. 猫である [MASK]"
+    for other in (loaded, pickle.loads(pickle.dumps(tokenizer))):
+        assert other.fingerprint() == tokenizer.fingerprint()
+        assert other.kind == kind
+        assert np.array_equal(other.continuation, tokenizer.continuation)
+        for allow in (True, False):
+            ours = tokenizer.encode(text, allow_mask=allow)
+            assert np.array_equal(other.encode(text, allow_mask=allow), ours)
+    files = {path.name for path in (tmp_path / "deep" / "folder").iterdir()}
+    assert files == {tokenizer.file_name, "tokenizer_config.json"}
+
+
+def test_a_saved_folder_tells_transformers_what_it_is(small, tmp_path):
+    load_tokenizer(write(tmp_path / "vocab.txt", PIECES), lower_case=False).save(
+        tmp_path
+    )
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert config["tokenizer_class"] == "BertTokenizer"
+    assert config["do_lower_case"] is False
+    assert config["mask_token"] == "[MASK]"
+    assert (tmp_path / "vocab.txt").read_text().split("\n") == [*PIECES, ""]
+    assert load_tokenizer(tmp_path).lower_case is False
+    assert load_tokenizer(tmp_path, lower_case=True).lower_case is True
+    assert small.fingerprint() != load_tokenizer(tmp_path).fingerprint()
+
+
+def test_two_vocabularies_in_a_folder_keep_their_own_case(tmp_path):
+    pieces = [*SPECIAL, "b"]
+    tokenizer = load_tokenizer(write(tmp_path / "x", pieces), lower_case=False)
+    tokenizer.save_as(tmp_path / "cased.txt")
+    lower = load_tokenizer(tmp_path / "x", lower_case=True)
+    lower.save_as(tmp_path / "vocab.txt")
+    assert load_tokenizer(tmp_path / "cased.txt").lower_case is False
+    assert load_tokenizer(tmp_path / "vocab.txt").lower_case is True
+
+
+@pytest.mark.parametrize(("piece", "lower_case"), [("the", True), ("##The", False)])
+def test_without_settings_the_pieces_tell_the_case(tmp_path, piece, lower_case):
+    path = write(tmp_path / "vocab.txt", [*SPECIAL, "[unused1]", "[CLF]", piece])
+    assert load_tokenizer(path).lower_case is lower_case
+
+
+@pytest.mark.parametrize(
+    ("content", "pieces"),
+    [
+        ("\r\n".join([*PIECES, ""]), PIECES),
+        ("\ufeff" + "\n".join(PIECES), PIECES),
+        ("\n".join([*PIECES, "", "", ""]), PIECES),
+        ("\n".join([*SPECIAL, "", "a ", "", "b"]), [*SPECIAL, "", "a", "", "b"]),
+        ("\n".join([*SPECIAL, "x\u2028y", "z"]), [*SPECIAL, "x\u2028y", "z"]),
+    ],
+    ids=["crlf", "byte order mark", "empty end", "holes", "other separators"],
+)
+def test_files_of_others_work_as_they_are(tmp_path, content, pieces):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(content.encode())
+    assert load_tokenizer(path).pieces == pieces
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "does not exist"),
+        (b"", "is empty"),
+        (b"\n\r\n\n", "is empty"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0", "binary or not UTF-8"),
+        ("\n".join([*PIECES, "é"]).encode("latin-1"), "binary or not UTF-8"),
+        ("\n".join(PIECES).encode("utf-16"), "binary or not UTF-8"),
+        ("\n".join(p for p in PIECES if p != "[MASK]").encode(), r"no \[MASK\]"),
+        ("\n".join([*PIECES, "the"]).encode(), "'the' twice, as ids 5 and 12"),
+    ],
+)
+def test_unusable_vocabularies_are_refused(tmp_path, content, message):
+    path = tmp_path / "vocab.txt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        load_tokenizer(path)
+    assert "expected" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a model", os.urandom(300)])
+def test_unusable_models_are_refused(tmp_path, content):
+    path = tmp_path / "spiece.model"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="not a SentencePiece model"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "holds a list"),
+        ('{"do_lower_case": "no"}', "do_lower_case='no'"),
+        ('{"do_lower_case": true, "strip_accents": false}', "strip_accents=False"),
+        ('{"tokenize_chinese_chars": false}', "tokenize_chinese_chars=False"),
+    ],
+)
+def test_settings_of_other_rules_are_refused(tmp_path, settings, message):
+    write(tmp_path / "vocab.txt", PIECES)
+    (tmp_path / "tokenizer_config.json").write_text(settings)
+    with pytest.raises(UserError, match=message):
+        load_tokenizer(tmp_path)
+
+
+def test_a_folder_without_a_vocabulary_is_refused(tmp_path):
+    with pytest.raises(UserError, match="no vocabulary"):
+        load_tokenizer(tmp_path)
+
+
+def test_sentencepiece_needs_no_spaces_and_gives_the_text_back(japanese):
+    text = "吾輩は猫である。"
+    ids = japanese.encode(text)
+    assert 2 < len(ids) <= len(text) + 1
+    assert japanese.unk_id not in ids
+    assert japanese.decode(ids) == text
+    assert japanese.mask_id not in japanese.encode("[MASK]")
+    assert not japanese.continuation[: len(SPECIAL)].any()
+    starts = [p.startswith("\u2581") for p in japanese.pieces[len(SPECIAL) :]]
+    assert japanese.continuation[len(SPECIAL) :].tolist() == [not s for s in starts]

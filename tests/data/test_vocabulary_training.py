@@ -1,0 +1,175 @@
+import hashlib
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from bert_jax.data import vocabulary_training
+from bert_jax.data.vocabulary_training import count_words, train_vocabulary
+from bert_jax.errors import UserError
+
+UNUSED = [f"[unused{i}]" for i in range(994)]
+LAYOUT = ["[PAD]", *UNUSED[:99], "[UNK]", "[CLS]", "[SEP]", "[MASK]", *UNUSED[99:]]
+
+
+@pytest.fixture(scope="module")
+def lines(golden):
+    text = (golden / "pretraining_data/moby_dick_sentences.txt").read_text()
+    return [line for line in text.split("\n") if line]
+
+
+@pytest.fixture(scope="module")
+def ten_thousand(lines):
+    return train_vocabulary(lines, 10000)
+
+
+def test_the_size_and_googles_layout(ten_thousand, golden):
+    google = (golden / "tokenizer/uncased_vocab.txt").read_text().split("\n")
+    assert google[:999] == LAYOUT
+    assert ten_thousand.vocab_size == 10000
+    assert ten_thousand.pieces[:999] == LAYOUT
+    assert len(set(ten_thousand.pieces)) == 10000
+
+
+def test_a_small_vocabulary_has_no_unused_slots(lines):
+    small = train_vocabulary(lines[:300], 700)
+    assert small.vocab_size == 700
+    assert small.pieces[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert not any(piece.startswith("[unused") for piece in small.pieces)
+
+
+def test_frequent_words_are_whole_and_all_text_has_pieces(ten_thousand, lines):
+    assert ten_thousand.tokenize("The whale") == ["the", "whale"]
+    ids = [i for row in ten_thousand.encode_batch(lines) for i in row]
+    assert ids.count(ten_thousand.unk_id) < 1e-4 * len(ids)
+    words = sum(count_words(lines, lower_case=True).values())
+    # 9,000 pieces of its own text: nearly every word is one piece (measured: 1.06).
+    assert len(ids) / words < 1.1
+
+
+def test_cased_keeps_capitals_and_accents(lines):
+    text = ["Ahab saw Zoë"] * 20 + lines[:200]
+    cased = train_vocabulary(text, 900, lower_case=False)
+    assert cased.lower_case is False
+    assert cased.tokenize("Zoë") == ["Zoë"]
+    lower = train_vocabulary(text, 900)
+    assert lower.tokenize("Zoë") == ["zoe"]
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
+def test_the_same_text_gives_the_same_vocabulary_in_every_process(kind, tmp_path):
+    # Words of six letters at random: pairs by the hundred have the same count.
+    rng = random.Random(3)
+    words = ["".join(rng.choices("abcdef", k=rng.randrange(1, 9))) for _ in range(9000)]
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(" ".join(words[i : i + 9]) for i in range(0, 9000, 9)))
+    code = (
+        "import sys\n"
+        "from bert_jax.data import vocabulary_training as v\n"
+        "v._SENTENCEPIECE_SENTENCES = 600\n"
+        "lines = open(sys.argv[1]).read().split('\\n')\n"
+        "tokenizer = v.train_vocabulary(lines, 300, kind=sys.argv[2])\n"
+        "sys.stdout.buffer.write(tokenizer.vocabulary_bytes())"
+    )
+    digests = {
+        hashlib.sha256(
+            subprocess.run(
+                [sys.executable, "-c", code, path, kind],
+                env={
+                    **os.environ,
+                    "RAYON_NUM_THREADS": threads,
+                    "PYTHONHASHSEED": seed,
+                },
+                check=True,
+                capture_output=True,
+            ).stdout
+        ).hexdigest()
+        for threads, seed in (("1", "1"), ("2", "2"), ("4", "3"))
+    }
+    assert len(digests) == 1
+
+
+def test_a_text_too_small_gives_a_smaller_vocabulary():
+    text = ["the sea and the ship and the whale"] * 3
+    tokenizer = train_vocabulary(text, 2000)
+    assert 5 < tokenizer.vocab_size < 60
+    assert tokenizer.tokenize("the whale") == ["the", "whale"]
+    smaller = train_vocabulary(text, 2000, kind="sentencepiece")
+    assert 5 < smaller.vocab_size < 60
+
+
+def test_pairs_below_the_minimum_frequency_are_not_joined():
+    text = ["rare"] + ["often"] * 9
+    pieces = train_vocabulary(text, 500, min_frequency=5).pieces
+    assert "often" in pieces
+    assert "rare" not in pieces
+
+
+def test_thousands_of_ideographs_have_pieces_of_their_own():
+    characters = [chr(c) for c in range(0x4E00, 0x4E00 + 2500)]
+    tokenizer = train_vocabulary(["".join(characters)] * 3, 9000)
+    assert set(characters) <= set(tokenizer.pieces)
+    assert "##一" not in tokenizer.pieces
+
+
+def test_very_rare_characters_are_left_out():
+    text = ["plain words of plain letters"] * 9000 + ["☃"]
+    tokenizer = train_vocabulary(text, 300)
+    assert "☃" not in tokenizer.pieces
+    assert tokenizer.tokenize("☃ plain") == ["[UNK]", "plain"]
+
+
+def test_words_are_counted_as_the_tokenizer_sees_them():
+    text = ["Été, été", "ÉTÉ\u00a0x" + "y" * 300, "et\x01e"]
+    assert count_words(text, lower_case=True) == {"ete": 4, ",": 1}
+    assert count_words(text[:2], lower_case=False) == {
+        "Été": 1,
+        ",": 1,
+        "été": 1,
+        "ÉTÉ": 1,
+    }
+
+
+def test_counting_forgets_the_rarest_words_beyond_its_limit(monkeypatch):
+    monkeypatch.setattr(vocabulary_training, "_COUNTED_WORDS", 100)
+    rare = (f"word{i}" for i in range(5000))
+    text = (f"the sea {word}" for word in rare)
+    words = count_words(text, lower_case=True)
+    assert len(words) <= 100
+    assert words["the"] == words["sea"] == 5000
+
+
+def test_the_counts_of_a_large_corpus_are_scaled_down(monkeypatch, lines):
+    monkeypatch.setattr(vocabulary_training, "_TRAINED_WORDS", 5000)
+    words = count_words(lines, lower_case=True)
+    fed = sum(len(line.split()) for line in vocabulary_training._repeat(words))
+    assert 3000 < fed < 7000
+
+
+def test_the_sample_for_sentencepiece_is_even(monkeypatch):
+    sample = vocabulary_training._sample((str(i) for i in range(10000)), 1000)
+    values = [int(s) for s in sample]
+    assert len(set(values)) == 1000
+    assert abs(sum(values) / 1000 - 5000) < 4 * 10000 / (12 * 1000) ** 0.5
+    assert vocabulary_training._sample(["a", " ", "b"], 5) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "kind", "message"),
+    [
+        ([], 1000, "wordpiece", "no words"),
+        (["\0 \n"], 1000, "wordpiece", "no words"),
+        ([" "], 1000, "sentencepiece", "no words"),
+        (["abc"], 5, "wordpiece", "expected more than"),
+        (["abc"], -1, "sentencepiece", "expected more than"),
+        (["abcdefghij"], 12, "wordpiece", "larger --size"),
+        (["abcdefghij"] * 9, 8, "sentencepiece", "another --size"),
+        (["abc"], 100, "bpe", "expected one of wordpiece, sentencepiece"),
+    ],
+)
+def test_impossible_requests_are_refused(text, size, kind, message):
+    with pytest.raises(UserError, match=message) as caught:
+        train_vocabulary(text, size, kind=kind)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,79 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bert_jax import vocabulary
+from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def text(golden, tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "moby.txt"
+    lines = (golden / "pretraining_data/moby_dick_sentences.txt").read_text()
+    path.write_text("\n".join(lines.split("\n")[:1200]))
+    return str(path)
+
+
+def run(*args):
+    return subprocess.run(
+        [sys.executable, "-m", "bert_jax.vocabulary", *map(str, args)],
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("cased", [False, True])
+def test_the_command_writes_a_vocabulary_and_its_case(text, tmp_path, cased, capsys):
+    output = tmp_path / "new" / "vocab.txt"
+    flags = ["--cased"] if cased else []
+    vocabulary.main(
+        ["--input", text, "--size", "1000", "--output", str(output), *flags]
+    )
+    assert "1,000 pieces" in capsys.readouterr().out
+    tokenizer = load_tokenizer(output)
+    assert tokenizer.vocab_size == 1000
+    assert tokenizer.lower_case is not cased
+    assert tokenizer.tokenize("the whale") == ["the", "whale"]
+    config = json.loads((output.parent / "tokenizer_config.json").read_text())
+    assert config["do_lower_case"] is not cased
+    assert len(list(output.parent.iterdir())) == 2
+
+
+def test_the_command_trains_sentencepiece(text, tmp_path):
+    output = tmp_path / "spiece.model"
+    done = run(
+        *("--input", text, "--size", 500, "--kind", "sentencepiece"),
+        *("--output", output),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "documents" in done.stderr
+    assert load_tokenizer(tmp_path).vocab_size == 500
+
+
+def test_a_text_too_small_is_said(text, tmp_path, capsys):
+    output = tmp_path / "vocab.txt"
+    vocabulary.main(["--input", text, "--size", "29000", "--output", str(output)])
+    size = load_tokenizer(output).vocab_size
+    assert size < 29000
+    assert f"gives {size:,} pieces, fewer than 29,000" in capsys.readouterr().out
+
+
+def test_a_failing_run_is_one_line_and_leaves_nothing(tmp_path):
+    done = run("--input", tmp_path / "none.txt", "--output", tmp_path / "vocab.txt")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_output_needs_the_kinds_suffix(text, tmp_path):
+    with pytest.raises(UserError, match=r"expected a \.model file"):
+        vocabulary.main(
+            [
+                *("--input", text, "--kind", "sentencepiece"),
+                *("--output", str(tmp_path / "vocab.txt")),
+            ]
+        )
