@@ -30,11 +30,19 @@ class OptimizerConfig:
     bias_correction: bool = False
 
     def __post_init__(self):
-        if self.warmup_steps < 0 or self.total_steps < 1:
-            raise UserError(
-                f"warmup_steps={self.warmup_steps}, total_steps={self.total_steps}: "
-                "expected at least 0 and 1; set --config.optimizer.warmup_steps"
-            )
+        for name, fits, expected in (
+            ("learning_rate", self.learning_rate >= 0, "0 or more"),
+            ("warmup_steps", self.warmup_steps >= 0, "0 or more"),
+            ("total_steps", self.total_steps >= 1, "at least 1"),
+            ("beta1", 0 <= self.beta1 < 1, "from 0 to below 1"),
+            ("beta2", 0 <= self.beta2 < 1, "from 0 to below 1"),
+            ("epsilon", self.epsilon > 0, "above 0"),
+            ("weight_decay", self.weight_decay >= 0, "0 or more"),
+            ("clip_norm", self.clip_norm > 0, "above 0"),
+        ):
+            if not fits:
+                value = getattr(self, name)
+                raise UserError(f"optimizer.{name}={value}, expected {expected}")
 
 
 def learning_rate(config: OptimizerConfig) -> optax.Schedule:

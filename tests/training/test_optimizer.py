@@ -1,0 +1,200 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from bert_jax.errors import UserError
+from bert_jax.model.bert import BertForPreTraining
+from bert_jax.training.optimizer import (
+    OptimizerConfig,
+    bert_adam,
+    decay_mask,
+    learning_rate,
+)
+from bert_jax.training.state import init_params
+
+PAPER = OptimizerConfig(learning_rate=1e-4, warmup_steps=10_000, total_steps=1_000_000)
+SHORT = OptimizerConfig(learning_rate=0.01, warmup_steps=3, total_steps=12)
+
+
+@pytest.mark.parametrize(
+    ("step", "rate"),
+    [
+        (0, 0.0),
+        (1, 1e-8),
+        (5_000, 0.5e-4),
+        (9_999, 0.9999e-4),
+        (10_000, 0.99e-4),  # the decay began at step 0
+        (500_000, 0.5e-4),
+        (999_999, 1e-10),
+        (1_000_000, 0.0),
+        (1_200_000, 0.0),
+    ],
+)
+def test_the_papers_rate(step, rate):
+    # float32 takes 1 - step / total from numbers near 1: good to 1e-7 of the peak.
+    assert float(learning_rate(PAPER)(step)) == pytest.approx(rate, rel=1e-6, abs=1e-11)
+
+
+def test_the_rate_is_the_same_traced():
+    schedule = learning_rate(PAPER)
+    steps = jnp.array([0, 1, 9_999, 10_000, 123_456, 1_000_000])
+    traced = jax.jit(jax.vmap(schedule))(steps)
+    np.testing.assert_allclose(traced, [schedule(s) for s in steps], rtol=1e-6)
+
+
+def test_without_warmup_the_first_update_has_the_full_rate():
+    schedule = learning_rate(dataclasses.replace(SHORT, warmup_steps=0))
+    assert float(schedule(0)) == pytest.approx(0.01)
+    assert float(schedule(6)) == pytest.approx(0.005)
+
+
+def adam_by_hand(config, params, all_grads):
+    """optimization.py written out in float64, for {path: array}."""
+    params = {name: np.float64(array) for name, array in params.items()}
+    m = {name: np.zeros_like(array) for name, array in params.items()}
+    v = {name: np.zeros_like(array) for name, array in params.items()}
+    for t, grads in enumerate(all_grads):
+        if t < config.warmup_steps:
+            rate = config.learning_rate * t / config.warmup_steps
+        else:
+            rate = config.learning_rate * (1 - t / config.total_steps)
+        norm = np.sqrt(sum(np.sum(np.float64(g) ** 2) for g in grads.values()))
+        for name, grad in grads.items():
+            g = np.float64(grad) * min(1.0, config.clip_norm / norm)
+            m[name] = config.beta1 * m[name] + (1 - config.beta1) * g
+            v[name] = config.beta2 * v[name] + (1 - config.beta2) * g**2
+            m_hat, v_hat = m[name], v[name]
+            if config.bias_correction:
+                m_hat = m_hat / (1 - config.beta1 ** (t + 1))
+                v_hat = v_hat / (1 - config.beta2 ** (t + 1))
+            update = m_hat / (np.sqrt(v_hat) + config.epsilon)
+            if name.endswith(("kernel", "embedding")):
+                update = update + config.weight_decay * params[name]
+            params[name] = params[name] - rate * update
+    return params
+
+
+# Norms of the gradients: the first list is clipped always, the last never.
+@pytest.mark.parametrize("scale", [1.0, 0.1, 1e-5])
+@pytest.mark.parametrize("bias_correction", [False, True])
+def test_updates_equal_those_by_hand(scale, bias_correction):
+    config = dataclasses.replace(SHORT, bias_correction=bias_correction)
+    shapes = {
+        "word/embedding": (5, 3),
+        "dense/kernel": (3, 4),
+        "dense/bias": (4,),
+        "norm/scale": (3,),
+        "norm/bias": (3,),
+        "output_bias": (5,),
+    }
+    rng = np.random.default_rng(0)
+
+    def draw(scale):
+        return {
+            name: (scale * rng.normal(size=shape)).astype(np.float32)
+            for name, shape in shapes.items()
+        }
+
+    start = draw(1.0)
+    all_grads = [draw(scale * (1 + t)) for t in range(12)]
+    optimizer = bert_adam(config)
+    params = traverse_util.unflatten_dict(start, sep="/")
+    state = optimizer.init(params)
+
+    @jax.jit
+    def update(grads, state, params):
+        updates, state = optimizer.update(grads, state, params)
+        return jax.tree.map(jnp.add, params, updates), state
+
+    for t, grads in enumerate(all_grads):
+        params, state = update(
+            traverse_util.unflatten_dict(grads, sep="/"), state, params
+        )
+        flat = traverse_util.flatten_dict(params, sep="/")
+        expected = adam_by_hand(config, start, all_grads[: t + 1])
+        for name, array in flat.items():
+            np.testing.assert_allclose(array, expected[name], rtol=0, atol=2e-6)
+    assert np.max(np.abs(flat["dense/kernel"] - start["dense/kernel"])) > 1e-2
+
+
+def test_clipping_is_by_the_norm_of_all_gradients_together():
+    """Adam hides a gradient's size, so its first moment is looked at."""
+    optimizer = bert_adam(SHORT)
+    params = {"a": {"kernel": jnp.zeros((2, 2))}, "b": {"bias": jnp.zeros(4)}}
+    grads = jax.tree.map(lambda x: jnp.full_like(x, 3.0), params)
+    _, state = optimizer.update(grads, optimizer.init(params), params)
+    (adam,) = [s for s in state if hasattr(s, "mu")]
+    squares = sum(
+        float(jnp.sum((leaf / 0.1) ** 2)) for leaf in jax.tree.leaves(adam.mu)
+    )
+    assert squares == pytest.approx(1.0, rel=1e-5)
+
+
+def test_decay_without_gradient_shrinks_kernels_alone():
+    """In one update by the rate times 0.01; Adam adds nothing."""
+    config = dataclasses.replace(SHORT, warmup_steps=0)
+    params = {"dense": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}}
+    optimizer = bert_adam(config)
+    zero = jax.tree.map(jnp.zeros_like, params)
+    updates, _ = optimizer.update(zero, optimizer.init(params), params)
+    np.testing.assert_allclose(updates["dense"]["kernel"], -0.01 * 0.01, rtol=1e-6)
+    assert np.all(updates["dense"]["bias"] == 0)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_decay_falls_on_exactly_these(small_model_config, scan_layers):
+    """optimization.py: all but LayerNorm, layer_norm and bias."""
+    config = dataclasses.replace(small_model_config, scan_layers=scan_layers)
+    params = jax.eval_shape(
+        lambda key: init_params(BertForPreTraining(config), key), jax.random.key(0)
+    )
+    mask = traverse_util.flatten_dict(decay_mask(params), sep="/")
+    layers = ["layers"] if scan_layers else ["layer_0", "layer_1"]
+    kernels = (
+        "attention/query",
+        "attention/key",
+        "attention/value",
+        "attention/output",
+        "intermediate",
+        "feed_forward_output",
+    )
+    decayed = {
+        "bert/embeddings/word/embedding",
+        "bert/embeddings/position/embedding",
+        "bert/embeddings/segment/embedding",
+        "bert/pooler/kernel",
+        "mlm/transform/kernel",
+        "nsp/kernel",
+        *(f"bert/encoder/{layer}/{k}/kernel" for layer in layers for k in kernels),
+    }
+    assert {name for name, on in mask.items() if on} == decayed
+    # Per layer: 6 biases and two norms; then 2 + 1 + 3 + 1 + 1 outside the layers.
+    assert sum(not on for on in mask.values()) == 10 * len(layers) + 2 + 1 + 3 + 1 + 1
+
+
+def test_moments_are_two_arrays_per_parameter_and_not_shared():
+    params = {"dense": {"kernel": jnp.ones((2, 2))}}
+    (adam,) = [s for s in bert_adam(SHORT).init(params) if hasattr(s, "mu")]
+    mu, nu = adam.mu["dense"]["kernel"], adam.nu["dense"]["kernel"]
+    # One buffer under both names could not be donated to the step.
+    assert mu.unsafe_buffer_pointer() != nu.unsafe_buffer_pointer()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(warmup_steps=-1),
+        dict(total_steps=0),
+        dict(learning_rate=-1e-4),
+        dict(clip_norm=0.0),
+        dict(beta2=1.0),
+    ],
+)
+def test_bad_values_are_user_errors(changes):
+    (name,) = changes
+    with pytest.raises(UserError, match=rf"optimizer\.{name}=\S+, expected"):
+        dataclasses.replace(PAPER, **changes)
