@@ -7,6 +7,8 @@ here: it never splits between two quotation marks, and it splits after every "!"
 "?", also in '"Stop!" cried the captain'.
 """
 
+import re
+
 import sentencex
 
 RULES = "rules 1"  # of this file; stores record it beside sentencex's version
@@ -14,7 +16,9 @@ RULES = "rules 1"  # of this file; stores record it beside sentencex's version
 # Blanked before sentencex sees the text. The apostrophe is among them because many
 # books quote with it; "don t" has the same boundaries as "don't".
 _QUOTES = "\"'“”„‘’«»"
-_TRAILING = frozenset(_QUOTES + " \t\u00a0")
+# sentencex 1.0.32 panics on "word\u00a0." and its like: spaces of more than one byte.
+_WIDE_SPACES = re.compile("[\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
+_TRAILING = frozenset(_QUOTES + " \t\u00a0\u202f\u3000")
 _CLOSING = frozenset("\"'”’»)]*")
 _DASHES = "—–-… "
 
@@ -27,10 +31,12 @@ def split_sentences(paragraph: str) -> list[str]:
     it does not, so that lower-cased text is split too.
     """
     blanked = paragraph
+    if not blanked.isascii():
+        blanked = _WIDE_SPACES.sub(" ", blanked)
     for quote in _QUOTES:
         if quote in blanked:
             blanked = blanked.replace(quote, " ")
-    pieces = sentencex.segment("en", blanked)
+    pieces = _segment(blanked)
     if len(pieces) <= 1:
         sentence = paragraph.strip()
         return [sentence] if sentence else []
@@ -40,18 +46,36 @@ def split_sentences(paragraph: str) -> list[str]:
     for piece in pieces:
         end += len(piece)
         cut = end
-        while cut > start and paragraph[cut - 1] in _TRAILING:
-            cut -= 1
+        if end < len(paragraph):  # white space and an opening quote belong to the next
+            while cut > start and paragraph[cut - 1] in _TRAILING:
+                cut -= 1
         while cut < len(paragraph) and paragraph[cut] in _CLOSING:
             cut += 1
         sentence = paragraph[start:cut].strip()
         if not sentence:
             continue
-        goes_on = sentence.lstrip(_DASHES)[:1].islower()
-        if goes_on and sentences and sentences[-1][-1] != ".":
+        if sentences and _goes_on(sentences[-1], sentence):
             gap = " " if paragraph[start].isspace() else ""
             sentences[-1] += gap + sentence
         else:
             sentences.append(sentence)
         start = cut
     return sentences
+
+
+def _segment(text: str) -> list[str]:
+    try:
+        return sentencex.segment("en", text)
+    except BaseException as error:
+        # A panic of its Rust code, which is no Exception, would end a run of hours at
+        # the same paragraph each time: that paragraph stays whole.
+        if type(error).__name__ != "PanicException":
+            raise
+        return [text]
+
+
+def _goes_on(before: str, sentence: str) -> bool:
+    """Whether ``sentence`` is the rest of the one before, or a mark without words."""
+    if len(sentence) <= 5 and not any(char.isalnum() for char in sentence):
+        return True
+    return before[-1] != "." and sentence.lstrip(_DASHES)[:1].islower()

@@ -1,3 +1,4 @@
+import random
 import re
 from pathlib import Path
 
@@ -31,6 +32,7 @@ HARD = [
     ["Lt. Col. James Smith commanded.", "Maj. Brown followed."],
     ["His lance! aye, the keenest of all.", "He took it."],
     ["the cat sat down.", "the dog ran away."],
+    ["He stopped. ...", "Then he went on."],
     ["我爱北京。", "你呢？"],
 ]
 
@@ -46,6 +48,43 @@ def test_degenerate_text_keeps_its_characters(text):
     sentences = split_sentences(text)
     assert all(sentence and sentence == sentence.strip() for sentence in sentences)
     assert "".join(sentences).replace(" ", "") == text.strip().replace(" ", "")
+
+
+def test_no_character_is_lost():
+    rng = random.Random(0)
+    parts = [
+        *"aB.!?\"'“”’«»()[]*—… \u00a0\u3000。é1",
+        "Mr.",
+        "e.g.",
+        "No.",
+        ". ",
+        '." "',
+    ]
+    for _ in range(5000):
+        text = "".join(rng.choices(parts, k=rng.randrange(1, 30)))
+        sentences = split_sentences(text)
+        assert re.sub(r"\s", "", "".join(sentences)) == re.sub(r"\s", "", text)
+        assert all(s and s == s.strip() for s in sentences), text
+
+
+def test_space_of_several_bytes_before_a_mark():
+    # sentencex 1.0.32 panics on it; French puts one before "!" and "?".
+    assert split_sentences("Vraiment\u202f? Oui\u00a0! Bien.") == [
+        "Vraiment\u202f?",
+        "Oui\u00a0!",
+        "Bien.",
+    ]
+
+
+def test_a_paragraph_on_which_the_library_panics_stays_whole(monkeypatch):
+    class PanicException(BaseException):
+        pass
+
+    def panic(language, text):
+        raise PanicException("byte index 2 is not a char boundary")
+
+    monkeypatch.setattr("sentencex.segment", panic)
+    assert split_sentences(" One. Two. ") == ["One. Two."]
 
 
 def _ends(sentences):
