@@ -32,8 +32,8 @@ _SMALLEST_WITH_UNUSED = 8000
 _COUNTED_WORDS = 3_000_000
 # The trainer reads the words of a corpus of this many words; a larger one is scaled down.
 _TRAINED_WORDS = 20_000_000
-# SentencePiece learns from at most this many sentences.
-_SENTENCEPIECE_SENTENCES = 500_000
+# SentencePiece learns from at most this many sentences; its memory grows with them.
+_SENTENCEPIECE_SENTENCES = 200_000
 # The alphabet covers this share of the characters; a word with a rarer one is [UNK].
 _ALPHABET_COVERAGE = 0.99999
 _NO_WORDS = "the input holds no words; expected text to make pieces of"
