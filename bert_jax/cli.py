@@ -1,5 +1,6 @@
 """What every command shares: how it starts, and how it fails."""
 
+import errno
 import sys
 from collections.abc import Callable
 
@@ -13,10 +14,15 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         code = 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        code = 130
     except BrokenPipeError:  # the reader of our output left, as `head` does
         code = 0
     except OSError as error:  # a full disk, a directory without permission
         where = f" ({error.filename})" if error.filename else ""
-        print(f"error: {error.strerror or error}{where}", file=sys.stderr)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        hint = "; make room and run the same command again" if full else ""
+        print(f"error: {error.strerror or error}{where}{hint}", file=sys.stderr)
         code = 2
     sys.exit(code)

@@ -15,7 +15,6 @@ import importlib.metadata
 import json
 import math
 import os
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -133,7 +132,6 @@ def prepare(
             workers = min(workers or default_workers(), len(missing))
             run = run_here if workers <= 1 else run_in_processes
             counts = run(work, missing, progress, workers)
-        _check_room_for_index(directory)
         try:
             info = finish_store(
                 directory,
@@ -235,21 +233,6 @@ def _is_finished(directory: Path, settings: dict[str, Any], fingerprint: str) ->
             + "); use another --output, or remove it"
         )
     return finished
-
-
-def _check_room_for_index(directory: Path) -> None:
-    """Refuses where the joined index, as large as its parts, would not fit.
-
-    It is written through a memory map, where a full disk kills the process.
-    """
-    needed = sum(path.stat().st_size for path in directory.glob("index/part-*.npz"))
-    needed += 1 << 16  # index.json and headers
-    free = shutil.disk_usage(directory).free
-    if free < needed:
-        raise UserError(
-            f"{directory}: the disk has {free:,} bytes left, the index needs {needed:,}; "
-            "make room and run the same command again"
-        )
 
 
 def _remove_shards(directory: Path) -> None:

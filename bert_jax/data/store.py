@@ -10,13 +10,14 @@ A directory holds:
 """
 
 import bisect
+import contextlib
 import dataclasses
 import json
 import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
@@ -169,30 +170,30 @@ def finish_store(
             f"no text was found for {directory}; expected at least one sentence: check "
             "--input and --format"
         )
-    arrays = {
-        "sentence_lengths": _create(index, _ARRAYS[0], np.uint16, totals["sentences"]),
-        "document_sentences": _create(
-            index, _ARRAYS[1], np.int64, totals["documents"] + 1
-        ),
-        "record_sentences": _create(index, _ARRAYS[2], np.int64, totals["records"] + 1),
-    }
-    sentence = document = record = tokens = 0
-    for shard in range(shards):
-        with np.load(_part_path(directory, shard)) as part:
-            lengths = part["sentence_lengths"]
+    shapes = (
+        (np.uint16, totals["sentences"]),
+        (np.int64, totals["documents"] + 1),
+        (np.int64, totals["records"] + 1),
+    )
+    sentences = tokens = 0
+    with contextlib.ExitStack() as stack:
+        files = [
+            stack.enter_context(_create(index / f"{name}.tmp", dtype, size))
+            for name, (dtype, size) in zip(_ARRAYS, shapes, strict=True)
+        ]
+        for file in files[1:]:
+            file.write(np.int64(0).tobytes())
+        for shard in range(shards):
+            with np.load(_part_path(directory, shard)) as part:
+                lengths = part["sentence_lengths"]
+                files[0].write(lengths.tobytes())
+                files[1].write(
+                    (sentences + np.cumsum(part["document_sizes"])).tobytes()
+                )
+                files[2].write((sentences + np.cumsum(part["record_sizes"])).tobytes())
             tokens += int(lengths.sum(dtype=np.int64))
-            arrays["sentence_lengths"][sentence : sentence + len(lengths)] = lengths
-            for name, sizes, at in (
-                ("document_sentences", part["document_sizes"], document),
-                ("record_sentences", part["record_sizes"], record),
-            ):
-                ends = sentence + np.cumsum(sizes)
-                arrays[name][at + 1 : at + 1 + len(sizes)] = ends
-            sentence += len(lengths)
-            document += len(part["document_sizes"])
-            record += len(part["record_sizes"])
-    for name, array in arrays.items():
-        array.flush()
+            sentences += len(lengths)
+    for name in _ARRAYS:
         (index / f"{name}.tmp").replace(index / f"{name}.npy")
     info = StoreInfo(
         **totals,
@@ -206,14 +207,24 @@ def finish_store(
     temporary = directory / "index.json.tmp"
     temporary.write_text(json.dumps(dataclasses.asdict(info), indent=2) + "\n")
     temporary.replace(directory / "index.json")
+    for shard in range(shards):
+        _part_path(directory, shard).unlink()
     return info
 
 
-def _create(index: Path, name: str, dtype: type, size: int) -> np.memmap:
-    path = index / f"{name}.tmp"
-    array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(size,))
-    array[:1] = 0
-    return array
+def _create(path: Path, dtype: type, size: int) -> BinaryIO:
+    """A .npy file whose ``size`` values are still to be written.
+
+    Not a mapped file: a full disk would kill the process instead of raising OSError.
+    """
+    file = path.open("wb")
+    header = {
+        "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
+        "fortran_order": False,
+        "shape": (size,),
+    }
+    np.lib.format.write_array_header_1_0(file, header)
+    return file
 
 
 def _open_shard(path: Path) -> ArrayRecordReader:

@@ -1,3 +1,5 @@
+import errno
+import io
 import json
 import multiprocessing
 import os
@@ -12,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.data import preparation, preparation_workers
+from bert_jax.data import preparation, preparation_workers, store
 from bert_jax.data.corpus import find_sources, read_documents
 from bert_jax.data.preparation import plan_shards, prepare, shard_count
 from bert_jax.data.preparation_workers import piece_size
@@ -274,17 +276,20 @@ def test_full_disk_is_one_line_and_nothing_whole(tokenizer, tmp_path):
     assert report.info.sentences == 8746
 
 
-def test_no_room_for_the_index_is_one_line(text, tokenizer, tmp_path, monkeypatch):
-    usage = shutil.disk_usage(tmp_path)._replace(free=70_000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(
-        UserError, match="the disk has 70,000 bytes left, the index needs"
-    ):
+def test_no_room_for_the_index_loses_no_shard(text, tokenizer, tmp_path, monkeypatch):
+    class Full(io.BytesIO):
+        def write(self, data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store, "_create", lambda *arguments: Full())
+    with pytest.raises(OSError, match="No space left"):
         prepare([str(text)], tokenizer, tmp_path / "store", workers=1)
+    assert not (tmp_path / "store" / "index.json").exists()
     monkeypatch.undo()
     report = prepare([str(text)], tokenizer, tmp_path / "store", workers=1)
     assert report.text_bytes == 0  # all shards were whole
     assert report.info.sentences > 1000
+    assert not list((tmp_path / "store" / "index").glob("part-*"))
 
 
 def test_a_second_run_at_the_same_time_is_refused(
