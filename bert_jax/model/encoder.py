@@ -54,7 +54,7 @@ class Encoder(nn.Module):
             )
             layers = nn.scan(
                 layer,
-                variable_axes={"params": 0},
+                variable_axes={"params": 0, "intermediates": 0},
                 split_rngs={"params": True, "dropout": True},
                 in_axes=nn.broadcast,
                 length=config.num_layers,

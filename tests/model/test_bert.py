@@ -1,0 +1,375 @@
+import dataclasses
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from bert_jax.model.attention import attend
+from bert_jax.model.bert import BertForPreTraining, BertModel
+from bert_jax.model.config import BertConfig
+from bert_jax.model.encoder import stack_layers, unstack_layers
+
+SMALL = BertConfig(
+    vocab_size=200,
+    hidden_size=32,
+    num_layers=2,
+    num_heads=4,
+    intermediate_size=64,
+    max_positions=24,
+)
+
+
+def make_batch(rows=4, length=16, predictions=3, seed=0):
+    """Arguments of the model: rows of 9 to ``length`` pieces, predictions in them."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(9, length + 1, rows)
+    return (
+        rng.integers(0, SMALL.vocab_size, (rows, length), np.int32),
+        rng.integers(0, 2, (rows, length), np.int32),
+        np.int32(np.arange(length) < lengths[:, None]),
+        rng.integers(0, 9, (rows, predictions), np.int32),
+    )
+
+
+def replace(**changes):
+    return dataclasses.replace(SMALL, **changes)
+
+
+def shapes(config, module=BertForPreTraining):
+    """The tree of parameters, without making any."""
+    args = make_batch()[: 4 if module is BertForPreTraining else 3]
+    init = partial(module(config).init, deterministic=True)
+    return jax.eval_shape(init, jax.random.key(0), *args)["params"]
+
+
+@cache
+def init(seed=0):
+    """Fresh parameters of SMALL, its layers not scanned."""
+    model = BertForPreTraining(SMALL)
+    run = jax.jit(partial(model.init, deterministic=True))
+    return run(jax.random.key(seed), *make_batch())["params"]
+
+
+@cache
+def _forward(config, deterministic):
+    @jax.jit
+    def run(params, args, key):
+        rngs = None if deterministic else {"dropout": key}
+        model = BertForPreTraining(config)
+        return model.apply(
+            {"params": params}, *args, deterministic=deterministic, rngs=rngs
+        )
+
+    return run
+
+
+def forward(config, params, args, dropout_seed=None):
+    deterministic = dropout_seed is None
+    key = jax.random.key(dropout_seed or 0)
+    return _forward(config, deterministic)(params, args, key)
+
+
+def gradients(config, params, args, dropout_seed=None):
+    def loss(params):
+        output = forward(config, params, args, dropout_seed)
+        mlm = jax.nn.log_softmax(output.mlm_logits_BMV)[:, :, 7]
+        nsp = jax.nn.log_softmax(output.nsp_logits_B2)[:, 1]
+        return -jnp.mean(mlm) - jnp.mean(nsp)
+
+    return jax.jit(jax.grad(loss))(params)
+
+
+def stacked(params):
+    bert = params["bert"]
+    return params | {"bert": bert | {"encoder": stack_layers(bert["encoder"])}}
+
+
+def assert_close(a, b, atol):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=0, atol=atol), a, b)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize(
+    ("config", "with_heads", "without"),
+    [
+        (BertConfig.base(), 110_106_428, 109_482_240),
+        (BertConfig.large(), 336_226_108, 335_141_888),
+    ],
+    ids=["base", "large"],
+)
+def test_parameter_counts(config, with_heads, without, scan_layers):
+    def count(module):
+        scanned = dataclasses.replace(config, scan_layers=scan_layers)
+        return sum(leaf.size for leaf in jax.tree.leaves(shapes(scanned, module)))
+
+    assert count(BertForPreTraining) == config.parameter_count() == with_heads
+    assert count(BertModel) == config.parameter_count(heads=False) == without
+
+
+def test_shapes_and_dtypes_of_the_outputs():
+    for dtype in ("float32", "bfloat16"):
+        config = replace(dtype=dtype)
+        output = forward(config, init(), make_batch())
+        assert output.mlm_logits_BMV.shape == (4, 3, 200)
+        assert output.nsp_logits_B2.shape == (4, 2)
+        assert output.mlm_logits_BMV.dtype == output.nsp_logits_B2.dtype == jnp.float32
+        assert output.encoder.sequence_BLD.shape == (4, 16, 32)
+        assert output.encoder.pooled_BD.shape == (4, 32)
+        assert output.encoder.sequence_BLD.dtype == dtype
+        assert {leaf.dtype for leaf in jax.tree.leaves(shapes(config))} == {
+            np.dtype("float32")
+        }
+
+
+def test_scanned_layers_equal_the_loop():
+    args = make_batch()
+    scan = replace(scan_layers=True)
+    assert_close(
+        forward(scan, stacked(init()), args), forward(SMALL, init(), args), 1e-5
+    )
+    assert_close(
+        gradients(scan, stacked(init()), args),
+        stacked(gradients(SMALL, init(), args)),
+        1e-6,
+    )
+
+
+def test_stacking_layers_has_an_inverse():
+    encoder = init()["bert"]["encoder"]
+    assert_close(unstack_layers(stack_layers(encoder)), encoder, 0)
+
+
+def test_scanned_layers_start_from_different_numbers():
+    """One key for all layers would make them copies of each other."""
+    config = replace(scan_layers=True)
+    model = BertForPreTraining(config)
+    params = jax.jit(partial(model.init, deterministic=True))(
+        jax.random.key(0), *make_batch()
+    )["params"]
+    kernels = params["bert"]["encoder"]["layers"]["intermediate"]["kernel"]
+    assert kernels.shape == (2, 32, 64)
+    assert abs(np.corrcoef(np.ravel(kernels[0]), np.ravel(kernels[1]))[0, 1]) < 0.1
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_recomputed_layers_have_the_same_gradients(scan_layers):
+    """With dropout: the second forward pass must draw the masks of the first."""
+    args = make_batch()
+    params = stacked(init()) if scan_layers else init()
+    kept = gradients(replace(scan_layers=scan_layers), params, args, dropout_seed=1)
+    again = gradients(
+        replace(scan_layers=scan_layers, remat=True), params, args, dropout_seed=1
+    )
+    assert_close(again, kept, 1e-6)
+    assert max(float(jnp.max(jnp.abs(leaf))) for leaf in jax.tree.leaves(kept)) > 1e-2
+
+
+def test_padding_changes_nothing_at_real_positions():
+    """Neither its amount nor what ids, segments and embeddings it holds."""
+    ids, segments, mask, positions = make_batch()
+    expected = forward(SMALL, init(), (ids, segments, mask, positions))
+    padding = mask == 0
+    assert padding.any()
+    longer = [np.pad(x, ((0, 0), (0, 8))) for x in (ids, segments, mask)]
+    for args in (
+        (np.where(padding, 77, ids), np.where(padding, 1, segments), mask, positions),
+        (*longer, positions),
+    ):
+        output = forward(SMALL, init(), args)
+        difference = np.abs(
+            output.encoder.sequence_BLD[:, :16] - expected.encoder.sequence_BLD
+        )
+        assert np.max(difference[mask == 1]) < 2e-6
+        assert_close(output.mlm_logits_BMV, expected.mlm_logits_BMV, 2e-6)
+        assert_close(output.nsp_logits_B2, expected.nsp_logits_B2, 2e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_fully_padded_row_is_finite_and_leaves_the_others_alone(dtype):
+    ids, segments, mask, positions = make_batch()
+    empty = mask.copy()
+    empty[1] = 0
+    config = replace(dtype=dtype)
+    args = (ids, segments, empty, positions)
+    output = forward(config, init(), args)
+    for leaf in jax.tree.leaves((output, gradients(config, init(), args))):
+        assert np.all(np.isfinite(np.float32(leaf)))
+    whole = forward(config, init(), (ids, segments, mask, positions))
+    others = np.array([0, 2, 3])
+    assert_close(output.mlm_logits_BMV[others], whole.mlm_logits_BMV[others], 1e-6)
+
+
+def test_attention_by_hand():
+    """One query at a time, in float64; half of the keys masked."""
+    rng = np.random.default_rng(0)
+    q, k, v = rng.normal(size=(3, 2, 6, 3, 8))
+    mask = np.array([[1, 1, 1, 1, 1, 1], [1, 0, 1, 0, 0, 1]])
+    out = attend(*(jnp.float32(x) for x in (q, k, v)), mask)
+    for b, i, n in np.ndindex(2, 6, 3):
+        keys = mask[b] == 1
+        weights = np.exp(k[b, keys, n] @ q[b, i, n] / np.sqrt(8))
+        expected = weights / weights.sum() @ v[b, keys, n]
+        np.testing.assert_allclose(out[b, i, n], expected, rtol=0, atol=2e-6)
+
+
+def test_order_segments_and_positions_matter():
+    ids, segments, mask, positions = make_batch()
+    base = forward(SMALL, init(), (ids, segments, mask, positions)).nsp_logits_B2
+    for changed in ((ids[:, ::-1], segments), (ids, 1 - segments)):
+        other = forward(SMALL, init(), (*changed, mask, positions)).nsp_logits_B2
+        assert np.min(np.max(np.abs(other - base), axis=1)) > 1e-5
+
+
+def test_mlm_logits_are_those_of_their_positions():
+    """Reordering the positions reorders the logits; the word table is tied."""
+    ids, segments, mask, positions = make_batch()
+    logits = forward(SMALL, init(), (ids, segments, mask, positions)).mlm_logits_BMV
+    turned = forward(SMALL, init(), (ids, segments, mask, positions[:, ::-1].copy()))
+    assert_close(turned.mlm_logits_BMV, logits[:, ::-1], 1e-6)
+
+    bias = init()["mlm"]["output_bias"].at[5].set(3.0)
+    params = init() | {"mlm": init()["mlm"] | {"output_bias": bias}}
+    moved = forward(SMALL, params, make_batch()).mlm_logits_BMV - logits
+    np.testing.assert_allclose(moved[:, :, 5], 3.0, rtol=0, atol=1e-5)
+    assert np.max(np.abs(np.delete(moved, 5, axis=2))) < 1e-6
+
+
+def test_bfloat16_stays_near_float32():
+    """8 bits of mantissa: hundredths of LayerNorm's output of deviation 1."""
+    args = make_batch()
+    exact, rough = (
+        forward(replace(dtype=d), init(), args) for d in ("float32", "bfloat16")
+    )
+    real = args[2] == 1
+    sequence = np.float32(rough.encoder.sequence_BLD) - exact.encoder.sequence_BLD
+    assert 1e-3 < np.sqrt(np.mean(sequence[real] ** 2)) < 0.02
+    assert np.max(np.abs(sequence[real])) < 0.1
+    assert_close(rough.nsp_logits_B2, exact.nsp_logits_B2, 0.01)
+    assert_close(rough.mlm_logits_BMV, exact.mlm_logits_BMV, 0.02)
+
+
+def test_attention_dropout_keeps_and_rescales_single_probabilities():
+    """Uniform attention to one-hot values shows each probability."""
+    B, L, N, rate = 8, 32, 4, 0.1
+    q = jnp.zeros((B, L, N, L))
+    v = jnp.broadcast_to(jnp.eye(L)[None, :, None], (B, L, N, L))
+    mask = jnp.ones((B, L), jnp.int32)
+    key = jax.random.key(3)
+    out = attend(q, q, v, mask, dropout_rate=rate, dropout_key=key)
+    kept = np.asarray(out > 0)
+    np.testing.assert_allclose(out[kept], 1 / L / (1 - rate), rtol=1e-5)
+    # 32,768 draws: the standard error is 0.0017. Four of them.
+    assert abs(kept.mean() - (1 - rate)) < 0.0066
+    # Not broadcast over rows, queries, heads or keys: neighbours agree by chance.
+    for axis in range(4):
+        neighbours = np.roll(kept, 1, axis)
+        assert abs(np.mean(kept == neighbours) - 0.82) < 0.015, axis
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_hidden_dropout_zeroes_its_share_of_the_embeddings_and_branches(scan_layers):
+    """Seen on the modules themselves: what each nn.Dropout makes of its input."""
+    config = replace(hidden_size=64, hidden_dropout=0.2, scan_layers=scan_layers)
+    args = make_batch(rows=8, length=24)
+    model = BertForPreTraining(config)
+    params = jax.jit(partial(model.init, deterministic=True))(jax.random.key(0), *args)[
+        "params"
+    ]
+
+    @jax.jit
+    def run(key):
+        return model.apply(
+            {"params": params},
+            *args,
+            deterministic=False,
+            rngs={"dropout": key},
+            capture_intermediates=lambda module, _: "ropout" in type(module).__name__,
+            mutable="intermediates",
+        )[1]["intermediates"]
+
+    seen = jax.tree.leaves(run(jax.random.key(1)))
+    # The embeddings' and two per layer, stacked or not; 12,288 numbers each.
+    assert sum(leaf.size for leaf in seen) == (1 + 2 * 2) * 8 * 24 * 64
+    branches = [x for leaf in seen for x in np.asarray(leaf).reshape(-1, 8 * 24 * 64)]
+    for branch in branches:
+        assert abs(np.mean(branch == 0) - 0.2) < 4 * np.sqrt(0.16 / branch.size)
+    for i, one in enumerate(branches):
+        for other in branches[:i]:
+            agree = np.mean((one == 0) == (other == 0))
+            assert abs(agree - 0.68) < 0.03, "two places share a dropout mask"
+
+
+def test_dropout_follows_its_key_and_stops_when_deterministic():
+    args = make_batch()
+    logits = [
+        forward(SMALL, init(), args, dropout_seed=seed).nsp_logits_B2
+        for seed in (1, 1, 2)
+    ]
+    assert np.array_equal(logits[0], logits[1])
+    assert not np.allclose(logits[0], logits[2])
+    without = replace(hidden_dropout=0.0, attention_dropout=0.0)
+    assert_close(
+        forward(without, init(), args, dropout_seed=1), forward(SMALL, init(), args), 0
+    )
+
+
+def test_a_fresh_model_knows_nothing():
+    """Its losses are those of a guess: ln V and ln 2."""
+    config = BertConfig(
+        vocab_size=30522,
+        hidden_size=128,
+        num_layers=2,
+        num_heads=2,
+        intermediate_size=512,
+    )
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 30522, (8, 64), np.int32)
+    positions = rng.integers(0, 64, (8, 10), np.int32)
+    zeros = np.zeros_like(ids)
+
+    @jax.jit
+    def run(key):
+        model = BertForPreTraining(config)
+        args = (ids, zeros, zeros + 1, positions)
+        params = model.init(key, *args, deterministic=True)
+        return model.apply(params, *args, deterministic=True)
+
+    output = run(jax.random.key(0))
+    labels = rng.integers(0, 30522, (8, 10, 1))
+    mlm = jax.nn.log_softmax(output.mlm_logits_BMV)
+    loss = -np.mean(np.take_along_axis(np.asarray(mlm), labels, axis=2))
+    assert abs(loss - np.log(30522)) < 0.15
+    nsp = jax.nn.log_softmax(output.nsp_logits_B2)
+    assert np.max(np.abs(nsp + np.log(2))) < 0.2
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_initial_values(scan_layers):
+    """Cut at two deviations of 0.02, which leaves 0.0176; biases 0, scales 1."""
+    config = replace(
+        vocab_size=2000,
+        hidden_size=128,
+        intermediate_size=256,
+        max_positions=128,
+        scan_layers=scan_layers,
+    )
+    model = BertForPreTraining(config)
+    params = jax.jit(partial(model.init, deterministic=True))(
+        jax.random.key(0), *make_batch()
+    )["params"]
+    drawn = 0
+    for name, leaf in traverse_util.flatten_dict(params, sep="/").items():
+        if name.endswith(("kernel", "embedding")):
+            drawn += 1
+            assert np.max(np.abs(leaf)) <= 0.04, name
+            # 0.8796 of the nominal deviation; five standard errors of an estimate.
+            tolerance = 5 * 0.0176 * np.sqrt(0.5 / leaf.size)
+            assert abs(np.std(leaf) - 0.8796 * 0.02) < tolerance, name
+            assert abs(np.mean(leaf)) < 5 * 0.0176 / np.sqrt(leaf.size), name
+        else:
+            assert np.all(leaf == (1 if name.endswith("scale") else 0)), name
+    assert drawn == 3 + 6 * (1 if scan_layers else 2) + 3
