@@ -17,10 +17,10 @@ def get_config() -> ConfigDict:
         dict(
             model=dict(
                 vocab_size=4096,  # pieces
-                hidden_size=192,
+                hidden_size=128,
                 num_layers=2,
-                num_heads=3,
-                intermediate_size=768,  # feed-forward width
+                num_heads=2,
+                intermediate_size=512,  # feed-forward width
                 max_positions=64,  # longest sequence, in pieces
                 type_vocab_size=2,  # segments A and B
                 hidden_dropout=0.0,  # probability; a run this short underfits
@@ -65,9 +65,9 @@ def get_config() -> ConfigDict:
             phases=(
                 ConfigDict(
                     dict(
-                        steps=2000,  # updates
+                        steps=1600,  # updates
                         sequence_length=64,  # pieces
-                        batch_size=64,  # sequences an update
+                        batch_size=32,  # sequences an update
                         max_predictions=10,  # masked pieces a sequence, at most
                     )
                 ),
@@ -75,9 +75,9 @@ def get_config() -> ConfigDict:
             seed=0,
             accumulation=1,
             log_every=100,  # updates
-            eval_every=1000,  # updates
+            eval_every=400,  # updates
             eval_batches=20,  # batches of the held-out documents
-            checkpoint_every=500,  # updates
+            checkpoint_every=400,  # updates
             keep_checkpoints=2,  # newest
             prompts=(  # filled in at the end; none of them is in the corpus
                 "The function returns the [MASK] of the two lists.",
