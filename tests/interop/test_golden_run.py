@@ -4,6 +4,7 @@ What the original computed, with the tanh form of GELU and without dropout, lies
 tests/golden/google_bert: outputs for one batch, and 20 updates.
 """
 
+import dataclasses
 from functools import partial
 
 import jax
@@ -146,13 +147,18 @@ def train(config, params, batches, mesh_config, devices):
 
 
 @pytest.mark.parametrize(
-    ("mesh_config", "devices"),
-    [(MeshConfig(), 1), (MeshConfig(), 8), (MeshConfig(replica=2, data=2, model=2), 8)],
-    ids=["one device", "data=8", "replica=2,data=2,model=2"],
+    ("mesh_config", "devices", "scan_layers"),
+    [
+        (MeshConfig(), 1, False),
+        (MeshConfig(), 8, False),
+        (MeshConfig(replica=2, data=2, model=2), 8, True),
+    ],
+    ids=["one device", "data=8", "replica=2,data=2,model=2, scanned"],
 )
 def test_twenty_updates_are_the_originals(
-    golden, config, batches, original, mesh_config, devices
+    golden, config, batches, original, mesh_config, devices, scan_layers
 ):
+    config = dataclasses.replace(config, scan_layers=scan_layers)
     variables = read_checkpoint(golden / "google_bert/bert_model.ckpt")
     params = from_tensorflow(variables, config)
     losses, final = train(config, params, batches, mesh_config, devices)

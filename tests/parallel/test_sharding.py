@@ -22,6 +22,12 @@ def test_moments_lie_where_their_parameter_lies_and_layers_are_never_split():
     assert partition_spec(f"params/{kernel}", (3, 8, 2, 4)) == P(None, *expected)
 
 
+def test_a_stack_of_vectors_is_no_big_tensor():
+    assert partition_spec("params/bert/encoder/layers/norm/scale", (3, 8)) == P()
+    with pytest.raises(ValueError, match="no sharding rule"):
+        partition_spec("params/bert/encoder/layers/new/table", (3, 8, 8))
+
+
 def test_names_join_dicts_fields_and_positions():
     tree = {"a": ({"b": jnp.ones(1)},)}
     ((path, _),) = jax.tree_util.tree_leaves_with_path(tree)

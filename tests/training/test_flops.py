@@ -1,9 +1,9 @@
 import jax
 import jax.numpy as jnp
 import pytest
+
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
-
 from bert_jax.training import flops
 from bert_jax.training.state import init_params
 
