@@ -16,8 +16,10 @@ def main(argv: list[str]) -> None:
     settings, workdir = parse(argv, __doc__)
     # Imported late: --help and a wrong command line answer at once.
     from bert_jax.training.config import train_config
+    from bert_jax.training.host_memory import keep_freed_memory
     from bert_jax.training.pretrain import pretrain
 
+    keep_freed_memory()
     pretrain(train_config(settings), workdir)
 
 

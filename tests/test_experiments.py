@@ -2,12 +2,14 @@
 
 import dataclasses
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from bert_jax.config_file import _plain
+from bert_jax.data.corpus import read_documents
 from bert_jax.training.config import train_config
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
@@ -78,3 +80,13 @@ def test_two_phases_share_one_schedule(monkeypatch):
     lengths = [(phase.steps, phase.sequence_length) for phase in config.phases]
     assert lengths == [(900_000, 128), (100_000, 512)]
     assert config.optimizer.total_steps == 10**6
+
+
+def test_tiny_fills_in_sentences_that_it_did_not_train_on(monkeypatch):
+    _, config = load("tiny", monkeypatch=monkeypatch)
+    assert len(config.prompts) >= 3
+    corpus = [s for d in read_documents(config.data.corpus) for s in d.sentences]
+    for prompt in config.prompts:
+        before, after = map(re.escape, prompt.split("[MASK]"))
+        pattern = re.compile(before + ".*" + after.rstrip("."), re.IGNORECASE)
+        assert not any(pattern.search(sentence) for sentence in corpus), prompt

@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 
 import jax
@@ -66,8 +67,6 @@ def test_accumulation_changes_nothing_but_the_dropout_masks(
     small_model_config, make_batch, max_difference
 ):
     """Without dropout, 4 microbatches give the update of the whole batch."""
-    import dataclasses
-
     config = dataclasses.replace(
         small_model_config, hidden_dropout=0.0, attention_dropout=0.0
     )
