@@ -87,6 +87,6 @@ def test_tiny_fills_in_sentences_that_it_did_not_train_on(monkeypatch):
     assert len(config.prompts) >= 3
     corpus = [s for d in read_documents(config.data.corpus) for s in d.sentences]
     for prompt in config.prompts:
-        before, after = map(re.escape, prompt.split("[MASK]"))
-        pattern = re.compile(before + ".*" + after.rstrip("."), re.IGNORECASE)
+        before, after = map(re.escape, prompt.rstrip(".").split("[MASK]"))
+        pattern = re.compile(f"{before}.*{after}", re.IGNORECASE)
         assert not any(pattern.search(sentence) for sentence in corpus), prompt

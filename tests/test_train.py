@@ -176,6 +176,34 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(
     assert resumed.returncode == 0, resumed.stderr
 
 
+def test_a_full_disk_is_one_line_and_the_run_goes_on_afterwards(
+    uninterrupted, config_file, tmp_path
+):
+    """A limit on the size of files stands for the disk's."""
+    arguments = ("--config", config_file, "--workdir", tmp_path)
+    script = (
+        "import resource, sys\n"
+        "from bert_jax import cli, train\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))\n"
+        "cli.run(train.main)\n"
+    )
+    full = subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=ENVIRONMENT,
+    )
+    assert full.returncode == 2
+    assert full.stderr.splitlines()[-1].startswith("error: a checkpoint in ")
+    assert "Traceback" not in full.stderr
+    assert not [p for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit()]
+    done = train(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert lines_without_timings(tmp_path) == lines_without_timings(uninterrupted[0])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -4,6 +4,10 @@ A checkpoint is the train state (sharded arrays, the RNG key among them), the po
 of the data iterator, and the config.
 """
 
+import contextlib
+import logging
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,14 @@ from orbax.checkpoint.experimental import v1 as ocp
 
 from bert_jax.errors import UserError
 from bert_jax.training.state import TrainState
+
+
+def _is_not_a_failed_write(record: logging.LogRecord) -> bool:
+    """False for the tracebacks of failed writes, which _writing reports in one line."""
+    return "os_error_code" not in str(record.exc_info and record.exc_info[1])
+
+
+logging.getLogger("absl").addFilter(_is_not_a_failed_write)
 
 
 class CheckpointStore:
@@ -49,9 +61,10 @@ class CheckpointStore:
         """
         if step == self._saved:
             return
-        self._checkpointer.save_checkpointables_async(
-            step, {"state": state, "data": data}, custom_metadata=config
-        )
+        with _writing(self._checkpointer.directory):
+            self._checkpointer.save_checkpointables_async(
+                step, {"state": state, "data": data}, custom_metadata=config
+            )
         self._saved = step
 
     def restore(self, abstract: TrainState, data: grain.DatasetIterator) -> TrainState:
@@ -72,4 +85,23 @@ class CheckpointStore:
 
     def close(self) -> None:
         """Waits for the save under way."""
-        self._checkpointer.close()
+        with _writing(self._checkpointer.directory):
+            self._checkpointer.close()
+
+
+@contextlib.contextmanager
+def _writing(directory: Path) -> Iterator[None]:
+    """Turns what TensorStore raises when a write fails, a ValueError, into one line.
+
+    It comes from the background: at the next save, or at the end.
+    """
+    try:
+        yield
+    except ValueError as error:
+        reason = re.search(r"Failed to write.*?: ([^\[]+) \[os_error_code", str(error))
+        if reason is None:
+            raise
+        raise UserError(
+            f"a checkpoint in {directory} could not be written ({reason[1]}); make room "
+            "and run the same command again: it goes on from the last whole one"
+        ) from error
