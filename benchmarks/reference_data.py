@@ -117,22 +117,23 @@ def create_pretraining_data(
             documents.append([])
     documents = [document for document in documents if document]
     rng.shuffle(documents)
-    instances = [
+    drawn = [
         instance
         for _ in range(dupe_factor)
         for number in range(len(documents))
-        for instance in _instances(
+        for instance in instances(
             documents, number, tokenizer, rng, max_length, max_predictions
         )
     ]
-    rng.shuffle(instances)
+    rng.shuffle(drawn)
     with output.open("wb") as file:
-        for instance in instances:
+        for instance in drawn:
             file.write(_serialise(instance, tokenizer, max_length, max_predictions))
-    return len(instances)
+    return len(drawn)
 
 
-def _instances(documents, number, tokenizer, rng, max_length, max_predictions):
+def instances(documents, number, tokenizer, rng, max_length, max_predictions):
+    """Yields the masked pairs that one pass over document ``number`` gives."""
     document = documents[number]
     most = max_length - 3
     target = rng.randint(2, most) if rng.random() < 0.1 else most
