@@ -1,7 +1,8 @@
 """How fast pretraining batches are drawn, against drawing them as the original does.
 
 Ours reads a token store, pairs and masks for each epoch anew; the peer is reference_data's
-re-statement of create_pretraining_data.py's loops over the same tokens in memory. CPU seconds of one core, so that a busy machine counts less.
+re-statement of create_pretraining_data.py's loops over the same tokens in memory. CPU
+seconds of one core, so that a busy machine counts less.
 
 usage:
   python benchmarks/draw_batches.py [--json] [--runs 5]
