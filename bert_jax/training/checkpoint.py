@@ -12,18 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import grain
+import jax
 from orbax.checkpoint.experimental import v1 as ocp
 
 from bert_jax.errors import UserError
+from bert_jax.parallel.sharding import path_name
 from bert_jax.training.state import TrainState
 
 
-def _is_not_a_failed_write(record: logging.LogRecord) -> bool:
-    """False for the tracebacks of failed writes, which _writing reports in one line."""
-    return "os_error_code" not in str(record.exc_info and record.exc_info[1])
+def _is_news(record: logging.LogRecord) -> bool:
+    """False for what Orbax logs and this file says, or need not say.
+
+    Tracebacks of failed writes, which _writing reports in one line; and that a data
+    iterator has no metadata.
+    """
+    failed_write = "os_error_code" in str(record.exc_info and record.exc_info[1])
+    return not failed_write and "Failed to get metadata" not in record.getMessage()
 
 
-logging.getLogger("absl").addFilter(_is_not_a_failed_write)
+logging.getLogger("absl").addFilter(_is_news)
 
 
 class CheckpointStore:
@@ -70,23 +77,37 @@ class CheckpointStore:
     def restore(self, abstract: TrainState, data: grain.DatasetIterator) -> TrainState:
         """The newest state in ``abstract``'s shardings; moves ``data`` to its place."""
         step = self.latest_step
-        try:
-            loaded = self._checkpointer.load_checkpointables(
-                step, {"state": abstract, "data": data}
-            )
-        except (ValueError, KeyError) as error:
-            raise UserError(
-                f"checkpoint {step} in {self._checkpointer.directory} does not fit the "
-                f"config ({str(error).splitlines()[0]}); use the config of the run, or "
-                "another --workdir"
-            ) from error
+        self._check_fits(step, abstract)
+        loaded = self._checkpointer.load_checkpointables(
+            step, {"state": abstract, "data": data}
+        )
         self._saved = step
         return loaded["state"]
+
+    def _check_fits(self, step: int, abstract: TrainState) -> None:
+        """Raises UserError that names the first array which is not as expected."""
+        metadata = self._checkpointer.checkpointables_metadata(step).metadata["state"]
+        found, expected = _shapes(metadata), _shapes(abstract)
+        for name in sorted(found.keys() | expected.keys()):
+            if found.get(name) != expected.get(name):
+                raise UserError(
+                    f"checkpoint {step} in {self._checkpointer.directory} does not fit "
+                    f"the config: {name} is {found.get(name, 'not there')}, expected "
+                    f"{expected.get(name, 'none')}; use the config of the run, or "
+                    "another --workdir"
+                )
 
     def close(self) -> None:
         """Waits for the save under way."""
         with _writing(self._checkpointer.directory):
             self._checkpointer.close()
+
+
+def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    """Shape of each array by its path; the RNG key, stored as its words, left out."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    shapes = {path_name(path): tuple(leaf.shape) for path, leaf in leaves}
+    return {name: shape for name, shape in shapes.items() if name != "key"}
 
 
 @contextlib.contextmanager
