@@ -1,7 +1,7 @@
 """BERT-Mini (Turc et al., 2019): 4 layers, width 256, 11M parameters, on your own text.
 
 What: MLM + NSP, 10,000 updates of 32 x 128; the config for trying a corpus before BASE.
-On: one GPU or TPU chip in minutes; two CPU cores take about a second an update.
+On: one GPU or TPU chip; two CPU cores take one to two seconds an update.
 Result: see the README's table for the first hundreds of updates on 45 MB of text.
 Before: a vocabulary and a prepared store, see README.md, "Pretrain on your own text".
 Run:

@@ -3,7 +3,8 @@
 What: a vocabulary of 4,096 pieces and a 2-layer BERT, MLM + NSP, on the language
   reference and the standard library's docstrings. Nothing is downloaded.
 On: two CPU cores, in under 4 minutes.
-Result: see the README's table.
+Result: held-out MLM accuracy 17% (always the most frequent piece: 6%), NSP accuracy
+  58% (always the more frequent label: 55%).
 Run: make train, or
   python -m bert_jax.train --config experiments/tiny.py
 """
@@ -80,10 +81,10 @@ def get_config() -> ConfigDict:
             checkpoint_every=500,  # updates
             keep_checkpoints=2,  # newest
             prompts=(  # filled in at the end; none of them is in the corpus
-                "The function returns the [MASK] of the two lists.",
+                "Return [MASK] if the thread is still waiting for a job.",
                 "If the file does not [MASK], an exception is raised.",
+                "Returns [MASK] when the two names do not differ.",
                 "This method must be overridden by the [MASK] class.",
-                "Changed in [MASK] 3.8: the argument is optional.",
             ),
         )
     )
