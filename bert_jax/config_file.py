@@ -41,11 +41,11 @@ def parse(argv: list[str], usage: str) -> tuple[dict[str, Any], Path]:
     if values.config is None:
         raise UserError(f"--config is missing; use {command_line}")
     if values.workdir is not None:
-        return _plain(values.config), Path(values.workdir)
+        return plain(values.config), Path(values.workdir)
     file, _, argument = config_flags.get_config_filename(values["config"]).partition(
         ":"
     )
-    return _plain(values.config), Path(
+    return plain(values.config), Path(
         "runs", "-".join(filter(None, (Path(file).stem, argument)))
     )
 
@@ -84,10 +84,10 @@ def _leaves(node: Any, name: str) -> list[str]:
     return [name]
 
 
-def _plain(node: Any) -> Any:
+def plain(node: Any) -> Any:
     """Dicts for ConfigDicts, also within tuples."""
     if isinstance(node, ConfigDict):
-        return {key: _plain(node[key]) for key in node}
+        return {key: plain(node[key]) for key in node}
     if isinstance(node, tuple):
-        return tuple(map(_plain, node))
+        return tuple(map(plain, node))
     return node

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.config_file import _plain
+from bert_jax.config_file import plain
 from bert_jax.data.corpus import read_documents
 from bert_jax.training.config import train_config
 
@@ -22,7 +22,7 @@ def load(name, *arguments, monkeypatch):
     spec = importlib.util.spec_from_file_location(name, EXPERIMENTS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module, train_config(_plain(module.get_config(*arguments)))
+    return module, train_config(plain(module.get_config(*arguments)))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
@@ -49,7 +49,7 @@ def test_every_setting_can_be_changed_from_the_command_line(path, monkeypatch):
                 )
 
     module, config = load(path.stem, monkeypatch=monkeypatch)
-    settings = _plain(module.get_config())
+    settings = plain(module.get_config())
     assert list(missing(type(config), settings, "")) == []
 
 

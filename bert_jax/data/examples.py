@@ -160,7 +160,7 @@ class ExampleSource:
         with self._lock:
             if epoch not in self._plans:
                 while len(self._plans) > 1:
-                    del self._plans[min(self._plans, key=lambda e: abs(e - epoch) * -1)]
+                    del self._plans[max(self._plans, key=lambda e: abs(e - epoch))]
                 rng = np.random.Generator(self._bits(0, epoch))
                 plan = plan_epoch(
                     self._store.sentence_lengths,
