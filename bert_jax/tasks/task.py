@@ -1,0 +1,109 @@
+"""What a fine-tuning task is, whatever its family, and its sequences."""
+
+import abc
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from bert_jax.data.tokenizer import Tokenizer
+
+Head = Literal["sequence", "token", "choice", "span"]
+IGNORED = -1  # a label that neither the loss nor a metric counts
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """Tokenised sequences of rows; a row may give several (windows, choices).
+
+    input_ids, segment_ids: a sequence's int32 arrays, [CLS] and [SEP] included, each of
+      its own length (L_i,); padding is the batch's business.
+    row: int32 (n,), the row that a sequence was made of; ascending.
+    targets: what the loss needs, one entry a sequence; empty without labels.
+      head "sequence": "label" int32 (n,) of class ids, or float32 (n,) for regression.
+      head "token": "labels", a list of int32 (L_i,), IGNORED where nothing counts.
+      head "choice": "label" int32 (rows,), the right choice of each row.
+      head "span": "start" and "end", int32 (n,), positions within the sequence.
+    choices: sequences of one row that compete (head "choice"; then n = rows * choices,
+      a row's side by side); 1 otherwise.
+    extra: whatever the task needs again to decode the outputs, one entry a sequence.
+    truncated: rows of which not all text is seen.
+    """
+
+    input_ids: list[np.ndarray]
+    segment_ids: list[np.ndarray]
+    row: np.ndarray
+    targets: dict[str, Any] = dataclasses.field(default_factory=dict)
+    choices: int = 1
+    extra: list[Any] = dataclasses.field(default_factory=list)
+    truncated: int = 0
+
+
+class Task(abc.ABC):
+    """Rows from files, rows to sequences, outputs to predictions, predictions to scores.
+
+    head: which head the model needs. labels: the class names in the order of the
+    outputs; empty for regression, choices and spans. main_metric: the score (higher is
+    better) that picks the best checkpoint. eval_splits: the labelled splits that are
+    scored, the first of them picks the checkpoint. predict_splits: splits without
+    labels, of which predictions are written in the form the task's server wants.
+    """
+
+    family: ClassVar[str]
+    head: Head
+    labels: tuple[str, ...]
+    main_metric: str
+    eval_splits: tuple[str, ...] = ("dev",)
+    predict_splits: tuple[str, ...] = ()
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that the head gives for a sequence or a token."""
+        return {"sequence": max(len(self.labels), 1), "token": len(self.labels)}.get(
+            self.head, {"choice": 1, "span": 2}.get(self.head, 0)
+        )
+
+    @abc.abstractmethod
+    def read(self, split: str) -> list[Any]:
+        """The rows of a split ("train" or one of the two lists of splits).
+
+        Raises UserError that names file and line of a row which is not as expected.
+        """
+
+    @abc.abstractmethod
+    def parse(self, lines: Iterable[str], name: str) -> list[Any]:
+        """Rows without labels from the lines of an input called ``name``, for predict."""
+
+    @abc.abstractmethod
+    def features(
+        self, rows: Sequence[Any], tokenizer: Tokenizer, *, training: bool
+    ) -> Features:
+        """Sequences of at most the configured length; targets where rows have labels."""
+
+    @abc.abstractmethod
+    def predictions(
+        self, rows: Sequence[Any], features: Features, outputs: Sequence[np.ndarray]
+    ) -> list[dict[str, Any]]:
+        """One JSON-able answer a row, with probabilities.
+
+        outputs: float32 logits of each sequence, in the order of ``features``: (C,) for
+        head "sequence", () for "choice", (L_i, C) for "token", (L_i, 2) for "span".
+        """
+
+    @abc.abstractmethod
+    def score(
+        self, rows: Sequence[Any], predictions: Sequence[dict[str, Any]]
+    ) -> dict[str, float]:
+        """Metrics in percent, as the field reports them; main_metric is among them."""
+
+    @abc.abstractmethod
+    def write(
+        self,
+        rows: Sequence[Any],
+        predictions: Sequence[dict[str, Any]],
+        split: str,
+        directory: Path,
+    ) -> list[Path]:
+        """Writes a split's predictions in the task's official form; the files made."""
