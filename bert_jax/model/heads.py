@@ -1,0 +1,90 @@
+"""BERT with the heads of the paper's fine-tuning tasks (section 4, figure 4)."""
+
+import jax
+from flax import linen as nn
+
+from bert_jax.model.bert import BertModel
+from bert_jax.model.config import BertConfig
+from bert_jax.model.layers import dense
+
+
+class BertForSequence(nn.Module):
+    """One dense layer on the pooled [CLS]: classes, or one number (run_classifier.py).
+
+    With one output and the choices of a row side by side in the batch it scores
+    multiple choice too.
+    """
+
+    config: BertConfig
+    outputs: int
+
+    def setup(self):
+        self.bert = BertModel(self.config)
+        self.dropout = nn.Dropout(self.config.hidden_dropout)
+        self.classifier = dense(self.config, self.outputs, None)
+
+    def __call__(
+        self,
+        input_ids_BL: jax.Array,
+        segment_ids_BL: jax.Array,
+        attention_mask_BL: jax.Array,
+        *,
+        deterministic: bool,
+    ) -> jax.Array:
+        """Logits (B, outputs)."""
+        encoded = self.bert(
+            input_ids_BL, segment_ids_BL, attention_mask_BL, deterministic=deterministic
+        )
+        x_BD = self.dropout(encoded.pooled_BD, deterministic=deterministic)
+        return self.classifier(x_BD)
+
+
+class BertForTokens(nn.Module):
+    """One dense layer on every piece: tags (paper, section 5.3)."""
+
+    config: BertConfig
+    outputs: int
+
+    def setup(self):
+        self.bert = BertModel(self.config)
+        self.dropout = nn.Dropout(self.config.hidden_dropout)
+        self.classifier = dense(self.config, self.outputs, None)
+
+    def __call__(
+        self,
+        input_ids_BL: jax.Array,
+        segment_ids_BL: jax.Array,
+        attention_mask_BL: jax.Array,
+        *,
+        deterministic: bool,
+    ) -> jax.Array:
+        """Logits (B, L, outputs)."""
+        encoded = self.bert(
+            input_ids_BL, segment_ids_BL, attention_mask_BL, deterministic=deterministic
+        )
+        x_BLD = self.dropout(encoded.sequence_BLD, deterministic=deterministic)
+        return self.classifier(x_BLD)
+
+
+class BertForSpans(nn.Module):
+    """A start and an end score for every piece, without dropout (run_squad.py)."""
+
+    config: BertConfig
+
+    def setup(self):
+        self.bert = BertModel(self.config)
+        self.qa_outputs = dense(self.config, 2, None)
+
+    def __call__(
+        self,
+        input_ids_BL: jax.Array,
+        segment_ids_BL: jax.Array,
+        attention_mask_BL: jax.Array,
+        *,
+        deterministic: bool,
+    ) -> jax.Array:
+        """Logits (B, L, 2): start, end."""
+        encoded = self.bert(
+            input_ids_BL, segment_ids_BL, attention_mask_BL, deterministic=deterministic
+        )
+        return self.qa_outputs(encoded.sequence_BLD)
