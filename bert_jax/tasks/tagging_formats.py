@@ -1,0 +1,256 @@
+"""Tagged sentences from files: columns (CoNLL) and segmented text; schemes of tags.
+
+A scheme says how the tags of words spell spans:
+  iob1   I-PER I-PER; B-PER only where an entity follows one of its own type. CoNLL-2003's
+         own files. Becomes iob2 on reading, as conlleval reads it: a B- always begins an
+         entity, and so does an I- that continues none of its type.
+  iob2   B-PER I-PER (BIO).
+  iobes  B-PER I-PER E-PER, S-PER for an entity of one word.
+  bmes   B M E S without types: the characters of a word, for word segmentation.
+  plain  any tags, one a word, that make no spans: part of speech.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from bert_jax.errors import UserError
+
+SCHEMES = ("iob1", "iob2", "iobes", "bmes", "plain")
+DOCUMENT_START = "-DOCSTART-"
+_FORMS = {  # scheme -> what its tags match, and how to say that
+    "iob1": (re.compile(r"O|[BI]-.+"), "O, B-TYPE or I-TYPE"),
+    "iob2": (re.compile(r"O|[BI]-.+"), "O, B-TYPE or I-TYPE"),
+    "iobes": (re.compile(r"O|[BIES]-.+"), "O, B-TYPE, I-TYPE, E-TYPE or S-TYPE"),
+    "bmes": (re.compile(r"[BMES]"), "B, M, E or S"),
+    "plain": (re.compile(r".+"), "a tag"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggedSentence:
+    """The words of a sentence, or the characters of one, and their tags.
+
+    document: sentences in a row with the same number are of one document.
+    where: "file:line" of the first word.
+    """
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None
+    document: int
+    where: str
+
+    def place(self, word: int) -> str:
+        """The "file:line" of a word of a file with one word a line."""
+        name, line = self.where.rsplit(":", 1)
+        return f"{name}:{int(line) + word}"
+
+
+def read_columns(path: Path, column: int, columns: int = 0) -> list[TaggedSentence]:
+    """Sentences of a file with a word a line, its tag in a column, blank lines between.
+
+    The first line decides whether tabs or any blanks part the columns. The word is in the
+    first column. A line that starts with -DOCSTART- begins a document; in a file without
+    such lines every sentence is a document. Tags are as they stand in the file.
+
+    column: which column holds the tag, from 0, or from the end if negative.
+    columns: how many there must be; 0 for as many as the first line has.
+    Raises UserError for a file that is missing, empty or not UTF-8, and for a line whose
+    columns are not as many as the others' or empty.
+    """
+    sentences, tabs, expected, first = [], False, columns, 0
+    blocks = list(_blocks(_lines(path)))
+    marked = any(documents for documents, _, _ in blocks)
+    for documents, start, lines in blocks:
+        if not first:
+            first, tabs = start, "\t" in lines[0]
+            expected = columns or len(_split(lines[0], tabs))
+            _check_column(column, expected, f"{path}:{start}")
+        rows = [_split(line, tabs) for line in lines]
+        for number, row in enumerate(rows, start):
+            if len(row) != expected or not row[0] or not row[column]:
+                like = "" if columns else f", as in line {first}"
+                raise UserError(
+                    f"{path}:{number} has {sum(map(bool, row))} columns, expected "
+                    f"{expected}{like}, parted by {'tabs' if tabs else 'blanks'}; add "
+                    "what is missing, or take the line out"
+                )
+        sentences.append(
+            TaggedSentence(
+                words=tuple(row[0] for row in rows),
+                tags=tuple(row[column] for row in rows),
+                document=documents if marked else len(sentences),
+                where=f"{path}:{start}",
+            )
+        )
+    if not sentences:
+        raise UserError(f"{path} holds no words; expected a word and its tag a line")
+    return sentences
+
+
+def read_segmented(path: Path) -> list[TaggedSentence]:
+    """Sentences of a file with one a line, blanks between words: characters and bmes tags.
+
+    Blank lines part documents; without any every sentence is a document.
+    """
+    lines = _lines(path)
+    while lines and not lines[-1].strip():
+        lines.pop()
+    marked = not all(line.strip() for line in lines)
+    sentences, document = [], 0
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if words:
+            where = f"{path}:{number}"
+            characters, tags = tuple("".join(words)), segment_tags(words)
+            sentences.append(TaggedSentence(characters, tags, document, where))
+        document += not (words and marked)
+    if not sentences:
+        raise UserError(f"{path} holds no words; expected a sentence a line")
+    return sentences
+
+
+def segment_tags(words: Iterable[str]) -> tuple[str, ...]:
+    """The bmes tags of the characters of words."""
+    return tuple(
+        tag
+        for word in words
+        for tag in ("S" if len(word) == 1 else f"B{'M' * (len(word) - 2)}E")
+    )
+
+
+def segments(tags: Sequence[str]) -> list[tuple[int, int]]:
+    """The words, as (start, end), that bmes tags spell; each character is in one of them.
+
+    A word starts at a B or S and after an E or S, so that ill-formed tags have words too.
+    """
+    starts = [
+        i
+        for i, tag in enumerate(tags)
+        if i == 0 or tag in ("B", "S") or tags[i - 1] in ("E", "S")
+    ]
+    return list(zip(starts, [*starts[1:], len(tags)], strict=True))
+
+
+def recognise(tags: Iterable[Sequence[str]]) -> str:
+    """The scheme of the tags of sentences.
+
+    Tags are of entities where no fewer than half of those seen, "O" aside, start with B-,
+    I-, E- or S-; the others are then errors for `normalise` to find.
+    """
+    tags = [tuple(sentence) for sentence in tags]
+    seen = {tag for sentence in tags for tag in sentence}
+    spans = {tag for tag in seen if re.fullmatch(r"[BIES](-.+)?", tag)}
+    if seen & {"B", "E", "S"} and seen <= set("BMES"):
+        return "bmes"
+    if len(spans) < len(seen - spans - {"O"}) or seen.isdisjoint(spans | {"O"}):
+        return "plain"
+    if any(tag[0] in "ES" for tag in spans):
+        return "iobes"
+    return "iob2" if all(map(_is_iob2, tags)) else "iob1"
+
+
+def normalise(sentence: TaggedSentence, scheme: str) -> TaggedSentence:
+    """The sentence with its tags checked against a scheme, and iob1 made iob2.
+
+    Raises UserError that names the line of a tag which the scheme does not know, or which
+    it does not allow after the tag before it.
+    """
+    form, expected = _FORMS[scheme]
+    for i, tag in enumerate(sentence.tags):
+        if not form.fullmatch(tag):
+            raise UserError(
+                f"{sentence.place(i)} has the tag {tag!r}; the scheme {scheme} expects "
+                f"{expected}: correct the tag, or set config.data.scheme"
+            )
+    if scheme == "plain":
+        return sentence
+    if scheme == "iob1":
+        return dataclasses.replace(sentence, tags=iob1_to_iob2(sentence.tags))
+    if (wrong := _first_misplaced(sentence.tags, scheme)) is not None:
+        after = sentence.tags[wrong - 1] if wrong else "nothing"
+        tag = repr(sentence.tags[wrong]) if wrong < len(sentence.tags) else "the end"
+        hint = ", or set config.data.scheme=iob1" if scheme == "iob2" else ""
+        raise UserError(
+            f"{sentence.place(min(wrong, len(sentence.tags) - 1))} has {tag} after "
+            f"{after!r}, which the scheme {scheme} does not allow: correct the tags{hint}"
+        )
+    return sentence
+
+
+def iob1_to_iob2(tags: Sequence[str]) -> tuple[str, ...]:
+    """Tags in which every entity begins with B-, where conlleval sees one begin."""
+    previous = ("O", *tags)
+    return tuple(
+        f"B{tag[1:]}" if tag[0] == "I" and before[1:] != tag[1:] else tag
+        for before, tag in zip(previous, tags, strict=False)
+    )
+
+
+def _is_iob2(tags: tuple[str, ...]) -> bool:
+    return iob1_to_iob2(tags) == tags
+
+
+def _first_misplaced(tags: Sequence[str], scheme: str) -> int | None:
+    """The first tag that does not fit the one before; len(tags) for the sentence's end."""
+    opened = None  # the type of the span that the tags so far have begun, "" in bmes
+    for i, tag in enumerate([*tags, "O"]):
+        continues = tag[0] in "IME"
+        if continues and tag[2:] != opened:
+            return i
+        # In iob2 a span ends where it is not continued; the others say where it ends.
+        if not continues and opened is not None and scheme != "iob2":
+            return i
+        opened = tag[2:] if tag[0] in "BIM" else None
+    return None
+
+
+def _lines(path: Path) -> list[str]:
+    """Lines of a file; only line feeds end them, as words may hold other separators."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{path} does not exist; expected a tagged file, so set config.data.dir and "
+            "the names of its files"
+        ) from error
+    except OSError as error:
+        raise UserError(f"cannot read {path} ({error.strerror})") from error
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}:{line} is not UTF-8; convert the file") from error
+    return text.replace("\r\n", "\n").split("\n")
+
+
+def _blocks(lines: list[str]) -> Iterator[tuple[int, int, list[str]]]:
+    """Lines of words between separators: (-DOCSTART- lines so far, first line, lines)."""
+    documents, block = 0, []
+    for number, line in enumerate([*lines, ""], 1):
+        opens = line.startswith(DOCUMENT_START)
+        if line.strip(" \t") and not opens:
+            block.append(line)
+            continue
+        if block:
+            yield documents, number - len(block), block
+            block = []
+        documents += opens
+
+
+def _split(line: str, tabs: bool) -> list[str]:
+    """Columns; a word may hold a blank that is not ASCII, or any blank between tabs."""
+    if tabs:
+        return [field.strip(" ") for field in line.split("\t")]
+    return re.findall(r"[^ \t]+", line)
+
+
+def _check_column(column: int, columns: int, where: str) -> None:
+    if columns < 2:
+        raise UserError(f"{where} has {columns} columns; expected a word and its tag")
+    if not -columns < column < columns or column == 0:
+        raise UserError(
+            f"{where} has {columns} columns, the tag was to be in column {column}; set "
+            f"config.data.column to 1 to {columns - 1}, or -1 for the last"
+        )
