@@ -1,8 +1,8 @@
-"""Google's variable names and shapes <-> our parameter tree: one table for both ways."""
+"""Names and shapes of every parameter: ours, Google's and Hugging Face's, in one table."""
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -10,147 +10,336 @@ from flax import traverse_util
 
 from bert_jax.errors import UserError
 from bert_jax.model.config import BertConfig
-from bert_jax.model.encoder import stack_layers, unstack_layers
+from bert_jax.model.encoder import unstack_layers
+
+Layout = Literal["google", "huggingface"]
+
+
+class Tensor(NamedTuple):
+    """A name and the dimensions of what it names.
+
+    The dimensions are letters (see model/config.py; E is a second hidden size, C the
+    outputs of a head), separated by spaces where one dimension joins several of ours.
+    """
+
+    name: str
+    dims: str
 
 
 class Parameter(NamedTuple):
-    """A parameter's path in our tree and its name in Google's checkpoints.
+    """One parameter: its path and shape in our tree, and in each layout of others."""
 
-    The dimensions are letters (see model/config.py; E is a second hidden size, C the
-    two NSP classes), separated by spaces where Google joins several of ours into one.
+    ours: Tensor
+    google: Tensor
+    huggingface: Tensor
+
+
+class Converted(NamedTuple):
+    """params: our tree, float32 numpy. missing, unexpected: the layout's own names."""
+
+    params: dict[str, Any]
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+
+
+def _dense(
+    ours: str, our_dims: str, google: str, google_dims: str, huggingface: str
+) -> list[Parameter]:
+    """A kernel, and a bias over the dimensions that the kernel gives.
+
+    torch keeps a kernel as (outputs, inputs).
     """
-
-    ours: str
-    our_dims: str
-    google: str
-    google_dims: str
-
-
-def _dense(ours: str, our_dims: str, google: str, google_dims: str) -> list[Parameter]:
-    """A kernel, and a bias over the dimensions that the kernel gives."""
     given, made = google_dims.split()
     bias = "".join(letter for letter in our_dims if letter in made)
     return [
-        Parameter(f"{ours}/kernel", our_dims, f"{google}/kernel", f"{given} {made}"),
-        Parameter(f"{ours}/bias", bias, f"{google}/bias", made),
+        Parameter(
+            Tensor(f"{ours}/kernel", our_dims),
+            Tensor(f"{google}/kernel", f"{given} {made}"),
+            Tensor(f"{huggingface}.weight", f"{made} {given}"),
+        ),
+        Parameter(
+            Tensor(f"{ours}/bias", bias),
+            Tensor(f"{google}/bias", made),
+            Tensor(f"{huggingface}.bias", made),
+        ),
     ]
 
 
-def _norm(ours: str, google: str) -> list[Parameter]:
+def _norm(ours: str, google: str, huggingface: str) -> list[Parameter]:
     return [
-        Parameter(f"{ours}/scale", "D", f"{google}/gamma", "D"),
-        Parameter(f"{ours}/bias", "D", f"{google}/beta", "D"),
+        Parameter(
+            Tensor(f"{ours}/scale", "D"),
+            Tensor(f"{google}/gamma", "D"),
+            Tensor(f"{huggingface}.weight", "D"),
+        ),
+        Parameter(
+            Tensor(f"{ours}/bias", "D"),
+            Tensor(f"{google}/beta", "D"),
+            Tensor(f"{huggingface}.bias", "D"),
+        ),
+    ]
+
+
+def _outputs(ours: str, google: str, huggingface: str) -> list[Parameter]:
+    """A last layer, the one kernel that Google keeps as (outputs, inputs) too."""
+    return [
+        Parameter(
+            Tensor(f"{ours}/kernel", "DC"),
+            Tensor(f"{google}output_weights", "C D"),
+            Tensor(f"{huggingface}.weight", "C D"),
+        ),
+        Parameter(
+            Tensor(f"{ours}/bias", "C"),
+            Tensor(f"{google}output_bias", "C"),
+            Tensor(f"{huggingface}.bias", "C"),
+        ),
     ]
 
 
 _EMBEDDINGS = [
     Parameter(
-        f"bert/embeddings/{ours}/embedding",
-        f"{rows}D",
-        f"bert/embeddings/{google}_embeddings",
-        f"{rows} D",
+        Tensor(f"bert/embeddings/{ours}/embedding", f"{rows}D"),
+        Tensor(f"bert/embeddings/{theirs}_embeddings", f"{rows} D"),
+        Tensor(f"bert.embeddings.{theirs}_embeddings.weight", f"{rows} D"),
     )
-    for ours, google, rows in (
+    for ours, theirs, rows in (
         ("word", "word", "V"),
         ("position", "position", "P"),
         ("segment", "token_type", "S"),
     )
-] + _norm("bert/embeddings/norm", "bert/embeddings/LayerNorm")
-
-# Under bert/encoder/layer_0/, bert/encoder/layer_1/, ...
-_LAYER = [
-    *_dense("attention/query", "DNH", "attention/self/query", "D NH"),
-    *_dense("attention/key", "DNH", "attention/self/key", "D NH"),
-    *_dense("attention/value", "DNH", "attention/self/value", "D NH"),
-    *_dense("attention/output", "NHD", "attention/output/dense", "NH D"),
-    *_norm("attention_norm", "attention/output/LayerNorm"),
-    *_dense("intermediate", "DF", "intermediate/dense", "D F"),
-    *_dense("feed_forward_output", "FD", "output/dense", "F D"),
-    *_norm("feed_forward_norm", "output/LayerNorm"),
-]
-
-_HEADS = [
-    *_dense("bert/pooler", "DE", "bert/pooler/dense", "D E"),
-    *_dense("mlm/transform", "DE", "cls/predictions/transform/dense", "D E"),
-    *_norm("mlm/norm", "cls/predictions/transform/LayerNorm"),
-    Parameter("mlm/output_bias", "V", "cls/predictions/output_bias", "V"),
-    # The one kernel that Google keeps as (outputs, inputs).
-    Parameter("nsp/kernel", "DC", "cls/seq_relationship/output_weights", "C D"),
-    Parameter("nsp/bias", "C", "cls/seq_relationship/output_bias", "C"),
-]
+] + _norm(
+    "bert/embeddings/norm", "bert/embeddings/LayerNorm", "bert.embeddings.LayerNorm"
+)
 
 
-def parameters(num_layers: int) -> list[Parameter]:
-    """The whole table for a BertForPreTraining whose layers are not scanned."""
-    layers = []
-    for i in range(num_layers):
-        prefix = f"bert/encoder/layer_{i}/"
-        layers += [
-            row._replace(ours=prefix + row.ours, google=prefix + row.google)
-            for row in _LAYER
-        ]
-    return [*_EMBEDDINGS, *layers, *_HEADS]
-
-
-def from_tensorflow(
-    variables: Mapping[str, np.ndarray], config: BertConfig
-) -> dict[str, Any]:
-    """Google's variables as float32 parameters of ``BertForPreTraining(config)``.
-
-    The optimizer's slots and the step are ignored. Raises UserError that lists missing
-    names, unexpected names and shapes that ``config`` does not give.
-    """
-    table = parameters(config.num_layers)
-    sizes = _sizes(config)
-    given = {name for name in variables if not _is_optimizer_state(name)}
-    needed = {row.google for row in table}
-    problems = _listed("missing", needed - given)
-    problems += _listed("unexpected", given - needed)
-    wrong = []
-    for row in table:
-        expected = _shape(row.google_dims, sizes)
-        if row.google in given and variables[row.google].shape != expected:
-            shape = variables[row.google].shape
-            wrong.append(f"{row.google} is {shape}, the config gives {expected}")
-    problems += _listed("shapes", wrong)
-    if problems:
-        raise UserError(
-            f"the variables are not those of this BERT config: {'; '.join(problems)}; "
-            "use the config file that came with the checkpoint"
+def _layer(i: int) -> list[Parameter]:
+    ours, google = (f"bert/encoder/layer_{i}",) * 2
+    theirs = f"bert.encoder.layer.{i}"
+    heads = [
+        parameter
+        for name in ("query", "key", "value")
+        for parameter in _dense(
+            f"{ours}/attention/{name}",
+            "DNH",
+            f"{google}/attention/self/{name}",
+            "D NH",
+            f"{theirs}.attention.self.{name}",
         )
-    flat = {row.ours: _to_ours(variables[row.google], row, sizes) for row in table}
-    params = traverse_util.unflatten_dict(flat, sep="/")
-    if config.scan_layers:
-        stacked = stack_layers(params["bert"]["encoder"])
-        params["bert"]["encoder"] = jax.tree.map(np.asarray, stacked)
-    return params
+    ]
+    return [
+        *heads,
+        *_dense(
+            f"{ours}/attention/output",
+            "NHD",
+            f"{google}/attention/output/dense",
+            "NH D",
+            f"{theirs}.attention.output.dense",
+        ),
+        *_norm(
+            f"{ours}/attention_norm",
+            f"{google}/attention/output/LayerNorm",
+            f"{theirs}.attention.output.LayerNorm",
+        ),
+        *_dense(
+            f"{ours}/intermediate",
+            "DF",
+            f"{google}/intermediate/dense",
+            "D F",
+            f"{theirs}.intermediate.dense",
+        ),
+        *_dense(
+            f"{ours}/feed_forward_output",
+            "FD",
+            f"{google}/output/dense",
+            "F D",
+            f"{theirs}.output.dense",
+        ),
+        *_norm(
+            f"{ours}/feed_forward_norm",
+            f"{google}/output/LayerNorm",
+            f"{theirs}.output.LayerNorm",
+        ),
+    ]
 
 
-def to_tensorflow(params: Mapping[str, Any], config: BertConfig) -> dict[str, Any]:
-    """The inverse of :func:`from_tensorflow`: Google's names and shapes, in float32.
+# What may be missing, part by part.
+PARTS = {
+    "pooler": _dense(
+        "bert/pooler", "DE", "bert/pooler/dense", "D E", "bert.pooler.dense"
+    ),
+    "mlm": [
+        *_dense(
+            "mlm/transform",
+            "DE",
+            "cls/predictions/transform/dense",
+            "D E",
+            "cls.predictions.transform.dense",
+        ),
+        *_norm(
+            "mlm/norm",
+            "cls/predictions/transform/LayerNorm",
+            "cls.predictions.transform.LayerNorm",
+        ),
+        Parameter(
+            Tensor("mlm/output_bias", "V"),
+            Tensor("cls/predictions/output_bias", "V"),
+            Tensor("cls.predictions.bias", "V"),
+        ),
+    ],
+    "nsp": _outputs("nsp", "cls/seq_relationship/", "cls.seq_relationship"),
+    "classifier": _outputs("classifier", "", "classifier"),
+    "qa_outputs": _outputs("qa_outputs", "cls/squad/", "qa_outputs"),
+}
+# The parts of a model with this head, beside encoder and pooler.
+HEADS = {
+    "none": (),
+    "pretraining": ("mlm", "nsp"),
+    "sequence": ("classifier",),
+    "token": ("classifier",),
+    "choice": ("classifier",),
+    "span": ("qa_outputs",),
+}
+_OUTPUTS = {"nsp": 2, "qa_outputs": 2}  # C, where it is always the same
 
-    ``params`` is the tree of ``BertForPreTraining(config)``, as ``model.init`` gives it.
+
+def encoder_parameters(num_layers: int) -> list[Parameter]:
+    """The table of embeddings and layers, the layers not scanned."""
+    layers = [row for i in range(num_layers) for row in _layer(i)]
+    return [*_EMBEDDINGS, *layers]
+
+
+def guess_head(names: Collection[str], layout: Layout) -> str:
+    """The head that the tensors called ``names`` make up; see HEADS.
+
+    A classifier is taken for one of sequences: the names do not tell.
     """
+    for head in ("span", "sequence", "pretraining"):
+        rows = [row for part in HEADS[head] for row in PARTS[part]]
+        if any(getattr(row, layout).name in names for row in rows):
+            return head
+    return "none"
+
+
+def to_params(
+    tensors: Mapping[str, np.ndarray],
+    config: BertConfig,
+    layout: Layout,
+    *,
+    head: str,
+    expected: Iterable[str] | None = None,
+) -> Converted:
+    """Tensors of another layout as our parameters, the layers scanned or not.
+
+    head: which parts are read beside encoder and pooler; tensors of other heads are
+    unexpected. expected: the parts that count as missing where they are not there, by
+    default those of the head and the pooler. A part is read whole or not at all. Raises
+    UserError for a tensor that the encoder lacks, and for shapes that ``config`` does
+    not give.
+    """
+    wanted = ("pooler", *HEADS[head])
+    expected = wanted if expected is None else tuple(expected)
+    encoder = encoder_parameters(config.num_layers)
+    _check_complete([getattr(row, layout).name for row in encoder], tensors, config)
+    rows, missing = list(encoder), []
+    sizes = {row.ours.name: _sizes(config) for row in encoder}
+    for part in wanted:
+        names = [getattr(row, layout).name for row in PARTS[part]]
+        absent = [name for name in names if name not in tensors]
+        if not absent:
+            rows += PARTS[part]
+            part_sizes = _sizes(config) | {
+                "C": _OUTPUTS.get(part) or _outputs_of(tensors[names[-1]])
+            }
+            sizes |= {row.ours.name: part_sizes for row in PARTS[part]}
+        elif part in expected or len(absent) < len(names):
+            missing += absent
+    wrong = []
+    for row in rows:
+        name, dims = getattr(row, layout)
+        gives = _shape(dims, sizes[row.ours.name])
+        if tensors[name].shape != gives:
+            wrong.append(f"{name} is {tensors[name].shape}, the config gives {gives}")
+    if wrong:
+        raise UserError(
+            f"the weights are not those of this BERT config: {listed(wrong)}; use the "
+            "config file that came with them"
+        )
+    flat = {
+        row.ours.name: _to_ours(
+            tensors[getattr(row, layout).name],
+            getattr(row, layout).dims,
+            row.ours.dims,
+            sizes[row.ours.name],
+        )
+        for row in rows
+    }
+    params = traverse_util.unflatten_dict(flat, sep="/")
+    used = {getattr(row, layout).name for row in rows}
+    unexpected = tuple(sorted(set(tensors) - used))
+    return Converted(with_scan(params, config), tuple(missing), unexpected)
+
+
+def from_params(
+    params: Mapping[str, Any], config: BertConfig, layout: Layout
+) -> dict[str, np.ndarray]:
+    """The inverse of :func:`to_params`: every parameter under the layout's name."""
+    params = with_scan(params, config, scan=False)
+    flat = traverse_util.flatten_dict(params, sep="/")
+    table = [
+        *encoder_parameters(config.num_layers),
+        *(row for part in PARTS.values() for row in part),
+    ]
+    unknown = sorted(set(flat) - {row.ours.name for row in table})
+    if unknown:
+        raise UserError(
+            f"the parameters {listed(unknown)} have no name in other code's checkpoints; "
+            f"expected the tree of a BERT with one of the heads {', '.join(HEADS)}"
+        )
+    result = {}
+    for row in table:
+        if row.ours.name in flat:
+            name, dims = getattr(row, layout)
+            result[name] = _from_ours(flat[row.ours.name], row.ours.dims, dims)
+    return result
+
+
+def with_scan(
+    params: Mapping[str, Any], config: BertConfig, *, scan: bool | None = None
+) -> dict[str, Any]:
+    """``params`` with its layers stacked, or not, as the config (or ``scan``) says."""
+    scan = config.scan_layers if scan is None else scan
     bert = dict(params["bert"])
-    if config.scan_layers:
+    stacked = "layers" in bert["encoder"]
+    if stacked and not scan:
         bert["encoder"] = unstack_layers(bert["encoder"])
-    flat = traverse_util.flatten_dict({**params, "bert": bert}, sep="/")
-    table = parameters(config.num_layers)
-    sizes = _sizes(config)
-    return {row.google: _to_google(flat[row.ours], row, sizes) for row in table}
+    elif scan and not stacked:
+        layers = [bert["encoder"][f"layer_{i}"] for i in range(config.num_layers)]
+        # On the host, where model.encoder.stack_layers would use a device.
+        together = jax.tree.map(lambda *leaves: np.stack(leaves), *layers)
+        bert["encoder"] = {"layers": together}
+    return {**params, "bert": bert}
 
 
-def _is_optimizer_state(name: str) -> bool:
-    return name == "global_step" or name.endswith(("/adam_m", "/adam_v"))
-
-
-def _listed(what: str, items: Any, most: int = 5) -> list[str]:
-    """One text, such as "missing: a, b and 4 more"; none when there is nothing."""
-    items = sorted(items)
-    if not items:
-        return []
+def listed(items: Sequence[str], most: int = 5) -> str:
+    """One text, such as "a, b, c, d, e and 4 more"."""
     rest = f" and {len(items) - most} more" if len(items) > most else ""
-    return [f"{what}: {', '.join(items[:most])}{rest}"]
+    return ", ".join(items[:most]) + rest
+
+
+def _check_complete(
+    names: list[str], tensors: Mapping[str, Any], config: BertConfig
+) -> None:
+    missing = [name for name in names if name not in tensors]
+    if missing:
+        raise UserError(
+            f"the weights lack {len(missing)} of the {len(names)} tensors of an encoder "
+            f"of {config.num_layers} layers ({listed(missing)}); expected a BERT and the "
+            "config file that came with it"
+        )
+
+
+def _outputs_of(bias_C: np.ndarray) -> int:
+    return bias_C.shape[0] if bias_C.ndim == 1 else 0
 
 
 def _sizes(config: BertConfig) -> dict[str, int]:
@@ -163,7 +352,6 @@ def _sizes(config: BertConfig) -> dict[str, int]:
         "N": config.num_heads,
         "H": config.head_size,
         "F": config.intermediate_size,
-        "C": 2,
     }
 
 
@@ -172,17 +360,17 @@ def _shape(dims: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(math.prod(sizes[d] for d in group) for group in dims.split())
 
 
-def _to_ours(array: Any, row: Parameter, sizes: Mapping[str, int]) -> np.ndarray:
-    letters = row.google_dims.replace(" ", "")
+def _to_ours(
+    array: Any, dims: str, our_dims: str, sizes: Mapping[str, int]
+) -> np.ndarray:
+    letters = dims.replace(" ", "")
     apart = np.asarray(array, np.float32).reshape([sizes[d] for d in letters])
-    return apart.transpose([letters.index(d) for d in row.our_dims])
+    return apart.transpose([letters.index(d) for d in our_dims])
 
 
-def _to_google(array: Any, row: Parameter, sizes: Mapping[str, int]) -> np.ndarray:
-    letters = row.google_dims.replace(" ", "")
-    order = [row.our_dims.index(d) for d in letters]
-    return (
-        np.asarray(array, np.float32)
-        .transpose(order)
-        .reshape(_shape(row.google_dims, sizes))
-    )
+def _from_ours(array: Any, our_dims: str, dims: str) -> np.ndarray:
+    letters = dims.replace(" ", "")
+    apart = np.asarray(array, np.float32)
+    sizes = dict(zip(our_dims, apart.shape, strict=True))
+    order = [our_dims.index(d) for d in letters]
+    return np.ascontiguousarray(apart.transpose(order).reshape(_shape(dims, sizes)))
