@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
+import logging
 import re
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 BAD_ANSWERS = ("refuse", "skip")
 _FORM = "SQuAD's JSON, {'data': [{'title', 'paragraphs': [{'context', 'qas': [...]}]}]}"
@@ -47,7 +49,7 @@ def read_questions(
     empty, so that one file can be split into training and development sets.
     bad_answers: what becomes of an answer that does not stand at its answer_start:
     "refuse" raises, "skip" leaves it out, and its question where no other is left, and
-    prints how many to stderr.
+    logs how many.
     Raises UserError for a file that is missing or is not as expected.
     """
     if not path.is_file():
@@ -112,10 +114,12 @@ class _Reader:
         if not rows:
             raise UserError(f"{self.name} has no questions; expected {_FORM}")
         if self.skipped and not self.quiet:
-            print(
-                f"{self.name}: {self.skipped} answers skipped that do not stand at their "
-                f"answer_start, and {self.dropped} questions with them",
-                file=sys.stderr,
+            logger.warning(
+                "%s: skipped %d answers that do not stand at their answer_start, and %d "
+                "questions with them",
+                self.name,
+                self.skipped,
+                self.dropped,
             )
         return rows
 
