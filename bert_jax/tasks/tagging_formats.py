@@ -73,8 +73,8 @@ def read_columns(path: Path, column: int, columns: int = 0) -> list[TaggedSenten
                 like = "" if columns else f", as in line {first}"
                 raise UserError(
                     f"{path}:{number} has {sum(map(bool, row))} columns, expected "
-                    f"{expected}{like}, parted by {'tabs' if tabs else 'blanks'}; add "
-                    "what is missing, or take the line out"
+                    f"{expected}{like}, parted by {'tabs' if tabs else 'blanks'}; "
+                    "correct the line"
                 )
         sentences.append(
             TaggedSentence(
@@ -144,7 +144,7 @@ def recognise(tags: Iterable[Sequence[str]]) -> str:
     spans = {tag for tag in seen if re.fullmatch(r"[BIES](-.+)?", tag)}
     if seen & {"B", "E", "S"} and seen <= set("BMES"):
         return "bmes"
-    if len(spans) < len(seen - spans - {"O"}) or seen.isdisjoint(spans | {"O"}):
+    if len(spans) < len(seen - spans - {"O"}):
         return "plain"
     if any(tag[0] in "ES" for tag in spans):
         return "iobes"

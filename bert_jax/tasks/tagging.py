@@ -1,0 +1,409 @@
+"""Tagging of words: named entities, parts of speech, Chinese word segmentation.
+
+Paper, section 5.3: the label of a word sits on its first piece, all other positions count
+for nothing, and the tag of each word is decided alone, by argmax, with no CRF on top; so
+predicted tags may be ill-formed, and scores read them as conlleval does.
+"""
+
+import dataclasses
+import functools
+import itertools
+import json
+import logging
+import math
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import softmax
+
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.tasks import tagging_formats as formats
+from bert_jax.tasks import tagging_metrics as metrics
+from bert_jax.tasks import tagging_windows as windows
+from bert_jax.tasks.tagging_formats import TaggedSentence
+from bert_jax.tasks.task import IGNORED, Features, Task
+
+logger = logging.getLogger(__name__)
+
+# Task -> split -> the names that its file goes by.
+_FILES = {
+    "conll2003": {
+        "train": ("eng.train", "train.txt"),
+        "dev": ("eng.testa", "valid.txt"),
+        "test": ("eng.testb", "test.txt"),
+    },
+    "wnut17": {
+        "train": ("wnut17train.conll",),
+        "dev": ("emerging.dev.conll",),
+        "test": ("emerging.test.annotated",),
+    },
+    "columns": {s: (f"{s}.txt",) for s in ("train", "dev", "test")},
+    "segmented": {s: (f"{s}.txt",) for s in ("train", "dev", "test")},
+}
+_COLUMNS = {"conll2003": 4, "wnut17": 2}  # of the tasks that fix how many there are
+# What the tags of a scheme spell: entities with types, the words of characters, or nothing.
+_KINDS = {
+    "iob1": "entities",
+    "iob2": "entities",
+    "iobes": "entities",
+    "bmes": "words",
+    "plain": "tags",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggingConfig:
+    """Which data set, and how its sentences become sequences.
+
+    task: "conll2003" (4 columns), "wnut17", "columns" (any file with a word a line) or
+      "segmented" (Chinese text with spaces between words).
+    dir: the folder of the files. train, dev, test: their names; empty for the task's own.
+    scheme: one of tagging_formats.SCHEMES, or "auto": as the training file's tags look.
+    column: of the tag, from 0, or from the end if negative; the word is in column 0.
+    labels: the tags (iob2 ones for iob1 files); empty for those of the training file.
+    max_length: pieces of a sequence, [CLS] and [SEP] included.
+    stride: pieces from one window over a longer sentence to the next; 0 for half a window.
+    document_context: fill sequences with the sentences around, of the same document.
+    """
+
+    task: str
+    dir: str = ""
+    train: str = ""
+    dev: str = ""
+    test: str = ""
+    scheme: str = "auto"
+    column: int = -1
+    labels: tuple[str, ...] = ()
+    max_length: int = 128
+    stride: int = 0
+    document_context: bool = False
+
+    def __post_init__(self):
+        for name, known in (
+            ("task", tuple(_FILES)),
+            ("scheme", ("auto", *formats.SCHEMES)),
+        ):
+            if (value := getattr(self, name)) not in known:
+                raise UserError(
+                    f"config.data.{name}={value!r}, expected one of {', '.join(known)}"
+                )
+        if self.task == "segmented" and self.scheme not in ("auto", "bmes"):
+            raise UserError(
+                f"config.data.scheme={self.scheme!r}, expected bmes for segmented text"
+            )
+        if self.max_length < 3:
+            raise UserError(
+                f"config.data.max_length={self.max_length}, expected at least 3: a piece "
+                "between [CLS] and [SEP]"
+            )
+        if not 0 <= self.stride <= self.max_length - 2:
+            raise UserError(
+                f"config.data.stride={self.stride}, expected 1 to {self.max_length - 2} "
+                "(max_length without [CLS] and [SEP]), or 0 for half of that"
+            )
+        if len(set(self.labels)) != len(self.labels):
+            raise UserError(f"config.data.labels={self.labels} names a label twice")
+
+
+class Tagging(Task):
+    """One tag a word; scores as conlleval's where tags spell entities.
+
+    A sentence over max_length pieces is cut into windows (tagging_windows.owners says
+    which of them a word is predicted in); each word is trained on and predicted once.
+    """
+
+    family = "tagging"
+    head = "token"
+
+    def __init__(self, config: TaggingConfig):
+        self.config = config
+
+    @functools.cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The tags; those of the training file, sorted, where the config has none."""
+        if self.config.labels:
+            return self.config.labels
+        return tuple(sorted({tag for row in self._training for tag in row.tags}))
+
+    @functools.cached_property
+    def scheme(self) -> str:
+        """The scheme of the files; "auto" reads the training file to find it."""
+        if self.config.scheme != "auto":
+            return self.config.scheme
+        path, rows = self._path("train"), self._as_in_file("train")
+        scheme = formats.recognise(row.tags for row in rows)
+        logger.info("%s: its tags are of the scheme %s", path, scheme)
+        return scheme
+
+    @functools.cached_property
+    def kind(self) -> str:
+        """What the tags spell, as the labels show it: "entities", "words" or "tags"."""
+        if self.config.scheme != "auto":
+            return _KINDS[self.config.scheme]
+        return _KINDS[formats.recognise((label,) for label in self.labels)]
+
+    @property
+    def main_metric(self) -> str:
+        """Accuracy for tags that spell nothing, F1 for all others."""
+        return "accuracy" if self.kind == "tags" else "f1"
+
+    @property
+    def eval_splits(self) -> tuple[str, ...]:
+        """Dev, and test where its file is there or was asked for."""
+        has_test = self.config.test or self._path("test").is_file()
+        return ("dev", "test") if has_test else ("dev",)
+
+    def read(self, split: str) -> list[TaggedSentence]:
+        """Sentences of "train", "dev" or "test"; see Task.read."""
+        rows = self._training if split == "train" else self._checked(split)
+        known = set(self.labels)
+        for row in rows:
+            for i, tag in enumerate(row.tags):
+                if tag not in known:
+                    raise UserError(
+                        f"{row.place(i)} has the tag {tag!r}, which is not in the label "
+                        f"set ({', '.join(self.labels)}); correct it, or name all labels "
+                        "in config.data.labels"
+                    )
+        if self.config.document_context and rows[-1].document == len(rows) - 1 > 0:
+            raise UserError(
+                f"{self._path(split)} does not say where documents begin "
+                f"({formats.DOCUMENT_START} lines, or blank lines in segmented text); "
+                "set config.data.document_context=False"
+            )
+        return rows
+
+    def parse(self, lines: Iterable[str], name: str) -> list[TaggedSentence]:
+        """A sentence a line: words between blanks, or JSON {"words": [...]}.
+
+        Text to be segmented comes as it is, and its characters are the words. With
+        document_context, lines follow each other in a document and blank ones part them.
+        """
+        rows, document = [], 0
+        context = self.config.document_context
+        for number, line in enumerate(lines, 1):
+            where = f"{name}:{number}"
+            words = self._words(line, where)
+            if words:
+                rows.append(TaggedSentence(words, None, document, where))
+            elif not context:
+                raise UserError(f"{where} is empty; expected the words of a sentence")
+            document += not (context and words)
+        return rows
+
+    def features(
+        self, rows: Sequence[TaggedSentence], tokenizer: Tokenizer, *, training: bool
+    ) -> Features:
+        """Sequences [CLS] words [SEP], all of segment 0; see Task.features.
+
+        A word without pieces (control characters) is [UNK], so that it has a prediction;
+        one with more pieces than a window loses its last ones (counted in truncated).
+        extra: of each sequence the words of its row that it predicts, and the positions
+        of their first pieces, both int (words,).
+        """
+        capacity = self.config.max_length - 2
+        stride = self.config.stride or (capacity + 1) // 2
+        ids, offsets, cut = _encode(rows, tokenizer, capacity)
+        bounds = np.cumsum([0, *(len(row.words) for row in rows)]).tolist()
+        own = list(zip(bounds[:-1], bounds[1:], strict=True))
+        around = _documents(rows, own) if self.config.document_context else own
+
+        label_ids = {label: i for i, label in enumerate(self.labels)}
+        features = Features([], [], np.zeros(0, np.int32))
+        labels, sequence_rows = [], []
+        for i, (row, (first, last)) in enumerate(zip(rows, own, strict=True)):
+            spans = windows.cut(offsets, (first, last), capacity, stride)
+            if self.config.document_context:
+                spans = [windows.widen(offsets, s, around[i], capacity) for s in spans]
+            owner = windows.owners(offsets, (first, last), spans)
+            for j, (start, stop) in enumerate(spans):
+                words = np.flatnonzero(owner == j)
+                if not len(words):
+                    continue  # nothing is asked of it
+                inside = ids[offsets[start] : offsets[stop]]
+                sequence = np.concatenate(
+                    [[tokenizer.cls_id], inside, [tokenizer.sep_id]], dtype=np.int32
+                )
+                positions = 1 + offsets[first + words] - offsets[start]
+                features.input_ids.append(sequence)
+                features.segment_ids.append(np.zeros_like(sequence))
+                features.extra.append((words, positions))
+                sequence_rows.append(i)
+                if row.tags is not None:
+                    target = np.full_like(sequence, IGNORED)
+                    target[positions] = [label_ids[row.tags[w]] for w in words]
+                    labels.append(target)
+        return dataclasses.replace(
+            features,
+            row=np.array(sequence_rows, np.int32),
+            targets={"labels": labels} if labels else {},
+            truncated=sum(bool(cut[first:last].any()) for first, last in own),
+        )
+
+    def predictions(
+        self,
+        rows: Sequence[TaggedSentence],
+        features: Features,
+        outputs: Sequence[np.ndarray],
+    ) -> list[dict[str, Any]]:
+        """Words, their tags and the probabilities of these; see Task.predictions.
+
+        "entities" (but of tags that spell nothing): type, text, start and end (words, end
+        exclusive), and as probability the product of its words' probabilities.
+        """
+        best = [np.full(len(row.words), -1) for row in rows]
+        probability = [np.zeros(len(row.words)) for row in rows]
+        for row, (words, positions), logits in zip(
+            features.row, features.extra, outputs, strict=True
+        ):
+            p = softmax(np.float64(logits[positions]), axis=-1)
+            best[row][words] = p.argmax(axis=-1)
+            probability[row][words] = p.max(axis=-1)
+        answers = []
+        for row, chosen, p in zip(rows, best, probability, strict=True):
+            tags = [self.labels[i] for i in chosen]
+            answer = {
+                "words": list(row.words),
+                "tags": tags,
+                "probabilities": p.tolist(),
+            }
+            if self.kind != "tags":
+                answer["entities"] = self._entities(answer)
+            answers.append(answer)
+        return answers
+
+    def score(
+        self, rows: Sequence[TaggedSentence], predictions: Sequence[dict[str, Any]]
+    ) -> dict[str, float]:
+        """Accuracy of tags, and f1, precision and recall of what they spell, in percent.
+
+        Also "f1/TYPE" of entities; "surface_f1" for WNUT-17. See tagging_metrics.
+        """
+        gold = [list(row.tags) for row in rows]
+        predicted = [answer["tags"] for answer in predictions]
+        scores = metrics.accuracy(gold, predicted)
+        if self.kind == "entities":
+            scores |= metrics.entity_scores(gold, predicted)
+        elif self.kind == "words":
+            scores |= metrics.word_scores(gold, predicted)
+        if self.config.task == "wnut17":
+            sentences = [row.words for row in rows]
+            scores["surface_f1"] = metrics.surface_f1(sentences, gold, predicted)
+        return scores
+
+    def write(
+        self,
+        rows: Sequence[TaggedSentence],
+        predictions: Sequence[dict[str, Any]],
+        split: str,
+        directory: Path,
+    ) -> list[Path]:
+        """SPLIT.conll as conlleval reads it, and SPLIT.segmented.txt for segmentation.
+
+        The first has "word gold predicted" lines, without gold where rows have no tags,
+        the second a sentence a line.
+        """
+        lines = []
+        for row, answer in zip(rows, predictions, strict=True):
+            # One blank parts conlleval's columns, so no word may hold any.
+            words = [re.sub(r"\s", "_", word) for word in row.words]
+            columns = [words, *([row.tags] if row.tags else []), answer["tags"]]
+            lines += [*map(" ".join, zip(*columns, strict=True)), ""]
+        directory.mkdir(parents=True, exist_ok=True)
+        paths = [directory / f"{split}.conll"]
+        paths[0].write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        if self.kind == "words":
+            paths.append(directory / f"{split}.segmented.txt")
+            sentences = (
+                " ".join(word["text"] for word in answer["entities"])
+                for answer in predictions
+            )
+            paths[1].write_text("".join(f"{line}\n" for line in sentences), "utf-8")
+        return paths
+
+    @functools.cached_property
+    def _training(self) -> list[TaggedSentence]:
+        return self._checked("train")
+
+    def _checked(self, split: str) -> list[TaggedSentence]:
+        """Sentences whose tags the scheme allows."""
+        return [formats.normalise(row, self.scheme) for row in self._as_in_file(split)]
+
+    def _as_in_file(self, split: str) -> list[TaggedSentence]:
+        path, task = self._path(split), self.config.task
+        if task == "segmented":
+            return formats.read_segmented(path)
+        return formats.read_columns(path, self.config.column, _COLUMNS.get(task, 0))
+
+    def _path(self, split: str) -> Path:
+        """The file of a split; where it may have several names, the one that is there."""
+        folder, name = Path(self.config.dir), getattr(self.config, split)
+        paths = [
+            folder / n for n in ([name] if name else _FILES[self.config.task][split])
+        ]
+        return next((path for path in paths if path.is_file()), paths[0])
+
+    def _words(self, line: str, where: str) -> tuple[str, ...]:
+        """The words, or the characters to segment, of a line of input."""
+        if not line.lstrip().startswith('{"'):
+            words = line.split()
+            return tuple("".join(words) if self.kind == "words" else words)
+        expected = f'{where}: expected {{"words": ["A", "sentence"]}} or plain words'
+        try:
+            words = json.loads(line).get("words")
+        except ValueError as error:
+            raise UserError(f"{expected}; this is not JSON ({error})") from error
+        if not isinstance(words, list) or not all(
+            isinstance(word, str) and word for word in words
+        ):
+            raise UserError(f'{expected}; "words" is not a list of words')
+        return tuple(words)
+
+    def _entities(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
+        """What the tags of an answer spell."""
+        is_words = self.kind == "words"
+        spans = (metrics.words if is_words else metrics.entities)(answer["tags"])
+        return [
+            {
+                "type": name,
+                "text": ("" if is_words else " ").join(answer["words"][start:end]),
+                "start": start,
+                "end": end,
+                "probability": math.prod(answer["probabilities"][start:end]),
+            }
+            for name, start, end in spans
+        ]
+
+
+def _encode(
+    rows: Sequence[TaggedSentence], tokenizer: Tokenizer, capacity: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pieces of all words, where those of each word start, and which words were cut.
+
+    ids int32 (pieces,), offsets int (words + 1,), cut bool (words,).
+    """
+    pieces = tokenizer.encode_batch([word for row in rows for word in row.words])
+    cut = np.array([len(word) > capacity for word in pieces], bool)
+    unknown = np.array([tokenizer.unk_id], np.int32)
+    pieces = [word[:capacity] if len(word) else unknown for word in pieces]
+    offsets = np.cumsum([0, *map(len, pieces)])
+    return np.concatenate([unknown[:0], *pieces], dtype=np.int32), offsets, cut
+
+
+def _documents(
+    rows: Sequence[TaggedSentence], own: list[windows.Window]
+) -> list[windows.Window]:
+    """The words of the document around each sentence."""
+    around = []
+    for _, group in itertools.groupby(zip(rows, own, strict=True), _document_of):
+        spans = [span for _, span in group]
+        around += [(spans[0][0], spans[-1][1])] * len(spans)
+    return around
+
+
+def _document_of(item: tuple[TaggedSentence, windows.Window]) -> int:
+    return item[0].document
