@@ -1,0 +1,365 @@
+"""Sequence classification and regression: GLUE, SICK, and any table of labelled texts.
+
+A text is [CLS] A [SEP], a pair [CLS] A [SEP] B [SEP] (BERT's paper, section 4.1).
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.special
+
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.tasks import glue, sequences, sick, tables, tables_tfds
+from bert_jax.tasks.classification_metrics import (
+    classification_scores,
+    regression_scores,
+)
+from bert_jax.tasks.classification_read import (
+    Row,
+    find_file,
+    has_rows,
+    parse_rows,
+    read_rows,
+)
+from bert_jax.tasks.layouts import Layout, Split
+from bert_jax.tasks.task import Features, Task
+
+LAYOUTS: dict[str, Layout] = glue.TASKS | sick.TASKS
+TABLE = "table"
+TRUNCATIONS = ("head", "tail", "head_tail", "windows")
+_ENDINGS = tuple(ending + packed for ending in tables.FORMATS for packed in ("", ".gz"))
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationConfig:
+    """Which task, where its data is, and how long texts are cut.
+
+    task: one of GLUE's, "cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte",
+      "wnli", "ax"; "sick_entailment", "sick_relatedness"; or "table", any CSV, TSV or
+      JSONL with named columns.
+    dir: the folder of the data set in its own layout, or "tfds:glue/mrpc".
+    train, dev, test: for "table", names of the files below ``dir`` (of the splits, in
+      tensorflow-datasets). Empty: train.csv, dev.jsonl.gz, ... whichever is there. A
+      test file with labels is scored, one without them is predicted.
+    text_a, text_b, label, id: for "table", columns by name. text_b: empty for tasks on
+      one text. id: need not be there.
+    labels: for "table", the label set in the order of the outputs; empty: those of the
+      training rows, sorted. The second of two is the positive one.
+    regression: for "table", whether the labels are numbers.
+    max_length: pieces of a sequence, [CLS] and [SEP] included.
+    truncation: what is kept of a text that is too long: "head", "tail", "head_tail", or
+      "windows": all of it in overlapping sequences; each is trained with the row's
+      label, and a row's logits are the mean over its windows. Of a pair the longer text
+      loses pieces until both fit; "windows" is for single texts.
+    head_tokens: pieces kept of the start for "head_tail".
+    stride: pieces from the start of one window to the next.
+    """
+
+    task: str = ""
+    dir: str = ""
+    train: str = ""
+    dev: str = ""
+    test: str = ""
+    text_a: str = "text"
+    text_b: str = ""
+    label: str = "label"
+    id: str = "id"
+    labels: tuple[str, ...] = ()
+    regression: bool = False
+    max_length: int = 128
+    truncation: str = "head"
+    head_tokens: int = 128
+    stride: int = 64
+
+
+class Classification(Task):
+    """A class or a number for a text or a pair of texts.
+
+    Metrics: accuracy; f1 and accuracy for MRPC and QQP; matthews for CoLA; pearson,
+    spearman and their mean for regression; for tables accuracy and macro F1.
+    """
+
+    family = "classification"
+    head = "sequence"
+
+    def __init__(self, config: ClassificationConfig):
+        self.config = config
+        self.layout = _layout(config)
+        _check(config, pair=self._is_pair)
+
+    @property
+    def main_metric(self) -> str:
+        return self.layout.metrics[0]
+
+    @property
+    def regression(self) -> bool:
+        """Whether the head gives a number instead of classes."""
+        return self.layout.regression
+
+    @functools.cached_property
+    def labels(self) -> tuple[str, ...]:
+        if self.regression:
+            return ()
+        if labels := self.config.labels or self.layout.labels:
+            return tuple(labels)
+        rows = read_rows(self.config.dir, "train", self.layout, (), labelled=True)
+        labels = tuple(sorted({str(row.label) for row in rows}))
+        if len(labels) == 1:
+            raise UserError(
+                f"{self.config.dir}: every training row has the label {labels[0]!r}; "
+                "expected two labels at least"
+            )
+        return labels
+
+    @functools.cached_property
+    def eval_splits(self) -> tuple[str, ...]:
+        if self.config.task == TABLE and self._test_is_labelled:
+            return ("dev", "test")
+        return self.layout.eval_splits
+
+    @functools.cached_property
+    def predict_splits(self) -> tuple[str, ...]:
+        """Those of the unlabelled splits that are there."""
+        splits = self.layout.predict_splits
+        if self.config.task == TABLE and not self._test_is_labelled:
+            splits = ("test",)
+        return tuple(
+            name
+            for name in splits
+            if has_rows(self.config.dir, self.layout.splits[name])
+        )
+
+    def read(self, split: str) -> list[Row]:
+        if split not in self.layout.splits:
+            hint = (
+                "; fine-tune mnli, which predicts ax"
+                if self.config.task == "ax"
+                else ""
+            )
+            raise UserError(
+                f"{self.config.task} has no {split} split, it has "
+                f"{', '.join(self.layout.splits)}{hint}"
+            )
+        labelled = split == "train" or split in self.eval_splits
+        labels = self.labels if labelled else ()
+        return read_rows(self.config.dir, split, self.layout, labels, labelled=labelled)
+
+    def parse(self, lines: Iterable[str], name: str) -> list[Row]:
+        return parse_rows(lines, name, self.layout)
+
+    def features(
+        self, rows: Sequence[Row], tokenizer: Tokenizer, *, training: bool
+    ) -> Features:
+        first = tokenizer.encode_batch([row.text_a for row in rows])
+        if self._is_pair:
+            texts = [row.text_b or "" for row in rows]
+            parts = self._pairs(first, tokenizer.encode_batch(texts))
+        else:
+            parts = self._singles(first)
+        input_ids, segment_ids, numbers = [], [], []
+        truncated = 0
+        for number, (pieces, cuts) in enumerate(parts):
+            truncated += cuts
+            for piece in pieces:
+                ids, segments = sequences.join(tokenizer, *piece)
+                input_ids.append(ids)
+                segment_ids.append(segments)
+                numbers.append(number)
+        row_numbers = np.array(numbers, np.int32)
+        return Features(
+            input_ids,
+            segment_ids,
+            row_numbers,
+            self._targets(rows, row_numbers),
+            truncated=truncated,
+        )
+
+    def predictions(
+        self,
+        rows: Sequence[Row],
+        features: Features,
+        outputs: Sequence[np.ndarray],
+    ) -> list[dict[str, Any]]:
+        logits = np.zeros((len(rows), self.outputs))
+        np.add.at(
+            logits,
+            features.row,
+            np.asarray(outputs, np.float64).reshape(-1, self.outputs),
+        )
+        logits /= np.bincount(features.row, minlength=len(rows))[:, None]
+        ids = [{} if row.id is None else {"id": row.id} for row in rows]
+        if self.regression:
+            return [
+                i | {"value": float(value)}
+                for i, value in zip(ids, logits[:, 0], strict=True)
+            ]
+        return [
+            i
+            | {
+                "label": self.labels[int(p.argmax())],
+                "probability": float(p.max()),
+                "probabilities": dict(zip(self.labels, p.tolist(), strict=True)),
+            }
+            for i, p in zip(ids, scipy.special.softmax(logits, axis=1), strict=True)
+        ]
+
+    def score(
+        self, rows: Sequence[Row], predictions: Sequence[dict[str, Any]]
+    ) -> dict[str, float]:
+        metrics = self.layout.metrics
+        if self.regression:
+            return regression_scores(
+                metrics,
+                [float(row.label) for row in rows],
+                [prediction["value"] for prediction in predictions],
+            )
+        return classification_scores(
+            metrics,
+            [self._ids[row.label] for row in rows],
+            [self._ids[prediction["label"]] for prediction in predictions],
+            len(self.labels),
+        )
+
+    def write(
+        self,
+        rows: Sequence[Row],
+        predictions: Sequence[dict[str, Any]],
+        split: str,
+        directory: Path,
+    ) -> list[Path]:
+        """The file that GLUE's server wants, or SPLIT_predictions.tsv of the same form.
+
+        The latter has the answer's probability too.
+        """
+        submission = self.layout.splits[split].submission
+        path = Path(directory) / (submission or f"{split}_predictions.tsv")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        indices = [row.id or str(i) for i, row in enumerate(rows)]
+        answers = [self._answer(p, bool(submission)) for p in predictions]
+        text = glue.submission_text(indices, answers)
+        if not submission and not self.regression:
+            text = text.replace("\n", "\tprobability\n", 1)
+        path.write_text(text, encoding="utf-8")
+        return [path]
+
+    @property
+    def _is_pair(self) -> bool:
+        return any(split.text_b for split in self.layout.splits.values())
+
+    @functools.cached_property
+    def _ids(self) -> dict[str, int]:
+        return {label: i for i, label in enumerate(self.labels)}
+
+    @functools.cached_property
+    def _test_is_labelled(self) -> bool:
+        """Of a table: whether the test file has the label column."""
+        split = self.layout.splits["test"]
+        if tables_tfds.is_tfds(self.config.dir):
+            return has_rows(self.config.dir, split)
+        path = find_file(self.config.dir, split)
+        return path is not None and split.label in tables.read_columns(path)
+
+    def _targets(self, rows: Sequence[Row], numbers: np.ndarray) -> dict[str, Any]:
+        if not rows or any(row.label is None for row in rows):
+            return {}
+        if self.regression:
+            labels = np.array([row.label for row in rows], np.float32)
+        else:
+            labels = np.array([self._ids[row.label] for row in rows], np.int32)
+        return {"label": labels[numbers]}
+
+    def _pairs(self, first: list[np.ndarray], second: list[np.ndarray]):
+        """For each row its one sequence's parts, and whether text is lost."""
+        for a, b in zip(first, second, strict=True):
+            lengths = sequences.pair_lengths(len(a), len(b), self.config.max_length - 3)
+            parts = [self._cut(*part) for part in zip((a, b), lengths, strict=True)]
+            yield [parts], lengths != (len(a), len(b))
+
+    def _singles(self, texts: list[np.ndarray]):
+        room = self.config.max_length - 2
+        for ids in texts:
+            if self.config.truncation == "windows":
+                parts = sequences.windows(ids, room, self.config.stride)
+                yield [[part] for part in parts], False
+            else:
+                yield [[self._cut(ids, room)]], len(ids) > room
+
+    def _cut(self, ids: np.ndarray, length: int) -> np.ndarray:
+        return sequences.cut(
+            ids, length, self.config.truncation, self.config.head_tokens
+        )
+
+    def _answer(self, prediction: dict[str, Any], submission: bool) -> str:
+        if self.regression:
+            low, high = self.layout.limits or (-np.inf, np.inf)
+            return f"{min(max(prediction['value'], low), high):.3f}"
+        if submission:
+            return prediction["label"]
+        return f"{prediction['label']}\t{prediction['probability']:.6f}"
+
+
+def _layout(config: ClassificationConfig) -> Layout:
+    if config.task in LAYOUTS:
+        return LAYOUTS[config.task]
+    if config.task != TABLE:
+        raise UserError(
+            f"task={config.task!r} is not a classification task; expected one of "
+            f"{', '.join([*LAYOUTS, TABLE])}"
+        )
+    in_tfds = tables_tfds.is_tfds(config.dir)
+    splits = {}
+    for name, default in (("train", "train"), ("dev", "validation"), ("test", "test")):
+        given = getattr(config, name)
+        splits[name] = Split(
+            files=(given,) if given else tuple(name + ending for ending in _ENDINGS),
+            text_a=config.text_a,
+            text_b=config.text_b,
+            label=config.label,
+            index=config.id,
+            tfds=(given or default) if in_tfds else "",
+        )
+    return Layout(
+        splits,
+        metrics=(
+            ("pearson", "spearman", "pearson_spearman")
+            if config.regression
+            else ("accuracy", "f1_macro")
+        ),
+        regression=config.regression,
+        tfds=(config.text_a, config.text_b, config.label),
+    )
+
+
+def _check(config: ClassificationConfig, *, pair: bool) -> None:
+    """Raises where lengths and truncation do not go together."""
+    room = config.max_length - (3 if pair else 2)
+    if room < 1 + pair:
+        raise UserError(
+            f"max_length={config.max_length} leaves no room for text; set it to "
+            f"{4 + pair} at least"
+        )
+    if config.truncation not in TRUNCATIONS:
+        raise UserError(
+            f"truncation={config.truncation!r} is unknown; expected one of "
+            f"{', '.join(TRUNCATIONS)}"
+        )
+    if config.truncation == "windows" and pair:
+        raise UserError(
+            "truncation=windows is for single texts, and the task has two; expected head, "
+            "tail or head_tail"
+        )
+    if config.truncation == "windows" and not 1 <= config.stride <= room:
+        raise UserError(
+            f"stride={config.stride} skips text or never ends; expected 1 to {room}, what "
+            "a window holds"
+        )
+    if config.truncation == "head_tail" and not 1 <= config.head_tokens < room:
+        raise UserError(
+            f"head_tokens={config.head_tokens} leaves no room for the end; expected 1 to "
+            f"{room - 1} at max_length={config.max_length}"
+        )

@@ -1,0 +1,175 @@
+"""Labelled texts from files: the rows of sequence classification and regression."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.tasks import tables, tables_tfds
+from bert_jax.tasks.layouts import Layout, Split
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """A text or two. label: None where unknown. id: as the file has it, if it has one."""
+
+    where: str
+    text_a: str
+    text_b: str | None = None
+    label: str | float | None = None
+    id: str | None = None
+
+
+def find_file(directory: str, split: Split) -> Path | None:
+    """The first of a split's files that exists below the folder."""
+    paths = (Path(directory) / name for name in split.files)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def has_rows(directory: str, split: Split) -> bool:
+    """Whether the split is there at all."""
+    if tables_tfds.is_tfds(directory):
+        name, subset = _tfds_name(directory, split)
+        return tables_tfds.has_split(name, subset)
+    return find_file(directory, split) is not None
+
+
+def read_rows(
+    directory: str, name: str, layout: Layout, labels: Sequence[str], *, labelled: bool
+) -> list[Row]:
+    """The rows of a split.
+
+    labels: the label set; empty where any label will do.
+    labelled: whether the label column is read; without it labels are None.
+    """
+    split = layout.splits[name]
+    known = set(labels)
+    rows = []
+    for where, texts, label, index in _records(directory, split, layout, labelled):
+        _check_texts(where, texts, gaps=layout.gaps)
+        if labelled and layout.regression:
+            label = _number(where, label)
+        elif labelled and known and label not in known:
+            raise UserError(
+                f"{where}: label {label!r} is not in the label set {', '.join(labels)}"
+            )
+        rows.append(Row(where, *texts, label=label, id=index))
+    if not rows:
+        raise UserError(f"{directory}: the {name} split has no rows; expected some")
+    return rows
+
+
+def parse_rows(lines: Iterable[str], name: str, layout: Layout) -> list[Row]:
+    """Rows of plain lines (a tab between two texts) or JSON objects, without labels.
+
+    An object's texts are under "text_a" (or "text") and "text_b", or under the names of
+    the data set's columns; its "id" or "index" is kept.
+    """
+    splits = layout.splits.values()
+    first = ["text_a", "text", *(s.text_a for s in splits), layout.tfds[0]]
+    second = ["text_b", *(s.text_b for s in splits), layout.tfds[1]]
+    ids = [*(s.index for s in splits), "id", "idx"]
+    pair = any(s.text_b for s in splits)
+    rows = []
+    for number, line in enumerate(lines, 1):
+        where = f"{name}:{number}"
+        line = line.rstrip("\r\n")
+        if number == 1:
+            line = line.removeprefix("\ufeff")
+        if line.lstrip().startswith("{"):
+            value = tables.parse_object(line, where)
+            texts = [
+                _one_of(value, names, where) for names in (first, second)[: 1 + pair]
+            ]
+            index = next((tables.cell(value[key]) for key in ids if key in value), None)
+        else:
+            texts, index = line.split("\t"), None
+        if len(texts) != 1 + pair:
+            expected = "two, with a tab between them" if pair else "one"
+            raise UserError(
+                f"{where}: number of texts is {len(texts)}, the task reads {expected}; "
+                "change the line, or give a JSON object"
+            )
+        _check_texts(where, texts, gaps=False)
+        rows.append(Row(where, *texts, id=index))
+    return rows
+
+
+def _records(
+    directory: str, split: Split, layout: Layout, labelled: bool
+) -> Iterator[tuple[str, list[str], str | None, str | None]]:
+    """Where a row stands, its texts, label and id, whatever holds it."""
+    text_a, text_b, label, index = split.text_a, split.text_b, split.label, split.index
+    in_tfds = tables_tfds.is_tfds(directory)
+    if in_tfds:
+        text_a, text_b, label, index = *layout.tfds, "idx"
+    texts = [text_a, text_b] if text_b else [text_a]
+    columns = [*texts, label] if labelled else texts
+    if in_tfds:
+        name, subset = _tfds_name(directory, split)
+        records = tables_tfds.read_tfds(
+            name, subset, columns, optional=[index], labels=layout.labels
+        )
+    else:
+        records = tables.read_table(
+            _existing_file(directory, split),
+            columns,
+            optional=[index],
+            header=split.header,
+            skip_short=split.skip_short,
+        )
+    for where, values in records:
+        yield (
+            where,
+            [values[column] for column in texts],
+            values[label] if labelled else None,
+            values[index],
+        )
+
+
+def _tfds_name(directory: str, split: Split) -> tuple[str, str]:
+    """Name of the data set and of the split, as tensorflow-datasets has them."""
+    name = split.tfds_dataset or directory.removeprefix(tables_tfds.PREFIX)
+    return name, split.tfds
+
+
+def _existing_file(directory: str, split: Split) -> Path:
+    path = find_file(directory, split)
+    if path is None:
+        raise UserError(
+            f"{directory or 'config.data.dir'} has no {' or '.join(split.files)}; set "
+            "--config.data.dir to the folder of the data set"
+        )
+    return path
+
+
+def _check_texts(where: str, texts: Sequence[str], *, gaps: bool) -> None:
+    """Raises for an empty text; with ``gaps`` only where all of them are empty."""
+    filled = [bool(text.strip()) for text in texts]
+    if not (any(filled) if gaps else all(filled)):
+        raise UserError(f"{where}: empty text; expected words, mend or drop the row")
+
+
+def _number(where: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UserError(f"{where}: label {text!r} is not a number; expected one")
+    return value
+
+
+def _one_of(value: dict[str, Any], names: Iterable[str], where: str) -> str:
+    names = list(dict.fromkeys(name for name in names if name))
+    for name in names:
+        if name in value:
+            if isinstance(value[name], str):
+                return value[name]
+            raise UserError(f"{where}: {name!r} is not a string; expected text")
+    raise UserError(
+        f"{where}: no column {' or '.join(map(repr, names))}; the columns are "
+        f"{', '.join(value)}"
+    )

@@ -1,0 +1,217 @@
+"""The nine tasks of GLUE and its diagnostic set AX, as its server gives and takes them.
+
+Layout of the files: GLUE's download (Wang et al. 2019, gluebenchmark.com) and
+run_classifier.py. Metrics: BERT's paper, table 1 (F1 for QQP and MRPC, Spearman for
+STS-B, accuracy elsewhere), and GLUE's Matthews correlation for CoLA.
+"""
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from bert_jax.errors import UserError
+from bert_jax.tasks.layouts import Layout, Split
+
+_BINARY = ("0", "1")
+_ENTAILED = ("entailment", "not_entailment")
+_NLI = ("entailment", "neutral", "contradiction")
+_COLA_COLUMNS = ("source", "label", "star", "sentence")
+
+
+def _three_files(
+    text_a: str,
+    text_b: str = "",
+    label: str = "label",
+    *,
+    submission: str,
+    header: tuple[str, ...] = (),
+    skip_short: bool = False,
+    test_files: tuple[str, ...] = ("test.tsv",),
+) -> dict[str, Split]:
+    labelled = dict(label=label, header=header, skip_short=skip_short)
+    return {
+        "train": Split(("train.tsv",), text_a, text_b, tfds="train", **labelled),
+        "dev": Split(("dev.tsv",), text_a, text_b, tfds="validation", **labelled),
+        "test": Split(test_files, text_a, text_b, tfds="test", submission=submission),
+    }
+
+
+def _mnli(file: str, tfds: str, label: str = "", submission: str = "") -> Split:
+    return Split(
+        (file,), "sentence1", "sentence2", label, tfds=tfds, submission=submission
+    )
+
+
+_AX = Split(
+    (
+        "diagnostic.tsv",
+        "AX.tsv",
+        # download_glue_data.py puts it beside MNLI.
+        "../diagnostic/diagnostic.tsv",
+        "../AX/AX.tsv",
+    ),
+    "sentence1",
+    "sentence2",
+    submission="AX.tsv",
+    tfds="test",
+    tfds_dataset="glue/ax",
+)
+
+TASKS: dict[str, Layout] = {
+    "cola": Layout(
+        # No header in train and dev; "star" repeats the label as the linguists wrote it.
+        _three_files("sentence", header=_COLA_COLUMNS, submission="CoLA.tsv"),
+        metrics=("matthews", "accuracy"),
+        labels=_BINARY,
+        predict_splits=("test",),
+        tfds=("sentence", "", "label"),
+    ),
+    "sst2": Layout(
+        _three_files("sentence", submission="SST-2.tsv"),
+        metrics=("accuracy",),
+        labels=_BINARY,
+        predict_splits=("test",),
+        tfds=("sentence", "", "label"),
+    ),
+    "mrpc": Layout(
+        _three_files(
+            "#1 String",
+            "#2 String",
+            "Quality",
+            submission="MRPC.tsv",
+            test_files=("test.tsv", "msr_paraphrase_test.txt"),
+        ),
+        metrics=("f1", "accuracy"),
+        labels=_BINARY,
+        predict_splits=("test",),
+        tfds=("sentence1", "sentence2", "label"),
+        gaps=True,
+    ),
+    "stsb": Layout(
+        _three_files("sentence1", "sentence2", "score", submission="STS-B.tsv"),
+        metrics=("spearman", "pearson", "pearson_spearman"),
+        regression=True,
+        limits=(0.0, 5.0),
+        predict_splits=("test",),
+        tfds=("sentence1", "sentence2", "label"),
+        gaps=True,
+    ),
+    "qqp": Layout(
+        # A few questions hold a line end, which cuts their row in two short ones.
+        _three_files(
+            "question1",
+            "question2",
+            "is_duplicate",
+            submission="QQP.tsv",
+            skip_short=True,
+        ),
+        metrics=("f1", "accuracy"),
+        labels=_BINARY,
+        predict_splits=("test",),
+        tfds=("question1", "question2", "label"),
+        gaps=True,
+    ),
+    "mnli": Layout(
+        {
+            "train": _mnli("train.tsv", "train", "gold_label"),
+            "dev_matched": _mnli("dev_matched.tsv", "validation_matched", "gold_label"),
+            "dev_mismatched": _mnli(
+                "dev_mismatched.tsv", "validation_mismatched", "gold_label"
+            ),
+            "test_matched": _mnli(
+                "test_matched.tsv", "test_matched", submission="MNLI-m.tsv"
+            ),
+            "test_mismatched": _mnli(
+                "test_mismatched.tsv", "test_mismatched", submission="MNLI-mm.tsv"
+            ),
+            "ax": _AX,
+        },
+        metrics=("accuracy",),
+        labels=_NLI,
+        eval_splits=("dev_matched", "dev_mismatched"),
+        predict_splits=("test_matched", "test_mismatched", "ax"),
+        tfds=("premise", "hypothesis", "label"),
+        gaps=True,
+    ),
+    "qnli": Layout(
+        _three_files("question", "sentence", submission="QNLI.tsv"),
+        metrics=("accuracy",),
+        labels=_ENTAILED,
+        predict_splits=("test",),
+        tfds=("question", "sentence", "label"),
+        gaps=True,
+    ),
+    "rte": Layout(
+        _three_files("sentence1", "sentence2", submission="RTE.tsv"),
+        metrics=("accuracy",),
+        labels=_ENTAILED,
+        predict_splits=("test",),
+        tfds=("sentence1", "sentence2", "label"),
+        gaps=True,
+    ),
+    "wnli": Layout(
+        _three_files("sentence1", "sentence2", submission="WNLI.tsv"),
+        metrics=("accuracy",),
+        labels=_BINARY,
+        predict_splits=("test",),
+        tfds=("sentence1", "sentence2", "label"),
+        gaps=True,
+    ),
+    # Only predicted, by a model that learnt MNLI.
+    "ax": Layout(
+        {"ax": _AX},
+        metrics=("accuracy",),
+        labels=_NLI,
+        eval_splits=(),
+        predict_splits=("ax",),
+        tfds=("premise", "hypothesis", "label"),
+        gaps=True,
+    ),
+}
+
+SUBMISSION_FILES = tuple(
+    dict.fromkeys(
+        split.submission
+        for layout in TASKS.values()
+        for split in layout.splits.values()
+        if split.submission
+    )
+)
+
+
+def submission_zip(directory: Path | str, out: Path | str) -> tuple[str, ...]:
+    """Packs the predictions below a directory as GLUE's server takes them.
+
+    directory: is searched with all its subdirectories for CoLA.tsv, MNLI-m.tsv, ...
+    Returns the names of the files that the server wants and that were not found.
+    Raises UserError where there is none, or two of one name.
+    """
+    directory, out = Path(directory), Path(out)
+    found: dict[str, Path] = {}
+    for path in sorted(directory.rglob("*.tsv")):
+        if path.name not in SUBMISSION_FILES:
+            continue
+        if path.name in found:
+            raise UserError(
+                f"{path} and {found[path.name]} are both {path.name}; keep one of them "
+                f"below {directory}"
+            )
+        found[path.name] = path
+    if not found:
+        raise UserError(
+            f"{directory} holds no predictions; expected some of "
+            f"{', '.join(SUBMISSION_FILES)}, as bert_jax.finetune writes them"
+        )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in SUBMISSION_FILES:
+            if name in found:
+                archive.write(found[name], name)
+    return tuple(name for name in SUBMISSION_FILES if name not in found)
+
+
+def submission_text(indices: Sequence[str], answers: Sequence[str]) -> str:
+    """The content of one file of a submission."""
+    lines = ["index\tprediction"]
+    lines += [f"{i}\t{answer}" for i, answer in zip(indices, answers, strict=True)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,222 @@
+"""Rows of CSV, TSV and JSONL files with named columns, as they are or gzipped.
+
+CSV is RFC 4180: quotes may hold commas and line ends. TSV is GLUE's: no quoting at all,
+a quotation mark is text. JSONL is one object a line. All are UTF-8, with or without a
+byte order mark; lines end with LF or CRLF.
+"""
+
+import csv
+import gzip
+import json
+import logging
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bert_jax.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+FORMATS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".txt": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+}
+_LISTED = 5  # line numbers in a notice
+
+Record = tuple[str, dict[str, str | None]]  # ("file:line", value of each column)
+
+
+def table_format(path: Path) -> str:
+    """By the name's ending, which .gz may follow: "csv", "tsv" or "jsonl"."""
+    name = path.with_suffix("") if path.suffix == ".gz" else path
+    if name.suffix not in FORMATS:
+        raise UserError(
+            f"{path} is no table by its name; expected one of {', '.join(FORMATS)}, "
+            "with or without .gz"
+        )
+    return FORMATS[name.suffix]
+
+
+def read_columns(path: Path) -> list[str]:
+    """Names of a table's columns; of JSONL, the keys of its first object."""
+    if table_format(path) == "jsonl":
+        for _, value in _objects(path):
+            return list(value)
+        return []
+    return _header(path, _fields(path))
+
+
+def read_table(
+    path: Path,
+    columns: Sequence[str],
+    *,
+    optional: Sequence[str] = (),
+    header: Sequence[str] = (),
+    skip_short: bool = False,
+) -> Iterator[Record]:
+    """Where each row stands, and its text in the columns asked for.
+
+    columns: must be there. optional: None where the table has no such column.
+    header: names of the columns of a CSV or TSV file without a header line.
+    skip_short: leaves out, with a notice, rows that have too few columns, for data sets
+      that are published with such rows.
+    In CSV and TSV, blank lines are skipped where the table has more than one column.
+
+    Raises UserError naming file and line of a row that has too few or too many columns.
+    """
+    if table_format(path) == "jsonl":
+        yield from _select_keys(path, columns, optional)
+        return
+    rows = _fields(path)
+    header = list(header) or _header(path, rows)
+    places = {name: _find(path, header, name) for name in columns}
+    places |= {
+        name: _find(path, header, name) if name in header else None for name in optional
+    }
+    short: list[int] = []
+    for line, row in rows:
+        if len(header) > 1 and row in ([], [""]):
+            continue
+        if len(row) < len(header) and skip_short:
+            short.append(line)
+            continue
+        if len(row) != len(header):
+            raise UserError(
+                f"{path}:{line}: row has {_count(len(row), 'column')}, the header has "
+                f"{len(header)} ({', '.join(header)}); mend the row"
+            )
+        yield (
+            f"{path}:{line}",
+            {
+                name: None if place is None else row[place]
+                for name, place in places.items()
+            },
+        )
+    if short:
+        more = "" if len(short) <= _LISTED else ", ..."
+        logger.warning(
+            "%s: left out %s of too few columns: line %s%s",
+            path,
+            _count(len(short), "row"),
+            ", ".join(map(str, short[:_LISTED])),
+            more,
+        )
+
+
+def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Where each object of a JSONL file stands, and the object; blank lines skipped."""
+    for line, value in _objects(path):
+        yield f"{path}:{line}", value
+
+
+def parse_object(text: str, where: str) -> dict[str, Any]:
+    """A JSON object from one line, or a UserError that says what is wrong with it."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{where}: not JSON ({error}); expected one object") from error
+    if not isinstance(value, dict):
+        raise UserError(
+            f"{where}: a JSON {type(value).__name__}; expected an object with named "
+            "columns"
+        )
+    return value
+
+
+def cell(value: Any) -> str:
+    """A JSON value as the text that a CSV file would hold."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def missing_column(where: str, name: str, columns: Iterable[str]) -> UserError:
+    """The error of a column that is not there."""
+    return UserError(
+        f"{where}: no column {name!r}; the columns are {', '.join(columns)}"
+    )
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Line number and text of each line, line ends cut off; U+2028 is no line end."""
+    for line, text in _raw_lines(path):
+        yield line, text.rstrip("\r\n")
+
+
+def _raw_lines(path: Path) -> Iterator[tuple[int, str]]:
+    if not path.is_file():
+        raise UserError(f"{path} does not exist; expected a table of examples")
+    opener = gzip.open if path.suffix == ".gz" else open
+    line = 0
+    try:
+        with opener(path, "rb") as file:
+            for line, raw in enumerate(file, 1):
+                yield line, raw.decode("utf-8-sig" if line == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}:{line}: not UTF-8 ({error.reason}); convert the file to UTF-8"
+        ) from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UserError(f"{path} is not a whole gzip file ({error})") from error
+
+
+def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line where a row starts, and its fields."""
+    if table_format(path) == "tsv":
+        for line, text in read_lines(path):
+            yield line, text.split("\t")
+        return
+    reader = csv.reader((text for _, text in _raw_lines(path)), strict=True)
+    while True:
+        line = reader.line_num + 1
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise UserError(
+                f"{path}:{line}: not CSV ({error}); quote the text and double the quotes "
+                "in it, or use JSONL"
+            ) from error
+        yield line, row
+
+
+def _header(path: Path, rows: Iterator[tuple[int, list[str]]]) -> list[str]:
+    for _, row in rows:
+        return row
+    raise UserError(f"{path} is empty; expected a header and rows")
+
+
+def _find(path: Path, header: Sequence[str], name: str) -> int:
+    if name not in header:
+        raise missing_column(str(path), name, header)
+    if header.count(name) > 1:
+        raise UserError(f"{path}: column {name!r} stands twice; rename one of them")
+    return header.index(name)
+
+
+def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    for line, text in read_lines(path):
+        if text.strip():
+            yield line, parse_object(text, f"{path}:{line}")
+
+
+def _select_keys(
+    path: Path, columns: Sequence[str], optional: Sequence[str]
+) -> Iterator[Record]:
+    for line, value in _objects(path):
+        where = f"{path}:{line}"
+        row: dict[str, str | None] = {}
+        for name in columns:
+            if value.get(name) is None:
+                raise missing_column(where, name, value)
+            row[name] = cell(value[name])
+        for name in optional:
+            row[name] = None if value.get(name) is None else cell(value[name])
+        yield where, row
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
