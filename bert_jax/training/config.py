@@ -1,20 +1,16 @@
 """A pretraining run as frozen dataclasses; the command's ConfigDict ends here."""
 
 import dataclasses
-import json
-import types
-import typing
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from bert_jax.data.examples import ExampleConfig
 from bert_jax.data.pipeline import Phase
-from bert_jax.errors import UserError, unknown_field
+from bert_jax.errors import UserError
 from bert_jax.model.config import BertConfig
 from bert_jax.parallel.mesh import MeshConfig
 from bert_jax.training.optimizer import OptimizerConfig
-
-T = TypeVar("T")
+from bert_jax.training.settings import from_settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +70,7 @@ def train_config(settings: Mapping[str, Any]) -> TrainConfig:
     through all phases.
     """
     settings = dict(settings)
-    phases = _convert(tuple[Phase, ...], settings.get("phases", ()), "phases")
+    phases = from_settings(tuple[Phase, ...], settings.get("phases", ()), "phases")
     if not phases:
         raise UserError("config.phases is empty; give at least one phase")
     optimizer = dict(settings.get("optimizer", {}))
@@ -84,7 +80,7 @@ def train_config(settings: Mapping[str, Any]) -> TrainConfig:
             "set --config.phases[0].steps instead"
         )
     optimizer["total_steps"] = sum(phase.steps for phase in phases)
-    config = _convert(TrainConfig, settings | {"optimizer": optimizer}, "")
+    config = from_settings(TrainConfig, settings | {"optimizer": optimizer}, "")
     _check(config)
     return config
 
@@ -118,58 +114,6 @@ def _check(config: TrainConfig) -> None:
             )
 
 
-def _convert(kind: type[T], value: Any, name: str) -> T:
-    """Turns plain values into the annotated type, or says which setting is wrong."""
-    if dataclasses.is_dataclass(kind):
-        return _convert_fields(kind, value, name)
-    origin = typing.get_origin(kind)
-    if origin is tuple:
-        if isinstance(value, str) or not isinstance(value, (tuple, list)):
-            raise UserError(_wrong_type(name, "a tuple", value))
-        item = typing.get_args(kind)[0]
-        return tuple(_convert(item, v, f"{name}[{i}]") for i, v in enumerate(value))
-    if origin is types.UnionType:
-        if value is None:
-            return None
-        (kind,) = (k for k in typing.get_args(kind) if k is not type(None))
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        raise UserError(_wrong_type(name, f"a value of type {kind.__name__}", value))
-    return value
-
-
-def _convert_fields(kind: type[T], value: Any, name: str) -> T:
-    if isinstance(value, kind):
-        return value
-    if not isinstance(value, Mapping):
-        raise UserError(_wrong_type(name or "config", "a group of settings", value))
-    hints = typing.get_type_hints(kind)
-    fields = {f.name: f for f in dataclasses.fields(kind)}
-    dot = f"{name}." if name else ""
-    for key in value:
-        if key not in fields:
-            raise UserError(unknown_field(f"{dot}{key}", [f"{dot}{f}" for f in fields]))
-    required = [
-        f.name
-        for f in fields.values()
-        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-    ]
-    for key in required:
-        if key not in value:
-            raise UserError(f"config.{dot}{key} is missing; give it in the config file")
-    return kind(**{k: _convert(hints[k], v, f"{dot}{k}") for k, v in value.items()})
-
-
-def _wrong_type(name: str, expected: str, value: Any) -> str:
-    return f"config.{name}={value!r}, expected {expected}; set --config.{name}"
-
-
-def to_dict(config: TrainConfig) -> dict[str, Any]:
-    """The config as JSON holds it: nested dicts, lists for tuples."""
-    return json.loads(json.dumps(dataclasses.asdict(config)))
-
-
 # What may change when a run goes on: where and how it computes and what it reports,
 # not what it computes.
 _MAY_CHANGE = frozenset(
@@ -196,7 +140,7 @@ _MAY_CHANGE = frozenset(
 def resume_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """The fields that keep a run from going on with another config: 'name: old -> new'.
 
-    ``old`` and ``new`` are what :func:`to_dict` gives, with what identifies the data
+    ``old`` and ``new`` are what ``settings.to_dict`` gives, with what identifies the data
     beside it. Steps may be added to the last phase.
     """
     return [

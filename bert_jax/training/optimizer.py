@@ -64,16 +64,26 @@ def learning_rate(config: OptimizerConfig) -> optax.Schedule:
 
 def bert_adam(config: OptimizerConfig) -> optax.GradientTransformation:
     """Clip by global norm, Adam, decoupled weight decay, learning rate."""
+    return optax.chain(
+        *_direction(config), optax.scale_by_learning_rate(learning_rate(config))
+    )
+
+
+def bert_direction(config: OptimizerConfig) -> optax.GradientTransformation:
+    """What :func:`bert_adam` multiplies by minus the learning rate."""
+    return optax.chain(*_direction(config))
+
+
+def _direction(config: OptimizerConfig) -> tuple[optax.GradientTransformation, ...]:
     adam = (
         optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
         if config.bias_correction
         else scale_by_uncorrected_adam(config.beta1, config.beta2, config.epsilon)
     )
-    return optax.chain(
+    return (
         optax.clip_by_global_norm(config.clip_norm),
         adam,
         optax.add_decayed_weights(config.weight_decay, mask=decay_mask),
-        optax.scale_by_learning_rate(learning_rate(config)),
     )
 
 

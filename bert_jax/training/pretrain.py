@@ -21,10 +21,11 @@ from bert_jax.model.bert import BertForPreTraining
 from bert_jax.parallel.mesh import batch_divisor, check_batch_size, make_mesh
 from bert_jax.training import loop
 from bert_jax.training.checkpoint import CheckpointStore
-from bert_jax.training.config import TrainConfig, resume_differences, to_dict
+from bert_jax.training.config import TrainConfig, resume_differences
 from bert_jax.training.fill_mask import fill_mask
 from bert_jax.training.metric_writer import MetricWriter
 from bert_jax.training.optimizer import bert_adam, learning_rate
+from bert_jax.training.settings import to_dict
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import METRICS
 from bert_jax.training.text import open_text

@@ -1,7 +1,8 @@
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.training.config import resume_differences, to_dict, train_config
+from bert_jax.training.config import resume_differences, train_config
+from bert_jax.training.settings import to_dict
 
 
 @pytest.fixture

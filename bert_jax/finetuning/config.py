@@ -1,0 +1,138 @@
+"""A fine-tuning run as frozen dataclasses."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.finetuning.families import FAMILIES
+from bert_jax.parallel.mesh import MeshConfig
+from bert_jax.training.settings import from_settings
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSettings:
+    """What a fine-tuning run may choose beside its checkpoint; see BertConfig.
+
+    activation: "" for the checkpoint's own. Google's checkpoints since February 2019 need
+    "gelu_tanh", which their config files cannot say.
+    """
+
+    hidden_dropout: float = 0.1
+    attention_dropout: float = 0.1
+    dtype: str = "float32"
+    remat: bool = False
+    scan_layers: bool = False
+    activation: str = ""
+
+    def changes(self) -> dict[str, Any]:
+        """The fields of BertConfig that these settings replace."""
+        return {k: v for k, v in dataclasses.asdict(self).items() if v != ""}
+
+
+@dataclasses.dataclass(frozen=True)
+class FineTuneOptimizer:
+    """Paper, A.3: the pretraining optimizer, peak rate 5e-5, 3e-5 or 2e-5.
+
+    warmup: share of the updates; the rate then decays linearly. bias_correction: of
+    Adam, see OptimizerConfig; it keeps small tasks from collapsing.
+    """
+
+    learning_rate: float = 2e-5
+    warmup: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-6
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+    bias_correction: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureConfig:
+    """The feature-based approach (paper, section 5.3): a BiLSTM on the frozen encoder.
+
+    layers: hidden states that are concatenated; 0 is the embeddings', -1 the last
+    layer's. Empty: fine-tune everything. width: of the LSTM, in each direction.
+    """
+
+    layers: tuple[int, ...] = ()
+    lstm_layers: int = 2
+    width: int = 768
+    dropout: float = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepConfig:
+    """The grid of ``--sweep`` (paper, A.3) and the seeds of each of its points."""
+
+    batch_size: tuple[int, ...] = (16, 32)
+    learning_rate: tuple[float, ...] = (5e-5, 3e-5, 2e-5)
+    epochs: tuple[int, ...] = (3, 4)
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class FineTuneConfig:
+    """Everything that a fine-tuning run depends on.
+
+    family: a key of FAMILIES, whose config ``data`` is. init_from: what
+      ``bert_jax.load`` reads. fresh_head: drop the head that the checkpoint may have.
+    batch_size: rows an update (windows, for long texts). accumulation: microbatches.
+    buckets: sequence lengths that are compiled, at most.
+    train_rows: use the first rows alone; 0 for all. evaluations: on dev, an epoch.
+    log_every: updates. seed: of the head, the order and dropout.
+    """
+
+    family: str
+    data: Any
+    init_from: str = ""
+    fresh_head: bool = False
+    model: ModelSettings = dataclasses.field(default_factory=ModelSettings)
+    optimizer: FineTuneOptimizer = dataclasses.field(default_factory=FineTuneOptimizer)
+    features: FeatureConfig = dataclasses.field(default_factory=FeatureConfig)
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+    sweep: SweepConfig = dataclasses.field(default_factory=SweepConfig)
+    batch_size: int = 32
+    eval_batch_size: int = 64
+    epochs: int = 3
+    accumulation: int = 1
+    evaluations: int = 1
+    buckets: int = 4
+    train_rows: int = 0
+    log_every: int = 50
+    seed: int = 0
+
+
+def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:
+    """Builds a FineTuneConfig from nested mappings, checking every name and type."""
+    settings = dict(settings)
+    family = settings.get("family")
+    if family not in FAMILIES:
+        raise UserError(
+            f"config.family={family!r}, expected one of {', '.join(FAMILIES)}"
+        )
+    data = from_settings(FAMILIES[family].config, settings.get("data", {}), "data")
+    config = from_settings(FineTuneConfig, settings | {"data": data}, "")
+    _check(config)
+    return config
+
+
+def _check(config: FineTuneConfig) -> None:
+    positive = ("batch_size", "eval_batch_size", "epochs", "accumulation")
+    for name in (*positive, "evaluations", "buckets", "log_every"):
+        if getattr(config, name) < 1:
+            raise UserError(
+                f"{name}={getattr(config, name)}, expected at least 1; set "
+                f"--config.{name}"
+            )
+    if config.batch_size % config.accumulation:
+        raise UserError(
+            f"batch_size={config.batch_size} is not a multiple of "
+            f"accumulation={config.accumulation}; set --config.accumulation"
+        )
+    if not 0 <= config.optimizer.warmup < 1:
+        raise UserError(
+            f"optimizer.warmup={config.optimizer.warmup}, expected a share from 0 to "
+            "below 1; set --config.optimizer.warmup"
+        )

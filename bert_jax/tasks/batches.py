@@ -1,0 +1,163 @@
+"""Sequences of many lengths to batches of few shapes, with little padding.
+
+Every shape is compiled once, so the shapes must be few; padding costs time, so they
+must fit. An epoch is shuffled, sorted by length within large chunks, and cut into
+batches, which are shuffled again; a few lengths, the best for these batches, are the
+shapes.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from bert_jax.tasks.task import IGNORED, Features
+
+GRANULE = 8  # shapes are multiples of this many pieces
+CHUNK = 50  # batches that are sorted together: random enough, and even in length
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """One batch of fixed shape.
+
+    arrays: what the step takes; "weights" float32 (B,) is 0 for the rows that fill up.
+    units: int32 (B,), the sequence (or the row, of several choices) behind each row of
+    the batch, -1 where it fills up.
+    """
+
+    arrays: dict[str, np.ndarray]
+    units: np.ndarray
+
+
+def unit_lengths(features: Features) -> np.ndarray:
+    """Pieces of each unit: of a sequence, or of a row's longest choice."""
+    lengths = np.array([len(ids) for ids in features.input_ids], np.int64)
+    return lengths.reshape(-1, features.choices).max(axis=1)
+
+
+def epoch_order(
+    lengths: np.ndarray, batch_size: int, seed: int, epoch: int
+) -> list[np.ndarray]:
+    """The units of each training batch of an epoch, a pure function of its arguments.
+
+    Every unit once; the one batch that may be partial lies anywhere.
+    """
+    random = np.random.default_rng((seed, epoch))
+    order = random.permutation(len(lengths))
+    size = batch_size * CHUNK
+    batches = []
+    for first in range(0, len(order), size):
+        chunk = order[first : first + size]
+        chunk = chunk[np.argsort(lengths[chunk], kind="stable")]
+        # Cut from the long end: the partial batch is one of short sequences.
+        cuts = np.arange(len(chunk) % batch_size or batch_size, len(chunk), batch_size)
+        batches += np.split(chunk, cuts)
+    return [batches[i] for i in random.permutation(len(batches))]
+
+
+def bucket_lengths(longest: np.ndarray, most: int) -> tuple[int, ...]:
+    """At most ``most`` lengths that cover batches with these ``longest`` sequences.
+
+    Those with the least padding: dynamic programming over the multiples of GRANULE.
+    """
+    rounded = -(-np.asarray(longest) // GRANULE) * GRANULE
+    sizes, counts = np.unique(rounded, return_counts=True)
+    # cost[j]: of covering the sizes before j; with one more bucket in each round.
+    total = np.concatenate([[0], np.cumsum(counts)])
+    cost = np.where(np.arange(len(sizes) + 1) == 0, 0, np.inf)
+    choices = []
+    for _ in range(min(most, len(sizes))):
+        # The last bucket, sizes[j-1], covers the sizes from i on.
+        candidates = cost[:, None] + np.concatenate([[0], sizes]) * (
+            total[None, :] - total[:, None]
+        )
+        candidates[np.tril_indices(len(cost))] = np.inf
+        candidates[0, 0] = 0
+        choices.append(candidates.argmin(axis=0))
+        cost = candidates.min(axis=0)
+    end, buckets = len(sizes), []
+    for choice in reversed(choices):
+        if end:
+            buckets.append(int(sizes[end - 1]))
+            end = choice[end]
+    return tuple(reversed(buckets))
+
+
+def training_batches(
+    features: Features,
+    order: Sequence[np.ndarray],
+    batch_size: int,
+    buckets: Sequence[int],
+    pad_id: int,
+) -> Iterator[Batch]:
+    """The batches of ``epoch_order``, each padded to the smallest bucket that fits."""
+    for units in order:
+        yield make_batch(features, units, batch_size, buckets, pad_id)
+
+
+def evaluation_order(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
+    """Every unit once, by length."""
+    order = np.argsort(lengths, kind="stable")
+    return np.split(order, np.arange(batch_size, len(order), batch_size))
+
+
+def make_batch(
+    features: Features,
+    units: np.ndarray,
+    batch_size: int,
+    buckets: Sequence[int],
+    pad_id: int,
+) -> Batch:
+    """Pads ``units`` to ``batch_size`` rows and to the smallest bucket that fits."""
+    C = features.choices
+    sequences = (units[:, None] * C + np.arange(C)).reshape(-1)
+    ids = [features.input_ids[i] for i in sequences]
+    longest = max(len(row) for row in ids)
+    L = min(bucket for bucket in buckets if bucket >= longest)
+    rows = batch_size * C
+    arrays = {
+        "input_ids": _pad(ids, rows, L, pad_id),
+        "segment_ids": _pad([features.segment_ids[i] for i in sequences], rows, L, 0),
+        "attention_mask": _pad(
+            [np.ones(len(row), np.int32) for row in ids], rows, L, 0
+        ),
+        "weights": (np.arange(batch_size) < len(units)).astype(np.float32),
+    }
+    for name, target in features.targets.items():
+        if isinstance(target, list):
+            arrays[name] = _pad([target[i] for i in units], batch_size, L, IGNORED)
+        else:
+            values = target[units]
+            fill = [(0, batch_size - len(units))] + [(0, 0)] * (values.ndim - 1)
+            arrays[name] = np.pad(values, fill)
+    filled = np.full(batch_size, -1, np.int32)
+    filled[: len(units)] = units
+    return Batch(arrays, filled)
+
+
+def _pad(rows: Sequence[np.ndarray], count: int, length: int, value: int) -> np.ndarray:
+    padded = np.full((count, length), value, np.int32)
+    for i, row in enumerate(rows):
+        padded[i, : len(row)] = row
+    return padded
+
+
+def padding_share(
+    features: Features,
+    order: Sequence[np.ndarray],
+    batch_size: int,
+    buckets: Sequence[int],
+) -> float:
+    """Share of the pieces of these batches that are padding, filled rows included."""
+    lengths = np.array([len(ids) for ids in features.input_ids], np.int64)
+    longest = unit_lengths(features)
+    fits = np.asarray(buckets)
+    padded = (
+        sum(int(fits[np.searchsorted(fits, longest[units].max())]) for units in order)
+        * batch_size
+        * features.choices
+    )
+    seen = np.concatenate(order)
+    real = lengths.reshape(-1, features.choices)[seen].sum()
+    return 1 - float(real) / padded

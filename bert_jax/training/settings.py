@@ -1,0 +1,73 @@
+"""Plain values to frozen dataclasses, every name and type checked, and back."""
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from bert_jax.errors import UserError, unknown_field
+
+T = TypeVar("T")
+
+
+def from_settings(kind: type[T], value: Any, name: str) -> T:
+    """Turns plain values into the annotated type, or says which setting is wrong.
+
+    ``name``: the setting's full name, "" for the whole config.
+    """
+    if kind is Any:  # checked by the caller
+        return value
+    if dataclasses.is_dataclass(kind):
+        return _fields(kind, value, name)
+    origin = typing.get_origin(kind)
+    if origin is tuple:
+        if isinstance(value, str) or not isinstance(value, (tuple, list)):
+            raise UserError(_wrong_type(name, "a tuple", value))
+        item = typing.get_args(kind)[0]
+        return tuple(
+            from_settings(item, v, f"{name}[{i}]") for i, v in enumerate(value)
+        )
+    if origin is types.UnionType:
+        if value is None:
+            return None
+        (kind,) = (k for k in typing.get_args(kind) if k is not type(None))
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise UserError(_wrong_type(name, f"a value of type {kind.__name__}", value))
+    return value
+
+
+def _fields(kind: type[T], value: Any, name: str) -> T:
+    if isinstance(value, kind):
+        return value
+    if not isinstance(value, Mapping):
+        raise UserError(_wrong_type(name or "config", "a group of settings", value))
+    hints = typing.get_type_hints(kind)
+    fields = {f.name: f for f in dataclasses.fields(kind)}
+    dot = f"{name}." if name else ""
+    for key in value:
+        if key not in fields:
+            raise UserError(unknown_field(f"{dot}{key}", [f"{dot}{f}" for f in fields]))
+    required = [
+        f.name
+        for f in fields.values()
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    for key in required:
+        if key not in value:
+            raise UserError(f"config.{dot}{key} is missing; give it in the config file")
+    return kind(
+        **{k: from_settings(hints[k], v, f"{dot}{k}") for k, v in value.items()}
+    )
+
+
+def _wrong_type(name: str, expected: str, value: Any) -> str:
+    return f"config.{name}={value!r}, expected {expected}; set --config.{name}"
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """The config as JSON holds it: nested dicts, lists for tuples."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
