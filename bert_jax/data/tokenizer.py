@@ -5,27 +5,35 @@ from pathlib import Path
 
 from bert_jax.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from bert_jax.data.tokenizer_base import Tokenizer, config_path
+from bert_jax.data.tokenizer_json import read_tokenizer_json
 from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
 
-__all__ = ["Tokenizer", "load_tokenizer"]
+__all__ = ["Tokenizer", "find_vocabulary", "load_tokenizer"]
+
+_FILES = ("vocab.txt", "spiece.model", "tokenizer.json")
+
+
+def find_vocabulary(directory: Path) -> Path | None:
+    """The file in a folder that ``load_tokenizer`` reads; None where there is none."""
+    return next((directory / n for n in _FILES if (directory / n).is_file()), None)
 
 
 def load_tokenizer(path: Path | str, *, lower_case: bool | None = None) -> Tokenizer:
-    """Reads a vocab.txt, a SentencePiece .model, or a directory that holds one.
+    """Reads a vocab.txt, a SentencePiece .model, a tokenizer.json, or a folder of one.
 
     lower_case: overrides the tokenizer_config.json beside the vocabulary. Without either,
-    the pieces tell: text is lower-cased unless some of them have capitals.
+    a tokenizer.json says it itself, and for the others the pieces tell: text is
+    lower-cased unless some of them have capitals.
     """
     path = Path(path)
     if path.is_dir():
-        names = ("vocab.txt", "spiece.model")
-        found = [path / name for name in names if (path / name).is_file()]
-        if not found:
+        found = find_vocabulary(path)
+        if found is None:
             raise UserError(
-                f"{path} holds no vocabulary; expected {' or '.join(names)}"
+                f"{path} holds no vocabulary; expected {' or '.join(_FILES)}"
             )
-        path = found[0]
+        path = found
     if not path.is_file():
         raise UserError(
             f"{path} does not exist; expected a vocabulary, as python -m "
@@ -35,6 +43,11 @@ def load_tokenizer(path: Path | str, *, lower_case: bool | None = None) -> Token
         lower_case = _saved_lower_case(path)
     if path.suffix == ".model":
         return SentencePieceTokenizer.from_file(path, lower_case)
+    if path.suffix == ".json":
+        pieces, its_lower_case = read_tokenizer_json(path)
+        return WordPieceTokenizer(
+            pieces, its_lower_case if lower_case is None else lower_case
+        )
     return WordPieceTokenizer.from_file(path, lower_case)
 
 

@@ -104,7 +104,7 @@ def config_path(vocabulary: Path) -> Path:
     A file of another name than transformers' own has settings of its own: cased.txt and
     uncased.txt can share a folder.
     """
-    if vocabulary.name in ("vocab.txt", "spiece.model"):
+    if vocabulary.name in ("vocab.txt", "spiece.model", "tokenizer.json"):
         return vocabulary.with_name("tokenizer_config.json")
     return vocabulary.with_name(f"{vocabulary.stem}_config.json")
 

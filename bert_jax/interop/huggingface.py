@@ -47,9 +47,7 @@ def read_huggingface(folder: Path, **config_changes: Any) -> Checkpoint:
     untied = _take_tied(tensors)
     head, parts = _architecture(settings, tensors)
     try:
-        converted = to_params(
-            tensors, config, "huggingface", head=head, expected=parts
-        )
+        converted = to_params(tensors, config, "huggingface", head=head, expected=parts)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
     params = converted.params
@@ -113,7 +111,7 @@ def save_huggingface(
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         if tokenizer is not None:
             write_tokenizer(folder, tokenizer, config)
-        text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
+        text = json.dumps(settings, indent=2) + "\n"
         (folder / "config.json").write_text(text)
         size = sum(array.size for array in tensors.values())
         (folder / "README.md").write_text(
@@ -144,7 +142,9 @@ def _take_tied(tensors: dict[str, np.ndarray]) -> list[str]:
     untied = []
     if weight is not None and not np.array_equal(weight, tensors.get(_WORDS)):
         untied.append(f"{_DECODER}weight (it is not the word table, which is used)")
-    if bias is not None and not np.array_equal(bias, tensors.setdefault(_MLM_BIAS, bias)):
+    if bias is not None and not np.array_equal(
+        bias, tensors.setdefault(_MLM_BIAS, bias)
+    ):
         untied.append(f"{_DECODER}bias (it is not {_MLM_BIAS}, which is used)")
     return untied
 

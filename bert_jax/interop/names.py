@@ -12,14 +12,14 @@ from bert_jax.errors import UserError
 from bert_jax.model.config import BertConfig
 from bert_jax.model.encoder import unstack_layers
 
-Layout = Literal["google", "huggingface"]
+Layout = Literal["ours", "google", "huggingface"]
 
 
 class Tensor(NamedTuple):
     """A name and the dimensions of what it names.
 
     The dimensions are letters (see model/config.py; E is a second hidden size, C the
-    outputs of a head), separated by spaces where one dimension joins several of ours.
+    outputs of a head), separated by spaces: "D NH" has two, the second of size N * H.
     """
 
     name: str
@@ -50,7 +50,7 @@ def _dense(
     torch keeps a kernel as (outputs, inputs).
     """
     given, made = google_dims.split()
-    bias = "".join(letter for letter in our_dims if letter in made)
+    bias = " ".join(letter for letter in our_dims if letter in made)
     return [
         Parameter(
             Tensor(f"{ours}/kernel", our_dims),
@@ -84,7 +84,7 @@ def _outputs(ours: str, google: str, huggingface: str) -> list[Parameter]:
     """A last layer, the one kernel that Google keeps as (outputs, inputs) too."""
     return [
         Parameter(
-            Tensor(f"{ours}/kernel", "DC"),
+            Tensor(f"{ours}/kernel", "D C"),
             Tensor(f"{google}output_weights", "C D"),
             Tensor(f"{huggingface}.weight", "C D"),
         ),
@@ -98,7 +98,7 @@ def _outputs(ours: str, google: str, huggingface: str) -> list[Parameter]:
 
 _EMBEDDINGS = [
     Parameter(
-        Tensor(f"bert/embeddings/{ours}/embedding", f"{rows}D"),
+        Tensor(f"bert/embeddings/{ours}/embedding", f"{rows} D"),
         Tensor(f"bert/embeddings/{theirs}_embeddings", f"{rows} D"),
         Tensor(f"bert.embeddings.{theirs}_embeddings.weight", f"{rows} D"),
     )
@@ -120,7 +120,7 @@ def _layer(i: int) -> list[Parameter]:
         for name in ("query", "key", "value")
         for parameter in _dense(
             f"{ours}/attention/{name}",
-            "DNH",
+            "D N H",
             f"{google}/attention/self/{name}",
             "D NH",
             f"{theirs}.attention.self.{name}",
@@ -130,7 +130,7 @@ def _layer(i: int) -> list[Parameter]:
         *heads,
         *_dense(
             f"{ours}/attention/output",
-            "NHD",
+            "N H D",
             f"{google}/attention/output/dense",
             "NH D",
             f"{theirs}.attention.output.dense",
@@ -142,14 +142,14 @@ def _layer(i: int) -> list[Parameter]:
         ),
         *_dense(
             f"{ours}/intermediate",
-            "DF",
+            "D F",
             f"{google}/intermediate/dense",
             "D F",
             f"{theirs}.intermediate.dense",
         ),
         *_dense(
             f"{ours}/feed_forward_output",
-            "FD",
+            "F D",
             f"{google}/output/dense",
             "F D",
             f"{theirs}.output.dense",
@@ -165,12 +165,12 @@ def _layer(i: int) -> list[Parameter]:
 # What may be missing, part by part.
 PARTS = {
     "pooler": _dense(
-        "bert/pooler", "DE", "bert/pooler/dense", "D E", "bert.pooler.dense"
+        "bert/pooler", "D E", "bert/pooler/dense", "D E", "bert.pooler.dense"
     ),
     "mlm": [
         *_dense(
             "mlm/transform",
-            "DE",
+            "D E",
             "cls/predictions/transform/dense",
             "D E",
             "cls.predictions.transform.dense",
@@ -365,12 +365,13 @@ def _to_ours(
 ) -> np.ndarray:
     letters = dims.replace(" ", "")
     apart = np.asarray(array, np.float32).reshape([sizes[d] for d in letters])
-    return apart.transpose([letters.index(d) for d in our_dims])
+    return apart.transpose([letters.index(d) for d in our_dims.split()])
 
 
 def _from_ours(array: Any, our_dims: str, dims: str) -> np.ndarray:
     letters = dims.replace(" ", "")
     apart = np.asarray(array, np.float32)
-    sizes = dict(zip(our_dims, apart.shape, strict=True))
-    order = [our_dims.index(d) for d in letters]
+    ours = our_dims.split()
+    sizes = dict(zip(ours, apart.shape, strict=True))
+    order = [ours.index(d) for d in letters]
     return np.ascontiguousarray(apart.transpose(order).reshape(_shape(dims, sizes)))

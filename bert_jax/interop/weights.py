@@ -63,7 +63,7 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
     try:
         tensors = {}
         with safe_open(path, framework="np") as file, safe_open(path, "flax") as wide:
-            for name in file.keys():  # noqa: SIM118: it is no mapping
+            for name in file.keys():  # noqa: SIM118
                 dtype = file.get_slice(name).get_dtype()
                 # numpy alone knows no bfloat16.
                 reader = wide if dtype == "BF16" else file

@@ -13,6 +13,7 @@ from typing import Any
 
 import grain
 import jax
+import numpy as np
 from orbax.checkpoint.experimental import v1 as ocp
 
 from bert_jax.errors import UserError
@@ -101,6 +102,37 @@ class CheckpointStore:
         """Waits for the save under way."""
         with _writing(self._checkpointer.directory):
             self._checkpointer.close()
+
+
+def read_params(directory: Path) -> dict[str, Any]:
+    """The parameters of the newest checkpoint in ``directory``, as numpy arrays.
+
+    Neither the optimizer's state nor the place in the data is read, so no config of a
+    run is needed. Raises UserError where there is no whole checkpoint.
+    """
+    latest = None
+    if directory.is_dir():
+        with ocp.training.Checkpointer(directory.absolute()) as checkpointer:
+            latest = checkpointer.latest
+    if latest is None:
+        raise UserError(
+            f"{directory} holds no whole checkpoint; wait for the run's first one"
+        )
+    path = directory.absolute() / str(latest.step)
+    metadata = ocp.checkpointables_metadata(path).metadata["state"]["params"]
+    on_host = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), metadata)
+    context = ocp.Context()
+    context.pytree.loading.partial_load = True
+    with context:
+        loaded = ocp.load_checkpointables(path, {"state": {"params": on_host}})
+    return loaded["state"]["params"]
+
+
+def write_params(directory: Path, params: Any) -> None:
+    """Writes checkpoint 0 of ``directory`` with nothing but parameters."""
+    path = directory.absolute() / "0"
+    with _writing(path):
+        ocp.save_checkpointables(path, {"state": {"params": params}})
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:

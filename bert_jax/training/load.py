@@ -5,12 +5,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from flax import traverse_util
+
 from bert_jax.data.tokenizer import find_vocabulary, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.folders import new_folder
 from bert_jax.interop.huggingface import read_huggingface
-from bert_jax.interop.names import HEADS, with_scan
+from bert_jax.interop.names import guess_head, to_params, with_scan
 from bert_jax.interop.tensorflow import find_prefix, read_tensorflow
 from bert_jax.model.config import BertConfig
 from bert_jax.training.checkpoint import read_params, write_params
@@ -43,10 +45,10 @@ def load(path: Path | str, **config_changes: Any) -> Checkpoint:
     elif not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
         raise UserError(f"{path} {what}; {_EXPECTED}")
-    elif (path / _CHECKPOINTS).is_dir():
-        checkpoint = _read_workdir(path, config_changes)
     elif (path / _BEST / "config.json").is_file():
         checkpoint = read_huggingface(path / _BEST, **config_changes)
+    elif (path / _CHECKPOINTS).is_dir():
+        checkpoint = _read_workdir(path, config_changes)
     elif (path / "config.json").is_file():
         checkpoint = read_huggingface(path, **config_changes)
     else:
@@ -59,3 +61,60 @@ def load(path: Path | str, **config_changes: Any) -> Checkpoint:
             "checkpoint"
         )
     return checkpoint
+
+
+def save_workdir(directory: Path | str, checkpoint: Checkpoint) -> None:
+    """Writes a checkpoint as a workdir that :func:`load` reads, whole or not at all.
+
+    Raises UserError where ``directory`` holds something.
+    """
+    settings = {
+        "model": dataclasses.asdict(checkpoint.config),
+        "head": checkpoint.head,
+        "labels": checkpoint.labels,
+        "problem_type": checkpoint.problem_type,
+        "extra": checkpoint.extra,
+    }
+    with new_folder(Path(directory)) as folder:
+        if checkpoint.tokenizer is not None:
+            checkpoint.tokenizer.save(folder)
+        write_params(folder / _CHECKPOINTS, checkpoint.params)
+        (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
+
+
+def _read_workdir(workdir: Path, config_changes: dict[str, Any]) -> Checkpoint:
+    path = workdir / "config.json"
+    try:
+        settings = json.loads(path.read_bytes())
+        config = BertConfig(**settings["model"] | config_changes)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} is not the config of a run of bert_jax ({error!r}); copy it from "
+            "where the run was"
+        ) from error
+    params = read_params(workdir / _CHECKPOINTS)
+    flat = traverse_util.flatten_dict(with_scan(params, config, scan=False), sep="/")
+    head = settings.get("head") or guess_head(flat, "ours")
+    try:
+        converted = to_params(flat, config, "ours", head=head)
+    except UserError as error:
+        raise UserError(f"{workdir}: {error}") from error
+    tokenizer = load_tokenizer(workdir) if find_vocabulary(workdir) else None
+    trained_with = settings.get("text", {}).get("vocabulary")
+    if tokenizer and trained_with not in (None, tokenizer.fingerprint()):
+        raise UserError(
+            f"{workdir}: the vocabulary there is not the one that the run was trained "
+            "with; copy it from where the run was"
+        )
+    return Checkpoint(
+        config=config,
+        params=converted.params,
+        tokenizer=tokenizer,
+        head=head,
+        labels=tuple(settings.get("labels", ())),
+        problem_type=settings.get("problem_type"),
+        extra=settings.get("extra", {}),
+        source="bert_jax",
+        missing=converted.missing,
+        unexpected=converted.unexpected,
+    )

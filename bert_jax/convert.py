@@ -1,0 +1,83 @@
+"""Converts a BERT between Hugging Face's, Google's and our own form.
+
+--input: a Hugging Face folder, Google's bert_model.ckpt (its folder or its prefix), or a
+--workdir of bert_jax. --output: a new folder, for transformers or for bert_jax. Every
+number stays what it is, to the bit (16-bit floats become 32-bit ones).
+
+usage:
+  python -m bert_jax.convert --input A --output B [--to hf|bert_jax]
+"""
+
+import argparse
+from pathlib import Path
+
+import jax
+
+from bert_jax import cli
+from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.model.config import ACTIVATIONS
+from bert_jax.training.load import load, save_workdir
+
+_ORIGINS = {
+    "huggingface": "a Hugging Face folder",
+    "tensorflow": "Google's TensorFlow checkpoint",
+    "bert_jax": "a run of bert_jax",
+}
+
+
+def main(argv: list[str]) -> None:
+    """Parses the command line, converts, and lists what did not fit."""
+    parser = argparse.ArgumentParser(
+        "python -m bert_jax.convert",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--input", type=Path, required=True, metavar="A")
+    parser.add_argument("--output", type=Path, required=True, metavar="B")
+    parser.add_argument("--to", choices=("hf", "bert_jax"), default="hf")
+    parser.add_argument(
+        "--activation",
+        choices=ACTIVATIONS,
+        help="instead of the file's: Google's later checkpoints mean gelu_tanh where "
+        "bert_config.json says gelu",
+    )
+    args = parser.parse_args(argv)
+
+    changes = {"activation": args.activation} if args.activation else {}
+    checkpoint = load(args.input, **changes)
+    origin = _ORIGINS[checkpoint.source]
+    config, size = (
+        checkpoint.config,
+        sum(x.size for x in jax.tree.leaves(checkpoint.params)),
+    )
+    print(
+        f"{args.input}: {origin}; a BERT with {config.num_layers} layers, width "
+        f"{config.hidden_size}, {config.num_heads} heads, {config.vocab_size:,} pieces; "
+        f"head: {checkpoint.head}; {size:,} parameters"
+    )
+    for what, names in (
+        ("missing", checkpoint.missing),
+        ("unexpected, not converted", checkpoint.unexpected),
+    ):
+        print(f"{what}: {', '.join(names) or 'none'}")
+    if checkpoint.tokenizer is None:
+        print("no vocabulary beside the weights: none is written")
+    if args.to == "bert_jax":
+        save_workdir(args.output, checkpoint)
+    else:
+        save_huggingface(
+            args.output,
+            config,
+            checkpoint.params,
+            checkpoint.tokenizer,
+            head=checkpoint.head,
+            labels=checkpoint.labels,
+            problem_type=checkpoint.problem_type,
+            extra=checkpoint.extra,
+            card=f"Converted by `python -m bert_jax.convert` from {origin}.",
+        )
+    print(f"{args.output}: written")
+
+
+if __name__ == "__main__":
+    cli.run(main)

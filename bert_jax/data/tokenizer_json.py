@@ -1,0 +1,84 @@
+"""The tokenizer.json of the tokenizers library, where it is Google's WordPiece."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bert_jax.data.tokenizer_base import UNK, check_special_pieces
+from bert_jax.data.wordpiece import PREFIX
+from bert_jax.errors import UserError
+
+
+class TokenizerJson(NamedTuple):
+    """The pieces in the order of their ids, and whether text is lower-cased."""
+
+    pieces: list[str]
+    lower_case: bool
+
+
+def read_tokenizer_json(path: Path) -> TokenizerJson:
+    """Reads the vocabulary of a tokenizer.json.
+
+    Raises UserError for any tokenizer which cuts text in another way than Google's.
+    """
+    try:
+        settings = json.loads(path.read_bytes())
+        model, normalizer = settings["model"], settings["normalizer"]
+        ids = dict(model["vocab"])
+        ids |= {t["content"]: t["id"] for t in settings.get("added_tokens", ())}
+        _check_rules(settings, model, normalizer, path)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path} is not the tokenizer.json of a WordPiece tokenizer ({error!r}); "
+            "expected BertTokenizerFast's, or put its vocab.txt there"
+        ) from error
+    pieces = sorted(ids, key=ids.get)
+    if [ids[piece] for piece in pieces] != list(range(len(pieces))):
+        raise UserError(
+            f"{path}: the ids of its {len(pieces)} pieces are not 0 to "
+            f"{len(pieces) - 1}; expected every id once"
+        )
+    check_special_pieces(pieces, path)
+    return TokenizerJson(pieces, normalizer["lowercase"])
+
+
+def _check_rules(
+    settings: dict[str, Any],
+    model: dict[str, Any],
+    normalizer: dict[str, Any],
+    path: Path,
+) -> None:
+    lower_case = normalizer.get("lowercase")
+    rules = [
+        ("model.type", model.get("type", "WordPiece"), ("WordPiece",)),
+        ("model.unk_token", model["unk_token"], (UNK,)),
+        (
+            "model.continuing_subword_prefix",
+            model["continuing_subword_prefix"],
+            (PREFIX,),
+        ),
+        ("normalizer.type", normalizer["type"], ("BertNormalizer",)),
+        ("normalizer.lowercase", lower_case, (True, False)),
+        ("normalizer.clean_text", normalizer["clean_text"], (True,)),
+        (
+            "normalizer.handle_chinese_chars",
+            normalizer["handle_chinese_chars"],
+            (True,),
+        ),
+        (
+            "normalizer.strip_accents",
+            normalizer.get("strip_accents"),
+            (None, lower_case),
+        ),
+        (
+            "pre_tokenizer.type",
+            settings["pre_tokenizer"]["type"],
+            ("BertPreTokenizer",),
+        ),
+    ]
+    for name, value, known in rules:
+        if value not in known:
+            raise UserError(
+                f"{path} asks for {name}={value!r}; expected {known[0]!r}, as Google's "
+                "tokenizer works; take a WordPiece vocabulary made for it"
+            )
