@@ -31,6 +31,7 @@ from bert_jax.tasks.task import Features, Task
 
 LAYOUTS: dict[str, Layout] = glue.TASKS | sick.TASKS
 TABLE = "table"
+_TABLE_FIELDS = tuple("train dev test text_a text_b label id regression".split())
 TRUNCATIONS = ("head", "tail", "head_tail", "windows")
 _ENDINGS = tuple(ending + packed for ending in tables.FORMATS for packed in ("", ".gz"))
 
@@ -305,6 +306,13 @@ class Classification(Task):
 
 def _layout(config: ClassificationConfig) -> Layout:
     if config.task in LAYOUTS:
+        for field in dataclasses.fields(config):
+            value = getattr(config, field.name)
+            if field.name in _TABLE_FIELDS and value != field.default:
+                raise UserError(
+                    f"{field.name}={value!r} is for task=table; {config.task} has its own "
+                    "layout, leave it out"
+                )
         return LAYOUTS[config.task]
     if config.task != TABLE:
         raise UserError(

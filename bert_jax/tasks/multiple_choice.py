@@ -1,0 +1,254 @@
+"""Multiple choice: each choice is a sequence with the context, scored by one number.
+
+[CLS] context [SEP] choice [SEP], softmax over a row's choices (BERT's paper, section
+4.4, for SWAG: sentence A is the given sentence, B its possible continuation).
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.special
+import sklearn.metrics
+
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.tasks import sequences, tables
+from bert_jax.tasks.multiple_choice_formats import (
+    FOLDS,
+    ChoiceRow,
+    in_fold,
+    parse_choices,
+    read_codah,
+    read_jsonl,
+    read_swag,
+)
+from bert_jax.tasks.task import Features, Task
+
+SPLITS = ("train", "dev", "test")
+_FILES = {
+    "swag": {"train": ("train.csv",), "dev": ("val.csv",), "test": ("test.csv",)},
+    "table": {
+        split: (f"{split}.jsonl", f"{split}.jsonl.gz", f"{split}.ndjson")
+        for split in SPLITS
+    },
+}
+_CODAH_FILES = ("codah.tsv", "dataset.tsv", "full_data.tsv")
+_CODAH_FOLDS = ("cv_split/fold_{}", "fold_{}")
+
+
+@dataclasses.dataclass(frozen=True)
+class MultipleChoiceConfig:
+    """Which data set, and where.
+
+    task: "swag", allenai's csv files; "codah"; or "table", JSONL with "context",
+      "choices" (any number, which may differ from row to row) and "label", from 0.
+    dir: the folder of the files.
+    train, dev, test: for "swag" and "table", names of the files below ``dir``. Empty:
+      train.csv, val.csv and test.csv for SWAG, train.jsonl and so on for "table". A
+      table's test file is scored if it has labels; SWAG's is predicted.
+    fold: for "codah", which of the five folds is the test set. The authors' own folds
+      (cv_split/fold_0/train.tsv, ...) are used where they are; codah.tsv alone is split
+      by row number: number % 5 == fold is test, the next row is dev, the others train.
+    max_length: pieces of a sequence; the longer of context and choice loses its end.
+    """
+
+    task: str = ""
+    dir: str = ""
+    train: str = ""
+    dev: str = ""
+    test: str = ""
+    fold: int = 0
+    max_length: int = 128
+
+
+class MultipleChoice(Task):
+    """The right one of several texts that may follow a context; metric: accuracy."""
+
+    family = "multiple_choice"
+    head = "choice"
+    labels = ()
+    main_metric = "accuracy"
+
+    def __init__(self, config: MultipleChoiceConfig):
+        if config.task not in ("swag", "codah", "table"):
+            raise UserError(
+                f"task={config.task!r} is not a multiple choice task; expected swag, "
+                "codah or table"
+            )
+        if config.task == "codah" and (config.train or config.dev or config.test):
+            raise UserError(
+                "train, dev and test are for task=swag and table; CODAH's files are "
+                "found in dir, leave them out"
+            )
+        if not 0 <= config.fold < FOLDS:
+            raise UserError(f"fold={config.fold}; expected 0 to {FOLDS - 1}")
+        if config.max_length < 5:
+            raise UserError(
+                f"max_length={config.max_length} leaves no room for text; set it to 5 at "
+                "least"
+            )
+        self.config = config
+
+    @functools.cached_property
+    def eval_splits(self) -> tuple[str, ...]:
+        scored = self.config.task == "codah" or self._table_test_is_labelled
+        return ("dev", "test") if scored else ("dev",)
+
+    @functools.cached_property
+    def predict_splits(self) -> tuple[str, ...]:
+        scored = "test" in self.eval_splits
+        return () if scored or self._find("test") is None else ("test",)
+
+    def read(self, split: str) -> list[ChoiceRow]:
+        labelled = split == "train" or split in self.eval_splits
+        if self.config.task == "codah":
+            rows = self._read_codah(split)
+        else:
+            reader = read_swag if self.config.task == "swag" else read_jsonl
+            rows = list(reader(self._file(split), labelled=labelled))
+        if not rows:
+            raise UserError(
+                f"{self.config.dir}: the {split} split has no rows; expected some"
+            )
+        return rows
+
+    def parse(self, lines: Iterable[str], name: str) -> list[ChoiceRow]:
+        return parse_choices(lines, name)
+
+    def features(
+        self, rows: Sequence[ChoiceRow], tokenizer: Tokenizer, *, training: bool
+    ) -> Features:
+        """Rows of fewer choices than the most are filled up with [CLS] [SEP].
+
+        extra: whether a sequence is a choice of its row. Where rows are filled up,
+        targets have "choice_mask", float32 (rows, choices), 0 for what is no choice.
+        """
+        contexts = tokenizer.encode_batch([row.context for row in rows])
+        texts = iter(tokenizer.encode_batch([c for row in rows for c in row.choices]))
+        most = max((len(row.choices) for row in rows), default=1)
+        room = self.config.max_length - 3
+        input_ids, segment_ids = [], []
+        filler = sequences.join(tokenizer, np.zeros(0, tokenizer.dtype))
+        truncated = 0
+        for row, context in zip(rows, contexts, strict=True):
+            cut = False
+            for _ in row.choices:
+                choice = next(texts)
+                first, second = sequences.pair_lengths(len(context), len(choice), room)
+                cut |= first + second < len(context) + len(choice)
+                ids, segments = sequences.join(
+                    tokenizer, context[:first], choice[:second]
+                )
+                input_ids.append(ids)
+                segment_ids.append(segments)
+            truncated += cut
+            missing = most - len(row.choices)
+            input_ids += [filler[0]] * missing
+            segment_ids += [filler[1]] * missing
+        counts = np.array([len(row.choices) for row in rows], np.int32)
+        mask = np.arange(most) < counts[:, None]
+        return Features(
+            input_ids,
+            segment_ids,
+            np.repeat(np.arange(len(rows), dtype=np.int32), most),
+            _targets(rows, mask),
+            choices=most,
+            extra=mask.reshape(-1).tolist(),
+            truncated=truncated,
+        )
+
+    def predictions(
+        self,
+        rows: Sequence[ChoiceRow],
+        features: Features,
+        outputs: Sequence[np.ndarray],
+    ) -> list[dict[str, Any]]:
+        """{"choice": number, "text", "probability", "probabilities": one a choice}."""
+        shape = (len(rows), features.choices)
+        scores = np.asarray(outputs, np.float64).reshape(shape)
+        scores = np.where(np.reshape(features.extra, shape), scores, -np.inf)
+        answers = []
+        for row, p in zip(rows, scipy.special.softmax(scores, axis=1), strict=True):
+            best = int(p.argmax())
+            answer = {
+                "choice": best,
+                "text": row.choices[best],
+                "probability": float(p[best]),
+                "probabilities": p[: len(row.choices)].tolist(),
+            }
+            answers.append(answer if row.id is None else {"id": row.id} | answer)
+        return answers
+
+    def score(
+        self, rows: Sequence[ChoiceRow], predictions: Sequence[dict[str, Any]]
+    ) -> dict[str, float]:
+        accuracy = sklearn.metrics.accuracy_score(
+            [row.label for row in rows], [answer["choice"] for answer in predictions]
+        )
+        return {"accuracy": 100 * float(accuracy)}
+
+    def write(
+        self,
+        rows: Sequence[ChoiceRow],
+        predictions: Sequence[dict[str, Any]],
+        split: str,
+        directory: Path,
+    ) -> list[Path]:
+        """SPLIT_predictions.csv, row number and choice, as csv_predict.py of SWAG."""
+        path = Path(directory) / f"{split}_predictions.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [",pred", *(f"{i},{p['choice']}" for i, p in enumerate(predictions))]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return [path]
+
+    @property
+    def _table_test_is_labelled(self) -> bool:
+        path = self._find("test") if self.config.task == "table" else None
+        return path is not None and "label" in tables.read_columns(path)
+
+    def _find(self, split: str) -> Path | None:
+        given = getattr(self.config, split)
+        names = (given,) if given else _FILES[self.config.task][split]
+        paths = (Path(self.config.dir) / name for name in names)
+        return next((path for path in paths if path.is_file()), None)
+
+    def _file(self, split: str) -> Path:
+        path = self._find(split)
+        if path is None:
+            expected = getattr(self.config, split) or _FILES[self.config.task][split][0]
+            raise self._no_file(expected)
+        return path
+
+    def _read_codah(self, split: str) -> list[ChoiceRow]:
+        folder = Path(self.config.dir)
+        for name in _CODAH_FOLDS:
+            path = folder / name.format(self.config.fold) / f"{split}.tsv"
+            if path.is_file():
+                return list(read_codah(path))
+        path = next((folder / n for n in _CODAH_FILES if (folder / n).is_file()), None)
+        if path is None:
+            raise self._no_file(_CODAH_FILES[0])
+        return [
+            row
+            for number, row in enumerate(read_codah(path))
+            if in_fold(number, split, self.config.fold)
+        ]
+
+    def _no_file(self, expected: str) -> UserError:
+        return UserError(
+            f"{self.config.dir or 'config.data.dir'} has no {expected}; set "
+            "--config.data.dir to the folder of the data set"
+        )
+
+
+def _targets(rows: Sequence[ChoiceRow], mask: np.ndarray) -> dict[str, Any]:
+    if not rows or any(row.label is None for row in rows):
+        return {}
+    targets = {"label": np.array([row.label for row in rows], np.int32)}
+    if not mask.all():
+        targets["choice_mask"] = mask.astype(np.float32)
+    return targets
