@@ -8,7 +8,6 @@ predicted tags may be ill-formed, and scores read them as conlleval does.
 import dataclasses
 import functools
 import itertools
-import json
 import logging
 import math
 import re
@@ -91,10 +90,15 @@ class TaggingConfig:
                 raise UserError(
                     f"config.data.{name}={value!r}, expected one of {', '.join(known)}"
                 )
-        if self.task == "segmented" and self.scheme not in ("auto", "bmes"):
-            raise UserError(
-                f"config.data.scheme={self.scheme!r}, expected bmes for segmented text"
-            )
+        for name, value, known in (
+            ("scheme", self.scheme, ("auto", "bmes")),
+            ("labels", self.labels, ((), formats.SEGMENT_LABELS)),
+        ):
+            if self.task == "segmented" and value not in known:
+                raise UserError(
+                    f"config.data.{name}={value!r}, expected {known[1]!r} for segmented "
+                    "text, or nothing"
+                )
         if self.max_length < 3:
             raise UserError(
                 f"config.data.max_length={self.max_length}, expected at least 3: a piece "
@@ -127,6 +131,8 @@ class Tagging(Task):
         """The tags; those of the training file, sorted, where the config has none."""
         if self.config.labels:
             return self.config.labels
+        if self.config.task == "segmented":
+            return formats.SEGMENT_LABELS
         return tuple(sorted({tag for row in self._training for tag in row.tags}))
 
     @functools.cached_property
@@ -134,6 +140,8 @@ class Tagging(Task):
         """The scheme of the files; "auto" reads the training file to find it."""
         if self.config.scheme != "auto":
             return self.config.scheme
+        if self.config.task == "segmented":
+            return "bmes"
         path, rows = self._path("train"), self._as_in_file("train")
         scheme = formats.recognise(row.tags for row in rows)
         logger.info("%s: its tags are of the scheme %s", path, scheme)
@@ -187,7 +195,7 @@ class Tagging(Task):
         context = self.config.document_context
         for number, line in enumerate(lines, 1):
             where = f"{name}:{number}"
-            words = self._words(line, where)
+            words = formats.parse_words(line, where, characters=self.kind == "words")
             if words:
                 rows.append(TaggedSentence(words, None, document, where))
             elif not context:
@@ -209,15 +217,15 @@ class Tagging(Task):
         stride = self.config.stride or (capacity + 1) // 2
         ids, offsets, cut = _encode(rows, tokenizer, capacity)
         bounds = np.cumsum([0, *(len(row.words) for row in rows)]).tolist()
-        own = list(zip(bounds[:-1], bounds[1:], strict=True))
-        around = _documents(rows, own) if self.config.document_context else own
+        own = list(itertools.pairwise(bounds))
+        context = self.config.document_context
+        around = windows.documents([row.document for row in rows], own)
 
         label_ids = {label: i for i, label in enumerate(self.labels)}
-        features = Features([], [], np.zeros(0, np.int32))
-        labels, sequence_rows = [], []
+        input_ids, labels, extra, sequence_rows = [], [], [], []
         for i, (row, (first, last)) in enumerate(zip(rows, own, strict=True)):
             spans = windows.cut(offsets, (first, last), capacity, stride)
-            if self.config.document_context:
+            if context:
                 spans = [windows.widen(offsets, s, around[i], capacity) for s in spans]
             owner = windows.owners(offsets, (first, last), spans)
             for j, (start, stop) in enumerate(spans):
@@ -225,22 +233,20 @@ class Tagging(Task):
                 if not len(words):
                     continue  # nothing is asked of it
                 inside = ids[offsets[start] : offsets[stop]]
-                sequence = np.concatenate(
-                    [[tokenizer.cls_id], inside, [tokenizer.sep_id]], dtype=np.int32
-                )
                 positions = 1 + offsets[first + words] - offsets[start]
-                features.input_ids.append(sequence)
-                features.segment_ids.append(np.zeros_like(sequence))
-                features.extra.append((words, positions))
+                input_ids.append(_with_specials(inside, tokenizer))
+                extra.append((words, positions))
                 sequence_rows.append(i)
                 if row.tags is not None:
-                    target = np.full_like(sequence, IGNORED)
+                    target = np.full(len(inside) + 2, IGNORED, np.int32)
                     target[positions] = [label_ids[row.tags[w]] for w in words]
                     labels.append(target)
-        return dataclasses.replace(
-            features,
+        return Features(
+            input_ids=input_ids,
+            segment_ids=[np.zeros_like(sequence) for sequence in input_ids],
             row=np.array(sequence_rows, np.int32),
             targets={"labels": labels} if labels else {},
+            extra=extra,
             truncated=sum(bool(cut[first:last].any()) for first, last in own),
         )
 
@@ -304,15 +310,19 @@ class Tagging(Task):
     ) -> list[Path]:
         """SPLIT.conll as conlleval reads it, and SPLIT.segmented.txt for segmentation.
 
-        The first has "word gold predicted" lines, without gold where rows have no tags,
-        the second a sentence a line.
+        The first has "word gold predicted" lines, without gold where rows have no tags;
+        iobes tags become iob2, as conlleval knows no S-. The second has a sentence a line.
         """
+        is_iobes = self.kind == "entities" and any(x[0] in "ES" for x in self.labels)
         lines = []
         for row, answer in zip(rows, predictions, strict=True):
+            tags = [row.tags, answer["tags"]] if row.tags else [answer["tags"]]
+            if is_iobes:
+                spans = [metrics.entities(list(t)) for t in tags]
+                tags = [metrics.as_iob2(s, len(row.words)) for s in spans]
             # One blank parts conlleval's columns, so no word may hold any.
             words = [re.sub(r"\s", "_", word) for word in row.words]
-            columns = [words, *([row.tags] if row.tags else []), answer["tags"]]
-            lines += [*map(" ".join, zip(*columns, strict=True)), ""]
+            lines += [*map(" ".join, zip(words, *tags, strict=True)), ""]
         directory.mkdir(parents=True, exist_ok=True)
         paths = [directory / f"{split}.conll"]
         paths[0].write_text("".join(f"{line}\n" for line in lines), "utf-8")
@@ -347,22 +357,6 @@ class Tagging(Task):
         ]
         return next((path for path in paths if path.is_file()), paths[0])
 
-    def _words(self, line: str, where: str) -> tuple[str, ...]:
-        """The words, or the characters to segment, of a line of input."""
-        if not line.lstrip().startswith('{"'):
-            words = line.split()
-            return tuple("".join(words) if self.kind == "words" else words)
-        expected = f'{where}: expected {{"words": ["A", "sentence"]}} or plain words'
-        try:
-            words = json.loads(line).get("words")
-        except ValueError as error:
-            raise UserError(f"{expected}; this is not JSON ({error})") from error
-        if not isinstance(words, list) or not all(
-            isinstance(word, str) and word for word in words
-        ):
-            raise UserError(f'{expected}; "words" is not a list of words')
-        return tuple(words)
-
     def _entities(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
         """What the tags of an answer spell."""
         is_words = self.kind == "words"
@@ -394,16 +388,5 @@ def _encode(
     return np.concatenate([unknown[:0], *pieces], dtype=np.int32), offsets, cut
 
 
-def _documents(
-    rows: Sequence[TaggedSentence], own: list[windows.Window]
-) -> list[windows.Window]:
-    """The words of the document around each sentence."""
-    around = []
-    for _, group in itertools.groupby(zip(rows, own, strict=True), _document_of):
-        spans = [span for _, span in group]
-        around += [(spans[0][0], spans[-1][1])] * len(spans)
-    return around
-
-
-def _document_of(item: tuple[TaggedSentence, windows.Window]) -> int:
-    return item[0].document
+def _with_specials(pieces: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
+    return np.array([tokenizer.cls_id, *pieces, tokenizer.sep_id], np.int32)

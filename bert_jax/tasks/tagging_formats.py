@@ -11,6 +11,7 @@ A scheme says how the tags of words spell spans:
 """
 
 import dataclasses
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from pathlib import Path
 from bert_jax.errors import UserError
 
 SCHEMES = ("iob1", "iob2", "iobes", "bmes", "plain")
+SEGMENT_LABELS = ("B", "E", "M", "S")
 DOCUMENT_START = "-DOCSTART-"
 _FORMS = {  # scheme -> what its tags match, and how to say that
     "iob1": (re.compile(r"O|[BI]-.+"), "O, B-TYPE or I-TYPE"),
@@ -109,6 +111,27 @@ def read_segmented(path: Path) -> list[TaggedSentence]:
     if not sentences:
         raise UserError(f"{path} holds no words; expected a sentence a line")
     return sentences
+
+
+def parse_words(line: str, where: str, *, characters: bool) -> tuple[str, ...]:
+    """The words of a line to tag: text, words between blanks, or {"words": [...]}.
+
+    characters: of text each character but blanks is a word, as segmentation wants it.
+    where: "name:line", for errors.
+    """
+    if not line.lstrip().startswith('{"'):
+        words = line.split()
+        return tuple("".join(words) if characters else words)
+    expected = f'{where}: expected {{"words": ["A", "sentence"]}} or plain words'
+    try:
+        words = json.loads(line).get("words")
+    except ValueError as error:
+        raise UserError(f"{expected}; this is not JSON ({error})") from error
+    if not isinstance(words, list) or not all(
+        isinstance(word, str) and word for word in words
+    ):
+        raise UserError(f'{expected}; "words" is not a list of words')
+    return tuple(words)
 
 
 def segment_tags(words: Iterable[str]) -> tuple[str, ...]:

@@ -28,6 +28,14 @@ def words(tags: list[str]) -> list[tuple[str, int, int]]:
     return [(WORD, start, end) for start, end in segments(tags)]
 
 
+def as_iob2(spans: list[tuple[str, int, int]], length: int) -> list[str]:
+    """The iob2 tags of a sentence with these spans."""
+    tags = ["O"] * length
+    for name, start, end in spans:
+        tags[start:end] = [f"B-{name}", *[f"I-{name}"] * (end - start - 1)]
+    return tags
+
+
 def accuracy(gold: Tags, predicted: Tags) -> dict[str, float]:
     """The share of right tags."""
     return {"accuracy": 100 * float(accuracy_score(gold, predicted))}
@@ -45,8 +53,9 @@ def entity_scores(gold: Tags, predicted: Tags) -> dict[str, float]:
 
 def word_scores(gold: Tags, predicted: Tags) -> dict[str, float]:
     """F1, precision and recall of the words that bmes tags spell."""
-    as_entities = ([_words_as_entities(t) for t in tags] for tags in (gold, predicted))
-    return _span_scores(*as_entities)
+    return _span_scores(
+        *([as_iob2(words(row), len(row)) for row in tags] for tags in (gold, predicted))
+    )
 
 
 def surface_f1(
@@ -74,11 +83,3 @@ def _span_scores(gold: Tags, predicted: Tags) -> dict[str, float]:
     )
     scores = {"f1": f1, "precision": precision, "recall": recall}
     return {name: 100 * float(value) for name, value in scores.items()}
-
-
-def _words_as_entities(tags: list[str]) -> list[str]:
-    return [
-        f"{'B' if i == start else 'I'}-{WORD}"
-        for start, end in segments(tags)
-        for i in range(start, end)
-    ]

@@ -5,6 +5,9 @@ offsets[i] to offsets[i + 1], at least one and at most ``capacity``, the pieces 
 sequence. A window is a (start, stop) of words.
 """
 
+import itertools
+from collections.abc import Sequence
+
 import numpy as np
 
 Window = tuple[int, int]
@@ -24,6 +27,16 @@ def cut(offsets: np.ndarray, words: Window, capacity: int, stride: int) -> list[
             return windows
         step = np.searchsorted(offsets, offsets[start] + stride, "right") - 1
         start = max(int(step), start + 1)
+
+
+def documents(numbers: Sequence[int], sentences: list[Window]) -> list[Window]:
+    """The words of the document around each sentence; equal numbers in a row are one."""
+    around = []
+    for _, group in itertools.groupby(range(len(numbers)), numbers.__getitem__):
+        members = list(group)
+        window = sentences[members[0]][0], sentences[members[-1]][1]
+        around += [window] * len(members)
+    return around
 
 
 def widen(
