@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
@@ -257,8 +258,11 @@ def to_params(
     for row in rows:
         name, dims = getattr(row, layout)
         gives = _shape(dims, sizes[row.ours.name])
-        if tensors[name].shape != gives:
-            wrong.append(f"{name} is {tensors[name].shape}, the config gives {gives}")
+        array = tensors[name]
+        if array.shape != gives:
+            wrong.append(f"{name} is {array.shape}, expected {gives}")
+        elif not jnp.issubdtype(array.dtype, jnp.floating):
+            wrong.append(f"{name} is of {array.dtype}, expected floats")
     if wrong:
         raise UserError(
             f"the weights are not those of this BERT config: {listed(wrong)}; use the "

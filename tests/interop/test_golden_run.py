@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.interop.names import from_tensorflow, to_tensorflow
-from bert_jax.interop.tensorflow_checkpoint import read_checkpoint
+from bert_jax.interop.names import from_params
+from bert_jax.interop.tensorflow import read_tensorflow
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
@@ -53,9 +53,8 @@ def config(golden):
 
 
 @pytest.fixture(scope="module")
-def params(golden, config):
-    variables = read_checkpoint(golden / "google_bert/bert_model.ckpt")
-    return from_tensorflow(variables, config)
+def params(golden):
+    return read_tensorflow(golden / "google_bert/bert_model.ckpt").params
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +142,8 @@ def train(config, params, batches, mesh_config, devices):
         state, sums = step(state, put_batch(batch, mesh))
         mlm = sums["mlm_loss_sum"] / (sums["mlm_weight"] + 1e-5)
         losses.append((float(mlm), float(sums["nsp_loss_sum"] / sums["nsp_weight"])))
-    return np.array(losses), to_tensorflow(jax.device_get(state.params), config)
+    final = from_params(jax.device_get(state.params), config, "google")
+    return np.array(losses), final
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,9 @@ def test_twenty_updates_are_the_originals(
     golden, config, batches, original, mesh_config, devices, scan_layers
 ):
     config = dataclasses.replace(config, scan_layers=scan_layers)
-    variables = read_checkpoint(golden / "google_bert/bert_model.ckpt")
-    params = from_tensorflow(variables, config)
+    prefix = golden / "google_bert/bert_model.ckpt"
+    params = read_tensorflow(prefix, scan_layers=scan_layers).params
+    variables = from_params(params, config, "google")
     losses, final = train(config, params, batches, mesh_config, devices)
     np.testing.assert_allclose(losses[:, 0], original["mlm_loss"], rtol=0, atol=1e-5)
     np.testing.assert_allclose(losses[:, 1], original["nsp_loss"], rtol=0, atol=1e-5)

@@ -7,7 +7,14 @@ import pytest
 from flax import traverse_util
 
 from bert_jax.errors import UserError
-from bert_jax.interop.names import from_tensorflow, parameters, to_tensorflow
+from bert_jax.interop.names import (
+    HEADS,
+    PARTS,
+    encoder_parameters,
+    from_params,
+    guess_head,
+    to_params,
+)
 from bert_jax.interop.tensorflow_checkpoint import read_checkpoint
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
@@ -23,12 +30,29 @@ ODD = BertConfig(
     max_positions=17,
     type_vocab_size=5,
 )
+LAYOUTS = ("google", "huggingface")
+BERT_ROWS = [*encoder_parameters(ODD.num_layers), *PARTS["pooler"]]
 
 
 def shapes(config):
     ids = np.zeros((1, 4), np.int32)
     init = partial(BertForPreTraining(config).init, deterministic=True)
     return jax.eval_shape(init, jax.random.key(0), ids, ids, ids, ids[:, :1])["params"]
+
+
+def random_params(config, head):
+    """The tree of a model with this head; classifiers have seven outputs."""
+    rng = np.random.default_rng(0)
+    tree = shapes(config)
+    if head != "pretraining":
+        tree = {"bert": tree["bert"]}
+    for part in HEADS[head]:
+        if part in ("classifier", "qa_outputs"):
+            outputs = 7 if part == "classifier" else 2
+            kernel = jax.ShapeDtypeStruct((config.hidden_size, outputs), np.float32)
+            bias = jax.ShapeDtypeStruct((outputs,), np.float32)
+            tree[part] = {"kernel": kernel, "bias": bias}
+    return jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), tree)
 
 
 @pytest.fixture(scope="module")
@@ -38,51 +62,58 @@ def config(golden):
 
 @pytest.fixture(scope="module")
 def variables(golden):
-    return read_checkpoint(golden / "google_bert/bert_model.ckpt")
+    variables = read_checkpoint(golden / "google_bert/bert_model.ckpt")
+    return {n: a for n, a in variables.items() if "adam_" not in n and "/" in n}
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
-def test_params_survive_the_round_trip_bit_for_bit(scan_layers):
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("head", HEADS)
+def test_params_survive_the_round_trip_bit_for_bit(head, layout, scan_layers):
     config = dataclasses.replace(ODD, scan_layers=scan_layers)
-    leaves, treedef = jax.tree.flatten(shapes(config))
-    rng = np.random.default_rng(0)
-    leaves = [rng.normal(size=leaf.shape).astype(np.float32) for leaf in leaves]
-    params = jax.tree.unflatten(treedef, leaves)
-    back = from_tensorflow(to_tensorflow(params, config), config)
-    assert jax.tree.structure(back) == treedef
-    for ours, again in zip(leaves, jax.tree.leaves(back), strict=True):
+    params = random_params(config, head)
+    back = to_params(from_params(params, config, layout), config, layout, head=head)
+    assert (back.missing, back.unexpected) == ((), ())
+    assert jax.tree.structure(back.params) == jax.tree.structure(params)
+    for ours, again in zip(
+        jax.tree.leaves(params), jax.tree.leaves(back.params), strict=True
+    ):
         np.testing.assert_array_equal(ours, again)
         assert again.dtype == np.float32
 
 
 def test_variables_survive_the_round_trip_bit_for_bit(variables, config):
-    back = to_tensorflow(from_tensorflow(variables, config), config)
-    weights = {name for name in variables if "adam_" not in name} - {"global_step"}
-    assert set(back) == weights
+    read = to_params(variables, config, "google", head="pretraining")
+    assert (read.missing, read.unexpected) == ((), ())
+    back = from_params(read.params, config, "google")
+    assert set(back) == set(variables)
     assert len(back) == 5 + 2 * 16 + 9
-    for name in weights:
+    for name in variables:
         np.testing.assert_array_equal(back[name], variables[name], strict=True)
 
 
 def test_scanned_layers_are_the_same_layers_stacked(variables, config):
-    loop = from_tensorflow(variables, config)
-    scan = from_tensorflow(variables, dataclasses.replace(config, scan_layers=True))
+    loop = to_params(variables, config, "google", head="none").params
+    config = dataclasses.replace(config, scan_layers=True)
+    scan = to_params(variables, config, "google", head="none").params
     stacked = stack_layers(loop["bert"]["encoder"])
     jax.tree.map(np.testing.assert_array_equal, scan["bert"]["encoder"], stacked)
 
 
 def test_the_table_holds_each_parameter_of_the_model_once():
     flat = traverse_util.flatten_dict(shapes(ODD), sep="/")
-    table = parameters(ODD.num_layers)
-    assert sorted(row.ours for row in table) == sorted(flat)
-    assert len({row.google for row in table}) == len(table)
+    table = [*BERT_ROWS, *PARTS["mlm"], *PARTS["nsp"]]
+    assert sorted(row.ours.name for row in table) == sorted(flat)
+    everything = [*BERT_ROWS[:-2], *(row for part in PARTS.values() for row in part)]
+    for layout in ("ours", *LAYOUTS):
+        names = {getattr(row, layout).name for row in everything}
+        assert len(names) == len(everything)
 
 
 def test_heads_are_slices_of_the_original_columns(variables, config):
     """Head n of ours is columns n H to (n + 1) H of Google's (D, N H) kernel."""
-    layer = from_tensorflow(variables, config)["bert"]["encoder"]["layer_1"][
-        "attention"
-    ]
+    params = to_params(variables, config, "google", head="none").params
+    layer = params["bert"]["encoder"]["layer_1"]["attention"]
     google = "bert/encoder/layer_1/attention"
     H = config.head_size
     for head in range(config.num_heads):
@@ -100,22 +131,104 @@ def test_heads_are_slices_of_the_original_columns(variables, config):
         )
 
 
-def test_a_user_error_lists_all_that_does_not_fit(variables, config):
+def test_torch_keeps_the_transposed_kernels():
+    params = random_params(ODD, "sequence")
+    google = from_params(params, ODD, "google")
+    theirs = from_params(params, ODD, "huggingface")
+    assert len(google) == len(theirs)
+    for there, here in (
+        ("bert.encoder.layer.2.attention.self.key.weight", "attention/self/key/kernel"),
+        ("bert.encoder.layer.2.attention.output.dense.weight", None),
+        ("bert.encoder.layer.2.intermediate.dense.weight", "intermediate/dense/kernel"),
+        ("bert.encoder.layer.2.output.dense.weight", "output/dense/kernel"),
+    ):
+        here = f"bert/encoder/layer_2/{here or 'attention/output/dense/kernel'}"
+        np.testing.assert_array_equal(theirs[there], google[here].T, strict=True)
+    assert theirs["classifier.weight"].shape == (7, 12)
+    np.testing.assert_array_equal(theirs["classifier.weight"], google["output_weights"])
+
+
+def test_a_tensor_that_the_encoder_lacks_is_named(variables, config):
     changed = dict(variables)
-    del changed["bert/pooler/dense/bias"]
-    changed["output_weights"] = np.zeros((3, 64), np.float32)
+    del changed["bert/encoder/layer_1/output/LayerNorm/beta"]
+    with pytest.raises(
+        UserError,
+        match=r"lack 1 of the 37 tensors .* 2 layers .bert/encoder/layer_1/output/La",
+    ):
+        to_params(changed, config, "google", head="none")
+    with pytest.raises(UserError, match=r"lack 16 .*\((\S+, ){4}\S+ and 11 more\)"):
+        three = dataclasses.replace(config, num_layers=3)
+        to_params(variables, three, "google", head="none")
+
+
+def test_a_wrong_shape_says_what_was_expected(variables, config):
+    changed = dict(variables)
     changed["bert/pooler/dense/kernel"] = np.zeros((64, 32), np.float32)
     with pytest.raises(UserError) as caught:
-        from_tensorflow(changed, config)
-    message = str(caught.value)
-    assert "missing: bert/pooler/dense/bias;" in message
-    assert "unexpected: output_weights;" in message
-    assert "bert/pooler/dense/kernel is (64, 32), the config gives (64, 64)" in message
-    assert "\n" not in message
+        to_params(changed, config, "google", head="none")
+    assert "bert/pooler/dense/kernel is (64, 32), expected (64, 64);" in str(
+        caught.value
+    )
+    assert "\n" not in str(caught.value)
 
 
-def test_a_long_list_is_cut(variables, config):
-    with pytest.raises(UserError, match=r"missing: (\S+, ){4}\S+ and 11 more;"):
-        from_tensorflow(variables, dataclasses.replace(config, num_layers=3))
-    with pytest.raises(UserError, match=r"unexpected: (\S+, ){4}\S+ and 11 more;"):
-        from_tensorflow(variables, dataclasses.replace(config, num_layers=1))
+@pytest.mark.parametrize(
+    "bias", [np.zeros(5, np.float32), np.zeros((), np.float32)], ids=["5", "scalar"]
+)
+def test_a_classifier_whose_bias_does_not_fit_is_refused(bias):
+    tensors = from_params(random_params(ODD, "sequence"), ODD, "huggingface")
+    tensors["classifier.bias"] = bias
+    with pytest.raises(UserError, match=r"classifier.weight is \(7, 12\), expected"):
+        to_params(tensors, ODD, "huggingface", head="sequence")
+
+
+def test_integers_are_no_weights():
+    tensors = from_params(random_params(ODD, "none"), ODD, "huggingface")
+    name = "bert.encoder.layer.1.output.dense.weight"
+    tensors[name] = tensors[name].astype(np.int8)
+    with pytest.raises(UserError, match=rf"{name} is of int8, expected floats"):
+        to_params(tensors, ODD, "huggingface", head="none")
+
+
+def test_a_head_is_read_whole_or_not_at_all():
+    """Half an MLM head is of no use: what lacks is missing, the rest unexpected."""
+    tensors = from_params(random_params(ODD, "pretraining"), ODD, "huggingface")
+    del tensors["cls.predictions.transform.LayerNorm.bias"]
+    read = to_params(tensors, ODD, "huggingface", head="pretraining")
+    assert sorted(read.params) == ["bert", "nsp"]
+    assert read.missing == ("cls.predictions.transform.LayerNorm.bias",)
+    assert len(read.unexpected) == 4
+    assert all(name.startswith("cls.predictions.") for name in read.unexpected)
+
+
+def test_tensors_of_another_head_are_unexpected(variables, config):
+    read = to_params(variables, config, "google", head="none")
+    assert list(read.params) == ["bert"]
+    assert len(read.unexpected) == 7
+    assert read.missing == ()
+
+
+def test_only_expected_parts_are_missing():
+    tensors = from_params(random_params(ODD, "none"), ODD, "huggingface")
+    del tensors["bert.pooler.dense.weight"], tensors["bert.pooler.dense.bias"]
+    read = to_params(tensors, ODD, "huggingface", head="token")
+    assert len(read.missing) == 4
+    assert "pooler" not in read.params["bert"]
+    read = to_params(tensors, ODD, "huggingface", head="token", expected=["classifier"])
+    assert read.missing == ("classifier.weight", "classifier.bias")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_names_tell_the_head(layout):
+    heads = {
+        head: guess_head(from_params(random_params(ODD, head), ODD, layout), layout)
+        for head in HEADS
+    }
+    alike = {"token": "sequence", "choice": "sequence"}
+    assert heads == {head: alike.get(head, head) for head in HEADS}
+
+
+def test_parameters_without_a_name_elsewhere_are_named():
+    params = {**random_params(ODD, "none"), "lstm": {"kernel": np.zeros((2, 2))}}
+    with pytest.raises(UserError, match="the parameters lstm/kernel have no name"):
+        from_params(params, ODD, "google")

@@ -1,0 +1,129 @@
+"""Makes this folder with torch and transformers, which the project does not need.
+
+Tiny random models with every head, each as transformers saves it, and what they compute
+for one batch (golden.npz). One of them also in shards of bfloat16, and as
+pytorch_model.bin in both forms of torch.save.
+
+    HF_HUB_OFFLINE=1 python tests/golden/huggingface/make.py     (transformers 5.23)
+"""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+FOLDER = Path(__file__).parent
+# Every size differs, so that no transposed dimension fits by chance.
+CONFIG = dict(
+    vocab_size=61,
+    hidden_size=24,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=40,
+    max_position_embeddings=19,
+    type_vocab_size=2,
+    initializer_range=0.3,  # so that every layer matters
+)
+LABELS = ["O", "B-person", "I-person", "B-place", "I-place"]
+MODELS = {
+    "pretraining": transformers.BertForPreTraining,
+    "none": transformers.BertModel,
+    "masked_lm": transformers.BertForMaskedLM,
+    "sequence": transformers.BertForSequenceClassification,
+    "token": transformers.BertForTokenClassification,
+    "choice": transformers.BertForMultipleChoice,
+    "span": transformers.BertForQuestionAnswering,
+}
+TEXTS = [
+    "The cat's caf\u00e9, na\u00efve \u4e2d\u6587 CATs?",
+    "a bee see",
+    "xyz [MASK] be.",
+]
+
+
+def vocabulary() -> list[str]:
+    """Special pieces, and what TEXTS needs."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces += sorted(set("abcefinstvyz.,'?\u4e2d\u6587"))
+    pieces += [f"##{c}" for c in "abcdefghinstvy"] + ["the", "cat", "bee", "##fe"]
+    return pieces + [f"[unused{i}]" for i in range(CONFIG["vocab_size"] - len(pieces))]
+
+
+def make(name: str) -> transformers.PreTrainedModel:
+    """A random model; biases and LayerNorms are random too, not the 0 and 1 of old."""
+    changes = {}
+    if name in ("sequence", "token"):
+        changes["id2label"] = dict(enumerate(LABELS))
+        changes["label2id"] = {label: i for i, label in enumerate(LABELS)}
+    model = MODELS[name](transformers.BertConfig(**CONFIG | changes)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+def main() -> None:
+    """Writes all folders and golden.npz."""
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    batch = {
+        "input_ids": rng.integers(5, CONFIG["vocab_size"], (3, 11)),
+        "token_type_ids": np.repeat([[0] * 6 + [1] * 5], 3, 0),
+        "attention_mask": np.array([[1] * 11, [1] * 8 + [0] * 3, [1] * 3 + [0] * 8]),
+    }
+    inputs = {name: torch.tensor(array) for name, array in batch.items()}
+    golden = dict(batch)
+    for name in MODELS:
+        model = make(name)
+        folder = FOLDER / name
+        shutil.rmtree(folder, ignore_errors=True)
+        model.save_pretrained(folder)
+        shaped = inputs
+        if name == "choice":  # three choices of one row
+            shaped = {key: value[None] for key, value in inputs.items()}
+        with torch.no_grad():
+            output = model(**shaped, output_hidden_states=True)
+        for key, value in output.items():
+            if key == "hidden_states":
+                value = torch.stack(value)
+            golden[f"{name}/{key}"] = value.numpy()
+        if name == "pretraining":
+            save_other_forms(model)
+    np.savez_compressed(FOLDER / "golden.npz", **golden)
+    save_tokenizer()
+
+
+def save_other_forms(model: transformers.PreTrainedModel) -> None:
+    """Shards of bfloat16, and the two forms of pickle."""
+    for name in ("sharded", "pickle"):
+        shutil.rmtree(FOLDER / name, ignore_errors=True)
+        (FOLDER / name).mkdir()
+    for form, zipped in (("zip", True), ("stream", False)):
+        torch.save(
+            model.state_dict(),
+            FOLDER / "pickle" / f"{form}.bin",
+            _use_new_zipfile_serialization=zipped,
+        )
+    half = type(model)(model.config)
+    half.load_state_dict(model.state_dict())
+    half.to(torch.bfloat16).save_pretrained(FOLDER / "sharded", max_shard_size="10KB")
+
+
+def save_tokenizer() -> None:
+    """vocab.txt as of old, and what transformers makes of it now."""
+    folder = FOLDER / "tokenizer"
+    shutil.rmtree(folder, ignore_errors=True)
+    pieces = vocabulary()
+    tokenizer = transformers.BertTokenizer(
+        vocab={piece: i for i, piece in enumerate(pieces)}
+    )
+    tokenizer.save_pretrained(folder)
+    ids = [tokenizer(text)["input_ids"] for text in TEXTS]
+    print("\n".join(f"{text!r}: {row}" for text, row in zip(TEXTS, ids, strict=True)))
+
+
+if __name__ == "__main__":
+    main()
