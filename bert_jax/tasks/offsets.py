@@ -1,9 +1,10 @@
 """Which characters of a text a piece stands for, exactly."""
 
 import dataclasses
+import itertools
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -45,14 +46,14 @@ def encode_with_offsets(texts: Sequence[str], tokenizer: Tokenizer) -> list[Piec
         texts_words.append(np.array(words, np.int64))
         texts_starts.append(np.array([match.start() for match in matches], np.int32))
     words = list(index)
-    encoded = tokenizer.encode_batch(words)
+    encoded = [ids.tolist() for ids in tokenizer.encode_batch(words)]
     ranges = [
-        _align(word, ids.tolist(), tokenizer, rules)
+        _align(word, ids, tokenizer, rules)
         for word, ids in zip(words, encoded, strict=True)
     ]
     flat_ids = _flat(encoded)
-    flat_starts = _flat([starts for starts, _ in ranges])
-    flat_ends = _flat([ends for _, ends in ranges])
+    flat_starts = _flat(starts for starts, _ in ranges)
+    flat_ends = _flat(ends for _, ends in ranges)
     counts = np.array([len(ids) for ids in encoded], np.int64)
     first = np.cumsum(counts) - counts
     result = []
@@ -181,5 +182,5 @@ def _surface(piece_id: int, tokenizer: Tokenizer) -> str:
     return piece.replace("\u2581", "")
 
 
-def _flat(rows: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.zeros(0, np.int32), *rows], dtype=np.int32)
+def _flat(rows: Iterable[Iterable[int]]) -> np.ndarray:
+    return np.fromiter(itertools.chain.from_iterable(rows), np.int32)

@@ -236,6 +236,8 @@ def _from_tsv(lines: list[str], name: str) -> list[Question]:
             )
         if number > 1 or columns != ["question", "context"]:  # the header
             rows.append(_unlabelled(str(number), *columns, where))
+    if not rows:
+        raise UserError(f"{name} has no questions; expected some below its header")
     return rows
 
 

@@ -1,0 +1,87 @@
+import random
+import unicodedata
+
+import numpy as np
+import pytest
+
+from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.vocabulary_training import train_vocabulary
+from bert_jax.data.wordpiece import WordPieceTokenizer
+from bert_jax.tasks.offsets import encode_with_offsets
+
+# Accents of both forms, ideographs, dropped characters, letters that change length.
+ALPHABET = "aeéÉe\u0301ñßİ中文あ가Δ£€1,.-'()“—\u200b\ufeff\x0b\u00a0\u3000\t\n     "
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.fixture(scope="module")
+def uncased(golden):
+    return load_tokenizer(golden / "tokenizer" / "uncased_vocab.txt")
+
+
+def characters(text, tokenizer):
+    (pieces,) = encode_with_offsets([text], tokenizer)
+    found = [text[a:b] for a, b in zip(pieces.starts, pieces.ends, strict=True)]
+    return list(zip((tokenizer.pieces[i] for i in pieces.ids), found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Smith's  (1895)", "smith|Smith '|' s|s (|( 1895|1895 )|)"),
+        ("un-Ängstlich", "un|un -|- ang|Äng ##st|st ##lich|lich"),
+        ("a\u0301b", "ab|a\u0301b"),
+        ("ÀÉtraÎne\u0301", "ae|ÀÉ ##train|traÎn ##e|e\u0301"),
+        ("中國x", "中|中 國|國 x|x"),
+        ("\ufeffplay\u200bing.", "playing|\ufeffplay\u200bing .|."),
+    ],
+)
+def test_pieces_know_their_characters(uncased, text, expected):
+    expected = [tuple(pair.split("|")) for pair in expected.split(" ")]
+    assert characters(text, uncased) == expected
+
+
+def test_unknown_words_between_known_ones():
+    tokenizer = WordPieceTokenizer([*SPECIAL, "a", "##b", "(", ")"], True)
+    expected = [("[UNK]", "東"), ("(", "("), ("[UNK]", "zé"), ("a", "A"), ("##b", "B")]
+    assert characters("東(zé AB", tokenizer) == expected
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_any_text_gives_its_own_pieces_and_its_own_characters(uncased, lower_case):
+    tokenizer = WordPieceTokenizer(uncased.pieces, lower_case)
+    generator = random.Random(0)
+    texts = ["".join(generator.choices(ALPHABET, k=40)) for _ in range(500)]
+    matched = 0
+    for text, pieces in zip(texts, encode_with_offsets(texts, tokenizer), strict=True):
+        np.testing.assert_array_equal(pieces.ids, tokenizer.encode(text))
+        assert (np.diff(pieces.starts) >= 0).all() and (np.diff(pieces.ends) >= 0).all()
+        for i, start, stop in zip(pieces.ids, pieces.starts, pieces.ends, strict=True):
+            part = text[start:stop]
+            assert 0 <= start < stop <= len(text)
+            if i == tokenizer.unk_id or "가" in part:  # one character, several letters
+                continue
+            surface = "".join(tokenizer.tokenize(part)).replace("##", "")
+            assert tokenizer.pieces[i].removeprefix("##") == surface
+            matched += 1
+    assert matched > 3000
+
+
+def test_characters_that_are_several_pieces_share_a_place():
+    jamo = unicodedata.normalize("NFD", "가")
+    tokenizer = WordPieceTokenizer([*SPECIAL, jamo[0], f"##{jamo[1]}"], True)
+    assert characters("가", tokenizer) == [(jamo[0], "가"), (f"##{jamo[1]}", "가")]
+
+
+def test_sentencepiece_words_between_spaces():
+    text = ["the whale swam in the sea, and the sea was the whale's"] * 20
+    tokenizer = train_vocabulary(text, 40, kind="sentencepiece")
+    found = characters("Whale  zé sea", tokenizer)
+    # The mark of a space shares its word's first character.
+    expected = [("▁whale", "Whale"), ("▁", "z"), ("[UNK]", "zé"), ("▁sea", "sea")]
+    assert found == expected
+
+
+def test_text_without_pieces(uncased):
+    pieces, none = encode_with_offsets([" \u200b ", ""], uncased)
+    assert len(pieces.ids) == len(none.ids) == 0

@@ -1,0 +1,166 @@
+import json
+
+import numpy as np
+import pytest
+
+from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.errors import UserError
+from bert_jax.tasks.squad import Squad, SquadConfig
+from bert_jax.tasks.task import Task
+
+CONTEXT = "The whale, white as snow, swam to São Tomé's coast (in 1851). " * 3
+
+
+@pytest.fixture(scope="module")
+def uncased(golden):
+    return load_tokenizer(golden / "tokenizer" / "uncased_vocab.txt")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three articles in one file; the last question has no answer."""
+
+    def question(name, text):
+        answers = [{"text": text, "answer_start": CONTEXT.index(text)}] if text else []
+        return {
+            "id": name,
+            "question": f"What is {name}?",
+            "answers": answers,
+            "is_impossible": not text,
+        }
+
+    texts = ["whale", "white as snow", "São Tomé", "1851", "São Tomé's coast", ""]
+    entries = [question(f"q{i}", text) for i, text in enumerate(texts)]
+    data = [
+        {"title": "t", "paragraphs": [{"context": CONTEXT, "qas": entries[i : i + 2]}]}
+        for i in (0, 2, 4)
+    ]
+    (tmp_path / "all.json").write_text(json.dumps({"data": data}))
+    return tmp_path
+
+
+def one_hot(features):
+    outputs = []
+    for ids, *places in zip(
+        features.input_ids, *features.targets.values(), strict=True
+    ):
+        outputs.append(np.zeros((len(ids), 2), np.float32))
+        outputs[-1][places, [0, 1]] = 9
+    return outputs
+
+
+def task_of(folder, **settings):
+    defaults = dict(
+        dir=str(folder),
+        train="all.json",
+        dev="all.json",
+        train_articles=":2",
+        version_2=True,
+        max_length=48,
+        stride=16,
+        max_question_length=12,
+    )
+    return Squad(SquadConfig(**{**defaults, **settings}))
+
+
+def test_it_is_a_task(folder):
+    task = task_of(folder)
+    assert isinstance(task, Task) and task.outputs == 2 and task.head == "span"
+    assert task.eval_splits == ("dev",) and task.predict_splits == ()
+    assert task_of(folder, test="x.json").predict_splits == ("test",)
+
+
+@pytest.mark.parametrize("version_2", [False, True])
+def test_right_logits_give_right_answers(folder, uncased, version_2):
+    task = task_of(folder, version_2=version_2, dev_articles="" if version_2 else ":2")
+    assert [row.id for row in task.read("train")] == ["q0", "q1", "q2", "q3"]
+    rows = task.read("dev")
+    features = task.features(rows, uncased, training=False)
+    assert len(features.row) > 2 * len(rows) and features.truncated == 0
+    predictions = task.predictions(rows, features, one_hot(features))
+    for row, prediction in zip(rows, predictions, strict=True):
+        assert prediction["id"] == row.id
+        if row.impossible:
+            assert prediction["answer"] == "" and prediction["null_odds"] > 0
+        else:
+            text, start = row.answers[0]
+            assert prediction["answer"] == text
+            assert (prediction["start"], prediction["end"]) == (
+                start,
+                start + len(text),
+            )
+        assert prediction["probability"] > 0.9
+    scores = task.score(rows, predictions)
+    assert scores["exact_match"] == scores[task.main_metric] == 100
+    if version_2:
+        assert scores["best_f1"] == scores["HasAns_f1"] == scores["NoAns_f1"] == 100
+    json.dumps(predictions)
+
+
+def test_the_tuned_threshold_does_what_it_promises(folder, uncased):
+    task = task_of(folder)
+    rows = task.read("dev")
+    features = task.features(rows, uncased, training=False)
+    rng = np.random.default_rng(3)
+    outputs = [o + rng.normal(0, 4, o.shape) for o in one_hot(features)]
+    scores = task.score(rows, task.predictions(rows, features, outputs))
+    for name, reached in (("best_f1", "f1"), ("best_exact", "exact_match")):
+        tuned = task_of(folder, null_threshold=scores[f"{name}_threshold"])
+        again = tuned.score(rows, tuned.predictions(rows, features, outputs))
+        assert again[reached] == pytest.approx(scores[name], abs=1e-9)
+        assert again[name] == scores[name] >= scores[reached]
+
+
+@pytest.mark.parametrize("version_2", [False, True])
+def test_files_in_the_official_form(folder, uncased, version_2):
+    task = task_of(folder, version_2=version_2)
+    rows = task.read("train")
+    features = task.features(rows, uncased, training=False)
+    predictions = task.predictions(rows, features, one_hot(features))
+    paths = task.write(rows, predictions, "dev", folder / "out")
+    contents = {path.name: json.loads(path.read_text()) for path in paths}
+    expected = {"q0": "whale", "q1": "white as snow", "q2": "São Tomé", "q3": "1851"}
+    assert contents["predictions.json"] == expected
+    nbest = contents["nbest_predictions.json"]["q1"]
+    assert len(nbest) in (20, 21)
+    assert set(nbest[0]) == {"text", "probability", "start_logit", "end_logit"}
+    assert ("null_odds.json" in contents) == version_2
+    if version_2:
+        assert contents["null_odds.json"]["q1"] == predictions[1]["null_odds"]
+
+
+def test_answers_from_the_command_line(uncased):
+    task = Squad(SquadConfig())
+    rows = task.parse(["Who?\tThe whale.", "Where?\tAt sea."], "-")
+    features = task.features(rows, uncased, training=False)
+    assert features.targets == {}
+    outputs = [np.zeros((len(ids), 2), np.float32) for ids in features.input_ids]
+    predictions = task.predictions(rows, features, outputs)
+    assert [p["id"] for p in predictions] == ["1", "2"]
+    assert predictions[0]["answer"] in "The whale."
+
+
+def test_a_question_without_answer_needs_version_2(folder):
+    with pytest.raises(UserError, match=r"q5 has no answer.*version_2=True"):
+        task_of(folder, version_2=False).read("dev")
+
+
+def test_official_names_are_the_default(tmp_path):
+    for version_2, name in ((False, "train-v1.1.json"), (True, "train-v2.0.json")):
+        task = Squad(SquadConfig(dir=str(tmp_path), version_2=version_2))
+        with pytest.raises(UserError, match=name):
+            task.read("train")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(max_question_length=45), "max_length=48 leaves no room"),
+        (dict(stride=0), "stride is 0"),
+        (dict(n_best=0), "n_best is 0"),
+        (dict(bad_answers="keep"), "bad_answers is 'keep'"),
+    ],
+)
+def test_settings_that_cannot_be(folder, settings, message):
+    with pytest.raises(UserError, match=message):
+        task_of(folder, **settings)

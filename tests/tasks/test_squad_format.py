@@ -1,0 +1,158 @@
+import json
+import logging
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.tasks.squad_format import parse_questions, read_questions
+
+
+def entry(name="q1", answers=(("sea", 4),), **more):
+    answers = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"id": name, "question": "Where?", "answers": answers, **more}
+
+
+def article(title, *entries, context="the sea of a whale"):
+    return {"title": title, "paragraphs": [{"context": context, "qas": list(entries)}]}
+
+
+def write(tmp_path, *articles):
+    path = tmp_path / "squad.json"
+    path.write_text(json.dumps({"version": "2.0", "data": articles}))
+    return path
+
+
+def test_a_file_of_both_versions(tmp_path):
+    path = write(
+        tmp_path,
+        article("A", entry(answers=(("sea", 4), ("the sea", 0)))),
+        article(
+            "B",
+            entry("q2", is_impossible=False),
+            entry("q3", (), is_impossible=True, plausible_answers=[{"text": "a"}]),
+        ),
+    )
+    first, second, third = read_questions(path)
+    assert first.answers == (("sea", 4), ("the sea", 0)) and first.impossible is None
+    assert (first.id, first.question, first.title) == ("q1", "Where?", "A")
+    assert first.context == "the sea of a whale" and first.where.endswith("question q1")
+    assert second.impossible is False and second.title == "B"
+    assert third.impossible is True and third.answers == ()
+    assert first.labelled and second.labelled and third.labelled
+
+
+@pytest.mark.parametrize(
+    ("articles", "titles"),
+    [("", "ABCDE"), ("0:3", "ABC"), ("3:", "DE"), (":-1", "ABCD"), ("-1:", "E")],
+)
+def test_articles_are_a_slice(tmp_path, articles, titles):
+    path = write(tmp_path, *(article(title, entry(title)) for title in "ABCDE"))
+    assert "".join(row.title for row in read_questions(path, articles)) == titles
+
+
+@pytest.mark.parametrize("articles", ["5:", "2:2", "3", "0:6:2", "a:b"])
+def test_articles_that_are_none(tmp_path, articles):
+    path = write(tmp_path, *(article(title, entry(title)) for title in "ABCDE"))
+    with pytest.raises(UserError, match=r"slice|leaves none"):
+        read_questions(path, articles)
+
+
+@pytest.mark.parametrize(
+    ("bad", "found"), [(("sea", 5), "ea "), (("sea", -14), ""), (("Sea", 4), "sea")]
+)
+def test_an_answer_that_does_not_stand_there(tmp_path, caplog, bad, found):
+    path = write(
+        tmp_path,
+        article("A", entry("q1", [bad]), entry("q2", [bad, ("sea", 4)]), entry("q3")),
+    )
+    with pytest.raises(UserError) as error:
+        read_questions(path)
+    message = str(error.value)
+    assert message.startswith(f"{path}: question q1: expected the answer {bad[0]!r}")
+    assert f"there stands {found!r}" in message and "bad_answers='skip'" in message
+    with caplog.at_level(logging.WARNING):
+        rows = read_questions(path, bad_answers="skip")
+    assert [row.id for row in rows] == ["q2", "q3"]
+    assert {row.answers for row in rows} == {(("sea", 4),)}
+    assert "skipped 2 answers" in caplog.text and "and 1 questions" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ([], "the file has no 'data'"),
+        ({"data": {}}, "'data' is a dict; expected a list"),
+        ({"data": [{}]}, "article 0 has no 'paragraphs'"),
+        ({"data": [{"paragraphs": [{}]}]}, "article 0, paragraph 0 has no 'context'"),
+        ({"data": [article("A", entry(), context=" ")]}, "the context is empty"),
+        ({"data": [article("A", {**entry(), "question": " "})]}, "question is empty"),
+        ({"data": [article("A", {"question": "a"})]}, "question 0 has no 'id'"),
+        ({"data": [article("A", entry(), entry())]}, "question q1 stands twice"),
+        ({"data": [article("A", entry(answers=[("sea", "4")]))]}, "is a str; expected"),
+        ({"data": [article("A", entry(answers=[("", 4)]))]}, "expected the answer ''"),
+        ({"data": [article("A")]}, "has no questions"),
+    ],
+)
+def test_what_is_not_squad(tmp_path, document, message):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(UserError, match=message) as error:
+        read_questions(path)
+    assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_files_that_are_missing_or_not_json(tmp_path):
+    with pytest.raises(UserError, match="does not exist"):
+        read_questions(tmp_path / "none.json")
+    (tmp_path / "x.json").write_bytes(b"\xff\xfe{}")
+    with pytest.raises(UserError, match="is not JSON"):
+        read_questions(tmp_path / "x.json")
+
+
+def test_parse_knows_squad_itself(tmp_path):
+    document = {"data": [article("A", entry(answers=[("sea", 9)]), entry("q2"))]}
+    for indent in (None, 2):
+        lines = json.dumps(document, indent=indent).splitlines(keepends=True)
+        rows = parse_questions(lines, "-")
+        # Wrong answers are no obstacle to asking.
+        assert [row.id for row in rows] == ["q1", "q2"]
+
+
+def test_parse_json_lines():
+    lines = [
+        '{"question": "Who?", "context": "A whale.", "id": "w"}\n',
+        '{"question": "Where?", "context": "The\\u2028sea."}\n',
+        "\n",
+    ]
+    first, second = parse_questions(lines, "in.jsonl")
+    assert (first.id, first.question, first.context) == ("w", "Who?", "A whale.")
+    assert (second.id, second.context) == ("2", "The\u2028sea.")
+    assert second.where == "in.jsonl:2" and not second.labelled
+
+
+def test_parse_tsv():
+    lines = ["question\tcontext\n", "Who?\tA whale.\r\n", "Where?\tThe sea."]
+    rows = parse_questions(lines, "-")
+    assert [(row.id, row.question) for row in rows] == [("2", "Who?"), ("3", "Where?")]
+    assert rows[0].context == "A whale."
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "- is empty"),
+        ("\n \n", "- is empty"),
+        ("question\tcontext\n", "- has no questions"),
+        ("Who?\ta\nWho?", "-:2 has 1 columns; expected two"),
+        ("Who?\ta\n\nWho?\ta", "-:2 has 1 columns"),
+        ("Who?\ta\tb", "-:1 has 3 columns"),
+        ("Who?\t ", "-:1: the context is empty"),
+        ('{"question": "a", "context": "b"}\n{', "-:2 is not JSON"),
+        ('{"question": "a"}', "-:1: expected an object with the texts"),
+        ('{"question": "", "context": "b"}', "-:1: the question is empty"),
+        ('{"data": 3}', "'data' is a int"),
+    ],
+)
+def test_what_cannot_be_parsed(text, message):
+    with pytest.raises(UserError, match=message):
+        parse_questions(text.splitlines(keepends=True), "-")
