@@ -1,0 +1,260 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.tasks import tagging_formats as formats
+from bert_jax.tasks.tagging_formats import TaggedSentence
+
+CONLL = """-DOCSTART- -X- -X- O
+
+EU NNP I-NP I-ORG
+rejects VBZ I-VP O
+German JJ I-NP I-MISC
+
+Peter NNP I-NP I-PER
+Blackburn NNP I-NP I-PER
+
+-DOCSTART- -X- -X- O
+
+Arafat NNP I-NP I-PER
+Netanyahu NNP I-NP B-PER
+"""
+
+
+def write(tmp_path, text, name="train.txt"):
+    path = tmp_path / name
+    path.write_bytes(text.encode())
+    return path
+
+
+def sentence(tags, words=None):
+    tags = tuple(tags.split())
+    return TaggedSentence(words or tags, tags, 0, "file.txt:7")
+
+
+def test_conll_2003(tmp_path):
+    path = write(tmp_path, CONLL)
+    rows = formats.read_columns(path, -1, 4)
+    assert [row.words for row in rows] == [
+        ("EU", "rejects", "German"),
+        ("Peter", "Blackburn"),
+        ("Arafat", "Netanyahu"),
+    ]
+    assert rows[0].tags == ("I-ORG", "O", "I-MISC")
+    assert [row.document for row in rows] == [1, 1, 2]
+    assert [row.where for row in rows] == [f"{path}:{n}" for n in (3, 7, 12)]
+    assert rows[1].place(1) == f"{path}:8"
+    scheme = formats.recognise(row.tags for row in rows)
+    assert scheme == "iob1"
+    assert [formats.normalise(row, scheme).tags for row in rows] == [
+        ("B-ORG", "O", "B-MISC"),
+        ("B-PER", "I-PER"),
+        ("B-PER", "B-PER"),
+    ]
+    assert formats.read_columns(path, 1)[2].tags == ("NNP", "NNP")
+
+
+def test_wnuts_separator_lines_hold_tabs(tmp_path):
+    # A word may hold a no-break space or be an odd line separator.
+    text = "@paul\tO\nNew\xa0York\tB-location\n\u2028\tO\n\t\nbye\tO\n \t \r\n\n"
+    rows = formats.read_columns(write(tmp_path, text), -1, 2)
+    assert [row.words for row in rows] == [("@paul", "New\xa0York", "\u2028"), ("bye",)]
+    assert [row.document for row in rows] == [0, 1]
+
+
+def test_windows_line_ends_and_the_byte_order_mark(tmp_path):
+    rows = formats.read_columns(write(tmp_path, "\ufeffa  X\r\nb\tY\r\n\r\nc Z"), -1)
+    assert [(row.words, row.tags) for row in rows] == [
+        (("a", "b"), ("X", "Y")),
+        (("c",), ("Z",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text, column, columns, message",
+    [
+        ("a X O\nb O\n", -1, 0, "train.txt:2 has 2 columns, expected 3, as in line 1"),
+        ("\na X\n", -1, 4, "train.txt:2 has 2 columns, expected 4, parted by blanks"),
+        ("a\tO\n\tO\n", -1, 0, "train.txt:2 has 1 columns, expected 2"),
+        ("a\tO\nb c\n", -1, 2, "train.txt:2 has 1 columns, expected 2, parted by tabs"),
+        ("a\nb\n", -1, 0, "train.txt:1 has 1 columns; expected a word and its tag"),
+        ("a X\n", 2, 0, "train.txt:1 has 2 columns, the tag was to be in column 2"),
+        ("a X\n", 0, 0, "config.data.column to 1 to 1"),
+        ("\n-DOCSTART- O\n\n", -1, 0, "train.txt holds no words"),
+    ],
+)
+def test_refuses_columns(tmp_path, text, column, columns, message):
+    with pytest.raises(UserError, match=message):
+        formats.read_columns(write(tmp_path, text), column, columns)
+
+
+def test_refuses_files(tmp_path):
+    with pytest.raises(UserError, match="none.txt does not exist"):
+        formats.read_columns(tmp_path / "none.txt", -1)
+    with pytest.raises(UserError, match="cannot read"):
+        formats.read_columns(tmp_path, -1)
+    (tmp_path / "latin.txt").write_bytes(b"a O\nb O\n\xe9t\xe9 O\n")
+    with pytest.raises(UserError, match="latin.txt:3 is not UTF-8"):
+        formats.read_columns(tmp_path / "latin.txt", -1)
+    with pytest.raises(UserError, match="holds no words"):
+        formats.read_segmented(write(tmp_path, " \n\n"))
+
+
+@pytest.mark.parametrize(
+    "scheme, sentences",
+    [
+        ("iob2", ["O B-PER I-PER O B-LOC", "O"]),
+        ("iob2", ["B-creative-work B-creative-work"]),
+        ("iob2", ["O O"]),
+        ("iob1", ["I-PER I-PER B-PER O", "O"]),
+        ("iob1", ["B-PER I-PER", "O I-PER"]),
+        ("iobes", ["S-PER O B-LOC E-LOC", "B-A I-A E-A"]),
+        ("bmes", ["B M E S", "S"]),
+        ("bmes", ["S"]),
+        ("plain", ["DT NN VBZ ."]),
+        ("plain", ["NOUN X PUNCT", "INTJ"]),
+        # One odd tag among entities is for `normalise` to find, and so is one
+        # without a type.
+        ("iob2", ["B-PER I-PER X-PER O"]),
+        ("iob2", ["B I O"]),
+    ],
+)
+def test_recognises_schemes(scheme, sentences):
+    assert formats.recognise(s.split() for s in sentences) == scheme
+
+
+@pytest.mark.parametrize(
+    "scheme, tags, message",
+    [
+        ("iob2", "O X-PER", "file.txt:8 has the tag 'X-PER'; the scheme iob2 expects"),
+        ("iob2", "O B", "file.txt:8 has the tag 'B'"),
+        ("iob1", "I- O", "file.txt:7 has the tag 'I-'"),
+        ("iob1", "S-PER", "file.txt:7 has the tag 'S-PER'"),
+        ("iobes", "PER", "file.txt:7 has the tag 'PER'"),
+        ("bmes", "S O", "file.txt:8 has the tag 'O'; .* B, M, E or S"),
+        ("iob2", "O I-PER", "file.txt:8 has 'I-PER' after 'O'.* config.data.scheme=iob1"),
+        ("iob2", "B-LOC I-PER", "file.txt:8 has 'I-PER' after 'B-LOC'"),
+        ("iob2", "I-PER", "file.txt:7 has 'I-PER' after 'nothing'"),
+        ("iobes", "B-PER O", "file.txt:8 has 'O' after 'B-PER'"),
+        ("iobes", "B-PER E-LOC", "file.txt:8 has 'E-LOC' after 'B-PER'"),
+        ("iobes", "S-PER B-PER", "file.txt:8 has the end after 'B-PER'"),
+        ("iobes", "S-PER E-PER", "file.txt:8 has 'E-PER' after 'S-PER'"),
+        ("bmes", "B M S", "file.txt:9 has 'S' after 'M'"),
+        ("bmes", "S M E", "file.txt:8 has 'M' after 'S'"),
+        ("bmes", "B E E", "file.txt:9 has 'E' after 'E'"),
+    ],
+)
+def test_refuses_tags(scheme, tags, message):
+    with pytest.raises(UserError, match=message):
+        formats.normalise(sentence(tags), scheme)
+
+
+@pytest.mark.parametrize(
+    "scheme, tags",
+    [
+        ("iob2", "O B-PER I-PER B-PER B-LOC O"),
+        ("iobes", "B-X I-X E-X S-X O B-Y E-Y"),
+        ("bmes", "B M M E S B E"),
+        ("plain", "NN O B-PER X"),
+    ],
+)
+def test_leaves_well_formed_tags(scheme, tags):
+    assert formats.normalise(sentence(tags), scheme) == sentence(tags)
+
+
+def to_iob1(tags):
+    """I- but where an entity follows one of its type."""
+    return tuple(
+        f"I{tag[1:]}" if tag[0] == "B" and before[1:] != tag[1:] else tag
+        for before, tag in zip(("O", *tags), tags, strict=False)
+    )
+
+
+def test_iob1_and_back():
+    rng = np.random.default_rng(0)
+    tags = np.array(["O", "B-A", "I-A", "B-B", "I-B"])
+    seen = set()
+    for _ in range(300):
+        drawn = tuple(map(str, rng.choice(tags, rng.integers(1, 9))))
+        iob2 = formats.iob1_to_iob2(drawn)  # repairs what is not well-formed
+        assert formats.iob1_to_iob2(iob2) == iob2
+        assert formats.iob1_to_iob2(to_iob1(iob2)) == iob2
+        assert formats.normalise(sentence(" ".join(iob2)), "iob2").tags == iob2
+        seen.add(iob2 == drawn)
+    assert seen == {True, False}
+
+
+def test_segmented_text(tmp_path):
+    path = write(tmp_path, "中国  人民\n我 爱北京城\n\n\n他\n")
+    rows = formats.read_segmented(path)
+    assert [row.words for row in rows] == [
+        tuple("中国人民"),
+        tuple("我爱北京城"),
+        ("他",),
+    ]
+    assert ["".join(row.tags) for row in rows] == ["BEBE", "SBMME", "S"]
+    assert rows[2].where == f"{path}:5"
+    assert rows[0].document == rows[1].document != rows[2].document
+    for row in rows:
+        assert formats.recognise([row.tags]) == "bmes"
+        assert formats.normalise(row, "bmes") == row
+    alone = formats.read_segmented(write(tmp_path, "一 二\n三\n\n"))
+    assert [row.document for row in alone] == [0, 1]
+
+
+def test_segments_and_back():
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        words = ["字" * n for n in rng.integers(1, 6, rng.integers(1, 7))]
+        tags = formats.segment_tags(words)
+        spans = formats.segments(tags)
+        assert [stop - start for start, stop in spans] == list(map(len, words))
+        # Any tags give words that lie side by side over all characters.
+        tags = list(map(str, rng.choice(list("BMES"), rng.integers(1, 9))))
+        edges = [edge for span in formats.segments(tags) for edge in span]
+        assert edges[0] == 0 and edges[-1] == len(tags)
+        assert edges[1:-1:2] == edges[2::2]
+
+
+def test_ill_formed_segments():
+    assert formats.segments(list("MEMBB")) == [(0, 2), (2, 3), (3, 4), (4, 5)]
+    assert formats.segments(list("BSE")) == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_words_of_a_line():
+    def parse(line, characters=False):
+        return formats.parse_words(line, "in:3", characters=characters)
+
+    assert parse(" EU  rejects\tit \n") == ("EU", "rejects", "it")
+    assert parse("中国 人") == ("中国", "人")
+    assert parse("中国 人", characters=True) == ("中", "国", "人")
+    assert parse('{"words": ["New York", "!"]}') == ("New York", "!")
+    assert parse("{ braces }") == ("{", "braces", "}")
+    assert parse("  \n") == ()
+    for line, message in (
+        ('{"words": ["a"', "in:3: expected .* not JSON"),
+        ('{"text": "a"}', 'in:3: expected .* "words" is not a list'),
+        ('{"words": ["a", 3]}', "in:3: expected"),
+        ('{"words": [""]}', "in:3: expected"),
+        ('{"words": "ab"}', "in:3: expected"),
+    ):
+        with pytest.raises(UserError, match=message):
+            parse(line)
+
+
+def test_wnut_17_at_hand():
+    folder = Path(__file__).parents[3] / "shared" / "data" / "ner" / "wnut17"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there")
+    expected = {  # sentences, words, entities
+        "wnut17train.conll": (3394, 62730, 1975),
+        "emerging.dev.conll": (1009, 15733, 836),
+        "emerging.test.annotated": (1287, 23394, 1079),
+    }
+    for name, counts in expected.items():
+        rows = formats.read_columns(folder / name, -1, 2)
+        rows = [formats.normalise(row, "iob2") for row in rows]
+        tags = [tag for row in rows for tag in row.tags]
+        assert counts == (len(rows), len(tags), sum(tag[0] == "B" for tag in tags))
