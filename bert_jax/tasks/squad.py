@@ -79,6 +79,13 @@ class Squad(Task):
         self.config = config
         self.predict_splits = ("test",) if config.test else ()
 
+    def settled(self, scores: dict[str, float]) -> SquadConfig:
+        """The config with the threshold of the best F1, if questions may lack answers."""
+        if not self.config.version_2:
+            return self.config
+        threshold = scores["best_f1_threshold"]
+        return dataclasses.replace(self.config, null_threshold=threshold)
+
     def read(self, split: str) -> list[Question]:
         """The questions of "train", "dev" or "test"; see read_questions."""
         config = self.config

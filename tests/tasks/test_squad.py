@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from bert_jax.errors import UserError
 from bert_jax.tasks.squad import Squad, SquadConfig
 from bert_jax.tasks.task import Task
 
+REAL = Path(__file__).parents[3] / "shared" / "data" / "squad" / "dev-v1.1.json"
 CONTEXT = "The whale, white as snow, swam to São Tomé's coast (in 1851). " * 3
 
 
@@ -109,6 +111,9 @@ def test_the_tuned_threshold_does_what_it_promises(folder, uncased):
         again = tuned.score(rows, tuned.predictions(rows, features, outputs))
         assert again[reached] == pytest.approx(scores[name], abs=1e-9)
         assert again[name] == scores[name] >= scores[reached]
+    # What predict builds the task from.
+    assert task.settled(scores).null_threshold == scores["best_f1_threshold"]
+    assert task_of(folder, version_2=False).settled({}).null_threshold == 0
 
 
 @pytest.mark.parametrize("version_2", [False, True])
@@ -164,3 +169,16 @@ def test_official_names_are_the_default(tmp_path):
 def test_settings_that_cannot_be(folder, settings, message):
     with pytest.raises(UserError, match=message):
         task_of(folder, **settings)
+
+
+@pytest.mark.skipif(not REAL.is_file(), reason="needs SQuAD's dev-v1.1.json")
+def test_the_labels_of_real_questions_decode_to_their_answers(uncased):
+    task = Squad(SquadConfig(dir=str(REAL.parent), dev_articles="30:36"))
+    rows = task.read("dev")
+    features = task.features(rows, uncased, training=False)
+    assert len(features.row) > len(rows) > 800 and features.truncated == 0
+    predictions = task.predictions(rows, features, one_hot(features))
+    # Whatever differs is an answer that starts or ends within a piece.
+    for row, prediction in zip(rows, predictions, strict=True):
+        assert row.answers[0][0] in prediction["answer"]
+    assert task.score(rows, predictions)["exact_match"] > 99.5
