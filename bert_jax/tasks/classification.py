@@ -31,7 +31,8 @@ from bert_jax.tasks.task import Features, Task
 
 LAYOUTS: dict[str, Layout] = glue.TASKS | sick.TASKS
 TABLE = "table"
-_TABLE_FIELDS = tuple("train dev test text_a text_b label id regression".split())
+_FILES = ("train", "dev", "test")
+_TABLE_FIELDS = (*_FILES, "text_a", "text_b", "label", "id", "regression")
 TRUNCATIONS = ("head", "tail", "head_tail", "windows")
 _ENDINGS = tuple(ending + packed for ending in tables.FORMATS for packed in ("", ".gz"))
 
@@ -223,7 +224,6 @@ class Classification(Task):
             metrics,
             [self._ids[row.label] for row in rows],
             [self._ids[prediction["label"]] for prediction in predictions],
-            len(self.labels),
         )
 
     def write(

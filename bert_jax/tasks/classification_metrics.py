@@ -13,21 +13,19 @@ def classification_scores(
     metrics: Sequence[str],
     truth: Sequence[int],
     predicted: Sequence[int],
-    classes: int,
 ) -> dict[str, float]:
     """Some of accuracy, f1 (of class 1), f1_macro and matthews (scikit-learn).
 
-    truth, predicted: class ids. Where a score is not defined, because one class alone
-    occurs, it is 0.
+    truth, predicted: class ids. f1_macro: the mean over the classes that occur. Where a
+    score is not defined, because one class alone occurs, it is 0.
     """
-    ids = list(range(classes))
     functions: dict[str, Callable[[], float]] = {
         "accuracy": lambda: sklearn.metrics.accuracy_score(truth, predicted),
         "f1": lambda: sklearn.metrics.f1_score(
             truth, predicted, labels=[1], average="macro", zero_division=0
         ),
         "f1_macro": lambda: sklearn.metrics.f1_score(
-            truth, predicted, labels=ids, average="macro", zero_division=0
+            truth, predicted, average="macro", zero_division=0
         ),
         "matthews": lambda: _quiet(
             lambda: sklearn.metrics.matthews_corrcoef(truth, predicted)
@@ -62,7 +60,12 @@ def _correlation(function: Callable, truth: np.ndarray, predicted: np.ndarray) -
 
 
 def _quiet(function: Callable[[], float]) -> float:
-    """Calls it without the warning that its input is (nearly) constant."""
+    """Calls it without the warnings that its input is (nearly) constant."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        for category in (
+            scipy.stats.ConstantInputWarning,
+            scipy.stats.NearConstantInputWarning,
+        ):
+            warnings.simplefilter("ignore", category)
+        warnings.filterwarnings("ignore", "A single label was found", UserWarning)
         return function()

@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from bert_jax.data.corpus_tfds import Dataset, find_dataset
 from bert_jax.errors import UserError
 from bert_jax.tasks.tables import Record, missing_column
@@ -82,5 +80,4 @@ def _text(value: Any, names: list[str] | None, where: str) -> str:
         return names[value]
     if isinstance(value, bytes):
         return value.decode()
-    # As str() of a numpy scalar has it: the shortest text that gives the number again.
-    return value if isinstance(value, str) else str(np.asarray(value)[()])
+    return value if isinstance(value, str) else str(value)

@@ -1,0 +1,370 @@
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.tasks import sequences
+from bert_jax.tasks.classification import Classification, ClassificationConfig
+from bert_jax.tasks.classification_metrics import (
+    classification_scores,
+    regression_scores,
+)
+
+
+@pytest.fixture
+def make(tmp_path):
+    """A table task on the files given by name, without their dots."""
+
+    def make(files, **settings):
+        for name, content in files.items():
+            (tmp_path / name).write_text(content)
+        settings = dict(task="table", dir=str(tmp_path)) | settings
+        return Classification(ClassificationConfig(**settings))
+
+    return make
+
+
+def letters(tokenizer, features):
+    """Sequences as strings: one character a piece, [CLS] as <, [SEP] as >."""
+    text = ["".join(tokenizer.pieces[i] for i in ids) for ids in features.input_ids]
+    return [t.replace("[CLS]", "<").replace("[SEP]", ">") for t in text]
+
+
+def segments(features):
+    return ["".join(map(str, ids)) for ids in features.segment_ids]
+
+
+TRAIN = "text,label\na b,good\nc,bad\nd,good\n"
+
+
+def test_table_reads_splits_labels_and_targets(make, tokenizer):
+    task = make({"train.csv": TRAIN, "dev.csv": "id,text,label\n7,a,bad\n"})
+    assert task.labels == ("bad", "good")
+    assert task.outputs == 2
+    assert (task.main_metric, task.eval_splits, task.predict_splits) == (
+        "accuracy",
+        ("dev",),
+        (),
+    )
+    rows = task.read("train")
+    features = task.features(rows, tokenizer, training=True)
+    assert letters(tokenizer, features) == ["<ab>", "<c>", "<d>"]
+    assert segments(features) == ["0000", "000", "000"]
+    np.testing.assert_array_equal(features.targets["label"], [1, 0, 1])
+    assert features.targets["label"].dtype == np.int32
+    assert {ids.dtype for ids in features.input_ids} == {np.dtype(np.int32)}
+    np.testing.assert_array_equal(features.row, [0, 1, 2])
+    assert task.read("dev")[0].id == "7"
+
+
+def test_given_labels_keep_their_order_and_need_no_training_rows(make):
+    task = make({"dev.jsonl": '{"text": "a", "label": "x"}\n'}, labels=("z", "x"))
+    assert task.labels == ("z", "x")
+    assert task.read("dev")[0].label == "x"
+
+
+@pytest.mark.parametrize(
+    "content, evaluated, predicted",
+    [
+        ("text,label\na,good\n", ("dev", "test"), ()),
+        ("text\na\n", ("dev",), ("test",)),
+    ],
+)
+def test_a_tables_test_split_is_scored_if_it_has_labels(
+    make, content, evaluated, predicted
+):
+    task = make({"train.csv": TRAIN, "dev.csv": TRAIN, "test.csv": content})
+    assert (task.eval_splits, task.predict_splits) == (evaluated, predicted)
+    assert task.read("test")[0].label == ("good" if "test" in evaluated else None)
+
+
+def test_pairs_with_chosen_columns_and_files(make, tokenizer):
+    task = make(
+        {"t.tsv": 'left\tright\tclass\n"a\tb c\tx\nd\te\ty\n'},
+        train="t.tsv",
+        text_a="left",
+        text_b="right",
+        label="class",
+    )
+    rows = task.read("train")
+    assert [(r.text_a, r.text_b, r.label) for r in rows] == [
+        ('"a', "b c", "x"),
+        ("d", "e", "y"),
+    ]
+    features = task.features(rows[1:], tokenizer, training=True)
+    assert letters(tokenizer, features) == ["<d>e>"]
+    assert segments(features) == ["00011"]
+
+
+def test_regression(make, tokenizer):
+    task = make({"train.csv": "text,label\na,1.5\nb,-2\n"}, regression=True)
+    assert (task.labels, task.outputs, task.main_metric) == ((), 1, "pearson")
+    rows = task.read("train")
+    features = task.features(rows, tokenizer, training=True)
+    np.testing.assert_array_equal(features.targets["label"], [1.5, -2])
+    assert features.targets["label"].dtype == np.float32
+    outputs = [np.float32([0.25]), np.float32([3])]
+    assert task.predictions(rows, features, outputs) == [{"value": 0.25}, {"value": 3}]
+
+
+@pytest.mark.parametrize(
+    "files, settings, message",
+    [
+        (
+            {"dev.csv": "text,label\na,maybe\n"},
+            {},
+            r"dev\.csv:2: label 'maybe' is not in the label set bad, good",
+        ),
+        ({"dev.csv": "text\na\n"}, {}, r"dev\.csv: no column 'label'; .* are text"),
+        ({"dev.csv": "text,label\n ,bad\n"}, {}, r"dev\.csv:2: empty text"),
+        ({"dev.csv": "text,label\n"}, {}, "the dev split has no rows"),
+        (
+            {"dev.csv": "text,label\na,b\n"},
+            {"regression": True},
+            r"dev\.csv:2: label 'b' is not a number",
+        ),
+        (
+            {"dev.csv": "text,label\na,nan\n"},
+            {"regression": True},
+            r"dev\.csv:2: label 'nan' is not a number",
+        ),
+        ({}, {}, r"has no dev\.csv or dev\.csv\.gz or .*config\.data\.dir"),
+        ({}, {"dev": "valid.csv"}, r"has no valid\.csv; set"),
+    ],
+)
+def test_bad_rows_of_a_table(make, files, settings, message):
+    task = make({"train.csv": TRAIN, **files}, **settings)
+    with pytest.raises(UserError, match=message):
+        task.read("dev")
+
+
+def test_one_label_alone_is_refused(make):
+    task = make({"train.csv": "text,label\na,x\nb,x\n"})
+    with pytest.raises(UserError, match="every training row has the label 'x'"):
+        task.read("train")
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"task": "colla"}, "task='colla' is not a classification task.*cola, sst2"),
+        ({"task": "cola", "train": "a.tsv"}, "train='a.tsv' is for task=table"),
+        ({"truncation": "middle"}, "truncation='middle' is unknown; expected.*windows"),
+        ({"truncation": "windows", "text_b": "b"}, "windows is for single texts"),
+        ({"truncation": "windows", "max_length": 10, "stride": 9}, "stride=9 .*1 to 8"),
+        ({"truncation": "windows", "stride": 0}, "stride=0"),
+        ({"truncation": "head_tail"}, "head_tokens=128 .*1 to 125 at max_length=128"),
+        ({"max_length": 2}, "max_length=2 leaves no room.* 4 at least"),
+        ({"max_length": 4, "text_b": "b"}, "max_length=4 leaves no room.* 5 at least"),
+    ],
+)
+def test_settings_that_do_not_go_together(make, settings, message):
+    with pytest.raises(UserError, match=message):
+        make({}, **settings)
+
+
+TEXT = "a b c d e f g h i j"
+
+
+@pytest.mark.parametrize(
+    "settings, expected, truncated",
+    [
+        ({}, ["<abcdef>"], 1),
+        ({"truncation": "tail"}, ["<efghij>"], 1),
+        ({"truncation": "head_tail", "head_tokens": 2}, ["<abghij>"], 1),
+        (
+            {"truncation": "windows", "stride": 3},
+            ["<abcdef>", "<defghi>", "<ghij>"],
+            0,
+        ),
+        ({"truncation": "windows", "stride": 6}, ["<abcdef>", "<ghij>"], 0),
+        ({"truncation": "windows", "stride": 4}, ["<abcdef>", "<efghij>"], 0),
+        ({"max_length": 12, "truncation": "windows"}, ["<abcdefghij>"], 0),
+        ({"max_length": 12, "truncation": "tail"}, ["<abcdefghij>"], 0),
+    ],
+)
+def test_truncation_of_single_texts(make, tokenizer, settings, expected, truncated):
+    task = make({}, **({"max_length": 8, "stride": 2} | settings))
+    rows = task.parse([TEXT, "x"], "input")
+    features = task.features(rows, tokenizer, training=False)
+    assert letters(tokenizer, features) == [*expected, "<x>"]
+    np.testing.assert_array_equal(features.row, [0] * len(expected) + [1])
+    assert features.truncated == truncated
+    assert features.targets == {}
+
+
+@pytest.mark.parametrize(
+    "first, second, truncation, expected",
+    [
+        ("a b", "c d e f g h", "head", "<ab>cde>"),
+        ("a b c d e f", "g h", "head", "<abc>gh>"),
+        ("a b c d", "e f g h", "head", "<abc>ef>"),
+        ("a b", "c d e f g h", "tail", "<ab>fgh>"),
+        ("a b c d e f", "g h i j k l", "tail", "<def>kl>"),
+        ("a b c d e f", "g h i j k l", "head_tail", "<aef>gl>"),
+        ("a b", "c d e", "head", "<ab>cde>"),
+    ],
+)
+def test_truncation_of_pairs(make, tokenizer, first, second, truncation, expected):
+    task = make(
+        {},
+        text_b="b",
+        max_length=8,
+        truncation=truncation,
+        head_tokens=1,
+        labels=("x",),
+    )
+    rows = task.parse([f"{first}\t{second}"], "input")
+    features = task.features(rows, tokenizer, training=False)
+    assert letters(tokenizer, features) == [expected]
+    pieces = len(first.split()) + len(second.split())
+    assert features.truncated == (pieces > 8 - 3)
+
+
+def test_pair_lengths_are_those_of_run_classifier():
+    for first in range(12):
+        for second in range(12):
+            for room in range(2, 14):
+                a, b = list(range(first)), list(range(second))
+                while len(a) + len(b) > room:
+                    (a if len(a) > len(b) else b).pop()
+                expected = len(a), len(b)
+                assert sequences.pair_lengths(first, second, room) == expected
+
+
+def test_windows_train_with_the_label_of_their_row_and_predict_its_mean(
+    make, tokenizer
+):
+    task = make(
+        {"train.csv": f"text,label\na,good\n{TEXT},bad\nb,good\n"},
+        truncation="windows",
+        stride=4,
+        max_length=8,
+    )
+    rows = task.read("train")
+    features = task.features(rows, tokenizer, training=True)
+    np.testing.assert_array_equal(features.row, [0, 1, 1, 2])
+    np.testing.assert_array_equal(features.targets["label"], [1, 0, 0, 1])
+    outputs = [np.float32(x) for x in ([0, 0], [4, 0], [0, 2], [0, 1])]
+    answers = task.predictions(rows, features, outputs)
+    assert [answer["label"] for answer in answers] == ["bad", "bad", "good"]
+    expected = 1 / (1 + math.exp(-1))  # the mean of the row's logits is [2, 1]
+    assert answers[1]["probability"] == pytest.approx(expected, abs=1e-15)
+    assert answers[1]["probabilities"] == {
+        "bad": pytest.approx(expected),
+        "good": pytest.approx(1 - expected),
+    }
+    assert task.score(rows, answers) == {
+        "accuracy": pytest.approx(200 / 3),
+        "f1_macro": pytest.approx(200 / 3),
+    }
+
+
+def test_parse_lines_and_objects(make):
+    task = make({}, text_a="left", text_b="right", labels=("x", "y"))
+    lines = [
+        "\ufeffa b\tc\r\n",
+        '{"text_a": "d", "text_b": "e", "id": 5}\n',
+        '{"right": "g", "left": "f"}',
+    ]
+    assert [(r.text_a, r.text_b, r.id, r.where) for r in task.parse(lines, "in")] == [
+        ("a b", "c", None, "in:1"),
+        ("d", "e", "5", "in:2"),
+        ("f", "g", None, "in:3"),
+    ]
+    (row,) = make({}, labels=("x",)).parse(['{"text": "a"}'], "in")
+    assert (row.text_a, row.text_b, row.label) == ("a", None, None)
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("a", "in:2: number of texts is 1, the task reads two, with a tab"),
+        ("a\tb\tc", "in:2: number of texts is 3"),
+        ("a\t ", "in:2: empty text"),
+        ('{"text_a": "a"', "in:2: not JSON"),
+        (
+            '{"text_a": "a", "other": "b"}',
+            "in:2: no column 'text_b'.*are text_a, other",
+        ),
+        ('{"text_a": "a", "text_b": 3}', "in:2: 'text_b' is not a string"),
+    ],
+)
+def test_bad_lines(make, line, message):
+    with pytest.raises(UserError, match=message):
+        make({}, text_b="b").parse(["a\tb", line], "in")
+
+
+def test_an_empty_line_is_an_empty_text(make):
+    with pytest.raises(UserError, match="in:1: empty text"):
+        make({}).parse(["\n"], "in")
+
+
+def test_written_predictions(make, tmp_path):
+    task = make({}, labels=("x", "y"))
+    rows = task.parse(['{"text": "a", "id": "q"}', "b"], "in")
+    answers = [
+        {"label": "y", "probability": 0.75, "probabilities": {}},
+        {"label": "x", "probability": 0.5, "probabilities": {}},
+    ]
+    (path,) = task.write(rows, answers, "test", tmp_path / "out")
+    assert path == tmp_path / "out" / "test_predictions.tsv"
+    assert path.read_text() == (
+        "index\tprediction\tprobability\nq\ty\t0.750000\n1\tx\t0.500000\n"
+    )
+
+
+def test_classification_metrics_by_hand():
+    truth, predicted = [1, 1, 1, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0, 1, 1]
+    # 2 true positives, 1 false negative, 2 false positives, 3 true negatives.
+    scores = classification_scores(
+        ("accuracy", "f1", "f1_macro", "matthews"), truth, predicted
+    )
+    f1, other = 2 * 2 / (2 * 2 + 1 + 2), 2 * 3 / (2 * 3 + 1 + 2)
+    assert scores == {
+        "accuracy": pytest.approx(62.5),
+        "f1": pytest.approx(100 * f1),
+        "f1_macro": pytest.approx(50 * (f1 + other)),
+        "matthews": pytest.approx(100 * (2 * 3 - 2 * 1) / math.sqrt(4 * 3 * 5 * 4)),
+    }
+
+
+def test_regression_metrics_by_hand():
+    names = ("pearson", "spearman", "pearson_spearman")
+    scores = regression_scores(names, [1, 2, 3, 4], [1, 3, 2, 10])
+    x, y = np.array([-1.5, -0.5, 0.5, 1.5]), np.array([-3, -1, -2, 6])
+    pearson = x @ y / math.sqrt((x @ x) * (y @ y))
+    spearman = 1 - 6 * 2 / (4 * 15)  # ranks 1 3 2 4
+    assert scores == {
+        "pearson": pytest.approx(100 * pearson),
+        "spearman": pytest.approx(100 * spearman),
+        "pearson_spearman": pytest.approx(50 * (pearson + spearman)),
+    }
+
+
+@pytest.mark.parametrize("predicted", [[2, 2, 2], [2, 2 + 1e-15, 2]])
+def test_constant_predictions_score_finite_numbers(predicted):
+    names = ("pearson", "spearman", "pearson_spearman")
+    scores = regression_scores(names, [1, 2, 3], predicted)
+    assert all(abs(score) < 1e-9 for score in scores.values())
+    assert regression_scores(names, [1], [1]) == dict.fromkeys(names, 0)
+    names = ("f1", "f1_macro", "matthews")
+    assert classification_scores(names, [0, 0], [0, 0]) == {
+        "f1": 0,
+        "f1_macro": 100,
+        "matthews": 0,
+    }
+
+
+def test_the_task_is_built_again_without_data(make, tokenizer):
+    first = make({"train.csv": TRAIN})
+    config = dataclasses.replace(first.config, labels=first.labels, dir="/nowhere")
+    again = Classification(ClassificationConfig(**dataclasses.asdict(config)))
+    assert again.labels == first.labels
+    rows = again.parse(["a"], "in")
+    features = again.features(rows, tokenizer, training=False)
+    (answer,) = again.predictions(rows, features, [np.float32([0, 1])])
+    assert json.loads(json.dumps(answer))["label"] == "good"

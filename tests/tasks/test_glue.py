@@ -1,0 +1,409 @@
+"""The nine tasks and AX in files of GLUE's own layout, and from tensorflow-datasets."""
+
+import logging
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from bert_jax.errors import UserError
+from bert_jax.tasks.classification import (
+    LAYOUTS,
+    Classification,
+    ClassificationConfig,
+)
+from bert_jax.tasks.glue import SUBMISSION_FILES, submission_zip
+
+MNLI = "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse "
+MNLI += "sentence1_parse sentence2_parse sentence1 sentence2"
+PARSES = "7 p1 p2 fiction ((a)) ((b)) (R(a)) (R(b))"
+
+# Header (or "" where GLUE has none) and a row; spaces stand for tabs, _ for spaces.
+FILES = {
+    "cola": {
+        "train.tsv": ("", "gj04 1  They_ran."),
+        "dev.tsv": ("", 'gj04 0 * Ran_they_"it.'),
+        "test.tsv": ("index sentence", "0 She_ran."),
+    },
+    "sst2": {
+        "train.tsv": ("sentence label", 'so_"good 1'),
+        "dev.tsv": ("sentence label", "bad 0"),
+        "test.tsv": ("index sentence", "0 fine"),
+    },
+    "mrpc": {
+        "train.tsv": ("\ufeffQuality #1_ID #2_ID #1_String #2_String", '1 2 3 a_b "_c'),
+        "dev.tsv": ("\ufeffQuality #1_ID #2_ID #1_String #2_String", "0 2 3 d e"),
+        "test.tsv": ("index #1_ID #2_ID #1_String #2_String", "0 2 3 f g"),
+    },
+    "stsb": {
+        "train.tsv": (
+            "index genre filename year old_index source1 source2 sentence1 sentence2 "
+            "score",
+            "0 news MSRvid 2012 1 none none a b 3.250",
+        ),
+        "dev.tsv": (
+            "index genre filename year old_index source1 source2 sentence1 sentence2 "
+            "score",
+            "0 news MSRvid 2012 1 none none c d 5.000",
+        ),
+        "test.tsv": (
+            "index genre filename year old_index source1 source2 sentence1 sentence2",
+            "0 news MSRvid 2012 1 none none e f",
+        ),
+    },
+    "qqp": {
+        "train.tsv": (
+            "id qid1 qid2 question1 question2 is_duplicate",
+            "5 1 2 why? how? 1",
+        ),
+        "dev.tsv": (
+            "id qid1 qid2 question1 question2 is_duplicate",
+            "6 1 2 who? what? 0",
+        ),
+        "test.tsv": ("id question1 question2", "0 when? where?"),
+    },
+    "mnli": {
+        "train.tsv": (f"{MNLI} label1 gold_label", f"{PARSES} a b neutral entailment"),
+        "dev_matched.tsv": (
+            f"{MNLI} label1 label2 label3 label4 label5 gold_label",
+            f"{PARSES} c d neutral neutral entailment neutral contradiction neutral",
+        ),
+        "dev_mismatched.tsv": (
+            f"{MNLI} label1 label2 label3 label4 label5 gold_label",
+            f"{PARSES} e f neutral neutral entailment neutral neutral contradiction",
+        ),
+        "test_matched.tsv": (MNLI, f"{PARSES} g h"),
+        "test_mismatched.tsv": (MNLI, f"{PARSES} i j"),
+        "diagnostic.tsv": ("index sentence1 sentence2", "0 k l"),
+    },
+    "qnli": {
+        "train.tsv": ("index question sentence label", "0 who? me entailment"),
+        "dev.tsv": ("index question sentence label", "0 why? no not_entailment"),
+        "test.tsv": ("index question sentence", "0 how? so"),
+    },
+    "rte": {
+        "train.tsv": ("index sentence1 sentence2 label", "0 a b not_entailment"),
+        "dev.tsv": ("index sentence1 sentence2 label", "0 c d entailment"),
+        "test.tsv": ("index sentence1 sentence2", "0 e f"),
+    },
+    "wnli": {
+        "train.tsv": ("index sentence1 sentence2 label", "0 a b 1"),
+        "dev.tsv": ("index sentence1 sentence2 label", "0 c d 0"),
+        "test.tsv": ("index sentence1 sentence2", "0 e f"),
+    },
+    "ax": {"diagnostic.tsv": ("index sentence1 sentence2", "0 k l")},
+}
+# (text_a, text_b, label) of the row of each split, in the order of the files.
+ROWS = {
+    "cola": [
+        ("They ran.", None, "1"),
+        ('Ran they "it.', None, "0"),
+        ("She ran.", None),
+    ],
+    "sst2": [('so "good', None, "1"), ("bad", None, "0"), ("fine", None)],
+    "mrpc": [("a b", '" c', "1"), ("d", "e", "0"), ("f", "g")],
+    "stsb": [("a", "b", 3.25), ("c", "d", 5.0), ("e", "f")],
+    "qqp": [("why?", "how?", "1"), ("who?", "what?", "0"), ("when?", "where?")],
+    "mnli": [
+        ("a", "b", "entailment"),
+        ("c", "d", "neutral"),
+        ("e", "f", "contradiction"),
+        ("g", "h"),
+        ("i", "j"),
+        ("k", "l"),
+    ],
+    "qnli": [
+        ("who?", "me", "entailment"),
+        ("why?", "no", "not_entailment"),
+        ("how?", "so"),
+    ],
+    "rte": [("a", "b", "not_entailment"), ("c", "d", "entailment"), ("e", "f")],
+    "wnli": [("a", "b", "1"), ("c", "d", "0"), ("e", "f")],
+    "ax": [("k", "l")],
+}
+MAIN = {"cola": "matthews", "mrpc": "f1", "qqp": "f1", "stsb": "spearman"}
+
+
+def write_task(task, folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, lines in FILES[task].items():
+        # not_entailment is the one word with an underscore of its own.
+        text = "\n".join(line for line in lines if line) + "\n"
+        text = text.replace(" ", "\t").replace("not_entailment", "not-entailment")
+        text = text.replace("_", " ") if task in ("cola", "sst2", "mrpc") else text
+        text = text.replace("not-entailment", "not_entailment")
+        (folder / name).write_text(text, encoding="utf-8")
+    return Classification(ClassificationConfig(task=task, dir=str(folder)))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_task_in_its_own_layout(name, tmp_path):
+    task = write_task(name, tmp_path)
+    splits = ["train"] * (name != "ax") + [*task.eval_splits, *task.predict_splits]
+    assert len(splits) == len(FILES[name])
+    rows = [task.read(split) for split in splits]
+    found = [(r.text_a, r.text_b, r.label) for (r,) in rows]
+    assert found == [(*row, None)[:3] for row in ROWS[name]]
+    assert task.main_metric == MAIN.get(name, "accuracy")
+    labelled = sum(row[2] is not None for row in found)
+    assert labelled == len(splits) - len(task.predict_splits)
+    assert {row[2] for row in found if row[2]} <= set(task.labels) or task.regression
+
+
+def test_mnli_has_two_dev_splits_and_predicts_ax_where_it_lies(tmp_path):
+    task = write_task("mnli", tmp_path / "MNLI")
+    assert task.eval_splits == ("dev_matched", "dev_mismatched")
+    assert task.predict_splits == ("test_matched", "test_mismatched", "ax")
+    (tmp_path / "diagnostic").mkdir()
+    (tmp_path / "MNLI" / "diagnostic.tsv").rename(
+        tmp_path / "diagnostic" / "diagnostic.tsv"
+    )
+    again = Classification(task.config)
+    assert again.read("ax")[0].text_a == "k"
+    (tmp_path / "diagnostic" / "diagnostic.tsv").unlink()
+    assert Classification(task.config).predict_splits == task.predict_splits[:2]
+
+
+def test_ax_is_not_trained(tmp_path):
+    with pytest.raises(UserError, match=r"ax has no train split.*fine-tune mnli"):
+        write_task("ax", tmp_path).read("train")
+
+
+def test_qqp_leaves_out_the_rows_that_a_line_end_cut(tmp_path, caplog):
+    task = write_task("qqp", tmp_path)
+    path = tmp_path / "train.tsv"
+    path.write_text(path.read_text() + "7\t1\t2\twhy\n\thow?\t0\n8\t1\t2\t\thow?\t0\n")
+    with caplog.at_level(logging.WARNING):
+        rows = task.read("train")
+    assert [(row.text_a, row.text_b) for row in rows] == [
+        ("why?", "how?"),
+        ("", "how?"),
+    ]
+    assert caplog.messages == [f"{path}: left out 2 rows of too few columns: line 3, 4"]
+
+
+def test_other_tasks_refuse_short_rows_and_unknown_labels(tmp_path):
+    task = write_task("rte", tmp_path)
+    path = tmp_path / "dev.tsv"
+    path.write_text(
+        "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n1\ta\tb\n"
+    )
+    with pytest.raises(UserError, match=r"dev\.tsv:3: row has 3 columns, .* has 4"):
+        task.read("dev")
+    path.write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tb\tneutral\n")
+    with pytest.raises(UserError, match=r"'neutral' is not in .* entailment, not_ent"):
+        task.read("dev")
+    path.write_text("index\tsentence1\tlabel\n0\ta\tneutral\n")
+    with pytest.raises(UserError, match="no column 'sentence2'; the columns are index"):
+        task.read("dev")
+
+
+def test_mrpc_predicts_microsofts_test_file(tmp_path):
+    task = write_task("mrpc", tmp_path)
+    text = (tmp_path / "dev.tsv").read_text(encoding="utf-8")
+    (tmp_path / "test.tsv").unlink()
+    assert task.predict_splits == ()
+    (tmp_path / "msr_paraphrase_test.txt").write_text(text.replace("\n", "\r\n"))
+    task = Classification(task.config)
+    assert task.predict_splits == ("test",)
+    (row,) = task.read("test")
+    assert (row.text_b, row.label, row.id) == ("e", None, None)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_submissions(name, tmp_path):
+    task = write_task(name, tmp_path)
+    written = {}
+    for split in task.predict_splits:
+        rows = task.read(split)
+        if task.regression:
+            answers = [{"value": 5.21}]
+        else:
+            answers = [{"label": task.labels[-1], "probability": 1.0}]
+        (path,) = task.write(rows, answers, split, tmp_path / "out")
+        written[path.name] = path.read_text()
+    index = "7" if name == "mnli" else "0"
+    answer = "5.000" if task.regression else task.labels[-1]
+    expected = f"index\tprediction\n{index}\t{answer}\n"
+    ax = f"index\tprediction\n0\t{answer}\n"
+    assert written == {
+        split.submission: ax if split.submission == "AX.tsv" else expected
+        for split in LAYOUTS[name].splits.values()
+        if split.submission
+    }
+
+
+def test_regression_is_clipped_and_has_three_decimals(tmp_path):
+    task = write_task("stsb", tmp_path)
+    rows = task.read("test") * 3
+    answers = [{"value": value} for value in (-0.2, 2.34567, 5.01)]
+    (path,) = task.write(rows, answers, "test", tmp_path / "out")
+    assert path.read_text() == "index\tprediction\n0\t0.000\n0\t2.346\n0\t5.000\n"
+
+
+def test_submission_zip(tmp_path):
+    tasks = ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "QNLI", "RTE", "WNLI", "AX"]
+    expected = {f"{name}.tsv" for name in (*tasks, "MNLI-m", "MNLI-mm")}
+    assert set(SUBMISSION_FILES) == expected
+    for name in ("rte/RTE.tsv", "mnli/MNLI-m.tsv", "mnli/dev_predictions.tsv"):
+        (tmp_path / "runs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "runs" / name).write_text(name)
+    missing = submission_zip(tmp_path / "runs", tmp_path / "out.zip")
+    assert set(SUBMISSION_FILES) - set(missing) == {"RTE.tsv", "MNLI-m.tsv"}
+    with zipfile.ZipFile(tmp_path / "out.zip") as archive:
+        assert sorted(archive.namelist()) == ["MNLI-m.tsv", "RTE.tsv"]
+        assert archive.read("RTE.tsv") == b"rte/RTE.tsv"
+    (tmp_path / "runs" / "RTE.tsv").write_text("again")
+    with pytest.raises(UserError, match=r"are both RTE\.tsv; keep one"):
+        submission_zip(tmp_path / "runs", tmp_path / "out.zip")
+    with pytest.raises(UserError, match="holds no predictions"):
+        submission_zip(tmp_path / "nothing", tmp_path / "out.zip")
+
+
+SICK = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
+
+
+@pytest.mark.parametrize(
+    "name, labels, main",
+    [
+        ("sick_entailment", ["NEUTRAL", "ENTAILMENT"], "accuracy"),
+        ("sick_relatedness", [4.5, 3.165], "pearson"),
+    ],
+)
+def test_sick(name, labels, main, tmp_path, caplog):
+    for file in ("SICK_train", "SICK_trial", "SICK_test_annotated"):
+        text = SICK + "1\ta\tb\t4.5\tNEUTRAL\n2\tc\td    4.4    NEUTRAL\n"
+        text = text if file == "SICK_train" else SICK
+        text += "6\te\tf\t3.165\tENTAILMENT\n"
+        (tmp_path / f"{file}.txt").write_text(text.replace("\n", "\r\n"))
+    task = Classification(ClassificationConfig(task=name, dir=str(tmp_path)))
+    assert (task.eval_splits, task.main_metric) == (("dev", "test"), main)
+    assert [row.label for row in task.read("train")] == labels
+    assert [row.label for row in task.read("test")] == labels[1:]
+    assert task.read("dev")[0].id == "6"
+    assert "left out 1 row of too few columns: line 3" in caplog.text
+
+
+REAL = Path(__file__).parents[3] / "shared" / "data"
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real data sets are not here")
+@pytest.mark.parametrize(
+    "name, folder, positive, splits",
+    [
+        ("cola", "glue/CoLA", "1", {"train": 6023, "dev": 721, "test": 1063}),
+        ("mrpc", "glue/MRPC", "1", {"dev": 279, "test": 1725}),
+        ("sst2", "glue/SST-2", "1", {"train": 37569, "dev": 444, "test": 1821}),
+        ("sick_entailment", "sick", "ENTAILMENT", {"dev": 144, "test": 1414}),
+    ],
+)
+def test_real_files(name, folder, positive, splits):
+    task = Classification(ClassificationConfig(task=name, dir=str(REAL / folder)))
+    for split, count in splits.items():
+        labels = [row.label for row in task.read(split)]
+        assert labels.count(None if split in task.predict_splits else positive) == count
+
+
+class Glue(tfds.core.GeneratorBasedBuilder):
+    """A few rows with the features that tensorflow-datasets gives GLUE's tasks."""
+
+    VERSION = tfds.core.Version("2.0.0")
+    BUILDER_CONFIGS = [  # noqa: RUF012 (the name and form that the base class asks for)
+        tfds.core.BuilderConfig(name=name, version="2.0.0")
+        for name in ("mrpc", "mnli", "ax", "stsb")
+    ]
+
+    def _info(self):
+        text = tfds.features.Text()
+        name = self.builder_config.name
+        texts = ("sentence1", "sentence2")
+        if name in ("mnli", "ax"):
+            texts = ("premise", "hypothesis")
+            classes = ["entailment", "neutral", "contradiction"]
+        else:
+            classes = ["not_equivalent", "equivalent"]
+        label = tfds.features.ClassLabel(names=classes)
+        features = {
+            "label": np.float32 if name == "stsb" else label,
+            "idx": np.int32,
+            **dict.fromkeys(texts, text),
+        }
+        return tfds.core.DatasetInfo(
+            builder=self, features=tfds.features.FeaturesDict(features)
+        )
+
+    def _split_generators(self, dl_manager):
+        names = ["train", "validation", "test"]
+        if self.builder_config.name == "mnli":
+            names = ["train", "validation_matched", "validation_mismatched"]
+        return {name: self._generate_examples(name) for name in names}
+
+    def _generate_examples(self, split):
+        texts = [key for key in self.info.features if key not in ("label", "idx")]
+        for i in range(3):
+            label = -1 if split == "test" else i % 2
+            if self.builder_config.name == "stsb":
+                label = 3.2 + i if label >= 0 else -1.0
+            row = {key: f"{key} é {i}" for key in texts}
+            yield i, {**row, "label": label, "idx": 10 + i}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    data_dir = tmp_path_factory.mktemp("tfds")
+    for config in Glue.BUILDER_CONFIGS:
+        Glue(
+            config=config.name, data_dir=data_dir, file_format="array_record"
+        ).download_and_prepare()
+    return data_dir
+
+
+@pytest.fixture
+def from_tfds(data_dir, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(data_dir))
+
+    def build(task, name, **settings):
+        config = ClassificationConfig(task=task, dir=f"tfds:{name}", **settings)
+        return Classification(config)
+
+    return build
+
+
+def test_tfds_gives_glues_own_labels(from_tfds):
+    task = from_tfds("mrpc", "glue/mrpc")
+    rows = task.read("train")
+    assert sorted((r.text_a, r.text_b, r.label, r.id) for r in rows) == [
+        ("sentence1 é 0", "sentence2 é 0", "0", "10"),
+        ("sentence1 é 1", "sentence2 é 1", "1", "11"),
+        ("sentence1 é 2", "sentence2 é 2", "0", "12"),
+    ]
+    assert rows[2].where == "tfds:glue/mrpc:train, row 2"
+    assert task.predict_splits == ("test",)
+    assert [row.label for row in task.read("test")] == [None] * 3
+
+
+def test_tfds_mnli_ax_and_regression(from_tfds):
+    mnli = from_tfds("mnli", "glue/mnli")
+    assert mnli.predict_splits == ("ax",)
+    labels = {row.id: row.label for row in mnli.read("dev_mismatched")}
+    assert labels == {"10": "entailment", "11": "neutral", "12": "entailment"}
+    assert mnli.read("ax")[0].text_b.startswith("hypothesis é")
+    stsb = from_tfds("stsb", "glue/stsb")
+    labels = {row.id: row.label for row in stsb.read("dev")}
+    assert labels == pytest.approx({"10": 3.2, "11": 4.2, "12": 5.2}, rel=1e-6)
+
+
+def test_any_tfds_dataset_as_a_table(from_tfds):
+    task = from_tfds("table", "glue/mrpc", text_a="sentence2", test="validation[:2]")
+    assert task.labels == ("equivalent", "not_equivalent")
+    assert task.eval_splits == ("dev", "test")
+    assert len(task.read("test")) == 2
+    with pytest.raises(UserError, match="tfds:glue/mrpc:train: no column 'text'; the"):
+        from_tfds("table", "glue/mrpc").read("train")
+    unlabelled = from_tfds("table", "glue/mrpc", text_a="sentence2")
+    with pytest.raises(UserError, match="test, row 0: class -1, a row without a label"):
+        unlabelled.read("test")
+    with pytest.raises(UserError, match="tfds:glue/rte: not found below"):
+        from_tfds("rte", "glue/rte").read("train")

@@ -1,0 +1,243 @@
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
+
+SWAG = (
+    ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,"
+    "ending0,ending1,ending2,ending3,label\n"
+    '0,v,17,"The cat, ran. He",The cat ran.,He,gold,"sat, ran",sat,"ran ""x""",bad,2\n'
+)
+
+
+def build(folder, task, files, **settings):
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    return MultipleChoice(MultipleChoiceConfig(task=task, dir=str(folder), **settings))
+
+
+def codah_line(number, label=3):
+    return f'o\tcontext {number} "\ta\tb\tc\td\t{label}\n'
+
+
+def letters(tokenizer, features):
+    """Sequences as strings: one character a piece, [CLS] as <, [SEP] as >."""
+    text = ["".join(tokenizer.pieces[i] for i in ids) for ids in features.input_ids]
+    return [t.replace("[CLS]", "<").replace("[SEP]", ">") for t in text]
+
+
+def test_swag(tmp_path, tokenizer):
+    unlabelled = "\n".join(line.rpartition(",")[0] for line in SWAG.splitlines())
+    task = build(
+        tmp_path, "swag", {"train.csv": SWAG, "val.csv": SWAG, "test.csv": unlabelled}
+    )
+    assert (task.eval_splits, task.predict_splits) == (("dev",), ("test",))
+    assert (task.head, task.outputs, task.labels) == ("choice", 1, ())
+    (row,) = task.read("train")
+    assert row.context == "The cat ran."
+    assert row.choices == ("He sat, ran", "He sat", 'He ran "x"', "He bad")
+    assert (row.label, row.id) == (2, "17")
+    assert task.read("test")[0].label is None
+    features = task.features([row], tokenizer, training=True)
+    assert letters(tokenizer, features)[1] == "<thecatran.>h##esat>"
+    np.testing.assert_array_equal(
+        features.segment_ids[1], [0, 0, 0, 0, 0, 0, 1, 1, 1, 1]
+    )
+    assert features.choices == 4
+    assert set(features.targets) == {"label"}
+    np.testing.assert_array_equal(features.targets["label"], [2])
+
+
+def test_swag_files_by_other_names(tmp_path):
+    task = build(tmp_path, "swag", {"a.csv": SWAG}, train="a.csv", dev="a.csv")
+    assert len(task.read("train")) == len(task.read("dev")) == 1
+    assert task.predict_splits == ()
+
+
+@pytest.mark.parametrize("fold", range(5))
+def test_codah_is_split_by_row_number(tmp_path, fold):
+    lines = "".join(codah_line(i) for i in range(13))
+    task = build(tmp_path, "codah", {"codah.tsv": lines}, fold=fold)
+    assert (task.eval_splits, task.predict_splits) == (("dev", "test"), ())
+    numbers = {
+        split: [int(row.context.split()[1]) for row in task.read(split)]
+        for split in ("train", "dev", "test")
+    }
+    assert numbers["test"] == list(range(fold, 13, 5))
+    assert numbers["dev"] == list(range((fold + 1) % 5, 13, 5))
+    every = numbers["train"] + numbers["dev"] + numbers["test"]
+    assert sorted(every) == list(range(13))
+    (row, *_) = task.read("test")
+    assert row.context == f'context {fold} "'
+    assert (row.choices, row.label) == (("a", "b", "c", "d"), 3)
+
+
+def test_codahs_own_folds_come_first(tmp_path):
+    files = {
+        f"cv_split/fold_{fold}/{split}.tsv": codah_line(10 * fold + i)
+        for fold in range(5)
+        for i, split in enumerate(("train", "dev", "test"))
+    }
+    task = build(tmp_path, "codah", {"codah.tsv": "", **files}, fold=2)
+    found = [task.read(split)[0].context for split in ("train", "dev", "test")]
+    assert found == ['context 20 "', 'context 21 "', 'context 22 "']
+
+
+JSONL = (
+    '{"context": "a", "choices": ["b", "c"], "label": 1, "id": 4}\n'
+    '{"context": "d", "choices": ["e", "f", "g h"], "label": "2"}\n'
+)
+
+
+def test_rows_of_different_numbers_of_choices(tmp_path, tokenizer):
+    task = build(tmp_path, "table", {"train.jsonl": JSONL})
+    rows = task.read("train")
+    features = task.features(rows, tokenizer, training=True)
+    expected = ["<a>b>", "<a>c>", "<>", "<d>e>", "<d>f>", "<d>gh>"]
+    assert letters(tokenizer, features) == expected
+    assert features.choices == 3
+    assert features.extra == [True, True, False, True, True, True]
+    np.testing.assert_array_equal(features.row, [0, 0, 0, 1, 1, 1])
+    np.testing.assert_array_equal(features.targets["label"], [1, 2])
+    mask = features.targets["choice_mask"]
+    np.testing.assert_array_equal(mask, [[1, 1, 0], [1, 1, 1]])
+    assert mask.dtype == np.float32
+    # The absent choice has the best score by far, and is never predicted.
+    outputs = [np.float32(x) for x in (0, np.log(3), 50, 1, 1, 1)]
+    first, second = task.predictions(rows, features, outputs)
+    assert first == {
+        "id": "4",
+        "choice": 1,
+        "text": "c",
+        "probability": pytest.approx(0.75),
+        "probabilities": pytest.approx([0.25, 0.75]),
+    }
+    assert second["probabilities"] == pytest.approx([1 / 3] * 3)
+    assert task.score(rows, [first, second]) == {"accuracy": 50}
+
+
+@pytest.mark.parametrize(
+    "content, evaluated, predicted",
+    [
+        (JSONL, ("dev", "test"), ()),
+        ('{"context": "a", "choices": ["b", "c"]}\n', ("dev",), ("test",)),
+    ],
+)
+def test_a_tables_test_split(tmp_path, content, evaluated, predicted):
+    task = build(tmp_path, "table", {"test.jsonl": content})
+    assert (task.eval_splits, task.predict_splits) == (evaluated, predicted)
+    assert (task.read("test")[0].label is None) == bool(predicted)
+
+
+def test_truncation_cuts_the_longer_one_and_counts_rows(tmp_path, tokenizer):
+    task = build(tmp_path, "table", {}, max_length=8)
+    lines = ["a b c d\te f g h\tx", "a\tb\tc", "a b c d e f\tg\th"]
+    features = task.features(task.parse(lines, "in"), tokenizer, training=False)
+    assert letters(tokenizer, features) == [
+        *("<abc>ef>", "<abcd>x>"),
+        *("<a>b>", "<a>c>"),
+        *("<abcd>g>", "<abcd>h>"),
+    ]
+    assert features.truncated == 2
+    assert features.targets == {}
+
+
+def test_parse(tmp_path):
+    task = build(tmp_path, "table", {})
+    lines = ["a\tb\tc\td\r\n", '{"context": "e", "choices": ["f", "g"], "id": "x"}']
+    first, second = task.parse(lines, "in")
+    assert (first.context, first.choices) == ("a", ("b", "c", "d"))
+    assert (second.choices, second.id, second.where) == (("f", "g"), "x", "in:2")
+
+
+def test_written_predictions(tmp_path):
+    task = build(tmp_path, "table", {})
+    rows = task.parse(["a\tb\tc"] * 2, "in")
+    answers = [{"choice": 1}, {"choice": 0}]
+    (path,) = task.write(rows, answers, "test", tmp_path / "out")
+    assert path == tmp_path / "out" / "test_predictions.csv"
+    assert path.read_text() == ",pred\n0,1\n1,0\n"
+
+
+@pytest.mark.parametrize(
+    "task, name, content, message",
+    [
+        (
+            "swag",
+            "train.csv",
+            SWAG.replace(",2\n", ",4\n"),
+            "csv:2: label '4' is not in",
+        ),
+        ("swag", "train.csv", SWAG.replace(",2\n", "\n"), "csv:2: row has 11 columns"),
+        ("swag", "train.csv", SWAG.replace("sent1", "s"), "no column 'sent1'; the col"),
+        ("swag", "train.csv", SWAG.replace("The cat ran.", " "), "csv:2: empty text"),
+        ("swag", "dev.csv", SWAG, r"has no train\.csv; set --config\.data\.dir"),
+        (
+            "codah",
+            "codah.tsv",
+            codah_line(0, "x"),
+            "tsv:1: label 'x' is not in.*0 to 3",
+        ),
+        ("codah", "codah.tsv", "o\ta\tb\tc\n", "tsv:1: row has 4 columns.*has 7"),
+        ("codah", "codah.tsv", codah_line(0), "the train split has no rows"),
+        ("codah", "other.tsv", "", r"has no codah\.tsv"),
+        ("table", "train.jsonl", '{"context": "a"}', "jsonl:1: no column 'choices'"),
+        (
+            "table",
+            "train.jsonl",
+            '{"context": "a", "choices": ["b", "c"]}',
+            "jsonl:1: no column 'label'; the columns are context, choices",
+        ),
+        (
+            "table",
+            "train.jsonl",
+            '{"context": "a", "choices": ["b", "c"], "label": true}',
+            "jsonl:1: label 'true' is not in the label set 0 to 1",
+        ),
+        (
+            "table",
+            "train.jsonl",
+            '{"context": "a", "choices": ["b"], "label": 0}',
+            "jsonl:1: number of choices is 1",
+        ),
+        (
+            "table",
+            "train.jsonl",
+            '{"context": "a", "choices": ["b", 3], "label": 0}',
+            "jsonl:1: expected a string as 'context' and a list of strings",
+        ),
+        (
+            "table",
+            "train.jsonl",
+            '{"context": "a", "choices": ["b", ""], "label": 0}',
+            "jsonl:1: empty text",
+        ),
+    ],
+)
+def test_bad_files(tmp_path, task, name, content, message):
+    with pytest.raises(UserError, match=message):
+        build(tmp_path, task, {name: content}).read("train")
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"task": "hellaswag"}, "task='hellaswag' is not a multiple choice task"),
+        ({"task": "codah", "fold": 5}, "fold=5; expected 0 to 4"),
+        ({"task": "codah", "dev": "a.tsv"}, "train, dev and test are for task=swag"),
+        ({"task": "swag", "max_length": 4}, "max_length=4 leaves no room"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(UserError, match=message):
+        MultipleChoice(MultipleChoiceConfig(**settings))
+
+
+@pytest.mark.parametrize(
+    "line, message", [("a", "in:1: number of choices is 0"), ("\tb\tc", "in:1: empty")]
+)
+def test_bad_lines(tmp_path, line, message):
+    with pytest.raises(UserError, match=message):
+        build(tmp_path, "table", {}).parse([line], "in")
