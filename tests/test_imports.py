@@ -1,4 +1,5 @@
-"""Imports point one way: commands -> training, interop -> model, data, parallel."""
+"""Imports point one way: commands -> finetuning -> training, tasks, interop ->
+model, data, parallel."""
 
 import ast
 from pathlib import Path
@@ -11,8 +12,10 @@ ALLOWED = {
     "data": set(),
     "model": set(),
     "parallel": set(),
-    "training": {"data", "model", "parallel"},
+    "tasks": {"data"},
     "interop": {"data", "model", "parallel"},
+    "training": {"data", "model", "parallel", "interop"},
+    "finetuning": {"data", "model", "parallel", "interop", "tasks", "training"},
 }
 
 

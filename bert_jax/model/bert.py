@@ -12,10 +12,10 @@ from bert_jax.model.layers import activation, dense, kernel_init, layer_norm
 
 @flax.struct.dataclass
 class EncoderOutput:
-    """sequence_BLD: the last layer. pooled_BD: tanh of a dense layer on [CLS]."""
+    """sequence_BLD: the last layer. pooled_BD: tanh of a dense layer on [CLS], or None."""
 
     sequence_BLD: jax.Array
-    pooled_BD: jax.Array
+    pooled_BD: jax.Array | None
 
 
 @flax.struct.dataclass
@@ -76,14 +76,18 @@ class BertModel(nn.Module):
         attention_mask_BL: jax.Array,
         *,
         deterministic: bool,
+        pool: bool = True,
     ) -> EncoderOutput:
         """Encodes; attention_mask_BL is 1 for pieces and 0 for padding.
 
-        Without ``deterministic`` it needs the "dropout" rng.
+        Without ``deterministic`` it needs the "dropout" rng. Where ``pool`` is never
+        asked for, the parameters hold no pooler.
         """
         x_BLD = self.embeddings(input_ids_BL, segment_ids_BL, deterministic)
         x_BLD = self.encoder(x_BLD, attention_mask_BL, deterministic)
-        return EncoderOutput(x_BLD, jnp.tanh(self.pooler(x_BLD[:, 0])))
+        return EncoderOutput(
+            x_BLD, jnp.tanh(self.pooler(x_BLD[:, 0])) if pool else None
+        )
 
     def attend_to_words(self, x_BMD: jax.Array) -> jax.Array:
         """Products with the word table, the MLM head's tied weights: (B, M, V)."""

@@ -60,7 +60,11 @@ class BertForTokens(nn.Module):
     ) -> jax.Array:
         """Logits (B, L, outputs)."""
         encoded = self.bert(
-            input_ids_BL, segment_ids_BL, attention_mask_BL, deterministic=deterministic
+            input_ids_BL,
+            segment_ids_BL,
+            attention_mask_BL,
+            deterministic=deterministic,
+            pool=False,
         )
         x_BLD = self.dropout(encoded.sequence_BLD, deterministic=deterministic)
         return self.classifier(x_BLD)
@@ -85,6 +89,10 @@ class BertForSpans(nn.Module):
     ) -> jax.Array:
         """Logits (B, L, 2): start, end."""
         encoded = self.bert(
-            input_ids_BL, segment_ids_BL, attention_mask_BL, deterministic=deterministic
+            input_ids_BL,
+            segment_ids_BL,
+            attention_mask_BL,
+            deterministic=deterministic,
+            pool=False,
         )
         return self.qa_outputs(encoded.sequence_BLD)

@@ -7,7 +7,7 @@ shapes.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,7 +21,9 @@ CHUNK = 50  # batches that are sorted together: random enough, and even in lengt
 class Batch:
     """One batch of fixed shape.
 
-    arrays: what the step takes; "weights" float32 (B,) is 0 for the rows that fill up.
+    arrays: what the step takes, (B, ...): "input_ids", "segment_ids", "attention_mask"
+    (B, L), or (B, choices, L); "weights" float32 (B,), 0 for the rows that fill up; and
+    the targets.
     units: int32 (B,), the sequence (or the row, of several choices) behind each row of
     the batch, -1 where it fills up.
     """
@@ -56,12 +58,13 @@ def epoch_order(
     return [batches[i] for i in random.permutation(len(batches))]
 
 
-def bucket_lengths(longest: np.ndarray, most: int) -> tuple[int, ...]:
+def bucket_lengths(longest: np.ndarray, most: int, limit: int) -> tuple[int, ...]:
     """At most ``most`` lengths that cover batches with these ``longest`` sequences.
 
-    Those with the least padding: dynamic programming over the multiples of GRANULE.
+    Those with the least padding: dynamic programming over the multiples of GRANULE, none
+    over ``limit``, the position table.
     """
-    rounded = -(-np.asarray(longest) // GRANULE) * GRANULE
+    rounded = np.minimum(-(-np.asarray(longest) // GRANULE) * GRANULE, limit)
     sizes, counts = np.unique(rounded, return_counts=True)
     # cost[j]: of covering the sizes before j; with one more bucket in each round.
     total = np.concatenate([[0], np.cumsum(counts)])
@@ -84,18 +87,6 @@ def bucket_lengths(longest: np.ndarray, most: int) -> tuple[int, ...]:
     return tuple(reversed(buckets))
 
 
-def training_batches(
-    features: Features,
-    order: Sequence[np.ndarray],
-    batch_size: int,
-    buckets: Sequence[int],
-    pad_id: int,
-) -> Iterator[Batch]:
-    """The batches of ``epoch_order``, each padded to the smallest bucket that fits."""
-    for units in order:
-        yield make_batch(features, units, batch_size, buckets, pad_id)
-
-
 def evaluation_order(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
     """Every unit once, by length."""
     order = np.argsort(lengths, kind="stable")
@@ -108,22 +99,34 @@ def make_batch(
     batch_size: int,
     buckets: Sequence[int],
     pad_id: int,
+    hidden: Sequence[np.ndarray] | None = None,
 ) -> Batch:
-    """Pads ``units`` to ``batch_size`` rows and to the smallest bucket that fits."""
+    """Pads ``units`` to ``batch_size`` rows and to the smallest bucket that fits.
+
+    hidden: float32 (L_i, W) of each sequence, from a frozen encoder; (B, L, W) under
+    "hidden".
+    """
     C = features.choices
     sequences = (units[:, None] * C + np.arange(C)).reshape(-1)
     ids = [features.input_ids[i] for i in sequences]
     longest = max(len(row) for row in ids)
     L = min(bucket for bucket in buckets if bucket >= longest)
-    rows = batch_size * C
-    arrays = {
-        "input_ids": _pad(ids, rows, L, pad_id),
-        "segment_ids": _pad([features.segment_ids[i] for i in sequences], rows, L, 0),
-        "attention_mask": _pad(
-            [np.ones(len(row), np.int32) for row in ids], rows, L, 0
-        ),
-        "weights": (np.arange(batch_size) < len(units)).astype(np.float32),
+    shape = (batch_size, C, L) if C > 1 else (batch_size, L)
+    inputs = {
+        "input_ids": (ids, pad_id),
+        "segment_ids": ([features.segment_ids[i] for i in sequences], 0),
+        "attention_mask": ([np.ones(len(row), np.int32) for row in ids], 0),
     }
+    arrays = {
+        name: _pad(rows, batch_size * C, L, value).reshape(shape)
+        for name, (rows, value) in inputs.items()
+    }
+    if hidden is not None:
+        states = [hidden[i] for i in sequences]
+        arrays["hidden"] = np.zeros((batch_size, L, states[0].shape[1]), np.float32)
+        for row, state in zip(arrays["hidden"], states, strict=False):
+            row[: len(state)] = state
+    arrays["weights"] = (np.arange(batch_size) < len(units)).astype(np.float32)
     for name, target in features.targets.items():
         if isinstance(target, list):
             arrays[name] = _pad([target[i] for i in units], batch_size, L, IGNORED)

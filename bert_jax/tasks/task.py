@@ -52,6 +52,7 @@ class Task(abc.ABC):
     """
 
     family: ClassVar[str]
+    config: Any
     head: Head
     labels: tuple[str, ...]
     main_metric: str
@@ -64,6 +65,16 @@ class Task(abc.ABC):
         return {"sequence": max(len(self.labels), 1), "token": len(self.labels)}.get(
             self.head, {"choice": 1, "span": 2}.get(self.head, 0)
         )
+
+    def settled(self, scores: dict[str, float]) -> Any:
+        """The config with what the data told: predict builds the task again from it.
+
+        ``scores``: those of the best checkpoint on the first of eval_splits.
+        """
+        del scores  # some tasks tune a threshold
+        if not self.labels:
+            return self.config
+        return dataclasses.replace(self.config, labels=tuple(self.labels))
 
     @abc.abstractmethod
     def read(self, split: str) -> list[Any]:

@@ -1,5 +1,6 @@
 """One update and one evaluation batch, as pure functions of (state, batch)."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -50,27 +51,9 @@ def train_step(
             loss += sums["nsp_loss_sum"] / rows
         return loss, sums
 
-    grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
-    if accumulation == 1:
-        (loss, sums), grads = grad_fn(state.params, batch, key)
-    else:
-
-        def add_part(total, inputs):
-            part, number = inputs
-            result = grad_fn(state.params, part, jax.random.fold_in(key, number))
-            return jax.tree.map(jnp.add, total, result), None
-
-        parts = jax.tree.map(lambda x: _split(x, accumulation), batch)
-        zero = jax.tree.map(
-            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
-            jax.eval_shape(
-                grad_fn, state.params, jax.tree.map(lambda x: x[0], parts), key
-            ),
-        )
-        ((loss, sums), grads), _ = jax.lax.scan(
-            add_part, zero, (parts, jnp.arange(accumulation))
-        )
-
+    (loss, sums), grads = summed_gradients(
+        loss_fn, state.params, batch, key, accumulation
+    )
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     sums = sums | {
         "loss_sum": loss,
@@ -88,6 +71,31 @@ def train_step(
         sums=jax.tree.map(lambda x: jnp.where(report, 0.0, x), sums),
     )
     return new_state, sums
+
+
+def summed_gradients(
+    loss_fn: Callable, params: Any, batch: Batch, key: jax.Array, parts: int
+) -> tuple[tuple[jax.Array, Any], Any]:
+    """((loss, aux), gradients) of ``loss_fn(params, part, key)``, summed over parts.
+
+    The batch is cut into ``parts`` microbatches, one after the other in memory; each
+    has a key of its own.
+    """
+    grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
+    if parts == 1:
+        return grad_fn(params, batch, key)
+
+    def add_part(total, inputs):
+        part, number = inputs
+        result = grad_fn(params, part, jax.random.fold_in(key, number))
+        return jax.tree.map(jnp.add, total, result), None
+
+    cut = jax.tree.map(lambda x: _split(x, parts), batch)
+    zero = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
+        jax.eval_shape(grad_fn, params, jax.tree.map(lambda x: x[0], cut), key),
+    )
+    return jax.lax.scan(add_part, zero, (cut, jnp.arange(parts)))[0]
 
 
 def eval_step(params: Any, batch: Batch, *, model: nn.Module) -> dict[str, jax.Array]:

@@ -1,0 +1,31 @@
+"""Fine-tunes BERT on a task: GLUE, tagging, multiple choice, question answering.
+
+The best model on the development set lands in WORKDIR/best, a Hugging Face folder, and
+WORKDIR/predictions holds the answers in the task's official form. --sweep runs the
+config's grid of batch sizes, learning rates, epochs and seeds, and goes on where it
+stopped. Every setting of the config can be changed, the folder of the data among them:
+--config.data.dir=DIR. --workdir (default: runs/NAME OF THE CONFIG) is where the run lives.
+
+usage:
+  python -m bert_jax.finetune --config experiments/finetune/mrpc.py --config.init_from=DIR
+"""
+
+from bert_jax import cli
+from bert_jax.config_file import parse
+
+
+def main(argv: list[str]) -> None:
+    """Parses the command line and fine-tunes."""
+    sweep = "--sweep" in argv
+    settings, workdir = parse([a for a in argv if a != "--sweep"], __doc__)
+    # Imported late: --help and a wrong command line answer at once.
+    from bert_jax.finetuning.config import finetune_config
+    from bert_jax.finetuning.sweep import run_one, run_sweep
+    from bert_jax.training.host_memory import keep_freed_memory
+
+    keep_freed_memory()
+    (run_sweep if sweep else run_one)(finetune_config(settings), workdir)
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,112 @@
+"""Every row of a split through the model exactly once, on any number of devices."""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from bert_jax.parallel.mesh import put_batch
+from bert_jax.tasks.batches import (
+    Batch,
+    bucket_lengths,
+    evaluation_order,
+    make_batch,
+    unit_lengths,
+)
+from bert_jax.tasks.task import Features, Task
+
+IN_FLIGHT = 2  # batches on the device while the host makes the next one
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Rows of one file and their sequences. hidden: of a frozen encoder, if any."""
+
+    name: str
+    rows: Sequence[Any]
+    features: Features
+    hidden: Sequence[np.ndarray] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """scores: empty for a split without labels."""
+
+    predictions: list[dict[str, Any]]
+    scores: dict[str, float]
+
+
+def evaluate(task: Task, split: Split, outputs: Sequence[np.ndarray]) -> Evaluation:
+    """Predictions and, where the rows have labels, their scores."""
+    predictions = task.predictions(split.rows, split.features, outputs)
+    labelled = split.name in task.eval_splits
+    return Evaluation(
+        predictions, task.score(split.rows, predictions) if labelled else {}
+    )
+
+
+def run_model(
+    forward: Callable,
+    params: Any,
+    split: Split,
+    *,
+    batch_size: int,
+    buckets: Sequence[int],
+    pad_id: int,
+    mesh: Mesh,
+) -> list[np.ndarray]:
+    """The logits of each sequence of ``split``, as Task.predictions takes them.
+
+    ``forward`` is what jit_forward gives. A batch that is not full is filled with rows
+    whose outputs are dropped.
+    """
+    features = split.features
+    outputs: list[Any] = [None] * len(features.input_ids)
+    pending: collections.deque[tuple[Batch, jax.Array]] = collections.deque()
+
+    def collect() -> None:
+        batch, logits = pending.popleft()
+        for unit, values in zip(batch.units, jax.device_get(logits), strict=True):
+            if unit < 0:
+                continue
+            if features.choices > 1:
+                first = unit * features.choices
+                outputs[first : first + features.choices] = list(values)
+            elif values.ndim == 2:  # an output a piece
+                outputs[unit] = values[: len(features.input_ids[unit])]
+            else:
+                outputs[unit] = values
+
+    for units in evaluation_order(unit_lengths(features), batch_size):
+        batch = make_batch(features, units, batch_size, buckets, pad_id, split.hidden)
+        pending.append((batch, forward(params, put_rows(batch.arrays, mesh))))
+        if len(pending) > IN_FLIGHT:
+            collect()
+    while pending:
+        collect()
+    return outputs
+
+
+def put_rows(arrays: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+    """Puts this host's share of a global batch, which every host has made, on devices."""
+    hosts, host = jax.process_count(), jax.process_index()
+    rows = len(arrays["weights"]) // hosts
+    mine = slice(host * rows, (host + 1) * rows)
+    return put_batch({name: array[mine] for name, array in arrays.items()}, mesh)
+
+
+def shared_buckets(
+    splits: Sequence[Split], batch_size: int, most: int, longest: int
+) -> tuple[int, ...]:
+    """Bucket lengths that serve all these splits."""
+    maxima = [
+        lengths[units].max()
+        for split in splits
+        for lengths in [unit_lengths(split.features)]
+        for units in evaluation_order(lengths, batch_size)
+    ]
+    return bucket_lengths(np.array(maxima), most, longest)

@@ -1,0 +1,96 @@
+"""The model of a fine-tuning run and its first parameters."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bert_jax.errors import UserError
+from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.model.config import BertConfig
+from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
+
+Params = dict[str, Any]
+
+
+def make_model(config: BertConfig, head: str, outputs: int) -> nn.Module:
+    """The module of a head: "sequence", "choice", "token" or "span"."""
+    if head == "span":
+        return BertForSpans(config)
+    if head == "token":
+        return BertForTokens(config, outputs)
+    return BertForSequence(config, outputs)
+
+
+def initial_params(
+    checkpoint: Checkpoint,
+    model: nn.Module,
+    head: str,
+    labels: Sequence[str],
+    key: jax.Array,
+    *,
+    fresh_head: bool = False,
+) -> tuple[Params, list[str]]:
+    """The checkpoint's encoder under a head; and the names of what is made anew.
+
+    A head of the same kind and labels is kept, as between two runs on one label set,
+    unless ``fresh_head``. Raises UserError for one of the same kind that does not fit.
+    """
+    ids = jnp.zeros((1, 8), jnp.int32)
+    shapes = jax.eval_shape(
+        lambda key: model.init(key, ids, ids, ids + 1, deterministic=True)["params"],
+        key,
+    )
+    given = {"bert": dict(checkpoint.params["bert"])}
+    (name,) = shapes.keys() - {"bert"}
+    if checkpoint.head == head and not fresh_head and name in checkpoint.params:
+        _check_head(checkpoint, shapes[name]["kernel"].shape[-1], labels)
+        given[name] = checkpoint.params[name]
+    parts = [("bert", "pooler"), (name,)]
+    missing = [part for part in parts if _has(shapes, part) and not _has(given, part)]
+
+    def make(key: jax.Array) -> list[Any]:
+        params = model.init(key, ids, ids, ids + 1, deterministic=True)["params"]
+        return [_get(params, part) for part in missing]
+
+    fresh = jax.jit(make)(key) if missing else []
+    for part, value in zip(missing, fresh, strict=True):
+        if len(part) == 1:
+            given[part[0]] = value
+        else:
+            given["bert"][part[1]] = value
+    # A pooler that this head does not look at is left behind.
+    given["bert"] = {k: v for k, v in given["bert"].items() if k in shapes["bert"]}
+    return given, ["/".join(part) for part in missing]
+
+
+def _check_head(checkpoint: Checkpoint, outputs: int, labels: Sequence[str]) -> None:
+    change = "set --config.fresh_head=True to begin with a new head"
+    kept = next(k for k in ("classifier", "qa_outputs") if k in checkpoint.params)
+    found = checkpoint.params[kept]["kernel"].shape[-1]
+    if found != outputs:
+        raise UserError(
+            f"the checkpoint's head has {found} outputs, the task needs {outputs}; "
+            f"{change}"
+        )
+    if labels and checkpoint.labels and tuple(labels) != tuple(checkpoint.labels):
+        raise UserError(
+            f"the checkpoint's head was trained for {', '.join(checkpoint.labels)}, the "
+            f"task has {', '.join(labels)}; {change}"
+        )
+
+
+def _has(tree: Any, path: Sequence[str]) -> bool:
+    for name in path:
+        if name not in tree:
+            return False
+        tree = tree[name]
+    return True
+
+
+def _get(tree: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        tree = tree[name]
+    return tree

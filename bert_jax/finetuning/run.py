@@ -1,0 +1,358 @@
+"""A fine-tuning run: updates, evaluations, and the best model in a folder."""
+
+import dataclasses
+import functools
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import linen as nn
+from jax.sharding import Mesh
+
+from bert_jax.errors import UserError
+from bert_jax.finetuning import step as step_lib
+from bert_jax.finetuning.config import FineTuneConfig, FineTuneOptimizer
+from bert_jax.finetuning.evaluation import (
+    Evaluation,
+    Split,
+    evaluate,
+    put_rows,
+    run_model,
+    shared_buckets,
+)
+from bert_jax.finetuning.initial import initial_params, make_model
+from bert_jax.finetuning.prepare import Prepared
+from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.parallel.mesh import check_batch_size, make_mesh
+from bert_jax.parallel.sharding import tree_shardings
+from bert_jax.tasks.batches import (
+    bucket_lengths,
+    epoch_order,
+    make_batch,
+    padding_share,
+    unit_lengths,
+)
+from bert_jax.training.metric_writer import MetricWriter
+from bert_jax.training.optimizer import OptimizerConfig, bert_direction
+from bert_jax.training.settings import to_dict
+
+BEST = "best"  # the folder of the best model, as bert_jax.load finds it
+RESULTS = "results.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """What a run computes with; runs of a sweep that agree in it compile once."""
+
+    optimizer: optax.GradientTransformation
+    train: Callable
+    forward: Callable
+
+
+@functools.cache
+def compiled(
+    model: nn.Module,
+    head: str,
+    optimizer: OptimizerConfig,
+    accumulation: int,
+    mesh: Mesh,
+) -> Compiled:
+    """The update and forward functions; each shape compiles at its first batch."""
+    direction = bert_direction(optimizer)
+    train = step_lib.jit_train_step(
+        model=model, head=head, optimizer=direction, accumulation=accumulation
+    )
+    return Compiled(direction, train, step_lib.jit_forward(mesh, model))
+
+
+def finetune(
+    config: FineTuneConfig,
+    prepared: Prepared,
+    workdir: Path,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Trains, keeps the best model on dev in ``workdir``/best, returns results.json.
+
+    Files: config.json, metrics.jsonl, tensorboard/, best/ (a Hugging Face folder),
+    predictions/ (in the task's official form) and results.json, written last.
+    """
+    run = _Run(config, prepared, workdir, say)
+    writer = MetricWriter(workdir, 0)
+    try:
+        best = run.train(writer)
+    finally:
+        writer.close()
+    results = run.results(best)
+    write_json(workdir / RESULTS, results)
+    return results
+
+
+@dataclasses.dataclass
+class _Best:
+    """The parameters with the highest main metric on dev so far, on the host."""
+
+    epoch: float
+    scores: dict[str, float]
+    params: Any
+
+
+class _Run:
+    def __init__(
+        self,
+        config: FineTuneConfig,
+        prepared: Prepared,
+        workdir: Path,
+        say: Callable[[str], None],
+    ):
+        self.config, self.prepared, self.say = config, prepared, say
+        self.workdir = workdir
+        self.task, self.checkpoint = prepared.task, prepared.checkpoint
+        self.mesh = make_mesh(config.mesh)
+        for name in ("batch_size", "eval_batch_size"):
+            check_batch_size(getattr(config, name), self.mesh, name)
+        lengths = unit_lengths(prepared.train.features)
+        self.orders = [
+            epoch_order(lengths, config.batch_size, config.seed, epoch)
+            for epoch in range(config.epochs)
+        ]
+        self.updates = sum(map(len, self.orders))
+        limit = self.checkpoint.config.max_positions
+        longest = np.array([lengths[units].max() for units in self.orders[0]])
+        self.buckets = bucket_lengths(longest, config.buckets, limit)
+        self.eval_buckets = shared_buckets(
+            prepared.splits, config.eval_batch_size, config.buckets, limit
+        )
+        self.seconds = {"train_seconds": 0.0, "evaluation_seconds": 0.0}
+        self.model = make_model(
+            self.checkpoint.config, self.task.head, self.task.outputs
+        )
+        self.compiled = compiled(
+            self.model,
+            self.task.head,
+            optimizer_config(config.optimizer),
+            config.accumulation,
+            self.mesh,
+        )
+
+    def train(self, writer: MetricWriter) -> _Best:
+        """Runs every update; returns the best parameters on the first dev split."""
+        config = self.config
+        state = self._initial_state()
+        rate = learning_rate(config, self.updates)
+        best, step = None, 0
+        started = time.perf_counter()
+        window: list[dict[str, jax.Array]] = []
+        for epoch, order in enumerate(self.orders):
+            stops = evaluation_stops(len(order), config.evaluations)
+            for i, units in enumerate(order, 1):
+                batch = make_batch(
+                    self.prepared.train.features,
+                    units,
+                    config.batch_size,
+                    self.buckets,
+                    self.checkpoint.tokenizer.pad_id,
+                    self.prepared.train.hidden,
+                )
+                arrays = put_rows(batch.arrays, self.mesh)
+                state, sums = self.compiled.train(state, arrays, np.float32(rate(step)))
+                step += 1
+                window.append(sums)
+                if len(window) > 2:  # the host is never far ahead of the device
+                    jax.block_until_ready(window[-3])
+                if step % config.log_every == 0 or i in stops:
+                    self._report(writer, step, epoch + i / len(order), window, rate)
+                    window = []
+                if i in stops:
+                    self.seconds["train_seconds"] += time.perf_counter() - started
+                    best = self._evaluate(
+                        writer, step, epoch + i / len(order), state, best
+                    )
+                    started = time.perf_counter()
+        return best
+
+    def results(self, best: _Best) -> dict[str, Any]:
+        """Scores the best parameters on every split and writes the predictions."""
+        features = self.prepared.train.features
+        results: dict[str, Any] = {
+            "main_metric": self.task.main_metric,
+            "best_epoch": round(best.epoch, 3),
+            "updates": self.updates,
+            "padding_share": padding_share(
+                features, self.orders[0], self.config.batch_size, self.buckets
+            ),
+            "train_sequences": len(features.input_ids),
+            "buckets": list(self.buckets),
+            "scores": {},
+        }
+        params = self._to_mesh(best.params)
+        for split in self.prepared.splits:
+            evaluation = self._run_split(params, split)
+            if evaluation.scores:
+                results["scores"][split.name] = evaluation.scores
+                self.say(f"{split.name}: {show(evaluation.scores)}")
+            if jax.process_index() == 0:
+                folder = self.workdir / "predictions"
+                for path in self.task.write(
+                    split.rows, evaluation.predictions, split.name, folder
+                ):
+                    self.say(f"predictions of {split.name}: {path}")
+        return results | {k: round(v, 2) for k, v in self.seconds.items()}
+
+    def _initial_state(self) -> step_lib.FineTuneState:
+        head_key, run_key = jax.random.split(jax.random.key(self.config.seed))
+        params, fresh = initial_params(
+            self.checkpoint,
+            self.model,
+            self.task.head,
+            self.task.labels,
+            head_key,
+            fresh_head=self.config.fresh_head,
+        )
+        if fresh:
+            self.say(f"made anew, for the checkpoint has none: {', '.join(fresh)}")
+        params = self._to_mesh(params)
+        optimizer = self.compiled.optimizer
+        shapes = jax.eval_shape(optimizer.init, params)
+        init = jax.jit(optimizer.init, out_shardings=tree_shardings(shapes, self.mesh))
+        return step_lib.FineTuneState(
+            step=jnp.zeros((), jnp.int32),
+            params=params,
+            opt_state=init(params),
+            key=run_key,
+        )
+
+    def _to_mesh(self, params: Any) -> Any:
+        return jax.device_put(params, tree_shardings(params, self.mesh))
+
+    def _run_split(self, params: Any, split: Split) -> Evaluation:
+        outputs = run_model(
+            self.compiled.forward,
+            params,
+            split,
+            batch_size=self.config.eval_batch_size,
+            buckets=self.eval_buckets,
+            pad_id=self.checkpoint.tokenizer.pad_id,
+            mesh=self.mesh,
+        )
+        return evaluate(self.task, split, outputs)
+
+    def _evaluate(
+        self,
+        writer: MetricWriter,
+        step: int,
+        epoch: float,
+        state: Any,
+        best: _Best | None,
+    ) -> _Best:
+        """Scores dev, and keeps the parameters where they are the best so far."""
+        started = time.perf_counter()
+        split = self.prepared.splits[0]
+        scores = self._run_split(state.params, split).scores
+        writer.write(step, split.name, scores)
+        self.say(f"epoch {epoch:.2f}  {split.name}: {show(scores)}")
+        metric = self.task.main_metric
+        if best is None or scores[metric] > best.scores[metric]:
+            best = _Best(epoch, scores, jax.device_get(state.params))
+            self._save(best)
+        self.seconds["evaluation_seconds"] += time.perf_counter() - started
+        return best
+
+    def _save(self, best: _Best) -> None:
+        if jax.process_index() != 0:
+            return
+        task = self.task
+        save_huggingface(
+            self.workdir / BEST,
+            self.checkpoint.config,
+            best.params,
+            self.checkpoint.tokenizer,
+            head=task.head,
+            labels=task.labels,
+            problem_type="regression"
+            if task.outputs == 1 and task.head == "sequence"
+            else None,
+            extra={
+                "family": self.config.family,
+                "data": to_dict(task.settled(best.scores)),
+                "scores": best.scores,
+            },
+            card=f"Fine-tuned with bert_jax from {self.config.init_from}; "
+            f"dev: {show(best.scores)}.",
+            overwrite=True,
+        )
+
+    def _report(
+        self,
+        writer: MetricWriter,
+        step: int,
+        epoch: float,
+        window: list[dict[str, jax.Array]],
+        rate: Callable[[int], float],
+    ) -> None:
+        """Writes the means since the last report; refuses a loss that is not finite."""
+        sums = jax.device_get(window)
+        weight = max(sum(float(s["weight"]) for s in sums), 1.0)
+        metrics = {
+            "loss": sum(float(s["loss_sum"]) for s in sums) / weight,
+            "grad_norm": sum(float(s["grad_norm"]) for s in sums) / len(sums),
+            "learning_rate": rate(step - 1),
+        }
+        for name in ("loss", "grad_norm"):
+            if not math.isfinite(metrics[name]):
+                raise UserError(
+                    f"the {name} became {metrics[name]} in the updates before step {step}; "
+                    "lower --config.optimizer.learning_rate"
+                )
+        writer.write(step, "train", metrics)
+        self.say(
+            f"step {step}/{self.updates}  epoch {epoch:.2f}  loss {metrics['loss']:.4f}"
+        )
+
+
+def learning_rate(config: FineTuneConfig, updates: int) -> Callable[[int], float]:
+    """The rate of each update from 0: linear warmup, then linear decay (paper, A.3).
+
+    The decay begins at update 0, as in pretraining.
+    """
+    peak = config.optimizer.learning_rate
+    warmup = int(updates * config.optimizer.warmup)
+
+    def rate(step: int) -> float:
+        return peak * (step / warmup if step < warmup else 1 - step / updates)
+
+    return rate
+
+
+def evaluation_stops(updates: int, evaluations: int) -> set[int]:
+    """After which of an epoch's updates, from 1, dev is scored: evenly, and at the end."""
+    return {-(-updates * (i + 1) // evaluations) for i in range(evaluations)}
+
+
+def optimizer_config(settings: FineTuneOptimizer) -> OptimizerConfig:
+    """The part that does not change from update to update; the rate comes with each."""
+    kept = dataclasses.asdict(settings)
+    del kept["warmup"]
+    return OptimizerConfig(
+        **kept | {"learning_rate": 1.0}, warmup_steps=0, total_steps=1
+    )
+
+
+def show(scores: dict[str, float]) -> str:
+    """Scores in one line."""
+    return "  ".join(f"{name} {value:.2f}" for name, value in scores.items())
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes a file whole or not at all."""
+    if jax.process_index() != 0:
+        return
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(content, indent=2) + "\n")
+    temporary.replace(path)

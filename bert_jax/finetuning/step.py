@@ -1,0 +1,99 @@
+"""One fine-tuning update and one evaluation batch, as pure functions."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bert_jax.finetuning.losses import loss_sum, loss_weight
+from bert_jax.training.step import summed_gradients
+
+Batch = dict[str, jax.Array]
+
+
+@flax.struct.dataclass
+class FineTuneState:
+    """step: int32, updates done. key: the run's PRNG key, folded with the step."""
+
+    step: jax.Array
+    params: Any
+    opt_state: Any
+    key: jax.Array
+
+
+def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
+    """Logits of a batch; dropout where there is a ``key``.
+
+    Rows with several choices, (B, C, L), give scores (B, C).
+    """
+    ids = batch["input_ids"]
+    inputs = [batch[name] for name in ("input_ids", "segment_ids", "attention_mask")]
+    if "hidden" in batch:  # what a frozen encoder gave
+        inputs = [batch["hidden"], batch["attention_mask"]]
+    elif ids.ndim == 3:
+        inputs = [x.reshape(-1, ids.shape[-1]) for x in inputs]
+    logits = model.apply(
+        {"params": params},
+        *inputs,
+        deterministic=key is None,
+        rngs=None if key is None else {"dropout": key},
+    )
+    return logits.reshape(ids.shape[:2]) if ids.ndim == 3 else logits
+
+
+def train_step(
+    state: FineTuneState,
+    batch: Batch,
+    rate: jax.Array,
+    *,
+    model: nn.Module,
+    head: str,
+    optimizer: optax.GradientTransformation,
+    accumulation: int,
+) -> tuple[FineTuneState, dict[str, jax.Array]]:
+    """One update with learning rate ``rate``, an argument so that a sweep compiles once.
+
+    Returns the new state and {"loss_sum", "weight", "grad_norm"} of the global batch.
+    """
+    weight = loss_weight(head, batch)
+
+    def loss_fn(params: Any, part: Batch, key: jax.Array):
+        total = loss_sum(head, forward(model, params, part, key), part)
+        return total / jnp.maximum(weight, 1.0), total
+
+    key = jax.random.fold_in(state.key, state.step)
+    (_, total), grads = summed_gradients(
+        loss_fn, state.params, batch, key, accumulation
+    )
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    updates = jax.tree.map(lambda u: -rate * u, updates)
+    new_state = state.replace(
+        step=state.step + 1,
+        params=optax.apply_updates(state.params, updates),
+        opt_state=opt_state,
+    )
+    sums = {"loss_sum": total, "weight": weight, "grad_norm": optax.tree.norm(grads)}
+    return new_state, sums
+
+
+def jit_train_step(**settings: Any) -> Callable:
+    """The compiled update, its state donated; ``settings`` as train_step takes them.
+
+    The new state keeps the shardings of the old one.
+    """
+    return jax.jit(functools.partial(train_step, **settings), donate_argnums=0)
+
+
+def jit_forward(mesh: Mesh, model: nn.Module) -> Callable:
+    """(params, batch) to float32 logits without dropout, whole on every device."""
+
+    def logits(params: Any, batch: Batch) -> jax.Array:
+        return forward(model, params, batch, None).astype(jnp.float32)
+
+    return jax.jit(logits, out_shardings=NamedSharding(mesh, PartitionSpec()))

@@ -1,0 +1,85 @@
+"""The tagger of the paper's feature-based approach: a BiLSTM on a frozen encoder.
+
+Paper, section 5.3: "we apply the feature-based approach by extracting the activations from
+one or more layers without fine-tuning any parameters of BERT. These contextual embeddings
+are used as input to a randomly initialized two-layer 768-dimensional BiLSTM before the
+classification layer." Best there: the last four layers, concatenated.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bert_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class BiLstmConfig:
+    """Sizes of a BiLSTM tagger.
+
+    labels: outputs of a token. hidden_size: units of a layer in each direction, so that a
+    layer gives twice as many; the paper's "768-dimensional" leaves open which it means.
+    dropout: rate on the features and on each layer's output; the paper names none.
+    """
+
+    labels: int
+    hidden_size: int = 768
+    num_layers: int = 2
+    dropout: float = 0.1
+
+    def __post_init__(self):
+        for name in ("labels", "hidden_size", "num_layers"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)}, expected 1 or more")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout={self.dropout}, expected 0 to below 1")
+
+    def parameter_count(self, features: int) -> int:
+        """Parameters of a tagger on this many features a token."""
+        H = self.hidden_size
+        layers = sum(
+            2 * 4 * H * (width + H + 1)  # directions, gates, inputs and state and bias
+            for width in [features] + [2 * H] * (self.num_layers - 1)
+        )
+        return layers + (2 * H + 1) * self.labels
+
+
+class BiLstmTagger(nn.Module):
+    """Features of tokens to logits of labels; float32 throughout.
+
+    features_BLF: float32, frozen; F is as many layers as are concatenated times D.
+    attention_mask_BL: 1 for tokens, 0 for padding, which is at the end of a row. The
+    backward direction begins at a row's last token, so padding changes no token's logits.
+    Returns logits float32 (B, L, labels). Needs a "dropout" key unless ``deterministic``.
+    """
+
+    config: BiLstmConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        features_BLF: jax.Array,
+        attention_mask_BL: jax.Array,
+        *,
+        deterministic: bool,
+    ) -> jax.Array:
+        dropout = nn.Dropout(self.config.dropout, deterministic=deterministic)
+        lengths_B = jnp.sum(attention_mask_BL != 0, axis=1)
+        x_BLF = dropout(jnp.asarray(features_BLF, jnp.float32))
+        for i in range(self.config.num_layers):
+            forward, backward = (
+                nn.RNN(
+                    # Flax files a cell under the module that makes it, so it has the name.
+                    nn.OptimizedLSTMCell(
+                        self.config.hidden_size, name=f"layer_{i}_{direction}"
+                    ),
+                    reverse=direction == "backward",
+                    keep_order=True,
+                )
+                for direction in ("forward", "backward")
+            )
+            outputs = forward(x_BLF), backward(x_BLF, seq_lengths=lengths_B)
+            x_BLF = dropout(jnp.concatenate(outputs, axis=-1))
+        return nn.Dense(self.config.labels, name="classifier")(x_BLF)
