@@ -177,11 +177,13 @@ class Tagging(Task):
                         f"set ({', '.join(self.labels)}); correct it, or name all labels "
                         "in config.data.labels"
                     )
-        if self.config.document_context and rows[-1].document == len(rows) - 1 > 0:
+        if self.config.document_context and (
+            len({row.document for row in rows}) == len(rows) > 1
+        ):
             raise UserError(
-                f"{self._path(split)} does not say where documents begin "
-                f"({formats.DOCUMENT_START} lines, or blank lines in segmented text); "
-                "set config.data.document_context=False"
+                f"{self._path(split)} does not say which sentences belong together, by "
+                f"{formats.DOCUMENT_START} lines, or blank lines in segmented text; set "
+                "config.data.document_context=False"
             )
         return rows
 
@@ -222,6 +224,7 @@ class Tagging(Task):
         around = windows.documents([row.document for row in rows], own)
 
         label_ids = {label: i for i, label in enumerate(self.labels)}
+        cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
         input_ids, labels, extra, sequence_rows = [], [], [], []
         for i, (row, (first, last)) in enumerate(zip(rows, own, strict=True)):
             spans = windows.cut(offsets, (first, last), capacity, stride)
@@ -232,13 +235,14 @@ class Tagging(Task):
                 words = np.flatnonzero(owner == j)
                 if not len(words):
                     continue  # nothing is asked of it
-                inside = ids[offsets[start] : offsets[stop]]
+                inside = (cls, ids[offsets[start] : offsets[stop]], sep)
+                sequence = np.concatenate(inside, dtype=np.int32)
                 positions = 1 + offsets[first + words] - offsets[start]
-                input_ids.append(_with_specials(inside, tokenizer))
+                input_ids.append(sequence)
                 extra.append((words, positions))
                 sequence_rows.append(i)
                 if row.tags is not None:
-                    target = np.full(len(inside) + 2, IGNORED, np.int32)
+                    target = np.full_like(sequence, IGNORED)
                     target[positions] = [label_ids[row.tags[w]] for w in words]
                     labels.append(target)
         return Features(
@@ -386,7 +390,3 @@ def _encode(
     pieces = [word[:capacity] if len(word) else unknown for word in pieces]
     offsets = np.cumsum([0, *map(len, pieces)])
     return np.concatenate([unknown[:0], *pieces], dtype=np.int32), offsets, cut
-
-
-def _with_specials(pieces: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
-    return np.array([tokenizer.cls_id, *pieces, tokenizer.sep_id], np.int32)

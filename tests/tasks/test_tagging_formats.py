@@ -91,14 +91,14 @@ def test_refuses_columns(tmp_path, text, column, columns, message):
 
 
 def test_refuses_files(tmp_path):
-    with pytest.raises(UserError, match="none.txt does not exist"):
+    with pytest.raises(UserError, match=r"none.txt does not exist"):
         formats.read_columns(tmp_path / "none.txt", -1)
-    with pytest.raises(UserError, match="cannot read"):
+    with pytest.raises(UserError, match=r"cannot read"):
         formats.read_columns(tmp_path, -1)
     (tmp_path / "latin.txt").write_bytes(b"a O\nb O\n\xe9t\xe9 O\n")
-    with pytest.raises(UserError, match="latin.txt:3 is not UTF-8"):
+    with pytest.raises(UserError, match=r"latin.txt:3 is not UTF-8"):
         formats.read_columns(tmp_path / "latin.txt", -1)
-    with pytest.raises(UserError, match="holds no words"):
+    with pytest.raises(UserError, match=r"holds no words"):
         formats.read_segmented(write(tmp_path, " \n\n"))
 
 
@@ -134,7 +134,11 @@ def test_recognises_schemes(scheme, sentences):
         ("iob1", "S-PER", "file.txt:7 has the tag 'S-PER'"),
         ("iobes", "PER", "file.txt:7 has the tag 'PER'"),
         ("bmes", "S O", "file.txt:8 has the tag 'O'; .* B, M, E or S"),
-        ("iob2", "O I-PER", "file.txt:8 has 'I-PER' after 'O'.* config.data.scheme=iob1"),
+        (
+            "iob2",
+            "O I-PER",
+            "file.txt:8 has 'I-PER' after 'O'.* config.data.scheme=iob1",
+        ),
         ("iob2", "B-LOC I-PER", "file.txt:8 has 'I-PER' after 'B-LOC'"),
         ("iob2", "I-PER", "file.txt:7 has 'I-PER' after 'nothing'"),
         ("iobes", "B-PER O", "file.txt:8 has 'O' after 'B-PER'"),

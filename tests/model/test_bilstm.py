@@ -1,0 +1,162 @@
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.model.bilstm import BiLstmConfig, BiLstmTagger
+
+SMALL = BiLstmConfig(labels=5, hidden_size=8, dropout=0.5)
+FEATURES = 12
+
+
+def make_batch(length=9, lengths=(9, 4, 1), seed=0):
+    features = np.random.default_rng(seed).normal(size=(len(lengths), length, FEATURES))
+    mask = np.int32(np.arange(length) < np.array(lengths)[:, None])
+    return np.float32(features), mask
+
+
+def shapes(config, features):
+    """The tree of parameters, without making any."""
+    init = partial(BiLstmTagger(config).init, deterministic=True)
+    batch = jnp.zeros((1, 2, features)), jnp.ones((1, 2), jnp.int32)
+    return jax.eval_shape(init, jax.random.key(0), *batch)["params"]
+
+
+@cache
+def parameters():
+    """Normal numbers: unlike the fresh ones no bias is 0."""
+    rng = np.random.default_rng(0)
+    return jax.tree.map(
+        lambda leaf: np.float32(rng.normal(scale=0.4, size=leaf.shape)),
+        shapes(SMALL, FEATURES),
+    )
+
+
+@cache
+def _apply(deterministic):
+    return jax.jit(partial(BiLstmTagger(SMALL).apply, deterministic=deterministic))
+
+
+def run(features, mask, key=None):
+    rngs = None if key is None else {"dropout": jax.random.key(key)}
+    apply = _apply(deterministic=key is None)
+    return np.asarray(apply({"params": parameters()}, features, mask, rngs=rngs))
+
+
+def count(tree):
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+def test_parameter_count():
+    assert count(shapes(SMALL, FEATURES)) == SMALL.parameter_count(FEATURES)
+    # The paper's, on four layers of BASE, by hand.
+    paper = BiLstmConfig(labels=9)
+    first, second = 8 * 768 * (3072 + 768 + 1), 8 * 768 * (1536 + 768 + 1)
+    assert paper.parameter_count(4 * 768) == first + second + 1537 * 9
+    assert count(shapes(paper, 4 * 768)) == paper.parameter_count(4 * 768)
+
+
+def test_fresh_parameters():
+    init = jax.jit(partial(BiLstmTagger(SMALL).init, deterministic=True))
+    params = init(jax.random.key(0), *make_batch())["params"]
+    assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, parameters())
+    cells = [params[f"layer_0_{way}"] for way in ("forward", "backward")]
+    assert not np.allclose(*(cell["hi"]["kernel"] for cell in cells))
+
+
+def test_padding_changes_nothing():
+    features, mask = make_batch()
+    logits = run(features, mask)
+    assert logits.shape == (3, 9, 5)
+    assert logits.dtype == np.float32
+    noise = np.where(mask[..., None], features, np.float32(1e3))
+    longer = np.pad(noise, ((0, 0), (0, 3), (0, 0)), constant_values=-7)
+    padded = run(longer, np.pad(mask, ((0, 0), (0, 3))))
+    alone = run(features[1:2, :4], mask[1:2, :4])
+    np.testing.assert_allclose(logits[1, :4], alone[0], atol=1e-6)
+    real = mask.astype(bool)
+    np.testing.assert_allclose(padded[:, :9][real], logits[real], atol=1e-6)
+
+
+def test_both_directions_reach_every_token():
+    features, mask = make_batch(length=6, lengths=(4,))
+    before = run(features, mask)
+    for changed in range(6):
+        other = features.copy()
+        other[0, changed] += 1
+        moved = np.abs(run(other, mask) - before)[0, :4].max(axis=-1)
+        assert (moved > 0).all() if changed < 4 else (moved == 0).all()
+
+
+def test_layers_are_lstms():
+    """The first layer, by the formulas of Hochreiter and Schmidhuber with forget gates."""
+    features, mask = make_batch(length=5, lengths=(3,))
+    p = jax.tree.map(np.asarray, parameters())
+
+    def sigmoid(x):
+        return 1 / (1 + np.exp(-x))
+
+    def direction(name, x):
+        cell = p[name]
+        h = c = np.zeros(8)
+        states = []
+        for step in x:
+            i, f, g, o = (
+                step @ cell[f"i{gate}"]["kernel"]
+                + h @ cell[f"h{gate}"]["kernel"]
+                + cell[f"h{gate}"]["bias"]
+                for gate in "ifgo"
+            )
+            c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+            h = sigmoid(o) * np.tanh(c)
+            states.append(h)
+        return np.array(states)
+
+    x = features[0, :3]
+    for layer in range(2):
+        forward = direction(f"layer_{layer}_forward", x)
+        backward = direction(f"layer_{layer}_backward", x[::-1])[::-1]
+        x = np.concatenate([forward, backward], axis=-1)
+    logits = x @ p["classifier"]["kernel"] + p["classifier"]["bias"]
+    np.testing.assert_allclose(run(features, mask)[0, :3], logits, atol=1e-5)
+
+
+def test_dropout_needs_a_key_and_follows_it():
+    batch = make_batch()
+    assert not np.allclose(run(*batch, key=1), run(*batch))
+    assert not np.allclose(run(*batch, key=1), run(*batch, key=2))
+    np.testing.assert_array_equal(run(*batch, key=1), run(*batch, key=1))
+
+
+def test_learns_and_has_finite_gradients_with_padding():
+    features, mask = make_batch()
+
+    @jax.jit
+    def gradients(params):
+        def loss(params):
+            logits = BiLstmTagger(SMALL).apply(
+                {"params": params}, features, mask, deterministic=True
+            )
+            return jnp.sum(jnp.square(logits) * mask[..., None])
+
+        return jax.grad(loss)(params)
+
+    for leaf in jax.tree.leaves(gradients(parameters())):
+        assert np.isfinite(leaf).all()
+        assert np.abs(leaf).max() > 0
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"labels": 0}, "labels=0, expected 1 or more"),
+        ({"hidden_size": 0}, "hidden_size=0"),
+        ({"dropout": 1.0}, "dropout=1.0, expected 0 to below 1"),
+    ],
+)
+def test_refuses_settings(changes, message):
+    with pytest.raises(UserError, match=message):
+        BiLstmConfig(**{"labels": 3} | changes)

@@ -1,0 +1,317 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.errors import UserError
+from bert_jax.tasks.tagging import Tagging, TaggingConfig
+from bert_jax.tasks.tagging_formats import SEGMENT_LABELS, TaggedSentence
+from bert_jax.tasks.task import IGNORED
+
+LABELS = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")
+
+
+@pytest.fixture(scope="module")
+def uncased(golden):
+    return load_tokenizer(golden / "tokenizer" / "uncased_vocab.txt")
+
+
+def make_task(**changes):
+    return Tagging(TaggingConfig(**{"task": "columns", "labels": LABELS} | changes))
+
+
+def make_row(words, tags=None, document=0):
+    tags = None if tags is None else tuple(tags.split())
+    return TaggedSentence(tuple(words.split()), tags, document, "file.txt:1")
+
+
+def logits_for(features, labels, tags):
+    """Outputs in which tags[row][word] wins at each word that a sequence predicts."""
+    outputs = []
+    for row, ids, (words, positions) in zip(
+        features.row, features.input_ids, features.extra, strict=True
+    ):
+        logits = np.zeros((len(ids), len(labels)), np.float32)
+        logits[positions, [labels.index(tags[row][w]) for w in words]] = 3
+        outputs.append(logits)
+    return outputs
+
+
+def answer(task, tokenizer, rows, tags):
+    features = task.features(rows, tokenizer, training=False)
+    return task.predictions(rows, features, logits_for(features, task.labels, tags))
+
+
+def test_labels_sit_on_first_pieces(uncased):
+    task = make_task()
+    row = make_row("Johanson \x07 lives", "B-PER I-PER O")
+    features = task.features([row], uncased, training=True)
+    pieces = [uncased.pieces[i] for i in features.input_ids[0]]
+    assert pieces == ["[CLS]", "johan", "##son", "[UNK]", "lives", "[SEP]"]
+    (labels,) = features.targets["labels"]
+    assert labels.tolist() == [IGNORED, 1, IGNORED, 3, 4, IGNORED]
+    assert features.segment_ids[0].tolist() == [0] * 6
+    for array in (features.input_ids[0], features.segment_ids[0], labels):
+        assert array.dtype == np.int32
+    assert features.row.tolist() == [0] and features.row.dtype == np.int32
+    assert features.truncated == 0
+    assert task.outputs == 5
+    unlabelled = task.features([make_row("a b")], uncased, training=False)
+    assert unlabelled.targets == {}
+
+
+@pytest.mark.parametrize("context", [False, True])
+def test_every_word_counts_and_is_predicted_once(uncased, context):
+    rng = np.random.default_rng(0)
+    vocabulary = np.array(
+        ["sea", "Queequeg", "\x00", "whale", "harpooneers", ".", "unfathomable"]
+    )
+    sizes, documents = rng.integers(1, 60, 25), np.sort(rng.integers(0, 6, 25))
+    rows = [
+        make_row(
+            " ".join(rng.choice(vocabulary, n)), " ".join(rng.choice(LABELS, n)), d
+        )
+        for n, d in zip(sizes, documents, strict=True)
+    ]
+    task = make_task(max_length=24, stride=7, document_context=context)
+    features = task.features(rows, uncased, training=True)
+    assert (np.diff(features.row) >= 0).all()
+    assert max(map(len, features.input_ids)) <= 24
+    assert max(np.bincount(features.row)) > 3
+    seen = [[] for _ in rows]
+    for row, labels, (words, positions) in zip(
+        features.row, features.targets["labels"], features.extra, strict=True
+    ):
+        assert np.flatnonzero(labels != IGNORED).tolist() == positions.tolist()
+        assert [task.labels[i] for i in labels[positions]] == [
+            rows[row].tags[w] for w in words
+        ]
+        seen[row] += words.tolist()
+    assert [sorted(words) for words in seen] == [
+        list(range(len(row.words))) for row in rows
+    ]
+    tags = [tuple(rng.choice(LABELS, len(row.words))) for row in rows]
+    answers = task.predictions(rows, features, logits_for(features, LABELS, tags))
+    assert [a["tags"] for a in answers] == [list(map(str, t)) for t in tags]
+
+
+def test_a_word_longer_than_the_window_is_cut(uncased):
+    task = make_task(max_length=6)
+    rows = [make_row("a " + "x" * 30 + " b", "O B-PER O"), make_row("a b", "O O")]
+    features = task.features(rows, uncased, training=True)
+    assert features.truncated == 1
+    assert max(map(len, features.input_ids)) == 6
+    answers = answer(task, uncased, rows, [row.tags for row in rows])
+    assert [tuple(a["tags"]) for a in answers] == [row.tags for row in rows]
+
+
+def test_document_context_surrounds_the_sentence(uncased):
+    rows = [
+        make_row("one two three", "O O O", 1),
+        make_row("four five", "B-PER O", 1),
+        make_row("six seven eight nine", "O O O O", 1),
+        make_row("ten", "B-LOC", 2),
+    ]
+    task = make_task(max_length=9, document_context=True)
+    features = task.features(rows, uncased, training=True)
+    text = [uncased.decode(ids[1:-1]) for ids in features.input_ids]
+    assert text == [
+        "one two three four five six seven",
+        "two three four five six seven eight",
+        "three four five six seven eight nine",
+        "ten",
+    ]
+    assert [
+        np.flatnonzero(x != IGNORED).tolist() for x in features.targets["labels"]
+    ] == [
+        [1, 2, 3],
+        [3, 4],
+        [4, 5, 6, 7],
+        [1],
+    ]
+    # Without it a sentence sees itself alone.
+    task = make_task(max_length=9)
+    features = task.features(rows, uncased, training=True)
+    assert [len(ids) - 2 for ids in features.input_ids] == [3, 2, 4, 1]
+
+
+def test_entities_with_probabilities(uncased):
+    task = make_task()
+    rows = [make_row("Peter Blackburn saw New York")]
+    (found,) = answer(task, uncased, rows, [["B-PER", "I-PER", "O", "B-LOC", "I-LOC"]])
+    p = np.exp(3) / (np.exp(3) + 4)
+    assert found["words"] == ["Peter", "Blackburn", "saw", "New", "York"]
+    assert found["tags"] == ["B-PER", "I-PER", "O", "B-LOC", "I-LOC"]
+    assert found["probabilities"] == pytest.approx([p] * 5)
+    assert found["entities"] == [
+        {
+            "type": "PER",
+            "text": "Peter Blackburn",
+            "start": 0,
+            "end": 2,
+            "probability": pytest.approx(p * p),
+        },
+        {
+            "type": "LOC",
+            "text": "New York",
+            "start": 3,
+            "end": 5,
+            "probability": pytest.approx(p * p),
+        },
+    ]
+    json.dumps(found)
+
+
+def test_iobes_spans_and_what_conlleval_reads(uncased, tmp_path):
+    labels = (*(f"{p}-{t}" for p in "BIES" for t in ("LOC", "PER")), "O")
+    task = make_task(labels=labels)
+    gold = "S-PER S-PER O B-LOC I-LOC E-LOC"
+    rows = [make_row("a b c d e f", gold), make_row("g", "O")]
+    answers = answer(task, uncased, rows, [gold.split(), ["S-LOC"]])
+    assert [(e["type"], e["start"], e["end"]) for e in answers[0]["entities"]] == [
+        ("PER", 0, 1),
+        ("PER", 1, 2),
+        ("LOC", 3, 6),
+    ]
+    scores = task.score(rows, answers)
+    assert scores["f1"] == pytest.approx(100 * 6 / 7)
+    assert scores["recall"] == 100
+    (path,) = task.write(rows, answers, "dev", tmp_path / "out")
+    assert path.read_text().split("\n") == [
+        "a B-PER B-PER",
+        "b B-PER B-PER",
+        "c O O",
+        "d B-LOC B-LOC",
+        "e I-LOC I-LOC",
+        "f I-LOC I-LOC",
+        "",
+        "g O B-LOC",
+        "",
+        "",
+    ]
+
+
+def test_parts_of_speech(uncased, tmp_path):
+    task = make_task(labels=("DT", "NN", "O"))
+    rows = [make_row("the sea the", "DT NN DT"), make_row("a", "DT")]
+    answers = answer(task, uncased, rows, [("DT", "NN", "NN"), ("DT",)])
+    assert task.kind == "tags"
+    assert task.main_metric == "accuracy"
+    assert task.score(rows, answers) == {"accuracy": 75}
+    assert "entities" not in answers[0]
+    rows[0] = dataclasses.replace(
+        rows[0], words=("the", "deep\xa0sea", "the"), tags=None
+    )
+    (path,) = task.write(rows[:1], answers[:1], "test", tmp_path)
+    assert path.read_text() == "the DT\ndeep_sea NN\nthe NN\n\n"
+
+
+def test_word_segmentation(uncased, tmp_path):
+    (tmp_path / "dev.txt").write_text("中国 人民\n我 爱 北京\n", "utf-8")
+    task = Tagging(TaggingConfig("segmented", str(tmp_path), document_context=False))
+    assert task.labels == SEGMENT_LABELS
+    assert task.main_metric == "f1"
+    assert task.eval_splits == ("dev",)
+    rows = task.read("dev")
+    assert ["".join(row.tags) for row in rows] == ["BEBE", "SSBE"]
+    # 中国人民 as one word, 我 爱 北 京: right are 我 and 爱 of 5 gold and 5 found words.
+    answers = answer(task, uncased, rows, ["BMME", "SSSS"])
+    scores = task.score(rows, answers)
+    assert scores["f1"] == pytest.approx(40)
+    assert scores["precision"] == scores["recall"] == pytest.approx(40)
+    assert scores["accuracy"] == pytest.approx(50)
+    assert set(scores) == {"f1", "precision", "recall", "accuracy"}
+    assert [e["text"] for e in answers[0]["entities"]] == ["中国人民"]
+    columns, text = task.write(rows, answers, "dev", tmp_path)
+    assert columns.read_text("utf-8").startswith("中 B B\n国 E M\n")
+    assert text.read_text("utf-8") == "中国人民\n我 爱 北 京\n"
+    (row,) = task.parse(["我爱 北京\n"], "-")
+    assert row.words == tuple("我爱北京")
+    assert row.tags is None
+
+
+CONLL = "-DOCSTART- -X- -X- O\n\nEU NNP I-NP I-ORG\n\nBonn NNP I-NP I-LOC\nis V V O\n"
+
+
+def test_reads_conll_2003_by_either_name(tmp_path, caplog):
+    (tmp_path / "eng.train").write_text(CONLL)
+    (tmp_path / "valid.txt").write_text(CONLL.replace("I-LOC", "I-ORG"))
+    task = Tagging(TaggingConfig("conll2003", str(tmp_path), document_context=True))
+    with caplog.at_level("INFO", "bert_jax"):
+        assert task.labels == ("B-LOC", "B-ORG", "O")
+    assert "eng.train: its tags are of the scheme iob1" in caplog.text
+    assert task.kind == "entities"
+    assert task.eval_splits == ("dev",)
+    assert [row.tags for row in task.read("train")] == [("B-ORG",), ("B-LOC", "O")]
+    assert [row.tags for row in task.read("dev")] == [("B-ORG",), ("B-ORG", "O")]
+    (tmp_path / "eng.testb").write_text(CONLL)
+    assert task.eval_splits == ("dev", "test")
+    again = Tagging(dataclasses.replace(task.config, dir="", labels=task.labels))
+    assert (again.kind, again.outputs) == ("entities", 3)
+
+
+def test_refuses_a_tag_that_is_no_label(tmp_path):
+    (tmp_path / "train.txt").write_text("a B-PER\nb O\n")
+    (tmp_path / "dev.txt").write_text("a B-PER\n\nb B-LOC\n")
+    task = Tagging(TaggingConfig("columns", str(tmp_path)))
+    message = (
+        r"dev.txt:3 has the tag 'B-LOC', which is not in the label set \(B-PER, O\)"
+    )
+    with pytest.raises(UserError, match=message):
+        task.read("dev")
+    given = Tagging(TaggingConfig("columns", str(tmp_path), labels=("B-LOC", "O")))
+    with pytest.raises(UserError, match=r"train.txt:1 has the tag 'B-PER'"):
+        given.read("train")
+
+
+def test_document_context_needs_documents(tmp_path):
+    (tmp_path / "train.txt").write_text("a O\n\nb O\n")
+    task = Tagging(TaggingConfig("columns", str(tmp_path), document_context=True))
+    with pytest.raises(UserError, match=r"train.txt does not say which sentences"):
+        task.read("train")
+
+
+def test_wnut_17_files(tmp_path):
+    text = "go\tO\nJane\tB-person\n\t\nok\tO\n"
+    for name in ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated"):
+        (tmp_path / name).write_text(text)
+    task = Tagging(TaggingConfig("wnut17", str(tmp_path)))
+    assert task.eval_splits == ("dev", "test")
+    rows = task.read("test")
+    answers = [{"tags": list(row.tags)} for row in rows]
+    assert task.score(rows, answers) == dict.fromkeys(
+        ("accuracy", "f1", "precision", "recall", "f1/person", "surface_f1"), 100
+    )
+
+
+def test_parses_lines():
+    task = make_task()
+    rows = task.parse(["EU rejects\n", '{"words": ["New York"]}\n'], "in.txt")
+    assert [row.words for row in rows] == [("EU", "rejects"), ("New York",)]
+    assert [row.where for row in rows] == ["in.txt:1", "in.txt:2"]
+    assert [row.document for row in rows] == [0, 1]
+    with pytest.raises(UserError, match=r"in.txt:2 is empty"):
+        task.parse(["EU\n", " \n"], "in.txt")
+    # With context, lines belong together up to a blank one.
+    task = make_task(document_context=True)
+    rows = task.parse(["a\n", "b\n", "\n", "c\n"], "in.txt")
+    assert [row.document for row in rows] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"task": "conll"}, "config.data.task='conll', expected one of conll2003,"),
+        ({"scheme": "bilou"}, "config.data.scheme='bilou', expected one of auto, iob1"),
+        ({"max_length": 2}, "config.data.max_length=2, expected at least 3"),
+        ({"max_length": 10, "stride": 9}, "config.data.stride=9, expected 1 to 8"),
+        ({"labels": ("O", "O")}, "names a label twice"),
+        ({"task": "segmented", "scheme": "iob2"}, "expected 'bmes' for segmented"),
+        ({"task": "segmented"}, r"config.data.labels=\('B-LOC'"),
+    ],
+)
+def test_refuses_settings(changes, message):
+    with pytest.raises(UserError, match=message):
+        make_task(**changes)
