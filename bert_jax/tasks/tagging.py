@@ -131,7 +131,7 @@ class Tagging(Task):
         """The tags; those of the training file, sorted, where the config has none."""
         if self.config.labels:
             return self.config.labels
-        if self.config.task == "segmented":
+        if self.scheme == "bmes":
             return formats.SEGMENT_LABELS
         return tuple(sorted({tag for row in self._training for tag in row.tags}))
 

@@ -74,7 +74,7 @@ def read_columns(path: Path, column: int, columns: int = 0) -> list[TaggedSenten
             if len(row) != expected or not row[0] or not row[column]:
                 like = "" if columns else f", as in line {first}"
                 raise UserError(
-                    f"{path}:{number} has {sum(map(bool, row))} columns, expected "
+                    f"{path}:{number} has {_count(sum(map(bool, row)))}, expected "
                     f"{expected}{like}, parted by {'tabs' if tabs else 'blanks'}; "
                     "correct the line"
                 )
@@ -271,9 +271,13 @@ def _split(line: str, tabs: bool) -> list[str]:
 
 def _check_column(column: int, columns: int, where: str) -> None:
     if columns < 2:
-        raise UserError(f"{where} has {columns} columns; expected a word and its tag")
+        raise UserError(f"{where} has {_count(columns)}; expected a word and its tag")
     if not -columns < column < columns or column == 0:
         raise UserError(
             f"{where} has {columns} columns, the tag was to be in column {column}; set "
             f"config.data.column to 1 to {columns - 1}, or -1 for the last"
         )
+
+
+def _count(columns: int) -> str:
+    return f"{columns} column{'' if columns == 1 else 's'}"

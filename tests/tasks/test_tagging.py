@@ -232,6 +232,12 @@ def test_word_segmentation(uncased, tmp_path):
     assert row.tags is None
 
 
+def test_segmentation_in_columns_has_all_four_labels(tmp_path):
+    (tmp_path / "train.txt").write_text("我 S\n爱 S\n北 B\n京 E\n", "utf-8")
+    task = Tagging(TaggingConfig("columns", str(tmp_path)))
+    assert (task.scheme, task.kind, task.labels) == ("bmes", "words", SEGMENT_LABELS)
+
+
 CONLL = "-DOCSTART- -X- -X- O\n\nEU NNP I-NP I-ORG\n\nBonn NNP I-NP I-LOC\nis V V O\n"
 
 
