@@ -1,8 +1,8 @@
 """Converts a BERT between Hugging Face's, Google's and our own form.
 
---input: a Hugging Face folder, Google's bert_model.ckpt (its folder or its prefix), or a
---workdir of bert_jax. --output: a new folder, for transformers or for bert_jax. Every
-number stays what it is, to the bit (16-bit floats become 32-bit ones).
+--input: a Hugging Face folder, Google's bert_model.ckpt (folder or prefix), or a --workdir
+of bert_jax. --output: a new folder, for transformers or for bert_jax. Numbers stay what
+they are, to the bit.
 
 usage:
   python -m bert_jax.convert --input A --output B [--to hf|bert_jax]
@@ -27,10 +27,9 @@ _ORIGINS = {
 
 def main(argv: list[str]) -> None:
     """Parses the command line, converts, and lists what did not fit."""
+    raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
-        "python -m bert_jax.convert",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "python -m bert_jax.convert", description=__doc__, formatter_class=raw
     )
     parser.add_argument("--input", type=Path, required=True, metavar="A")
     parser.add_argument("--output", type=Path, required=True, metavar="B")
@@ -45,11 +44,8 @@ def main(argv: list[str]) -> None:
 
     changes = {"activation": args.activation} if args.activation else {}
     checkpoint = load(args.input, **changes)
-    origin = _ORIGINS[checkpoint.source]
-    config, size = (
-        checkpoint.config,
-        sum(x.size for x in jax.tree.leaves(checkpoint.params)),
-    )
+    config, origin = checkpoint.config, _ORIGINS[checkpoint.source]
+    size = sum(array.size for array in jax.tree.leaves(checkpoint.params))
     print(
         f"{args.input}: {origin}; a BERT with {config.num_layers} layers, width "
         f"{config.hidden_size}, {config.num_heads} heads, {config.vocab_size:,} pieces; "
@@ -61,7 +57,7 @@ def main(argv: list[str]) -> None:
     ):
         print(f"{what}: {', '.join(names) or 'none'}")
     if checkpoint.tokenizer is None:
-        print("no vocabulary beside the weights: none is written")
+        print("no vocabulary beside the weights, so none is written")
     if args.to == "bert_jax":
         save_workdir(args.output, checkpoint)
     else:

@@ -49,32 +49,20 @@ def _check_rules(
     path: Path,
 ) -> None:
     lower_case = normalizer.get("lowercase")
+    strip_accents = normalizer.get("strip_accents")
+    ideographs = normalizer.get("handle_chinese_chars")
+    prefix = model.get("continuing_subword_prefix")
+    pre_tokenizer = settings["pre_tokenizer"]
     rules = [
         ("model.type", model.get("type", "WordPiece"), ("WordPiece",)),
-        ("model.unk_token", model["unk_token"], (UNK,)),
-        (
-            "model.continuing_subword_prefix",
-            model["continuing_subword_prefix"],
-            (PREFIX,),
-        ),
-        ("normalizer.type", normalizer["type"], ("BertNormalizer",)),
+        ("model.unk_token", model.get("unk_token"), (UNK,)),
+        ("model.continuing_subword_prefix", prefix, (PREFIX,)),
+        ("normalizer.type", normalizer.get("type"), ("BertNormalizer",)),
         ("normalizer.lowercase", lower_case, (True, False)),
-        ("normalizer.clean_text", normalizer["clean_text"], (True,)),
-        (
-            "normalizer.handle_chinese_chars",
-            normalizer["handle_chinese_chars"],
-            (True,),
-        ),
-        (
-            "normalizer.strip_accents",
-            normalizer.get("strip_accents"),
-            (None, lower_case),
-        ),
-        (
-            "pre_tokenizer.type",
-            settings["pre_tokenizer"]["type"],
-            ("BertPreTokenizer",),
-        ),
+        ("normalizer.clean_text", normalizer.get("clean_text"), (True,)),
+        ("normalizer.handle_chinese_chars", ideographs, (True,)),
+        ("normalizer.strip_accents", strip_accents, (None, lower_case)),
+        ("pre_tokenizer.type", pre_tokenizer.get("type"), ("BertPreTokenizer",)),
     ]
     for name, value, known in rules:
         if value not in known:

@@ -1,0 +1,340 @@
+"""Folders of transformers: what it computed lies in tests/golden/huggingface."""
+
+import dataclasses
+import json
+import shutil
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.errors import UserError
+from bert_jax.interop.huggingface import read_huggingface, save_huggingface
+from bert_jax.model.bert import BertForPreTraining, BertModel
+
+FOLDERS = {
+    "pretraining": ("pretraining", ["bert", "mlm", "nsp"], "BertForPreTraining"),
+    "none": ("none", ["bert"], "BertModel"),
+    "masked_lm": ("pretraining", ["bert", "mlm"], "BertForMaskedLM"),
+    "sequence": (
+        "sequence",
+        ["bert", "classifier"],
+        "BertForSequenceClassification",
+    ),
+    "token": ("token", ["bert", "classifier"], "BertForTokenClassification"),
+    "choice": ("choice", ["bert", "classifier"], "BertForMultipleChoice"),
+    "span": ("span", ["bert", "qa_outputs"], "BertForQuestionAnswering"),
+}
+LABELS = ("O", "B-person", "I-person", "B-place", "I-place")
+
+
+@pytest.fixture(scope="module")
+def folder(golden):
+    return golden / "huggingface"
+
+
+@pytest.fixture(scope="module")
+def theirs(folder):
+    with np.load(folder / "golden.npz") as file:
+        return dict(file)
+
+
+@pytest.fixture
+def copy(folder, tmp_path):
+    """A folder of the pretraining model that a test may change."""
+    return shutil.copytree(folder / "pretraining", tmp_path / "copy")
+
+
+def encode(checkpoint, theirs):
+    """Hidden states (3, B, L, D), and the pooled output where there is a pooler."""
+    with_pooler = "pooler" in checkpoint.params["bert"]
+    bert = checkpoint.params["bert"]
+    if not with_pooler:  # which changes nothing below it
+        zeros = {"kernel": jnp.zeros((24, 24)), "bias": jnp.zeros(24)}
+        bert = {**bert, "pooler": zeros}
+    with jax.default_matmul_precision("highest"):
+        output, inside = jax.jit(
+            partial(
+                BertModel(checkpoint.config).apply,
+                deterministic=True,
+                capture_intermediates=True,
+            )
+        )(
+            {"params": bert},
+            theirs["input_ids"],
+            theirs["token_type_ids"],
+            theirs["attention_mask"],
+        )
+    inside = inside["intermediates"]
+    layers = [inside["encoder"][f"layer_{i}"]["__call__"][0] for i in range(2)]
+    states = np.stack([inside["embeddings"]["__call__"][0], *layers])
+    return states, np.asarray(output.pooled_BD) if with_pooler else None
+
+
+def close(ours, golden):
+    np.testing.assert_allclose(ours, golden, rtol=0, atol=1e-5, strict=True)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_hidden_states_and_logits_are_those_of_transformers(folder, theirs, name):
+    checkpoint = read_huggingface(folder / name)
+    head, keys, _ = FOLDERS[name]
+    assert (checkpoint.head, sorted(checkpoint.params)) == (head, keys)
+    assert (checkpoint.missing, checkpoint.unexpected) == ((), ())
+    assert checkpoint.labels == (LABELS if name in ("sequence", "token") else ())
+    states, pooled_BD = encode(checkpoint, theirs)
+    close(states, theirs[f"{name}/hidden_states"].reshape(states.shape))
+    # A head is one product: numpy does it, whatever model/heads.py makes of it.
+    part = checkpoint.params.get("classifier", checkpoint.params.get("qa_outputs"))
+    if name in ("sequence", "choice"):
+        logits = pooled_BD @ part["kernel"] + part["bias"]
+        close(logits.reshape(theirs[f"{name}/logits"].shape), theirs[f"{name}/logits"])
+    elif name == "token":
+        close(states[-1] @ part["kernel"] + part["bias"], theirs["token/logits"])
+    elif name == "span":
+        start, end = np.moveaxis(states[-1] @ part["kernel"] + part["bias"], -1, 0)
+        close(start, theirs["span/start_logits"])
+        close(end, theirs["span/end_logits"])
+    elif name == "none":
+        close(pooled_BD, theirs["none/pooler_output"])
+
+
+def test_pretraining_heads_are_those_of_transformers(folder, theirs):
+    checkpoint = read_huggingface(folder / "pretraining", scan_layers=True)
+    positions_BM = np.repeat(np.arange(11)[None], 3, 0)
+    with jax.default_matmul_precision("highest"):
+        output = BertForPreTraining(checkpoint.config).apply(
+            {"params": checkpoint.params},
+            theirs["input_ids"],
+            theirs["token_type_ids"],
+            theirs["attention_mask"],
+            positions_BM,
+            deterministic=True,
+        )
+    close(output.mlm_logits_BMV, theirs["pretraining/prediction_logits"])
+    close(output.nsp_logits_B2, theirs["pretraining/seq_relationship_logits"])
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_is_written_as_transformers_writes_it(folder, tmp_path, name):
+    """The same tensors under the same names, to the bit, and the settings that count."""
+    checkpoint = read_huggingface(folder / name)
+    save_huggingface(
+        tmp_path / "out",
+        checkpoint.config,
+        checkpoint.params,
+        None,
+        head=checkpoint.head,
+        labels=checkpoint.labels,
+    )
+    before = load_file(folder / name / "model.safetensors")
+    after = load_file(tmp_path / "out" / "model.safetensors")
+    assert before.keys() == after.keys()
+    for tensor in before:
+        np.testing.assert_array_equal(after[tensor], before[tensor], strict=True)
+    theirs = json.loads((folder / name / "config.json").read_text())
+    ours = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert ours["architectures"] == [FOLDERS[name][2]]
+    assert {
+        key: theirs[key] for key in ours if key not in ("classifier_dropout",)
+    } == ours
+
+
+def test_old_names_are_understood(copy, folder):
+    """gamma and beta, a decoder tied to the word table, the buffer of positions."""
+    tensors = load_file(copy / "model.safetensors")
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): array
+        for name, array in tensors.items()
+    }
+    old["bert.embeddings.position_ids"] = np.arange(19)[None]
+    old["cls.predictions.decoder.weight"] = old[
+        "bert.embeddings.word_embeddings.weight"
+    ]
+    # Some kept the bias under this name alone.
+    old["cls.predictions.decoder.bias"] = old.pop("cls.predictions.bias")
+    save_file(old, copy / "model.safetensors")
+    read, expected = read_huggingface(copy), read_huggingface(folder / "pretraining")
+    jax.tree.map(np.testing.assert_array_equal, read.params, expected.params)
+    assert (read.missing, read.unexpected) == ((), ())
+
+
+def test_an_untied_decoder_is_reported(copy):
+    tensors = load_file(copy / "model.safetensors")
+    tensors["cls.predictions.decoder.weight"] = np.ones((61, 24), np.float32)
+    tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"] + 1
+    save_file(tensors, copy / "model.safetensors")
+    assert read_huggingface(copy).unexpected == (
+        "cls.predictions.decoder.bias (it is not cls.predictions.bias, which is used)",
+        "cls.predictions.decoder.weight (it is not the word table, which is used)",
+    )
+
+
+def test_shards_of_bfloat16_become_float32(folder):
+    whole = read_huggingface(folder / "pretraining").params
+    half = read_huggingface(folder / "sharded").params
+
+    def check(a, b):
+        assert b.dtype == np.float32
+        np.testing.assert_array_equal(a.astype(jnp.bfloat16).astype(np.float32), b)
+
+    jax.tree.map(check, whole, half)
+
+
+@pytest.mark.parametrize("form", ["zip", "stream"])
+def test_pickles_hold_the_same_tensors(folder, copy, form):
+    (copy / "model.safetensors").unlink()
+    shutil.copy(folder / "pickle" / f"{form}.bin", copy / "pytorch_model.bin")
+    pickled, safe = read_huggingface(copy), read_huggingface(folder / "pretraining")
+    jax.tree.map(np.testing.assert_array_equal, pickled.params, safe.params)
+    assert (pickled.missing, pickled.unexpected) == ((), ())
+
+
+def test_without_architectures_the_names_tell_the_head(copy):
+    settings = json.loads((copy / "config.json").read_text())
+    del settings["architectures"]
+    (copy / "config.json").write_text(json.dumps(settings))
+    assert read_huggingface(copy).head == "pretraining"
+
+
+def test_a_head_that_is_promised_but_not_there_is_missing(folder, copy):
+    shutil.copy(folder / "none" / "model.safetensors", copy)
+    read = read_huggingface(copy)
+    assert (read.head, sorted(read.params)) == ("none", ["bert"])
+    assert len(read.missing) == 7
+    assert "cls.predictions.bias" in read.missing
+
+
+def test_labels_that_do_not_fit_are_numbered(folder, copy):
+    shutil.copy(folder / "token" / "model.safetensors", copy)
+    settings = json.loads((folder / "token" / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(settings | {"id2label": {"0": "O"}}))
+    labels = ("O", "LABEL_1", "LABEL_2", "LABEL_3", "LABEL_4")
+    assert read_huggingface(copy).labels == labels
+
+
+def test_everything_beside_the_weights_survives(folder, tmp_path, golden):
+    checkpoint = read_huggingface(folder / "sequence")
+    config = dataclasses.replace(checkpoint.config, activation="gelu_tanh")
+    tokenizer = load_tokenizer(folder / "tokenizer")
+    labels = ("yes", "no", "a|b", "d", "e")
+    save_huggingface(
+        tmp_path / "out",
+        config,
+        checkpoint.params,
+        tokenizer,
+        head="sequence",
+        labels=labels,
+        problem_type="single_label_classification",
+        extra={"task": {"max_length": 128}},
+        card="Trained on nothing.",
+    )
+    read = read_huggingface(tmp_path / "out")
+    assert read.config == config
+    assert read.labels == labels
+    assert read.problem_type == "single_label_classification"
+    assert read.extra == {"task": {"max_length": 128}}
+    assert read.tokenizer.fingerprint() == tokenizer.fingerprint()
+    settings = json.loads((tmp_path / "out/config.json").read_text())
+    assert settings["label2id"] == {label: i for i, label in enumerate(labels)}
+    assert settings["hidden_act"] == "gelu_new"
+    card = (tmp_path / "out/README.md").read_text()
+    assert "pipeline_tag: text-classification" in card
+    assert "Trained on nothing." in card
+    assert "| labels | yes, no, a\\|b, d, e |" in card
+    assert "license:" not in card.split("---")[1]
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert json.loads((tmp_path / "out" / name).read_text())
+    (tmp_path / "out/vocab.txt").unlink()
+    again = read_huggingface(tmp_path / "out").tokenizer
+    assert again.fingerprint() == tokenizer.fingerprint()
+
+
+def test_a_full_folder_is_replaced_only_on_demand(folder, tmp_path):
+    checkpoint = read_huggingface(folder / "none")
+
+    def save(params, **options):
+        save_huggingface(
+            tmp_path / "out", checkpoint.config, params, None, head="none", **options
+        )
+
+    save(checkpoint.params)
+    (tmp_path / "out/mine.txt").write_text("mine")
+    with pytest.raises(UserError, match="out is not empty; name a folder"):
+        save(checkpoint.params)
+    assert (tmp_path / "out/mine.txt").is_file()
+    save(jax.tree.map(lambda x: x + 1, checkpoint.params), overwrite=True)
+    assert not (tmp_path / "out/mine.txt").exists()
+    read = read_huggingface(tmp_path / "out")
+    bias = ("bert", "pooler", "bias")
+    assert read.params["bert"]["pooler"]["bias"][0] == (
+        checkpoint.params[bias[0]][bias[1]][bias[2]][0] + np.float32(1)
+    )
+    # What cannot be saved leaves the old folder as it was.
+    with pytest.raises(UserError, match="have no name"):
+        save({**checkpoint.params, "odd": {"kernel": np.ones(2)}}, overwrite=True)
+    assert read_huggingface(tmp_path / "out").head == "none"
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_transformers_has_no_class_for_is_refused(folder, tmp_path):
+    checkpoint = read_huggingface(folder / "sequence")
+    with pytest.raises(UserError, match="head 'span' and parameters bert, classifier"):
+        save_huggingface(
+            tmp_path / "out", checkpoint.config, checkpoint.params, None, head="span"
+        )
+    with pytest.raises(UserError, match="2 labels for a classifier of 5 outputs"):
+        save_huggingface(
+            tmp_path / "out",
+            checkpoint.config,
+            checkpoint.params,
+            None,
+            head="sequence",
+            labels=("a", "b"),
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_damaged_files_are_one_line_each(folder, tmp_path, copy):
+    weights = copy / "model.safetensors"
+    content = weights.read_bytes()
+    for damaged in (b"", content[:4], content[:5000], content[:-1], b"x" * 5000):
+        weights.write_bytes(damaged)
+        with pytest.raises(UserError, match="is not a whole safetensors file") as e:
+            read_huggingface(copy)
+        assert "\n" not in str(e.value)
+    weights.unlink()
+    with pytest.raises(UserError, match=r"holds no weights; expected model.safetens"):
+        read_huggingface(copy)
+
+    shards = shutil.copytree(folder / "sharded", tmp_path / "shards")
+    shard = next(shards.glob("model-00002*"))
+    shutil.copy(next(shards.glob("model-00001*")), shard)
+    with pytest.raises(UserError, match=r"promises \S+ in model-00002-of-00003"):
+        read_huggingface(shards)
+    shard.unlink()
+    with pytest.raises(UserError, match=r"model-00002\S+ does not exist, but .*index"):
+        read_huggingface(shards)
+    for text in ("{", "[]", "{}", '{"weight_map": {"a": 1}}'):
+        (shards / "model.safetensors.index.json").write_text(text)
+        with pytest.raises(UserError, match="is not an index of shards"):
+            read_huggingface(shards)
+
+
+def test_a_wrong_size_names_the_tensor_and_the_folder(copy):
+    settings = json.loads((copy / "config.json").read_text())
+    settings["vocab_size"] = 60
+    (copy / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(
+        UserError,
+        match=r"copy: .*bert.embeddings.word_embeddings.weight is \(61, 24\), expected "
+        r"\(60, 24\)",
+    ):
+        read_huggingface(copy)

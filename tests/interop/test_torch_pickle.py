@@ -1,0 +1,189 @@
+import collections
+import io
+import os
+import pickle
+import shutil
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bert_jax.errors import UserError
+from bert_jax.interop.torch_pickle import _Unpickler, read_torch
+
+# What a pickle of a tensor says: ("storage", type, key, device, count).
+STORAGE = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000"
+STORAGE += b"X\x03\x00\x00\x00cpuK\x06tQ"
+
+
+@pytest.fixture(scope="module")
+def folder(golden):
+    return golden / "huggingface/pickle"
+
+
+@pytest.fixture(scope="module")
+def state(golden):
+    return load_file(golden / "huggingface/pretraining/model.safetensors")
+
+
+def tensor(offset: int, shape: tuple, stride: tuple) -> bytes:
+    """The pickle of {"a": a view of six floats}."""
+
+    def numbers(values):
+        packed = b"".join(b"J" + struct.pack("<i", value) for value in values)
+        return b"(" + packed + b"t"
+
+    return (
+        b"\x80\x02}X\x01\x00\x00\x00actorch._utils\n_rebuild_tensor_v2\n("
+        + STORAGE
+        + b"J"
+        + struct.pack("<i", offset)
+        + numbers(shape)
+        + numbers(stride)
+        + b"\x89ccollections\nOrderedDict\n)RtRs."
+    )
+
+
+def archive(path, content: bytes, data: bytes | None = None):
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("archive/data.pkl", content)
+        if data is not None:
+            file.writestr("archive/data/0", data)
+    return path
+
+
+@pytest.mark.parametrize("form", ["zip", "stream"])
+def test_tensors_are_those_of_torch(folder, state, form):
+    tensors = read_torch(folder / f"{form}.bin")
+    decoder = tensors.pop("cls.predictions.decoder.weight")
+    word_table = tensors["bert.embeddings.word_embeddings.weight"]
+    assert np.shares_memory(decoder, word_table)  # tied, as torch stored it
+    tensors.pop("cls.predictions.decoder.bias")
+    assert tensors.keys() == state.keys()
+    for name in state:
+        np.testing.assert_array_equal(tensors[name], state[name], strict=True)
+
+
+def test_views_are_laid_out_by_their_strides(tmp_path):
+    data = np.arange(6, dtype=np.float32).tobytes()
+    path = archive(tmp_path / "a.bin", tensor(0, (3, 2), (1, 3)), data)
+    (array,) = read_torch(path).values()
+    assert array.tolist() == [[0, 3], [1, 4], [2, 5]]
+    path = archive(tmp_path / "b.bin", tensor(4, (2,), (1,)), data)
+    assert read_torch(path)["a"].tolist() == [4, 5]
+    path = archive(tmp_path / "c.bin", tensor(6, (0, 3), (3, 1)), data)
+    assert read_torch(path)["a"].shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("offset", "shape", "stride"),
+    [
+        (1, (6,), (1,)),
+        (0, (2,), (6,)),
+        (-1, (2,), (1,)),
+        (0, (2,), (-1,)),
+        (0, (2**30,), (1,)),
+        (0, (2, 2), (1,)),
+        (7, (), ()),
+    ],
+)
+def test_a_view_beyond_its_storage_is_refused(tmp_path, offset, shape, stride):
+    path = archive(tmp_path / "a.bin", tensor(offset, shape, stride), bytes(24))
+    with pytest.raises(UserError, match="is not a whole file of tensors"):
+        read_torch(path)
+
+
+class Evil:
+    """Pickles as a call."""
+
+    def __init__(self, call, *arguments):
+        self.reduced = call, arguments
+
+    def __reduce__(self):
+        return self.reduced
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda marker: Evil(os.mkdir, str(marker)), "mkdir"),
+        (lambda marker: Evil(eval, f"open({str(marker)!r}, 'w')"), "eval"),
+        (lambda marker: Evil(getattr, "", "format"), "getattr"),
+        (lambda marker: Evil(pickle.loads, pickle.dumps(1)), "loads"),
+        (lambda marker: np.zeros(3), "_reconstruct"),
+    ],
+    ids=["mkdir", "eval", "getattr", "nested pickle", "numpy"],
+)
+@pytest.mark.parametrize("form", ["zip", "stream"])
+def test_code_is_refused_before_it_runs(tmp_path, make, named, form):
+    marker = tmp_path / "marker"
+    content = pickle.dumps({"weight": make(marker)}, 2)
+    path = tmp_path / "pytorch_model.bin"
+    if form == "zip":
+        archive(path, content)
+    else:
+        path.write_bytes(content)
+    with pytest.raises(
+        UserError,
+        match=rf"asks for \w+(\.\w+)*\.{named}, and may run any code; .*safetensors",
+    ) as e:
+        read_torch(path)
+    assert "\n" not in str(e.value)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [b"collections\nOrderedDict.update", b"torch\nload", b"torch._utils\n__builtins__"],
+)
+def test_no_other_name_of_an_allowed_module_is_known(tmp_path, name):
+    path = archive(tmp_path / "a.bin", b"\x80\x04c" + name + b"\n.")
+    with pytest.raises(UserError, match="and may run any code"):
+        read_torch(path)
+
+
+def test_what_a_pickle_makes_has_no_attributes_to_set():
+    """BUILD sets attributes: of the ordered dict alone, where torch keeps metadata."""
+    storage = b"\x80\x02ctorch\nFloatStorage\n}X\x01\x00\x00\x00aK\x01sb."
+    with pytest.raises(AttributeError):
+        _Unpickler(io.BytesIO(storage)).load()
+    state = collections.OrderedDict()
+    state._metadata = {"version": 1}
+    assert _Unpickler(io.BytesIO(pickle.dumps(state, 2))).load() == {}
+
+
+@pytest.mark.parametrize("form", ["zip", "stream"])
+@pytest.mark.parametrize("share", [0, 0.001, 0.02, 0.05, 0.5, 0.9999])
+def test_a_cut_file_is_one_line(folder, tmp_path, form, share):
+    content = (folder / f"{form}.bin").read_bytes()
+    path = tmp_path / "pytorch_model.bin"
+    path.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(UserError, match="is not a whole file of tensors") as e:
+        read_torch(path)
+    assert "\n" not in str(e.value)
+
+
+def test_other_things_than_tensors_are_refused(tmp_path):
+    for value, what in (
+        ([1, 2], "a list, no state dict"),
+        ({"a": 1}, "'a' is no tens"),
+    ):
+        path = archive(tmp_path / "a.bin", pickle.dumps(value, 2))
+        with pytest.raises(UserError, match=what):
+            read_torch(path)
+
+
+def test_big_endian_numbers_are_refused(folder, tmp_path):
+    path = tmp_path / "pytorch_model.bin"
+    shutil.copy(folder / "zip.bin", path)
+    with (
+        zipfile.ZipFile(folder / "zip.bin") as before,
+        zipfile.ZipFile(path, "w") as after,
+    ):
+        for name in before.namelist():
+            content = before.read(name)
+            after.writestr(name, b"big" if name.endswith("byteorder") else content)
+    with pytest.raises(UserError, match="big-endian"):
+        read_torch(path)

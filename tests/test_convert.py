@@ -1,0 +1,96 @@
+import json
+import shutil
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import bert_jax
+from bert_jax.convert import main
+from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.errors import UserError
+
+NAMES = ("pretraining", "none", "masked_lm", "sequence", "token", "choice", "span")
+
+
+def convert(source, target, to="hf", *more):
+    main(["--input", str(source), "--output", str(target), "--to", to, *more])
+    return target
+
+
+def files(folder):
+    return {
+        path.name: path.read_bytes()
+        for path in folder.iterdir()
+        if path.name != "README.md"  # which says what was converted
+    }
+
+
+@pytest.fixture
+def source(golden, tmp_path):
+    """The tiny models with a vocabulary each."""
+    source = shutil.copytree(golden / "huggingface", tmp_path / "source")
+    for name in NAMES:
+        load_tokenizer(source / "tokenizer").save(source / name)
+    return source
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_there_and_back_is_the_same_to_the_bit(source, tmp_path, name):
+    first = convert(source / name, tmp_path / "first")
+    ours = convert(first, tmp_path / "ours", "bert_jax")
+    second = convert(ours, tmp_path / "second")
+    assert files(first) == files(second)
+    assert "vocab.txt" in files(first)
+    a, b = bert_jax.load(source / name), bert_jax.load(second)
+    assert (a.config, a.head, a.labels) == (b.config, b.head, b.labels)
+    jax.tree.map(np.testing.assert_array_equal, a.params, b.params)
+
+
+def test_google_to_hugging_face_to_ours_and_back(golden, tmp_path):
+    activation = ("--activation", "gelu_tanh")
+    first = convert(golden / "google_bert", tmp_path / "first", "hf", *activation)
+    ours = convert(first, tmp_path / "ours", "bert_jax")
+    second = convert(ours, tmp_path / "second")
+    assert files(first) == files(second)
+    google = bert_jax.load(golden / "google_bert", activation="gelu_tanh")
+    back = bert_jax.load(second)
+    assert back.config == google.config
+    jax.tree.map(np.testing.assert_array_equal, back.params, google.params)
+    config = json.loads((second / "config.json").read_text())
+    assert config["architectures"] == ["BertForPreTraining"]
+    assert config["hidden_act"] == "gelu_new"
+
+
+def test_the_command_lists_what_did_not_fit(source, tmp_path, capsys):
+    shutil.copy(source / "none" / "model.safetensors", source / "sequence")
+    convert(source / "sequence", tmp_path / "out", "bert_jax")
+    out = capsys.readouterr().out
+    assert "a BERT with 2 layers, width 24, 3 heads, 61 pieces; head: none; 11," in out
+    assert "missing: classifier.weight, classifier.bias\n" in out
+    assert "unexpected, not converted: none\n" in out
+    assert "no vocabulary" not in out
+    with pytest.raises(UserError, match="out is not empty"):
+        convert(source / "token", tmp_path / "out")
+
+
+def test_errors_are_one_line(tmp_path):
+    arguments = ["--input", tmp_path / "a", "--output", tmp_path / "b"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bert_jax.convert", *arguments],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {tmp_path}/a does not exist; expected a Hug")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "b").exists()
+
+
+def test_importing_the_package_is_cheap():
+    code = "import bert_jax, sys; assert 'jax' not in sys.modules; bert_jax.load"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="no attribute 'lode'"):
+        bert_jax.lode()

@@ -1,0 +1,219 @@
+import dataclasses
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+import bert_jax
+from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.errors import UserError
+from bert_jax.interop.huggingface import read_huggingface, save_huggingface
+from bert_jax.model.encoder import stack_layers
+from bert_jax.training.checkpoint import read_params
+from bert_jax.training.load import save_workdir
+
+
+@pytest.fixture(scope="module")
+def folders(golden):
+    return golden / "huggingface"
+
+
+@pytest.fixture
+def workdir(folders, tmp_path):
+    """A workdir of the tiny pretraining model, with a vocabulary."""
+    checkpoint = bert_jax.load(folders / "pretraining")
+    tokenizer = load_tokenizer(folders / "tokenizer")
+    save_workdir(tmp_path / "run", dataclasses.replace(checkpoint, tokenizer=tokenizer))
+    return tmp_path / "run"
+
+
+def same(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
+
+
+def test_a_hugging_face_folder(folders):
+    checkpoint = bert_jax.load(str(folders / "sequence"), dtype="bfloat16")
+    assert (checkpoint.source, checkpoint.head) == ("huggingface", "sequence")
+    assert checkpoint.config.dtype == "bfloat16"
+    assert checkpoint.tokenizer is None
+    assert {leaf.dtype for leaf in jax.tree.leaves(checkpoint.params)} == {
+        np.dtype(np.float32)
+    }
+    assert all(type(leaf) is np.ndarray for leaf in jax.tree.leaves(checkpoint.params))
+
+
+@pytest.mark.parametrize("name", ["", "bert_model.ckpt"])
+def test_googles_checkpoint_by_its_folder_or_its_prefix(golden, name):
+    checkpoint = bert_jax.load(golden / "google_bert" / name, activation="gelu_tanh")
+    assert (checkpoint.source, checkpoint.head) == ("tensorflow", "pretraining")
+    assert checkpoint.config.activation == "gelu_tanh"
+    assert (checkpoint.missing, checkpoint.unexpected) == ((), ())
+    assert sorted(checkpoint.params) == ["bert", "mlm", "nsp"]
+
+
+def test_a_workdir_gives_back_what_was_put_there(workdir, folders):
+    before = bert_jax.load(folders / "pretraining")
+    after = bert_jax.load(workdir)
+    assert (after.source, after.head) == ("bert_jax", "pretraining")
+    assert after.config == before.config
+    assert after.tokenizer.pieces[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    same(before.params, after.params)
+
+
+@pytest.mark.parametrize("scanned", [False, True])
+def test_layers_are_stacked_as_asked(folders, tmp_path, scanned):
+    """Whatever form they were saved in."""
+    plain = bert_jax.load(folders / "token")
+    saved = bert_jax.load(folders / "token", scan_layers=scanned)
+    save_workdir(tmp_path / "run", saved)
+    same(bert_jax.load(tmp_path / "run").params, saved.params)
+    again = bert_jax.load(tmp_path / "run", scan_layers=False)
+    assert (again.head, again.labels) == ("token", plain.labels)
+    same(again.params, plain.params)
+    stacked = bert_jax.load(tmp_path / "run", scan_layers=True).params
+    expected = stack_layers(plain.params["bert"]["encoder"])
+    jax.tree.map(np.testing.assert_array_equal, stacked["bert"]["encoder"], expected)
+
+
+def test_the_best_of_a_fine_tuning_run_comes_first(workdir, folders):
+    best = read_huggingface(folders / "sequence")
+    save_huggingface(
+        workdir / "best",
+        best.config,
+        best.params,
+        None,
+        head="sequence",
+        extra={"task": "x"},
+    )
+    checkpoint = bert_jax.load(workdir)
+    assert (checkpoint.head, checkpoint.extra) == ("sequence", {"task": "x"})
+
+
+def test_params_are_read_from_the_newest_checkpoint(workdir):
+    checkpoints = workdir / "checkpoints"
+    shutil.copytree(checkpoints / "0", checkpoints / "12")
+    old = read_params(checkpoints)
+    shutil.rmtree(checkpoints / "0")
+    same(old, read_params(checkpoints))
+    # A copy that a kill cut short has no commit mark.
+    shutil.copytree(checkpoints / "12", checkpoints / "13.orbax-checkpoint-tmp")
+    same(old, read_params(checkpoints))
+
+
+def test_what_is_no_checkpoint_is_one_line(tmp_path, workdir):
+    expected = "expected a Hugging Face folder .*Google's .*a --workdir of bert_jax"
+    with pytest.raises(UserError, match=rf"nowhere does not exist; {expected}"):
+        bert_jax.load(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=rf"empty holds no weights; {expected}"):
+        bert_jax.load(tmp_path / "empty")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match=rf"file is a file; {expected}"):
+        bert_jax.load(tmp_path / "file")
+    (tmp_path / "config").mkdir()
+    shutil.copy(workdir / "config.json", tmp_path / "config")
+    with pytest.raises(UserError, match="a BERT config needs vocab_size"):
+        bert_jax.load(tmp_path / "config")
+    shutil.rmtree(workdir / "checkpoints" / "0")
+    with pytest.raises(UserError, match="holds no whole checkpoint"):
+        bert_jax.load(workdir)
+
+
+def test_two_tensorflow_checkpoints_in_a_folder_must_be_named(golden, tmp_path):
+    for file in (golden / "google_bert").glob("bert*"):
+        shutil.copy(file, tmp_path)
+        if "ckpt" in file.name:
+            shutil.copy(file, tmp_path / file.name.replace("bert_model", "other"))
+    with pytest.raises(
+        UserError, match=r"2 TensorFlow checkpoints \(bert_model.ckpt, "
+    ):
+        bert_jax.load(tmp_path)
+    assert bert_jax.load(tmp_path / "other.ckpt").source == "tensorflow"
+
+
+def test_google_may_leave_heads_out(golden, tmp_path, monkeypatch):
+    from bert_jax.interop import tensorflow
+    from bert_jax.interop.tensorflow_checkpoint import read_checkpoint
+
+    def without_heads(prefix):
+        variables = read_checkpoint(prefix)
+        return {n: a for n, a in variables.items() if not n.startswith("cls/")}
+
+    monkeypatch.setattr(tensorflow, "read_checkpoint", without_heads)
+    checkpoint = bert_jax.load(golden / "google_bert")
+    assert (checkpoint.head, list(checkpoint.params)) == ("none", ["bert"])
+    assert len(checkpoint.missing) == 7
+    assert "cls/predictions/output_bias" in checkpoint.missing
+    assert checkpoint.unexpected == ()
+
+
+def test_a_fine_tuned_classifier_of_google_is_read(golden, monkeypatch):
+    """run_classifier.py calls it output_weights and output_bias, without a scope."""
+    from bert_jax.interop import tensorflow
+    from bert_jax.interop.tensorflow_checkpoint import read_checkpoint
+
+    kernel = np.random.default_rng(0).normal(size=(3, 64)).astype(np.float32)
+
+    def fine_tuned(prefix):
+        variables = read_checkpoint(prefix)
+        kept = {n: a for n, a in variables.items() if not n.startswith("cls/")}
+        bias = np.zeros(3, np.float32)
+        return kept | {
+            "output_weights": kernel,
+            "output_weights/adam_m": kernel,
+            "output_bias": bias,
+        }
+
+    monkeypatch.setattr(tensorflow, "read_checkpoint", fine_tuned)
+    checkpoint = bert_jax.load(golden / "google_bert")
+    assert checkpoint.head == "sequence"
+    assert checkpoint.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    np.testing.assert_array_equal(checkpoint.params["classifier"]["kernel"], kernel.T)
+    assert (checkpoint.missing, checkpoint.unexpected) == ((), ())
+
+
+def test_a_vocabulary_of_another_size_is_refused(folders, workdir, tmp_path):
+    copy = shutil.copytree(folders / "none", tmp_path / "copy")
+    load_tokenizer(folders / "tokenizer").save(copy)
+    assert bert_jax.load(copy).tokenizer.vocab_size == 61
+    with (copy / "vocab.txt").open("a") as file:
+        file.write("more\n")
+    with pytest.raises(
+        UserError, match="copy: the vocabulary has 62 pieces, the word table 61 rows"
+    ):
+        bert_jax.load(copy)
+
+
+def test_a_changed_vocabulary_of_a_run_is_refused(workdir):
+    config = json.loads((workdir / "config.json").read_text())
+    fingerprint = load_tokenizer(workdir).fingerprint()
+    config["text"] = {"vocabulary": fingerprint}
+    (workdir / "config.json").write_text(json.dumps(config))
+    assert bert_jax.load(workdir).tokenizer.fingerprint() == fingerprint
+    pieces = (workdir / "vocab.txt").read_text().replace("bee", "bea")
+    (workdir / "vocab.txt").write_text(pieces)
+    with pytest.raises(UserError, match="is not the one that the run was trained with"):
+        bert_jax.load(workdir)
+
+
+def test_a_config_that_does_not_fit_names_the_tensor(workdir):
+    config = json.loads((workdir / "config.json").read_text())
+    config["model"]["intermediate_size"] = 48
+    (workdir / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        UserError,
+        match=r"run: .*layer_0/intermediate/kernel is \(24, 40\), expected \(24, 48\)",
+    ):
+        bert_jax.load(workdir)
+    (workdir / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"config.json is not the config of a run"):
+        bert_jax.load(workdir)
+
+
+def test_a_full_workdir_is_not_overwritten(workdir, folders):
+    with pytest.raises(UserError, match="run is not empty"):
+        save_workdir(workdir, bert_jax.load(folders / "none"))
