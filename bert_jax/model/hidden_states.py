@@ -1,0 +1,65 @@
+"""What every layer of the encoder gives, for features (paper, section 5.3)."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bert_jax.model.bert import BertModel
+from bert_jax.model.config import BertConfig
+
+
+class HiddenStates(NamedTuple):
+    """layers: num_layers + 1 arrays, float32 (B, L, D). pooled_BD: float32, or None.
+
+    layers[0] is what the embeddings give, after their LayerNorm; layers[-1] is the
+    encoder's output. pooled_BD is None where the parameters have no pooler.
+    """
+
+    layers: list[jax.Array]
+    pooled_BD: jax.Array | None
+
+
+def hidden_states(
+    config: BertConfig,
+    params: dict[str, Any],
+    input_ids_BL: jax.Array,
+    segment_ids_BL: jax.Array,
+    attention_mask_BL: jax.Array,
+) -> HiddenStates:
+    """Runs the encoder without dropout and keeps what lies between its layers.
+
+    params: of BertModel ("bert" in a checkpoint), scanned as ``config`` says. Compiled,
+    only what the caller looks at is computed.
+    """
+    pool = "pooler" in params
+    # Nothing is differentiated, so nothing is worth computing twice.
+    model = BertModel(dataclasses.replace(config, remat=False))
+    output, kept = model.apply(
+        {"params": params},
+        input_ids_BL,
+        segment_ids_BL,
+        attention_mask_BL,
+        deterministic=True,
+        pool=pool,
+        capture_intermediates=_is_whole_layer,
+    )
+    inside = kept["intermediates"]
+    layers = [inside["embeddings"]["__call__"][0]]
+    encoder = inside["encoder"]
+    if config.scan_layers:
+        # A scanned layer is kept twice: as Layer's output, and as scan's pair of it.
+        layers += list(encoder["layers"]["__call__"][0])
+    else:
+        layers += [
+            encoder[f"layer_{i}"]["__call__"][0] for i in range(config.num_layers)
+        ]
+    pooled = output.pooled_BD.astype(jnp.float32) if pool else None
+    return HiddenStates([x.astype(jnp.float32) for x in layers], pooled)
+
+
+def _is_whole_layer(module: nn.Module, method: str) -> bool:
+    name = module.name or ""
+    return method == "__call__" and name.startswith(("layer_", "layers", "embeddings"))

@@ -1,0 +1,101 @@
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.model.bert import BertModel
+from bert_jax.model.config import BertConfig
+from bert_jax.model.encoder import Layer, stack_layers
+from bert_jax.model.hidden_states import hidden_states
+
+CONFIG = BertConfig(
+    vocab_size=50,
+    hidden_size=16,
+    num_layers=3,
+    num_heads=2,
+    intermediate_size=32,
+    max_positions=12,
+    initializer_range=0.3,
+)
+B, L = 2, 10
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    random = np.random.default_rng(0)
+    mask = np.ones((B, L), np.int32)
+    mask[1, 6:] = 0
+    segments = np.zeros((B, L), np.int32)
+    segments[:, 4:] = 1
+    return random.integers(0, 50, (B, L), dtype=np.int32), segments, mask
+
+
+@pytest.fixture(scope="module")
+def params(inputs):
+    model = BertModel(CONFIG)
+    init = jax.jit(functools.partial(model.init, deterministic=True))
+    return init(jax.random.key(1), *inputs)["params"]
+
+
+@pytest.fixture(scope="module")
+def states(params, inputs):
+    return run(CONFIG, params, inputs)
+
+
+def run(config, params, inputs):
+    return jax.jit(functools.partial(hidden_states, config))(params, *inputs)
+
+
+def test_the_last_is_what_the_model_gives(params, inputs, states):
+    output = BertModel(CONFIG).apply({"params": params}, *inputs, deterministic=True)
+    assert [x.shape for x in states.layers] == [(B, L, 16)] * 4
+    np.testing.assert_allclose(states.layers[-1], output.sequence_BLD, atol=1e-6)
+    np.testing.assert_allclose(states.pooled_BD, output.pooled_BD, atol=1e-6)
+
+
+def test_each_is_its_layer_of_the_one_before(params, inputs, states):
+    for i in range(CONFIG.num_layers):
+        layer = {"params": params["encoder"][f"layer_{i}"]}
+        given = Layer(CONFIG, True).apply(layer, states.layers[i], inputs[2])
+        np.testing.assert_allclose(states.layers[i + 1], given, atol=1e-6)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_scanned_layers_give_the_same(params, inputs, states, remat):
+    config = dataclasses.replace(CONFIG, scan_layers=True, remat=remat)
+    scanned = params | {"encoder": stack_layers(params["encoder"])}
+    others = run(config, scanned, inputs)
+    assert len(others.layers) == 4
+    for ours, other in zip(states.layers, others.layers, strict=True):
+        np.testing.assert_allclose(ours, other, atol=1e-5)
+    np.testing.assert_allclose(states.pooled_BD, others.pooled_BD, atol=1e-5)
+
+
+def test_parameters_without_a_pooler(params, inputs, states):
+    bare = {name: value for name, value in params.items() if name != "pooler"}
+    without = run(CONFIG, bare, inputs)
+    assert without.pooled_BD is None
+    np.testing.assert_allclose(without.layers[-1], states.layers[-1], atol=1e-6)
+
+
+def test_half_precision_comes_out_in_single(params, inputs, states):
+    config = dataclasses.replace(CONFIG, dtype="bfloat16", remat=True)
+    half = run(config, params, inputs)
+    assert {x.dtype for x in [*half.layers, half.pooled_BD]} == {jnp.dtype("float32")}
+    np.testing.assert_allclose(half.layers[-1], states.layers[-1], atol=0.2)
+    assert not np.array_equal(half.layers[-1], states.layers[-1])
+
+
+def test_only_what_is_looked_at_is_computed(params, inputs):
+    def flops(layer):
+        def chosen(params, *arrays):
+            return hidden_states(CONFIG, params, *arrays).layers[layer]
+
+        compiled = jax.jit(chosen).lower(params, *inputs).compile()
+        return compiled.cost_analysis()["flops"]
+
+    assert flops(0) < 0.1 * flops(1)
+    assert flops(1) < 0.4 * flops(3)
