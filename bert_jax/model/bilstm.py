@@ -46,6 +46,39 @@ class BiLstmConfig:
         return layers + (2 * H + 1) * self.labels
 
 
+class _Cell(nn.RNNCellBase):
+    """An LSTM whose gates' share of the inputs, and biases, are its inputs: (B, 4 H).
+
+    Flax's cells multiply the inputs step by step; all steps at once are about twice as
+    fast, forward and backward.
+    """
+
+    features: int
+
+    @nn.compact
+    def __call__(
+        self, carry: tuple[jax.Array, jax.Array], inputs: jax.Array
+    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+        c_BH, h_BH = carry
+        gates = nn.Dense(4 * self.features, use_bias=False, name="state")
+        i_BH, f_BH, g_BH, o_BH = jnp.split(inputs + gates(h_BH), 4, axis=-1)
+        c_BH = nn.sigmoid(f_BH) * c_BH + nn.sigmoid(i_BH) * jnp.tanh(g_BH)
+        h_BH = nn.sigmoid(o_BH) * jnp.tanh(c_BH)
+        return (c_BH, h_BH), h_BH
+
+    @nn.nowrap
+    def initialize_carry(
+        self, rng: jax.Array, input_shape: tuple[int, ...]
+    ) -> tuple[jax.Array, jax.Array]:
+        del rng
+        zeros = jnp.zeros((*input_shape[:-1], self.features))
+        return zeros, zeros
+
+    @property
+    def num_feature_axes(self) -> int:
+        return 1
+
+
 class BiLstmTagger(nn.Module):
     """Features of tokens to logits of labels; float32 throughout.
 
@@ -68,18 +101,17 @@ class BiLstmTagger(nn.Module):
         dropout = nn.Dropout(self.config.dropout, deterministic=deterministic)
         lengths_B = jnp.sum(attention_mask_BL != 0, axis=1)
         x_BLF = dropout(jnp.asarray(features_BLF, jnp.float32))
+        H = self.config.hidden_size
         for i in range(self.config.num_layers):
-            forward, backward = (
-                nn.RNN(
-                    # Flax files a cell under the module that makes it, so it has the name.
-                    nn.OptimizedLSTMCell(
-                        self.config.hidden_size, name=f"layer_{i}_{direction}"
-                    ),
+            outputs = []
+            for direction in ("forward", "backward"):
+                name = f"layer_{i}_{direction}"
+                rnn = nn.RNN(
+                    _Cell(H, name=name),
                     reverse=direction == "backward",
                     keep_order=True,
                 )
-                for direction in ("forward", "backward")
-            )
-            outputs = forward(x_BLF), backward(x_BLF, seq_lengths=lengths_B)
+                gates = nn.Dense(4 * H, name=f"{name}_inputs")(x_BLF)
+                outputs.append(rnn(gates, seq_lengths=lengths_B))
             x_BLF = dropout(jnp.concatenate(outputs, axis=-1))
         return nn.Dense(self.config.labels, name="classifier")(x_BLF)
