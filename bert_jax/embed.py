@@ -1,0 +1,75 @@
+"""Writes the vectors of texts: of every piece and layer, or one for each text.
+
+--input: UTF-8 text, a text or two with a tab between them a line; - for stdin. --output:
+X.npz or X.safetensors. Pooled, it holds "embeddings", float32 (lines, width), by default
+the mean of the last layer over all pieces, [CLS] and [SEP] included. With --pooling none
+it holds "values", float32 (pieces of all lines, width), "input_ids", int32 (pieces,), and
+"offsets", int64 (lines + 1,): line i has the pieces offsets[i] to offsets[i + 1].
+--checkpoint: a Hugging Face folder, Google's bert_model.ckpt, or a workdir of bert_jax.
+Inputs may be larger than memory; the disk of --output holds the arrays twice for a while.
+
+usage:
+  python -m bert_jax.embed --checkpoint DIR --input FILE --output X.npz [--pooling cls]
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from bert_jax import cli
+
+
+def main(argv: list[str]) -> None:
+    """Parses the command line, embeds and writes."""
+    parser = argparse.ArgumentParser(
+        "python -m bert_jax.embed",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--checkpoint", required=True, metavar="DIR")
+    parser.add_argument("--input", required=True, metavar="FILE")
+    parser.add_argument("--output", type=Path, required=True, metavar="X")
+    parser.add_argument(
+        "--layers",
+        type=lambda text: [int(part) for part in text.split(",")],
+        default=[-1],
+        metavar="I,J",
+        help="concatenated; 0: the embeddings, -1: the last layer (--layers=-1)",
+    )
+    parser.add_argument(
+        "--pooling", choices=("none", "mean", "cls", "pooler"), default="mean"
+    )
+    parser.add_argument(
+        "--normalize", action="store_true", help="scale every vector to length 1"
+    )
+    parser.add_argument("--batch_size", type=int, default=32, metavar="N")
+    parser.add_argument(
+        "--max_length", type=int, default=0, metavar="N", help="pieces (all positions)"
+    )
+    args = parser.parse_args(argv)
+    # Imported late: --help and a wrong command line answer at once.
+    from bert_jax.finetuning.array_files import check_ending
+    from bert_jax.finetuning.embed import Embedder, write_vectors
+    from bert_jax.training.host_memory import keep_freed_memory
+
+    check_ending(args.output)
+    keep_freed_memory()
+    embedder = Embedder(
+        args.checkpoint,
+        layers=args.layers,
+        pooling=args.pooling,
+        normalize=args.normalize,
+        batch_size=args.batch_size,
+        max_length=args.max_length,
+    )
+    counts = write_vectors(embedder, args.input, args.output)
+    print(
+        f"{args.output}: {counts.lines:,} lines, {counts.pieces:,} pieces, width "
+        f"{counts.width}; {counts.truncated:,} lines lost their end at "
+        f"max_length={embedder.max_length}",
+        file=sys.stderr,
+    )
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,295 @@
+"""Features of a frozen encoder: of every piece, or one vector a text."""
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.finetuning.array_files import array_file
+from bert_jax.finetuning.batching import batch_rows, lengths_up_to
+from bert_jax.finetuning.evaluation import Split, run_model
+from bert_jax.finetuning.lines import CHUNK, chunks, input_name, read_lines
+from bert_jax.finetuning.prepare import check_length
+from bert_jax.model.config import BertConfig
+from bert_jax.model.hidden_states import hidden_states
+from bert_jax.parallel.mesh import MeshConfig, make_mesh
+from bert_jax.parallel.sharding import tree_shardings
+from bert_jax.tasks import sequences
+from bert_jax.tasks.task import Features
+from bert_jax.training.load import load
+
+Pooling = Literal["none", "mean", "cls", "pooler"]
+POOLINGS: tuple[str, ...] = get_args(Pooling)
+# Of which the vectors are in memory together: 256 MiB of BERT LARGE's last four layers.
+PIECES = 1 << 14
+
+
+class Embedded(NamedTuple):
+    """Some texts, in order.
+
+    values: float32, (texts, W), or without pooling (pieces, W). lengths: int64 (texts,),
+    pieces of each text. input_ids: int32 (pieces,), [CLS] and [SEP] included.
+    truncated: texts of which not all is seen.
+    """
+
+    values: np.ndarray
+    lengths: np.ndarray
+    input_ids: np.ndarray
+    truncated: int
+
+
+class Embedder:
+    """Vectors of texts from any checkpoint that ``bert_jax.load`` reads.
+
+    >>> embed = Embedder("all-MiniLM-L6-v2", normalize=True)
+    >>> a, b = embed(["A man eats pasta.", "Someone is having a meal."])
+    >>> a @ b  # their cosine similarity
+
+    layers: hidden states that are concatenated, as list indices: 0 is the embeddings',
+      -1 the last layer's; (-4, -3, -2, -1) is the paper's best (section 5.3).
+    pooling: "mean" over all pieces of a sequence, [CLS] and [SEP] included and padding
+      not, as sentence-transformers does; "cls", the vector of [CLS]; "pooler", tanh of
+      the pretrained dense layer on the last layer's [CLS]; "none", every piece's.
+    normalize: scale every vector to length 1.
+    batch_size: sequences, rounded up to a multiple of the devices.
+    max_length: pieces of a sequence, [CLS] and [SEP] included; 0 for all that the model
+      has positions for. A text loses its end, of a pair the longer one does.
+
+    A text is [CLS] A [SEP], a pair (a tab between the two) [CLS] A [SEP] B [SEP].
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        layers: Sequence[int] = (-1,),
+        pooling: Pooling = "mean",
+        normalize: bool = False,
+        batch_size: int = 32,
+        max_length: int = 0,
+    ):
+        checkpoint = load(path)
+        config, params = checkpoint.config, checkpoint.params["bert"]
+        if checkpoint.tokenizer is None:
+            raise UserError(
+                f"{path} has no vocabulary; put the vocab.txt that belongs to the "
+                "checkpoint beside its config.json"
+            )
+        self.tokenizer: Tokenizer = checkpoint.tokenizer
+        self.pooling = pooling
+        self.max_length = max_length or config.max_positions
+        check_length(self.max_length, checkpoint, "--max_length")
+        if self.max_length < 5:
+            raise UserError(f"max_length={max_length} leaves no room for text; set 5")
+        _check(config, params, layers, pooling, path)
+        self._batch_size = batch_size
+        self._mesh = make_mesh(MeshConfig())
+        if pooling != "pooler":
+            params = {name: part for name, part in params.items() if name != "pooler"}
+        self._params = jax.device_put(params, tree_shardings(params, self._mesh))
+        self._forward = jax.jit(
+            functools.partial(
+                _vectors,
+                config=config,
+                layers=tuple(layers),
+                pooling=pooling,
+                normalize=normalize,
+            )
+        )
+
+    def __call__(self, texts: Iterable[str]) -> np.ndarray | list[np.ndarray]:
+        """(texts, W); without pooling a list of (pieces of the text, W)."""
+        parts = list(self.stream(texts, "input"))
+        if not parts:
+            raise UserError("there are no texts; expected at least one")
+        values = np.concatenate([part.values for part in parts])
+        if self.pooling != "none":
+            return values
+        lengths = np.concatenate([part.lengths for part in parts])
+        return np.split(values, np.cumsum(lengths)[:-1])
+
+    def stream(
+        self, texts: Iterable[str], name: str, chunk: int = CHUNK
+    ) -> Iterator[Embedded]:
+        """As the call, for inputs of any length; ``name`` is what errors call them.
+
+        chunk: texts that are sorted by length together.
+        """
+        first = 1
+        for lines in chunks(texts, chunk):
+            features = self._features(lines, name, first)
+            first += len(lines)
+            for part in self._parts(features):
+                values = self._run(part)
+                yield Embedded(
+                    np.concatenate(values) if self.pooling == "none" else values,
+                    np.array([len(ids) for ids in part.input_ids], np.int64),
+                    np.concatenate(part.input_ids),
+                    part.truncated,
+                )
+
+    def _features(self, lines: Sequence[str], name: str, first: int) -> Features:
+        pairs = [
+            _texts(line, f"{name}:{number}") for number, line in enumerate(lines, first)
+        ]
+        pieces = iter(
+            self.tokenizer.encode_batch([t for texts in pairs for t in texts])
+        )
+        input_ids, segment_ids, truncated = [], [], 0
+        for texts in pairs:
+            parts = [next(pieces) for _ in texts]
+            given = [len(part) for part in parts]
+            room = self.max_length - 1 - len(parts)
+            kept = [min(given[0], room)]
+            if len(parts) == 2:
+                kept = list(sequences.pair_lengths(*given, room))
+            truncated += kept != given
+            cut = [part[:length] for part, length in zip(parts, kept, strict=True)]
+            ids, segments = sequences.join(self.tokenizer, *cut)
+            input_ids.append(ids)
+            segment_ids.append(segments)
+        rows = np.arange(len(lines), dtype=np.int32)
+        return Features(input_ids, segment_ids, rows, truncated=truncated)
+
+    def _parts(self, features: Features) -> Iterator[Features]:
+        """All at once, or where every piece has a vector, PIECES of them at a time."""
+        if self.pooling != "none":
+            yield features
+            return
+        ends = np.cumsum([len(ids) for ids in features.input_ids])
+        first, truncated = 0, features.truncated
+        while first < len(ends):
+            seen = ends[first - 1] if first else 0
+            last = max(
+                first + 1, int(np.searchsorted(ends, seen + PIECES, side="right"))
+            )
+            yield Features(
+                features.input_ids[first:last],
+                features.segment_ids[first:last],
+                np.arange(last - first, dtype=np.int32),
+                truncated=truncated,
+            )
+            first, truncated = last, 0
+
+    def _run(self, features: Features) -> Any:
+        values = run_model(
+            self._forward,
+            self._params,
+            Split("embed", features.row, features),
+            batch_size=batch_rows(len(features.row), self._batch_size, self._mesh),
+            buckets=lengths_up_to(self.max_length),
+            pad_id=self.tokenizer.pad_id,
+            mesh=self._mesh,
+        )
+        return values if self.pooling == "none" else np.stack(values)
+
+
+def _texts(line: str, where: str) -> list[str]:
+    texts = line.removeprefix("\ufeff").split("\t")
+    if len(texts) > 2:
+        raise UserError(
+            f"{where} has {len(texts)} columns; expected a text, or two with a tab "
+            "between them"
+        )
+    if not all(text.strip() for text in texts):
+        raise UserError(f"{where}: empty text; expected words, mend or drop the line")
+    return texts
+
+
+def _check(
+    config: BertConfig,
+    params: dict[str, Any],
+    layers: Sequence[int],
+    pooling: str,
+    path: Path | str,
+) -> None:
+    states = config.num_layers + 1
+    for layer in layers:
+        if not -states <= layer < states:
+            raise UserError(
+                f"layer {layer} is not there: {path} has {config.num_layers} layers; "
+                f"expected 0 (the embeddings) to {states - 1}, or {-states} to -1"
+            )
+    if not layers:
+        raise UserError("no layers are named; expected such as -1, the last")
+    if pooling not in POOLINGS:
+        raise UserError(f"pooling={pooling!r}, expected one of {', '.join(POOLINGS)}")
+    if pooling == "pooler" and "pooler" not in params:
+        raise UserError(f"{path} has no pooler; set --pooling to mean, cls or none")
+    if pooling == "pooler" and tuple(layers) != (-1,):
+        raise UserError("the pooler reads the last layer alone; leave --layers out")
+
+
+def _vectors(
+    params: Any,
+    batch: dict[str, jax.Array],
+    *,
+    config: BertConfig,
+    layers: tuple[int, ...],
+    pooling: str,
+    normalize: bool,
+) -> jax.Array:
+    """float32 (B, W), or (B, L, W) without pooling."""
+    mask_BL = batch["attention_mask"]
+    states = hidden_states(
+        config, params, batch["input_ids"], batch["segment_ids"], mask_BL
+    )
+    if pooling == "pooler":
+        vectors = states.pooled_BD
+    else:
+        x_BLW = jnp.concatenate([states.layers[i] for i in layers], axis=-1)
+        if pooling == "mean":
+            sums_BW = jnp.einsum("BLW,BL->BW", x_BLW, mask_BL.astype(x_BLW.dtype))
+            # A row that fills the batch up has no pieces.
+            vectors = sums_BW / jnp.maximum(mask_BL.sum(axis=1, keepdims=True), 1)
+        else:
+            vectors = x_BLW[:, 0] if pooling == "cls" else x_BLW
+    if normalize:
+        norms = jnp.linalg.norm(vectors, axis=-1, keepdims=True)
+        vectors = vectors / jnp.maximum(norms, 1e-12)
+    return vectors
+
+
+class Counts(NamedTuple):
+    """What a file of vectors came to."""
+
+    lines: int
+    pieces: int
+    width: int
+    truncated: int
+
+
+def write_vectors(
+    embedder: Embedder, source: str, path: Path, chunk: int = CHUNK
+) -> Counts:
+    """Embeds the lines of a file, or of stdin for "-", into an npz or safetensors file.
+
+    Pooled: "embeddings" (lines, W). Otherwise "values" (pieces, W), "input_ids" (pieces,)
+    and "offsets" (lines + 1,), where the pieces of each line begin.
+    """
+    counts = Counts(0, 0, 0, 0)
+    with array_file(path) as arrays:
+        if embedder.pooling == "none":
+            arrays.append("offsets", np.zeros(1, np.int64))
+        for part in embedder.stream(read_lines(source), input_name(source), chunk):
+            if embedder.pooling == "none":
+                arrays.append("values", part.values)
+                arrays.append("input_ids", part.input_ids)
+                arrays.append("offsets", counts.pieces + np.cumsum(part.lengths))
+            else:
+                arrays.append("embeddings", part.values)
+            counts = Counts(
+                counts.lines + len(part.lengths),
+                counts.pieces + len(part.input_ids),
+                part.values.shape[1],
+                counts.truncated + part.truncated,
+            )
+        if not counts.lines:
+            raise UserError(f"{input_name(source)} is empty; expected a text a line")
+    return counts
