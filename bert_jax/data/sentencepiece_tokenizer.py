@@ -88,6 +88,10 @@ class SentencePieceTokenizer(Tokenizer):
         )
         return " ".join(text.replace(_SPACE, " ").split())
 
+    def scores(self) -> list[float]:
+        """The log probability of each piece."""
+        return [self._processor.get_score(i) for i in range(self.vocab_size)]
+
     def vocabulary_bytes(self) -> bytes:
         """The .model file."""
         return self._model

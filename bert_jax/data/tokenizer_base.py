@@ -19,6 +19,14 @@ PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES = (
     "[SEP]",
     "[MASK]",
 )
+# The same under transformers' names.
+SPECIAL_TOKENS = dict(
+    zip(
+        ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"),
+        SPECIAL_PIECES,
+        strict=True,
+    )
+)
 
 
 class Tokenizer(abc.ABC):

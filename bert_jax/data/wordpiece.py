@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_jax.data.tokenizer_base import (
-    SPECIAL_PIECES,
+    SPECIAL_TOKENS,
     UNK,
     Tokenizer,
     check_special_pieces,
@@ -201,11 +201,10 @@ class WordPieceTokenizer(Tokenizer):
 
     def config(self) -> dict:
         """Settings that transformers' AutoTokenizer makes a BertTokenizer of."""
-        names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
         return {
             **super().config(),
             "tokenizer_class": "BertTokenizer",
-            **dict(zip(names, SPECIAL_PIECES, strict=True)),
+            **SPECIAL_TOKENS,
         }
 
     def __reduce__(self):

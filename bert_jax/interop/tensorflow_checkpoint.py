@@ -16,6 +16,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.interop.crc32c import crc32c, unmask
+from bert_jax.interop.protobuf import FormatError, last, read_message, read_varint
 
 _FOOTER_BYTES = 48
 _MAGIC = 0xDB4775248B80FB57
@@ -49,10 +50,6 @@ class _Entry:
     sliced: bool
 
 
-class _FormatError(Exception):
-    """The bytes are not what the format says; says how."""
-
-
 def read_checkpoint(prefix: Path | str) -> dict[str, np.ndarray]:
     """All numeric variables of the checkpoint ``prefix``, such as dir/bert_model.ckpt.
 
@@ -63,12 +60,12 @@ def read_checkpoint(prefix: Path | str) -> dict[str, np.ndarray]:
     index_path = Path(f"{prefix}.index")
     try:
         table = dict(_read_table(_read_index(index_path)))
-        header = _read_message(table.pop(b"", b""))
-        shards = _one(header, 1, 0)
-        if _one(header, 2, 0) != 0:
-            raise _FormatError("its data is big-endian")
+        header = read_message(table.pop(b"", b""))
+        shards = last(header, 1, 0)
+        if last(header, 2, 0) != 0:
+            raise FormatError("its data is big-endian")
         entries = {name.decode(): _read_entry(value) for name, value in table.items()}
-    except (_FormatError, IndexError, ValueError, struct.error) as error:
+    except (FormatError, IndexError, ValueError, struct.error) as error:
         raise UserError(
             f"{index_path} is not the whole index of a TensorFlow checkpoint ({error}); "
             "copy it again"
@@ -138,10 +135,10 @@ def _read_variable(
 def _read_table(file: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The (key, value) pairs of a LevelDB table, in the order of the keys."""
     if len(file) < _FOOTER_BYTES:
-        raise _FormatError(f"{len(file)} bytes are too few")
+        raise FormatError(f"{len(file)} bytes are too few")
     footer = file[-_FOOTER_BYTES:]
     if struct.unpack("<Q", footer[-8:])[0] != _MAGIC:
-        raise _FormatError("it does not end in the magic number")
+        raise FormatError("it does not end in the magic number")
     _, position = _read_handle(footer, 0)  # the meta-index: unused in checkpoints
     handle, _ = _read_handle(footer, position)
     for _, value in _read_block(file, *handle):
@@ -150,8 +147,8 @@ def _read_table(file: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _read_handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:
     """(offset, size) of a block, and the position after them."""
-    offset, position = _read_varint(data, position)
-    size, position = _read_varint(data, position)
+    offset, position = read_varint(data, position)
+    size, position = read_varint(data, position)
     return (offset, size), position
 
 
@@ -159,21 +156,21 @@ def _read_block(file: bytes, offset: int, size: int) -> Iterator[tuple[bytes, by
     """The pairs of one block; a key shares a prefix with the key before it."""
     end = offset + size
     if end + _BLOCK_TRAILER_BYTES > len(file):
-        raise _FormatError("a block ends beyond the file")
+        raise FormatError("a block ends beyond the file")
     compression, masked_crc = struct.unpack_from("<BI", file, end)
     if crc32c(file[offset : end + 1]) != unmask(masked_crc):
-        raise _FormatError("a block does not match its checksum")
+        raise FormatError("a block does not match its checksum")
     if compression != 0:
-        raise _FormatError("it is compressed, which TensorFlow does not do")
+        raise FormatError("it is compressed, which TensorFlow does not do")
     block = file[offset:end]
     (restarts,) = struct.unpack_from("<I", block, size - 4)
     entries_end = size - 4 * (restarts + 1)
     key = b""
     position = 0
     while position < entries_end:
-        shared, position = _read_varint(block, position)
-        unshared, position = _read_varint(block, position)
-        length, position = _read_varint(block, position)
+        shared, position = read_varint(block, position)
+        unshared, position = read_varint(block, position)
+        length, position = read_varint(block, position)
         value_start = position + unshared
         key = key[:shared] + block[position:value_start]
         position = value_start + length
@@ -182,53 +179,14 @@ def _read_block(file: bytes, offset: int, size: int) -> Iterator[tuple[bytes, by
 
 def _read_entry(message: bytes) -> _Entry:
     """BundleEntryProto: dtype 1, shape 2, shard 3, offset 4, size 5, crc 6, slices 7."""
-    fields = _read_message(message)
-    dims = _read_message(_one(fields, 2, b"")).get(2, [])
+    fields = read_message(message)
+    dims = read_message(last(fields, 2, b"")).get(2, [])
     return _Entry(
-        dtype=_one(fields, 1, 0),
-        shape=tuple(_one(_read_message(dim), 1, 0) for dim in dims),
-        shard=_one(fields, 3, 0),
-        offset=_one(fields, 4, 0),
-        size=_one(fields, 5, 0),
-        masked_crc=_one(fields, 6, 0),
+        dtype=last(fields, 1, 0),
+        shape=tuple(last(read_message(dim), 1, 0) for dim in dims),
+        shard=last(fields, 3, 0),
+        offset=last(fields, 4, 0),
+        size=last(fields, 5, 0),
+        masked_crc=last(fields, 6, 0),
         sliced=7 in fields,
     )
-
-
-def _one(fields: dict[int, list], number: int, default):
-    """The last value of a field; protocol buffers leave out what equals the default."""
-    return fields[number][-1] if number in fields else default
-
-
-def _read_message(message: bytes) -> dict[int, list]:
-    """Field number -> values of a protocol buffer, nested messages as bytes."""
-    fields: dict[int, list] = {}
-    position = 0
-    while position < len(message):
-        tag, position = _read_varint(message, position)
-        wire_type = tag & 7
-        if wire_type == 0:
-            value, position = _read_varint(message, position)
-        elif wire_type == 2:
-            length, position = _read_varint(message, position)
-            value = message[position : position + length]
-            position += length
-        elif wire_type == 5:
-            (value,) = struct.unpack_from("<I", message, position)
-            position += 4
-        else:
-            raise _FormatError(f"unknown wire type {wire_type}")
-        fields.setdefault(tag >> 3, []).append(value)
-    return fields
-
-
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """An integer of 7 bits a byte, low bits first, and the position after it."""
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, position
-        shift += 7

@@ -6,43 +6,65 @@ from pathlib import Path
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from bert_jax.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.tokenizer_base import CLS, SEP, SPECIAL_PIECES, UNK
+from bert_jax.data.tokenizer_base import CLS, SEP, SPECIAL_PIECES, SPECIAL_TOKENS, UNK
 from bert_jax.data.wordpiece import LONGEST_WORD
+from bert_jax.interop.protobuf import last, read_message
 from bert_jax.model.config import BertConfig
 
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> None:
-    """Writes the vocabulary and its settings as AutoTokenizer and bert_jax read them.
-
-    A SentencePiece vocabulary is for bert_jax alone: transformers has no BERT with one.
-    """
+    """Writes the vocabulary and its settings as AutoTokenizer and bert_jax read them."""
     tokenizer.save(folder)
-    if tokenizer.kind != "wordpiece":
-        return
-    settings = tokenizer.config() | {
-        "model_max_length": config.max_positions,
-        "strip_accents": None,
-        "tokenize_chinese_chars": True,
-    }
+    settings = tokenizer.config() | {"model_max_length": config.max_positions}
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        fast = _sentencepiece(tokenizer)
+        # transformers has no BERT tokenizer of this kind, but takes any tokenizer.json.
+        settings |= SPECIAL_TOKENS | {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        }
+    else:
+        fast = _wordpiece(tokenizer)
+        settings |= {"strip_accents": None, "tokenize_chinese_chars": True}
+    fast.add_special_tokens(list(SPECIAL_PIECES))
+    fast.post_processor = processors.TemplateProcessing(
+        single=f"{CLS} $A {SEP}",
+        pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
+        special_tokens=[(CLS, tokenizer.cls_id), (SEP, tokenizer.sep_id)],
+    )
+    fast.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
-    # The older of transformers make this file of the other two; the newer want it.
-    _tokenizer_json(tokenizer).save(str(folder / "tokenizer.json"))
 
 
-def _tokenizer_json(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
+def _wordpiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     result = tokenizers.Tokenizer(
         models.WordPiece(
             tokenizer.ids, unk_token=UNK, max_input_chars_per_word=LONGEST_WORD
         )
     )
-    result.add_special_tokens(list(SPECIAL_PIECES))
     result.normalizer = normalizers.BertNormalizer(lowercase=tokenizer.lower_case)
     result.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     result.decoder = decoders.WordPiece()
-    result.post_processor = processors.TemplateProcessing(
-        single=f"{CLS} $A {SEP}",
-        pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
-        special_tokens=[(CLS, tokenizer.cls_id), (SEP, tokenizer.sep_id)],
+    return result
+
+
+def _sentencepiece(tokenizer: SentencePieceTokenizer) -> tokenizers.Tokenizer:
+    """The model's pieces, scores and table of normal forms in the library's own form."""
+    # ModelProto has a NormalizerSpec as field 3, and that its table as field 2.
+    model = read_message(tokenizer.vocabulary_bytes())
+    table = last(read_message(last(model, 3, b"")), 2, b"")
+    result = tokenizers.Tokenizer(
+        models.Unigram(
+            list(zip(tokenizer.pieces, tokenizer.scores(), strict=True)),
+            unk_id=tokenizer.unk_id,
+        )
     )
+    steps = [normalizers.Lowercase()] if tokenizer.lower_case else []
+    steps += [normalizers.Precompiled(table)] if table else []
+    steps += [normalizers.Replace(tokenizers.Regex(" {2,}"), " "), normalizers.Strip()]
+    result.normalizer = normalizers.Sequence(steps)
+    result.pre_tokenizer = pre_tokenizers.Metaspace()
+    result.decoder = decoders.Metaspace()
     return result

@@ -1,6 +1,7 @@
 """The files that hold the weights of a Hugging Face folder, read without torch."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,12 @@ from bert_jax.interop.torch_pickle import read_torch
 _SAFETENSORS = "model.safetensors"
 _TORCH = "pytorch_model.bin"
 _INDEX = ".index.json"
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether :func:`read_weights` finds files to read."""
+    names = (_SAFETENSORS, _TORCH)
+    return any((folder / f"{n}{end}").is_file() for n in names for end in ("", _INDEX))
 
 
 def read_weights(folder: Path) -> dict[str, np.ndarray]:
@@ -32,7 +39,9 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
     )
 
 
-def _read_shards(index: Path, read) -> dict[str, np.ndarray]:
+def _read_shards(
+    index: Path, read: Callable[[Path], dict[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
     try:
         files = json.loads(index.read_bytes())["weight_map"]
         # A name with a path could point out of the folder.

@@ -14,6 +14,7 @@ from bert_jax.interop.folders import new_folder
 from bert_jax.interop.huggingface import read_huggingface
 from bert_jax.interop.names import guess_head, to_params, with_scan
 from bert_jax.interop.tensorflow import find_prefix, read_tensorflow
+from bert_jax.interop.weights import has_weights
 from bert_jax.model.config import BertConfig
 from bert_jax.training.checkpoint import read_params, write_params
 
@@ -39,20 +40,19 @@ def load(path: Path | str, **config_changes: Any) -> Checkpoint:
     another size than the word table.
     """
     path = Path(path)
-    prefix = find_prefix(path)
-    if prefix is not None:
-        checkpoint = read_tensorflow(prefix, **config_changes)
-    elif not path.is_dir():
-        what = "is a file" if path.exists() else "does not exist"
-        raise UserError(f"{path} {what}; {_EXPECTED}")
-    elif (path / _BEST / "config.json").is_file():
+    if (path / _BEST / "config.json").is_file():
         checkpoint = read_huggingface(path / _BEST, **config_changes)
     elif (path / _CHECKPOINTS).is_dir():
         checkpoint = _read_workdir(path, config_changes)
-    elif (path / "config.json").is_file():
+    elif has_weights(path):
         checkpoint = read_huggingface(path, **config_changes)
-    else:
+    elif (prefix := find_prefix(path)) is not None:
+        checkpoint = read_tensorflow(prefix, **config_changes)
+    elif path.is_dir():
         raise UserError(f"{path} holds no weights; {_EXPECTED}")
+    else:
+        what = "is a file" if path.exists() else "does not exist"
+        raise UserError(f"{path} {what}; {_EXPECTED}")
     tokenizer, config = checkpoint.tokenizer, checkpoint.config
     if tokenizer is not None and tokenizer.vocab_size != config.vocab_size:
         raise UserError(

@@ -9,12 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tokenizers
 from safetensors.numpy import load_file, save_file
 
 from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import read_huggingface, save_huggingface
+from bert_jax.interop.tokenizer_files import write_tokenizer
 from bert_jax.model.bert import BertForPreTraining, BertModel
+from bert_jax.model.config import BertConfig
 
 FOLDERS = {
     "pretraining": ("pretraining", ["bert", "mlm", "nsp"], "BertForPreTraining"),
@@ -255,6 +259,30 @@ def test_everything_beside_the_weights_survives(folder, tmp_path, golden):
     (tmp_path / "out/vocab.txt").unlink()
     again = read_huggingface(tmp_path / "out").tokenizer
     assert again.fingerprint() == tokenizer.fingerprint()
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
+def test_tokenizer_json_gives_our_ids(folder, tmp_path, golden, kind):
+    """What AutoTokenizer runs is this file, by the library that we have too."""
+    text = golden / "pretraining_data/moby_dick_sentences.txt"
+    sentences = [line for line in text.read_text().split("\n") if line][:500]
+    sentences += ["a", " a  b ", "Na\u00efve caf\u00e9\u2014\ufb01ne", "\u4e2d\u6587!"]
+    tokenizer = train_vocabulary(sentences, 500, kind=kind)
+    config = BertConfig(tokenizer.vocab_size, 8, 1, 2, 8)
+    write_tokenizer(tmp_path, tokenizer, config)
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    rows = theirs.encode_batch(sentences, add_special_tokens=False)
+    for sentence, ours, row in zip(
+        sentences, tokenizer.encode_batch(sentences), rows, strict=True
+    ):
+        assert row.ids == ours.tolist(), sentence
+    pair = theirs.encode("the sea", "the whale")
+    assert (pair.ids[0], pair.ids[-1]) == (tokenizer.cls_id, tokenizer.sep_id)
+    assert pair.ids.index(tokenizer.sep_id) == pair.type_ids.index(1) - 1
+    assert load_tokenizer(tmp_path).fingerprint() == tokenizer.fingerprint()
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert settings["mask_token"] == "[MASK]"
+    assert settings["model_max_length"] == 512
 
 
 def test_a_full_folder_is_replaced_only_on_demand(folder, tmp_path):

@@ -2,6 +2,7 @@ import dataclasses
 import json
 import shutil
 
+import grain
 import jax
 import numpy as np
 import pytest
@@ -10,9 +11,14 @@ import bert_jax
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import read_huggingface, save_huggingface
+from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.encoder import stack_layers
-from bert_jax.training.checkpoint import read_params
+from bert_jax.parallel.mesh import MeshConfig, make_mesh
+from bert_jax.training.checkpoint import CheckpointStore, read_params
 from bert_jax.training.load import save_workdir
+from bert_jax.training.optimizer import OptimizerConfig, bert_adam
+from bert_jax.training.state import init_state
+from bert_jax.training.step import METRICS
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +122,7 @@ def test_what_is_no_checkpoint_is_one_line(tmp_path, workdir):
         bert_jax.load(tmp_path / "file")
     (tmp_path / "config").mkdir()
     shutil.copy(workdir / "config.json", tmp_path / "config")
-    with pytest.raises(UserError, match="a BERT config needs vocab_size"):
+    with pytest.raises(UserError, match=rf"config holds no weights; {expected}"):
         bert_jax.load(tmp_path / "config")
     shutil.rmtree(workdir / "checkpoints" / "0")
     with pytest.raises(UserError, match="holds no whole checkpoint"):
@@ -133,6 +139,25 @@ def test_two_tensorflow_checkpoints_in_a_folder_must_be_named(golden, tmp_path):
     ):
         bert_jax.load(tmp_path)
     assert bert_jax.load(tmp_path / "other.ckpt").source == "tensorflow"
+
+
+def test_weights_of_a_sharded_run_are_read_whole(small_model_config, tmp_path):
+    """From eight devices, with optimizer and data beside them, to the host."""
+    mesh = make_mesh(MeshConfig(data=2, model=2, replica=2))
+    optimizer = bert_adam(
+        OptimizerConfig(learning_rate=1e-3, warmup_steps=2, total_steps=9)
+    )
+    model = BertForPreTraining(small_model_config)
+    state = init_state(model, optimizer, mesh, METRICS, seed=1)
+    store = CheckpointStore(tmp_path / "checkpoints", keep=1)
+    data = iter(grain.MapDataset.range(9).to_iter_dataset())
+    store.save(3, state, data, {})
+    store.close()
+    config = {"model": dataclasses.asdict(small_model_config)}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    checkpoint = bert_jax.load(tmp_path)
+    assert (checkpoint.head, checkpoint.tokenizer) == ("pretraining", None)
+    same(checkpoint.params, jax.device_get(state.params))
 
 
 def test_google_may_leave_heads_out(golden, tmp_path, monkeypatch):
