@@ -37,7 +37,7 @@ class GrowingArrays:
         """Adds (n, ...) rows; the first call settles dtype and what follows n."""
         if name not in self._files:
             # It has no name: nothing is left of it, however the process ends.
-            file = tempfile.TemporaryFile(dir=self._folder)
+            file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
             self._files[name] = self._stack.enter_context(file)
             self._kinds[name], self._rows[name] = (rows.dtype, rows.shape[1:]), 0
         if (rows.dtype, rows.shape[1:]) != self._kinds[name]:

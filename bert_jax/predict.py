@@ -1,0 +1,73 @@
+"""Predicts labels, tags, answers or choices, with probabilities, for lines of text.
+
+--checkpoint: a workdir of bert_jax.finetune, or any checkpoint with a head; one of
+pretraining fills in each [MASK]. --input: UTF-8 lines, - for stdin: a text, two texts
+with a tab between them, words to tag, question TAB context (or a SQuAD file), context TAB
+choice TAB choice; or JSON objects. --output: a new file, whole or not at all; without it
+stdout. --format: an aligned table, the default on a terminal, or a JSON object a line.
+
+usage:
+  python -m bert_jax.predict --checkpoint W --input FILE|- [--output FILE] [--format jsonl]
+"""
+
+import argparse
+import contextlib
+import sys
+from pathlib import Path
+
+from bert_jax import cli
+
+
+def main(argv: list[str]) -> None:
+    """Parses the command line, predicts and writes as it goes."""
+    parser = argparse.ArgumentParser(
+        "python -m bert_jax.predict",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--checkpoint", required=True, metavar="W")
+    parser.add_argument("--input", required=True, metavar="FILE")
+    parser.add_argument("--output", default="-", metavar="FILE")
+    parser.add_argument("--format", choices=("table", "jsonl"))
+    parser.add_argument("--batch_size", type=int, default=32, metavar="N")
+    parser.add_argument(
+        "--max_length", type=int, default=0, metavar="N", help="pieces (as trained)"
+    )
+    parser.add_argument(
+        "--top", type=int, default=5, metavar="K", help="pieces for a [MASK]"
+    )
+    args = parser.parse_args(argv)
+    # Imported late: --help and a wrong command line answer at once.
+    from bert_jax.finetuning.answer_tables import AnswerTable, json_lines
+    from bert_jax.finetuning.lines import input_name, new_file, read_lines
+    from bert_jax.finetuning.predict import Predictor
+    from bert_jax.training.host_memory import keep_freed_memory
+
+    keep_freed_memory()
+    predictor = Predictor(
+        args.checkpoint,
+        batch_size=args.batch_size,
+        max_length=args.max_length,
+        top=args.top,
+    )
+    to_stdout = args.output == "-"
+    on_terminal = to_stdout and sys.stdout.isatty()
+    as_table = (args.format or ("table" if on_terminal else "jsonl")) == "table"
+    form = AnswerTable(predictor.family).lines if as_table else json_lines
+    stdout = contextlib.nullcontext(sys.stdout)
+    rows = truncated = 0
+    with stdout if to_stdout else new_file(Path(args.output), "w") as file:
+        for part in predictor.stream(read_lines(args.input), input_name(args.input)):
+            file.writelines(f"{line}\n" for line in form(part))
+            file.flush()
+            rows += len(part.rows)
+            truncated += part.truncated
+    print(
+        f"{rows:,} rows; {truncated:,} of them are not seen whole at max_length="
+        f"{predictor.max_length}",
+        file=sys.stderr,
+    )
+
+
+if __name__ == "__main__":
+    cli.run(main)
