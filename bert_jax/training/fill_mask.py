@@ -1,7 +1,7 @@
 """Filling in blanks: what a pretrained model predicts at [MASK]."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -45,9 +45,8 @@ def fill_mask(
         input_ids_BL[i, : len(ids)] = ids
         attention_mask_BL[i, : len(ids)] = 1
         positions_BM[i, : len(positions)] = positions
-    predict = jax.jit(functools.partial(_top_pieces, model=model, top=top))
     probabilities, ids = jax.device_get(
-        predict(params, input_ids_BL, attention_mask_BL, positions_BM)
+        _compiled(model, top)(params, input_ids_BL, attention_mask_BL, positions_BM)
     )
     return [
         [
@@ -59,6 +58,12 @@ def fill_mask(
         ]
         for i in range(B)
     ]
+
+
+@functools.cache
+def _compiled(model: nn.Module, top: int) -> Callable:
+    """One function for all calls, so that each shape compiles once."""
+    return jax.jit(functools.partial(_top_pieces, model=model, top=top))
 
 
 def _top_pieces(
