@@ -1,19 +1,19 @@
 """Reads the tensors that torch.save wrote, without torch and without running code.
 
-A pickle may call any function by its name. The unpickler here knows nine names, all of
-which make plain tuples or an OrderedDict, and refuses every other. Both forms of file:
-the zip archive (torch 1.6 and later) and the stream of pickles before it
-(torch/serialization.py, _save and _legacy_save).
+A pickle is a program that may call any function by its name, so no unpickler is used:
+the few instructions and the eleven names that a state dict needs are acted out here, and
+everything else is refused. Both forms of file: the zip archive (torch 1.6 and later) and
+the stream of pickles before it (torch/serialization.py, _save and _legacy_save).
 """
 
-import collections
 import io
-import pickle
+import math
+import mmap
+import pickletools
 import struct
 import zipfile
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -35,7 +35,9 @@ _DTYPES = {
 _HEADER = struct.Struct("<q")  # numbers in a storage, before its bytes
 
 
-class _StorageType(NamedTuple):
+class _Name(NamedTuple):
+    """A function or a class that a pickle names, such as "torch.FloatStorage"."""
+
     name: str
 
 
@@ -57,47 +59,104 @@ class _Tensor(NamedTuple):
 
 
 class _RefusedError(Exception):
-    """The pickle names something that is not on the list."""
+    """The pickle wants something that is not on the list."""
 
 
 class _FormatError(Exception):
     """The bytes are not what the format says; says how."""
 
 
-# The unpickler may set attributes of what it makes: named tuples have none to set.
-def _rebuild_tensor(storage, offset, shape, stride, *_) -> _Tensor:
-    return _Tensor(storage, offset, shape, stride)
-
-
-def _rebuild_parameter(tensor, *_) -> _Tensor:
-    return tensor
-
-
-_ALLOWED: dict[tuple[str, str], Any] = {
-    ("collections", "OrderedDict"): collections.OrderedDict,
-    ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
-    ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
-    **{("torch", name): _StorageType(name) for name in _DTYPES},
+_MARK = object()  # on the stack: where the items of a tuple or a list begin
+_CALLED = {
+    "collections.OrderedDict": lambda *_: {},
+    "torch._utils._rebuild_tensor_v2": lambda *given: _Tensor(*given[:4]),
+    "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
 }
+_NAMED = {*_CALLED, *(f"torch.{name}" for name in _DTYPES)}
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_EMPTY = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_NUMBERS_AND_TEXTS = (
+    "BININT",
+    "BININT1",
+    "BININT2",
+    "LONG1",
+    "BINFLOAT",
+    "BINUNICODE",
+    "SHORT_BINUNICODE",
+)
 
 
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            return _ALLOWED[module, name]
-        except KeyError as error:
-            raise _RefusedError(f"{module}.{name}") from error
+def _load_pickle(file: BinaryIO | mmap.mmap) -> Any:
+    """Acts one pickle out, from the place where ``file`` is; tensors as _Tensor."""
+    stack: list[Any] = []
+    memo: dict[int, Any] = {}
+    for opcode, argument, _ in pickletools.genops(file):
+        _act(opcode.name, argument, stack, memo)
+    (value,) = stack
+    return value
 
-    def persistent_load(self, saved_id: Any) -> _Storage:
-        # ("storage", type, key, device, count[, None: no view of another storage])
-        kind, storage_type, key, _, count, *view = saved_id
-        if kind != "storage" or view not in ([], [None]):
-            raise _FormatError(f"an unknown kind of storage, {kind!r} {view!r}")
-        return _Storage(str(key), _DTYPES[storage_type.name], count)
+
+def _act(name: str, argument: Any, stack: list[Any], memo: dict[int, Any]) -> None:
+    """One instruction of the pickle machine (pickletools.py documents them)."""
+    if name in _NUMBERS_AND_TEXTS:
+        stack.append(argument)
+    elif name in _CONSTANTS:
+        stack.append(_CONSTANTS[name])
+    elif name in _EMPTY:
+        stack.append(_EMPTY[name]())
+    elif name == "MARK":
+        stack.append(_MARK)
+    elif name in _TUPLES:
+        stack[-_TUPLES[name] :] = [tuple(stack[-_TUPLES[name] :])]
+    elif name == "TUPLE":
+        stack.append(tuple(_pop_marked(stack)))
+    elif name in ("APPEND", "APPENDS"):
+        items = [stack.pop()] if name == "APPEND" else _pop_marked(stack)
+        stack[-1].extend(items)
+    elif name in ("SETITEM", "SETITEMS"):
+        items = (
+            [stack.pop(-2), stack.pop()] if name == "SETITEM" else _pop_marked(stack)
+        )
+        stack[-1].update(zip(items[::2], items[1::2], strict=True))
+    elif name in ("BINPUT", "LONG_BINPUT"):
+        memo[argument] = stack[-1]
+    elif name in ("BINGET", "LONG_BINGET"):
+        stack.append(memo[argument])
+    elif name == "GLOBAL":
+        path = argument.replace(" ", ".")
+        if path not in _NAMED:
+            raise _RefusedError(path)
+        stack.append(_Name(path))
+    elif name == "BINPERSID":
+        stack.append(_storage(*stack.pop()))
+    elif name == "REDUCE":
+        arguments, called = stack.pop(), stack.pop()
+        stack.append(_CALLED[called.name](*arguments))
+    elif name == "BUILD":
+        stack.pop()  # attributes of an ordered dict: the versions of torch's modules
+    elif name not in ("PROTO", "STOP"):
+        raise _RefusedError(f"the instruction {name}")
+
+
+def _pop_marked(stack: list[Any]) -> list[Any]:
+    items = []
+    while (item := stack.pop()) is not _MARK:
+        items.append(item)
+    return items[::-1]
+
+
+def _storage(
+    kind: str, storage_type: _Name, key: str, device: str, count: int, view: None = None
+) -> _Storage:
+    """The storage of this description; it lay on ``device``."""
+    if kind != "storage" or view is not None:
+        raise _FormatError(f"an unknown kind of storage, {kind!r} {view!r}")
+    return _Storage(key, _DTYPES[storage_type.name.removeprefix("torch.")], count)
 
 
 def read_torch(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of a state dict, such as pytorch_model.bin holds.
+    """The tensors of a state dict, such as pytorch_model.bin holds, read-only.
 
     Raises UserError for a file that is damaged, that holds anything but tensors, or
     that would run code.
@@ -129,48 +188,50 @@ def _read_zip(path: Path) -> dict[str, np.ndarray]:
         order = f"{root}byteorder"
         if order in names and archive.read(order) != b"little":
             raise _FormatError("its numbers are big-endian")
-        state = _Unpickler(io.BytesIO(archive.read(f"{root}data.pkl"))).load()
-        return _arrays(state, lambda storage: archive.read(f"{root}data/{storage.key}"))
+        tensors = _tensors(_load_pickle(io.BytesIO(archive.read(f"{root}data.pkl"))))
+        storages = {t.storage.key: t.storage for t in tensors.values()}
+        buffers = {
+            key: np.frombuffer(
+                archive.read(f"{root}data/{key}"), storage.dtype, storage.count
+            )
+            for key, storage in storages.items()
+        }
+    return _arrays(tensors, buffers)
 
 
 def _read_stream(path: Path) -> dict[str, np.ndarray]:
     with path.open("rb") as file:
-        magic, protocol, system = (_Unpickler(file).load() for _ in range(3))
-        if magic != _MAGIC or protocol != _PROTOCOL:
-            raise _FormatError("it does not start with torch's magic number")
-        if system.get("little_endian") is not True:
-            raise _FormatError("its numbers are big-endian")
-        state = _Unpickler(file).load()
-        keys = _Unpickler(file).load()
-        sizes = {
-            tensor.storage.key: tensor.storage.dtype.itemsize
-            for tensor in _tensors(state).values()
-        }
-        content = {}
-        for key in keys:
-            (count,) = _HEADER.unpack(file.read(_HEADER.size))
-            content[key] = file.read(count * sizes[key])
-    return _arrays(state, lambda storage: content[storage.key])
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    magic, protocol, system = (_load_pickle(content) for _ in range(3))
+    if magic != _MAGIC or protocol != _PROTOCOL:
+        raise _FormatError("it does not start with torch's magic number")
+    if system["little_endian"] is not True:
+        raise _FormatError("its numbers are big-endian")
+    tensors = _tensors(_load_pickle(content))
+    storages = {t.storage.key: t.storage for t in tensors.values()}
+    buffers = {}
+    for key in _load_pickle(content):
+        (count,) = _HEADER.unpack(content.read(_HEADER.size))
+        dtype = storages[key].dtype
+        buffers[key] = np.frombuffer(content, dtype, count, content.tell())
+        content.seek(count * dtype.itemsize, io.SEEK_CUR)
+    return _arrays(tensors, buffers)
 
 
 def _tensors(state: Any) -> dict[str, _Tensor]:
-    if not isinstance(state, Mapping):
+    if not isinstance(state, dict):
         raise _FormatError(f"it holds a {type(state).__name__}, no state dict")
     for name, value in state.items():
         if not isinstance(name, str) or not isinstance(value, _Tensor):
             raise _FormatError(f"{name!r} is no tensor")
-    return dict(state)
+    return state
 
 
-def _arrays(state: Any, read: Callable[[_Storage], bytes]) -> dict[str, np.ndarray]:
-    buffers: dict[str, np.ndarray] = {}
+def _arrays(
+    tensors: dict[str, _Tensor], buffers: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     arrays = {}
-    for name, (storage, offset, shape, stride) in _tensors(state).items():
-        if storage.key not in buffers:
-            content = read(storage)
-            if len(content) < storage.count * storage.dtype.itemsize:
-                raise _FormatError(f"{name} is cut off")
-            buffers[storage.key] = np.frombuffer(content, storage.dtype, storage.count)
+    for name, (storage, offset, shape, stride) in tensors.items():
         buffer = buffers[storage.key]
         _check_view(name, buffer, offset, shape, stride)
         arrays[name] = np.lib.stride_tricks.as_strided(
@@ -189,10 +250,11 @@ def _check_view(
     shape: tuple[int, ...],
     stride: tuple[int, ...],
 ) -> None:
-    """Raises where a view would reach out of its storage."""
+    """Raises where a view would reach out of its storage, or repeat its numbers."""
     numbers = (offset, *shape, *stride)
     if not all(type(n) is int and n >= 0 for n in numbers) or len(shape) != len(stride):
         raise _FormatError(f"{name} has the shape {shape} and the stride {stride}")
     last = offset + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
-    if 0 not in shape and last >= len(buffer):
+    beyond = 0 not in shape and last >= len(buffer)
+    if beyond or offset > len(buffer) or math.prod(shape) > len(buffer):
         raise _FormatError(f"{name} reaches beyond its storage")
