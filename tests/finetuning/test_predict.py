@@ -1,0 +1,312 @@
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+from safetensors.numpy import load_file, save_file
+
+from bert_jax.data.wordpiece import WordPieceTokenizer
+from bert_jax.errors import UserError
+from bert_jax.finetuning.initial import make_model
+from bert_jax.finetuning.predict import Predictor
+from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.model.config import BertConfig
+
+WORDS = "the a man dog cat eats sees paris rome big small good bad film who where"
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+TOKENIZER = WordPieceTokenizer([*SPECIALS, *WORDS.split(), *".,?"], True)
+CONFIG = BertConfig(
+    vocab_size=TOKENIZER.vocab_size,
+    hidden_size=32,
+    num_layers=1,
+    num_heads=2,
+    intermediate_size=32,
+    max_positions=96,
+    initializer_range=0.5,
+)
+EVAL = {"deterministic": True}
+TAGS = ("B-LOC", "B-PER", "I-PER", "O")
+
+
+def tiny(folder, head, outputs, **settings):
+    """Writes a random checkpoint with this head; the model to run by hand."""
+    model = make_model(CONFIG, head, outputs)
+    ids = jnp.zeros((1, 8), jnp.int32)
+    init = jax.jit(lambda key: model.init(key, ids, ids, ids + 1, **EVAL))
+    params = init(jax.random.key(outputs))["params"]
+    save_huggingface(folder, CONFIG, params, TOKENIZER, head=head, **settings)
+    apply = jax.jit(lambda *arrays: model.apply({"params": params}, *arrays, **EVAL))
+
+    def logits(*parts):
+        ids, segments = [TOKENIZER.cls_id], [0]
+        for segment, part in enumerate(parts):
+            added = [*TOKENIZER.encode(part), TOKENIZER.sep_id]
+            ids += added
+            segments += [segment] * len(added)
+        arrays = np.zeros((3, 1, CONFIG.max_positions), np.int32)
+        arrays[:, 0, : len(ids)] = [ids, segments, [1] * len(ids)]
+        output = np.asarray(apply(*arrays)[0], np.float64)
+        return output[: len(ids)] if head in ("token", "span") else output
+
+    return logits
+
+
+def sentences(count, seed=0):
+    random = np.random.default_rng(seed)
+    return [
+        " ".join(random.choice(WORDS.split(), random.integers(1, 30)))
+        for _ in range(count)
+    ]
+
+
+def saved(family, **data):
+    return {"extra": {"family": family, "data": data, "scores": {}}}
+
+
+@pytest.fixture(scope="module")
+def sentiment(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sentiment")
+    logits = tiny(folder, "sequence", 3, labels=("bad", "fair", "good"))
+    return Predictor(folder, batch_size=8), logits
+
+
+@pytest.fixture(scope="module")
+def tagger(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tagger")
+    logits = tiny(folder, "token", 4, labels=TAGS)
+    return Predictor(folder), logits
+
+
+def test_classes_are_those_of_the_model_run_by_hand(sentiment):
+    predict, logits = sentiment
+    texts = sentences(12)
+    for text, answer in zip(texts, predict(texts), strict=True):
+        expected = scipy.special.softmax(logits(text))
+        assert list(answer["probabilities"]) == ["bad", "fair", "good"]
+        np.testing.assert_allclose(
+            list(answer["probabilities"].values()), expected, atol=1e-5
+        )
+        assert answer["label"] == ("bad", "fair", "good")[expected.argmax()]
+        assert answer["probability"] == max(answer["probabilities"].values())
+
+
+def test_every_row_once_and_in_order_whatever_the_chunks(sentiment):
+    predict = sentiment[0]
+    texts = sentences(23)
+    whole = predict(texts)
+    assert len({answer["probability"] for answer in whole}) > 20
+    parts = list(predict.stream(iter(texts), "input", 5))
+    assert [len(part.rows) for part in parts] == [5, 5, 5, 5, 3]
+    assert [row.text_a for part in parts for row in part.rows] == texts
+    chunked = [answer for part in parts for answer in part.answers]
+    alone = [answer for text in texts for answer in predict([text])]
+    for answers in (chunked, alone):
+        assert [a["label"] for a in answers] == [a["label"] for a in whole]
+        np.testing.assert_allclose(
+            [a["probability"] for a in answers],
+            [a["probability"] for a in whole],
+            atol=1e-5,
+        )
+
+
+def test_two_texts_are_read_where_the_first_line_has_two(sentiment):
+    predict, logits = sentiment
+    lines = ["a man\tthe dog eats", '{"text_a": "a cat", "text_b": "rome", "id": "7"}']
+    answers = predict(lines)
+    for pair, answer in zip(
+        [("a man", "the dog eats"), ("a cat", "rome")], answers, strict=True
+    ):
+        expected = scipy.special.softmax(logits(*pair))
+        np.testing.assert_allclose(
+            list(answer["probabilities"].values()), expected, atol=1e-5
+        )
+    assert answers[1]["id"] == "7"
+    assert [a["label"] for a in predict(lines[::-1])] == [
+        answers[1]["label"],
+        answers[0]["label"],
+    ]
+    with pytest.raises(UserError, match="input:2: number of texts is 2"):
+        predict(["a man", "a man\ta dog"])
+
+
+def test_an_error_names_the_line_of_the_whole_input(sentiment):
+    predict = sentiment[0]
+    lines = ["a man"] * 7 + ["  "] + ["a dog"]
+    stream = predict.stream(lines, "texts.txt", 3)
+    assert len(next(stream).rows) == 3
+    with pytest.raises(UserError, match=r"^texts.txt:8: empty text"):
+        list(stream)
+    lines[7] = '{"text": '
+    with pytest.raises(UserError, match=r"^texts.txt:8\b.*JSON"):
+        list(predict.stream(lines, "texts.txt", 3))
+
+
+def test_texts_that_are_cut_are_counted(sentiment, tmp_path):
+    predict = sentiment[0]
+    texts = ["a man " * 60, "a man", "the " * 94, "the " * 95]
+    assert [p.truncated for p in predict.stream(texts, "input", 2)] == [1, 1]
+
+
+def test_a_number(tmp_path):
+    logits = tiny(tmp_path / "m", "sequence", 1, problem_type="regression")
+    texts = sentences(3)
+    values = [answer["value"] for answer in Predictor(tmp_path / "m")(texts)]
+    expected = [logits(text)[0] for text in texts]
+    np.testing.assert_allclose(values, expected, atol=1e-5)
+
+
+def test_a_saved_task_knows_its_columns_and_length(tmp_path):
+    data = dict(
+        task="table",
+        text_a="premise",
+        text_b="claim",
+        labels=["no", "yes"],
+        max_length=9,
+    )
+    logits = tiny(
+        tmp_path / "m",
+        "sequence",
+        2,
+        labels=("no", "yes"),
+        **saved("classification", **data),
+    )
+    predict = Predictor(tmp_path / "m")
+    assert (predict.family, predict.max_length) == ("classification", 9)
+    (answer,) = predict([json.dumps({"premise": "a man", "claim": "a man " * 9})])
+    expected = scipy.special.softmax(logits("a man", "a man a man"))
+    assert answer["probabilities"]["yes"] == pytest.approx(expected[1], abs=1e-5)
+    longer = Predictor(tmp_path / "m", max_length=96)
+    expected = scipy.special.softmax(logits("a man", "a man " * 9))
+    (answer,) = longer(["a man\t" + "a man " * 9])
+    assert answer["probabilities"]["yes"] == pytest.approx(expected[1], abs=1e-5)
+
+
+def test_tags_are_those_of_the_model_run_by_hand(tagger):
+    predict, logits = tagger
+    texts = ["the man sees rome .", "a", "paris , paris , big paris"]
+    for text, answer in zip(texts, predict(texts), strict=True):
+        expected = scipy.special.softmax(logits(text)[1:-1], axis=-1)
+        assert answer["words"] == text.split()
+        assert answer["tags"] == [TAGS[i] for i in expected.argmax(axis=-1)]
+        np.testing.assert_allclose(
+            answer["probabilities"], expected.max(axis=-1), atol=1e-5
+        )
+        spans = {(e["start"], e["end"]) for e in answer["entities"]}
+        covered = {i for start, end in spans for i in range(start, end)}
+        assert covered == {i for i, tag in enumerate(answer["tags"]) if tag != "O"}
+
+
+def test_documents_are_not_cut_where_they_matter(tmp_path):
+    data = dict(task="columns", labels=TAGS, document_context=True, max_length=32)
+    tiny(tmp_path / "m", "token", 4, labels=TAGS, **saved("tagging", **data))
+    predict = Predictor(tmp_path / "m")
+    documents = [sentences(count, seed) for seed, count in enumerate((4, 3, 1))]
+    lines = [line for document in documents for line in (*document, "")]
+    parts = list(predict.stream(lines, "input", 2))
+    assert [len(part.rows) for part in parts] == [4, 3, 1]
+    alone = [answer for document in documents for answer in predict(document)]
+    together = [answer for part in parts for answer in part.answers]
+    assert [a["words"] for a in together] == [a["words"] for a in alone]
+    for answer, other in zip(together, alone, strict=True):
+        assert answer["tags"] == other["tags"]
+        np.testing.assert_allclose(
+            answer["probabilities"], other["probabilities"], atol=1e-5
+        )
+
+
+def test_choices_are_those_of_the_model_run_by_hand(tmp_path):
+    logits = tiny(tmp_path / "m", "choice", 1)
+    rows = [
+        ("the man", ["eats", "sees rome", "a dog"]),
+        ("a cat", ["a big film", "paris"]),
+        ("where ?", ["rome", "paris", "the film", "who"]),
+    ]
+    lines = [json.dumps({"context": c, "choices": list(texts)}) for c, texts in rows]
+    lines[1] = "a cat\ta big film\tparis"
+    answers = Predictor(tmp_path / "m")(lines)
+    for (context, choices), answer in zip(rows, answers, strict=True):
+        scores = [logits(context, choice)[0] for choice in choices]
+        expected = scipy.special.softmax(scores)
+        np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-5)
+        assert answer["text"] == choices[expected.argmax()]
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reader")
+    logits = tiny(folder, "span", 2)
+    return Predictor(folder), logits
+
+
+def test_an_answer_is_the_best_span_of_the_model_run_by_hand(reader):
+    predict, logits = reader
+    question, context = "who eats ?", "the big man sees a film . a dog eats"
+    (answer,) = predict([f"{question}\t{context}"])
+    words = context.split()
+    scores = logits(question, context)[5:-1]
+    best, first, last = max(
+        (scores[i, 0] + scores[j, 1], i, j)
+        for i in range(len(words))
+        for j in range(i, len(words))
+    )
+    assert answer["answer"] == " ".join(words[first : last + 1])
+    assert context[answer["start"] : answer["end"]] == answer["answer"]
+    top = answer["nbest"][0]
+    assert top["start_logit"] + top["end_logit"] == pytest.approx(best, abs=1e-4)
+
+
+def test_questions_keep_their_numbers_and_squad_files_are_read(reader):
+    predict = reader[0]
+    lines = [f"who ?\t{text}" for text in sentences(7)]
+    parts = list(predict.stream(lines, "input", 3))
+    assert [len(part.rows) for part in parts] == [3, 3, 1]
+    ids = [answer["id"] for part in parts for answer in part.answers]
+    assert ids == [str(n) for n in range(1, 8)]
+    questions = [{"id": f"q{i}", "question": "who ?", "answers": []} for i in range(5)]
+    paragraph = {"context": "the man eats", "qas": questions}
+    document = {"data": [{"title": "t", "paragraphs": [paragraph]}]}
+    answers = predict(json.dumps(document, indent=1).splitlines())
+    assert [answer["id"] for answer in answers] == ["q0", "q1", "q2", "q3", "q4"]
+    assert len({json.dumps(answer["nbest"][0]["text"]) for answer in answers}) == 1
+
+
+def test_labels_that_do_not_compete_are_refused(tmp_path):
+    kind = "multi_label_classification"
+    tiny(tmp_path / "m", "sequence", 2, labels=("x", "y"), problem_type=kind)
+    with pytest.raises(UserError, match="2 numbers that do not compete"):
+        Predictor(tmp_path / "m")
+
+
+def test_a_task_of_another_kind_is_refused(tmp_path):
+    tiny(tmp_path / "m", "span", 2, **saved("translation"))
+    with pytest.raises(
+        UserError, match="family 'translation', expected one of classif"
+    ):
+        Predictor(tmp_path / "m")
+
+
+def test_a_head_without_its_pooler_is_refused(tmp_path):
+    tiny(tmp_path / "m", "sequence", 2, labels=("x", "y"))
+    weights = tmp_path / "m/model.safetensors"
+    kept = {k: v for k, v in load_file(weights).items() if "pooler" not in k}
+    save_file(kept, weights, metadata={"format": "pt"})
+    with pytest.raises(
+        UserError, match="lacks bert/pooler, which a sequence head needs"
+    ):
+        Predictor(tmp_path / "m")
+
+
+def test_sizes_that_cannot_be(tmp_path):
+    tiny(tmp_path / "m", "sequence", 2, labels=("x", "y"))
+    with pytest.raises(
+        UserError, match="max_length=97 is over the position table of 96"
+    ):
+        Predictor(tmp_path / "m", max_length=97)
+    with pytest.raises(UserError, match="batch_size=0"):
+        Predictor(tmp_path / "m", batch_size=0)
+    (tmp_path / "m/vocab.txt").unlink()
+    (tmp_path / "m/tokenizer.json").unlink()
+    with pytest.raises(UserError, match="has no vocabulary"):
+        Predictor(tmp_path / "m")
