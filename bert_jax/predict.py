@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from bert_jax import cli
+from bert_jax.errors import UserError
 
 
 def main(argv: list[str]) -> None:
@@ -62,6 +63,8 @@ def main(argv: list[str]) -> None:
             file.flush()
             rows += len(part.rows)
             truncated += part.truncated
+        if not rows:
+            raise UserError(f"{input_name(args.input)} is empty; expected a row a line")
     print(
         f"{rows:,} rows; {truncated:,} of them are not seen whole at max_length="
         f"{predictor.max_length}",

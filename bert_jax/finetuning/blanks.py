@@ -43,7 +43,7 @@ class BlankAnswers:
     ):
         pieces = checkpoint.tokenizer.vocab_size
         if not 1 <= top <= pieces:
-            raise UserError(f"--top={top}, expected 1 to the {pieces} pieces there are")
+            raise UserError(f"--top={top}, expected 1 to {pieces}, the vocabulary")
         self.max_length = max_length or checkpoint.config.max_positions
         check_length(self.max_length, checkpoint, "--max_length")
         self._tokenizer = checkpoint.tokenizer

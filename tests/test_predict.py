@@ -1,0 +1,266 @@
+import functools
+import io
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import predict
+from bert_jax.data.wordpiece import WordPieceTokenizer
+from bert_jax.errors import UserError
+from bert_jax.finetuning.initial import make_model
+from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.model.bert import BertForPreTraining, BertModel
+from bert_jax.model.config import BertConfig
+
+WORDS = "the a man dog cat eats sees paris rome big small good bad film who where"
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+TOKENIZER = WordPieceTokenizer([*SPECIALS, *WORDS.split(), *".,?"], True)
+CONFIG = BertConfig(
+    vocab_size=TOKENIZER.vocab_size,
+    hidden_size=32,
+    num_layers=1,
+    num_heads=2,
+    intermediate_size=32,
+    max_positions=80,
+    initializer_range=0.5,
+)
+HEADS = {
+    "classes": ("sequence", 2, {"labels": ("bad", "good")}),
+    "number": ("sequence", 1, {"problem_type": "regression"}),
+    "entities": ("token", 3, {"labels": ("B-LOC", "B-PER", "O")}),
+    "parts of speech": ("token", 2, {"labels": ("NOUN", "VERB")}),
+    "segments": ("token", 4, {"labels": ("B", "E", "M", "S")}),
+    "choice": ("choice", 1, {}),
+    "span": ("span", 2, {}),
+    "blanks": ("pretraining", 0, {}),
+    "encoder": ("none", 0, {}),
+}
+INPUTS = {
+    "classes": ["a good film", "the bad dog eats ."],
+    "number": ["a good film", "the bad dog eats ."],
+    "entities": ["the man sees rome", '{"words": ["a", "cat"]}'],
+    "parts of speech": ["the man sees rome", "a cat"],
+    "segments": ["abc d", "ef"],
+    "choice": ["the man\teats\tsees rome", "who ?\ta dog\ta cat\ta film"],
+    "span": ["who eats ?\tthe big man eats", "where ?\tthe dog sees rome ."],
+    "blanks": ["the [MASK] sees [MASK]", "[MASK] ?"],
+}
+HEADERS = {
+    "classes": ["label", "probability", "text"],
+    "number": ["value", "text"],
+    "entities": ["text", "entities"],
+    "parts of speech": ["least", "tagged"],
+    "segments": ["least", "tagged"],
+    "choice": ["number", "probability", "choice", "context"],
+    "span": ["answer", "probability", "question"],
+    "blanks": ["text", "blank", "pieces"],
+}
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory):
+    """A function of a key of HEADS: the folder of a random checkpoint."""
+    ids = jnp.zeros((1, 8), jnp.int32)
+
+    @functools.cache
+    def make(name):
+        head, outputs, settings = HEADS[name]
+        inputs = [ids, ids, ids + 1]
+        model = make_model(CONFIG, head, outputs)
+        if head == "pretraining":
+            model, inputs = BertForPreTraining(CONFIG), [*inputs, ids]
+        elif head == "none":
+            model = BertModel(CONFIG)
+        init = jax.jit(functools.partial(model.init, deterministic=True))
+        params = init(jax.random.key(1), *inputs)["params"]
+        params = {"bert": params} if head == "none" else params
+        folder = tmp_path_factory.mktemp("checkpoint")
+        save_huggingface(folder, CONFIG, params, TOKENIZER, head=head, **settings)
+        return str(folder)
+
+    return make
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    """A function of checkpoint, lines and more arguments: lines of stdout, stderr."""
+
+    def run(path, lines, *arguments, stdin=False):
+        text = "".join(f"{line}\n" for line in lines)
+        (tmp_path / "input.txt").write_text(text, encoding="utf-8")
+        source = "-" if stdin else str(tmp_path / "input.txt")
+        if stdin:
+            given = io.TextIOWrapper(io.BytesIO(text.encode()))
+            monkeypatch.setattr("sys.stdin", given)
+        predict.main(["--checkpoint", path, "--input", source, *arguments])
+        output = capsys.readouterr()
+        return output.out.splitlines(), output.err
+
+    return run
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_json_lines_and_a_table_of_each_family(name, checkpoint, run):
+    lines, err = run(checkpoint(name), INPUTS[name])
+    answers = [json.loads(line) for line in lines]
+    assert len(answers) == len(INPUTS[name])
+    assert "2 rows; 0 of them are not seen whole" in err
+    for answer in answers:
+        for probability in _probabilities(answer):
+            assert 0 <= probability <= 1 + 1e-9
+    table, _ = run(checkpoint(name), INPUTS[name], "--format", "table")
+    assert table[0].split() == HEADERS[name]
+    starts = [table[0].index(header) for header in HEADERS[name]]
+    for line in table[1:]:
+        assert all(line[start - 2 : start] == "  " for start in starts[1:])
+        assert all(line[start] != " " for start in starts)
+    rows = sum(len(answer["blanks"]) for answer in answers) if name == "blanks" else 2
+    assert len(table) == 1 + rows
+
+
+def _probabilities(answer):
+    for name, value in answer.items():
+        if name == "probability":
+            yield value
+        elif name == "probabilities":
+            values = list(value.values()) if isinstance(value, dict) else value
+            yield from values
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            for entry in value:
+                yield from _probabilities(entry)
+
+
+def test_what_the_table_says_is_what_json_says(checkpoint, run):
+    lines, _ = run(checkpoint("classes"), INPUTS["classes"])
+    answers = [json.loads(line) for line in lines]
+    table, _ = run(checkpoint("classes"), INPUTS["classes"], "--format", "table")
+    for line, answer, text in zip(table[1:], answers, INPUTS["classes"], strict=True):
+        label, probability, rest = line.split(maxsplit=2)
+        assert label == answer["label"]
+        assert float(probability) == pytest.approx(answer["probability"], abs=6e-5)
+        assert rest == text
+
+
+def test_segmented_text_loses_no_character(checkpoint, run):
+    lines, _ = run(checkpoint("segments"), INPUTS["segments"])
+    for line, text in zip(lines, INPUTS["segments"], strict=True):
+        words = [entity["text"] for entity in json.loads(line)["entities"]]
+        assert "".join(words) == text.replace(" ", "")
+
+
+def test_stdin_gives_what_a_file_gives(checkpoint, run):
+    texts = [f"the {word} film" for word in WORDS.split()]
+    from_file, _ = run(checkpoint("classes"), texts)
+    from_stdin, _ = run(checkpoint("classes"), texts, stdin=True)
+    assert from_stdin == from_file
+    assert len({*from_file}) == len(texts)
+
+
+def test_a_terminal_gets_a_table(checkpoint, run, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    lines, _ = run(checkpoint("classes"), INPUTS["classes"])
+    assert lines[0].split() == HEADERS["classes"]
+
+
+def test_the_output_file_is_written_whole_or_not_at_all(checkpoint, run, tmp_path):
+    path = tmp_path / "new" / "answers.jsonl"
+    stdout, _ = run(checkpoint("classes"), INPUTS["classes"])
+    lines, _ = run(checkpoint("classes"), INPUTS["classes"], "--output", str(path))
+    assert lines == []
+    assert path.read_text().splitlines() == stdout
+    with pytest.raises(UserError, match=r"input.txt:3: empty text"):
+        run(checkpoint("classes"), ["a", "man", "", "eats"], "--output", str(path))
+    assert path.read_text().splitlines() == stdout
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_long_texts_are_counted_and_shortened(checkpoint, run):
+    texts = ["the man " * 50, "a film"]
+    table, err = run(checkpoint("classes"), texts, "--format", "table")
+    assert "2 rows; 1 of them are not seen whole at max_length=80" in err
+    assert table[1].endswith("…")
+    assert len(table[1]) == len("label  probability  ") + 60
+    _, err = run(checkpoint("classes"), ["a man eats the dog"], "--max_length", "6")
+    assert "1 rows; 1 of them are not seen whole at max_length=6" in err
+
+
+def test_the_likeliest_pieces_in_their_order(checkpoint, run):
+    lines, _ = run(checkpoint("blanks"), INPUTS["blanks"], "--top", "3")
+    answers = [json.loads(line) for line in lines]
+    assert [len(answer["blanks"]) for answer in answers] == [2, 1]
+    for answer in answers:
+        for blank in answer["blanks"]:
+            found = [entry["probability"] for entry in blank]
+            assert len(found) == 3
+            assert found == sorted(found, reverse=True)
+    # As many as there are pieces: a distribution.
+    top = str(TOKENIZER.vocab_size)
+    lines, _ = run(checkpoint("blanks"), INPUTS["blanks"], "--top", top)
+    total = sum(entry["probability"] for entry in json.loads(lines[1])["blanks"][0])
+    assert total == pytest.approx(1, abs=1e-5)
+
+
+def test_blanks_do_not_hang_on_the_batch(checkpoint, run):
+    random = np.random.default_rng(0)
+    texts = [
+        " ".join(["[MASK]", *random.choice(WORDS.split(), random.integers(1, 40))])
+        for _ in range(11)
+    ]
+    together, _ = run(checkpoint("blanks"), texts, "--batch_size", "4")
+    alone, _ = run(checkpoint("blanks"), texts, "--batch_size", "1")
+    for one, other, text in zip(together, alone, texts, strict=True):
+        one, other = json.loads(one), json.loads(other)
+        assert one["text"] == text
+        (one,), (other,) = one["blanks"], other["blanks"]
+        assert [entry["piece"] for entry in one] == [entry["piece"] for entry in other]
+        np.testing.assert_allclose(
+            [entry["probability"] for entry in one],
+            [entry["probability"] for entry in other],
+            atol=1e-5,
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "arguments", "message"),
+    [
+        ("encoder", ["a"], [], "finetune.*bert_jax.embed"),
+        ("classes", ["a", " "], [], "input.txt:2: empty text"),
+        ("classes", ["a", '{"text": "a"'], [], "input.txt:2.*JSON"),
+        ("classes", ["a"], ["--max_length", "81"], "over the position table of 80"),
+        ("classes", ["a"], ["--batch_size", "0"], "batch_size=0"),
+        ("entities", ["a", ""], [], "input.txt:2 is empty"),
+        ("entities", ['{"words": 3}'], [], "input.txt:1: expected"),
+        ("choice", ["a\tb"], [], "input.txt:1: number of choices is 1"),
+        ("choice", ['{"context": "a"}'], [], "input.txt:1.*choices"),
+        ("span", ["who eats"], [], "input.txt:1 has 1 columns"),
+        ("span", ["{}"], [], "input.txt:1: expected an object"),
+        ("blanks", ["[MASK]", "the man"], [], r"input.txt:2: no \[MASK\]"),
+        ("blanks", ["[MASK]" + " a" * 90], [], "input.txt:1 has 93 pieces, at most 80"),
+        ("blanks", ["[MASK]"], ["--top", "0"], "--top=0, expected 1 to 24"),
+        ("classes", [], [], "input.txt is empty"),
+        ("span", [], [], "input.txt is empty"),
+    ],
+)
+def test_bad_input_is_one_clear_line(name, lines, arguments, message, checkpoint, run):
+    with pytest.raises(UserError, match=message) as caught:
+        run(checkpoint(name), lines, *arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_not_there(checkpoint, tmp_path):
+    with pytest.raises(UserError, match="nowhere does not exist"):
+        predict.main(["--checkpoint", str(tmp_path / "nowhere"), "--input", "-"])
+    for path, message in (
+        (tmp_path / "no", "does not exist"),
+        (tmp_path, "is a folder"),
+    ):
+        with pytest.raises(UserError, match=message):
+            predict.main(["--checkpoint", checkpoint("classes"), "--input", str(path)])
+    (tmp_path / "latin").write_bytes("a café\n".encode("latin-1"))
+    with pytest.raises(UserError, match="latin:1 is not UTF-8"):
+        predict.main(
+            ["--checkpoint", checkpoint("classes"), "--input", str(tmp_path / "latin")]
+        )
