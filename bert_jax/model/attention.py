@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.model.config import BertConfig
+from bert_jax.model.dropout import dropout
 from bert_jax.model.layers import kernel_init
 
 # Added to the score of a masked key, as the original does. Finite, so that a row whose
@@ -34,8 +35,7 @@ def attend(
     scores_BNLL = scores_BNLL * scale + bias_BL[:, None, None, :]
     probs_BNLL = jax.nn.softmax(scores_BNLL).astype(v_BLNH.dtype)
     if dropout_rate and dropout_key is not None:
-        keep = jax.random.bernoulli(dropout_key, 1 - dropout_rate, probs_BNLL.shape)
-        probs_BNLL = jnp.where(keep, probs_BNLL / (1 - dropout_rate), 0)
+        probs_BNLL = dropout(probs_BNLL, dropout_rate, dropout_key)
     return jnp.einsum("BNQK,BKNH->BQNH", probs_BNLL, v_BLNH)
 
 

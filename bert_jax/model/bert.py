@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.model.config import BertConfig
+from bert_jax.model.dropout import Dropout
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.layers import activation, dense, kernel_init, layer_norm
 
@@ -47,7 +48,7 @@ class Embeddings(nn.Module):
         self.position = table(config.max_positions)
         self.segment = table(config.type_vocab_size)
         self.norm = layer_norm(config, None)
-        self.dropout = nn.Dropout(config.hidden_dropout)
+        self.dropout = Dropout(config.hidden_dropout)
 
     def __call__(
         self, input_ids_BL: jax.Array, segment_ids_BL: jax.Array, deterministic: bool
@@ -56,7 +57,7 @@ class Embeddings(nn.Module):
         positions_LD = self.position(jnp.arange(L))
         x_BLD = self.word(input_ids_BL) + self.segment(segment_ids_BL)
         x_BLD = self.norm(x_BLD + positions_LD[None])
-        return self.dropout(x_BLD, deterministic=deterministic)
+        return self.dropout(x_BLD, deterministic)
 
 
 class BertModel(nn.Module):

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.errors import UserError
+from bert_jax.model.dropout import Dropout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,9 +99,9 @@ class BiLstmTagger(nn.Module):
         *,
         deterministic: bool,
     ) -> jax.Array:
-        dropout = nn.Dropout(self.config.dropout, deterministic=deterministic)
+        dropout = Dropout(self.config.dropout)
         lengths_B = jnp.sum(attention_mask_BL != 0, axis=1)
-        x_BLF = dropout(jnp.asarray(features_BLF, jnp.float32))
+        x_BLF = dropout(jnp.asarray(features_BLF, jnp.float32), deterministic)
         H = self.config.hidden_size
         for i in range(self.config.num_layers):
             outputs = []
@@ -113,5 +114,5 @@ class BiLstmTagger(nn.Module):
                 )
                 gates = nn.Dense(4 * H, name=f"{name}_inputs")(x_BLF)
                 outputs.append(rnn(gates, seq_lengths=lengths_B))
-            x_BLF = dropout(jnp.concatenate(outputs, axis=-1))
+            x_BLF = dropout(jnp.concatenate(outputs, axis=-1), deterministic)
         return nn.Dense(self.config.labels, name="classifier")(x_BLF)

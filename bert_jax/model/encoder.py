@@ -8,6 +8,7 @@ from flax import linen as nn
 
 from bert_jax.model.attention import SelfAttention
 from bert_jax.model.config import BertConfig
+from bert_jax.model.dropout import Dropout
 from bert_jax.model.layers import activation, dense, layer_norm
 
 
@@ -20,15 +21,19 @@ class Layer(nn.Module):
     @nn.compact
     def __call__(self, x_BLD: jax.Array, attention_mask_BL: jax.Array) -> jax.Array:
         config = self.config
-        dropout = nn.Dropout(config.hidden_dropout, deterministic=self.deterministic)
+        dropout = Dropout(config.hidden_dropout)
         attn_BLD = SelfAttention(config, name="attention")(
             x_BLD, attention_mask_BL, self.deterministic
         )
-        x_BLD = layer_norm(config, "attention_norm")(x_BLD + dropout(attn_BLD))
+        x_BLD = layer_norm(config, "attention_norm")(
+            x_BLD + dropout(attn_BLD, self.deterministic)
+        )
         h_BLF = dense(config, config.intermediate_size, "intermediate")(x_BLD)
         h_BLF = activation(config)(h_BLF)
         h_BLD = dense(config, config.hidden_size, "feed_forward_output")(h_BLF)
-        return layer_norm(config, "feed_forward_norm")(x_BLD + dropout(h_BLD))
+        return layer_norm(config, "feed_forward_norm")(
+            x_BLD + dropout(h_BLD, self.deterministic)
+        )
 
 
 class _ScanLayer(Layer):

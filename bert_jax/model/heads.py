@@ -5,6 +5,7 @@ from flax import linen as nn
 
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig
+from bert_jax.model.dropout import Dropout
 from bert_jax.model.layers import dense
 
 
@@ -20,7 +21,7 @@ class BertForSequence(nn.Module):
 
     def setup(self):
         self.bert = BertModel(self.config)
-        self.dropout = nn.Dropout(self.config.hidden_dropout)
+        self.dropout = Dropout(self.config.hidden_dropout)
         self.classifier = dense(self.config, self.outputs, None)
 
     def __call__(
@@ -35,7 +36,7 @@ class BertForSequence(nn.Module):
         encoded = self.bert(
             input_ids_BL, segment_ids_BL, attention_mask_BL, deterministic=deterministic
         )
-        x_BD = self.dropout(encoded.pooled_BD, deterministic=deterministic)
+        x_BD = self.dropout(encoded.pooled_BD, deterministic)
         return self.classifier(x_BD)
 
 
@@ -47,7 +48,7 @@ class BertForTokens(nn.Module):
 
     def setup(self):
         self.bert = BertModel(self.config)
-        self.dropout = nn.Dropout(self.config.hidden_dropout)
+        self.dropout = Dropout(self.config.hidden_dropout)
         self.classifier = dense(self.config, self.outputs, None)
 
     def __call__(
@@ -66,7 +67,7 @@ class BertForTokens(nn.Module):
             deterministic=deterministic,
             pool=False,
         )
-        x_BLD = self.dropout(encoded.sequence_BLD, deterministic=deterministic)
+        x_BLD = self.dropout(encoded.sequence_BLD, deterministic)
         return self.classifier(x_BLD)
 
 

@@ -290,7 +290,7 @@ def test_attention_dropout_keeps_and_rescales_single_probabilities():
 
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_hidden_dropout_zeroes_its_share_of_the_embeddings_and_branches(scan_layers):
-    """Seen on the modules themselves: what each nn.Dropout makes of its input."""
+    """Seen on the modules themselves: what each Dropout makes of its input."""
     config = replace(hidden_size=64, hidden_dropout=0.2, scan_layers=scan_layers)
     args = make_batch(rows=8, length=24)
     model = BertForPreTraining(config)

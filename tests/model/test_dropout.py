@@ -1,0 +1,37 @@
+"""Dropout from eight bits a value."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.model.dropout import dropout, keep_mask
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.25, 0.5, 0.999])
+def test_every_element_is_dropped_at_the_exact_rate(rate):
+    """Over 20,000 keys; 0.1 lies between 25/256 and 26/256, the thresholds of a call."""
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    kept = np.asarray(jax.vmap(lambda key: keep_mask(key, rate, (2, 5)))(keys))
+    error = np.sqrt(rate * (1 - rate) / len(keys))
+    assert np.abs((1 - kept.mean(axis=0)) - rate).max() < 4 * error
+    # All elements together: 200,000 draws, nearly independent of one another.
+    assert abs((1 - kept.mean()) - rate) < 4 * error / np.sqrt(kept[0].size) + 1e-4
+
+
+def test_elements_of_one_call_are_independent():
+    """Also those that come of one 32-bit word, a quarter of the row apart."""
+    kept = np.asarray(keep_mask(jax.random.key(1), 0.5, (64, 1024)))
+    for shift in (1, 2, 255, 256, 257, 512, 768):
+        agree = np.mean(kept == np.roll(kept, shift, axis=1))
+        assert abs(agree - 0.5) < 4 * 0.5 / np.sqrt(kept.size), shift
+    agree = np.mean(kept[1:] == kept[:-1])
+    assert abs(agree - 0.5) < 4 * 0.5 / np.sqrt(kept.size)
+
+
+@pytest.mark.parametrize("width", [1, 3, 4, 7])
+def test_what_is_kept_is_scaled_in_every_width_and_dtype(width):
+    x = jnp.full((300, width), 2.0, jnp.bfloat16)
+    out = np.asarray(dropout(x, 0.2, jax.random.key(2)), np.float32)
+    assert out.shape == x.shape
+    assert set(np.unique(out)) == {0.0, 2.5}
