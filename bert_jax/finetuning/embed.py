@@ -74,6 +74,8 @@ class Embedder:
         batch_size: int = 32,
         max_length: int = 0,
     ):
+        if batch_size < 1:
+            raise UserError(f"batch_size={batch_size}, expected at least 1")
         checkpoint = load(path)
         config, params = checkpoint.config, checkpoint.params["bert"]
         if checkpoint.tokenizer is None:
@@ -86,7 +88,9 @@ class Embedder:
         self.max_length = max_length or config.max_positions
         check_length(self.max_length, checkpoint, "--max_length")
         if self.max_length < 5:
-            raise UserError(f"max_length={max_length} leaves no room for text; set 5")
+            raise UserError(
+                f"max_length={max_length} leaves no room for text; set it to 5 at least"
+            )
         _check(config, params, layers, pooling, path)
         self._batch_size = batch_size
         self._mesh = make_mesh(MeshConfig())

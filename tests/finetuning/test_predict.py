@@ -9,8 +9,11 @@ from safetensors.numpy import load_file, save_file
 
 from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
+from bert_jax.finetuning.config import finetune_config
 from bert_jax.finetuning.initial import make_model
 from bert_jax.finetuning.predict import Predictor
+from bert_jax.finetuning.prepare import prepare
+from bert_jax.finetuning.run import finetune
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.config import BertConfig
 
@@ -310,3 +313,26 @@ def test_sizes_that_cannot_be(tmp_path):
     (tmp_path / "m/tokenizer.json").unlink()
     with pytest.raises(UserError, match="has no vocabulary"):
         Predictor(tmp_path / "m")
+
+
+@pytest.mark.parametrize("what", ["classification", "tagging", "question_answering"])
+def test_a_run_predicts_as_it_was_scored(what, settings, tmp_path):
+    config = finetune_config(settings(what, epochs=1, log_every=100))
+    prepared = prepare(config, lambda line: None)
+    finetune(config, prepared, tmp_path / "run", lambda line: None)
+    predict = Predictor(tmp_path / "run")
+    assert (predict.family, predict.max_length) == (config.family, 24)
+    rows = prepared.splits[0].rows
+    folder = tmp_path / "run/predictions"
+    if what == "classification":
+        written = (folder / "dev_predictions.tsv").read_text().splitlines()[1:]
+        answers = predict([row.text_a for row in rows])
+        assert [a["label"] for a in answers] == [x.split("\t")[1] for x in written]
+    elif what == "tagging":
+        written = (folder / "dev.conll").read_text().split()
+        answers = predict([" ".join(row.words) for row in rows])
+        assert [tag for a in answers for tag in a["tags"]] == written[2::3]
+    else:
+        written = json.loads((folder / "dev/predictions.json").read_text())
+        answers = predict([f"{row.question}\t{row.context}" for row in rows])
+        assert [a["answer"] for a in answers] == list(written.values())

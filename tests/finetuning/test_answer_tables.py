@@ -1,0 +1,59 @@
+from bert_jax.finetuning.answer_tables import AnswerTable
+from bert_jax.finetuning.answering import Answers
+from bert_jax.tasks.classification_read import Row
+from bert_jax.tasks.tagging_formats import TaggedSentence
+
+
+def classified(*rows):
+    answers = [{"label": label, "probability": 0.5} for label, _ in rows]
+    return Answers([Row("x:1", text) for _, text in rows], answers, 0)
+
+
+def test_a_later_part_keeps_the_columns_of_the_first():
+    table = AnswerTable("classification")
+    first = list(table.lines(classified(("yes", "one"), ("no", "four five"))))
+    second = list(table.lines(classified(("yes", "x" * 100))))
+    assert first == [
+        "label  probability  text",
+        "yes    0.5000       one",
+        "no     0.5000       four five",
+    ]
+    assert second == ["yes    0.5000       xxxxxxxx…"]
+
+
+def test_wide_characters_take_two_columns_and_accents_none():
+    table = AnswerTable("tagging")
+    sentences = [("北京", "abc"), ("e\u0301te\u0301", "x")]
+    answers = [{"words": words, "tags": [], "entities": []} for words in sentences]
+    rows = [TaggedSentence(words, None, 0, "x:1") for words in sentences]
+    assert list(table.lines(Answers(rows, answers, 0))) == [
+        "text      entities",
+        "北京 abc  -",
+        "e\u0301te\u0301 x     -",
+    ]
+
+
+def test_a_terminal_is_not_told_what_to_do():
+    rows = [("yes", "red \x1b[31malert\n\ttwo\u202eback")]
+    (_, line) = AnswerTable("classification").lines(classified(*rows))
+    assert line.isprintable()
+    assert line.endswith("red [31malert two back")
+
+
+def test_every_entity_has_its_probability():
+    entities = [
+        {"type": "PER", "text": "Ann Lee", "start": 0, "end": 2, "probability": 0.931},
+        {"type": "LOC", "text": "Rome", "start": 3, "end": 4, "probability": 0.5},
+    ]
+    words = ("Ann", "Lee", "likes", "Rome")
+    row = TaggedSentence(words, None, 0, "x:1")
+    part = Answers([row], [{"words": words, "entities": entities}], 0)
+    (_, line) = AnswerTable("tagging").lines(part)
+    assert line == "Ann Lee likes Rome  Ann Lee (PER 0.93), Rome (LOC 0.50)"
+
+
+def test_no_answer_is_said():
+    row = type("Question", (), {"question": "who?"})
+    part = Answers([row], [{"answer": "", "probability": 0.75}], 0)
+    (_, line) = AnswerTable("question_answering").lines(part)
+    assert line == "(no answer)  0.7500       who?"

@@ -1,0 +1,234 @@
+import functools
+import io
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bert_jax import embed
+from bert_jax.data.wordpiece import WordPieceTokenizer
+from bert_jax.errors import UserError
+from bert_jax.finetuning.embed import Embedder, write_vectors
+from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.model.bert import BertModel
+from bert_jax.model.config import BertConfig
+from bert_jax.model.hidden_states import hidden_states
+
+WORDS = "the a man dog cat eats sees paris rome big small good bad film who where"
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+TOKENIZER = WordPieceTokenizer([*SPECIALS, *WORDS.split(), *".,?"], True)
+CONFIG = BertConfig(
+    vocab_size=TOKENIZER.vocab_size,
+    hidden_size=16,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=32,
+    max_positions=48,
+    initializer_range=0.5,
+)
+PAIR = ("the man", "sees rome")
+
+
+@pytest.fixture(scope="module")
+def params():
+    ids = jnp.zeros((1, 8), jnp.int32)
+    init = jax.jit(functools.partial(BertModel(CONFIG).init, deterministic=True))
+    return init(jax.random.key(1), ids, ids, ids + 1)["params"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(params, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkpoint")
+    save_huggingface(folder, CONFIG, {"bert": params}, TOKENIZER, head="none")
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def by_hand(params):
+    """A function of texts: layers (3, L, D), pooled (D,) and ids of their sequence."""
+    run = jax.jit(functools.partial(hidden_states, CONFIG))
+
+    def states(*parts):
+        ids, segments = [TOKENIZER.cls_id], [0]
+        for segment, part in enumerate(parts):
+            added = [*TOKENIZER.encode(part), TOKENIZER.sep_id]
+            ids += added
+            segments += [segment] * len(added)
+        arrays = np.zeros((3, 1, CONFIG.max_positions), np.int32)
+        arrays[:, 0, : len(ids)] = [ids, segments, [1] * len(ids)]
+        layers, pooled = run(params, *arrays)
+        return np.array(layers)[:, 0, : len(ids)], np.array(pooled)[0], ids
+
+    return states
+
+
+@pytest.fixture
+def run(checkpoint, tmp_path, monkeypatch):
+    """A function of lines and arguments: the arrays of the file that it wrote."""
+
+    def run(lines, *arguments, name="out.npz", stdin=False):
+        text = "".join(f"{line}\n" for line in lines)
+        (tmp_path / "in.txt").write_text(text)
+        if stdin:
+            given = io.TextIOWrapper(io.BytesIO(text.encode()))
+            monkeypatch.setattr("sys.stdin", given)
+        path = tmp_path / "new" / name
+        source = "-" if stdin else str(tmp_path / "in.txt")
+        files = ["--input", source, "--output", str(path)]
+        embed.main(["--checkpoint", checkpoint, *files, *arguments])
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        with np.load(path) as file:
+            return dict(file)
+
+    return run
+
+
+def sentences(count, seed=0):
+    random = np.random.default_rng(seed)
+    return [
+        " ".join(random.choice(WORDS.split(), random.integers(1, 30)))
+        for _ in range(count)
+    ]
+
+
+def test_the_mean_is_over_all_pieces_with_cls_and_sep(run, by_hand):
+    texts = [*sentences(4), "a"]
+    arrays = run(texts)
+    assert list(arrays) == ["embeddings"]
+    expected = [by_hand(text)[0][-1].mean(axis=0) for text in texts]
+    assert arrays["embeddings"].dtype == np.float32
+    np.testing.assert_allclose(arrays["embeddings"], expected, atol=1e-5)
+
+
+def test_a_pair_has_two_segments(run, by_hand):
+    (vector,) = run(["\t".join(PAIR)])["embeddings"]
+    np.testing.assert_allclose(vector, by_hand(*PAIR)[0][-1].mean(axis=0), atol=1e-5)
+    assert not np.allclose(
+        vector, by_hand(" ".join(PAIR))[0][-1].mean(axis=0), atol=1e-2
+    )
+
+
+@pytest.mark.parametrize("layers", [(0,), (-3, 1, -1)])
+def test_cls_of_layers_side_by_side(layers, run, by_hand):
+    texts = sentences(3)
+    names = ",".join(map(str, layers))
+    vectors = run(texts, f"--layers={names}", "--pooling", "cls")["embeddings"]
+    for vector, text in zip(vectors, texts, strict=True):
+        states, _, _ = by_hand(text)
+        expected = np.concatenate([states[i][0] for i in layers])
+        np.testing.assert_allclose(vector, expected, atol=1e-5)
+
+
+def test_the_pooler(run, by_hand):
+    texts = sentences(3)
+    vectors = run(texts, "--pooling", "pooler")["embeddings"]
+    np.testing.assert_allclose(vectors, [by_hand(text)[1] for text in texts], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["out.npz", "out.safetensors"])
+def test_every_piece_of_every_line(name, run, by_hand):
+    texts = sentences(5)
+    arguments = ["--pooling", "none", "--layers=-2,-1"]
+    arrays = run(texts, *arguments, name=name, stdin=True)
+    types = {name: array.dtype for name, array in arrays.items()}
+    assert types == {"values": "float32", "input_ids": "int32", "offsets": "int64"}
+    offsets = arrays["offsets"]
+    assert offsets[0] == 0
+    assert offsets[-1] == len(arrays["values"]) == len(arrays["input_ids"])
+    for text, start, stop in zip(texts, offsets, offsets[1:], strict=False):
+        states, _, ids = by_hand(text)
+        assert arrays["input_ids"][start:stop].tolist() == ids
+        expected = np.concatenate(states[-2:], axis=-1)
+        np.testing.assert_allclose(arrays["values"][start:stop], expected, atol=1e-5)
+
+
+def test_normalized_vectors_have_length_one(run):
+    texts = sentences(3)
+    plain = run(texts)["embeddings"]
+    scaled = run(texts, "--normalize")["embeddings"]
+    norms = np.linalg.norm(plain, axis=1, keepdims=True)
+    np.testing.assert_allclose(scaled, plain / norms, atol=1e-6)
+    pieces = run(texts, "--normalize", "--pooling", "none")["values"]
+    np.testing.assert_allclose(np.linalg.norm(pieces, axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "none"])
+def test_chunks_and_batches_change_nothing(pooling, checkpoint, tmp_path, monkeypatch):
+    (tmp_path / "in.txt").write_text("\n".join(sentences(23)))
+    embedder = Embedder(checkpoint, pooling=pooling, batch_size=4)
+    whole = write_vectors(embedder, str(tmp_path / "in.txt"), tmp_path / "a.npz")
+    monkeypatch.setattr("bert_jax.finetuning.embed.PIECES", 40)
+    parts = write_vectors(embedder, str(tmp_path / "in.txt"), tmp_path / "b.npz", 5)
+    assert whole == parts
+    assert whole.lines == 23
+    with np.load(tmp_path / "a.npz") as a, np.load(tmp_path / "b.npz") as b:
+        assert list(a) == list(b)
+        for name in a:
+            np.testing.assert_allclose(a[name], b[name], atol=1e-5)
+
+
+def test_what_is_in_memory_is_bounded_by_pieces(checkpoint, monkeypatch):
+    monkeypatch.setattr("bert_jax.finetuning.embed.PIECES", 40)
+    embedder = Embedder(checkpoint, pooling="none")
+    parts = list(embedder.stream(sentences(23), "input"))
+    assert sum(len(part.lengths) for part in parts) == 23
+    assert len(parts) > 5
+    assert max(len(part.values) for part in parts) <= 40
+
+
+def test_from_python(checkpoint, by_hand):
+    texts = sentences(3)
+    vectors = Embedder(checkpoint)(texts)
+    assert vectors.shape == (3, 16)
+    pieces = Embedder(checkpoint, pooling="none")(texts)
+    for vector, values, text in zip(vectors, pieces, texts, strict=True):
+        np.testing.assert_allclose(values, by_hand(text)[0][-1], atol=1e-5)
+        np.testing.assert_allclose(vector, values.mean(axis=0), atol=1e-5)
+
+
+def test_texts_that_are_cut_are_counted(run, by_hand, capsys):
+    texts = ["a man eats a big dog", "a man eats", "the cat\tsees a film"]
+    vectors = run(texts, "--max_length", "6")["embeddings"]
+    err = capsys.readouterr().err
+    assert "3 lines, 17 pieces, width 16; 2 lines lost their end at max_length=6" in err
+    kept = [("a man eats a",), ("a man eats",), ("the cat", "sees")]
+    kept = [by_hand(*texts)[0][-1].mean(axis=0) for texts in kept]
+    np.testing.assert_allclose(vectors, kept, atol=1e-5)
+
+
+def test_a_model_without_a_pooler(params, tmp_path):
+    bare = {name: part for name, part in params.items() if name != "pooler"}
+    save_huggingface(tmp_path / "m", CONFIG, {"bert": bare}, TOKENIZER, head="none")
+    assert Embedder(tmp_path / "m")(["a man"]).shape == (1, 16)
+    with pytest.raises(UserError, match="has no pooler; set --pooling to mean"):
+        Embedder(tmp_path / "m", pooling="pooler")
+
+
+@pytest.mark.parametrize(
+    ("lines", "arguments", "message"),
+    [
+        (["a", " "], [], "in.txt:2: empty text"),
+        (["a", "a\t"], [], "in.txt:2: empty text"),
+        (["a\tb\tc"], [], "in.txt:1 has 3 columns"),
+        ([], [], "in.txt is empty"),
+        (["a"], ["--layers=3"], "layer 3 is not there.*has 2 layers"),
+        (["a"], ["--layers=-4,-1"], "layer -4 is not there"),
+        (["a"], ["--max_length", "49"], "over the position table of 48"),
+        (["a"], ["--max_length", "3"], "max_length=3 leaves no room"),
+        (["a"], ["--batch_size", "0"], "batch_size=0"),
+        (["a"], ["--pooling", "pooler", "--layers=0"], "reads the last layer alone"),
+    ],
+)
+def test_bad_input_is_one_clear_line(lines, arguments, message, run, tmp_path):
+    with pytest.raises(UserError, match=message) as caught:
+        run(lines, *arguments)
+    assert "\n" not in str(caught.value)
+    assert not any(path.is_file() for path in (tmp_path / "new").glob("*"))
+
+
+def test_a_name_of_neither_form(run):
+    with pytest.raises(UserError, match=r"out.npy, expected a name in .npz or"):
+        run(["a"], name="out.npy")
