@@ -19,6 +19,9 @@ from bert_jax.tasks.batches import (
 )
 from bert_jax.tasks.task import Features, Task
 
+# What the model reads; with targets too, a labelled split and one without labels would
+# compile the same shape twice.
+_INPUTS = ("input_ids", "segment_ids", "attention_mask", "hidden")
 IN_FLIGHT = 2  # batches on the device while the host makes the next one
 
 
@@ -83,7 +86,8 @@ def run_model(
 
     for units in evaluation_order(unit_lengths(features), batch_size):
         batch = make_batch(features, units, batch_size, buckets, pad_id, split.hidden)
-        pending.append((batch, forward(params, put_rows(batch.arrays, mesh))))
+        inputs = {k: v for k, v in batch.arrays.items() if k in _INPUTS}
+        pending.append((batch, forward(params, put_rows(inputs, mesh))))
         if len(pending) > IN_FLIGHT:
             collect()
     while pending:
@@ -94,7 +98,7 @@ def run_model(
 def put_rows(arrays: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
     """Puts this host's share of a global batch, which every host has made, on devices."""
     hosts, host = jax.process_count(), jax.process_index()
-    rows = len(arrays["weights"]) // hosts
+    rows = len(arrays["input_ids"]) // hosts
     mine = slice(host * rows, (host + 1) * rows)
     return put_batch({name: array[mine] for name, array in arrays.items()}, mesh)
 

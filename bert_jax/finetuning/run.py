@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import linen as nn
 from jax.sharding import Mesh
 
@@ -47,29 +45,28 @@ BEST = "best"  # the folder of the best model, as bert_jax.load finds it
 RESULTS = "results.json"
 
 
-@dataclasses.dataclass(frozen=True)
-class Compiled:
-    """What a run computes with; runs of a sweep that agree in it compile once."""
-
-    optimizer: optax.GradientTransformation
-    train: Callable
-    forward: Callable
-
-
 @functools.cache
-def compiled(
+def compiled_update(
     model: nn.Module,
     head: str,
     optimizer: OptimizerConfig,
     accumulation: int,
-    mesh: Mesh,
-) -> Compiled:
-    """The update and forward functions; each shape compiles at its first batch."""
-    direction = bert_direction(optimizer)
-    train = step_lib.jit_train_step(
-        model=model, head=head, optimizer=direction, accumulation=accumulation
+    layout: step_lib.Layout,
+) -> Callable:
+    """The update, which runs of a sweep share; a shape compiles at its first batch."""
+    return step_lib.jit_train_step(
+        layout,
+        model=model,
+        head=head,
+        optimizer=bert_direction(optimizer),
+        accumulation=accumulation,
     )
-    return Compiled(direction, train, step_lib.jit_forward(mesh, model))
+
+
+@functools.cache
+def compiled_forward(mesh: Mesh, model: nn.Module) -> Callable:
+    """The forward pass of evaluations, shared like the update."""
+    return step_lib.jit_forward(mesh, model)
 
 
 def finetune(
@@ -133,18 +130,18 @@ class _Run:
         self.model = make_model(
             self.checkpoint.config, self.task.head, self.task.outputs
         )
-        self.compiled = compiled(
-            self.model,
-            self.task.head,
-            optimizer_config(config.optimizer),
-            config.accumulation,
-            self.mesh,
-        )
 
     def train(self, writer: MetricWriter) -> _Best:
         """Runs every update; returns the best parameters on the first dev split."""
         config = self.config
         state = self._initial_state()
+        update = compiled_update(
+            self.model,
+            self.task.head,
+            optimizer_config(config.optimizer),
+            config.accumulation,
+            step_lib.Layout.of(state),
+        )
         rate = learning_rate(config, self.updates)
         best, step = None, 0
         started = time.perf_counter()
@@ -161,7 +158,7 @@ class _Run:
                     self.prepared.train.hidden,
                 )
                 arrays = put_rows(batch.arrays, self.mesh)
-                state, sums = self.compiled.train(state, arrays, np.float32(rate(step)))
+                state, sums = update(state, arrays, np.float32(rate(step)))
                 step += 1
                 window.append(sums)
                 if len(window) > 2:  # the host is never far ahead of the device
@@ -217,23 +214,15 @@ class _Run:
         )
         if fresh:
             self.say(f"made anew, for the checkpoint has none: {', '.join(fresh)}")
-        params = self._to_mesh(params)
-        optimizer = self.compiled.optimizer
-        shapes = jax.eval_shape(optimizer.init, params)
-        init = jax.jit(optimizer.init, out_shardings=tree_shardings(shapes, self.mesh))
-        return step_lib.FineTuneState(
-            step=jnp.zeros((), jnp.int32),
-            params=params,
-            opt_state=init(params),
-            key=run_key,
-        )
+        optimizer = bert_direction(optimizer_config(self.config.optimizer))
+        return step_lib.init_state(params, optimizer, run_key, self.mesh)
 
     def _to_mesh(self, params: Any) -> Any:
         return jax.device_put(params, tree_shardings(params, self.mesh))
 
     def _run_split(self, params: Any, split: Split) -> Evaluation:
         outputs = run_model(
-            self.compiled.forward,
+            compiled_forward(self.mesh, self.model),
             params,
             split,
             batch_size=self.config.eval_batch_size,

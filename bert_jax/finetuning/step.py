@@ -1,5 +1,6 @@
 """One fine-tuning update and one evaluation batch, as pure functions."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from flax import linen as nn
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.finetuning.losses import loss_sum, loss_weight
+from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.training.step import summed_gradients
 
 Batch = dict[str, jax.Array]
@@ -82,12 +84,52 @@ def train_step(
     return new_state, sums
 
 
-def jit_train_step(**settings: Any) -> Callable:
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How a state lies on the devices: its tree and the sharding of each leaf."""
+
+    tree: Any
+    shardings: tuple[NamedSharding, ...]
+
+    @classmethod
+    def of(cls, state: FineTuneState) -> "Layout":
+        """The layout of a state's arrays."""
+        leaves, tree = jax.tree.flatten(state)
+        return cls(tree, tuple(leaf.sharding for leaf in leaves))
+
+
+def init_state(
+    params: Any, optimizer: optax.GradientTransformation, key: jax.Array, mesh: Mesh
+) -> FineTuneState:
+    """The state before the first update, laid out on ``mesh`` by the sharding rules.
+
+    It shares no memory with the arguments, as the update takes the state's.
+    """
+
+    def make(params: Any, key: jax.Array) -> FineTuneState:
+        return FineTuneState(
+            step=jnp.zeros((), jnp.int32),
+            params=params,
+            opt_state=optimizer.init(params),
+            key=key,
+        )
+
+    shardings = tree_shardings(jax.eval_shape(make, params, key), mesh)
+    return jax.jit(make, out_shardings=shardings)(params, key)
+
+
+def jit_train_step(layout: Layout, **settings: Any) -> Callable:
     """The compiled update, its state donated; ``settings`` as train_step takes them.
 
-    The new state keeps the shardings of the old one.
+    The new state has the ``layout`` of the old one to the letter: a sharding that the
+    compiler chose, though it is the same, would compile each shape a second time.
     """
-    return jax.jit(functools.partial(train_step, **settings), donate_argnums=0)
+    shardings = jax.tree.unflatten(layout.tree, layout.shardings)
+    return jax.jit(
+        functools.partial(train_step, **settings),
+        donate_argnums=0,
+        out_shardings=(shardings, None),
+    )
 
 
 def jit_forward(mesh: Mesh, model: nn.Module) -> Callable:

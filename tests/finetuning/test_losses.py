@@ -1,0 +1,121 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from bert_jax.finetuning.losses import loss_sum, loss_weight
+from bert_jax.tasks.task import IGNORED
+
+HEADS = ("sequence", "regression", "choice", "token", "span")
+
+
+def name_of(head):
+    return "sequence" if head == "regression" else head
+
+
+def test_classes_by_hand():
+    """Rows of weight 0 fill a batch up."""
+    logits = np.array([[1, 2, 4], [0, 0, 0], [5, 0, 0]], np.float32)
+    batch = {"label": np.array([2, 1, 0]), "weights": np.float32([1, 1, 0])}
+    expected = np.log(np.exp(logits[0]).sum()) - 4 + np.log(3)
+    assert float(loss_sum("sequence", logits, batch)) == pytest.approx(expected)
+    assert float(loss_weight("sequence", batch)) == 2
+
+
+def test_regression_by_hand():
+    """Squared error, as STS-B is trained in run_glue.py."""
+    logits = np.array([[1.5], [0], [9]], np.float32)
+    batch = {"label": np.float32([1, 3, 0]), "weights": np.float32([1, 1, 0])}
+    assert float(loss_sum("sequence", logits, batch)) == pytest.approx(0.25 + 9)
+    assert float(loss_weight("sequence", batch)) == 2
+
+
+def test_choices_by_hand():
+    """What is no choice has no share of the probability."""
+    logits = np.array([[1, 2, 9], [1, 2, 3]], np.float32)
+    batch = {
+        "label": np.array([0, 1]),
+        "weights": np.float32([1, 1]),
+        "choice_mask": np.float32([[1, 1, 0], [1, 1, 1]]),
+    }
+    expected = -log_softmax([1, 2])[0] - log_softmax([1, 2, 3])[1]
+    assert float(loss_sum("choice", logits, batch)) == pytest.approx(expected)
+    del batch["choice_mask"]
+    unmasked = -log_softmax([1, 2, 9])[0] - log_softmax([1, 2, 3])[1]
+    assert float(loss_sum("choice", logits, batch)) == pytest.approx(unmasked)
+
+
+def test_tokens_by_hand():
+    """Every labelled piece counts the same, in whichever row it is."""
+    logits = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+    batch = {
+        "labels": np.array([[IGNORED, 3, 0], [IGNORED, IGNORED, 2]]),
+        "weights": np.ones(2, np.float32),
+    }
+    log_p = log_softmax(logits.astype(np.float64), axis=-1)
+    expected = -(log_p[0, 1, 3] + log_p[0, 2, 0] + log_p[1, 2, 2])
+    assert float(loss_sum("token", logits, batch)) == pytest.approx(expected, rel=1e-6)
+    assert float(loss_weight("token", batch)) == 3
+
+
+def test_spans_by_hand():
+    """Mean of start and end, over the pieces that are there."""
+    logits = np.random.default_rng(0).normal(size=(2, 4, 2)).astype(np.float32)
+    batch = {
+        "start": np.array([1, 0]),
+        "end": np.array([2, 1]),
+        "weights": np.ones(2, np.float32),
+        "attention_mask": np.array([[1, 1, 1, 1], [1, 1, 0, 0]]),
+    }
+    expected = 0
+    for row, length in enumerate((4, 2)):
+        log_p = log_softmax(logits[row, :length].astype(np.float64), axis=0)
+        expected -= (log_p[batch["start"][row], 0] + log_p[batch["end"][row], 1]) / 2
+    assert float(loss_sum("span", logits, batch)) == pytest.approx(expected, rel=1e-6)
+    assert float(loss_weight("span", batch)) == 2
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_the_loss_is_float32_whatever_the_logits_are(head, make_arrays):
+    arrays = make_arrays(head)
+    shape = {
+        "sequence": (8, 3),
+        "regression": (8, 1),
+        "choice": (8, 3),
+        "token": (8, 16, 3),
+        "span": (8, 16, 2),
+    }[head]
+    logits = jnp.asarray(np.random.default_rng(0).normal(size=shape), jnp.bfloat16)
+    loss = loss_sum(name_of(head), logits, arrays)
+    assert loss.dtype == jnp.float32
+    exact = loss_sum(name_of(head), logits.astype(jnp.float32), arrays)
+    assert float(loss) == float(exact)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_what_is_masked_has_no_gradient(head, make_arrays):
+    """Filled-up rows, padding, pieces without label, and what is no choice."""
+    arrays = make_arrays(head)
+    arrays["weights"][-2:] = 0
+    if head == "token":
+        arrays["labels"][-2:] = IGNORED
+    if head == "choice":
+        arrays["choice_mask"][-2:] = 0
+    arrays["attention_mask"][-2:] = 0
+    outputs = {"sequence": 3, "regression": 1, "token": 3, "span": 2}
+    shape = (8, 3) if head == "choice" else (8, outputs[head])
+    if head in ("token", "span"):
+        shape = (8, 16, outputs[head])
+    logits = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    grads = jax.jit(jax.grad(lambda x: loss_sum(name_of(head), x, arrays)))(logits)
+    counts = np.broadcast_to(
+        {
+            "token": lambda: (arrays["labels"] != IGNORED)[..., None],
+            "span": lambda: (arrays["attention_mask"] > 0)[..., None],
+            "choice": lambda: arrays["choice_mask"] > 0,
+        }.get(head, lambda: arrays["weights"][:, None] > 0)(),
+        shape,
+    )
+    assert np.all(grads[~counts] == 0)
+    assert np.all(grads[counts] != 0)
