@@ -319,11 +319,11 @@ def test_sizes_that_cannot_be(tmp_path):
 def test_a_run_predicts_as_it_was_scored(what, settings, tmp_path):
     config = finetune_config(settings(what, epochs=1, log_every=100))
     prepared = prepare(config, lambda line: None)
-    finetune(config, prepared, tmp_path / "run", lambda line: None)
-    predict = Predictor(tmp_path / "run")
+    finetune(config, prepared, tmp_path, lambda line: None)
+    predict = Predictor(tmp_path)
     assert (predict.family, predict.max_length) == (config.family, 24)
     rows = prepared.splits[0].rows
-    folder = tmp_path / "run/predictions"
+    folder = tmp_path / "predictions"
     if what == "classification":
         written = (folder / "dev_predictions.tsv").read_text().splitlines()[1:]
         answers = predict([row.text_a for row in rows])
