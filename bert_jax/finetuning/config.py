@@ -114,23 +114,37 @@ def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:
         )
     data = from_settings(FAMILIES[family].config, settings.get("data", {}), "data")
     config = from_settings(FineTuneConfig, settings | {"data": data}, "")
-    _check(config)
+    check(config)
     return config
 
 
-def _check(config: FineTuneConfig) -> None:
+def check(config: FineTuneConfig) -> None:
+    """Raises UserError for a value that no run can have."""
     positive = ("batch_size", "eval_batch_size", "epochs", "accumulation")
-    for name in (*positive, "evaluations", "buckets", "log_every"):
-        if getattr(config, name) < 1:
+    positive += ("evaluations", "buckets", "log_every")
+    lowest_values = dict.fromkeys(positive, 1) | {"train_rows": 0, "seed": 0}
+    for name, lowest in lowest_values.items():
+        if getattr(config, name) < lowest:
             raise UserError(
-                f"{name}={getattr(config, name)}, expected at least 1; set "
+                f"{name}={getattr(config, name)}, expected at least {lowest}; set "
                 f"--config.{name}"
             )
+    if not config.optimizer.learning_rate > 0:
+        raise UserError(
+            f"optimizer.learning_rate={config.optimizer.learning_rate}, expected a rate "
+            "above 0; set --config.optimizer.learning_rate"
+        )
     if config.batch_size % config.accumulation:
         raise UserError(
             f"batch_size={config.batch_size} is not a multiple of "
             f"accumulation={config.accumulation}; set --config.accumulation"
         )
+    for name, values in dataclasses.asdict(config.sweep).items():
+        if not values:
+            raise UserError(
+                f"sweep.{name} is empty, expected one value at least; set "
+                f"--config.sweep.{name}"
+            )
     if not 0 <= config.optimizer.warmup < 1:
         raise UserError(
             f"optimizer.warmup={config.optimizer.warmup}, expected a share from 0 to "

@@ -121,7 +121,9 @@ class _Run:
         ]
         self.updates = sum(map(len, self.orders))
         limit = self.checkpoint.config.max_positions
-        longest = np.array([lengths[units].max() for units in self.orders[0]])
+        # Of one order, whatever the seed: the runs of a sweep share what they compile.
+        order = epoch_order(lengths, config.batch_size, seed=0, epoch=0)
+        longest = np.array([lengths[units].max() for units in order])
         self.buckets = bucket_lengths(longest, config.buckets, limit)
         self.eval_buckets = shared_buckets(
             prepared.splits, config.eval_batch_size, config.buckets, limit

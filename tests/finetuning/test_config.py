@@ -1,0 +1,71 @@
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.finetuning.config import finetune_config
+from bert_jax.tasks.multiple_choice import MultipleChoiceConfig
+from bert_jax.tasks.squad import SquadConfig
+
+SETTINGS = dict(family="classification", data=dict(task="mrpc"))
+
+
+def test_the_defaults_are_the_papers():
+    """Appendix A.3: batch 16 or 32; 5e-5, 3e-5, 2e-5; 3 or 4 epochs; dropout 0.1."""
+    config = finetune_config(SETTINGS)
+    assert (config.batch_size, config.epochs) == (32, 3)
+    assert config.optimizer.learning_rate in config.sweep.learning_rate
+    assert (config.model.hidden_dropout, config.model.attention_dropout) == (0.1, 0.1)
+    assert (config.optimizer.warmup, config.optimizer.weight_decay) == (0.1, 0.01)
+    assert not config.optimizer.bias_correction
+    assert config.sweep.batch_size == (16, 32)
+    assert config.sweep.learning_rate == (5e-5, 3e-5, 2e-5)
+    assert config.sweep.epochs == (3, 4)
+
+
+def test_settings_become_the_config_of_their_family():
+    squad = finetune_config(dict(family="question_answering", data=dict(stride=64)))
+    assert squad.data == SquadConfig(stride=64)
+    choice = dict(family="multiple_choice", data=dict(task="swag"))
+    assert finetune_config(choice).data == MultipleChoiceConfig("swag")
+    changed = finetune_config(
+        SETTINGS | {"optimizer": {"warmup": 0}, "sweep": {"seeds": [4]}}
+    )
+    assert (changed.optimizer.warmup, changed.sweep.seeds) == (0.0, (4,))
+
+
+def test_an_activation_that_is_not_given_is_the_checkpoints():
+    assert "activation" not in finetune_config(SETTINGS).model.changes()
+    given = finetune_config(SETTINGS | {"model": {"activation": "gelu_tanh"}})
+    assert given.model.changes()["activation"] == "gelu_tanh"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"family": "tagger"},
+            "config.family='tagger', expected one of classification",
+        ),
+        ({"family": None}, "config.family=None, expected one of classification, "),
+        ({"batchsize": 3}, "config.batchsize is not a setting; did you mean"),
+        ({"data": {"tsk": "mrpc"}}, "did you mean config.data.task?"),
+        ({"data": 3}, "config.data=3, expected a group of settings"),
+        ({"epochs": "three"}, "config.epochs='three', expected a value of type int"),
+        ({"epochs": 0}, "epochs=0, expected at least 1; set --config.epochs"),
+        ({"buckets": 0}, "buckets=0, expected at least 1"),
+        ({"train_rows": -1}, "train_rows=-1, expected at least 0"),
+        ({"seed": -1}, "seed=-1, expected at least 0"),
+        ({"accumulation": 3}, "batch_size=32 is not a multiple of accumulation=3"),
+        ({"optimizer": {"warmup": 1}}, "optimizer.warmup=1.0, expected a share"),
+        ({"optimizer": {"learning_rate": 0}}, "optimizer.learning_rate=0.0, expected"),
+        (
+            {"optimizer": {"learning_rate": float("nan")}},
+            "optimizer.learning_rate=nan, expected",
+        ),
+        ({"sweep": {"seeds": []}}, "sweep.seeds is empty, expected one value at least"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(changes, message):
+    with pytest.raises(UserError) as error:
+        finetune_config(SETTINGS | changes)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,148 @@
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.finetuning.initial import initial_params, make_model
+from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
+
+LABELS = ("no", "yes", "perhaps")
+KEY = jax.random.key(7)
+
+
+@pytest.fixture(scope="module")
+def make_checkpoint(model_config, init_params):
+    """A function of (head, labels, outputs): a checkpoint with such a head."""
+
+    def make(head, labels=(), outputs=3):
+        params = init_params(make_model(model_config(), head, outputs))
+        return Checkpoint(model_config(), params, None, head, labels)
+
+    return make
+
+
+def initial(checkpoint, head, labels=(), outputs=3, key=KEY, **options):
+    model = make_model(checkpoint.config, head, outputs)
+    return initial_params(checkpoint, model, head, labels, key, **options)
+
+
+def same(a, b):
+    return jax.tree.all(jax.tree.map(np.array_equal, a, b))
+
+
+def test_each_head_has_its_module(model_config):
+    config = model_config()
+    assert make_model(config, "sequence", 3) == BertForSequence(config, 3)
+    assert make_model(config, "choice", 1) == BertForSequence(config, 1)
+    assert make_model(config, "token", 5) == BertForTokens(config, 5)
+    assert make_model(config, "span", 2) == BertForSpans(config)
+
+
+def test_the_encoder_is_the_checkpoints_and_the_head_is_new(make_checkpoint):
+    checkpoint = make_checkpoint("sequence")
+    bare = dataclasses.replace(
+        checkpoint, params={"bert": checkpoint.params["bert"]}, head="none"
+    )
+    params, fresh = initial(bare, "sequence", LABELS)
+    assert fresh == ["classifier"]
+    assert same(params["bert"], checkpoint.params["bert"])
+    kernel = np.asarray(params["classifier"]["kernel"])
+    assert kernel.shape == (32, 3)
+    # A normal of deviation 0.1, cut at two of them: 0.088 is left.
+    assert np.abs(kernel).max() < 0.2
+    assert kernel.std() == pytest.approx(0.088, abs=0.02)
+    assert not params["classifier"]["bias"].any()
+    again, _ = initial(bare, "sequence", LABELS)
+    other, _ = initial(bare, "sequence", LABELS, key=jax.random.key(8))
+    assert same(params, again)
+    assert not np.array_equal(kernel, other["classifier"]["kernel"])
+
+
+@pytest.mark.parametrize(
+    ("head", "labels", "outputs"),
+    [
+        ("sequence", LABELS, 3),
+        ("sequence", (), 1),  # regression
+        ("token", LABELS, 3),
+        ("choice", (), 1),
+        ("span", (), 2),
+    ],
+)
+def test_a_head_for_the_same_labels_is_kept_unless_a_fresh_one_is_asked_for(
+    head, labels, outputs, make_checkpoint
+):
+    checkpoint = make_checkpoint(head, labels, outputs)
+    params, fresh = initial(checkpoint, head, labels, outputs)
+    assert fresh == []
+    assert same(params, checkpoint.params)
+    params, fresh = initial(checkpoint, head, labels, outputs, fresh_head=True)
+    name = "qa_outputs" if head == "span" else "classifier"
+    assert fresh == [name]
+    kernels = (tree[name]["kernel"] for tree in (params, checkpoint.params))
+    assert not np.array_equal(*kernels)
+
+
+def test_a_head_of_another_kind_is_left_behind(make_checkpoint):
+    """A classifier of sequences says nothing of tokens, though the shapes agree."""
+    params, fresh = initial(make_checkpoint("sequence", LABELS), "token", LABELS)
+    assert fresh == ["classifier"]
+    assert set(params) == {"bert", "classifier"}
+    params, fresh = initial(make_checkpoint("sequence", (), 1), "choice", (), 1)
+    assert fresh == ["classifier"]
+    params, fresh = initial(make_checkpoint("token", LABELS), "span", (), 2)
+    assert fresh == ["qa_outputs"]
+    assert set(params) == {"bert", "qa_outputs"}
+
+
+def test_a_pooler_is_made_where_it_is_missing_and_needed(make_checkpoint):
+    checkpoint = make_checkpoint("token", LABELS)
+    assert "pooler" not in checkpoint.params["bert"]
+    params, fresh = initial(checkpoint, "sequence", LABELS)
+    assert fresh == ["bert/pooler", "classifier"]
+    assert params["bert"]["pooler"]["kernel"].shape == (32, 32)
+    assert np.asarray(params["bert"]["pooler"]["kernel"]).std() > 0.05
+    assert "pooler" not in checkpoint.params["bert"]  # what others still use
+
+
+@pytest.mark.parametrize("head", ["token", "span"])
+def test_a_pooler_that_no_head_looks_at_is_dropped(head, make_checkpoint):
+    """Weight decay would move it; transformers has none in these models."""
+    checkpoint = make_checkpoint("sequence", LABELS)
+    params, fresh = initial(checkpoint, head, LABELS)
+    assert set(params["bert"]) == {"embeddings", "encoder"}
+    assert fresh == [{"token": "classifier", "span": "qa_outputs"}[head]]
+    assert "pooler" in checkpoint.params["bert"]
+
+
+@pytest.mark.parametrize(
+    ("found", "labels", "outputs", "message"),
+    [
+        (
+            ("sequence", LABELS, 3),
+            ("a", "b"),
+            2,
+            "head has 3 outputs, the task needs 2",
+        ),
+        (("sequence", (), 1), LABELS, 3, "head has 1 outputs, the task needs 3"),
+        (
+            ("sequence", LABELS, 3),
+            ("yes", "no", "perhaps"),
+            3,
+            "trained for no, yes, perhaps, the task has yes, no, perhaps",
+        ),
+        (("token", LABELS, 3), ("O", "B", "I"), 3, "the task has O, B, I"),
+    ],
+)
+def test_a_head_that_does_not_fit_is_refused(
+    found, labels, outputs, message, make_checkpoint
+):
+    checkpoint = make_checkpoint(*found)
+    with pytest.raises(UserError, match=r"--config\.fresh_head=True") as error:
+        initial(checkpoint, found[0], labels, outputs)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    _, fresh = initial(checkpoint, found[0], labels, outputs, fresh_head=True)
+    assert fresh == ["classifier"]
