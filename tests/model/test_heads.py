@@ -1,0 +1,120 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.model.bert import BertModel
+from bert_jax.model.config import BertConfig
+from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
+
+B, L, D = 4, 10, 32
+CONFIG = BertConfig(
+    vocab_size=50,
+    hidden_size=D,
+    num_layers=1,
+    num_heads=2,
+    intermediate_size=64,
+    max_positions=12,
+    hidden_dropout=0.25,
+    attention_dropout=0.0,
+    initializer_range=0.2,
+)
+HEADS = {
+    "sequence": BertForSequence(CONFIG, D),
+    "token": BertForTokens(CONFIG, D),
+    "span": BertForSpans(CONFIG),
+}
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    random = np.random.default_rng(0)
+    mask = np.ones((B, L), np.int32)
+    mask[1, 6:] = 0
+    segments = np.zeros((B, L), np.int32)
+    segments[:, 4:] = 1
+    return random.integers(0, 50, (B, L), dtype=np.int32), segments, mask
+
+
+@pytest.fixture(scope="module")
+def results(inputs):
+    """A function of head: parameters, and logits and encoder outputs with and without
+    dropout, as {deterministic: (logits, encoded)}."""
+
+    @functools.cache
+    def compute(head):
+        model = HEADS[head]
+        init = jax.jit(functools.partial(model.init, deterministic=True))
+        params = init(jax.random.key(1), *inputs)["params"]
+        # The identity shows what dropout leaves of the encoder's outputs.
+        if head != "span":
+            params["classifier"]["kernel"] = jnp.eye(D)
+
+        @functools.partial(jax.jit, static_argnums=0)
+        def apply(deterministic):
+            logits, seen = model.apply(
+                {"params": params},
+                *inputs,
+                deterministic=deterministic,
+                rngs={"dropout": jax.random.key(2)},
+                capture_intermediates=lambda module, _: isinstance(module, BertModel),
+            )
+            (encoded,) = seen["intermediates"]["bert"]["__call__"]
+            return logits, encoded.pooled_BD, encoded.sequence_BLD
+
+        return params, {flag: apply(flag) for flag in (True, False)}
+
+    return compute
+
+
+def test_shapes_and_parameters(results):
+    for head, shape, names in (
+        ("sequence", (B, D), {"embeddings", "encoder", "pooler"}),
+        ("token", (B, L, D), {"embeddings", "encoder"}),
+        ("span", (B, L, 2), {"embeddings", "encoder"}),
+    ):
+        params, outputs = results(head)
+        assert outputs[True][0].shape == shape
+        assert set(params["bert"]) == names
+        assert set(params) == {"bert", "qa_outputs" if head == "span" else "classifier"}
+
+
+def test_a_head_is_one_dense_layer_on_the_encoder(results):
+    for head in HEADS:
+        params, outputs = results(head)
+        logits, pooled, sequence = outputs[True]
+        dense = params["qa_outputs" if head == "span" else "classifier"]
+        seen = pooled if head == "sequence" else sequence
+        np.testing.assert_allclose(logits, seen @ dense["kernel"], atol=1e-6)
+        assert not dense["bias"].any()
+
+
+def test_the_pooled_output_is_of_the_first_piece(results):
+    params, outputs = results("sequence")
+    _, pooled, sequence = outputs[True]
+    pooler = params["bert"]["pooler"]
+    expected = np.tanh(sequence[:, 0] @ pooler["kernel"] + pooler["bias"][None])
+    np.testing.assert_allclose(pooled, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("head", ["sequence", "token"])
+def test_training_drops_a_share_of_what_the_head_sees(head, results):
+    """run_classifier.py: keep_prob=0.9 there, and the rest is scaled up."""
+    logits, pooled, sequence = results(head)[1][False]
+    seen = pooled if head == "sequence" else sequence
+    dropped = np.asarray(logits == 0)
+    size = dropped.size
+    deviation = np.sqrt(0.25 * 0.75 / size)
+    assert dropped.mean() == pytest.approx(0.25, abs=4 * deviation)
+    np.testing.assert_allclose(logits[~dropped], seen[~dropped] / 0.75, rtol=1e-4)
+
+
+def test_spans_are_scored_without_dropout_above_the_encoder(results):
+    """run_squad.py has none; that of the encoder is there."""
+    params, outputs = results("span")
+    logits, _, sequence = outputs[False]
+    expected = sequence @ params["qa_outputs"]["kernel"]
+    np.testing.assert_allclose(logits, expected, atol=1e-6)
+    assert np.abs(logits - outputs[True][0]).max() > 0.1
