@@ -9,6 +9,7 @@ import jax
 
 from bert_jax.errors import UserError
 from bert_jax.finetuning.batching import batch_rows, lengths_up_to
+from bert_jax.finetuning.config import FeatureConfig
 from bert_jax.finetuning.evaluation import Split, run_model
 from bert_jax.finetuning.initial import initial_params, make_model
 from bert_jax.finetuning.lines import chunks
@@ -19,6 +20,7 @@ from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.tasks.task import Task
+from bert_jax.training.settings import from_settings
 
 
 class Answers(NamedTuple):
@@ -47,7 +49,10 @@ class TaskAnswers:
         check_length(self.max_length, checkpoint, "--max_length")
         self._tokenizer = checkpoint.tokenizer
         self._batch_size = batch_size
-        model = make_model(checkpoint.config, task.head, task.outputs)
+        features = from_settings(
+            FeatureConfig, checkpoint.extra.get("features", {}), "features"
+        )
+        model = make_model(checkpoint.config, task.head, task.outputs, features)
         params, fresh = initial_params(
             checkpoint, model, task.head, task.labels, jax.random.key(0)
         )

@@ -8,15 +8,25 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.errors import UserError
+from bert_jax.finetuning.config import FeatureConfig
 from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.model.bilstm import BiLstmConfig
 from bert_jax.model.config import BertConfig
+from bert_jax.model.feature_tagger import FeatureTagger
 from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
 
 Params = dict[str, Any]
 
 
-def make_model(config: BertConfig, head: str, outputs: int) -> nn.Module:
-    """The module of a head: "sequence", "choice", "token" or "span"."""
+def make_model(
+    config: BertConfig, head: str, outputs: int, features: FeatureConfig
+) -> nn.Module | FeatureTagger:
+    """The module of a head: "sequence", "choice", "token" or "span".
+
+    With layers in ``features`` that of the feature-based approach, for head "token".
+    """
+    if features.layers:
+        return _feature_tagger(config, head, outputs, features)
     if head == "span":
         return BertForSpans(config)
     if head == "token":
@@ -24,9 +34,29 @@ def make_model(config: BertConfig, head: str, outputs: int) -> nn.Module:
     return BertForSequence(config, outputs)
 
 
+def _feature_tagger(
+    config: BertConfig, head: str, outputs: int, features: FeatureConfig
+) -> FeatureTagger:
+    if head != "token":
+        raise UserError(
+            "features.layers is for tagging; leave --config.features.layers empty"
+        )
+    states = config.num_layers + 1
+    for layer in features.layers:
+        if not -states <= layer < states:
+            raise UserError(
+                f"features.layers has {layer}, expected 0 (the embeddings) to "
+                f"{states - 1}, or {-states} to -1; set --config.features.layers"
+            )
+    bilstm = BiLstmConfig(
+        outputs, features.width, features.lstm_layers, features.dropout
+    )
+    return FeatureTagger(config, features.layers, bilstm)
+
+
 def initial_params(
     checkpoint: Checkpoint,
-    model: nn.Module,
+    model: nn.Module | FeatureTagger,
     head: str,
     labels: Sequence[str],
     key: jax.Array,
@@ -38,6 +68,11 @@ def initial_params(
     A head of the same kind and labels is kept, as between two runs on one label set,
     unless ``fresh_head``. Raises UserError for one of the same kind that does not fit.
     """
+    if isinstance(model, FeatureTagger):
+        given = {"bert": checkpoint.params["bert"]}
+        if "bilstm" in checkpoint.params and not fresh_head:
+            return given | {"bilstm": checkpoint.params["bilstm"]}, []
+        return given | jax.jit(model.init)(key), ["bilstm"]
     ids = jnp.zeros((1, 8), jnp.int32)
     shapes = jax.eval_shape(
         lambda key: model.init(key, ids, ids, ids + 1, deterministic=True)["params"],

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from bert_jax.data.tokenizer import Tokenizer
@@ -9,9 +10,15 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning.config import FineTuneConfig
 from bert_jax.finetuning.evaluation import Split
 from bert_jax.finetuning.families import FAMILIES
+from bert_jax.finetuning.frozen import with_hidden
+from bert_jax.finetuning.initial import make_model
 from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.model.feature_tagger import FeatureTagger
+from bert_jax.parallel.mesh import make_mesh
 from bert_jax.tasks.task import Task
 from bert_jax.training.load import load
+
+FEATURES = "features"  # the folder of a frozen encoder's vectors; gone after the run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +35,14 @@ class Prepared:
     splits: tuple[Split, ...]
 
 
-def prepare(config: FineTuneConfig, say: Callable[[str], None]) -> Prepared:
-    """Loads ``config.init_from`` and reads and tokenises every split of the task."""
+def prepare(
+    config: FineTuneConfig, workdir: Path, say: Callable[[str], None]
+) -> Prepared:
+    """Loads ``config.init_from`` and reads and tokenises every split of the task.
+
+    In the feature-based approach the frozen encoder's vectors are written to
+    ``workdir``/features.
+    """
     if not config.init_from:
         raise UserError(
             "init_from is empty, expected a checkpoint: a Hugging Face folder, Google's "
@@ -48,6 +61,21 @@ def prepare(config: FineTuneConfig, say: Callable[[str], None]) -> Prepared:
         _split(task, name, checkpoint.tokenizer, say)
         for name in (*task.eval_splits, *task.predict_splits)
     ]
+    model = make_model(checkpoint.config, task.head, task.outputs, config.features)
+    if isinstance(model, FeatureTagger):
+        train, *splits = [
+            with_hidden(
+                split,
+                model,
+                checkpoint.params["bert"],
+                workdir / FEATURES,
+                batch_size=config.eval_batch_size,
+                pad_id=checkpoint.tokenizer.pad_id,
+                mesh=make_mesh(config.mesh),
+                say=say,
+            )
+            for split in (train, *splits)
+        ]
     return Prepared(checkpoint, task, train, tuple(splits))
 
 

@@ -28,6 +28,7 @@ from bert_jax.finetuning.evaluation import (
 from bert_jax.finetuning.initial import initial_params, make_model
 from bert_jax.finetuning.prepare import Prepared
 from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.model.feature_tagger import FeatureTagger
 from bert_jax.parallel.mesh import check_batch_size, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.tasks.batches import (
@@ -130,8 +131,9 @@ class _Run:
         )
         self.seconds = {"train_seconds": 0.0, "evaluation_seconds": 0.0}
         self.model = make_model(
-            self.checkpoint.config, self.task.head, self.task.outputs
+            self.checkpoint.config, self.task.head, self.task.outputs, config.features
         )
+        self.features = isinstance(self.model, FeatureTagger)
 
     def train(self, writer: MetricWriter) -> _Best:
         """Runs every update; returns the best parameters on the first dev split."""
@@ -216,6 +218,8 @@ class _Run:
         )
         if fresh:
             self.say(f"made anew, for the checkpoint has none: {', '.join(fresh)}")
+        if self.features:  # the encoder is frozen, its work done
+            params = {"bilstm": params["bilstm"]}
         optimizer = bert_direction(optimizer_config(self.config.optimizer))
         return step_lib.init_state(params, optimizer, run_key, self.mesh)
 
@@ -258,18 +262,24 @@ class _Run:
     def _save(self, best: _Best) -> None:
         if jax.process_index() != 0:
             return
-        task = self.task
+        task, params, extra = self.task, best.params, {}
+        head = task.head
+        if self.features:
+            params = params | {"bert": self.checkpoint.params["bert"]}
+            extra = {"features": to_dict(self.config.features)}
+            head = "features"
         save_huggingface(
             self.workdir / BEST,
             self.checkpoint.config,
-            best.params,
+            params,
             self.checkpoint.tokenizer,
-            head=task.head,
+            head=head,
             labels=task.labels,
             problem_type="regression"
             if task.outputs == 1 and task.head == "sequence"
             else None,
-            extra={
+            extra=extra
+            | {
                 "family": self.config.family,
                 "data": to_dict(task.settled(best.scores)),
                 "scores": best.scores,

@@ -34,18 +34,18 @@ def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
 
     Rows with several choices, (B, C, L), give scores (B, C).
     """
+    settings = {
+        "deterministic": key is None,
+        "rngs": None if key is None else {"dropout": key},
+    }
+    if "hidden" in batch:  # what the frozen encoder of a FeatureTagger gave
+        mask_BL = batch["attention_mask"]
+        return model.tag(params, batch["hidden"], mask_BL, **settings)
     ids = batch["input_ids"]
     inputs = [batch[name] for name in ("input_ids", "segment_ids", "attention_mask")]
-    if "hidden" in batch:  # what a frozen encoder gave
-        inputs = [batch["hidden"], batch["attention_mask"]]
-    elif ids.ndim == 3:
+    if ids.ndim == 3:
         inputs = [x.reshape(-1, ids.shape[-1]) for x in inputs]
-    logits = model.apply(
-        {"params": params},
-        *inputs,
-        deterministic=key is None,
-        rngs=None if key is None else {"dropout": key},
-    )
+    logits = model.apply({"params": params}, *inputs, **settings)
     return logits.reshape(ids.shape[:2]) if ids.ndim == 3 else logits
 
 

@@ -12,9 +12,10 @@ class Checkpoint:
     """A model read from disk.
 
     params: float32 numpy tree with the keys "bert", and "mlm" and "nsp", or
-      "classifier", or "qa_outputs"; the layers are stacked where config.scan_layers.
-      The pooler and the parts of a head may be absent.
-    head: "pretraining", "none", "sequence", "token", "choice" or "span".
+      "classifier", or "qa_outputs", or "bilstm"; the layers are stacked where
+      config.scan_layers. The pooler and the parts of a head may be absent.
+    head: "pretraining", "none", "sequence", "token", "choice", "span" or
+      "features" (a BiLSTM on the frozen encoder).
     labels: names of a classifier's outputs; empty for regression and other heads.
     problem_type: as transformers has it: "regression", "single_label_classification",
       "multi_label_classification" or None.

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
+from flax import traverse_util
+from safetensors.numpy import load_file, save_file
 
 from bert_jax.data.tokenizer import Tokenizer, find_vocabulary, load_tokenizer
 from bert_jax.errors import UserError
@@ -29,6 +30,7 @@ _ARCHITECTURES = {
     "BertForTokenClassification": ("token", ("classifier",)),
     "BertForQuestionAnswering": ("span", ("qa_outputs",)),
 }
+BILSTM = "bilstm.safetensors"  # the tagger on a frozen encoder, under our names
 _PREFIXES = ("embeddings.", "encoder.", "pooler.")  # of an encoder saved on its own
 _DECODER = "cls.predictions.decoder."
 _WORDS = "bert.embeddings.word_embeddings.weight"
@@ -51,6 +53,10 @@ def read_huggingface(folder: Path, **config_changes: Any) -> Checkpoint:
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
     params = converted.params
+    if (folder / BILSTM).is_file():
+        head = "features"
+        flat = load_file(folder / BILSTM)
+        params = params | {"bilstm": traverse_util.unflatten_dict(flat, sep="/")}
     return Checkpoint(
         config=config,
         params=params,
@@ -86,8 +92,11 @@ def save_huggingface(
     come from. Raises UserError where ``directory`` holds something, unless
     ``overwrite``.
     """
+    bilstm = params.get("bilstm")
+    if bilstm is not None:  # not in any architecture of transformers: a file of its own
+        params = {name: part for name, part in params.items() if name != "bilstm"}
     tensors = from_params(params, config, "huggingface")
-    architecture = _architecture_of(head, params)
+    architecture = _architecture_of("none" if head == "features" else head, params)
     if architecture == "BertModel":
         tensors = {name.removeprefix("bert."): a for name, a in tensors.items()}
     settings = config.to_dict() | {"architectures": [architecture], "dtype": "float32"}
@@ -109,6 +118,10 @@ def save_huggingface(
         settings["bert_jax"] = dict(extra)
     with new_folder(Path(directory), overwrite=overwrite) as folder:
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        if bilstm is not None:
+            flat = traverse_util.flatten_dict(bilstm, sep="/")
+            arrays = {name: np.asarray(array) for name, array in flat.items()}
+            save_file(arrays, folder / BILSTM)
         if tokenizer is not None:
             write_tokenizer(folder, tokenizer, config)
         text = json.dumps(settings, indent=2) + "\n"

@@ -21,6 +21,7 @@ RULES: tuple[tuple[str, P], ...] = (
     (r"intermediate/kernel$", P(None, "model")),
     (r"intermediate/bias$", P("model")),
     (r"feed_forward_output/kernel$", P("model", None)),
+    (r"layer_\d+_(forward|backward)\w*/(state/)?kernel$", P(None, None)),  # a BiLSTM's
     (r"(pooler|transform|nsp|classifier|qa_outputs)(/\w+)?/kernel$", P(None, None)),
 )
 
