@@ -10,19 +10,27 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.finetuning.config import FineTuneConfig
+from bert_jax.finetuning.config import FineTuneConfig, check
 from bert_jax.finetuning.prepare import Prepared, prepare
 from bert_jax.finetuning.run import BEST, RESULTS, finetune, show, write_json
-from bert_jax.training.settings import to_dict
+from bert_jax.training.settings import differences, to_dict
 
+SWEEP = "sweep"  # the folder of a sweep's runs
+_KEPT = "kept.json"  # in it: the run whose model is in best
 # What may differ between the run in a workdir and the config: reports alone.
 _FREE = ("log_every", "sweep")
+_GRID = ("batch_size", "optimizer.learning_rate", "epochs", "seed")
 
 
 def run_one(
     config: FineTuneConfig, workdir: Path, say: Callable[[str], None] = print
 ) -> dict[str, Any]:
     """Runs ``config`` in ``workdir``; a finished run is reported and not run again."""
+    if (workdir / SWEEP).exists():
+        raise UserError(
+            f"{workdir} holds a sweep; add --sweep to go on with it, or use another "
+            "--workdir"
+        )
     finished = _claim(config, workdir)
     if finished is not None:
         for split, scores in finished["scores"].items():
@@ -36,39 +44,30 @@ def run_sweep(
 ) -> dict[str, Any]:
     """Every point of the grid with every seed; runs finished before are kept.
 
-    Prints mean and spread of each point. ``workdir``/best is the best model of all,
-    sweep.json the table. Of the other runs the results stay, the weights go.
+    Prints mean and spread of each point. ``workdir``/best is the best model of all runs
+    there, sweep.json the table. Of the other runs the results stay, the weights go.
     """
-    grid = config.sweep
+    grid, folder = config.sweep, workdir / SWEEP
     points = list(itertools.product(grid.batch_size, grid.learning_rate, grid.epochs))
+    runs = {
+        _name(point, seed): (point, _point_config(config, point, seed))
+        for seed, point in itertools.product(grid.seeds, points)
+    }
+    _check_workdir(config, workdir)
+    # All of them before the first runs: what is wrong shows at once.
+    finished = {name: _claim(run, folder / name) for name, (_, run) in runs.items()}
+    kept = _kept(workdir)
     prepared = None
     table: dict[tuple, list[dict[str, Any]]] = {point: [] for point in points}
-    best: tuple[float, str] | None = None
-    for seed, point in itertools.product(grid.seeds, points):
-        batch_size, rate, epochs = point
-        run_config = dataclasses.replace(
-            config,
-            batch_size=batch_size,
-            epochs=epochs,
-            seed=seed,
-            optimizer=dataclasses.replace(config.optimizer, learning_rate=rate),
-        )
-        name = f"batch{batch_size}-rate{rate:g}-epochs{epochs}-seed{seed}"
-        folder = workdir / "sweep" / name
-        results = _claim(run_config, folder)
+    for name, (point, run_config) in runs.items():
+        results = finished[name]
         if results is None:
             prepared = prepared or prepare(config, say)
             say(f"== {name}")
-            results = _run(run_config, prepared, folder, say)
+            results = _run(run_config, prepared, folder / name, say)
         table[point].append(results)
-        score = _dev_score(results)
-        if best is None or score > best[0]:
-            best = (score, name)
-            if (folder / BEST).exists():
-                _replace(folder / BEST, workdir / BEST)
-        elif (folder / BEST).exists():
-            shutil.rmtree(folder / BEST)
-    summary = [_summary(point, runs) for point, runs in table.items()]
+        kept = _keep_better(workdir, (name, _dev_score(results)), kept)
+    summary = [_summary(point, results) for point, results in table.items()]
     metric = next(iter(table.values()))[0]["main_metric"]
     for row in sorted(summary, key=lambda row: row["mean"]):
         say(
@@ -76,10 +75,30 @@ def run_sweep(
             f"{row['epochs']}  {metric} {row['mean']:.2f} +- {row['deviation']:.2f}  "
             f"(best {row['best']:.2f} of {len(row['scores'])})"
         )
-    say(f"best: {best[1]}, {metric} {best[0]:.2f}; its model is in {workdir / BEST}")
-    content = {"metric": metric, "best_run": best[1], "points": summary}
+    if kept is None or kept[1] < max(row["best"] for row in summary):
+        raise UserError(
+            f"the model of the best run is no longer in {workdir / BEST}; delete the "
+            f"{RESULTS} of that run in {folder}, and it will run again"
+        )
+    say(f"best: {kept[0]}, {metric} {kept[1]:.2f}; its model is in {workdir / BEST}")
+    content = {"metric": metric, "best_run": kept[0], "points": summary}
     write_json(workdir / "sweep.json", content)
     return content
+
+
+def _name(point: tuple, seed: int) -> str:
+    batch_size, rate, epochs = point
+    return f"batch{batch_size}-rate{rate:g}-epochs{epochs}-seed{seed}"
+
+
+def _point_config(config: FineTuneConfig, point: tuple, seed: int) -> FineTuneConfig:
+    batch_size, rate, epochs = point
+    optimizer = dataclasses.replace(config.optimizer, learning_rate=rate)
+    changed = dataclasses.replace(
+        config, batch_size=batch_size, epochs=epochs, seed=seed, optimizer=optimizer
+    )
+    check(changed)
+    return changed
 
 
 def _run(
@@ -96,20 +115,75 @@ def _run(
 def _claim(config: FineTuneConfig, workdir: Path) -> dict[str, Any] | None:
     """The results of a finished run of this config; None where it must (still) run.
 
-    Raises UserError where the workdir is that of another run.
+    Raises UserError where the workdir is that of another run. One that failed before
+    its first evaluation left nothing to lose.
     """
-    path = workdir / "config.json"
-    if not path.exists():
+    results, path = _results(workdir), workdir / "config.json"
+    if path.exists() and (results is not None or (workdir / BEST).exists()):
+        _refuse_another(path, config, _FREE)
+    return results
+
+
+def _check_workdir(config: FineTuneConfig, workdir: Path) -> None:
+    """Raises where the models there are not of this sweep."""
+    if (workdir / "config.json").exists():
+        raise UserError(
+            f"{workdir} holds a single run; use another --workdir for a sweep"
+        )
+    for path in sorted((workdir / SWEEP).glob("*/config.json")):
+        if (path.parent / RESULTS).exists():
+            _refuse_another(path, config, (*_FREE, *_GRID))
+
+
+def _refuse_another(path: Path, config: FineTuneConfig, free: tuple[str, ...]) -> None:
+    found = differences(json.loads(path.read_text()), to_dict(config))
+    changes = [
+        f"{name}: {old!r} -> {new!r}"
+        for name, old, new in found
+        if not any(name == f or name.startswith((f"{f}.", f"{f}[")) for f in free)
+    ]
+    if changes:
+        raise UserError(
+            f"{path.parent} holds another run ({'; '.join(changes)}); use that config, "
+            "or another --workdir"
+        )
+
+
+def _results(workdir: Path) -> dict[str, Any] | None:
+    path = workdir / RESULTS
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def _kept(workdir: Path) -> tuple[str, float] | None:
+    """The run whose model is in best, and its score; ends a move that was cut short."""
+    record = workdir / SWEEP / _KEPT
+    if not record.exists():
         return None
-    found, expected = json.loads(path.read_text()), to_dict(config)
-    for name in expected.keys() | found.keys():
-        if name not in _FREE and found.get(name) != expected.get(name):
-            raise UserError(
-                f"{workdir} holds another run ({name}: {found.get(name)!r} -> "
-                f"{expected.get(name)!r}); use that config, or another --workdir"
-            )
-    results = workdir / RESULTS
-    return json.loads(results.read_text()) if results.exists() else None
+    name = json.loads(record.read_text())["run"]
+    folder = workdir / SWEEP / name
+    results = _results(folder)
+    if results is None:  # it is to run again
+        return None
+    if (folder / BEST).exists():
+        _replace(folder / BEST, workdir / BEST)
+    return (name, _dev_score(results)) if (workdir / BEST).exists() else None
+
+
+def _keep_better(
+    workdir: Path, run: tuple[str, float], kept: tuple[str, float] | None
+) -> tuple[str, float] | None:
+    """Moves the model of ``run`` to best, or deletes it; the run that is kept now."""
+    name, score = run
+    model = workdir / SWEEP / name / BEST
+    if not model.exists():
+        return kept
+    if kept is not None and score <= kept[1]:
+        shutil.rmtree(model)
+        return kept
+    # First the record, then the move: _kept makes up for what happens in between.
+    write_json(workdir / SWEEP / _KEPT, {"run": name})
+    _replace(model, workdir / BEST)
+    return run
 
 
 def _dev_score(results: dict[str, Any]) -> float:
@@ -131,7 +205,8 @@ def _summary(point: tuple, runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _replace(source: Path, target: Path) -> None:
     """Moves a folder over another one."""
-    old = target.with_name(f"{target.name}.old")
+    old = target.with_name(f".{target.name}.old")
+    shutil.rmtree(old, ignore_errors=True)  # of a move that was cut short
     if target.exists():
         target.rename(old)
     source.rename(target)

@@ -10,7 +10,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.config import BertConfig
 from bert_jax.parallel.mesh import MeshConfig
 from bert_jax.training.optimizer import OptimizerConfig
-from bert_jax.training.settings import from_settings
+from bert_jax.training.settings import differences, from_settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,22 +145,7 @@ def resume_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """
     return [
         f"{name}: {a!r} -> {b!r}"
-        for name, a, b in _differences(old, new, "")
+        for name, a, b in differences(old, new)
         if not any(name == free or name.startswith(f"{free}.") for free in _MAY_CHANGE)
         and not (name == f"phases[{len(new['phases']) - 1}].steps" and b > a)
     ]
-
-
-def _differences(old: Any, new: Any, name: str) -> list[tuple[str, Any, Any]]:
-    dot = f"{name}." if name else ""
-    if isinstance(old, dict) and isinstance(new, dict):
-        keys = [*old, *(k for k in new if k not in old)]
-        pairs = [(f"{dot}{k}", old.get(k), new.get(k)) for k in keys]
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        pairs = [
-            (f"{name}[{i}]", a, b)
-            for i, (a, b) in enumerate(zip(old, new, strict=True))
-        ]
-    else:
-        return [] if old == new else [(name, old, new)]
-    return [d for key, a, b in pairs for d in _differences(a, b, key)]

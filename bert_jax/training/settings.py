@@ -71,3 +71,19 @@ def _wrong_type(name: str, expected: str, value: Any) -> str:
 def to_dict(config: Any) -> dict[str, Any]:
     """The config as JSON holds it: nested dicts, lists for tuples."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def differences(old: Any, new: Any, name: str = "") -> list[tuple[str, Any, Any]]:
+    """Where two results of :func:`to_dict` differ: (full name, old value, new value)."""
+    dot = f"{name}." if name else ""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = [*old, *(k for k in new if k not in old)]
+        pairs = [(f"{dot}{k}", old.get(k), new.get(k)) for k in keys]
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = [
+            (f"{name}[{i}]", a, b)
+            for i, (a, b) in enumerate(zip(old, new, strict=True))
+        ]
+    else:
+        return [] if old == new else [(name, old, new)]
+    return [d for key, a, b in pairs for d in differences(a, b, key)]
