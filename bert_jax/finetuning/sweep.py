@@ -11,7 +11,7 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.finetuning.config import FineTuneConfig, check
-from bert_jax.finetuning.prepare import Prepared, prepare
+from bert_jax.finetuning.prepare import FEATURES, Prepared, prepare
 from bert_jax.finetuning.run import BEST, RESULTS, finetune, show, write_json
 from bert_jax.training.settings import differences, to_dict
 
@@ -36,7 +36,9 @@ def run_one(
         for split, scores in finished["scores"].items():
             say(f"finished before: {split}: {show(scores)}")
         return finished
-    return _run(config, prepare(config, say), workdir, say)
+    results = _run(config, prepare(config, workdir, say), workdir, say)
+    shutil.rmtree(workdir / FEATURES, ignore_errors=True)
+    return results
 
 
 def run_sweep(
@@ -62,11 +64,12 @@ def run_sweep(
     for name, (point, run_config) in runs.items():
         results = finished[name]
         if results is None:
-            prepared = prepared or prepare(config, say)
+            prepared = prepared or prepare(config, workdir, say)
             say(f"== {name}")
             results = _run(run_config, prepared, folder / name, say)
         table[point].append(results)
         kept = _keep_better(workdir, (name, _dev_score(results)), kept)
+    shutil.rmtree(workdir / FEATURES, ignore_errors=True)
     summary = [_summary(point, results) for point, results in table.items()]
     metric = next(iter(table.values()))[0]["main_metric"]
     for row in sorted(summary, key=lambda row: row["mean"]):
