@@ -5,6 +5,7 @@ import json
 import shutil
 import struct
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -46,35 +47,40 @@ class GrowingArrays:
         self._rows[name] += len(rows)
 
     def save(self, path: Path) -> None:
-        """Writes all arrays to a file, piece by piece."""
+        """Copies all arrays to one file."""
         with new_file(path) as file:
             if path.suffix == ".npz":
-                np.savez(file, **{name: self._map(name) for name in self._files})
+                self._write_npz(file)
             else:
                 self._write_safetensors(file)
 
-    def _shape(self, name: str) -> tuple[int, ...]:
-        return (self._rows[name], *self._kinds[name][1])
-
-    def _map(self, name: str) -> np.ndarray:
-        self._files[name].flush()
-        return np.memmap(
-            self._files[name], self._kinds[name][0], "r", shape=self._shape(name)
-        )
+    def _write_npz(self, file: IO[bytes]) -> None:
+        """Not by np.savez, which wants the arrays in memory, mapped at the least."""
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, (dtype, rest) in self._kinds.items():
+                header = {
+                    "descr": np.lib.format.dtype_to_descr(dtype),
+                    "fortran_order": False,
+                    "shape": (self._rows[name], *rest),
+                }
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array_header_1_0(member, header)
+                    self._copy(name, member)
 
     def _write_safetensors(self, file: IO[bytes]) -> None:
-        """https://github.com/huggingface/safetensors#format: its own writer wants all
-        arrays in memory.
+        """https://github.com/huggingface/safetensors#format; not by its own writer, for
+        the same reason.
         """
         header: dict[str, Any] = {}
         start = 0
         # The widest numbers first, so that every array is aligned.
-        names = sorted(self._files, key=lambda n: (-self._kinds[n][0].itemsize, n))
+        names = sorted(self._kinds, key=lambda n: (-self._kinds[n][0].itemsize, n))
         for name in names:
+            dtype, rest = self._kinds[name]
             stop = start + self._files[name].tell()
             header[name] = {
-                "dtype": _SAFETENSORS_TYPES[self._kinds[name][0].name],
-                "shape": self._shape(name),
+                "dtype": _SAFETENSORS_TYPES[dtype.name],
+                "shape": [self._rows[name], *rest],
                 "data_offsets": [start, stop],
             }
             start = stop
@@ -82,8 +88,11 @@ class GrowingArrays:
         text += b" " * (-len(text) % 8)
         file.write(struct.pack("<Q", len(text)) + text)
         for name in names:
-            self._files[name].seek(0)
-            shutil.copyfileobj(self._files[name], file)
+            self._copy(name, file)
+
+    def _copy(self, name: str, file: IO[bytes]) -> None:
+        self._files[name].seek(0)
+        shutil.copyfileobj(self._files[name], file, 1 << 20)
 
 
 @contextlib.contextmanager
