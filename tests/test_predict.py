@@ -10,6 +10,7 @@ import pytest
 from bert_jax import predict
 from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
+from bert_jax.finetuning.config import FeatureConfig
 from bert_jax.finetuning.initial import make_model
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertForPreTraining, BertModel
@@ -69,7 +70,7 @@ def checkpoint(tmp_path_factory):
     def make(name):
         head, outputs, settings = HEADS[name]
         inputs = [ids, ids, ids + 1]
-        model = make_model(CONFIG, head, outputs)
+        model = make_model(CONFIG, head, outputs, FeatureConfig())
         if head == "pretraining":
             model, inputs = BertForPreTraining(CONFIG), [*inputs, ids]
         elif head == "none":

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
-from bert_jax.finetuning.config import finetune_config
+from bert_jax.finetuning.config import FeatureConfig, finetune_config
 from bert_jax.finetuning.initial import make_model
 from bert_jax.finetuning.predict import Predictor
 from bert_jax.finetuning.prepare import prepare
@@ -35,7 +35,7 @@ TAGS = ("B-LOC", "B-PER", "I-PER", "O")
 
 def tiny(folder, head, outputs, **settings):
     """Writes a random checkpoint with this head; the model to run by hand."""
-    model = make_model(CONFIG, head, outputs)
+    model = make_model(CONFIG, head, outputs, FeatureConfig())
     ids = jnp.zeros((1, 8), jnp.int32)
     init = jax.jit(lambda key: model.init(key, ids, ids, ids + 1, **EVAL))
     params = init(jax.random.key(outputs))["params"]
@@ -315,10 +315,17 @@ def test_sizes_that_cannot_be(tmp_path):
         Predictor(tmp_path / "m")
 
 
-@pytest.mark.parametrize("what", ["classification", "question_answering"])
-def test_a_run_predicts_as_it_was_scored(what, settings, tmp_path):
-    config = finetune_config(settings(what, epochs=1, log_every=100))
-    prepared = prepare(config, lambda line: None)
+@pytest.mark.parametrize(
+    ("what", "changes"),
+    [
+        ("classification", {}),
+        ("question_answering", {}),
+        ("tagging", {"features": {"layers": (-2, -1), "width": 8}}),
+    ],
+)
+def test_a_run_predicts_as_it_was_scored(what, changes, settings, tmp_path):
+    config = finetune_config(settings(what, epochs=1, log_every=100, **changes))
+    prepared = prepare(config, tmp_path, lambda line: None)
     finetune(config, prepared, tmp_path, lambda line: None)
     predict = Predictor(tmp_path)
     assert (predict.family, predict.max_length) == (config.family, 24)
@@ -328,6 +335,10 @@ def test_a_run_predicts_as_it_was_scored(what, settings, tmp_path):
         written = (folder / "dev_predictions.tsv").read_text().splitlines()[1:]
         answers = predict([row.text_a for row in rows])
         assert [a["label"] for a in answers] == [x.split("\t")[1] for x in written]
+    elif what == "tagging":
+        written = (folder / "dev.conll").read_text().split()
+        answers = predict([" ".join(row.words) for row in rows])
+        assert [tag for a in answers for tag in a["tags"]] == written[2::3]
     else:
         written = json.loads((folder / "dev/predictions.json").read_text())
         answers = predict([f"{row.question}\t{row.context}" for row in rows])
