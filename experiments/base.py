@@ -88,6 +88,7 @@ def get_config(schedule: str = "paper") -> ConfigDict:
             ),
             mesh=dict(replica=1, data=-1, model=1),  # devices along each axis
             phases=PHASES[schedule],
+            init_from="",  # a checkpoint to begin with; empty: random parameters
             seed=0,
             accumulation=1,  # microbatches an update: less memory, same result
             log_every=100,  # updates

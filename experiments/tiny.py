@@ -73,6 +73,7 @@ def get_config() -> ConfigDict:
                     )
                 ),
             ),
+            init_from="",  # a checkpoint to begin with; empty: random parameters
             seed=0,
             accumulation=1,
             log_every=200,  # updates

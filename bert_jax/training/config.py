@@ -38,15 +38,17 @@ class DataConfig:
 class TrainConfig:
     """Everything that a pretraining run depends on.
 
-    accumulation: microbatches per update. log_every, eval_every, checkpoint_every: in
-    steps. keep_checkpoints: the newest ones kept. prompts: sentences with [MASK],
-    filled in at the end of the run.
+    init_from: a checkpoint to begin with, as ``bert_jax.load`` reads it, instead of random
+    parameters; a head that it lacks is random. accumulation: microbatches per update.
+    log_every, eval_every, checkpoint_every: in steps. keep_checkpoints: the newest ones
+    kept. prompts: sentences with [MASK], filled in at the end of the run.
     """
 
     model: BertConfig
     data: DataConfig
     optimizer: OptimizerConfig
     phases: tuple[Phase, ...]
+    init_from: str = ""
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     seed: int = 0
     accumulation: int = 1

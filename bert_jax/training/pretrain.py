@@ -23,6 +23,7 @@ from bert_jax.training import loop
 from bert_jax.training.checkpoint import CheckpointStore
 from bert_jax.training.config import TrainConfig, resume_differences
 from bert_jax.training.fill_mask import fill_mask
+from bert_jax.training.initial import begin_from
 from bert_jax.training.metric_writer import MetricWriter
 from bert_jax.training.optimizer import bert_adam, learning_rate
 from bert_jax.training.settings import to_dict
@@ -91,6 +92,8 @@ def pretrain(
         state = checkpoints.restore(abstract, data)
     else:
         state = init_state(model, optimizer, mesh, METRICS, config.seed)
+        if config.init_from:
+            state = begin_from(config.init_from, config.model, tokenizer, state, say)
 
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     train_fn, eval_fn = loop.jit_steps(config, model, optimizer, shardings)

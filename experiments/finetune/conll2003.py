@@ -1,7 +1,8 @@
 """CoNLL-2003 names: persons, places, organisations, others. 14,041 sentences.
 
 Data: eng.train, eng.testa, eng.testb (or train.txt, valid.txt, test.txt), cased.
-Result: entity F1; the paper's BASE / LARGE: 96.4 / 96.6 dev, 92.4 / 92.8 test. Use a cased checkpoint.
+Result: entity F1; the paper's BASE / LARGE: 96.4 / 96.6 dev, 92.4 / 92.8 test.
+Before: a cased checkpoint.
 Run:
   python -m bert_jax.finetune --config experiments/finetune/conll2003.py \\
       --config.init_from=CHECKPOINT --config.data.dir=conll2003

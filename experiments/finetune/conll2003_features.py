@@ -1,7 +1,8 @@
 """CoNLL-2003 with a frozen encoder and a BiLSTM on its last four layers (section 5.3).
 
 Data: eng.train, eng.testa, eng.testb (or train.txt, valid.txt, test.txt), cased.
-Result: entity F1; the paper's BASE: 96.1 on dev. Vectors take 4 GB of disk a layer for BASE.
+Result: entity F1; the paper's BASE: 96.1 on dev.
+On: the vectors take about 1 GB of disk for each layer of BASE.
 Run:
   python -m bert_jax.finetune --config experiments/finetune/conll2003_features.py \\
       --config.init_from=CHECKPOINT --config.data.dir=conll2003

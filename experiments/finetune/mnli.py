@@ -1,4 +1,4 @@
-"""MNLI, of GLUE. Does a sentence entail, contradict, or neither? 392,702 rows, and the AX diagnostic.
+"""MNLI, of GLUE. Does a sentence entail, contradict, or neither? 392,702 rows, and AX.
 
 Data: the folder of GLUE's own TSV files, or --config.data.dir=tfds:glue/mnli.
 Result: accuracy, matched on dev; the paper's BASE / LARGE: 84.6 / 86.7 (test).

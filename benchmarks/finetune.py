@@ -1,0 +1,177 @@
+"""Fine-tuning side by side: bert_jax and Hugging Face's Trainer, one after the other.
+
+The same tasks, rows, updates and rates from the same checkpoint, float32 on the CPU;
+each run in a process of its own, the order alternating from seed to seed. Seconds are
+those of the updates (ours with their compilation), and of the whole process. Runs that
+are there are not run again: stop and go on as you like.
+
+usage:
+  python benchmarks/finetune.py --model all-MiniLM-L6-v2 --data DATA --output DIR
+    --peer_python PEER/bin/python [--tasks sst2,mrpc] [--seeds 0,1,2] [--grouped]
+
+DATA holds glue/, ner/wnut17/, squad/ and multiple_choice/. PEER is an environment as
+finetune_peer/train.py describes it; without it only ours run. --grouped: the peer sorts
+its batches by length too, which is not its default.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+# epochs, batch_size, learning_rate, train_rows (0: all), data folder, our settings
+TASKS: dict[str, dict[str, Any]] = {
+    "sst2": dict(epochs=1, batch=32, rate=1e-4, rows=20_000, dir="glue/SST-2"),
+    "mrpc": dict(epochs=3, batch=32, rate=1e-4, rows=0, dir="glue/MRPC"),
+    "wnut17": dict(epochs=3, batch=16, rate=3e-4, rows=0, dir="ner/wnut17"),
+    "codah": dict(epochs=3, batch=16, rate=1e-4, rows=0, dir="multiple_choice"),
+    "squad": dict(
+        epochs=2,
+        batch=16,
+        rate=2e-4,
+        rows=2000,
+        dir="squad",
+        length=384,
+        ours=(
+            "--config.data.train=dev-v1.1.json",
+            "--config.data.dev=dev-v1.1.json",
+            "--config.data.train_articles=0:36",
+            "--config.data.dev_articles=36:40",
+        ),
+    ),
+}
+
+
+def run_ours(task: str, seed: int, options: argparse.Namespace, folder: Path) -> dict:
+    """Our run: seconds of updates and of the process, dev scores, padding."""
+    plan = TASKS[task]
+    command = [
+        sys.executable, "-m", "bert_jax.finetune",
+        f"--config={HERE.parent}/experiments/finetune/{task}.py",
+        f"--config.init_from={options.model}",
+        f"--config.data.dir={options.data}/{plan['dir']}",
+        f"--config.epochs={plan['epochs']}", f"--config.batch_size={plan['batch']}",
+        f"--config.optimizer.learning_rate={plan['rate']}",
+        f"--config.train_rows={plan['rows']}", f"--config.seed={seed}",
+        f"--workdir={folder}", *plan.get("ours", ()),
+    ]  # fmt: skip
+    seconds = timed(command, folder.with_suffix(".log"), cwd=HERE.parent)
+    results = json.loads((folder / "results.json").read_text())
+    return {
+        "train_seconds": results["train_seconds"],
+        "process_seconds": seconds,
+        "padding_share": results["padding_share"],
+        "updates": results["updates"],
+        "metric": results["main_metric"],
+        "scores": results["scores"]["dev"],
+    }
+
+
+def run_peer(task: str, seed: int, options: argparse.Namespace, folder: Path) -> dict:
+    """The Trainer's run, in the same terms."""
+    plan = TASKS[task]
+    result = folder.with_suffix(".peer.json")
+    command = [
+        options.peer_python, f"{HERE}/finetune_peer/train.py",
+        "--task", task, "--data", options.data, "--model", options.model,
+        "--seed", str(seed), "--epochs", str(plan["epochs"]),
+        "--batch_size", str(plan["batch"]), "--learning_rate", str(plan["rate"]),
+        "--max_length", str(plan.get("length", 128)), "--output", str(result),
+    ]  # fmt: skip
+    command += ["--train_rows", str(plan["rows"])] if plan["rows"] else []
+    command += ["--group_by_length"] if "grouped" in folder.name else []
+    seconds = timed(command, folder.with_suffix(".log"), cwd=HERE.parent)
+    results = json.loads(result.read_text())
+    return {
+        "train_seconds": results["seconds_training"],
+        "process_seconds": seconds,
+        "padding_share": results["padding_share"],
+        "updates": results["updates"],
+        "metric": results["main_metric"],
+        "scores": results["best"],
+    }
+
+
+def timed(command: list[str], log: Path, cwd: Path) -> float:
+    """Seconds that a command takes; its output goes to ``log``."""
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    start = time.perf_counter()
+    with log.open("w") as file:
+        subprocess.run(
+            command, check=True, stdout=file, stderr=file, cwd=cwd, env=environment
+        )
+    return time.perf_counter() - start
+
+
+def table(results: dict[tuple[str, str], list[dict]]) -> str:
+    """Markdown: means over the seeds, the spread of the scores, and the ratio of times."""
+    lines = [
+        "| task | metric | system | seeds | dev score | updates, s | process, s "
+        "| padding | its time / ours |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for (task, system), runs in results.items():
+        metric = "accuracy" if task == "mrpc" else runs[0]["metric"]
+        scores = [run["scores"][metric] for run in runs]
+        spread = f" ± {statistics.stdev(scores):.1f}" if len(scores) > 1 else ""
+        mean = {
+            k: statistics.mean(r[k] for r in runs)
+            for k in ("train_seconds", "process_seconds", "padding_share")
+        }
+        ours = results.get((task, "bert_jax"))
+        ratio = ""
+        if ours and system != "bert_jax":
+            own = statistics.mean(run["train_seconds"] for run in ours)
+            ratio = f"{mean['train_seconds'] / own:.2f}"
+        lines.append(
+            f"| {task} | {metric} | {system} | {len(runs)} "
+            f"| {statistics.mean(scores):.1f}{spread} "
+            f"| {mean['train_seconds']:.0f} | {mean['process_seconds']:.0f} "
+            f"| {mean['padding_share']:.0%} | {ratio} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Runs what is missing and prints the table of all there is."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--output", required=True, type=Path)
+    parser.add_argument("--peer_python")
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--grouped", action="store_true")
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    systems = [("bert_jax", run_ours)]
+    if options.peer_python:
+        systems.append(("transformers", run_peer))
+        if options.grouped:
+            systems.append(("transformers, grouped", run_peer))
+    results: dict[tuple[str, str], list[dict]] = {}
+    for seed in map(int, options.seeds.split(",")):
+        for task in options.tasks.split(","):
+            for system, run in systems[:: 1 if seed % 2 else -1]:
+                name = f"{task}-{seed}-{system.replace(', ', '-')}"
+                path = options.output / f"{name}.json"
+                if not path.exists():
+                    content = run(task, seed, options, options.output / name)
+                    path.write_text(json.dumps(content, indent=2) + "\n")
+                content = json.loads(path.read_text())
+                results.setdefault((task, system), []).append(content)
+                print(name, json.dumps(content), flush=True)
+    order = sorted(results, key=lambda key: (list(TASKS).index(key[0]), key[1]))
+    print(table({key: results[key] for key in order}))
+
+
+if __name__ == "__main__":
+    main()
