@@ -1,5 +1,6 @@
 """A tiny checkpoint, batches for each head, and an easy data set of each family."""
 
+import contextlib
 import csv
 import functools
 import json
@@ -9,9 +10,12 @@ import numpy as np
 import pytest
 
 from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.finetuning import prepare, run
+from bert_jax.finetuning.config import FeatureConfig
 from bert_jax.finetuning.initial import make_model
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.config import BertConfig
+from bert_jax.parallel.mesh import MeshConfig, make_mesh
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [f"w{i}" for i in range(40)]
@@ -24,7 +28,7 @@ SIZES = dict(
     intermediate_size=64,
     max_positions=32,
 )
-HEADS = ("sequence", "regression", "choice", "token", "span")
+DEVICE = jax.devices()[0]
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +60,7 @@ def init_params():
 def checkpoint_dir(tmp_path_factory, model_config, vocabulary, init_params):
     """A Hugging Face folder with a bare encoder, pooler included."""
     folder = tmp_path_factory.mktemp("checkpoint")
-    params = init_params(make_model(model_config(), "sequence", 1))
+    params = init_params(make_model(model_config(), "sequence", 1, FeatureConfig()))
     save_huggingface(
         folder, model_config(), {"bert": params["bert"]}, vocabulary, head="none"
     )
@@ -109,7 +113,8 @@ def make_head(model_config):
     def make(head, **changes):
         outputs = {"sequence": 3, "token": 3}.get(head, 1)
         head = "sequence" if head == "regression" else head
-        return head, make_model(model_config(**changes), head, outputs)
+        config = model_config(**changes)
+        return head, make_model(config, head, outputs, FeatureConfig())
 
     return make
 
@@ -118,8 +123,8 @@ def _words(random, count):
     return [WORDS[i] for i in random.integers(0, len(WORDS), count)]
 
 
-def _with_clue(random, clue):
-    words = _words(random, random.integers(3, 12))
+def _with_clue(random, clue, longest=12):
+    words = _words(random, random.integers(3, longest))
     words.insert(random.integers(0, len(words) + 1), clue)
     return words
 
@@ -145,7 +150,7 @@ def write_regression(folder, rows=24, seed=0):
         lines = ["text\tlabel"]
         for i in range(count):
             clue, label = (("good", 4.0), ("bad", 1.0))[i % 2]
-            lines.append(f"{' '.join(_with_clue(random, clue))}\t{label}")
+            lines.append(f"{' '.join(_with_clue(random, clue, 20))}\t{label}")
         (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
     return dict(family="classification", data=dict(task="table", regression=True))
 
@@ -229,18 +234,36 @@ def settings(tmp_path_factory, checkpoint_dir):
         return settings | {
             "data": data | changes.pop("data", {}),
             "init_from": str(checkpoint_dir),
-            "model": dict(hidden_dropout=0.1, attention_dropout=0.1),
-            "optimizer": dict(learning_rate=5e-3, bias_correction=True)
+            "model": dict(hidden_dropout=0.0, attention_dropout=0.0),
+            "optimizer": dict(learning_rate=1e-2, bias_correction=True)
             | changes.pop("optimizer", {}),
             "batch_size": 8,
             "eval_batch_size": 8,
-            "epochs": 6,
-            "buckets": 2,
+            "epochs": 10,
+            "buckets": 1,
             "log_every": 2,
             **changes,
         }
 
     return make
+
+
+@pytest.fixture(scope="session")
+def one_device():
+    """What runs on one device instead of all: it is faster."""
+
+    @contextlib.contextmanager
+    def patch():
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            for module in (run, prepare):
+                monkeypatch.setattr(
+                    module,
+                    "make_mesh",
+                    lambda config: make_mesh(MeshConfig(), [DEVICE]),
+                )
+            yield
+
+    return patch
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.finetuning.config import FeatureConfig
 from bert_jax.finetuning.initial import initial_params, make_model
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
 
 LABELS = ("no", "yes", "perhaps")
+FULL = FeatureConfig()  # all of the model is fine-tuned
 KEY = jax.random.key(7)
 
 
@@ -18,14 +20,14 @@ def make_checkpoint(model_config, init_params):
     """A function of (head, labels, outputs): a checkpoint with such a head."""
 
     def make(head, labels=(), outputs=3):
-        params = init_params(make_model(model_config(), head, outputs))
+        params = init_params(make_model(model_config(), head, outputs, FULL))
         return Checkpoint(model_config(), params, None, head, labels)
 
     return make
 
 
 def initial(checkpoint, head, labels=(), outputs=3, key=KEY, **options):
-    model = make_model(checkpoint.config, head, outputs)
+    model = make_model(checkpoint.config, head, outputs, FULL)
     return initial_params(checkpoint, model, head, labels, key, **options)
 
 
@@ -35,10 +37,10 @@ def same(a, b):
 
 def test_each_head_has_its_module(model_config):
     config = model_config()
-    assert make_model(config, "sequence", 3) == BertForSequence(config, 3)
-    assert make_model(config, "choice", 1) == BertForSequence(config, 1)
-    assert make_model(config, "token", 5) == BertForTokens(config, 5)
-    assert make_model(config, "span", 2) == BertForSpans(config)
+    assert make_model(config, "sequence", 3, FULL) == BertForSequence(config, 3)
+    assert make_model(config, "choice", 1, FULL) == BertForSequence(config, 1)
+    assert make_model(config, "token", 5, FULL) == BertForTokens(config, 5)
+    assert make_model(config, "span", 2, FULL) == BertForSpans(config)
 
 
 def test_the_encoder_is_the_checkpoints_and_the_head_is_new(make_checkpoint):

@@ -1,0 +1,137 @@
+"""The finetune command as a user runs it; what a run does is in tests/finetuning."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax import finetune
+from bert_jax.data.wordpiece import WordPieceTokenizer
+from bert_jax.errors import UserError
+from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.model.bert import BertModel
+from bert_jax.model.config import BertConfig
+
+REPOSITORY = Path(__file__).parent.parent
+
+CONFIG = """
+from ml_collections import ConfigDict
+
+def get_config():
+    return ConfigDict(dict(
+        family="classification", init_from="{folder}/checkpoint",
+        data=dict(task="table", dir="{folder}/data", max_length=16),
+        model=dict(hidden_dropout=0.0, attention_dropout=0.0),
+        optimizer=dict(learning_rate=1e-3, warmup=0.1),
+        sweep=dict(batch_size=(4,), learning_rate=(1e-3,), epochs=(1,), seeds=(0, 1)),
+        batch_size=4, eval_batch_size=4, epochs=1, buckets=1, log_every=1,
+    ))
+"""
+# What is compiled is shared with other runs of the suite.
+ENVIRONMENT = os.environ | {
+    "JAX_COMPILATION_CACHE_DIR": str(REPOSITORY / ".pytest_cache" / "xla"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A tiny checkpoint, a table of eight rows, and their config.py."""
+    path = tmp_path_factory.mktemp("finetune")
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = WordPieceTokenizer([*specials, "good", "bad", "it", "is"], True)
+    config = BertConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        intermediate_size=32,
+        max_positions=16,
+    )
+    ids = np.zeros((1, 8), np.int32)
+    init = jax.jit(functools.partial(BertModel(config).init, deterministic=True))
+    params = init(jax.random.key(0), ids, ids, ids + 1)["params"]
+    save_huggingface(
+        path / "checkpoint", config, {"bert": params}, tokenizer, head="none"
+    )
+    (path / "data").mkdir()
+    rows = "it is good,yes\nit is bad,no\n" * 4
+    for split in ("train", "dev"):
+        (path / "data" / f"{split}.csv").write_text(f"text,label\n{rows}")
+    (path / "config.py").write_text(CONFIG.format(folder=path))
+    return path
+
+
+def command(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "bert_jax.finetune", *map(str, arguments)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=ENVIRONMENT,
+    )
+
+
+def test_a_sweep_and_its_second_call(folder, tmp_path):
+    arguments = ("--sweep", "--config", folder / "config.py", "--workdir", tmp_path)
+    first = command(*arguments)
+    assert first.returncode == 0, first.stderr
+    assert "== batch4-rate0.001-epochs1-seed0" in first.stdout
+    assert "== batch4-rate0.001-epochs1-seed1" in first.stdout
+    table = json.loads((tmp_path / "sweep.json").read_text())
+    assert len(table["points"][0]["scores"]) == 2
+    assert (tmp_path / "best" / "model.safetensors").is_file()
+    second = command(*arguments)
+    assert second.returncode == 0, second.stderr
+    assert "==" not in second.stdout
+    assert second.stdout.splitlines() == first.stdout.splitlines()[-2:]
+
+
+def test_a_user_error_is_one_line_and_exit_code_2(folder, tmp_path):
+    done = command(
+        "--config", folder / "config.py", "--workdir", tmp_path,
+        "--config.data.dir=nowhere",
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: nowhere ")
+    assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config.optimizer.warmpu=0"], "did you mean config.optimizer.warmup?"),
+        (["--config.epochs=many"], "epochs"),
+        (["--config.epochs=0"], "epochs=0, expected at least 1"),
+        (["--config.init_from="], "init_from is empty"),
+        (["--config.init_from=nowhere"], "nowhere does not exist"),
+        (["--config.data.dir=nowhere"], "nowhere has no train.csv"),
+        (["--config.data.max_length=17"], "is over the position table of 16"),
+        (["--config.data.task=rt"], "task='rt' is not a classification task"),
+        (["--config.family=bert"], "config.family='bert', expected one of"),
+        (["extra"], "unexpected argument 'extra'; use python -m bert_jax.finetune"),
+        (["--sweeep"], "sweeep"),
+    ],
+)
+def test_a_wrong_command_line_is_one_clear_line(arguments, message, folder, tmp_path):
+    given = ["--config", str(folder / "config.py"), "--workdir", str(tmp_path)]
+    for sweep in ([], ["--sweep"]):
+        with pytest.raises(UserError) as error:
+            finetune.main([*given, *sweep, *arguments])
+        assert message in str(error.value)
+        assert "\n" not in str(error.value)
+        assert not list(tmp_path.iterdir())
+
+
+def test_help_says_how_to_use_it(capsys):
+    with pytest.raises(SystemExit):
+        finetune.main(["--help"])
+    assert "python -m bert_jax.finetune --config" in capsys.readouterr().out
