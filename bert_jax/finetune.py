@@ -10,6 +10,8 @@ usage:
   python -m bert_jax.finetune --config experiments/finetune/mrpc.py --config.init_from=DIR
 """
 
+import logging
+
 from bert_jax import cli
 from bert_jax.config_file import parse
 
@@ -23,6 +25,8 @@ def main(argv: list[str]) -> None:
     from bert_jax.finetuning.sweep import run_one, run_sweep
     from bert_jax.training.host_memory import keep_freed_memory
 
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("bert_jax").setLevel(logging.INFO)
     keep_freed_memory()
     (run_sweep if sweep else run_one)(finetune_config(settings), workdir)
 

@@ -44,6 +44,7 @@ from bert_jax.training.settings import to_dict
 
 BEST = "best"  # the folder of the best model, as bert_jax.load finds it
 RESULTS = "results.json"
+PREDICTIONS = "predictions"  # the folder of answers in the task's official form
 
 
 @functools.cache
@@ -199,7 +200,7 @@ class _Run:
                 results["scores"][split.name] = evaluation.scores
                 self.say(f"{split.name}: {show(evaluation.scores)}")
             if jax.process_index() == 0:
-                folder = self.workdir / "predictions"
+                folder = self.workdir / PREDICTIONS
                 for path in self.task.write(
                     split.rows, evaluation.predictions, split.name, folder
                 ):

@@ -12,7 +12,14 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.finetuning.config import FineTuneConfig, check
 from bert_jax.finetuning.prepare import FEATURES, Prepared, prepare
-from bert_jax.finetuning.run import BEST, RESULTS, finetune, show, write_json
+from bert_jax.finetuning.run import (
+    BEST,
+    PREDICTIONS,
+    RESULTS,
+    finetune,
+    show,
+    write_json,
+)
 from bert_jax.training.settings import differences, to_dict
 
 SWEEP = "sweep"  # the folder of a sweep's runs
@@ -83,6 +90,9 @@ def run_sweep(
             f"the model of the best run is no longer in {workdir / BEST}; delete the "
             f"{RESULTS} of that run in {folder}, and it will run again"
         )
+    shutil.copytree(
+        folder / kept[0] / PREDICTIONS, workdir / PREDICTIONS, dirs_exist_ok=True
+    )
     say(f"best: {kept[0]}, {metric} {kept[1]:.2f}; its model is in {workdir / BEST}")
     content = {"metric": metric, "best_run": kept[0], "points": summary}
     write_json(workdir / "sweep.json", content)

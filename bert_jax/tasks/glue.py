@@ -183,13 +183,15 @@ def submission_zip(directory: Path | str, out: Path | str) -> tuple[str, ...]:
     """Packs the predictions below a directory as GLUE's server takes them.
 
     directory: is searched with all its subdirectories for CoLA.tsv, MNLI-m.tsv, ...
+      but for those of a sweep's single runs, whose best one's stand outside.
     Returns the names of the files that the server wants and that were not found.
     Raises UserError where there is none, or two of one name.
     """
     directory, out = Path(directory), Path(out)
     found: dict[str, Path] = {}
     for path in sorted(directory.rglob("*.tsv")):
-        if path.name not in SUBMISSION_FILES:
+        inside = path.relative_to(directory).parts
+        if path.name not in SUBMISSION_FILES or "sweep" in inside:
             continue
         if path.name in found:
             raise UserError(
@@ -203,10 +205,12 @@ def submission_zip(directory: Path | str, out: Path | str) -> tuple[str, ...]:
             f"{', '.join(SUBMISSION_FILES)}, as bert_jax.finetune writes them"
         )
     out.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+    temporary = out.with_name(f".{out.name}.tmp")
+    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in SUBMISSION_FILES:
             if name in found:
                 archive.write(found[name], name)
+    temporary.replace(out)
     return tuple(name for name in SUBMISSION_FILES if name not in found)
 
 
