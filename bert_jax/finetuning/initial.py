@@ -16,6 +16,7 @@ from bert_jax.model.feature_tagger import FeatureTagger
 from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
 
 Params = dict[str, Any]
+_BEGIN_ANEW = "set --config.fresh_head=True to begin with a new head"
 
 
 def make_model(
@@ -71,6 +72,7 @@ def initial_params(
     if isinstance(model, FeatureTagger):
         given = {"bert": checkpoint.params["bert"]}
         if "bilstm" in checkpoint.params and not fresh_head:
+            _check_tagger(checkpoint, model, labels)
             return given | {"bilstm": checkpoint.params["bilstm"]}, []
         return given | jax.jit(model.init)(key), ["bilstm"]
     ids = jnp.zeros((1, 8), jnp.int32)
@@ -102,18 +104,38 @@ def initial_params(
 
 
 def _check_head(checkpoint: Checkpoint, outputs: int, labels: Sequence[str]) -> None:
-    change = "set --config.fresh_head=True to begin with a new head"
     kept = next(k for k in ("classifier", "qa_outputs") if k in checkpoint.params)
     found = checkpoint.params[kept]["kernel"].shape[-1]
     if found != outputs:
         raise UserError(
             f"the checkpoint's head has {found} outputs, the task needs {outputs}; "
-            f"{change}"
+            f"{_BEGIN_ANEW}"
         )
-    if labels and checkpoint.labels and tuple(labels) != tuple(checkpoint.labels):
+    _check_labels(checkpoint.labels, labels)
+
+
+def _check_tagger(
+    checkpoint: Checkpoint, model: FeatureTagger, labels: Sequence[str]
+) -> None:
+    shapes = jax.eval_shape(model.init, jax.random.key(0))["bilstm"]
+    sizes, found = (
+        jax.tree.map(lambda leaf: leaf.shape, tree)
+        for tree in (shapes, checkpoint.params["bilstm"])
+    )
+    _check_labels(checkpoint.extra.get("data", {}).get("labels", ()), labels)
+    layers = checkpoint.extra.get("features", {}).get("layers", model.layers)
+    if sizes != found or tuple(layers) != model.layers:
         raise UserError(
-            f"the checkpoint's head was trained for {', '.join(checkpoint.labels)}, the "
-            f"task has {', '.join(labels)}; {change}"
+            "the checkpoint's BiLSTM is for other layers, or of other sizes, than "
+            f"config.features says; set them as they were, or {_BEGIN_ANEW}"
+        )
+
+
+def _check_labels(found: Sequence[str], labels: Sequence[str]) -> None:
+    if labels and found and tuple(labels) != tuple(found):
+        raise UserError(
+            f"the checkpoint's head was trained for {', '.join(found)}, the task has "
+            f"{', '.join(labels)}; {_BEGIN_ANEW}"
         )
 
 

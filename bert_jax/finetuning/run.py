@@ -218,7 +218,7 @@ class _Run:
             fresh_head=self.config.fresh_head,
         )
         if fresh:
-            self.say(f"made anew, for the checkpoint has none: {', '.join(fresh)}")
+            self.say(f"made anew: {', '.join(fresh)}")
         if self.features:  # the encoder is frozen, its work done
             params = {"bilstm": params["bilstm"]}
         optimizer = bert_direction(optimizer_config(self.config.optimizer))

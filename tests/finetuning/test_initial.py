@@ -148,3 +148,61 @@ def test_a_head_that_does_not_fit_is_refused(
     assert "\n" not in str(error.value)
     _, fresh = initial(checkpoint, found[0], labels, outputs, fresh_head=True)
     assert fresh == ["classifier"]
+
+
+@pytest.fixture(scope="module")
+def tagger(model_config):
+    """A function of (outputs, FeatureConfig settings): the feature-based model."""
+
+    def make(outputs=3, layers=(0, -1), width=4, **changes):
+        features = FeatureConfig(layers, width=width, **changes)
+        return make_model(model_config(), "token", outputs, features)
+
+    return make
+
+
+def test_a_bilstm_is_made_beside_the_frozen_encoder_or_kept(make_checkpoint, tagger):
+    checkpoint = make_checkpoint("sequence", LABELS)
+    params, fresh = initial_params(checkpoint, tagger(), "token", LABELS, KEY)
+    assert fresh == ["bilstm"]
+    assert set(params) == {"bert", "bilstm"}
+    assert same(params["bert"], checkpoint.params["bert"])
+    trained = dataclasses.replace(
+        checkpoint,
+        params=params,
+        head="features",
+        extra={"features": {"layers": [0, -1]}, "data": {"labels": list(LABELS)}},
+    )
+    other = jax.random.key(8)
+    kept, fresh = initial_params(trained, tagger(), "token", LABELS, other)
+    assert fresh == []
+    assert same(kept, params)
+    new, fresh = initial_params(
+        trained, tagger(), "token", LABELS, other, fresh_head=True
+    )
+    assert fresh == ["bilstm"]
+    assert not same(new, params)
+    for model, labels, message in (
+        (tagger(2), LABELS[:2], "was trained for no, yes, perhaps"),
+        (tagger(layers=(-1, 0)), LABELS, "for other layers"),
+        (tagger(layers=(-1,)), LABELS, "for other layers"),
+        (tagger(width=8), LABELS, "of other sizes"),
+        (tagger(lstm_layers=1), LABELS, "of other sizes"),
+    ):
+        with pytest.raises(UserError, match=r"--config\.fresh_head=True") as error:
+            initial_params(trained, model, "token", labels, KEY)
+        assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("head", "layers", "message"),
+    [
+        ("sequence", (-1,), "features.layers is for tagging"),
+        ("token", (2,), "features.layers has 2, expected 0"),
+        ("token", (-3,), "or -2 to -1"),
+    ],
+)
+def test_layers_that_are_not_there_are_refused(head, layers, message, model_config):
+    with pytest.raises(UserError) as error:
+        make_model(model_config(), head, 3, FeatureConfig(layers))
+    assert message in str(error.value)
