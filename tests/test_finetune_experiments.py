@@ -37,8 +37,13 @@ def test_every_setting_can_be_changed_and_the_task_is_built(path):
     _, changed = load(path, "--config.data.max_length=77", "--config.seed=5")
     assert (changed.data.max_length, changed.seed) == (77, 5)
     task = FAMILIES[config.family].task(config.data)
-    assert task.main_metric
-    assert task.head == ("token" if config.features.layers else task.head)
+    heads = {
+        "classification": "sequence",
+        "tagging": "token",
+        "multiple_choice": "choice",
+        "question_answering": "span",
+    }
+    assert task.head == heads[config.family]
 
 
 def test_every_family_and_every_task_of_glue_has_a_config():
