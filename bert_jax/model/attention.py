@@ -6,7 +6,7 @@ from flax import linen as nn
 
 from bert_jax.model.config import BertConfig
 from bert_jax.model.dropout import dropout
-from bert_jax.model.layers import kernel_init
+from bert_jax.model.layers import FlatDense, kernel_init
 
 # Added to the score of a masked key, as the original does. Finite, so that a row whose
 # keys are all padding gives a mean instead of NaN.
@@ -52,7 +52,7 @@ class SelfAttention(nn.Module):
 
         def project(name: str) -> jax.Array:
             # (D, N, H) kernels: a mesh splits them by heads.
-            return nn.DenseGeneral(
+            return FlatDense(
                 (config.num_heads, config.head_size),
                 dtype=jnp.dtype(config.dtype),
                 kernel_init=kernel_init(config),
@@ -68,7 +68,7 @@ class SelfAttention(nn.Module):
             dropout_rate=config.attention_dropout,
             dropout_key=self.make_rng("dropout") if use_dropout else None,
         )
-        return nn.DenseGeneral(
+        return FlatDense(
             config.hidden_size,
             axis=(-2, -1),
             dtype=jnp.dtype(config.dtype),

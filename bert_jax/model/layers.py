@@ -19,9 +19,23 @@ def kernel_init(config: BertConfig) -> Initializer:
     return jax.nn.initializers.truncated_normal(config.initializer_range)
 
 
-def dense(config: BertConfig, features: int, name: str) -> nn.Dense:
+class FlatDense(nn.DenseGeneral):
+    """nn.DenseGeneral over the last dimensions, rows and positions taken as one.
+
+    As matrices the products and, above all, their gradients run a tenth faster on a CPU
+    than with two dimensions for rows.
+    """
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        contracted = 1 if isinstance(self.axis, int) else len(self.axis)
+        rows, inputs = x.shape[:-contracted], x.shape[-contracted:]
+        y = super().__call__(x.reshape(-1, *inputs))
+        return y.reshape(*rows, *y.shape[1:])
+
+
+def dense(config: BertConfig, features: int, name: str) -> nn.Module:
     """A dense layer over the last dimension."""
-    return nn.Dense(
+    return FlatDense(
         features,
         dtype=jnp.dtype(config.dtype),
         kernel_init=kernel_init(config),
