@@ -31,6 +31,17 @@ SIZES = dict(
 DEVICE = jax.devices()[0]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _quick_compiles():
+    """The models are tiny: compiling them well takes longer than running them."""
+    threshold = jax.config.jax_persistent_cache_min_compile_time_secs
+    jax.config.update("jax_disable_most_optimizations", True)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", threshold)
+
+
 @pytest.fixture(scope="session")
 def model_config():
     """BertConfig of the tiny model; the initialisation is wide, so that it learns."""

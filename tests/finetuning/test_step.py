@@ -17,11 +17,9 @@ from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.tasks.task import IGNORED
 from bert_jax.training.optimizer import OptimizerConfig, bert_direction
 
-HEADS = ("sequence", "regression", "choice", "token", "span")
+HEADS = ("sequence", "choice", "token", "span")
 KEY = jax.random.key(5)
-OPTIMIZER = bert_direction(
-    OptimizerConfig(learning_rate=1.0, warmup_steps=0, total_steps=1)
-)
+ADAM = bert_direction(OptimizerConfig(learning_rate=1.0, warmup_steps=0, total_steps=1))
 
 
 @pytest.fixture(scope="module")
@@ -69,32 +67,22 @@ def pad(arrays, rows, length):
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_padding_and_filled_up_rows_change_nothing(
+def test_padding_filled_up_rows_and_microbatches_change_nothing(
     head, gradients, make_arrays, max_difference
 ):
+    """Also where microbatches hold different numbers of labelled pieces."""
     arrays = make_arrays(head)
+    if head == "token":
+        arrays["labels"][::2] = IGNORED
+        arrays["labels"][2, 1] = 1
     grads, sums = gradients(head, arrays)
-    padded_grads, padded_sums = gradients(head, pad(arrays, 12, 24))
+    padded = pad(arrays, 12, 24)
+    padded_grads, padded_sums = gradients(head, padded, accumulation=2)
     assert max_difference(sums, padded_sums) < 1e-5  # sums of up to 60 losses
     assert max_difference(grads, padded_grads) < 1e-6
     assert sums["weight"] == (arrays["labels"] >= 0).sum() if head == "token" else 8
     largest = jax.tree.map(lambda g: float(np.abs(g).max()), grads)
     assert max(jax.tree.leaves(largest)) > 1e-2
-
-
-@pytest.mark.parametrize("head", HEADS)
-def test_microbatches_have_the_mean_of_the_whole_batch(
-    head, gradients, make_arrays, max_difference
-):
-    """Also where they hold different numbers of labelled pieces, and empty rows."""
-    arrays = pad(make_arrays(head, rows=7), 8, 16)
-    if head == "token":
-        arrays["labels"][::2] = IGNORED
-        arrays["labels"][2, 1] = 1
-    one_grads, one_sums = gradients(head, arrays)
-    two_grads, two_sums = gradients(head, arrays, accumulation=2)
-    assert max_difference(one_sums, two_sums) < 1e-5
-    assert max_difference(one_grads, two_grads) < 1e-6
 
 
 @pytest.fixture(scope="module")
@@ -106,18 +94,20 @@ def two_updates(make_head, init_params, make_arrays):
     def run(head, mesh_config, devices=8):
         name, model = make_head(head)
         mesh = make_mesh(mesh_config, jax.devices()[:devices])
-        state = init_state(init_params(model), OPTIMIZER, KEY, mesh)
+        # Adam for one of them: it takes longer to compile than all the rest.
+        optimizer, rate = (ADAM, 1e-3) if head == "span" else (optax.identity(), 0.1)
+        state = init_state(init_params(model), optimizer, KEY, mesh)
         step = jit_train_step(
             Layout.of(state),
             model=model,
             head=name,
-            optimizer=OPTIMIZER,
+            optimizer=optimizer,
             accumulation=1,
         )
         sums = []
         for number in range(2):
             arrays = put_rows(make_arrays(head, number), mesh)
-            state, out = step(state, arrays, np.float32(1e-3))
+            state, out = step(state, arrays, np.float32(rate))
             sums.append(jax.device_get(out))
         assert state.step == 2
         return jax.device_get(state.params), sums, step._cache_size()
@@ -126,7 +116,7 @@ def two_updates(make_head, init_params, make_arrays):
 
 
 @pytest.mark.parametrize("mesh", [MeshConfig(data=8), MeshConfig(data=4, model=2)])
-@pytest.mark.parametrize("head", ["sequence", "choice", "token", "span"])
+@pytest.mark.parametrize("head", HEADS)
 def test_one_device_equals_eight_with_dropout(head, mesh, two_updates, max_difference):
     """Same keys, same masks, global means: float32 sums in another order apart."""
     params, sums, _ = two_updates(head, MeshConfig(), devices=1)
