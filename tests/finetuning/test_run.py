@@ -303,6 +303,21 @@ def test_eight_devices_train_as_one(short, settings, tmp_path, monkeypatch):
     assert eight["scores"] == results["scores"]
 
 
+def test_scanned_layers_train_as_others_and_are_saved_as_others(
+    finished, settings, tmp_path
+):
+    _, workdir, _, _ = finished("classification")
+    model = dict(hidden_dropout=0.0, attention_dropout=0.0, scan_layers=True)
+    run_one(
+        finetune_config(settings("classification", model=model)), tmp_path, [].append
+    )
+    for a, b in zip(metrics(workdir)[:5], metrics(tmp_path)[:5], strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-3)
+    trees = (load(path).params for path in (workdir, tmp_path))
+    shapes = (jax.tree.map(np.shape, tree) for tree in trees)
+    assert next(shapes) == next(shapes)
+
+
 def test_a_batch_that_devices_do_not_divide_is_refused_and_leaves_nothing_to_undo(
     settings, tmp_path, monkeypatch
 ):

@@ -88,6 +88,9 @@ def check_end(workdir, whole):
     )
     assert table == expected
     assert [p.parent for p in workdir.rglob("model.safetensors")] == [workdir / "best"]
+    answers = "predictions/dev_predictions.tsv"
+    best = workdir / "sweep" / table["best_run"]
+    assert (workdir / answers).read_bytes() == (best / answers).read_bytes()
     assert not [p for p in workdir.rglob("*") if p.name.startswith(".")]
 
 
