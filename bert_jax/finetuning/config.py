@@ -98,7 +98,7 @@ class FineTuneConfig:
     epochs: int = 3
     accumulation: int = 1
     evaluations: int = 1
-    buckets: int = 4
+    buckets: int = 6
     train_rows: int = 0
     log_every: int = 50
     seed: int = 0

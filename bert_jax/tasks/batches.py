@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_jax.tasks.task import IGNORED, Features
 
-GRANULE = 8  # shapes are multiples of this many pieces
+GRANULE = 4  # shapes are multiples of this many pieces
 CHUNK = 50  # batches that are sorted together: random enough, and even in length
 
 

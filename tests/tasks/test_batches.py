@@ -91,7 +91,7 @@ def test_buckets_are_the_best_of_all(seed):
 def test_no_bucket_is_made_for_nothing():
     assert bucket_lengths(np.array([5, 6, 30, 31]), 4, 128) == (8, 32)
     assert bucket_lengths(np.array([5, 6, 30, 31]), 1, 128) == (32,)
-    assert bucket_lengths(np.array([100]), 4, 101) == (101,)
+    assert bucket_lengths(np.array([101]), 4, 102) == (102,)
 
 
 @pytest.mark.parametrize("units", [1, 7, 8, 9])
