@@ -14,7 +14,7 @@ MASKED_SCORE = -10000.0
 
 
 def attend(
-    q_BLNH: jax.Array,
+    q_BQNH: jax.Array,
     k_BLNH: jax.Array,
     v_BLNH: jax.Array,
     attention_mask_BL: jax.Array,
@@ -22,27 +22,32 @@ def attend(
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
 ) -> jax.Array:
-    """Each query's mean of the values, weighted by softmax(q k / sqrt(H)): (B, L, N, H).
+    """Each query's mean of the values, weighted by softmax(q k / sqrt(H)): (B, Q, N, H).
 
     attention_mask_BL: 0 where a key is padding. Dropout falls on the probabilities, for
     each head and position on its own. Scores and softmax are float32.
     """
-    scale = q_BLNH.shape[-1] ** -0.5
-    scores_BNLL = jnp.einsum(
-        "BQNH,BKNH->BNQK", q_BLNH, k_BLNH, preferred_element_type=jnp.float32
+    scale = q_BQNH.shape[-1] ** -0.5
+    scores_BNQL = jnp.einsum(
+        "BQNH,BKNH->BNQK", q_BQNH, k_BLNH, preferred_element_type=jnp.float32
     )
     bias_BL = jnp.where(attention_mask_BL == 0, MASKED_SCORE, 0.0)
-    scores_BNLL = scores_BNLL * scale + bias_BL[:, None, None, :]
-    probs_BNLL = jax.nn.softmax(scores_BNLL).astype(v_BLNH.dtype)
+    scores_BNQL = scores_BNQL * scale + bias_BL[:, None, None, :]
+    probs_BNQL = jax.nn.softmax(scores_BNQL).astype(v_BLNH.dtype)
     if dropout_rate and dropout_key is not None:
-        probs_BNLL = dropout(probs_BNLL, dropout_rate, dropout_key)
-    return jnp.einsum("BNQK,BKNH->BQNH", probs_BNLL, v_BLNH)
+        probs_BNQL = dropout(probs_BNQL, dropout_rate, dropout_key)
+    return jnp.einsum("BNQK,BKNH->BQNH", probs_BNQL, v_BLNH)
 
 
 class SelfAttention(nn.Module):
-    """Projects to queries, keys and values, attends, projects back."""
+    """Projects to queries, keys and values, attends, projects back.
+
+    first: positions, from the start, that ask and are answered; None: all. Every
+    position is attended to.
+    """
 
     config: BertConfig
+    first: int | None = None
 
     @nn.compact
     def __call__(
@@ -50,7 +55,7 @@ class SelfAttention(nn.Module):
     ) -> jax.Array:
         config = self.config
 
-        def project(name: str) -> jax.Array:
+        def project(name: str, x_BLD: jax.Array = x_BLD) -> jax.Array:
             # (D, N, H) kernels: a mesh splits them by heads.
             return FlatDense(
                 (config.num_heads, config.head_size),
@@ -60,8 +65,8 @@ class SelfAttention(nn.Module):
             )(x_BLD)
 
         use_dropout = config.attention_dropout > 0 and not deterministic
-        context_BLNH = attend(
-            project("query"),
+        context_BQNH = attend(
+            project("query", x_BLD[:, : self.first]),
             project("key"),
             project("value"),
             attention_mask_BL,
@@ -74,4 +79,4 @@ class SelfAttention(nn.Module):
             dtype=jnp.dtype(config.dtype),
             kernel_init=kernel_init(config),
             name="output",
-        )(context_BLNH)
+        )(context_BQNH)

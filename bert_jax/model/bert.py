@@ -13,7 +13,10 @@ from bert_jax.model.layers import activation, dense, kernel_init, layer_norm
 
 @flax.struct.dataclass
 class EncoderOutput:
-    """sequence_BLD: the last layer. pooled_BD: tanh of a dense layer on [CLS], or None."""
+    """sequence_BLD: the last layer; with ``first`` given, at those positions alone.
+
+    pooled_BD: tanh of a dense layer on [CLS], or None.
+    """
 
     sequence_BLD: jax.Array
     pooled_BD: jax.Array | None
@@ -78,14 +81,15 @@ class BertModel(nn.Module):
         *,
         deterministic: bool,
         pool: bool = True,
+        first: int | None = None,
     ) -> EncoderOutput:
         """Encodes; attention_mask_BL is 1 for pieces and 0 for padding.
 
         Without ``deterministic`` it needs the "dropout" rng. Where ``pool`` is never
-        asked for, the parameters hold no pooler.
+        asked for, the parameters hold no pooler. first: see Encoder.
         """
         x_BLD = self.embeddings(input_ids_BL, segment_ids_BL, deterministic)
-        x_BLD = self.encoder(x_BLD, attention_mask_BL, deterministic)
+        x_BLD = self.encoder(x_BLD, attention_mask_BL, deterministic, first)
         return EncoderOutput(
             x_BLD, jnp.tanh(self.pooler(x_BLD[:, 0])) if pool else None
         )

@@ -8,6 +8,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 _LEVELS = 256
@@ -17,13 +18,14 @@ def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
     """True with probability 1 - ``rate``, for each element on its own.
 
     A byte is compared with a threshold. Few rates are multiples of 1/256, so the
-    threshold is one of two neighbours, drawn once a call: over keys, every element is
-    dropped with exactly ``rate`` (to 2**-24).
+    threshold is one of two neighbours, chosen once a call by a word of the key, itself
+    as random as what is drawn with it: over keys, every element is dropped with exactly
+    ``rate`` (to 2**-32).
     """
-    key, threshold_key = jax.random.split(key)
     low = math.floor(rate * _LEVELS)
-    above = jax.random.bernoulli(threshold_key, rate * _LEVELS - low)
-    threshold = (low + above.astype(jnp.uint32)).astype(jnp.uint32)
+    share = np.uint32((rate * _LEVELS - low) * 2**32)
+    above = jax.random.key_data(key)[-1] < share
+    threshold = low + above.astype(jnp.uint32)
     *rows, width = shape
     # Bytes of a word lie side by side along the last dimension in four runs: no shuffle.
     words = jax.random.bits(key, (*rows, -(-width // 4)), jnp.uint32)

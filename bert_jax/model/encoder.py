@@ -13,20 +13,24 @@ from bert_jax.model.layers import activation, dense, layer_norm
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward, each with dropout, residual and LayerNorm after."""
+    """Attention and feed-forward, each with dropout, residual and LayerNorm after.
+
+    first: positions, from the start, whose output is computed; None: all.
+    """
 
     config: BertConfig
     deterministic: bool
+    first: int | None = None
 
     @nn.compact
     def __call__(self, x_BLD: jax.Array, attention_mask_BL: jax.Array) -> jax.Array:
         config = self.config
         dropout = Dropout(config.hidden_dropout)
-        attn_BLD = SelfAttention(config, name="attention")(
+        attn_BLD = SelfAttention(config, self.first, name="attention")(
             x_BLD, attention_mask_BL, self.deterministic
         )
         x_BLD = layer_norm(config, "attention_norm")(
-            x_BLD + dropout(attn_BLD, self.deterministic)
+            x_BLD[:, : self.first] + dropout(attn_BLD, self.deterministic)
         )
         h_BLF = dense(config, config.intermediate_size, "intermediate")(x_BLD)
         h_BLF = activation(config)(h_BLF)
@@ -50,8 +54,17 @@ class Encoder(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x_BLD: jax.Array, attention_mask_BL: jax.Array, deterministic: bool
+        self,
+        x_BLD: jax.Array,
+        attention_mask_BL: jax.Array,
+        deterministic: bool,
+        first: int | None = None,
     ) -> jax.Array:
+        """The last layer's output at all positions, or at the ``first`` ones alone.
+
+        What the last layer's other positions would give is then not computed, unless
+        the layers are scanned, which makes them all alike.
+        """
         config = self.config
         if config.scan_layers:
             layer = (
@@ -67,12 +80,13 @@ class Encoder(nn.Module):
             x_BLD, _ = layers(config, deterministic, name="layers")(
                 x_BLD, attention_mask_BL
             )
-            return x_BLD
+            return x_BLD[:, :first]
         layer = nn.remat(Layer) if config.remat else Layer
         for i in range(config.num_layers):
-            x_BLD = layer(config, deterministic, name=f"layer_{i}")(
-                x_BLD, attention_mask_BL
-            )
+            last = i == config.num_layers - 1
+            x_BLD = layer(
+                config, deterministic, first if last else None, name=f"layer_{i}"
+            )(x_BLD, attention_mask_BL)
         return x_BLD
 
 

@@ -34,7 +34,11 @@ class BertForSequence(nn.Module):
     ) -> jax.Array:
         """Logits (B, outputs)."""
         encoded = self.bert(
-            input_ids_BL, segment_ids_BL, attention_mask_BL, deterministic=deterministic
+            input_ids_BL,
+            segment_ids_BL,
+            attention_mask_BL,
+            deterministic=deterministic,
+            first=1,  # [CLS] is all that the pooler reads
         )
         x_BD = self.dropout(encoded.pooled_BD, deterministic)
         return self.classifier(x_BD)
