@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 # epochs, batch_size, learning_rate, train_rows (0: all), data folder, our settings
 TASKS: dict[str, dict[str, Any]] = {
     "sst2": dict(epochs=1, batch=32, rate=1e-4, rows=20_000, dir="glue/SST-2"),
-    "mrpc": dict(epochs=2, batch=32, rate=1e-4, rows=0, dir="glue/MRPC"),
+    "mrpc": dict(epochs=3, batch=32, rate=1e-4, rows=0, dir="glue/MRPC"),
     "wnut17": dict(epochs=2, batch=16, rate=3e-4, rows=0, dir="ner/wnut17"),
     "codah": dict(epochs=2, batch=16, rate=1e-4, rows=0, dir="multiple_choice"),
     "squad": dict(

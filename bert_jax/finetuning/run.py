@@ -54,7 +54,7 @@ def compiled_update(
     optimizer: OptimizerConfig,
     accumulation: int,
     layout: step_lib.Layout,
-) -> Callable:
+) -> step_lib.TrainStep:
     """The update, which runs of a sweep share; a shape compiles at its first batch."""
     return step_lib.jit_train_step(
         layout,
@@ -98,7 +98,7 @@ class _Best:
     """The parameters with the highest main metric on dev so far, on the host."""
 
     epoch: float
-    scores: dict[str, float]
+    dev: Evaluation
     params: Any
 
 
@@ -194,8 +194,8 @@ class _Run:
             "scores": {},
         }
         params = self._to_mesh(best.params)
-        for split in self.prepared.splits:
-            evaluation = self._run_split(params, split)
+        for i, split in enumerate(self.prepared.splits):
+            evaluation = best.dev if i == 0 else self._run_split(params, split)
             if evaluation.scores:
                 results["scores"][split.name] = evaluation.scores
                 self.say(f"{split.name}: {show(evaluation.scores)}")
@@ -250,12 +250,13 @@ class _Run:
         """Scores dev, and keeps the parameters where they are the best so far."""
         started = time.perf_counter()
         split = self.prepared.splits[0]
-        scores = self._run_split(state.params, split).scores
+        evaluation = self._run_split(state.params, split)
+        scores = evaluation.scores
         writer.write(step, split.name, scores)
         self.say(f"epoch {epoch:.2f}  {split.name}: {show(scores)}")
         metric = self.task.main_metric
-        if best is None or scores[metric] > best.scores[metric]:
-            best = _Best(epoch, scores, jax.device_get(state.params))
+        if best is None or scores[metric] > best.dev.scores[metric]:
+            best = _Best(epoch, evaluation, jax.device_get(state.params))
             self._save(best)
         self.seconds["evaluation_seconds"] += time.perf_counter() - started
         return best
@@ -282,11 +283,11 @@ class _Run:
             extra=extra
             | {
                 "family": self.config.family,
-                "data": to_dict(task.settled(best.scores)),
-                "scores": best.scores,
+                "data": to_dict(task.settled(best.dev.scores)),
+                "scores": best.dev.scores,
             },
             card=f"Fine-tuned with bert_jax from {self.config.init_from}; "
-            f"dev: {show(best.scores)}.",
+            f"dev: {show(best.dev.scores)}.",
             overwrite=True,
         )
 

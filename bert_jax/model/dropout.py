@@ -24,13 +24,14 @@ def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
     """
     low = math.floor(rate * _LEVELS)
     share = np.uint32((rate * _LEVELS - low) * 2**32)
-    above = jax.random.key_data(key)[-1] < share
-    threshold = low + above.astype(jnp.uint32)
-    *rows, width = shape
-    # Bytes of a word lie side by side along the last dimension in four runs: no shuffle.
-    words = jax.random.bits(key, (*rows, -(-width // 4)), jnp.uint32)
-    bytes_ = jnp.concatenate([(words >> shift) & 0xFF for shift in (0, 8, 16, 24)], -1)
-    return bytes_[..., :width] >= threshold
+    threshold = low + (jax.random.key_data(key)[-1] < share).astype(jnp.int32)
+    # Two dimensions, whatever the shape: the HLO that counts the elements of four takes
+    # as long to compile as the rest of a layer. Rows stay apart, as a mesh splits them.
+    rows, *rest = shape
+    width = math.prod(rest)
+    words = jax.random.bits(key, (rows, -(-width // 4)), jnp.uint32)
+    bytes_ = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(rows, -1)
+    return bytes_[:, :width].reshape(shape).astype(jnp.int32) >= threshold
 
 
 def dropout(x: jax.Array, rate: float, key: jax.Array) -> jax.Array:

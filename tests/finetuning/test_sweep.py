@@ -51,7 +51,7 @@ def whole(config, tmp_path_factory, one_device):
 
         def counted(*arguments):
             update = real(*arguments)
-            sizes.append((update, update._cache_size()))
+            sizes.append((update, update.backward._cache_size()))
             return update
 
         monkeypatch.setattr(run, "compiled_update", counted)
@@ -59,7 +59,7 @@ def whole(config, tmp_path_factory, one_device):
     updates = {id(update) for update, _ in sizes}
     assert len(updates) == 1
     update, at_first = sizes[0]
-    return workdir, content, said, update._cache_size() - at_first
+    return workdir, content, said, update.backward._cache_size() - at_first
 
 
 @pytest.fixture

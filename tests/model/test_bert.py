@@ -391,3 +391,33 @@ def test_initial_values(scan_layers):
         else:
             assert np.all(leaf == (1 if name.endswith("scale") else 0)), name
     assert drawn == 3 + 6 * (1 if scan_layers else 2) + 3
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_the_first_positions_computed_alone_are_as_among_all(scan_layers):
+    """Values and gradients; and the loop over layers is spared the others' work."""
+    config = replace(scan_layers=scan_layers)
+    params = dict(init()["bert"])
+    if scan_layers:
+        params["encoder"] = stack_layers(params["encoder"])
+    args = make_batch()[:3]
+
+    @partial(jax.jit, static_argnames="first")
+    def run(params, first):
+        def loss(params):
+            output = BertModel(config).apply(
+                {"params": params}, *args, deterministic=True, pool=False, first=first
+            )
+            x_BKD = output.sequence_BLD[:, :3]
+            return jnp.sum(jnp.sin(x_BKD)), x_BKD
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    few, every = run(params, 3), run(params, None)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), few, every)
+    assert few[1].shape == (4, 3, 32)
+    flops = {
+        first: run.lower(params, first).compile().cost_analysis()["flops"]
+        for first in (3, None)
+    }
+    assert (flops[3] < 0.8 * flops[None]) == (not scan_layers)
