@@ -1,7 +1,9 @@
-"""Dropout that spends eight random bits a value.
+"""Dropout with masks as cheap as the hardware makes them.
 
-A quarter of the bits that jax.random.bernoulli draws, and their arithmetic is most of
-what dropout costs on a CPU.
+On a CPU drawing bits is most of what dropout costs, so a value takes eight of them. On a
+TPU bytes are what costs: a BASE step of 0.144 s would take 0.425 s with them (the
+compiler's estimates for v2:4x4), so a value takes a word. The same key gives other masks
+there, of the same distribution.
 """
 
 import math
@@ -15,7 +17,22 @@ _LEVELS = 256
 
 
 def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
-    """True with probability 1 - ``rate``, for each element on its own.
+    """True with probability 1 - ``rate``, for each element on its own."""
+    return jax.lax.platform_dependent(
+        key,
+        cpu=lambda key: mask_from_bytes(key, rate, shape),
+        default=lambda key: mask_from_words(key, rate, shape),
+    )
+
+
+def mask_from_words(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
+    """As :func:`keep_mask`, a word a value: exact to 2**-32."""
+    threshold = np.uint32(min(round(rate * 2**32), 2**32 - 1))
+    return jax.random.bits(key, shape, jnp.uint32) >= threshold
+
+
+def mask_from_bytes(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
+    """As :func:`keep_mask`, a byte a value.
 
     A byte is compared with a threshold. Few rates are multiples of 1/256, so the
     threshold is one of two neighbours, chosen once a call by a word of the key, itself

@@ -1,27 +1,31 @@
-"""Dropout from eight bits a value."""
+"""Dropout from eight bits a value, as on a CPU, and from 32, as elsewhere."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.dropout import dropout, keep_mask
+from bert_jax.model.dropout import dropout, keep_mask, mask_from_words
+
+MASKS = pytest.mark.parametrize("mask", [keep_mask, mask_from_words])
 
 
+@MASKS
 @pytest.mark.parametrize("rate", [0.1, 0.25, 0.5, 0.999])
-def test_every_element_is_dropped_at_the_exact_rate(rate):
+def test_every_element_is_dropped_at_the_exact_rate(rate, mask):
     """Over 20,000 keys; 0.1 lies between 25/256 and 26/256, the thresholds of a call."""
     keys = jax.random.split(jax.random.key(0), 20_000)
-    kept = np.asarray(jax.vmap(lambda key: keep_mask(key, rate, (2, 5)))(keys))
+    kept = np.asarray(jax.vmap(lambda key: mask(key, rate, (2, 5)))(keys))
     error = np.sqrt(rate * (1 - rate) / len(keys))
     assert np.abs((1 - kept.mean(axis=0)) - rate).max() < 4 * error
     # All elements together: 200,000 draws, nearly independent of one another.
     assert abs((1 - kept.mean()) - rate) < 4 * error / np.sqrt(kept[0].size) + 1e-4
 
 
-def test_elements_of_one_call_are_independent():
+@MASKS
+def test_elements_of_one_call_are_independent(mask):
     """Also those that come of one 32-bit word, a quarter of the row apart."""
-    kept = np.asarray(keep_mask(jax.random.key(1), 0.5, (64, 1024)))
+    kept = np.asarray(mask(jax.random.key(1), 0.5, (64, 1024)))
     for shift in (1, 2, 255, 256, 257, 512, 768):
         agree = np.mean(kept == np.roll(kept, shift, axis=1))
         assert abs(agree - 0.5) < 4 * 0.5 / np.sqrt(kept.size), shift
@@ -35,3 +39,14 @@ def test_what_is_kept_is_scaled_in_every_width_and_dtype(width):
     out = np.asarray(dropout(x, 0.2, jax.random.key(2)), np.float32)
     assert out.shape == x.shape
     assert set(np.unique(out)) == {0.0, 2.5}
+
+
+def test_each_platform_has_the_mask_that_is_cheap_there():
+    """Bytes on a CPU, words on a TPU; and no choice is left to the running program."""
+    draw = jax.jit(lambda key: keep_mask(key, 0.1, (8, 128)))
+    for platform, has_bytes in (("cpu", True), ("tpu", False), ("cuda", False)):
+        lowered = draw.trace(jax.random.key(0)).lower(lowering_platforms=(platform,))
+        assert ("ui8" in lowered.as_text()) == has_bytes
+    compiled = draw.lower(jax.random.key(0)).compile().as_text()
+    assert "conditional" not in compiled
+    assert "u8[" in compiled
