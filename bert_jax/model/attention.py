@@ -40,22 +40,22 @@ def attend(
 
 
 class SelfAttention(nn.Module):
-    """Projects to queries, keys and values, attends, projects back.
-
-    first: positions, from the start, that ask and are answered; None: all. Every
-    position is attended to.
-    """
+    """Projects to queries, keys and values, attends, projects back."""
 
     config: BertConfig
-    first: int | None = None
 
     @nn.compact
     def __call__(
-        self, x_BLD: jax.Array, attention_mask_BL: jax.Array, deterministic: bool
+        self,
+        x_BQD: jax.Array,
+        x_BLD: jax.Array,
+        attention_mask_BL: jax.Array,
+        deterministic: bool,
     ) -> jax.Array:
+        """What the positions ``x_BQD`` read in ``x_BLD``, of which they are some or all."""
         config = self.config
 
-        def project(name: str, x_BLD: jax.Array = x_BLD) -> jax.Array:
+        def project(name: str, x_BLD: jax.Array) -> jax.Array:
             # (D, N, H) kernels: a mesh splits them by heads.
             return FlatDense(
                 (config.num_heads, config.head_size),
@@ -66,9 +66,9 @@ class SelfAttention(nn.Module):
 
         use_dropout = config.attention_dropout > 0 and not deterministic
         context_BQNH = attend(
-            project("query", x_BLD[:, : self.first]),
-            project("key"),
-            project("value"),
+            project("query", x_BQD),
+            project("key", x_BLD),
+            project("value", x_BLD),
             attention_mask_BL,
             dropout_rate=config.attention_dropout,
             dropout_key=self.make_rng("dropout") if use_dropout else None,

@@ -13,30 +13,33 @@ from bert_jax.model.layers import activation, dense, layer_norm
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward, each with dropout, residual and LayerNorm after.
-
-    first: positions, from the start, whose output is computed; None: all.
-    """
+    """Attention and feed-forward, each with dropout, residual and LayerNorm after."""
 
     config: BertConfig
     deterministic: bool
-    first: int | None = None
 
     @nn.compact
-    def __call__(self, x_BLD: jax.Array, attention_mask_BL: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        x_BLD: jax.Array,
+        attention_mask_BL: jax.Array,
+        positions_BQ: jax.Array | None = None,
+    ) -> jax.Array:
+        """The output at ``positions_BQ``, (B, Q, D), or at all positions."""
         config = self.config
         dropout = Dropout(config.hidden_dropout)
-        attn_BLD = SelfAttention(config, self.first, name="attention")(
-            x_BLD, attention_mask_BL, self.deterministic
+        x_BQD = take_positions(x_BLD, positions_BQ)
+        attn_BQD = SelfAttention(config, name="attention")(
+            x_BQD, x_BLD, attention_mask_BL, self.deterministic
         )
-        x_BLD = layer_norm(config, "attention_norm")(
-            x_BLD[:, : self.first] + dropout(attn_BLD, self.deterministic)
+        x_BQD = layer_norm(config, "attention_norm")(
+            x_BQD + dropout(attn_BQD, self.deterministic)
         )
-        h_BLF = dense(config, config.intermediate_size, "intermediate")(x_BLD)
-        h_BLF = activation(config)(h_BLF)
-        h_BLD = dense(config, config.hidden_size, "feed_forward_output")(h_BLF)
+        h_BQF = dense(config, config.intermediate_size, "intermediate")(x_BQD)
+        h_BQF = activation(config)(h_BQF)
+        h_BQD = dense(config, config.hidden_size, "feed_forward_output")(h_BQF)
         return layer_norm(config, "feed_forward_norm")(
-            x_BLD + dropout(h_BLD, self.deterministic)
+            x_BQD + dropout(h_BQD, self.deterministic)
         )
 
 
@@ -45,6 +48,13 @@ class _ScanLayer(Layer):
 
     def __call__(self, x_BLD: jax.Array, attention_mask_BL: jax.Array):
         return super().__call__(x_BLD, attention_mask_BL), None
+
+
+def take_positions(x_BLD: jax.Array, positions_BQ: jax.Array | None) -> jax.Array:
+    """``x_BLD`` at the positions of each row, (B, Q, D); all of it for None."""
+    if positions_BQ is None:
+        return x_BLD
+    return jnp.take_along_axis(x_BLD, positions_BQ[:, :, None], axis=1)
 
 
 class Encoder(nn.Module):
@@ -58,9 +68,9 @@ class Encoder(nn.Module):
         x_BLD: jax.Array,
         attention_mask_BL: jax.Array,
         deterministic: bool,
-        first: int | None = None,
+        positions_BQ: jax.Array | None = None,
     ) -> jax.Array:
-        """The last layer's output at all positions, or at the ``first`` ones alone.
+        """The last layer's output at ``positions_BQ``, (B, Q, D), or at all positions.
 
         What the last layer's other positions would give is then not computed, unless
         the layers are scanned, which makes them all alike.
@@ -80,13 +90,13 @@ class Encoder(nn.Module):
             x_BLD, _ = layers(config, deterministic, name="layers")(
                 x_BLD, attention_mask_BL
             )
-            return x_BLD[:, :first]
+            return take_positions(x_BLD, positions_BQ)
         layer = nn.remat(Layer) if config.remat else Layer
         for i in range(config.num_layers):
             last = i == config.num_layers - 1
-            x_BLD = layer(
-                config, deterministic, first if last else None, name=f"layer_{i}"
-            )(x_BLD, attention_mask_BL)
+            x_BLD = layer(config, deterministic, name=f"layer_{i}")(
+                x_BLD, attention_mask_BL, positions_BQ if last else None
+            )
         return x_BLD
 
 

@@ -1,6 +1,7 @@
 """BERT with the heads of the paper's fine-tuning tasks (section 4, figure 4)."""
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.model.bert import BertModel
@@ -38,7 +39,8 @@ class BertForSequence(nn.Module):
             segment_ids_BL,
             attention_mask_BL,
             deterministic=deterministic,
-            first=1,  # [CLS] is all that the pooler reads
+            # [CLS] is all that the pooler reads.
+            positions_BQ=jnp.zeros_like(input_ids_BL[:, :1]),
         )
         x_BD = self.dropout(encoded.pooled_BD, deterministic)
         return self.classifier(x_BD)

@@ -36,13 +36,23 @@ PEAK_FLOPS = {
 def forward_flops(config: BertConfig, length: int, predictions: int) -> int:
     """Multiply-adds, as two operations each, of one sequence's forward pass.
 
-    The matrices of the layers, both attention products over all ``length`` x ``length``
-    pairs, the pooler, the MLM head on ``predictions`` positions, and the NSP head.
+    The matrices of the layers, both attention products over all pairs of positions, the
+    pooler, the MLM head on ``predictions`` positions, and the NSP head. The last layer,
+    where it is not scanned with the others, is of [CLS] and those positions alone: what
+    is not computed is not counted, though the paper's implementation computes it.
     """
-    D, F, V = config.hidden_size, config.intermediate_size, config.vocab_size
-    layer = length * (4 * D * D + 2 * D * F) + 2 * length * length * D
+    D, V = config.hidden_size, config.vocab_size
+    read = length if config.scan_layers else predictions + 1
+    layers = (config.num_layers - 1) * _layer(config, length, length)
+    layers += _layer(config, read, length)
     heads = predictions * (D * D + D * V) + D * D + 2 * D
-    return 2 * (config.num_layers * layer + heads)
+    return 2 * (layers + heads)
+
+
+def _layer(config: BertConfig, queries: int, keys: int) -> int:
+    """Multiply-adds of a layer whose output is computed at ``queries`` positions."""
+    D, F = config.hidden_size, config.intermediate_size
+    return queries * (2 * D * D + 2 * D * F) + keys * 2 * D * D + 2 * queries * keys * D
 
 
 def step_flops(

@@ -1,4 +1,4 @@
-"""The paper's Adam and its learning rate (optimization.py)."""
+"""The paper's Adam and its learning rate (optimization.py); LAMB for large batches."""
 
 import dataclasses
 from typing import Any
@@ -14,6 +14,7 @@ from bert_jax.errors import UserError
 class OptimizerConfig:
     """Paper, A.2: rate 1e-4, 10,000 warmup steps, decay 0.01, linear decay of the rate.
 
+    name: "adam", or "lamb" for batches of thousands (You et al., 2020, algorithm 2).
     learning_rate: the peak. warmup_steps, total_steps: updates. epsilon: added outside
     the square root. weight_decay: decoupled, times the rate. clip_norm: of the global
     gradient. bias_correction: the original has none; it helps small fine-tuning tasks.
@@ -28,8 +29,11 @@ class OptimizerConfig:
     weight_decay: float = 0.01
     clip_norm: float = 1.0
     bias_correction: bool = False
+    name: str = "adam"
 
     def __post_init__(self):
+        if self.name not in ("adam", "lamb"):
+            raise UserError(f"optimizer.name={self.name!r}, expected 'adam' or 'lamb'")
         for name, fits, expected in (
             ("learning_rate", self.learning_rate >= 0, "0 or more"),
             ("warmup_steps", self.warmup_steps >= 0, "0 or more"),
@@ -62,15 +66,15 @@ def learning_rate(config: OptimizerConfig) -> optax.Schedule:
     return schedule
 
 
-def bert_adam(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Clip by global norm, Adam, decoupled weight decay, learning rate."""
+def bert_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
+    """Clip by global norm, Adam, decoupled weight decay, for LAMB the trust ratio; rate."""
     return optax.chain(
         *_direction(config), optax.scale_by_learning_rate(learning_rate(config))
     )
 
 
 def bert_direction(config: OptimizerConfig) -> optax.GradientTransformation:
-    """What :func:`bert_adam` multiplies by minus the learning rate."""
+    """What :func:`bert_optimizer` multiplies by minus the learning rate."""
     return optax.chain(*_direction(config))
 
 
@@ -80,11 +84,12 @@ def _direction(config: OptimizerConfig) -> tuple[optax.GradientTransformation, .
         if config.bias_correction
         else scale_by_uncorrected_adam(config.beta1, config.beta2, config.epsilon)
     )
-    return (
+    direction = (
         optax.clip_by_global_norm(config.clip_norm),
         adam,
         optax.add_decayed_weights(config.weight_decay, mask=decay_mask),
     )
+    return (*direction, scale_by_trust_ratio()) if config.name == "lamb" else direction
 
 
 def scale_by_uncorrected_adam(
@@ -110,8 +115,32 @@ def scale_by_uncorrected_adam(
     return optax.GradientTransformation(init, update)
 
 
+def scale_by_trust_ratio() -> optax.GradientTransformation:
+    """LAMB's: each kernel and embedding moves by its own norm, times the rate.
+
+    The layers of a scanned encoder, stacked in one tensor, have a ratio each. As in the
+    authors' code, LayerNorm and biases, which do not decay, are left as they are.
+    """
+
+    def scale(path: tuple[Any, ...], update: jax.Array, param: jax.Array) -> jax.Array:
+        if not _decays(path):
+            return update
+        stacked = any(part.key == "layers" for part in path)
+        axes = tuple(range(int(stacked), param.ndim))
+        size = jnp.sqrt(jnp.sum(jnp.square(param), axes, keepdims=True))
+        step = jnp.sqrt(jnp.sum(jnp.square(update), axes, keepdims=True))
+        known = (size > 0) & (step > 0)
+        return update * jnp.where(known, size / jnp.where(known, step, 1.0), 1.0)
+
+    return optax.stateless(
+        lambda updates, params: jax.tree_util.tree_map_with_path(scale, updates, params)
+    )
+
+
+def _decays(path: tuple[Any, ...]) -> bool:
+    return path[-1].key in ("kernel", "embedding")
+
+
 def decay_mask(params: Any) -> Any:
     """True where weight decay applies: kernels and embeddings, no LayerNorm, no bias."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: path[-1].key in ("kernel", "embedding"), params
-    )
+    return jax.tree_util.tree_map_with_path(lambda path, _: _decays(path), params)

@@ -14,11 +14,11 @@ import pytest
 
 from bert_jax.interop.names import from_params
 from bert_jax.interop.tensorflow import read_tensorflow
-from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import BertConfig
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
 from bert_jax.parallel.sharding import tree_shardings
-from bert_jax.training.optimizer import OptimizerConfig, bert_adam
+from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import METRICS, train_step
 
@@ -81,11 +81,18 @@ def outputs(config, params, batches):
             deterministic=True,
             capture_intermediates=lambda module, _: module.name == "layer_0",
         )
+        encoded = BertModel(config).apply(
+            {"params": params["bert"]},
+            batch["input_ids"],
+            batch["segment_ids"],
+            batch["attention_mask"],
+            deterministic=True,
+        )
         mlm_log_probs_BMV = jax.nn.log_softmax(output.mlm_logits_BMV)
         layer_0 = inside["intermediates"]["bert"]["encoder"]["layer_0"]
         return {
-            "sequence_output": output.encoder.sequence_BLD,
-            "pooled_output": output.encoder.pooled_BD,
+            "sequence_output": encoded.sequence_BLD,
+            "pooled_output": encoded.pooled_BD,
             "first_layer": layer_0["__call__"][0],
             "mlm_log_probs": mlm_log_probs_BMV.reshape(-1, config.vocab_size),
             "nsp_log_probs": jax.nn.log_softmax(output.nsp_logits_B2),
@@ -113,7 +120,7 @@ def test_outputs_are_the_originals(outputs, original, name):
 def train(config, params, batches, mesh_config, devices):
     """The losses of 20 updates, and the variables after them."""
     model = BertForPreTraining(config)
-    optimizer = bert_adam(
+    optimizer = bert_optimizer(
         OptimizerConfig(learning_rate=1e-3, warmup_steps=5, total_steps=STEPS)
     )
     mesh = make_mesh(mesh_config, jax.devices()[:devices])

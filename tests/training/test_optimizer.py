@@ -10,9 +10,10 @@ from bert_jax.errors import UserError
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.training.optimizer import (
     OptimizerConfig,
-    bert_adam,
+    bert_optimizer,
     decay_mask,
     learning_rate,
+    scale_by_trust_ratio,
 )
 from bert_jax.training.state import init_params
 
@@ -74,6 +75,9 @@ def adam_by_hand(config, params, all_grads):
             update = m_hat / (np.sqrt(v_hat) + config.epsilon)
             if name.endswith(("kernel", "embedding")):
                 update = update + config.weight_decay * params[name]
+                if config.name == "lamb":  # You et al. (2020), algorithm 2
+                    ratio = np.linalg.norm(params[name]) / np.linalg.norm(update)
+                    update = ratio * update
             params[name] = params[name] - rate * update
     return params
 
@@ -81,8 +85,9 @@ def adam_by_hand(config, params, all_grads):
 # Norms of the gradients: the first list is clipped always, the last never.
 @pytest.mark.parametrize("scale", [1.0, 0.1, 1e-5])
 @pytest.mark.parametrize("bias_correction", [False, True])
-def test_updates_equal_those_by_hand(scale, bias_correction):
-    config = dataclasses.replace(SHORT, bias_correction=bias_correction)
+@pytest.mark.parametrize("name", ["adam", "lamb"])
+def test_updates_equal_those_by_hand(scale, bias_correction, name):
+    config = dataclasses.replace(SHORT, bias_correction=bias_correction, name=name)
     shapes = {
         "word/embedding": (5, 3),
         "dense/kernel": (3, 4),
@@ -101,7 +106,7 @@ def test_updates_equal_those_by_hand(scale, bias_correction):
 
     start = draw(1.0)
     all_grads = [draw(scale * (1 + t)) for t in range(12)]
-    optimizer = bert_adam(config)
+    optimizer = bert_optimizer(config)
     params = traverse_util.unflatten_dict(start, sep="/")
     state = optimizer.init(params)
 
@@ -121,9 +126,33 @@ def test_updates_equal_those_by_hand(scale, bias_correction):
     assert np.max(np.abs(flat["dense/kernel"] - start["dense/kernel"])) > 1e-2
 
 
+def test_the_trust_ratio_of_stacked_layers_is_each_layers_own():
+    rng = np.random.default_rng(1)
+    params, grads = (
+        [{"dense": {"kernel": scale * rng.normal(size=(3, 4))}} for scale in scales]
+        for scales in ([1.0, 8.0, 0.0], [1.0, 0.1, 2.0])
+    )
+
+    def update(params, grads):
+        ratio = scale_by_trust_ratio()
+        return ratio.update(grads, ratio.init(params), params)[0]
+
+    def stack(trees):
+        return {"encoder": {"layers": jax.tree.map(lambda *x: np.stack(x), *trees)}}
+
+    stacked = update(stack(params), stack(grads))
+    alone = [update(p, g) for p, g in zip(params, grads, strict=True)]
+    jax.tree.map(np.testing.assert_allclose, stacked, stack(alone))
+    sizes = [np.linalg.norm(x["dense"]["kernel"]) for x in alone]
+    expected = [np.linalg.norm(x["dense"]["kernel"]) for x in params]
+    # A layer of zeros moves as Adam says.
+    expected[2] = np.linalg.norm(grads[2]["dense"]["kernel"])
+    np.testing.assert_allclose(sizes, expected, rtol=1e-6)
+
+
 def test_clipping_is_by_the_norm_of_all_gradients_together():
     """Adam hides a gradient's size, so its first moment is looked at."""
-    optimizer = bert_adam(SHORT)
+    optimizer = bert_optimizer(SHORT)
     params = {"a": {"kernel": jnp.zeros((2, 2))}, "b": {"bias": jnp.zeros(4)}}
     grads = jax.tree.map(lambda x: jnp.full_like(x, 3.0), params)
     _, state = optimizer.update(grads, optimizer.init(params), params)
@@ -138,7 +167,7 @@ def test_decay_without_gradient_shrinks_kernels_alone():
     """In one update by the rate times 0.01; Adam adds nothing."""
     config = dataclasses.replace(SHORT, warmup_steps=0)
     params = {"dense": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}}
-    optimizer = bert_adam(config)
+    optimizer = bert_optimizer(config)
     zero = jax.tree.map(jnp.zeros_like, params)
     updates, _ = optimizer.update(zero, optimizer.init(params), params)
     np.testing.assert_allclose(updates["dense"]["kernel"], -0.01 * 0.01, rtol=1e-6)
@@ -178,7 +207,7 @@ def test_decay_falls_on_exactly_these(small_model_config, scan_layers):
 
 def test_moments_are_two_arrays_per_parameter_and_not_shared():
     params = {"dense": {"kernel": jnp.ones((2, 2))}}
-    (adam,) = [s for s in bert_adam(SHORT).init(params) if hasattr(s, "mu")]
+    (adam,) = [s for s in bert_optimizer(SHORT).init(params) if hasattr(s, "mu")]
     mu, nu = adam.mu["dense"]["kernel"], adam.nu["dense"]["kernel"]
     # One buffer under both names could not be donated to the step.
     assert mu.unsafe_buffer_pointer() != nu.unsafe_buffer_pointer()
@@ -192,6 +221,7 @@ def test_moments_are_two_arrays_per_parameter_and_not_shared():
         dict(learning_rate=-1e-4),
         dict(clip_norm=0.0),
         dict(beta2=1.0),
+        dict(name="sgd"),
     ],
 )
 def test_bad_values_are_user_errors(changes):
