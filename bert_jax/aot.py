@@ -1,0 +1,54 @@
+"""Compiles a config's train step for a TPU slice by name; no TPU is needed.
+
+Says what lies in a chip's memory, what the chips send each other, and the least time a
+step can take. --topology: such as v2:4x4, v4:2x2x4, v5p:4x4x4, v6e:8x8; several with
+commas. --num_slices: joined by the data-center network; set --config.mesh.replica too.
+--json: one object a line. Exits with 1 where a step does not fit.
+
+usage:
+  python -m bert_jax.aot --config experiments/base.py --topology v2:4x4 [--json]
+"""
+
+import dataclasses
+import json
+
+from bert_jax import cli
+from bert_jax.config_file import parse
+from bert_jax.errors import UserError
+
+
+def main(argv: list[str]) -> int:
+    """Parses the command line, compiles, and prints a table or JSON."""
+    settings, _, flags = parse(
+        argv, __doc__, {"topology": "", "num_slices": 1, "json": False}
+    )
+    if not flags["topology"]:
+        raise UserError("--topology is missing, such as v2:4x4")
+    import jax
+
+    from bert_jax.parallel.topology import named_slices
+    from bert_jax.training.aot import advice, compile_step
+    from bert_jax.training.aot_table import table
+    from bert_jax.training.config import train_config
+
+    # It cannot read back programs for devices that are not there.
+    jax.config.update("jax_enable_compilation_cache", False)
+    config = train_config(settings)
+    reports = []
+    for name in flags["topology"].split(","):
+        slices = named_slices(name, flags["num_slices"])
+        for phase in config.phases:
+            report = compile_step(config, phase, slices)
+            reports.append(report)
+            if flags["json"]:
+                print(json.dumps(dataclasses.asdict(report)), flush=True)
+    if not flags["json"]:
+        print(table(reports))
+        for report in reports:
+            if not report.fits:
+                print(f"{report.topology}: {advice(config, report)}")
+    return 0 if all(report.fits for report in reports) else 1
+
+
+if __name__ == "__main__":
+    cli.run(main)

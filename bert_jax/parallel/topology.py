@@ -1,0 +1,109 @@
+"""Named TPU slices: their devices, for compiling without owning one."""
+
+import contextlib
+import dataclasses
+import os
+import re
+from collections.abc import Iterator
+
+import jax
+from jax.experimental import topologies
+
+from bert_jax.errors import UserError
+
+GIB = 1 << 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Generation:
+    """A TPU generation. devices_per_chip: as jobs see them; v4 and later fuse cores.
+
+    hbm_bytes: memory of one device. ici_bytes: bytes/s of one chip to its neighbours,
+    all links and both directions together, from the data sheets. options: of the
+    topology's description. rank: dimensions of a slice's name.
+    """
+
+    devices_per_chip: int
+    hbm_bytes: int
+    ici_bytes: float
+    rank: int
+    options: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+# Cloud TPU's documentation of each version, "System architecture", November 2026.
+GENERATIONS = {
+    "v2": Generation(2, 8 * GIB, 62e9 * 4, 2),
+    "v3": Generation(2, 16 * GIB, 82e9 * 4, 2),
+    # Without it the compiler shows two cores a chip, which no job uses.
+    "v4": Generation(1, 32 * GIB, 300e9, 3, {"chip_config_name": "megacore"}),
+    "v5e": Generation(1, 16 * GIB, 200e9, 2),
+    "v5p": Generation(1, 95 * GIB, 600e9, 3),
+    "v6e": Generation(1, 32 * GIB, 448e9, 2),
+    "tpu7x": Generation(2, 96 * GIB, 1200e9, 3),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Slices:
+    """``count`` slices of one kind. devices: of all of them, slice by slice."""
+
+    name: str
+    generation: Generation
+    count: int
+    devices: list[jax.Device]
+
+    @property
+    def chips(self) -> int:
+        """Chips over all slices."""
+        return len(self.devices) // self.generation.devices_per_chip
+
+
+def named_slices(name: str, count: int = 1) -> Slices:
+    """The devices of ``count`` slices called ``name``, such as v2:4x4 or v5p:4x4x4.
+
+    They run nothing: programs can be compiled for them. Needs the libtpu wheel.
+    """
+    kind, _, shape = name.partition(":")
+    generation = GENERATIONS.get(kind)
+    if generation is None or not re.fullmatch(r"\d+(x\d+)*", shape):
+        raise UserError(
+            f"--topology={name}, expected a TPU version ({', '.join(GENERATIONS)}) and a "
+            "shape, such as v2:4x4 or v4:2x2x4"
+        )
+    if shape.count("x") + 1 != generation.rank:
+        raise UserError(
+            f"--topology={name}: slices of {kind} have {generation.rank} dimensions, "
+            f"{shape} has {shape.count('x') + 1}"
+        )
+    if count < 1:
+        raise UserError(f"--num_slices={count}, expected at least 1")
+    options = dict(generation.options)
+    if count > 1:
+        options["num_slices"] = count
+    try:
+        with _no_metadata_server():
+            topology = topologies.get_topology_desc(
+                topology_name=name, platform="tpu", **options
+            )
+    except Exception as error:  # whatever the plugin raises, of no common type
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        if "libtpu" in str(error).lower() or isinstance(error, ModuleNotFoundError):
+            raise UserError(
+                "compiling for a TPU needs its compiler: pip install 'bert_jax[tpu]'"
+            ) from error
+        raise UserError(f"--topology={name} is not a slice ({reason})") from error
+    return Slices(name, generation, count, list(topology.devices))
+
+
+@contextlib.contextmanager
+def _no_metadata_server() -> Iterator[None]:
+    """Keeps libtpu from asking a Cloud VM's metadata server where it is."""
+    before = os.environ.get("TPU_SKIP_MDS_QUERY")
+    os.environ["TPU_SKIP_MDS_QUERY"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TPU_SKIP_MDS_QUERY"]
+        else:
+            os.environ["TPU_SKIP_MDS_QUERY"] = before

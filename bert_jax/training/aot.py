@@ -1,0 +1,196 @@
+"""Compiles the train step of a config for TPU slices that are not there."""
+
+import dataclasses
+import re
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from bert_jax.data.pipeline import Phase
+from bert_jax.errors import UserError
+from bert_jax.model.bert import BertForPreTraining
+from bert_jax.parallel.mesh import batch_divisor, batch_sharding, make_mesh
+from bert_jax.parallel.topology import Slices
+from bert_jax.training import loop
+from bert_jax.training.collectives import Traffic, collectives
+from bert_jax.training.config import TrainConfig
+from bert_jax.training.flops import PEAK_FLOPS, step_flops
+from bert_jax.training.optimizer import bert_optimizer
+from bert_jax.training.state import abstract_state
+from bert_jax.training.step import METRICS
+
+# "Ran out of memory in memory space hbm. Used 20.35G of 15.48G hbm." counts arguments too;
+# "the total memory required for HLO temporaries (63.07G) exceeds available HBM" does not.
+_USED = re.compile(r"Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm")
+_TEMPORARIES = re.compile(r"required for HLO temporaries \(([\d.]+)([KMGT]?)\)")
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What the compiler says of one phase's step. Bytes and FLOPs are of one device.
+
+    argument_bytes: state and batch, the state donated and so counted once.
+    hbm_bytes: the memory of a device. fits: arguments and temporaries are within it.
+    seconds_at_peak: model_flops_per_device at the chip's peak, the least there can be.
+    estimated_seconds: the compiler's own estimate of the step; it has one for v2 and v3.
+    collectives: of one device and step, by kind; a scanned body's are counted once.
+    """
+
+    topology: str
+    num_slices: int
+    chips: int
+    devices: int
+    sequence_length: int
+    batch_size: int
+    argument_bytes: int
+    temp_bytes: int
+    hbm_bytes: int
+    fits: bool
+    model_flops_per_device: float
+    seconds_at_peak: float
+    estimated_seconds: float | None
+    collectives: dict[str, Traffic]
+    compile_seconds: float
+
+    @property
+    def spare(self) -> float:
+        """The share of a device's memory that is left; negative where it does not fit."""
+        return 1 - (self.argument_bytes + self.temp_bytes) / self.hbm_bytes
+
+
+def compile_step(config: TrainConfig, phase: Phase, slices: Slices) -> Report:
+    """Compiles ``phase``'s update for ``slices`` as the run itself would.
+
+    Raises UserError where the slices do not divide the batch.
+    """
+    mesh = make_mesh(config.mesh, slices.devices)
+    parts = batch_divisor(mesh) * config.accumulation
+    if phase.batch_size % parts:
+        raise UserError(
+            f"batch_size={phase.batch_size} is not a multiple of {parts}, the devices "
+            "that share a batch times accumulation; set --config.mesh.model or "
+            "--config.accumulation"
+        )
+    model, optimizer = (
+        BertForPreTraining(config.model),
+        bert_optimizer(config.optimizer),
+    )
+    state = abstract_state(model, optimizer, mesh, METRICS, fsdp=config.mesh.fsdp)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+    train, _ = loop.jit_steps(config, model, optimizer, shardings)
+    lowered = train.lower(state, abstract_batch(phase, mesh))
+    started = time.perf_counter()
+    hbm = slices.generation.hbm_bytes
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        temporary = _overflow(str(error), _argument_bytes(state))
+        if temporary is None:
+            raise
+        found: dict[str, Any] = {
+            "argument_bytes": _argument_bytes(state),
+            "temp_bytes": temporary,
+            "fits": False,
+            "estimated_seconds": None,
+            "collectives": {},
+        }
+    else:
+        memory = compiled.memory_analysis()
+        # The donated state's outputs lie where its arguments did.
+        kept = memory.output_size_in_bytes - memory.alias_size_in_bytes
+        arguments = memory.argument_size_in_bytes
+        temporary = memory.temp_size_in_bytes + kept
+        found = {
+            "argument_bytes": arguments,
+            "temp_bytes": temporary,
+            "fits": arguments + temporary <= hbm,
+            "estimated_seconds": _estimate(compiled),
+            "collectives": collectives(compiled.as_text()),
+        }
+    seconds = time.perf_counter() - started
+    flops = step_flops(
+        config.model, phase.sequence_length, phase.max_predictions, phase.batch_size
+    ) / len(slices.devices)
+    kind = slices.devices[0].device_kind
+    return Report(
+        topology=slices.name,
+        num_slices=slices.count,
+        chips=slices.chips,
+        devices=len(slices.devices),
+        sequence_length=phase.sequence_length,
+        batch_size=phase.batch_size,
+        hbm_bytes=hbm,
+        model_flops_per_device=flops,
+        seconds_at_peak=flops / PEAK_FLOPS[kind],
+        compile_seconds=round(seconds, 1),
+        **found,
+    )
+
+
+def abstract_batch(phase: Phase, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+    """What TrainingBatches gives, as shapes split over ``mesh``."""
+    B, L, M = phase.batch_size, phase.sequence_length, phase.max_predictions
+    shapes = {
+        "input_ids": ((B, L), jnp.int32),
+        "segment_ids": ((B, L), jnp.int32),
+        "attention_mask": ((B, L), jnp.int32),
+        "mlm_positions": ((B, M), jnp.int32),
+        "mlm_ids": ((B, M), jnp.int32),
+        "mlm_weights": ((B, M), jnp.float32),
+        "nsp_labels": ((B,), jnp.int32),
+    }
+    sharding = batch_sharding(mesh)
+    return {
+        name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+        for name, (shape, dtype) in shapes.items()
+    }
+
+
+def advice(config: TrainConfig, report: Report) -> str:
+    """Which setting to change where the step does not fit, the cheapest first."""
+    settings = []
+    if config.model.dtype == "float32":
+        settings.append("--config.model.dtype=bfloat16")
+    rows = report.batch_size // report.devices
+    if rows > config.accumulation:
+        settings.append(f"--config.accumulation={config.accumulation * 2}")
+    if not config.model.remat:
+        settings.append("--config.model.remat=True")
+    if not config.mesh.fsdp:
+        settings.append("--config.mesh.fsdp=True")
+    settings.append("--config.mesh.model=2")
+    return "does not fit; try " + ", then ".join(settings)
+
+
+def _overflow(message: str, arguments: int) -> int | None:
+    """Bytes of temporaries that the compiler wanted, read from what it says."""
+    for pattern, counted in ((_USED, arguments), (_TEMPORARIES, 0)):
+        if found := pattern.search(message):
+            return int(float(found[1]) * _UNITS[found[2]]) - counted
+    return None
+
+
+def _argument_bytes(state: Any) -> int:
+    """Bytes of the state on one device."""
+    return sum(
+        leaf.dtype.itemsize * _size(leaf.sharding.shard_shape(leaf.shape))
+        for leaf in jax.tree.leaves(state)
+    )
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = 1
+    for dimension in shape:
+        size *= dimension
+    return size
+
+
+def _estimate(compiled: Any) -> float | None:
+    """The compiler's seconds for the program; v4 and later give nothing usable."""
+    analysis = compiled.cost_analysis() or {}
+    seconds = float(analysis.get("optimal_seconds", 0.0))
+    return seconds if seconds > 0 else None
