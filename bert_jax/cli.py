@@ -4,7 +4,9 @@ import errno
 import sys
 from collections.abc import Callable
 
-from bert_jax.errors import UserError
+from bert_jax.errors import Preempted, UserError
+
+PREEMPTED = 75  # exit code of a run that saved and is to be started again: EX_TEMPFAIL
 
 
 def run(main: Callable[[list[str]], int | None]) -> None:
@@ -14,6 +16,9 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         code = 2
+    except Preempted as stop:
+        print(stop, file=sys.stderr)
+        code = PREEMPTED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         code = 130

@@ -2,22 +2,38 @@
 
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from absl import flags
+from absl import flags as absl_flags
 from ml_collections import ConfigDict, config_flags
 
 from bert_jax.errors import UserError, unknown_field
 
 
-def parse(argv: list[str], usage: str) -> tuple[dict[str, Any], Path]:
+class CommandLine(NamedTuple):
+    """What was asked for.
+
+    settings: the config, overrides applied, as plain values. workdir: a path or a URL;
+    runs/NAME where none is given, NAME being the config file's, with its argument. flags:
+    by name.
+    """
+
+    settings: dict[str, Any]
+    workdir: str
+    flags: dict[str, Any]
+
+
+def parse(
+    argv: list[str], usage: str, flags: Mapping[str, str | int | bool] | None = None
+) -> CommandLine:
     """Reads the command line of a command that takes --config and --workdir.
 
-    Returns the config, overrides applied, as plain values, and the workdir: runs/NAME
-    where none is given, NAME being the config file's, with its argument. A setting that
-    does not exist, a value of the wrong type and a missing file are UserErrors.
+    flags: others that it takes, with their defaults. A setting that does not exist, a
+    value of the wrong type and a missing file are UserErrors.
     """
+    extra = flags or {}
     if {"-h", "--help"} & set(argv):
         print(usage.strip())
         raise SystemExit(0)
@@ -29,42 +45,52 @@ def parse(argv: list[str], usage: str) -> tuple[dict[str, Any], Path]:
         # A config may import its neighbours, as large.py does.
         sys.path.insert(0, str(Path(path).parent.resolve()))
     try:
-        values = _flags(argv)
+        values = _flags(argv, extra)
         rest = values(["", *argv])[1:]
     except (AttributeError, KeyError, IndexError) as error:  # no such setting
-        raise UserError(_unknown(argv, error)) from error
-    except (flags.Error, TypeError, ValueError) as error:
+        raise UserError(_unknown(argv, extra, error)) from error
+    except (absl_flags.Error, TypeError, ValueError) as error:
         # Of an error within a config file its last line tells what is wrong.
         raise UserError(str(error).strip().splitlines()[-1]) from error
     if rest:
         raise UserError(f"unexpected argument {rest[0]!r}; use {command_line}")
     if values.config is None:
         raise UserError(f"--config is missing; use {command_line}")
-    if values.workdir is not None:
-        return plain(values.config), Path(values.workdir)
     file, _, argument = config_flags.get_config_filename(values["config"]).partition(
         ":"
     )
-    return plain(values.config), Path(
-        "runs", "-".join(filter(None, (Path(file).stem, argument)))
+    name = "-".join(filter(None, (Path(file).stem, argument)))
+    return CommandLine(
+        plain(values.config),
+        f"runs/{name}" if values.workdir is None else values.workdir,
+        {flag: values[flag].value for flag in extra},
     )
 
 
-def _flags(argv: list[str]) -> flags.FlagValues:
+def _flags(
+    argv: list[str], extra: Mapping[str, str | int | bool]
+) -> absl_flags.FlagValues:
     # Flags of our own and not absl's global ones: a command may be called twice in one
     # process, as the tests do.
-    values = flags.FlagValues()
-    flags.DEFINE_string("workdir", None, "where the run lives", flag_values=values)
+    values = absl_flags.FlagValues()
+    absl_flags.DEFINE_string("workdir", None, "where the run lives", flag_values=values)
+    define = {
+        str: absl_flags.DEFINE_string,
+        int: absl_flags.DEFINE_integer,
+        bool: absl_flags.DEFINE_boolean,
+    }
+    for name, default in extra.items():
+        define[type(default)](name, default, "", flag_values=values)
     config_flags.DEFINE_config_file(
         "config", None, "FILE[:ARG]", flag_values=values, sys_argv=["", *argv]
     )
     return values
 
 
-def _unknown(argv: list[str], error: Exception) -> str:
+def _unknown(argv: list[str], extra: Mapping[str, Any], error: Exception) -> str:
     """The message for the first --config.name that the config file does not have."""
     file_only = [a for a in argv if not re.match(r"--?config\.", a)]
-    values = _flags(file_only)
+    values = _flags(file_only, extra)
     values(["", *file_only])
     known = _leaves(values.config, "")
     for argument in argv:

@@ -11,6 +11,10 @@ class UserError(Exception):
     """
 
 
+class Preempted(Exception):  # noqa: N818 - a request, not an error
+    """The run was asked to stop, and its state is saved: it can go on elsewhere."""
+
+
 def unknown_field(name: str, known: list[str]) -> str:
     """The message for a setting that does not exist, with the nearest one that does."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)

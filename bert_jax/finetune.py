@@ -11,6 +11,7 @@ usage:
 """
 
 import logging
+from pathlib import Path
 
 from bert_jax import cli
 from bert_jax.config_file import parse
@@ -18,8 +19,7 @@ from bert_jax.config_file import parse
 
 def main(argv: list[str]) -> None:
     """Parses the command line and fine-tunes."""
-    sweep = "--sweep" in argv
-    settings, workdir = parse([a for a in argv if a != "--sweep"], __doc__)
+    settings, workdir, flags = parse(argv, __doc__, {"sweep": False})
     # Imported late: --help and a wrong command line answer at once.
     from bert_jax.finetuning.config import finetune_config
     from bert_jax.finetuning.sweep import run_one, run_sweep
@@ -28,7 +28,7 @@ def main(argv: list[str]) -> None:
     logging.basicConfig(format="%(message)s")
     logging.getLogger("bert_jax").setLevel(logging.INFO)
     keep_freed_memory()
-    (run_sweep if sweep else run_one)(finetune_config(settings), workdir)
+    (run_sweep if flags["sweep"] else run_one)(finetune_config(settings), Path(workdir))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,11 @@
 Run it again with the same --workdir (default: runs/NAME OF THE CONFIG) and it goes on
 where it stopped. Every setting of the config can be changed: --config.NAME=VALUE.
 
+On several hosts start it on each of them: with --distributed where Cloud TPU, GKE, Slurm
+or Open MPI started the job; elsewhere with --coordinator_address=HOST:PORT (of process 0),
+--num_processes=N and --process_id=I. --join_timeout (300 s): how long to wait for the
+others. SIGTERM to any of them saves and ends all with code 75.
+
 usage:
   python -m bert_jax.train --config experiments/tiny.py [--workdir D] [--config.seed=1]
 """
@@ -10,17 +15,37 @@ usage:
 from bert_jax import cli
 from bert_jax.config_file import parse
 
+JOB_FLAGS = {
+    "distributed": False,
+    "coordinator_address": "",
+    "num_processes": 0,
+    "process_id": -1,
+    "join_timeout": 300,
+}
+
 
 def main(argv: list[str]) -> None:
     """Parses the command line and trains."""
-    settings, workdir = parse(argv, __doc__)
+    settings, workdir, flags = parse(argv, __doc__, JOB_FLAGS)
     # Imported late: --help and a wrong command line answer at once.
+    from bert_jax.parallel.distributed import Job, join, leave
     from bert_jax.training.config import train_config
     from bert_jax.training.host_memory import keep_freed_memory
     from bert_jax.training.pretrain import pretrain
 
+    config = train_config(settings)
     keep_freed_memory()
-    pretrain(train_config(settings), workdir)
+    join(
+        Job(
+            flags["distributed"],
+            flags["coordinator_address"],
+            flags["num_processes"],
+            flags["process_id"],
+            flags["join_timeout"],
+        )
+    )
+    pretrain(config, workdir)
+    leave()
 
 
 if __name__ == "__main__":

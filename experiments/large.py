@@ -8,6 +8,7 @@ Before: a vocabulary and a prepared store, see README.md, "Pretrain on your own 
 Run:
   python -m bert_jax.train --config experiments/large.py
   python -m bert_jax.train --config experiments/large.py:two_phase
+  python -m bert_jax.train --config experiments/large.py:lamb   (batches of 32,768)
 """
 
 from base import get_config as get_base_config
@@ -15,7 +16,7 @@ from ml_collections import ConfigDict
 
 
 def get_config(schedule: str = "paper") -> ConfigDict:
-    """BASE's settings with LARGE's sizes; ``schedule``: "paper" or "two_phase"."""
+    """BASE's settings with LARGE's sizes; ``schedule``: "paper", "two_phase" or "lamb"."""
     config = get_base_config(schedule)
     config.model.update(
         hidden_size=1024,

@@ -53,6 +53,7 @@ def get_config() -> ConfigDict:
                 prefetch=8,  # batches drawn ahead
             ),
             optimizer=dict(
+                name="adam",  # or lamb
                 learning_rate=2e-3,  # peak
                 warmup_steps=200,  # updates
                 beta1=0.9,
@@ -62,7 +63,12 @@ def get_config() -> ConfigDict:
                 clip_norm=1.0,  # of the global gradient
                 bias_correction=False,
             ),
-            mesh=dict(replica=1, data=-1, model=1),  # devices along each axis
+            mesh=dict(
+                replica=1,  # slices
+                data=-1,  # devices that split the batch; -1: all that are left
+                model=1,  # devices that split heads, feed-forward and vocabulary
+                fsdp=False,  # devices along data share the memory of parameters too
+            ),
             phases=(
                 ConfigDict(
                     dict(

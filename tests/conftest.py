@@ -1,5 +1,6 @@
 """Fixtures and guard rails for every test."""
 
+import json
 from pathlib import Path
 
 import jax
@@ -9,6 +10,31 @@ from bert_jax.data.preparation import prepare
 from bert_jax.data.vocabulary_training import train_vocabulary
 
 GOLDEN = Path(__file__).parent / "golden"
+
+# A run of 14 steps in two phases, small enough for seconds.
+SMALL = """
+from ml_collections import ConfigDict
+
+def get_config():
+    return ConfigDict(dict(
+        model=dict(vocab_size={vocab_size}, hidden_size=16, num_layers=1, num_heads=2,
+                   intermediate_size=32, max_positions=32, dtype="float32"),
+        data=dict(path="{store}", holdout=0.2, threads=1, prefetch=2),
+        optimizer=dict(learning_rate=1e-3, warmup_steps=4),
+        phases=(
+            ConfigDict(dict(steps=9, sequence_length=16, batch_size=8,
+                            max_predictions=3)),
+            ConfigDict(dict(steps=5, sequence_length=32, batch_size=8,
+                            max_predictions=5)),
+        ),
+        mesh=dict(data=-1, model=1, fsdp=False),
+        seed=3, log_every=2, eval_every=6, eval_batches=2, checkpoint_every=5,
+        keep_checkpoints=2, prompts=("the [MASK] of the sea",),
+    ))
+"""
+
+# What depends on the clock and not on the computation.
+TIMINGS = ("tokens_per_second", "mfu", "data_wait")
 
 # Eight devices stand in for a slice; a rank that is promoted silently is a bug.
 jax.config.update("jax_num_cpu_devices", 8)
@@ -36,3 +62,24 @@ def small_store(tmp_path_factory, golden) -> tuple[Path, int]:
     tokenizer = train_vocabulary(sentences, 600)
     prepare([str(directory / "text.txt")], tokenizer, directory / "store", workers=1)
     return directory / "store", tokenizer.vocab_size
+
+
+@pytest.fixture(scope="session")
+def config_file(small_store, tmp_path_factory) -> Path:
+    """A config of a run of 14 steps on ``small_store``."""
+    path = tmp_path_factory.mktemp("config") / "small.py"
+    directory, vocab_size = small_store
+    path.write_text(SMALL.format(store=directory, vocab_size=vocab_size))
+    return path
+
+
+@pytest.fixture(scope="session")
+def metric_lines():
+    """A function of a workdir: its metrics.jsonl without what depends on the clock."""
+
+    def read(workdir: Path) -> list[dict]:
+        text = (workdir / "metrics.jsonl").read_text()
+        lines = [json.loads(line) for line in text.splitlines()]
+        return [{k: v for k, v in x.items() if k not in TIMINGS} for x in lines]
+
+    return read

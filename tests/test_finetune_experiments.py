@@ -16,7 +16,7 @@ GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
 
 
 def load(path, *arguments):
-    settings, _ = parse(["--config", str(path), *arguments], "usage: x")
+    settings, *_ = parse(["--config", str(path), *arguments], "usage: x")
     return settings, finetune_config(settings)
 
 

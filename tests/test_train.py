@@ -12,41 +12,11 @@ import pytest
 
 REPOSITORY = Path(__file__).parent.parent
 
-# A run of 14 steps in two phases, small enough for seconds.
-SMALL = """
-from ml_collections import ConfigDict
-
-def get_config():
-    return ConfigDict(dict(
-        model=dict(vocab_size={vocab_size}, hidden_size=16, num_layers=1, num_heads=2,
-                   intermediate_size=32, max_positions=32, dtype="float32"),
-        data=dict(path="{store}", holdout=0.2, threads=1, prefetch=2),
-        optimizer=dict(learning_rate=1e-3, warmup_steps=4),
-        phases=(
-            ConfigDict(dict(steps=9, sequence_length=16, batch_size=8,
-                            max_predictions=3)),
-            ConfigDict(dict(steps=5, sequence_length=32, batch_size=8,
-                            max_predictions=5)),
-        ),
-        seed=3, log_every=2, eval_every=6, eval_batches=2, checkpoint_every=5,
-        keep_checkpoints=2, prompts=("the [MASK] of the sea",),
-    ))
-"""
 # The processes share what they compile; nothing else of theirs is shared.
 ENVIRONMENT = os.environ | {
     "JAX_COMPILATION_CACHE_DIR": str(REPOSITORY / ".pytest_cache" / "xla"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5",
 }
-# What depends on the clock and not on the computation.
-TIMINGS = ("tokens_per_second", "mfu", "data_wait")
-
-
-@pytest.fixture(scope="module")
-def config_file(small_store, tmp_path_factory):
-    path = tmp_path_factory.mktemp("config") / "small.py"
-    directory, vocab_size = small_store
-    path.write_text(SMALL.format(store=directory, vocab_size=vocab_size))
-    return path
 
 
 def command(*arguments) -> list[str]:
@@ -62,11 +32,6 @@ def train(*arguments):
         timeout=300,
         env=ENVIRONMENT,
     )
-
-
-def lines_without_timings(workdir: Path) -> list[dict]:
-    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
-    return [{k: v for k, v in line.items() if k not in TIMINGS} for line in lines]
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +71,7 @@ def test_a_run_leaves_everything_in_its_workdir(uninterrupted):
 
 
 def test_killed_between_checkpoints_it_goes_on_bit_for_bit(
-    uninterrupted, config_file, tmp_path
+    uninterrupted, config_file, metric_lines, tmp_path
 ):
     """SIGKILL past the checkpoint of step 5, and past lines that it does not cover."""
     arguments = ("--config", config_file, "--workdir", tmp_path)
@@ -128,13 +93,13 @@ def test_killed_between_checkpoints_it_goes_on_bit_for_bit(
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
     assert checkpoint.is_dir()
-    killed_at = lines_without_timings(tmp_path)[-1]["step"]
+    killed_at = metric_lines(tmp_path)[-1]["step"]
     assert 8 <= killed_at < 14
 
     resumed = train(*arguments)
     assert resumed.returncode == 0, resumed.stderr
     assert "resuming at step" in resumed.stdout
-    assert lines_without_timings(tmp_path) == lines_without_timings(uninterrupted[0])
+    assert metric_lines(tmp_path) == metric_lines(uninterrupted[0])
 
 
 def test_a_finished_run_is_not_trained_again(uninterrupted, config_file):
@@ -182,7 +147,7 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(
 
 
 def test_a_full_disk_is_one_line_and_the_run_goes_on_afterwards(
-    uninterrupted, config_file, tmp_path
+    uninterrupted, config_file, metric_lines, tmp_path
 ):
     """A limit on the size of files stands for the disk's."""
     arguments = ("--config", config_file, "--workdir", tmp_path)
@@ -206,7 +171,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_afterwards(
     assert not [p for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit()]
     done = train(*arguments)
     assert done.returncode == 0, done.stderr
-    assert lines_without_timings(tmp_path) == lines_without_timings(uninterrupted[0])
+    assert metric_lines(tmp_path) == metric_lines(uninterrupted[0])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Batches for the training loop: phases, host slices and a Grain iterator."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import SupportsIndex
 
 import grain
@@ -12,6 +12,14 @@ from bert_jax.errors import UserError
 
 # Streams of random numbers: a training phase's number, or this.
 _EVAL_STREAM = 255
+
+# Batch size to the runs of the global batch's rows that a host feeds, ascending.
+HostRows = Callable[[int], Sequence[range]]
+
+
+def all_rows(batch_size: int) -> tuple[range]:
+    """The rows of the only host."""
+    return (range(batch_size),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +53,8 @@ def split_documents(documents: int, holdout: float) -> tuple[np.ndarray, np.ndar
 class TrainingBatches:
     """Item t is this host's rows of global batch t, through all phases.
 
-    Global batch t of a phase holds its samples t * batch_size and on; host h of H takes
-    the h-th of H equal runs of rows, so the global order does not depend on H.
+    Global batch t of a phase holds its samples t * batch_size and on, whichever host
+    draws them: the order does not depend on the number of hosts.
     """
 
     def __init__(
@@ -58,18 +66,11 @@ class TrainingBatches:
         *,
         seed: int,
         documents: np.ndarray,
-        process_index: int,
-        process_count: int,
+        rows: HostRows = all_rows,
     ):
-        for phase in phases:
-            if phase.batch_size % process_count:
-                raise UserError(
-                    f"batch_size={phase.batch_size} is not a multiple of the "
-                    f"{process_count} hosts; set --config.phases[0].batch_size"
-                )
         self._phases = phases
         self._ends = np.cumsum([phase.steps for phase in phases])
-        self._process = process_index, process_count
+        self._rows = [rows(phase.batch_size) for phase in phases]
         self._sources = [
             ExampleSource(
                 store,
@@ -92,18 +93,31 @@ class TrainingBatches:
         number = int(np.searchsorted(self._ends, step, "right"))
         phase = self._phases[number]
         step -= int(self._ends[number]) - phase.steps
-        index, count = self._process
-        rows = phase.batch_size // count
-        first = step * phase.batch_size + index * rows
-        return self._sources[number].draw(first, rows)
+        first = step * phase.batch_size
+        return _draw(self._sources[number], first, self._rows[number])
+
+
+def _draw(
+    source: ExampleSource, first: int, runs: Sequence[range]
+) -> dict[str, np.ndarray]:
+    """The samples first + row, for the rows of all runs, one after the other."""
+    parts = [source.draw(first + run.start, len(run)) for run in runs]
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def training_iterator(
-    batches: TrainingBatches, *, threads: int, prefetch: int
-) -> grain.DatasetIterator:
-    """Draws batches ahead in threads; its state is the position, and checkpoints."""
+    batches: TrainingBatches, *, first: int = 0, threads: int, prefetch: int
+) -> Iterator[dict[str, np.ndarray]]:
+    """Batch ``first`` and on, drawn ahead in threads.
+
+    A batch is a function of its number, so the number of updates done is the place in
+    the data, for any number of hosts.
+    """
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)
-    return iter(grain.MapDataset.source(batches).to_iter_dataset(options))
+    rest = grain.MapDataset.source(batches)[first:]
+    return iter(rest.to_iter_dataset(options))
 
 
 def eval_batches(
@@ -113,8 +127,7 @@ def eval_batches(
     config: ExampleConfig,
     *,
     documents: np.ndarray,
-    process_index: int,
-    process_count: int,
+    rows: HostRows = all_rows,
 ) -> Iterator[dict[str, np.ndarray]]:
     """The same ``phase.steps`` batches of held-out documents each time it is called.
 
@@ -130,6 +143,6 @@ def eval_batches(
         stream=_EVAL_STREAM,
         documents=documents,
     )
-    rows = phase.batch_size // process_count
+    runs = rows(phase.batch_size)
     for step in range(phase.steps):
-        yield source.draw(step * phase.batch_size + process_index * rows, rows)
+        yield _draw(source, step * phase.batch_size, runs)

@@ -222,10 +222,13 @@ class _Run:
         if self.features:  # the encoder is frozen, its work done
             params = {"bilstm": params["bilstm"]}
         optimizer = bert_direction(optimizer_config(self.config.optimizer))
-        return step_lib.init_state(params, optimizer, run_key, self.mesh)
+        return step_lib.init_state(
+            params, optimizer, run_key, self.mesh, fsdp=self.config.mesh.fsdp
+        )
 
     def _to_mesh(self, params: Any) -> Any:
-        return jax.device_put(params, tree_shardings(params, self.mesh))
+        shardings = tree_shardings(params, self.mesh, fsdp=self.config.mesh.fsdp)
+        return jax.device_put(params, shardings)
 
     def _run_split(self, params: Any, split: Split) -> Evaluation:
         outputs = run_model(

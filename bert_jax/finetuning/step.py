@@ -107,7 +107,12 @@ class Layout:
 
 
 def init_state(
-    params: Any, optimizer: optax.GradientTransformation, key: jax.Array, mesh: Mesh
+    params: Any,
+    optimizer: optax.GradientTransformation,
+    key: jax.Array,
+    mesh: Mesh,
+    *,
+    fsdp: bool = False,
 ) -> FineTuneState:
     """The state before the first update, laid out on ``mesh`` by the sharding rules.
 
@@ -122,7 +127,7 @@ def init_state(
             key=key,
         )
 
-    shardings = tree_shardings(jax.eval_shape(make, params, key), mesh)
+    shardings = tree_shardings(jax.eval_shape(make, params, key), mesh, fsdp=fsdp)
     return jax.jit(make, out_shardings=shardings)(params, key)
 
 

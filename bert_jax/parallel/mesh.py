@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.errors import UserError
@@ -16,12 +17,14 @@ class MeshConfig:
     """How many devices lie along each axis; one axis may be -1, which fills up.
 
     replica: slices joined by the data-center network; data: the batch within a slice;
-    model: attention heads, feed-forward width and vocabulary.
+    model: attention heads, feed-forward width and vocabulary. fsdp: whether the devices
+    along data share the memory of parameters and moments too.
     """
 
     replica: int = 1
     data: int = -1
     model: int = 1
+    fsdp: bool = False
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
@@ -42,9 +45,19 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
         )
     # make_mesh defaults to Explicit axes, which put shardings into the types of every
     # array; here the compiler propagates them from the rules and the batch.
-    return jax.make_mesh(
-        tuple(filled), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices
+    types = (AxisType.Auto,) * 3
+    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    if slices == 1:
+        return jax.make_mesh(tuple(filled), AXES, axis_types=types, devices=devices)
+    if filled[0] != slices:
+        raise UserError(
+            f"mesh.replica={filled[0]}, but the devices are {slices} slices; set "
+            f"--config.mesh.replica={slices}"
+        )
+    grid = mesh_utils.create_hybrid_device_mesh(
+        (1, *filled[1:]), (slices, 1, 1), devices, allow_split_physical_axes=True
     )
+    return Mesh(grid, AXES, axis_types=types)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
@@ -52,13 +65,31 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(("replica", "data")))
 
 
+def process_rows(mesh: Mesh, batch_size: int) -> tuple[range, ...]:
+    """The rows of the global batch that this process's devices hold, as ascending runs.
+
+    Processes whose devices lie along 'model' hold the same rows.
+    """
+    indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,))
+    bounds = {index[0].indices(batch_size)[:2] for index in indices.values()}
+    runs: list[range] = []
+    for first, last in sorted(bounds):
+        if runs and runs[-1].stop == first:
+            runs[-1] = range(runs[-1].start, last)
+        else:
+            runs.append(range(first, last))
+    return tuple(runs)
+
+
 def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """Puts this host's rows on its devices, as its part of the global batch."""
+    """Puts this process's rows, those of process_rows(), on its devices."""
     sharding = batch_sharding(mesh)
-    return {
-        name: jax.make_array_from_process_local_data(sharding, rows)
-        for name, rows in batch.items()
-    }
+    # With several processes JAX takes this transfer for one that nobody asked for.
+    with jax.transfer_guard("allow"):
+        return {
+            name: jax.make_array_from_process_local_data(sharding, rows)
+            for name, rows in batch.items()
+        }
 
 
 def batch_divisor(mesh: Mesh) -> int:

@@ -25,31 +25,58 @@ RULES: tuple[tuple[str, P], ...] = (
     (r"(pooler|transform|nsp|classifier|qa_outputs)(/\w+)?/kernel$", P(None, None)),
 )
 
+# What FSDP splits. Tables that rows are looked up in stay whole: XLA would gather all of
+# them, or copy every position's row, for each lookup; vectors are not worth a message.
+_SPLIT_OVER_DATA = r"kernel$"
+
 
 def path_name(path: tuple[Any, ...]) -> str:
     """The slash-joined name of a leaf: params/bert/embeddings/word/embedding."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def partition_spec(name: str, shape: tuple[int, ...]) -> P:
+def partition_spec(name: str, shape: tuple[int, ...], split: int = 1) -> P:
     """The spec of the tensor ``name``; vectors and scalars are replicated by default.
+
+    split: devices along 'data' that share the memory of each matrix (FSDP); 1: none.
 
     Raises ValueError for a tensor of two or more dimensions that no rule names: a big
     tensor that is silently replicated is how a pod runs out of memory.
     """
     for pattern, spec in RULES:
         if re.search(pattern, name):
-            return P(*(None,) * (len(shape) - len(spec)), *spec)
+            layers = len(shape) - len(spec)
+            if split > 1 and re.search(_SPLIT_OVER_DATA, name):
+                spec = _split_over_data(spec, shape[layers:], split)
+            return P(*(None,) * layers, *spec)
     if len(shape) - ("encoder/layers/" in name) > 1:  # scanned layers are stacked
         raise ValueError(f"no sharding rule matches {name} of shape {shape}")
     return P()
 
 
-def tree_shardings(tree: Any, mesh: Mesh) -> Any:
-    """A NamedSharding for each leaf of a tree of arrays or ShapeDtypeStructs."""
+def _split_over_data(spec: P, shape: tuple[int, ...], split: int) -> P:
+    """``spec`` with its longest whole dimension, if ``split`` divides one, over data."""
+    free = [
+        i
+        for i, (axis, size) in enumerate(zip(spec, shape, strict=True))
+        if axis is None and size % split == 0
+    ]
+    if not free:
+        return spec
+    longest = max(free, key=lambda i: shape[i])
+    return P(*("data" if i == longest else axis for i, axis in enumerate(spec)))
+
+
+def tree_shardings(tree: Any, mesh: Mesh, *, fsdp: bool = False) -> Any:
+    """A NamedSharding for each leaf of a tree of arrays or ShapeDtypeStructs.
+
+    fsdp: the devices of a slice share the memory of every matrix; slices do not, so that
+    only gradients cross the network between them.
+    """
+    split = mesh.shape["data"] if fsdp else 1
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: NamedSharding(
-            mesh, partition_spec(path_name(path), leaf.shape)
+            mesh, partition_spec(path_name(path), leaf.shape, split)
         ),
         tree,
     )

@@ -1,17 +1,18 @@
 """Checkpoints with Orbax, and the only file that imports it.
 
-A checkpoint is the train state (sharded arrays, the RNG key among them), the position
-of the data iterator, and the config.
+A checkpoint is the train state and the config. The state has the RNG key and the number
+of updates, which is the place in the data too: nothing in it depends on the number of
+processes, so any number of them can go on.
 """
 
 import contextlib
 import logging
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grain
 import jax
 import numpy as np
 from orbax.checkpoint.experimental import v1 as ocp
@@ -22,13 +23,8 @@ from bert_jax.training.state import TrainState
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """False for what Orbax logs and this file says, or need not say.
-
-    Tracebacks of failed writes, which _writing reports in one line; and that a data
-    iterator has no metadata.
-    """
-    failed_write = "os_error_code" in str(record.exc_info and record.exc_info[1])
-    return not failed_write and "Failed to get metadata" not in record.getMessage()
+    """False for tracebacks of failed writes, which _writing reports in one line."""
+    return "os_error_code" not in str(record.exc_info and record.exc_info[1])
 
 
 logging.getLogger("absl").addFilter(_is_news)
@@ -37,9 +33,9 @@ logging.getLogger("absl").addFilter(_is_news)
 class CheckpointStore:
     """The checkpoints of one run, newest ``keep`` kept, written in the background."""
 
-    def __init__(self, directory: Path, keep: int):
+    def __init__(self, directory: os.PathLike, keep: int):
         self._checkpointer = ocp.training.Checkpointer(
-            directory.absolute(),
+            directory,  # absolute, or a URL
             # The loop decides when; without a policy of its own Orbax saves every step
             # and keeps everything.
             save_decision_policy=ocp.training.save_decision_policies.FixedIntervalPolicy(
@@ -56,13 +52,7 @@ class CheckpointStore:
         latest = self._checkpointer.latest
         return None if latest is None else latest.step
 
-    def save(
-        self,
-        step: int,
-        state: TrainState,
-        data: grain.DatasetIterator,
-        config: dict[str, Any],
-    ) -> None:
+    def save(self, step: int, state: TrainState, config: dict[str, Any]) -> None:
         """Starts an asynchronous save; waits for the one before it, not for this one.
 
         The arrays are copied before this returns, so the step may donate them.
@@ -71,17 +61,15 @@ class CheckpointStore:
             return
         with _writing(self._checkpointer.directory):
             self._checkpointer.save_checkpointables_async(
-                step, {"state": state, "data": data}, custom_metadata=config
+                step, {"state": state}, custom_metadata=config
             )
         self._saved = step
 
-    def restore(self, abstract: TrainState, data: grain.DatasetIterator) -> TrainState:
-        """The newest state in ``abstract``'s shardings; moves ``data`` to its place."""
+    def restore(self, abstract: TrainState) -> TrainState:
+        """The newest state, in ``abstract``'s shardings."""
         step = self.latest_step
         self._check_fits(step, abstract)
-        loaded = self._checkpointer.load_checkpointables(
-            step, {"state": abstract, "data": data}
-        )
+        loaded = self._checkpointer.load_checkpointables(step, {"state": abstract})
         self._saved = step
         return loaded["state"]
 
@@ -107,8 +95,8 @@ class CheckpointStore:
 def read_params(directory: Path) -> dict[str, Any]:
     """The parameters of the newest checkpoint in ``directory``, as numpy arrays.
 
-    Neither the optimizer's state nor the place in the data is read, so no config of a
-    run is needed. Raises UserError where there is no whole checkpoint.
+    The optimizer's state is not read, so no config of a run is needed. Raises UserError
+    where there is no whole checkpoint.
     """
     latest = None
     if directory.is_dir():

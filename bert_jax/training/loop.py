@@ -5,16 +5,16 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import grain
 import jax
 import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from bert_jax.errors import UserError
+from bert_jax.errors import Preempted, UserError
+from bert_jax.parallel.distributed import StopRequests
 from bert_jax.parallel.mesh import put_batch
 from bert_jax.training import step as step_lib
 from bert_jax.training.checkpoint import CheckpointStore
@@ -47,7 +47,10 @@ def jit_steps(
         donate_argnums=0,
         out_shardings=(shardings, None),
     )
-    evaluate = jax.jit(functools.partial(step_lib.eval_step, model=model))
+    evaluate = jax.jit(
+        functools.partial(step_lib.eval_step, model=model),
+        out_shardings=shardings.step,  # whole in every process
+    )
     return train, evaluate
 
 
@@ -59,18 +62,15 @@ def evaluate(
     mlm_majority: accuracy of always guessing the most frequent masked piece;
     nsp_majority: of always guessing the more frequent label.
     """
-    totals: dict[str, float] = collections.defaultdict(float)
-    pieces: collections.Counter[int] = collections.Counter()
-    labels: collections.Counter[int] = collections.Counter()
+    totals: dict[str, Any] = {}
     for batch in batches:
         sums = jax.device_get(eval_fn(params, put_batch(batch, mesh)))
         for name, value in sums.items():
-            totals[name] += float(value)
-        pieces.update(batch["mlm_ids"][batch["mlm_weights"] > 0].tolist())
-        labels.update(batch["nsp_labels"].tolist())
+            totals[name] = totals.get(name, 0) + np.asarray(value, np.float64)
+    pieces, labels = totals.pop("mlm_counts"), totals.pop("nsp_counts")
     return step_lib.means(totals) | {
-        "mlm_majority": max(pieces.values()) / pieces.total(),
-        "nsp_majority": max(labels.values()) / labels.total(),
+        "mlm_majority": float(pieces.max() / pieces.sum()),
+        "nsp_majority": float(labels.max() / labels.sum()),
     }
 
 
@@ -159,14 +159,18 @@ def run(
     state: TrainState,
     train_fn: Callable,
     eval_fn: Callable,
-    data: grain.DatasetIterator,
+    data: Iterator[HostBatch],
     eval_batches: Callable[[], Iterable[HostBatch]],
     mesh: Mesh,
     checkpoints: CheckpointStore,
     reporter: Reporter,
     saved_config: dict[str, Any],
+    stop_requests: StopRequests,
+    upload: Callable[[], None],
 ) -> tuple[TrainState, dict[str, float] | None]:
     """Trains from ``state.step`` to the last step; returns state and last evaluation.
+
+    Raises Preempted, with the state saved, where all processes are asked to stop.
 
     At each step the order is: update, report, evaluation, checkpoint; so a checkpoint
     of step n finds all metrics up to n written, and a resumed run repeats none.
@@ -201,14 +205,21 @@ def run(
                 reporter.flush()
                 evaluation = evaluate(eval_fn, state.params, eval_batches(), mesh)
                 _write_evaluation(reporter, step, evaluation)
-            if step % config.checkpoint_every == 0 or last:
+            stops = stop_requests.reached(step) and not last
+            if step % config.checkpoint_every == 0 or last or stops:
                 reporter.flush()
                 # A bad state must never replace a good checkpoint. The sums tell of the
                 # parameters before this update, the norm of those after it.
                 norm = {"norm of the parameters": norm_fn(state.params)}
                 check_finite(step, jax.device_get(sums | norm))
                 reporter.writer.sync()
-                checkpoints.save(step, state, data, saved_config)
+                upload()
+                checkpoints.save(step, state, saved_config)
+            if stops:
+                raise Preempted(
+                    f"asked to stop after step {step} of {total}; saved: the same command "
+                    "goes on from there"
+                )
             if evaluates:
                 reporter.start_window()
     return state, evaluation

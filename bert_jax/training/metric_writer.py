@@ -9,6 +9,19 @@ from typing import Any
 from tensorboardX import SummaryWriter
 
 
+class NoWriter:
+    """What the processes that do not log write to."""
+
+    def write(self, step: int, split: str, metrics: dict[str, float | None]) -> None:
+        """Writes nothing."""
+
+    def sync(self) -> None:
+        """Nothing to make durable."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
 class MetricWriter:
     """Appends one JSON object a line: ``step``, ``split``, then the metrics.
 

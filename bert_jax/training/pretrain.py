@@ -1,6 +1,7 @@
 """A pretraining run from its config: data, mesh, state and files, then the loop."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -18,14 +19,26 @@ from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.model.bert import BertForPreTraining
-from bert_jax.parallel.mesh import batch_divisor, check_batch_size, make_mesh
+from bert_jax.parallel.distributed import (
+    StopRequests,
+    is_leader,
+    leader_first,
+    on_every_host,
+)
+from bert_jax.parallel.mesh import (
+    batch_divisor,
+    check_batch_size,
+    make_mesh,
+    process_rows,
+)
 from bert_jax.training import loop
 from bert_jax.training.checkpoint import CheckpointStore
 from bert_jax.training.config import TrainConfig, resume_differences
 from bert_jax.training.fill_mask import fill_mask
 from bert_jax.training.initial import begin_from
-from bert_jax.training.metric_writer import MetricWriter
-from bert_jax.training.optimizer import bert_adam, learning_rate
+from bert_jax.training.metric_writer import MetricWriter, NoWriter
+from bert_jax.training.optimizer import bert_optimizer, learning_rate
+from bert_jax.training.remote import RunFolder
 from bert_jax.training.settings import to_dict
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import METRICS
@@ -33,13 +46,16 @@ from bert_jax.training.text import open_text
 
 
 def pretrain(
-    config: TrainConfig, workdir: Path, say: Callable[[str], None] = print
+    config: TrainConfig, workdir: str | Path, say: Callable[[str], None] = print
 ) -> dict[str, float] | None:
     """Runs ``config`` in ``workdir`` to its last step, from its newest checkpoint.
 
-    Returns the last evaluation, or None without one. ``say`` takes lines for people.
+    Returns the last evaluation, or None without one. ``say`` takes lines for people. Of
+    several processes, which must share ``workdir``, process 0 alone writes and says.
     """
     mesh = make_mesh(config.mesh)
+    if not is_leader():
+        say = _silence
     for i, phase in enumerate(config.phases):
         check_batch_size(phase.batch_size, mesh, f"phases[{i}].batch_size")
         parts = batch_divisor(mesh) * config.accumulation
@@ -49,26 +65,44 @@ def pretrain(
                 f"{parts}, the devices that share a batch times accumulation; set "
                 "--config.accumulation"
             )
-    workdir.mkdir(parents=True, exist_ok=True)
-    store, tokenizer = open_text(config.data, workdir, say)
+    folder = RunFolder(workdir)
+    leader_first(folder.fetch)
+    store, tokenizer = leader_first(lambda: open_text(config.data, folder.local, say))
     if tokenizer.vocab_size != config.model.vocab_size:
         raise UserError(
             f"model.vocab_size={config.model.vocab_size}, but the vocabulary of the "
             f"text has {tokenizer.vocab_size} pieces; set "
             f"--config.model.vocab_size={tokenizer.vocab_size}"
         )
-    saved_config = _claim_workdir(config, store, tokenizer, workdir)
+    saved_config = _identity(config, store)
+    leader_first(lambda: _claim_workdir(saved_config, tokenizer, folder.local))
 
     model = BertForPreTraining(config.model)
-    optimizer = bert_adam(config.optimizer)
+    optimizer = bert_optimizer(config.optimizer)
     training, held_out = split_documents(store.info.documents, config.data.holdout)
     if config.eval_every and not len(held_out):
         raise UserError(
             f"no document of {store.info.documents} is held out for evaluation; set "
             "--config.data.holdout (it takes two documents), or --config.eval_every=0"
         )
-    slices = dict(process_index=jax.process_index(), process_count=jax.process_count())
+    rows = functools.partial(process_rows, mesh)
     examples = config.data.examples
+    # The last phase's lengths, so that evaluations of all phases compare.
+    eval_phase = dataclasses.replace(config.phases[-1], steps=config.eval_batches)
+    checkpoints = CheckpointStore(folder.checkpoints, config.keep_checkpoints)
+    fsdp = config.mesh.fsdp
+    abstract = abstract_state(model, optimizer, mesh, METRICS, fsdp=fsdp)
+    step = checkpoints.latest_step or 0
+    say(_description(config, abstract.params, store, step))
+    if step:
+        state = checkpoints.restore(abstract)
+    else:
+        state = init_state(model, optimizer, mesh, METRICS, config.seed, fsdp=fsdp)
+        if config.init_from:
+            state = begin_from(config.init_from, config.model, tokenizer, state, say)
+
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    train_fn, eval_fn = loop.jit_steps(config, model, optimizer, shardings)
     data = training_iterator(
         TrainingBatches(
             store,
@@ -77,27 +111,14 @@ def pretrain(
             examples,
             seed=config.seed,
             documents=training,
-            **slices,
+            rows=rows,
         ),
+        first=step,
         threads=config.data.threads,
         prefetch=config.data.prefetch,
     )
-    # The last phase's lengths, so that evaluations of all phases compare.
-    eval_phase = dataclasses.replace(config.phases[-1], steps=config.eval_batches)
-    checkpoints = CheckpointStore(workdir / "checkpoints", config.keep_checkpoints)
-    abstract = abstract_state(model, optimizer, mesh, METRICS)
-    step = checkpoints.latest_step or 0
-    say(_description(config, abstract.params, store, step))
-    if step:
-        state = checkpoints.restore(abstract, data)
-    else:
-        state = init_state(model, optimizer, mesh, METRICS, config.seed)
-        if config.init_from:
-            state = begin_from(config.init_from, config.model, tokenizer, state, say)
-
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    train_fn, eval_fn = loop.jit_steps(config, model, optimizer, shardings)
-    writer = MetricWriter(workdir, step)
+    writer = MetricWriter(folder.local, step) if is_leader() else NoWriter()
+    stop_requests = StopRequests()
     try:
         state, evaluation = loop.run(
             config,
@@ -106,7 +127,7 @@ def pretrain(
             eval_fn=eval_fn,
             data=data,
             eval_batches=lambda: eval_batches(
-                store, tokenizer, eval_phase, examples, documents=held_out, **slices
+                store, tokenizer, eval_phase, examples, documents=held_out, rows=rows
             ),
             mesh=mesh,
             checkpoints=checkpoints,
@@ -114,26 +135,49 @@ def pretrain(
                 config, writer, learning_rate(config.optimizer), say
             ),
             saved_config=saved_config,
+            stop_requests=stop_requests,
+            upload=folder.upload if is_leader() else _nothing,
         )
     finally:
+        stop_requests.close()
         checkpoints.close()
         writer.close()
-    _show_blanks(config, model, state.params, tokenizer, say)
+        if is_leader():
+            folder.upload()
+    if config.prompts:
+        params = on_every_host(state.params)
+        if is_leader():
+            _show_blanks(config, model, params, tokenizer, say)
     return evaluation
 
 
-def _claim_workdir(
-    config: TrainConfig, store: TokenStore, tokenizer: Tokenizer, workdir: Path
-) -> dict[str, Any]:
-    """Writes config.json and the vocabulary, or checks that they are this run's."""
-    new = to_dict(config) | {
+def _silence(line: str) -> None:
+    pass
+
+
+def _nothing() -> None:
+    pass
+
+
+def _identity(config: TrainConfig, store: TokenStore) -> dict[str, Any]:
+    """What config.json and checkpoints say of a run: its config and its text."""
+    return to_dict(config) | {
         "text": {
             "documents": store.info.documents,
             "tokens": store.info.tokens,
             "vocabulary": store.info.vocabulary_fingerprint,
         }
     }
+
+
+def _claim_workdir(new: dict[str, Any], tokenizer: Tokenizer, workdir: Path) -> None:
+    """Process 0 writes config.json and the vocabulary; all check that they are theirs."""
     path = workdir / "config.json"
+    if not path.exists() and not is_leader():
+        raise UserError(
+            f"{workdir} of process {jax.process_index()} is not that of process 0; give "
+            "a --workdir that all hosts share"
+        )
     if path.exists():
         differences = resume_differences(json.loads(path.read_text()), new)
         if differences:
@@ -143,10 +187,10 @@ def _claim_workdir(
             )
     else:
         tokenizer.save(workdir)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(new, indent=2) + "\n")
-    temporary.replace(path)
-    return new
+    if is_leader():
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(new, indent=2) + "\n")
+        temporary.replace(path)
 
 
 def _description(config: TrainConfig, params: Any, store: TokenStore, step: int) -> str:
@@ -172,8 +216,6 @@ def _show_blanks(
     tokenizer: Tokenizer,
     say: Callable[[str], None],
 ) -> None:
-    if not config.prompts:
-        return
     length = config.phases[-1].sequence_length
     answers = fill_mask(model, params, tokenizer, config.prompts, length=length)
     for text, blanks in zip(config.prompts, answers, strict=True):

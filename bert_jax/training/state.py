@@ -62,6 +62,8 @@ def abstract_state(
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
     metrics: tuple[str, ...],
+    *,
+    fsdp: bool = False,
 ) -> TrainState:
     """Shapes, dtypes and shardings of the state: what a checkpoint is restored to."""
     shapes = jax.eval_shape(
@@ -72,7 +74,7 @@ def abstract_state(
             leaf.shape, leaf.dtype, sharding=sharding
         ),
         shapes,
-        tree_shardings(shapes, mesh),
+        tree_shardings(shapes, mesh, fsdp=fsdp),
     )
 
 
@@ -82,9 +84,11 @@ def init_state(
     mesh: Mesh,
     metrics: tuple[str, ...],
     seed: int,
+    *,
+    fsdp: bool = False,
 ) -> TrainState:
     """Initialises each shard where it lies: nothing exists unsharded at any time."""
-    abstract = abstract_state(model, optimizer, mesh, metrics)
+    abstract = abstract_state(model, optimizer, mesh, metrics, fsdp=fsdp)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     init = jax.jit(
         lambda key: make_state(model, optimizer, key, metrics), out_shardings=shardings

@@ -99,8 +99,17 @@ def summed_gradients(
 
 
 def eval_step(params: Any, batch: Batch, *, model: nn.Module) -> dict[str, jax.Array]:
-    """The sums of LOSS_SUMS over one batch, without dropout."""
-    return _sums(model, params, batch, None)
+    """The sums of LOSS_SUMS over one batch, without dropout; and what was asked for.
+
+    mlm_counts (V,) int32: how often each piece was masked; nsp_counts (2,): the labels.
+    """
+    vocabulary = model.config.vocab_size
+    masked = jnp.where(batch["mlm_weights"] > 0, batch["mlm_ids"], vocabulary)
+    counts = {
+        "mlm_counts": jnp.bincount(masked.ravel(), length=vocabulary + 1)[:-1],
+        "nsp_counts": jnp.bincount(batch["nsp_labels"], length=2),
+    }
+    return _sums(model, params, batch, None) | counts
 
 
 def _sums(

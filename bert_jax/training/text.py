@@ -10,6 +10,7 @@ from bert_jax.data.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
 from bert_jax.training.config import DataConfig
+from bert_jax.training.remote import local_copy
 
 
 def open_text(
@@ -17,7 +18,7 @@ def open_text(
 ) -> tuple[TokenStore, Tokenizer]:
     """Opens config.path, or prepares config.corpus into ``workdir``/text first."""
     if config.path:
-        directory = Path(config.path)
+        directory = local_copy(config.path, last="index.json")
         if not directory.exists():
             raise UserError(
                 f"{directory} holds no prepared text; run python -m bert_jax.vocabulary "

@@ -41,7 +41,8 @@ def defaults(family: str, **data) -> ConfigDict:
                 scan_layers=False,  # compile one layer for all
                 activation="",  # the checkpoint's own; gelu_tanh for Google's newer ones
             ),
-            mesh=dict(replica=1, data=-1, model=1),  # devices along each axis
+            # Devices along each axis; fsdp: those along data share the parameters' memory.
+            mesh=dict(replica=1, data=-1, model=1, fsdp=False),
             features=dict(
                 layers=(),  # empty: fine-tune; (-4, -3, -2, -1): feature-based tagging
                 lstm_layers=2,

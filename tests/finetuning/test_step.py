@@ -96,7 +96,8 @@ def two_updates(make_head, init_params, make_arrays):
         mesh = make_mesh(mesh_config, jax.devices()[:devices])
         # Adam for one of them: it takes longer to compile than all the rest.
         optimizer, rate = (ADAM, 1e-3) if head == "span" else (optax.identity(), 0.1)
-        state = init_state(init_params(model), optimizer, KEY, mesh)
+        fsdp = mesh_config.fsdp
+        state = init_state(init_params(model), optimizer, KEY, mesh, fsdp=fsdp)
         step = jit_train_step(
             Layout.of(state),
             model=model,
@@ -116,7 +117,9 @@ def two_updates(make_head, init_params, make_arrays):
     return run
 
 
-@pytest.mark.parametrize("mesh", [MeshConfig(data=8), MeshConfig(data=4, model=2)])
+@pytest.mark.parametrize(
+    "mesh", [MeshConfig(data=8, fsdp=True), MeshConfig(data=4, model=2)]
+)
 @pytest.mark.parametrize("head", HEADS)
 def test_one_device_equals_eight_with_dropout(head, mesh, two_updates, max_difference):
     """Same keys, same masks, global means: float32 sums in another order apart."""

@@ -8,6 +8,7 @@ from bert_jax.parallel.mesh import (
     batch_sharding,
     check_batch_size,
     make_mesh,
+    process_rows,
 )
 
 
@@ -49,6 +50,11 @@ def test_rows_are_split_over_replica_and_data_alone():
             for m in range(2):
                 start = 2 * (2 * r + d)
                 assert by_device[mesh.devices[r, d, m]] == [start, start + 1]
+
+
+def test_the_only_process_has_all_rows():
+    for config in (MeshConfig(), MeshConfig(data=2, model=4)):
+        assert process_rows(make_mesh(config), 16) == (range(16),)
 
 
 def test_an_undividable_batch_is_refused():

@@ -39,3 +39,21 @@ def test_word_table_is_split_over_model_alone():
     table = {"embeddings": {"word": {"embedding": jnp.ones((8, 4))}}}
     sharding = jax.tree.leaves(tree_shardings(table, mesh))[0]
     assert sharding.shard_shape((8, 4)) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "expected"),
+    [
+        ("layer_0/attention/query/kernel", (8, 2, 4), P("data", "model", None)),
+        ("layer_0/intermediate/kernel", (8, 32), P("data", "model")),
+        ("layer_0/intermediate/kernel", (6, 32), P(None, "model")),  # 4 divides not 6
+        ("layers/intermediate/kernel", (3, 8, 32), P(None, "data", "model")),
+    ],
+)
+def test_fsdp_splits_a_whole_dimension_over_data(name, shape, expected):
+    assert partition_spec(f"params/bert/encoder/{name}", shape, split=4) == expected
+
+
+def test_fsdp_leaves_looked_up_tables_whole():
+    name = "params/bert/embeddings/word/embedding"
+    assert partition_spec(name, (96, 8), split=4) == partition_spec(name, (96, 8))

@@ -13,7 +13,7 @@ from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.training.initial import begin_from
-from bert_jax.training.optimizer import OptimizerConfig, bert_adam
+from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
 from bert_jax.training.state import init_state
 from bert_jax.training.step import METRICS
 
@@ -25,7 +25,7 @@ def start(small_store):
     config = BertConfig(vocab_size, 16, 2, 2, 32, max_positions=32)
 
     def state(config, seed):
-        optimizer = bert_adam(OptimizerConfig(1e-3, 1, 10))
+        optimizer = bert_optimizer(OptimizerConfig(1e-3, 1, 10))
         mesh = make_mesh(MeshConfig(data=4, model=2))
         return init_state(BertForPreTraining(config), optimizer, mesh, METRICS, seed)
 

@@ -8,11 +8,11 @@ import pytest
 
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
-from bert_jax.training.optimizer import OptimizerConfig, bert_adam
+from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import METRICS, eval_step, means, train_step
 
-OPTIMIZER = bert_adam(
+OPTIMIZER = bert_optimizer(
     OptimizerConfig(learning_rate=1e-2, warmup_steps=2, total_steps=100)
 )
 
@@ -25,10 +25,11 @@ def run(small_model_config, make_batch):
     @functools.cache
     def three_steps(mesh_config, devices=8, accumulation=1, next_sentence=True):
         mesh = make_mesh(mesh_config, jax.devices()[:devices])
-        state = init_state(model, OPTIMIZER, mesh, METRICS, seed=1)
+        fsdp = mesh_config.fsdp
+        state = init_state(model, OPTIMIZER, mesh, METRICS, seed=1, fsdp=fsdp)
         shardings = jax.tree.map(
             lambda leaf: leaf.sharding,
-            abstract_state(model, OPTIMIZER, mesh, METRICS),
+            abstract_state(model, OPTIMIZER, mesh, METRICS, fsdp=fsdp),
         )
         step = jax.jit(
             functools.partial(
@@ -52,7 +53,8 @@ def run(small_model_config, make_batch):
 
 
 @pytest.mark.parametrize(
-    "mesh", [MeshConfig(), MeshConfig(data=4, model=2), MeshConfig(2, 2, 2)]
+    "mesh",
+    [MeshConfig(), MeshConfig(data=4, model=2, fsdp=True), MeshConfig(2, 2, 2)],
 )
 def test_one_device_equals_eight_with_dropout(run, mesh, max_difference):
     """Same keys, same masks, global means: float32 sums in another order apart."""
@@ -61,6 +63,24 @@ def test_one_device_equals_eight_with_dropout(run, mesh, max_difference):
     assert max_difference(one_sums, eight_sums) < 1e-4  # sums of 16 x 4 losses
     assert max_difference(one.params, eight.params) < 2e-5
     assert np.array_equal(one.key, eight.key)
+
+
+def test_fsdp_shares_the_memory_of_parameters_and_moments(small_model_config):
+    """Bytes on each of eight devices: the word table whole, the other matrices shared."""
+    config = dataclasses.replace(
+        small_model_config, hidden_size=32, intermediate_size=128, num_layers=1
+    )
+    model, mesh = BertForPreTraining(config), make_mesh(MeshConfig(data=8))
+
+    def device_bytes(fsdp):
+        state = init_state(model, OPTIMIZER, mesh, METRICS, seed=1, fsdp=fsdp)
+        trees = (state.params, state.opt_state)
+        shards = [leaf.addressable_shards[0].data for leaf in jax.tree.leaves(trees)]
+        return sum(shard.nbytes for shard in shards)
+
+    matrices = 4 * 32 * 32 + 2 * 32 * 128 + 2 * 32 * 32 + 32 * 2
+    spared = 3 * 4 * matrices * 7 // 8  # parameters and two moments, float32
+    assert device_bytes(False) - device_bytes(True) == spared
 
 
 def test_accumulation_changes_nothing_but_the_dropout_masks(
@@ -168,7 +188,12 @@ def test_eval_sums_add_over_batches(small_model_config, make_batch):
     )
     one = evaluate(params, put_batch(whole, mesh))
     for name, value in one.items():
-        assert float(total[name]) == pytest.approx(float(value), rel=1e-5), name
+        assert np.asarray(total[name]) == pytest.approx(np.asarray(value), rel=1e-5), (
+            name
+        )
+    asked = whole["mlm_ids"][whole["mlm_weights"] > 0]
+    assert np.array_equal(one["mlm_counts"], np.bincount(asked, minlength=96))
+    assert np.array_equal(one["nsp_counts"], np.bincount(whole["nsp_labels"]))
 
 
 def test_means_divide_by_their_own_weights():

@@ -1,0 +1,130 @@
+"""The processes of a job: how they find one another, and how they are asked to stop."""
+
+import dataclasses
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax._src.clusters import ClusterEnv
+from jax.experimental import multihost_utils
+
+from bert_jax.errors import UserError
+from bert_jax.parallel.roll_call import roll_call
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Where the other processes are.
+
+    from_environment: Cloud TPU, GKE, Slurm or Open MPI say so. Otherwise
+    coordinator_address (host:port of process 0), num_processes and process_id, all or
+    none; none is a job of one process. timeout: seconds to wait for the others.
+    """
+
+    from_environment: bool = False
+    coordinator_address: str = ""
+    num_processes: int = 0
+    process_id: int = -1
+    timeout: int = 300
+
+
+def join(job: Job) -> None:
+    """Connects this process with the others, before anything else asks for devices.
+
+    Raises UserError that names the processes which did not come in time.
+    """
+    by_hand = bool(job.coordinator_address)
+    if not by_hand and (job.num_processes or job.process_id >= 0):
+        raise UserError(
+            "--num_processes and --process_id need --coordinator_address=HOST:PORT, where "
+            "process 0 listens"
+        )
+    if by_hand and not (0 <= job.process_id < job.num_processes):
+        raise UserError(
+            f"--process_id={job.process_id} of --num_processes={job.num_processes}, "
+            "expected 0 or more and below the number of processes"
+        )
+    if not (by_hand or job.from_environment):
+        return
+    address, count, process = job.coordinator_address, job.num_processes, job.process_id
+    if not by_hand:
+        # Private, but the only way to learn who is expected before JAX waits for them.
+        address, count, process, _ = ClusterEnv.auto_detect_unset_distributed_params(
+            None, None, None, None, None, job.timeout
+        )
+        if address is None:
+            raise UserError(
+                "--distributed found no Cloud TPU, GKE, Slurm or Open MPI job around this "
+                "process; give --coordinator_address, --num_processes and --process_id"
+            )
+    roll_call(address, count, process, job.timeout)
+    jax.distributed.initialize(address, count, process)
+
+
+def leave() -> None:
+    """Waits for the others to end too, so that no process waits for one that is gone."""
+    if jax.distributed.is_initialized():
+        jax.distributed.shutdown()
+
+
+def is_leader() -> bool:
+    """Whether this is process 0, which writes the files that all share."""
+    return jax.process_index() == 0
+
+
+def leader_first(action: Callable[[], T]) -> T:
+    """Calls ``action`` on process 0, then on the others, which find what it made.
+
+    Where it fails on process 0 the others raise UserError, so that none waits for ever.
+    """
+    if jax.process_count() == 1:
+        return action()
+    result, failure = None, None
+    if is_leader():
+        try:
+            result = action()
+        except Exception as error:  # told to the others, then raised
+            failure = error
+    failed = multihost_utils.broadcast_one_to_all(np.int32(failure is not None))
+    if failure is not None:
+        raise failure
+    if failed:
+        raise UserError("process 0 ended with an error; see its output")
+    return result if is_leader() else action()
+
+
+def on_every_host(tree: Any) -> Any:
+    """Whole arrays from ones that may lie on several hosts; all processes must call it."""
+    if jax.process_count() == 1:
+        return tree
+    return multihost_utils.process_allgather(tree, tiled=True)
+
+
+class StopRequests:
+    """SIGTERM, to this process or, in a job of several, to any of them."""
+
+    def __init__(self):
+        self._flag = threading.Event()
+        self._several = jax.process_count() > 1
+        if not self._several and threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, lambda *_: self._flag.set())
+
+    def reached(self, step: int) -> bool:
+        """Whether all processes are to stop after ``step``: the same step for all.
+
+        To be asked at every step by every process; it does not wait.
+        """
+        if self._several:
+            return multihost_utils.reached_preemption_sync_point(step)
+        return self._flag.is_set()
+
+    def close(self) -> None:
+        """Gives SIGTERM back to whom it belonged."""
+        if hasattr(self, "_before"):
+            signal.signal(signal.SIGTERM, self._before)
+            del self._before

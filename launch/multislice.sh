@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# tpu_vm.sh over several slices: batches are split over them, and only gradients cross the
+# data-center network.
+#
+#   launch/multislice.sh --num_slices 2 --name bert --zone us-west4-a --type v5litepod-16 \
+#     --workdir gs://BUCKET/bert -- --config experiments/base.py
+#
+# All options are those of tpu_vm.sh.
+set -euo pipefail
+
+SLICES=2
+OPTIONS=()
+while (($#)); do
+  case "$1" in
+    --num_slices) SLICES="$2"; shift 2 ;;
+    --) break ;;
+    *) OPTIONS+=("$1"); shift ;;
+  esac
+done
+# A mesh axis of its own for what lies between the slices.
+if (($#)); then set -- "$@" "--config.mesh.replica=$SLICES"; fi
+exec "$(dirname "$0")/tpu_vm.sh" --num_slices "$SLICES" "${OPTIONS[@]}" "$@"

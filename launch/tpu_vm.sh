@@ -1,0 +1,190 @@
+#!/usr/bin/env bash
+# Runs a config on Cloud TPU, from nothing to the last step, and cleans up.
+#
+#   launch/tpu_vm.sh --name bert --zone us-central2-b --type v4-32 \
+#     --workdir gs://BUCKET/bert -- --config experiments/base.py
+#
+# What stands behind -- goes to bert_jax.train on every worker. The steps, in order, or one
+# of them with --step: create (a queued resource, or the one of that name), install (copy
+# this checkout, make its environment), run (start all workers and follow worker 0), delete.
+# A preempted slice is made anew and the run goes on from its last checkpoint, so --workdir
+# must outlive the machines: a gs:// path.
+#
+#   --spot            cheaper machines that can be taken away
+#   --num_slices N    slices joined by the data-center network (see multislice.sh)
+#   --runtime V       software version of the machines; by default the one for --type
+#   --project P       by default gcloud's own
+#   --keep            leave the machines when the run ends
+#   --dry_run         print every command instead of running it
+set -euo pipefail
+
+NAME="" ZONE="" TYPE="" WORKDIR="" RUNTIME="" PROJECT="" STEP="all"
+SLICES=1 SPOT=0 KEEP=0 DRY_RUN=0
+PREEMPTED=75 # exit code of a run that was asked to stop and saved; see bert_jax/cli.py
+REPO="$(cd "$(dirname "$0")/.." && pwd)"
+
+fail() {
+  echo "error: $*" >&2
+  exit 2
+}
+
+while (($#)); do
+  case "$1" in
+    --name) NAME="$2"; shift 2 ;;
+    --zone) ZONE="$2"; shift 2 ;;
+    --type) TYPE="$2"; shift 2 ;;
+    --workdir) WORKDIR="$2"; shift 2 ;;
+    --runtime) RUNTIME="$2"; shift 2 ;;
+    --project) PROJECT="$2"; shift 2 ;;
+    --step) STEP="$2"; shift 2 ;;
+    --num_slices) SLICES="$2"; shift 2 ;;
+    --spot) SPOT=1; shift ;;
+    --keep) KEEP=1; shift ;;
+    --dry_run) DRY_RUN=1; shift ;;
+    -h | --help) sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//'; exit 0 ;;
+    --) shift; break ;;
+    *) fail "unknown option $1; see $0 --help" ;;
+  esac
+done
+TRAIN=("$@")
+
+[[ -n "$NAME" ]] || fail "--name is missing: what to call the machines"
+[[ -n "$ZONE" ]] || fail "--zone is missing, such as us-central2-b"
+[[ -n "$TYPE" ]] || fail "--type is missing, such as v4-32 (16 chips) or v5litepod-16"
+[[ "$STEP" =~ ^(all|create|install|run|delete)$ ]] ||
+  fail "--step $STEP, expected all, create, install, run or delete"
+if [[ "$STEP" == all || "$STEP" == run ]]; then
+  ((${#TRAIN[@]})) || fail "nothing to run: -- --config experiments/base.py"
+  [[ "$WORKDIR" == gs://* ]] ||
+    fail "--workdir ${WORKDIR:-(none)}, expected gs://...: the machines' own disks go with them"
+fi
+if [[ -z "$RUNTIME" ]]; then
+  case "$TYPE" in
+    v2-* | v3-* | v4-*) RUNTIME=tpu-ubuntu2204-base ;;
+    v5litepod-*) RUNTIME=v2-alpha-tpuv5-lite ;;
+    v5p-*) RUNTIME=v2-alpha-tpuv5 ;;
+    v6e-*) RUNTIME=v2-alpha-tpuv6e ;;
+    *) fail "no runtime known for --type $TYPE; give --runtime" ;;
+  esac
+fi
+
+WHERE=(--zone "$ZONE")
+[[ -z "$PROJECT" ]] || WHERE+=(--project "$PROJECT")
+
+# Prints a command as it could be typed, and runs it unless --dry_run.
+do_it() {
+  if ((DRY_RUN)); then
+    printf '%q ' "$@"
+    echo
+  else
+    "$@"
+  fi
+}
+
+nodes() {
+  if ((SLICES == 1)); then
+    echo "$NAME"
+  else
+    for ((i = 0; i < SLICES; i++)); do echo "$NAME-$i"; done
+  fi
+}
+
+# state: of the queued resource; MISSING where there is none.
+state() {
+  if ((DRY_RUN)); then
+    echo ACTIVE
+    return
+  fi
+  gcloud compute tpus queued-resources describe "$NAME" "${WHERE[@]}" \
+    --format='value(state.state)' 2>/dev/null || echo MISSING
+}
+
+create() {
+  local now
+  now="$(state)"
+  if ((!DRY_RUN)) && [[ "$now" == SUSPENDED || "$now" == FAILED ]]; then
+    delete
+    now=MISSING
+  fi
+  if ((DRY_RUN)) || [[ "$now" == MISSING ]]; then
+    local what=(--node-id "$NAME")
+    ((SLICES == 1)) || what=(--node-count "$SLICES" --node-prefix "$NAME")
+    ((!SPOT)) || what+=(--spot)
+    do_it gcloud compute tpus queued-resources create "$NAME" "${WHERE[@]}" \
+      --accelerator-type "$TYPE" --runtime-version "$RUNTIME" "${what[@]}"
+  fi
+  until now="$(state)" && [[ "$now" == ACTIVE ]]; do
+    [[ "$now" != FAILED && "$now" != SUSPENDED ]] ||
+      fail "$NAME is $now; see gcloud compute tpus queued-resources describe $NAME"
+    echo "$NAME is $now"
+    sleep 30
+  done
+}
+
+# Runs a command on every worker of every slice at once; fails when one of them does.
+everywhere() {
+  local node pids=() code=0
+  for node in $(nodes); do
+    if ((DRY_RUN)); then
+      do_it gcloud compute tpus tpu-vm ssh "$node" "${WHERE[@]}" --worker=all --command "$1"
+    else
+      gcloud compute tpus tpu-vm ssh "$node" "${WHERE[@]}" --worker=all --command "$1" &
+      pids+=($!)
+    fi
+  done
+  for pid in "${pids[@]}"; do
+    local one=0
+    wait "$pid" || one=$?
+    # A preemption explains the others' errors, so it wins.
+    if ((one == PREEMPTED || code == 0)); then code=$one; fi
+  done
+  return "$code"
+}
+
+install() {
+  local node archive
+  archive="$(mktemp -d)/bert_jax.tar.gz"
+  do_it git -C "$REPO" archive --format=tar.gz --prefix=bert_jax/ -o "$archive" HEAD
+  for node in $(nodes); do
+    do_it gcloud compute tpus tpu-vm scp "$archive" "$node:bert_jax.tar.gz" \
+      "${WHERE[@]}" --worker=all
+  done
+  everywhere 'set -e
+tar xzf bert_jax.tar.gz
+sudo apt-get -qq update && sudo apt-get -qq install -y python3.11-venv
+cd bert_jax
+test -d .venv || python3.11 -m venv .venv
+.venv/bin/pip install --quiet -c constraints.txt -e ".[tpu,gcs]"'
+}
+
+run() {
+  local command code
+  command="cd bert_jax && .venv/bin/python -m bert_jax.train --distributed --workdir"
+  command+="$(printf ' %q' "$WORKDIR" "${TRAIN[@]}")"
+  while true; do
+    code=0
+    everywhere "$command" || code=$?
+    ((code != 0)) || return 0
+    if ((code != PREEMPTED)) && [[ "$(state)" == ACTIVE ]]; then
+      # The machines are there, so it is the run that failed.
+      fail "the run ended with code $code; the machines are still there: --step run goes on, --step delete removes them"
+    fi
+    echo "$NAME was preempted; going on when it is back"
+    create
+    install
+  done
+}
+
+delete() {
+  do_it gcloud compute tpus queued-resources delete "$NAME" "${WHERE[@]}" --force --quiet
+}
+
+case "$STEP" in
+  all)
+    create
+    install
+    run
+    if ((!KEEP)); then delete; fi
+    ;;
+  *) "$STEP" ;;
+esac

@@ -1,0 +1,209 @@
+"""Jobs of several processes, as several hosts would run them."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+# The processes share what they compile; nothing else of theirs is shared.
+ENVIRONMENT = os.environ | {
+    "JAX_COMPILATION_CACHE_DIR": str(REPOSITORY / ".pytest_cache" / "xla"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5",
+}
+# Rows over half of the devices, heads and feed-forward over 2. The job of four has 16
+# devices in all, the others 8: one run, whatever the mesh.
+MESH = ("--config.mesh.data=-1", "--config.mesh.model=2")
+# Between processes the sums of gradients are added in another order.
+TOLERANCE = 2e-5
+LONG = "--config.phases[1].steps=30"  # some seconds: time to stop it in
+
+
+def command(*arguments) -> list[str]:
+    return [sys.executable, "-m", "bert_jax.train", *map(str, arguments)]
+
+
+def start(processes, logs, *arguments, devices=8):
+    """launch/local_processes.sh, its output a pipe of text."""
+    script = [
+        REPOSITORY / "launch/local_processes.sh",
+        "--processes", processes, "--devices", devices // processes, "--logs", logs,
+        "--", *arguments,
+    ]  # fmt: skip
+    return subprocess.Popen(
+        [*map(str, script)],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=ENVIRONMENT | {"PYTHON": sys.executable, "PYTHONUNBUFFERED": "1"},
+    )
+
+
+def finish(job, logs):
+    """Its exit code and output; that of the others where it fails."""
+    output, _ = job.communicate(timeout=300)
+    others = "".join(path.read_text() for path in sorted(logs.glob("*.log")))
+    return job.returncode, output + others
+
+
+def wait_for_step(job, wanted):
+    """Reads what a job prints until it has done ``wanted`` updates."""
+    for line in job.stdout:
+        step = re.match(r"step (\d+)/", line)
+        if step and int(step[1]) >= wanted:
+            return
+    raise AssertionError("the job ended before")
+
+
+@pytest.fixture(scope="module")
+def one_process(config_file, tmp_path_factory):
+    """The workdir of a long run of one process with all devices."""
+    workdir = tmp_path_factory.mktemp("one")
+    arguments = ("--config", config_file, "--workdir", workdir, LONG, *MESH)
+    done = subprocess.run(
+        command(*arguments),
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=ENVIRONMENT | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "16"},
+    )
+    assert done.returncode == 0, done.stderr
+    return workdir
+
+
+@pytest.fixture
+def check_equal(one_process, metric_lines):
+    """A function that checks a workdir's metrics against those of one process."""
+
+    def check(workdir):
+        lines, expected = metric_lines(workdir), metric_lines(one_process)
+        assert len(lines) == len(expected)
+        for line, other in zip(lines, expected, strict=True):
+            assert line == pytest.approx(other, abs=TOLERANCE)
+
+    return check
+
+
+def test_four_processes_train_as_one(check_equal, config_file, tmp_path):
+    logs = tmp_path / "logs"
+    arguments = ("--config", config_file, "--workdir", tmp_path / "run", LONG, *MESH)
+    code, output = finish(start(4, logs, *arguments, devices=16), logs)
+    assert code == 0, output
+    check_equal(tmp_path / "run")
+    # Only process 0 logs; Gloo, which joins CPUs, says who is connected.
+    others = [path.read_text().splitlines() for path in logs.iterdir()]
+    assert len(others) == 3
+    assert not [line for lines in others for line in lines if "[Gloo]" not in line]
+
+
+def test_a_killed_process_ends_the_job_and_it_goes_on_exactly(
+    check_equal, config_file, tmp_path
+):
+    logs = tmp_path / "logs"
+    arguments = ("--config", config_file, "--workdir", tmp_path / "run", LONG, *MESH)
+    job = start(2, logs, *arguments)
+    wait_for_step(job, 12)  # the save at step 10 waited for that at step 5
+    victim = subprocess.run(
+        ["pgrep", "-f", f"process_id 1 .*{tmp_path}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    os.kill(int(victim[0]), signal.SIGKILL)
+    code, output = finish(job, logs)
+    assert code not in (0, 75), output
+
+    code, output = finish(start(2, logs, *arguments), logs)
+    assert code == 0, output
+    assert "resuming at step" in output
+    check_equal(tmp_path / "run")
+
+
+def test_asked_to_stop_it_saves_and_goes_on_with_other_hosts(
+    check_equal, config_file, tmp_path
+):
+    """One process, then four, then two."""
+    logs = tmp_path / "logs"
+    # So few checkpoints that what is there was saved on request.
+    arguments = (
+        "--config", config_file, "--workdir", tmp_path / "run", LONG, *MESH,
+        "--config.checkpoint_every=1000",
+    )  # fmt: skip
+    saved = 0
+    for processes in (1, 4):
+        job = start(processes, logs, *arguments)
+        wait_for_step(job, saved + 4)
+        job.send_signal(signal.SIGTERM)
+        code, output = finish(job, logs)
+        assert code == 75, output
+        stopped = re.search(r"asked to stop after step (\d+) of 39; saved", output)
+        assert stopped, output
+        saved = int(stopped[1])
+        newest = max(int(p.name) for p in (tmp_path / "run/checkpoints").iterdir())
+        assert newest == saved
+
+    code, output = finish(start(2, logs, *arguments), logs)
+    assert code == 0, output
+    assert f"resuming at step {saved}" in output
+    check_equal(tmp_path / "run")
+
+
+def test_a_process_that_does_not_come_is_named(config_file, tmp_path):
+    arguments = (
+        "--config", config_file, "--workdir", tmp_path, "--num_processes=3",
+        "--join_timeout=5",
+    )  # fmt: skip
+    environment = ENVIRONMENT | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+    jobs = [
+        subprocess.Popen(
+            command(
+                *arguments, f"--coordinator_address={address}", f"--process_id={i}"
+            ),
+            cwd=REPOSITORY,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for i, address in [(0, "127.0.0.1:36571"), (2, "127.0.0.1:36572")]
+    ]
+    errors = [job.communicate(timeout=120)[1] for job in jobs]
+    assert [job.returncode for job in jobs] == [2, 2], errors
+    assert errors[0].startswith("error: processes 1, 2 did not join within 5 s")
+    assert errors[1].startswith(
+        "error: process 0 at 127.0.0.1:36572 did not answer within 5 s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--num_processes=2"], "need --coordinator_address=HOST:PORT"),
+        (
+            [
+                "--coordinator_address=127.0.0.1:9",
+                "--num_processes=2",
+                "--process_id=2",
+            ],
+            "--process_id=2 of --num_processes=2",
+        ),
+        (["--distributed"], "no Cloud TPU, GKE, Slurm or Open MPI job"),
+    ],
+)
+def test_wrong_flags_are_one_line(flags, message, config_file, tmp_path):
+    done = subprocess.run(
+        command("--config", config_file, "--workdir", tmp_path, *flags),
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=ENVIRONMENT,
+    )
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1

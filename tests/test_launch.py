@@ -1,0 +1,124 @@
+"""The launch scripts: what they would do, printed, and what shellcheck says of them."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+SCRIPTS = sorted((REPOSITORY / "launch").glob("*.sh"))
+RUN = ("--workdir", "gs://b/bert", "--", "--config", "experiments/base.py")
+
+
+def launch(script, *arguments):
+    return subprocess.run(
+        [REPOSITORY / "launch" / script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PATH": "/usr/bin:/bin", "PYTHON": sys.executable},
+    )
+
+
+def tpu_vm(*arguments):
+    return launch(
+        "tpu_vm.sh", "--dry_run", "--name", "bert", "--zone", "z", *arguments, *RUN
+    )
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_shellcheck_finds_nothing(script):
+    checker = shutil.which("shellcheck", path=Path(sys.executable).parent)
+    if checker is None:
+        pytest.skip("shellcheck is not installed (requirements-test.txt)")
+    done = subprocess.run([checker, script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_tpu_vm_is_created_installed_run_and_deleted():
+    done = tpu_vm("--type", "v4-32", "--spot", "--project", "p")
+    assert done.returncode == 0, done.stderr
+    steps = [line for line in done.stdout.splitlines() if line.startswith("gcloud")]
+    create, copy, install, run, delete = steps
+    where = "--zone z --project p"
+    assert create == (
+        f"gcloud compute tpus queued-resources create bert {where} --accelerator-type "
+        "v4-32 --runtime-version tpu-ubuntu2204-base --node-id bert --spot "
+    )
+    assert copy.endswith(f"bert:bert_jax.tar.gz {where} --worker=all ")
+    assert "pip" in install
+    assert "bert_jax.train\\ --distributed\\ --workdir\\ gs://b/bert" in run
+    assert "--config\\ experiments/base.py" in run
+    assert delete == (
+        f"gcloud compute tpus queued-resources delete bert {where} --force --quiet "
+    )
+
+
+def test_slices_are_nodes_of_one_resource():
+    done = launch(
+        "multislice.sh", "--num_slices", "2", "--dry_run", "--name", "bert", "--zone",
+        "z", "--type", "v5litepod-16", *RUN,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "--node-count 2 --node-prefix bert" in done.stdout
+    assert done.stdout.count("--config.mesh.replica=2") == 2  # a start on each slice
+    for node in ("bert-0", "bert-1"):
+        assert f"tpu-vm ssh {node}" in done.stdout
+    assert "v2-alpha-tpuv5-lite" in done.stdout
+
+
+def test_local_processes_know_one_another():
+    done = launch(
+        "local_processes.sh", "--processes", "3", "--devices", "4", "--port", "1234",
+        "--dry_run", "--", "--config", "a b.py",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3
+    for i, line in zip((2, 1, 0), lines, strict=True):
+        assert "--coordinator_address 127.0.0.1:1234 --num_processes 3" in line
+        assert line.endswith(f"--process_id {i} --config a\\ b.py ")
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "message"),
+    [
+        ("tpu_vm.sh", ["--zone", "z"], "--name is missing"),
+        (
+            "tpu_vm.sh",
+            ["--name", "b", "--zone", "z", "--type", "v9-8"],
+            "nothing to run",
+        ),
+        (
+            "tpu_vm.sh",
+            ["--name", "b", "--zone", "z", "--type", "v9-8", *RUN],
+            "no runtime known for --type v9-8",
+        ),
+        (
+            "tpu_vm.sh",
+            [
+                "--name",
+                "b",
+                "--zone",
+                "z",
+                "--type",
+                "v4-8",
+                "--workdir",
+                "/w",
+                "--",
+                "x",
+            ],
+            "expected gs://",
+        ),
+        ("tpu_vm.sh", ["--nam", "b"], "unknown option --nam"),
+        ("local_processes.sh", [], "nothing to run"),
+        ("local_processes.sh", ["--processes", "0", "--", "x"], "--processes 0"),
+    ],
+)
+def test_a_wrong_call_is_one_line(script, arguments, message):
+    done = launch(script, *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
