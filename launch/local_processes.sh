@@ -43,6 +43,10 @@ done
 
 if [[ -n "$DEVICES" ]]; then
   export JAX_PLATFORMS=cpu JAX_NUM_CPU_DEVICES="$DEVICES"
+  # Processes that share a few cores compile at different speeds; the first to be ready must
+  # not give up on the others after half a minute.
+  XLA_FLAGS="--xla_cpu_collective_timeout_seconds=600 ${XLA_FLAGS:-}"
+  export XLA_FLAGS="--xla_cpu_collective_call_terminate_timeout_seconds=600 $XLA_FLAGS"
 fi
 
 job() {

@@ -20,11 +20,30 @@ ENVIRONMENT = os.environ | {
 MESH = ("--config.mesh.data=-1", "--config.mesh.model=2")
 # Between processes the sums of gradients are added in another order.
 TOLERANCE = 2e-5
-LONG = "--config.phases[1].steps=30"  # some seconds: time to stop it in
+STEPS = 39  # some seconds: time to stop it in
 
 
 def command(*arguments) -> list[str]:
     return [sys.executable, "-m", "bert_jax.train", *map(str, arguments)]
+
+
+@pytest.fixture(scope="module")
+def one_phase(config_file, tmp_path_factory):
+    """A longer first phase and no second: one compilation for each process."""
+    path = tmp_path_factory.mktemp("config") / "one_phase.py"
+    path.write_text(
+        config_file.read_text()
+        + f"""
+both_phases = get_config
+
+def get_config():
+    config = both_phases()
+    config.phases = config.phases[:1]
+    config.phases[0].steps = {STEPS}
+    return config
+"""
+    )
+    return path
 
 
 def start(processes, logs, *arguments, devices=8):
@@ -61,10 +80,10 @@ def wait_for_step(job, wanted):
 
 
 @pytest.fixture(scope="module")
-def one_process(config_file, tmp_path_factory):
+def one_process(one_phase, tmp_path_factory):
     """The workdir of a long run of one process with all devices."""
     workdir = tmp_path_factory.mktemp("one")
-    arguments = ("--config", config_file, "--workdir", workdir, LONG, *MESH)
+    arguments = ("--config", one_phase, "--workdir", workdir, *MESH)
     done = subprocess.run(
         command(*arguments),
         cwd=REPOSITORY,
@@ -90,9 +109,9 @@ def check_equal(one_process, metric_lines):
     return check
 
 
-def test_four_processes_train_as_one(check_equal, config_file, tmp_path):
+def test_four_processes_train_as_one(check_equal, one_phase, tmp_path):
     logs = tmp_path / "logs"
-    arguments = ("--config", config_file, "--workdir", tmp_path / "run", LONG, *MESH)
+    arguments = ("--config", one_phase, "--workdir", tmp_path / "run", *MESH)
     code, output = finish(start(4, logs, *arguments, devices=16), logs)
     assert code == 0, output
     check_equal(tmp_path / "run")
@@ -103,10 +122,10 @@ def test_four_processes_train_as_one(check_equal, config_file, tmp_path):
 
 
 def test_a_killed_process_ends_the_job_and_it_goes_on_exactly(
-    check_equal, config_file, tmp_path
+    check_equal, one_phase, tmp_path
 ):
     logs = tmp_path / "logs"
-    arguments = ("--config", config_file, "--workdir", tmp_path / "run", LONG, *MESH)
+    arguments = ("--config", one_phase, "--workdir", tmp_path / "run", *MESH)
     job = start(2, logs, *arguments)
     wait_for_step(job, 12)  # the save at step 10 waited for that at step 5
     victim = subprocess.run(
@@ -126,13 +145,13 @@ def test_a_killed_process_ends_the_job_and_it_goes_on_exactly(
 
 
 def test_asked_to_stop_it_saves_and_goes_on_with_other_hosts(
-    check_equal, config_file, tmp_path
+    check_equal, one_phase, tmp_path
 ):
     """One process, then four, then two."""
     logs = tmp_path / "logs"
     # So few checkpoints that what is there was saved on request.
     arguments = (
-        "--config", config_file, "--workdir", tmp_path / "run", LONG, *MESH,
+        "--config", one_phase, "--workdir", tmp_path / "run", *MESH,
         "--config.checkpoint_every=1000",
     )  # fmt: skip
     saved = 0
@@ -142,7 +161,9 @@ def test_asked_to_stop_it_saves_and_goes_on_with_other_hosts(
         job.send_signal(signal.SIGTERM)
         code, output = finish(job, logs)
         assert code == 75, output
-        stopped = re.search(r"asked to stop after step (\d+) of 39; saved", output)
+        stopped = re.search(
+            rf"asked to stop after step (\d+) of {STEPS}; saved", output
+        )
         assert stopped, output
         saved = int(stopped[1])
         newest = max(int(p.name) for p in (tmp_path / "run/checkpoints").iterdir())
