@@ -81,18 +81,13 @@ def wait_for_step(job, wanted):
 
 @pytest.fixture(scope="module")
 def one_process(one_phase, tmp_path_factory):
-    """The workdir of a long run of one process with all devices."""
+    """The workdir of a run of one process with all devices."""
     workdir = tmp_path_factory.mktemp("one")
-    arguments = ("--config", one_phase, "--workdir", workdir, *MESH)
-    done = subprocess.run(
-        command(*arguments),
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=ENVIRONMENT | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "16"},
+    logs = workdir / "logs"
+    code, output = finish(
+        start(1, logs, "--config", one_phase, "--workdir", workdir, *MESH), logs
     )
-    assert done.returncode == 0, done.stderr
+    assert code == 0, output
     return workdir
 
 
@@ -199,32 +194,3 @@ def test_a_process_that_does_not_come_is_named(config_file, tmp_path):
     assert errors[1].startswith(
         "error: process 0 at 127.0.0.1:36572 did not answer within 5 s"
     )
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--num_processes=2"], "need --coordinator_address=HOST:PORT"),
-        (
-            [
-                "--coordinator_address=127.0.0.1:9",
-                "--num_processes=2",
-                "--process_id=2",
-            ],
-            "--process_id=2 of --num_processes=2",
-        ),
-        (["--distributed"], "no Cloud TPU, GKE, Slurm or Open MPI job"),
-    ],
-)
-def test_wrong_flags_are_one_line(flags, message, config_file, tmp_path):
-    done = subprocess.run(
-        command("--config", config_file, "--workdir", tmp_path, *flags),
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=ENVIRONMENT,
-    )
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1

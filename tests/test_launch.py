@@ -83,6 +83,44 @@ def test_local_processes_know_one_another():
 
 
 @pytest.mark.parametrize(
+    ("codes", "restarts", "code"),
+    [
+        ((75, 0), 1, 0),  # preempted, then done
+        ((137, 75, 0), 2, 0),  # killed, preempted, done
+        ((75, 75), 1, 75),  # once more than may be
+        ((2, 0), 3, 2),  # an error of the user's comes again
+    ],
+)
+def test_a_stopped_job_is_started_again(codes, restarts, code, tmp_path):
+    """A stand-in for python ends with each code in turn."""
+    (tmp_path / "codes").write_text("".join(f"{c}\n" for c in codes))
+    stand_in = tmp_path / "python"
+    stand_in.write_text(
+        f"""#!/usr/bin/env bash
+cd {tmp_path}
+code=$(head -1 codes) && sed -i 1d codes
+exit "$code"
+"""
+    )
+    stand_in.chmod(0o755)
+    done = subprocess.run(
+        [
+            REPOSITORY / "launch" / "local_processes.sh",
+            *("--processes", "1", "--port", "1234", "--logs", tmp_path / "logs"),
+            *("--restarts", str(restarts), "--", "--config", "x.py"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PATH": "/usr/bin:/bin", "PYTHON": str(stand_in)},
+    )
+    assert done.returncode == code, done.stderr
+    assert done.stdout.count("starting again") == len(codes) - (
+        (tmp_path / "codes").read_text().count("\n") + 1
+    )
+
+
+@pytest.mark.parametrize(
     ("script", "arguments", "message"),
     [
         ("tpu_vm.sh", ["--zone", "z"], "--name is missing"),

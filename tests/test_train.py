@@ -194,6 +194,23 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_afterwards(
             "over the position table of 64",
         ),
         (("--config=experiments/tiny.py", "extra"), "unexpected argument 'extra'"),
+        (
+            ("--config=experiments/tiny.py", "--num_processes=2"),
+            "need --coordinator_address=HOST:PORT",
+        ),
+        (
+            (
+                "--config=experiments/tiny.py",
+                "--coordinator_address=127.0.0.1:9",
+                "--num_processes=2",
+                "--process_id=2",
+            ),
+            "--process_id=2 of --num_processes=2",
+        ),
+        (
+            ("--config=experiments/tiny.py", "--distributed"),
+            "no Cloud TPU, GKE, Slurm or Open MPI job",
+        ),
     ],
 )
 def test_a_wrong_command_line_is_one_clear_line(arguments, message, tmp_path):

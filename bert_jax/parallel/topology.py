@@ -18,28 +18,26 @@ GIB = 1 << 30
 class Generation:
     """A TPU generation. devices_per_chip: as jobs see them; v4 and later fuse cores.
 
-    hbm_bytes: memory of one device. ici_bytes: bytes/s of one chip to its neighbours,
-    all links and both directions together, from the data sheets. options: of the
-    topology's description. rank: dimensions of a slice's name.
+    hbm_bytes: memory of one device. rank: dimensions of a slice's name. options: of the
+    topology's description.
     """
 
     devices_per_chip: int
     hbm_bytes: int
-    ici_bytes: float
     rank: int
     options: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 # Cloud TPU's documentation of each version, "System architecture", November 2026.
 GENERATIONS = {
-    "v2": Generation(2, 8 * GIB, 62e9 * 4, 2),
-    "v3": Generation(2, 16 * GIB, 82e9 * 4, 2),
+    "v2": Generation(2, 8 * GIB, 2),
+    "v3": Generation(2, 16 * GIB, 2),
     # Without it the compiler shows two cores a chip, which no job uses.
-    "v4": Generation(1, 32 * GIB, 300e9, 3, {"chip_config_name": "megacore"}),
-    "v5e": Generation(1, 16 * GIB, 200e9, 2),
-    "v5p": Generation(1, 95 * GIB, 600e9, 3),
-    "v6e": Generation(1, 32 * GIB, 448e9, 2),
-    "tpu7x": Generation(2, 96 * GIB, 1200e9, 3),
+    "v4": Generation(1, 32 * GIB, 3, {"chip_config_name": "megacore"}),
+    "v5e": Generation(1, 16 * GIB, 2),
+    "v5p": Generation(1, 95 * GIB, 3),
+    "v6e": Generation(1, 32 * GIB, 2),
+    "tpu7x": Generation(2, 96 * GIB, 3),
 }
 
 
@@ -86,12 +84,12 @@ def named_slices(name: str, count: int = 1) -> Slices:
                 topology_name=name, platform="tpu", **options
             )
     except Exception as error:  # whatever the plugin raises, of no common type
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        if "libtpu" in str(error).lower() or isinstance(error, ModuleNotFoundError):
+        if "not installed" in str(error):
             raise UserError(
                 "compiling for a TPU needs its compiler: pip install 'bert_jax[tpu]'"
             ) from error
-        raise UserError(f"--topology={name} is not a slice ({reason})") from error
+        reason = next(iter(str(error).splitlines()), "no reason given")
+        raise UserError(f"--topology={name} cannot be described ({reason})") from error
     return Slices(name, generation, count, list(topology.devices))
 
 

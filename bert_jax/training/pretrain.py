@@ -136,14 +136,13 @@ def pretrain(
             ),
             saved_config=saved_config,
             stop_requests=stop_requests,
-            upload=folder.upload if is_leader() else _nothing,
+            upload=folder.upload,
         )
     finally:
         stop_requests.close()
         checkpoints.close()
         writer.close()
-        if is_leader():
-            folder.upload()
+        folder.upload()
     if config.prompts:
         params = on_every_host(state.params)
         if is_leader():
@@ -152,10 +151,6 @@ def pretrain(
 
 
 def _silence(line: str) -> None:
-    pass
-
-
-def _nothing() -> None:
     pass
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from etils import epath
 
 from bert_jax.errors import UserError
+from bert_jax.parallel.distributed import is_leader
 
 
 def is_remote(path: str | os.PathLike) -> bool:
@@ -26,6 +27,7 @@ class RunFolder:
 
     local: where its small files are read and written. checkpoints: where Orbax writes.
     Of a local workdir both are within it, and :meth:`upload` does nothing.
+    Process 0 alone uploads.
     """
 
     def __init__(self, workdir: str | os.PathLike):
@@ -54,7 +56,7 @@ class RunFolder:
 
         What the run prepared for itself, in text/, stays: it can be made again.
         """
-        if self._remote is None:
+        if self._remote is None or not is_leader():
             return
         for source, name in _files(epath.Path(self.local), skip="text"):
             path = Path(name)

@@ -1,3 +1,5 @@
+import importlib.util
+
 import pytest
 
 from bert_jax.errors import UserError
@@ -37,3 +39,11 @@ def test_chips_and_devices_of_slices(name, count, chips, devices, kind):
         len({getattr(device, "slice_index", 0) for device in slices.devices}) == count
     )
     assert slices.generation is GENERATIONS[name.split(":")[0]]
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is not None, reason="the compiler is there"
+)
+def test_without_the_compiler_it_says_what_to_install():
+    with pytest.raises(UserError, match=r"pip install 'bert_jax\[tpu\]'"):
+        named_slices("v2:4x4")
