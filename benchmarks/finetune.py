@@ -62,6 +62,7 @@ def run_ours(task: str, seed: int, options: argparse.Namespace, folder: Path) ->
         f"--config.optimizer.learning_rate={plan['rate'] / 0.9:.4g}",
         f"--config.train_rows={plan['rows']}", f"--config.seed={seed}",
         "--config.optimizer.bias_correction=True",
+        "--config.optimizer.epsilon=1e-8",
         f"--workdir={folder}", *plan.get("ours", ()),
     ]  # fmt: skip
     seconds = timed(command, folder.with_suffix(".log"), cwd=HERE.parent)

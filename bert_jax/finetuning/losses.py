@@ -21,6 +21,7 @@ def loss_sum(head: str, logits: jax.Array, batch: dict[str, jax.Array]) -> jax.A
     head "token": over all labelled pieces. "span": mean of start and end
     (run_squad.py). "choice": softmax over a row's choices (paper, section 4.4).
     "sequence": cross-entropy, or squared error where the labels are floats (STS-B).
+    Of packed rows everything but pieces has a dimension for slots, (B, S, ...).
     """
     logits = logits.astype(jnp.float32)
     if head == "token":
@@ -28,15 +29,11 @@ def loss_sum(head: str, logits: jax.Array, batch: dict[str, jax.Array]) -> jax.A
         losses_BL = cross_entropy(logits, jnp.maximum(labels_BL, 0))
         return jnp.sum(jnp.where(labels_BL != IGNORED, losses_BL, 0.0))
     if head == "span":
-        logits_BL2 = mask_padding(logits, batch["attention_mask"])
-        losses_B = 0.5 * (
-            cross_entropy(logits_BL2[:, :, 0], batch["start"])
-            + cross_entropy(logits_BL2[:, :, 1], batch["end"])
-        )
+        losses_B = span_losses(logits, batch)
     elif head == "choice":
         losses_B = cross_entropy(mask_choices(logits, batch), batch["label"])
     elif jnp.issubdtype(batch["label"].dtype, jnp.floating):
-        losses_B = jnp.square(logits[:, 0] - batch["label"])
+        losses_B = jnp.square(logits[..., 0] - batch["label"])
     else:
         losses_B = cross_entropy(logits, batch["label"])
     return jnp.sum(losses_B * batch["weights"])
@@ -47,6 +44,23 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)[
         ..., 0
     ]
+
+
+def span_losses(logits_BL2: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
+    """Mean of the losses of start and end: of each row, or of each slot (B, S)."""
+    starts_BS = batch.get("starts")
+    if starts_BS is None:
+        logits = mask_padding(logits_BL2, batch["attention_mask"])
+        offsets = 0
+    else:
+        numbers_S = jnp.arange(1, starts_BS.shape[1] + 1)
+        own_BSL = batch["attention_mask"][:, None, :] == numbers_S[None, :, None]
+        logits = jnp.where(own_BSL[..., None], logits_BL2[:, None], PADDED_SCORE)
+        offsets = starts_BS
+    return 0.5 * (
+        cross_entropy(logits[..., 0], batch["start"] + offsets)
+        + cross_entropy(logits[..., 1], batch["end"] + offsets)
+    )
 
 
 def mask_padding(logits_BL2: jax.Array, attention_mask_BL: jax.Array) -> jax.Array:

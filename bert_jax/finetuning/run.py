@@ -1,5 +1,6 @@
 """A fine-tuning run: updates, evaluations, and the best model in a folder."""
 
+import collections
 import dataclasses
 import functools
 import json
@@ -29,15 +30,10 @@ from bert_jax.finetuning.initial import initial_params, make_model
 from bert_jax.finetuning.prepare import Prepared
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.feature_tagger import FeatureTagger
-from bert_jax.parallel.mesh import check_batch_size, make_mesh
+from bert_jax.parallel.mesh import batch_divisor, check_batch_size, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
-from bert_jax.tasks.batches import (
-    bucket_lengths,
-    epoch_order,
-    make_batch,
-    padding_share,
-    unit_lengths,
-)
+from bert_jax.tasks.batches import SortedBatches
+from bert_jax.tasks.packing import PackedBatches
 from bert_jax.training.metric_writer import MetricWriter
 from bert_jax.training.optimizer import OptimizerConfig, bert_direction
 from bert_jax.training.settings import to_dict
@@ -116,17 +112,14 @@ class _Run:
         self.mesh = make_mesh(config.mesh)
         for name in ("batch_size", "eval_batch_size"):
             check_batch_size(getattr(config, name), self.mesh, name)
-        lengths = unit_lengths(prepared.train.features)
+        limit = self.checkpoint.config.max_positions
+        self.batches = training_batches(config, prepared, self.mesh)
         self.orders = [
-            epoch_order(lengths, config.batch_size, config.seed, epoch)
-            for epoch in range(config.epochs)
+            self.batches.epoch(config.seed, epoch) for epoch in range(config.epochs)
         ]
         self.updates = sum(map(len, self.orders))
-        limit = self.checkpoint.config.max_positions
-        # Of one order, whatever the seed: the runs of a sweep share what they compile.
-        order = epoch_order(lengths, config.batch_size, seed=0, epoch=0)
-        longest = np.array([lengths[units].max() for units in order])
-        self.buckets = bucket_lengths(longest, config.buckets, limit)
+        self.real_pieces = 0
+        self.shapes: collections.Counter[tuple[int, ...]] = collections.Counter()
         self.eval_buckets = shared_buckets(
             prepared.splits, config.eval_batch_size, config.buckets, limit
         )
@@ -154,15 +147,11 @@ class _Run:
         for epoch, order in enumerate(self.orders):
             stops = evaluation_stops(len(order), config.evaluations)
             for i, units in enumerate(order, 1):
-                batch = make_batch(
-                    self.prepared.train.features,
-                    units,
-                    config.batch_size,
-                    self.buckets,
-                    self.checkpoint.tokenizer.pad_id,
-                    self.prepared.train.hidden,
-                )
-                arrays = put_rows(batch.arrays, self.mesh)
+                arrays = self.batches.arrays(units)
+                mask = arrays["attention_mask"]
+                self.real_pieces += np.count_nonzero(mask)
+                self.shapes[mask.shape] += 1
+                arrays = put_rows(arrays, self.mesh)
                 state, sums = update(state, arrays, np.float32(rate(step)))
                 step += 1
                 window.append(sums)
@@ -181,16 +170,14 @@ class _Run:
 
     def results(self, best: _Best) -> dict[str, Any]:
         """Scores the best parameters on every split and writes the predictions."""
-        features = self.prepared.train.features
+        computed = sum(math.prod(s) * count for s, count in self.shapes.items())
         results: dict[str, Any] = {
             "main_metric": self.task.main_metric,
             "best_epoch": round(best.epoch, 3),
             "updates": self.updates,
-            "padding_share": padding_share(
-                features, self.orders[0], self.config.batch_size, self.buckets
-            ),
-            "train_sequences": len(features.input_ids),
-            "buckets": list(self.buckets),
+            "padding_share": 1 - float(self.real_pieces / computed),
+            "train_sequences": len(self.prepared.train.features.input_ids),
+            "shapes": sorted(map(list, self.shapes)),
             "scores": {},
         }
         params = self._to_mesh(best.params)
@@ -320,6 +307,23 @@ class _Run:
         self.say(
             f"step {step}/{self.updates}  epoch {epoch:.2f}  loss {metrics['loss']:.4f}"
         )
+
+
+def training_batches(
+    config: FineTuneConfig, prepared: Prepared, mesh: Mesh
+) -> PackedBatches | SortedBatches:
+    """What makes the batches of the epochs, as the config says."""
+    settings: dict[str, Any] = {
+        "batch_size": config.batch_size,
+        "pad_id": prepared.checkpoint.tokenizer.pad_id,
+        "most": config.buckets,
+        "limit": prepared.checkpoint.config.max_positions,
+    }
+    features = prepared.train.features
+    if config.packing:
+        multiple = batch_divisor(mesh) * config.accumulation
+        return PackedBatches.of(features, **settings, multiple=multiple)
+    return SortedBatches.of(features, **settings, hidden=prepared.train.hidden)
 
 
 def learning_rate(config: FineTuneConfig, updates: int) -> Callable[[int], float]:

@@ -32,7 +32,8 @@ class FineTuneState:
 def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
     """Logits of a batch; dropout where there is a ``key``.
 
-    Rows with several choices, (B, C, L), give scores (B, C).
+    Rows with several choices, (B, C, L), give scores (B, C). Packed rows have "starts"
+    too (see tasks/packing.py) and give a result for each slot, (B, S, ...).
     """
     settings = {
         "deterministic": key is None,
@@ -41,12 +42,21 @@ def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
     if "hidden" in batch:  # what the frozen encoder of a FeatureTagger gave
         mask_BL = batch["attention_mask"]
         return model.tag(params, batch["hidden"], mask_BL, **settings)
-    ids = batch["input_ids"]
-    inputs = [batch[name] for name in ("input_ids", "segment_ids", "attention_mask")]
-    if ids.ndim == 3:
-        inputs = [x.reshape(-1, ids.shape[-1]) for x in inputs]
+    names = ("input_ids", "segment_ids", "attention_mask", "starts")
+    inputs = [batch.get(name) for name in names]
+    choices = inputs[0].shape[1:-1]
+    if choices:
+        inputs = [x if x is None else x.reshape(-1, x.shape[-1]) for x in inputs]
+    *inputs, starts = inputs
+    if starts is not None:
+        settings["starts_BS"] = starts
     logits = model.apply({"params": params}, *inputs, **settings)
-    return logits.reshape(ids.shape[:2]) if ids.ndim == 3 else logits
+    if not choices:
+        return logits
+    # (B * C, 1) or (B * C, S, 1) to (B, C) or (B, S, C)
+    return jnp.moveaxis(
+        logits[..., 0].reshape(-1, *choices, *logits.shape[1:-1]), 1, -1
+    )
 
 
 def gradients(

@@ -19,20 +19,27 @@ def attend(
     v_BLNH: jax.Array,
     attention_mask_BL: jax.Array,
     *,
+    query_numbers_BQ: jax.Array | None = None,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
 ) -> jax.Array:
     """Each query's mean of the values, weighted by softmax(q k / sqrt(H)): (B, Q, N, H).
 
-    attention_mask_BL: 0 where a key is padding. Dropout falls on the probabilities, for
-    each head and position on its own. Scores and softmax are float32.
+    attention_mask_BL: 0 where a key is padding. In packed rows it numbers the sequences;
+    with query_numbers_BQ a query reads the keys that have its number. Dropout falls on
+    the probabilities, for each head and position on its own. Scores and softmax are
+    float32.
     """
     scale = q_BQNH.shape[-1] ** -0.5
     scores_BNQL = jnp.einsum(
         "BQNH,BKNH->BNQK", q_BQNH, k_BLNH, preferred_element_type=jnp.float32
     )
-    bias_BL = jnp.where(attention_mask_BL == 0, MASKED_SCORE, 0.0)
-    scores_BNQL = scores_BNQL * scale + bias_BL[:, None, None, :]
+    if query_numbers_BQ is None:
+        read_BQL = attention_mask_BL[:, None, :] != 0
+    else:
+        read_BQL = attention_mask_BL[:, None, :] == query_numbers_BQ[:, :, None]
+    bias_BQL = jnp.where(read_BQL, 0.0, MASKED_SCORE)
+    scores_BNQL = scores_BNQL * scale + bias_BQL[:, None]
     probs_BNQL = jax.nn.softmax(scores_BNQL).astype(v_BLNH.dtype)
     if dropout_rate and dropout_key is not None:
         probs_BNQL = dropout(probs_BNQL, dropout_rate, dropout_key)
@@ -50,9 +57,13 @@ class SelfAttention(nn.Module):
         x_BQD: jax.Array,
         x_BLD: jax.Array,
         attention_mask_BL: jax.Array,
+        query_numbers_BQ: jax.Array | None,
         deterministic: bool,
     ) -> jax.Array:
-        """What the positions ``x_BQD`` read in ``x_BLD``, of which they are some or all."""
+        """What the positions ``x_BQD`` read in ``x_BLD``, of which they are some or all.
+
+        attention_mask_BL and query_numbers_BQ: see attend().
+        """
         config = self.config
 
         def project(name: str, x_BLD: jax.Array) -> jax.Array:
@@ -70,6 +81,7 @@ class SelfAttention(nn.Module):
             project("key", x_BLD),
             project("value", x_BLD),
             attention_mask_BL,
+            query_numbers_BQ=query_numbers_BQ,
             dropout_rate=config.attention_dropout,
             dropout_key=self.make_rng("dropout") if use_dropout else None,
         )

@@ -15,7 +15,7 @@ from bert_jax.model.layers import activation, dense, kernel_init, layer_norm
 class EncoderOutput:
     """sequence_BLD: the last layer; with positions given, at those alone.
 
-    pooled_BD: tanh of a dense layer on [CLS], or None.
+    pooled_BD: tanh of a dense layer on [CLS], or None; (B, S, D) of packed rows.
     """
 
     sequence_BLD: jax.Array
@@ -53,12 +53,17 @@ class Embeddings(nn.Module):
         self.dropout = Dropout(config.hidden_dropout)
 
     def __call__(
-        self, input_ids_BL: jax.Array, segment_ids_BL: jax.Array, deterministic: bool
+        self,
+        input_ids_BL: jax.Array,
+        segment_ids_BL: jax.Array,
+        starts_BL: jax.Array | None,
+        deterministic: bool,
     ) -> jax.Array:
-        L = input_ids_BL.shape[1]
-        positions_LD = self.position(jnp.arange(L))
+        """starts_BL: where the sequence begins that a piece is of; None: at 0."""
+        positions_1L = jnp.arange(input_ids_BL.shape[1])[None]
+        positions_BL = positions_1L if starts_BL is None else positions_1L - starts_BL
         x_BLD = self.word(input_ids_BL) + self.segment(segment_ids_BL)
-        x_BLD = self.norm(x_BLD + positions_LD[None])
+        x_BLD = self.norm(x_BLD + self.position(positions_BL))
         return self.dropout(x_BLD, deterministic)
 
 
@@ -81,18 +86,34 @@ class BertModel(nn.Module):
         deterministic: bool,
         pool: bool = True,
         positions_BQ: jax.Array | None = None,
+        starts_BS: jax.Array | None = None,
     ) -> EncoderOutput:
         """Encodes; attention_mask_BL is 1 for pieces and 0 for padding.
 
         Without ``deterministic`` it needs the "dropout" rng. Where ``pool`` is never
         asked for, the parameters hold no pooler. positions_BQ: see Encoder; the first
         one is [CLS], 0, where the pooler is wanted.
+
+        starts_BS: where the sequences begin that a row packs side by side, which
+        attention_mask_BL then numbers from 1; each is encoded as if it were alone. The
+        pooler wants positions_BQ to begin with them, and gives (B, S, D).
         """
-        x_BLD = self.embeddings(input_ids_BL, segment_ids_BL, deterministic)
-        x_BLD = self.encoder(x_BLD, attention_mask_BL, deterministic, positions_BQ)
-        return EncoderOutput(
-            x_BLD, jnp.tanh(self.pooler(x_BLD[:, 0])) if pool else None
+        own_BL = None
+        if starts_BS is not None:
+            numbers_BL = jnp.maximum(attention_mask_BL - 1, 0)
+            own_BL = jnp.take_along_axis(starts_BS, numbers_BL, axis=1)
+        x_BLD = self.embeddings(input_ids_BL, segment_ids_BL, own_BL, deterministic)
+        x_BLD = self.encoder(
+            x_BLD,
+            attention_mask_BL,
+            deterministic,
+            positions_BQ,
+            packed=starts_BS is not None,
         )
+        if not pool:
+            return EncoderOutput(x_BLD, None)
+        cls = x_BLD[:, 0] if starts_BS is None else x_BLD[:, : starts_BS.shape[1]]
+        return EncoderOutput(x_BLD, jnp.tanh(self.pooler(cls)))
 
     def attend_to_words(self, x_BMD: jax.Array) -> jax.Array:
         """Products with the word table, the MLM head's tied weights: (B, M, V)."""

@@ -17,6 +17,7 @@ class Layer(nn.Module):
 
     config: BertConfig
     deterministic: bool
+    packed: bool = False
 
     @nn.compact
     def __call__(
@@ -25,12 +26,18 @@ class Layer(nn.Module):
         attention_mask_BL: jax.Array,
         positions_BQ: jax.Array | None = None,
     ) -> jax.Array:
-        """The output at ``positions_BQ``, (B, Q, D), or at all positions."""
+        """The output at ``positions_BQ``, (B, Q, D), or at all positions.
+
+        With ``packed`` the mask numbers a row's sequences, which do not see each other.
+        """
         config = self.config
         dropout = Dropout(config.hidden_dropout)
         x_BQD = take_positions(x_BLD, positions_BQ)
+        numbers_BQ = None
+        if self.packed:
+            numbers_BQ = take_positions(attention_mask_BL, positions_BQ)
         attn_BQD = SelfAttention(config, name="attention")(
-            x_BQD, x_BLD, attention_mask_BL, self.deterministic
+            x_BQD, x_BLD, attention_mask_BL, numbers_BQ, self.deterministic
         )
         x_BQD = layer_norm(config, "attention_norm")(
             x_BQD + dropout(attn_BQD, self.deterministic)
@@ -50,11 +57,12 @@ class _ScanLayer(Layer):
         return super().__call__(x_BLD, attention_mask_BL), None
 
 
-def take_positions(x_BLD: jax.Array, positions_BQ: jax.Array | None) -> jax.Array:
-    """``x_BLD`` at the positions of each row, (B, Q, D); all of it for None."""
+def take_positions(x_BL: jax.Array, positions_BQ: jax.Array | None) -> jax.Array:
+    """``x_BL``, (B, L, ...), at the positions of each row, (B, Q, ...); all for None."""
     if positions_BQ is None:
-        return x_BLD
-    return jnp.take_along_axis(x_BLD, positions_BQ[:, :, None], axis=1)
+        return x_BL
+    rest = range(2, x_BL.ndim)
+    return jnp.take_along_axis(x_BL, jnp.expand_dims(positions_BQ, rest), axis=1)
 
 
 class Encoder(nn.Module):
@@ -69,6 +77,8 @@ class Encoder(nn.Module):
         attention_mask_BL: jax.Array,
         deterministic: bool,
         positions_BQ: jax.Array | None = None,
+        *,
+        packed: bool = False,
     ) -> jax.Array:
         """The last layer's output at ``positions_BQ``, (B, Q, D), or at all positions.
 
@@ -87,14 +97,14 @@ class Encoder(nn.Module):
                 in_axes=nn.broadcast,
                 length=config.num_layers,
             )
-            x_BLD, _ = layers(config, deterministic, name="layers")(
+            x_BLD, _ = layers(config, deterministic, packed, name="layers")(
                 x_BLD, attention_mask_BL
             )
             return take_positions(x_BLD, positions_BQ)
         layer = nn.remat(Layer) if config.remat else Layer
         for i in range(config.num_layers):
             last = i == config.num_layers - 1
-            x_BLD = layer(config, deterministic, name=f"layer_{i}")(
+            x_BLD = layer(config, deterministic, packed, name=f"layer_{i}")(
                 x_BLD, attention_mask_BL, positions_BQ if last else None
             )
         return x_BLD

@@ -1,4 +1,7 @@
-"""BERT with the heads of the paper's fine-tuning tasks (section 4, figure 4)."""
+"""BERT with the heads of the paper's fine-tuning tasks (section 4, figure 4).
+
+``starts_BS`` of each: see BertModel; for rows that pack several sequences.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -32,15 +35,18 @@ class BertForSequence(nn.Module):
         attention_mask_BL: jax.Array,
         *,
         deterministic: bool,
+        starts_BS: jax.Array | None = None,
     ) -> jax.Array:
-        """Logits (B, outputs)."""
+        """Logits (B, outputs); of packed rows, (B, S, outputs)."""
+        # [CLS] is all that the pooler reads.
+        cls_BS = jnp.zeros_like(input_ids_BL[:, :1]) if starts_BS is None else starts_BS
         encoded = self.bert(
             input_ids_BL,
             segment_ids_BL,
             attention_mask_BL,
             deterministic=deterministic,
-            # [CLS] is all that the pooler reads.
-            positions_BQ=jnp.zeros_like(input_ids_BL[:, :1]),
+            positions_BQ=cls_BS,
+            starts_BS=starts_BS,
         )
         x_BD = self.dropout(encoded.pooled_BD, deterministic)
         return self.classifier(x_BD)
@@ -64,6 +70,7 @@ class BertForTokens(nn.Module):
         attention_mask_BL: jax.Array,
         *,
         deterministic: bool,
+        starts_BS: jax.Array | None = None,
     ) -> jax.Array:
         """Logits (B, L, outputs)."""
         encoded = self.bert(
@@ -72,6 +79,7 @@ class BertForTokens(nn.Module):
             attention_mask_BL,
             deterministic=deterministic,
             pool=False,
+            starts_BS=starts_BS,
         )
         x_BLD = self.dropout(encoded.sequence_BLD, deterministic)
         return self.classifier(x_BLD)
@@ -93,6 +101,7 @@ class BertForSpans(nn.Module):
         attention_mask_BL: jax.Array,
         *,
         deterministic: bool,
+        starts_BS: jax.Array | None = None,
     ) -> jax.Array:
         """Logits (B, L, 2): start, end."""
         encoded = self.bert(
@@ -101,5 +110,6 @@ class BertForSpans(nn.Module):
             attention_mask_BL,
             deterministic=deterministic,
             pool=False,
+            starts_BS=starts_BS,
         )
         return self.qa_outputs(encoded.sequence_BLD)

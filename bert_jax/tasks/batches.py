@@ -32,6 +32,54 @@ class Batch:
     units: np.ndarray
 
 
+@dataclasses.dataclass(frozen=True)
+class SortedBatches:
+    """The training batches of a run, each of like lengths.
+
+    hidden: see make_batch. lengths: those that are compiled.
+    """
+
+    features: Features
+    batch_size: int
+    pad_id: int
+    lengths: tuple[int, ...]
+    hidden: Sequence[np.ndarray] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        features: Features,
+        batch_size: int,
+        pad_id: int,
+        *,
+        most: int,
+        limit: int,
+        hidden: Sequence[np.ndarray] | None = None,
+    ) -> "SortedBatches":
+        """With at most ``most`` lengths, none over ``limit``."""
+        lengths = unit_lengths(features)
+        # Of one order, whatever the seed: the runs of a sweep share what they compile.
+        order = epoch_order(lengths, batch_size, seed=0, epoch=0)
+        longest = np.array([lengths[units].max() for units in order])
+        buckets = bucket_lengths(longest, most, limit)
+        return cls(features, batch_size, pad_id, buckets, hidden)
+
+    def epoch(self, seed: int, epoch: int) -> list[np.ndarray]:
+        """The units of each batch: epoch_order()."""
+        return epoch_order(unit_lengths(self.features), self.batch_size, seed, epoch)
+
+    def arrays(self, units: np.ndarray) -> dict[str, np.ndarray]:
+        """What the step takes: make_batch()."""
+        return make_batch(
+            self.features,
+            units,
+            self.batch_size,
+            self.lengths,
+            self.pad_id,
+            self.hidden,
+        ).arrays
+
+
 def unit_lengths(features: Features) -> np.ndarray:
     """Pieces of each unit: of a sequence, or of a row's longest choice."""
     lengths = np.array([len(ids) for ids in features.input_ids], np.int64)
@@ -64,7 +112,7 @@ def bucket_lengths(longest: np.ndarray, most: int, limit: int) -> tuple[int, ...
     Those with the least padding: dynamic programming over the multiples of GRANULE, none
     over ``limit``, the position table.
     """
-    rounded = np.minimum(-(-np.asarray(longest) // GRANULE) * GRANULE, limit)
+    rounded = np.minimum(round_up(np.asarray(longest), GRANULE), limit)
     sizes, counts = np.unique(rounded, return_counts=True)
     # cost[j]: of covering the sizes before j; with one more bucket in each round.
     total = np.concatenate([[0], np.cumsum(counts)])
@@ -85,6 +133,11 @@ def bucket_lengths(longest: np.ndarray, most: int, limit: int) -> tuple[int, ...
             buckets.append(int(sizes[end - 1]))
             end = choice[end]
     return tuple(reversed(buckets))
+
+
+def round_up(number, multiple: int):
+    """The next multiple, of an int or of an array of them."""
+    return -(-number // multiple) * multiple
 
 
 def evaluation_order(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
@@ -144,23 +197,3 @@ def _pad(rows: Sequence[np.ndarray], count: int, length: int, value: int) -> np.
     for i, row in enumerate(rows):
         padded[i, : len(row)] = row
     return padded
-
-
-def padding_share(
-    features: Features,
-    order: Sequence[np.ndarray],
-    batch_size: int,
-    buckets: Sequence[int],
-) -> float:
-    """Share of the pieces of these batches that are padding, filled rows included."""
-    lengths = np.array([len(ids) for ids in features.input_ids], np.int64)
-    longest = unit_lengths(features)
-    fits = np.asarray(buckets)
-    padded = (
-        sum(int(fits[np.searchsorted(fits, longest[units].max())]) for units in order)
-        * batch_size
-        * features.choices
-    )
-    seen = np.concatenate(order)
-    real = lengths.reshape(-1, features.choices)[seen].sum()
-    return 1 - float(real) / padded

@@ -19,7 +19,8 @@ def defaults(family: str, **data) -> ConfigDict:
             epochs=3,  # over the training rows; the paper takes 3 or 4
             accumulation=1,  # microbatches an update
             evaluations=1,  # on dev, an epoch; the best one is kept
-            buckets=6,  # sequence lengths that are compiled, at most
+            packing=True,  # several sequences a row, batches at random; or of like lengths
+            buckets=6,  # shapes that are compiled, at most
             train_rows=0,  # the first rows alone; 0 for all
             log_every=50,  # updates
             seed=0,  # of the head, the order of the rows and dropout

@@ -29,6 +29,8 @@ def get_config() -> ConfigDict:
         n_best=20,  # spans kept a question
         bad_answers="refuse",  # or skip those that do not stand where the file says
     )
+    # Windows nearly as long as a row do not pack, and attention over whole rows costs more.
+    config.packing = False
     config.epochs = 2
     config.batch_size = 48
     config.eval_batch_size = 32

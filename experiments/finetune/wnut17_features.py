@@ -26,6 +26,7 @@ def get_config() -> ConfigDict:
         stride=0,  # pieces from window to window; 0: half a window
         document_context=False,  # fill up with the sentences around
     )
+    config.packing = False  # the BiLSTM reads one sentence a row
     config.features.layers = (-4, -3, -2, -1)  # hidden states, concatenated
     config.optimizer.learning_rate = 1e-3  # of a BiLSTM that begins from nothing
     config.optimizer.bias_correction = True

@@ -14,7 +14,8 @@ from bert_jax.finetuning.step import (
     jit_train_step,
 )
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
-from bert_jax.tasks.task import IGNORED
+from bert_jax.tasks.packing import PackedBatches
+from bert_jax.tasks.task import IGNORED, Features
 from bert_jax.training.optimizer import OptimizerConfig, bert_direction
 
 HEADS = ("sequence", "choice", "token", "span")
@@ -83,6 +84,47 @@ def test_padding_filled_up_rows_and_microbatches_change_nothing(
     assert sums["weight"] == (arrays["labels"] >= 0).sum() if head == "token" else 8
     largest = jax.tree.map(lambda g: float(np.abs(g).max()), grads)
     assert max(jax.tree.leaves(largest)) > 1e-2
+
+
+def pack(head, arrays):
+    """The same sequences, several in a row, by the packing of the training batches."""
+    ids = arrays["input_ids"]
+    choices = ids.shape[1] if head == "choice" else 1
+    lengths = arrays["attention_mask"].sum(axis=-1).ravel()
+    cut = {
+        name: [
+            row[:n]
+            for row, n in zip(
+                arrays[name].reshape(-1, ids.shape[-1]), lengths, strict=True
+            )
+        ]
+        for name in ("input_ids", "segment_ids", "labels")
+        if name in arrays
+    }
+    targets = {"labels": cut.pop("labels")} if head == "token" else {}
+    for name in ("label", "choice_mask", "start", "end"):
+        if name in arrays:
+            targets[name] = arrays[name]
+    rows = np.arange(len(ids), dtype=np.int32)
+    features = Features(**cut, row=rows, targets=targets, choices=choices)
+    batches = PackedBatches.of(features, len(ids), 0, most=1, limit=32, multiple=2)
+    return batches.arrays(np.random.default_rng(0).permutation(len(ids)))
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("head", (*HEADS, "regression"))
+def test_packed_rows_change_nothing(
+    head, accumulation, gradients, make_arrays, max_difference
+):
+    """Positions begin anew, no sequence sees another, and each has its own result."""
+    arrays = make_arrays(head)
+    packed = pack(head, arrays)
+    assert packed["input_ids"].shape[0] < len(arrays["input_ids"])
+    assert packed["attention_mask"].max() > 1
+    grads, sums = gradients(head, arrays)
+    packed_grads, packed_sums = gradients(head, packed, accumulation)
+    assert max_difference(sums, packed_sums) < 1e-5
+    assert max_difference(grads, packed_grads) < 2e-6
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,11 @@ import pytest
 from bert_jax.tasks.batches import (
     CHUNK,
     GRANULE,
+    SortedBatches,
     bucket_lengths,
     epoch_order,
     evaluation_order,
     make_batch,
-    padding_share,
     unit_lengths,
 )
 from bert_jax.tasks.task import IGNORED, Features
@@ -173,18 +173,17 @@ def test_hidden_states_are_padded_with_zeros():
     assert np.all(arrays["hidden"][1, 3:] == 0)
 
 
-@pytest.mark.parametrize("choices", [1, 4])
-def test_the_share_of_padding_is_what_a_count_of_the_batches_gives(choices):
-    random = np.random.default_rng(choices)
-    features = make_features(random.integers(3, 60, 101 * choices), choices)
+def test_sorted_batches_have_few_lengths_whatever_the_seed():
+    random = np.random.default_rng(0)
+    features = make_features(random.integers(3, 60, 101), targets={})
+    batches = SortedBatches.of(features, 8, 7, most=3, limit=64)
+    assert len(batches.lengths) == 3
     lengths = unit_lengths(features)
-    order = epoch_order(lengths, 8, seed=0, epoch=0)
-    longest = np.array([lengths[units].max() for units in order])
-    buckets = bucket_lengths(longest, 3, 64)
-    masks = [
-        make_batch(features, units, 8, buckets, 0).arrays["attention_mask"]
-        for units in order
-    ]
-    direct = 1 - sum(m.sum() for m in masks) / sum(m.size for m in masks)
-    assert padding_share(features, order, 8, buckets) == pytest.approx(direct, abs=1e-9)
-    assert {m.shape[-1] for m in masks} <= set(buckets)
+    for seed, epoch in ((0, 0), (3, 1)):
+        order = batches.epoch(seed, epoch)
+        expected = epoch_order(lengths, 8, seed, epoch)
+        for units, same in zip(order, expected, strict=True):
+            assert np.array_equal(units, same)
+            made = batches.arrays(units)
+            direct = make_batch(features, units, 8, batches.lengths, 7).arrays
+            assert all(np.array_equal(made[name], direct[name]) for name in direct)
