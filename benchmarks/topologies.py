@@ -1,8 +1,8 @@
 """The steps of BASE and LARGE compiled for TPU slices by name, as one table.
 
 Each is compiled by a process of its own, `python -m bert_jax.aot`, one after the other:
-libtpu serves one at a time. FOLDER keeps what each printed and said beside it; what is
-there already is not compiled again, so a stopped run goes on. Needs `pip install
+libtpu serves one at a time. FOLDER keeps what each printed and logged; what is there
+already is not compiled again, so a stopped run goes on. Needs `pip install
 'bert_jax[tpu]'` and no TPU; some minutes for each row.
 
 usage:
@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def _compile(name: str, folder: Path) -> None:
-    """Runs the aot command for a row; writes NAME.json last, NAME.stderr always."""
+    """Runs the aot command for a row; NAME.json is written last."""
     config, topology, slices = ROWS[name]
     command = [
         *(sys.executable, "-m", "bert_jax.aot", "--json"),
@@ -82,7 +82,13 @@ def _compile(name: str, folder: Path) -> None:
     ]
     if slices > 1:
         command += ["--num_slices", str(slices), f"--config.mesh.replica={slices}"]
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+    logs = folder / f"{name}.logs"  # the compiler's warnings go there, not to stderr
+    logs.mkdir(exist_ok=True)
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_LOG_DIR": str(logs.resolve()),
+    }
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True
     )
@@ -92,19 +98,20 @@ def _compile(name: str, folder: Path) -> None:
         print(f"{name}: failed, see {folder}/{name}.stderr", file=sys.stderr)
         return
     report = json.loads(lines[0])
+    said = [done.stderr, *(log.read_text(errors="replace") for log in logs.iterdir())]
     result = {
         "command": " ".join(["python", *command[1:]]),
         "commit": _commit(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "report": report,
-        "problems": _problems(report, done.stderr),
+        "problems": _problems(report, "".join(said)),
     }
     path = folder / f"{name}.json"
     path.with_suffix(".partial").write_text(json.dumps(result, indent=2))
     path.with_suffix(".partial").rename(path)
 
 
-def _problems(report: dict, stderr: str) -> list[str]:
+def _problems(report: dict, said: str) -> list[str]:
     """What a row must not have."""
     problems = []
     if not report["fits"]:
@@ -113,7 +120,7 @@ def _problems(report: dict, stderr: str) -> list[str]:
         problems.append("less than a tenth of the memory to spare")
     if report["fits"] and report["donated_bytes"] < 0.9 * report["argument_bytes"]:
         problems.append("the state is held twice")
-    if REMATERIALISED in stderr:
+    if REMATERIALISED in said:
         problems.append("an involuntary full rematerialisation")
     return problems
 
