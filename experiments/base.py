@@ -8,7 +8,7 @@ Before: a vocabulary and a prepared store, see README.md, "Pretrain on your own 
 Run:
   python -m bert_jax.train --config experiments/base.py
   python -m bert_jax.train --config experiments/base.py:two_phase   (900k at 128, 100k
-    at 512: the schedule of the released checkpoints, about a quarter of the work)
+    at 512: the schedule of the released checkpoints, three tenths of the work)
   python -m bert_jax.train --config experiments/base.py:lamb   (the same examples in
     15,625 updates of 32,768, for more chips than 256 sequences can feed)
 """

@@ -23,6 +23,5 @@ def get_config(schedule: str = "paper") -> ConfigDict:
         num_layers=24,
         num_heads=16,
         intermediate_size=4096,
-        scan_layers=True,  # 24 layers: compiles in half the time
     )
     return config

@@ -34,6 +34,7 @@ def test_a_report_of_a_slice_as_json(compiler, capsys):
     assert 0 < report["argument_bytes"] + report["temp_bytes"] < report["hbm_bytes"]
     # Parameters and two moments, 967,170 float32 each, are on every device, once.
     assert 3 * 4 * 967_170 <= report["argument_bytes"] < 3.2 * 4 * 967_170
+    assert report["donated_bytes"] >= 3 * 4 * 967_170
     assert report["seconds_at_peak"] < report["estimated_seconds"] < 0.1
     # Gradients, in float32; the word table's twice, as it is tied. None is gathered.
     assert set(report["collectives"]) == {"all-reduce"}
@@ -48,7 +49,8 @@ def test_slices_that_do_not_divide_the_batch_are_refused(compiler):
 
 def test_a_step_that_does_not_fit_names_settings(compiler, capsys):
     large = ("--config=experiments/large.py", "--config.model.dtype=float32")
-    assert aot.main([*large, "--topology=v2:2x2"]) == 1
+    scanned = "--config.model.scan_layers=True"  # 24 layers compile as one
+    assert aot.main([*large, scanned, "--topology=v2:2x2"]) == 1
     output = capsys.readouterr().out
     assert "| no |" in output
     assert "does not fit; try --config.model.dtype=bfloat16, then " in output

@@ -19,7 +19,7 @@ from bert_jax.training.collectives import Traffic, collectives
 from bert_jax.training.config import TrainConfig
 from bert_jax.training.flops import PEAK_FLOPS, step_flops
 from bert_jax.training.optimizer import bert_optimizer
-from bert_jax.training.state import abstract_state
+from bert_jax.training.state import TrainState, abstract_state
 from bert_jax.training.step import METRICS
 
 # "Ran out of memory in memory space hbm. Used 20.35G of 15.48G hbm." counts arguments too;
@@ -34,6 +34,7 @@ class Report:
     """What the compiler says of one phase's step. Bytes and FLOPs are of one device.
 
     argument_bytes: state and batch, the state donated and so counted once.
+    donated_bytes: of the arguments, what the new state is written over.
     hbm_bytes: the memory of a device. fits: arguments and temporaries are within it.
     seconds_at_peak: model_flops_per_device at the chip's peak, the least there can be.
     estimated_seconds: the compiler's own estimate of the step; it has one for v2 and v3.
@@ -47,6 +48,7 @@ class Report:
     sequence_length: int
     batch_size: int
     argument_bytes: int
+    donated_bytes: int
     temp_bytes: int
     hbm_bytes: int
     fits: bool
@@ -75,14 +77,7 @@ def compile_step(config: TrainConfig, phase: Phase, slices: Slices) -> Report:
             "that share a batch times accumulation; set --config.mesh.model or "
             "--config.accumulation"
         )
-    model, optimizer = (
-        BertForPreTraining(config.model),
-        bert_optimizer(config.optimizer),
-    )
-    state = abstract_state(model, optimizer, mesh, METRICS, fsdp=config.mesh.fsdp)
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-    train, _ = loop.jit_steps(config, model, optimizer, shardings)
-    lowered = train.lower(state, abstract_batch(phase, mesh))
+    lowered, state = lower_step(config, phase, mesh)
     started = time.perf_counter()
     hbm = slices.generation.hbm_bytes
     try:
@@ -93,6 +88,7 @@ def compile_step(config: TrainConfig, phase: Phase, slices: Slices) -> Report:
             raise
         found: dict[str, Any] = {
             "argument_bytes": _argument_bytes(state),
+            "donated_bytes": 0,
             "temp_bytes": temporary,
             "fits": False,
             "estimated_seconds": None,
@@ -106,6 +102,7 @@ def compile_step(config: TrainConfig, phase: Phase, slices: Slices) -> Report:
         temporary = memory.temp_size_in_bytes + kept
         found = {
             "argument_bytes": arguments,
+            "donated_bytes": memory.alias_size_in_bytes,
             "temp_bytes": temporary,
             "fits": arguments + temporary <= hbm,
             "estimated_seconds": _estimate(compiled),
@@ -129,6 +126,18 @@ def compile_step(config: TrainConfig, phase: Phase, slices: Slices) -> Report:
         compile_seconds=round(seconds, 1),
         **found,
     )
+
+
+def lower_step(
+    config: TrainConfig, phase: Phase, mesh: Mesh
+) -> tuple[jax.stages.Lowered, TrainState]:
+    """``phase``'s update, ready to compile for ``mesh``, and the shapes of its state."""
+    model = BertForPreTraining(config.model)
+    optimizer = bert_optimizer(config.optimizer)
+    state = abstract_state(model, optimizer, mesh, METRICS, fsdp=config.mesh.fsdp)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+    train, _ = loop.jit_steps(config, model, optimizer, shardings)
+    return train.lower(state, abstract_batch(phase, mesh)), state
 
 
 def abstract_batch(phase: Phase, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
@@ -155,6 +164,8 @@ def advice(config: TrainConfig, report: Report) -> str:
     settings = []
     if config.model.dtype == "float32":
         settings.append("--config.model.dtype=bfloat16")
+    if config.model.scan_layers:
+        settings.append("--config.model.scan_layers=False")
     rows = report.batch_size // report.devices
     if rows > config.accumulation:
         settings.append(f"--config.accumulation={config.accumulation * 2}")

@@ -1,0 +1,30 @@
+import dataclasses
+import math
+
+import jax
+
+from bert_jax.data.pipeline import Phase
+from bert_jax.parallel.mesh import make_mesh
+from bert_jax.training.aot import lower_step
+from bert_jax.training.config import train_config
+
+
+def test_the_new_state_is_written_over_the_old_one(small_model_config):
+    """On each of 8 devices all arguments but the batch are donated."""
+    phase = Phase(steps=1, sequence_length=16, batch_size=16, max_predictions=4)
+    config = train_config(
+        {
+            "model": dataclasses.asdict(small_model_config),
+            "data": {},
+            "optimizer": {"learning_rate": 1e-3, "warmup_steps": 1},
+            "phases": [dataclasses.asdict(phase)],
+            "mesh": {"fsdp": True},
+        }
+    )
+    lowered, state = lower_step(config, phase, make_mesh(config.mesh))
+    memory = lowered.compile().memory_analysis()
+    arrays = jax.tree.leaves((state.params, state.opt_state))
+    kept = sum(4 * math.prod(a.sharding.shard_shape(a.shape)) for a in arrays)
+    batch = 2 * 4 * (3 * 16 + 3 * 4 + 1)  # two rows a device
+    assert memory.argument_size_in_bytes - memory.alias_size_in_bytes == batch
+    assert memory.alias_size_in_bytes >= kept
