@@ -18,22 +18,24 @@ GIB = 1 << 30
 class Generation:
     """A TPU generation. devices_per_chip: as jobs see them; v4 and later fuse cores.
 
-    hbm_bytes: memory of one device. rank: dimensions of a slice's name. options: of the
-    topology's description.
+    hbm_bytes: memory of one device. rank: dimensions of a slice's name. estimated: whether
+    the compiler's estimate of seconds is of use; for v4, v5e and v6e it gives none, for v5p
+    one that is four times the least there can be. options: of the topology's description.
     """
 
     devices_per_chip: int
     hbm_bytes: int
     rank: int
+    estimated: bool = False
     options: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 # Cloud TPU's documentation of each version, "System architecture", November 2026.
 GENERATIONS = {
-    "v2": Generation(2, 8 * GIB, 2),
-    "v3": Generation(2, 16 * GIB, 2),
+    "v2": Generation(2, 8 * GIB, 2, estimated=True),
+    "v3": Generation(2, 16 * GIB, 2, estimated=True),
     # Without it the compiler shows two cores a chip, which no job uses.
-    "v4": Generation(1, 32 * GIB, 3, {"chip_config_name": "megacore"}),
+    "v4": Generation(1, 32 * GIB, 3, options={"chip_config_name": "megacore"}),
     "v5e": Generation(1, 16 * GIB, 2),
     "v5p": Generation(1, 95 * GIB, 3),
     "v6e": Generation(1, 32 * GIB, 2),

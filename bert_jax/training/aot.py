@@ -105,7 +105,9 @@ def compile_step(config: TrainConfig, phase: Phase, slices: Slices) -> Report:
             "donated_bytes": memory.alias_size_in_bytes,
             "temp_bytes": temporary,
             "fits": arguments + temporary <= hbm,
-            "estimated_seconds": _estimate(compiled),
+            "estimated_seconds": (
+                _estimate(compiled) if slices.generation.estimated else None
+            ),
             "collectives": collectives(compiled.as_text()),
         }
     seconds = time.perf_counter() - started
@@ -201,7 +203,7 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 def _estimate(compiled: Any) -> float | None:
-    """The compiler's seconds for the program; v4 and later give nothing usable."""
+    """The compiler's seconds for the program, if it gives any."""
     analysis = compiled.cost_analysis() or {}
     seconds = float(analysis.get("optimal_seconds", 0.0))
     return seconds if seconds > 0 else None

@@ -2,6 +2,7 @@ import dataclasses
 import math
 
 import jax
+import pytest
 
 from bert_jax.data.pipeline import Phase
 from bert_jax.parallel.mesh import make_mesh
@@ -28,3 +29,34 @@ def test_the_new_state_is_written_over_the_old_one(small_model_config):
     batch = 2 * 4 * (3 * 16 + 3 * 4 + 1)  # two rows a device
     assert memory.argument_size_in_bytes - memory.alias_size_in_bytes == batch
     assert memory.alias_size_in_bytes >= kept
+
+
+@pytest.fixture(scope="module")
+def temporary_bytes(small_model_config):
+    """A function of (changes to the model, accumulation): bytes beside state and batch."""
+
+    def compute(accumulation=1, **changes):
+        phase = Phase(steps=1, sequence_length=64, batch_size=64, max_predictions=4)
+        sizes = {"num_layers": 4, "max_positions": 64, "scan_layers": True}
+        model = dataclasses.asdict(small_model_config) | sizes | changes
+        config = train_config(
+            {
+                "model": model,
+                "data": {},
+                "optimizer": {"learning_rate": 1e-3, "warmup_steps": 1},
+                "phases": [dataclasses.asdict(phase)],
+                "accumulation": accumulation,
+            }
+        )
+        mesh = make_mesh(config.mesh, jax.devices()[:1])
+        lowered, _ = lower_step(config, phase, mesh)
+        return lowered.compile().memory_analysis().temp_size_in_bytes
+
+    return compute
+
+
+def test_microbatches_and_remat_spare_the_memory_of_activations(temporary_bytes):
+    """Of 8 microbatches one is kept at a time; of 4 layers, their inputs."""
+    whole = temporary_bytes()
+    assert temporary_bytes(accumulation=8) < whole / 4
+    assert temporary_bytes(remat=True) < whole / 2
