@@ -1,0 +1,93 @@
+"""Two processes that find each other by what a cluster's launcher sets."""
+
+import os
+import random
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.parallel.distributed import Job, join
+
+REPOSITORY = Path(__file__).parents[2]
+PORTS = 61_440  # JAX's first: it adds the job's number to it
+
+MEMBER = """
+import sys
+from pathlib import Path
+import jax
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 3)
+from bert_jax.parallel.distributed import Job, join, leave, leader_first
+join(Job(from_environment=True, timeout=120))
+leader_first(lambda: None)
+counts = jax.process_count(), jax.local_device_count(), jax.device_count()
+Path(sys.argv[1]).write_text(f"{jax.process_index()} {counts}")
+leave()
+"""
+
+
+def slurm(job, process):
+    return {
+        "SLURM_JOB_ID": f"{job}",
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_NTASKS": "2",
+        "SLURM_PROCID": f"{process}",
+        "SLURM_LOCALID": f"{process}",
+    }
+
+
+def open_mpi(job, process):
+    return {
+        "OMPI_MCA_orte_hnp_uri": f"{job * 4096}.0;tcp://127.0.0.1:34911",
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_RANK": f"{process}",
+        "OMPI_COMM_WORLD_LOCAL_RANK": f"{process}",
+    }
+
+
+@pytest.fixture
+def job_number():
+    """One whose port nobody has."""
+    while True:
+        number = random.randrange(4096)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", PORTS + number)):
+                return number
+
+
+@pytest.mark.parametrize("launcher", [slurm, open_mpi])
+def test_a_job_is_found_in_the_environment(launcher, job_number, tmp_path):
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", MEMBER, tmp_path / f"{process}"],
+            cwd=REPOSITORY,
+            env=os.environ | launcher(job_number, process),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for process in range(2)
+    ]
+    for number, process in enumerate(processes):
+        _, errors = process.communicate(timeout=240)
+        assert process.returncode == 0, errors
+        assert (tmp_path / f"{number}").read_text() == f"{number} (2, 3, 6)"
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        (Job(from_environment=True), "--distributed found no Cloud TPU, GKE, Slurm or"),
+        (Job(num_processes=2), "--num_processes and --process_id need --coordinator"),
+        (Job(False, "h:1", 2, 2), "--process_id=2 of --num_processes=2, expected 0"),
+    ],
+)
+def test_a_job_that_cannot_be_is_one_line(job, message):
+    with pytest.raises(UserError) as error:
+        join(job)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
