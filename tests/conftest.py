@@ -46,6 +46,15 @@ jax.config.update(
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
+# Files that take minutes begin first, so that no worker ends with one of them alone.
+LONGEST = ("test_distributed.py", "test_train.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Orders the files; xdist hands them out in this order."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
 @pytest.fixture(scope="session")
 def golden() -> Path:
     """The folder of reference outputs of the original code."""
