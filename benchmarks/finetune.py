@@ -1,11 +1,12 @@
 """Fine-tuning side by side: bert_jax and Hugging Face's Trainer, one after the other.
 
 The same tasks, rows, updates and rates from the same checkpoint, float32 on the CPU,
-Adam with the bias correction that the Trainer's has, and a peak a ninth higher, as the
-original's decay begins at update 0 and the Trainer's after the warmup of a tenth: from
-there on both have the same rate. Each run is a process of its own, the order alternating
-from seed to seed. Seconds are those of the updates (ours with their compilation), and of
-the whole process. Runs that are there are not run again: stop and go on as you like.
+Adam with the bias correction and the epsilon of the Trainer's, and a peak a ninth higher,
+as the original's decay begins at update 0 and the Trainer's after the warmup of a tenth:
+from there on both have the same rate. Each run is a process of its own, the order
+alternating from seed to seed. Seconds are those of the updates (ours with their
+compilation), and of the whole process. Runs that are there are not run again: stop and go
+on as you like.
 
 usage:
   python benchmarks/finetune.py --model all-MiniLM-L6-v2 --data DATA --output DIR
