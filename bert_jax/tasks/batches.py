@@ -80,10 +80,19 @@ class SortedBatches:
         ).arrays
 
 
+def choice_lengths(features: Features, units: np.ndarray | None = None) -> np.ndarray:
+    """Pieces of each sequence of the units, (U, choices)."""
+    C = features.choices
+    if units is None:
+        units = np.arange(len(features.input_ids) // C)
+    sequences = (units[:, None] * C + np.arange(C)).ravel()
+    lengths = [len(features.input_ids[i]) for i in sequences]
+    return np.array(lengths, np.int64).reshape(-1, C)
+
+
 def unit_lengths(features: Features) -> np.ndarray:
     """Pieces of each unit: of a sequence, or of a row's longest choice."""
-    lengths = np.array([len(ids) for ids in features.input_ids], np.int64)
-    return lengths.reshape(-1, features.choices).max(axis=1)
+    return choice_lengths(features).max(axis=1)
 
 
 def epoch_order(

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from bert_jax.tasks.batches import GRANULE, round_up
+from bert_jax.tasks.batches import GRANULE, choice_lengths, round_up
 from bert_jax.tasks.task import IGNORED, Features
 
 SAMPLE = 100  # random batches that the shapes are chosen on
@@ -101,16 +101,6 @@ class PackedBatches:
         return min(candidates, key=lambda c: c[:2])[2:]
 
 
-def choice_lengths(features: Features, units: np.ndarray | None = None) -> np.ndarray:
-    """Pieces of each sequence of the units, (U, choices)."""
-    C = features.choices
-    if units is None:
-        units = np.arange(len(features.input_ids) // C)
-    sequences = (units[:, None] * C + np.arange(C)).ravel()
-    lengths = [len(features.input_ids[i]) for i in sequences]
-    return np.array(lengths, np.int64).reshape(-1, C)
-
-
 def first_fit(lengths_UC: np.ndarray, length: int, slots: int) -> list[list[int]]:
     """The units of each row: longest first, each in the first row where it fits.
 
@@ -176,14 +166,14 @@ def packed_shapes(
 def _frames(
     lengths_UC: np.ndarray, sample: list[np.ndarray], batch_size: int, limit: int
 ) -> list[tuple[int, int]]:
-    """Row lengths that are worth a try and their slots, ascending, the longest unit's last.
+    """Row lengths that are worth a try, ascending, the last one for any unit; their slots.
 
-    A batch's longest sequence, and up to twice as much, which leaves smaller gaps.
+    A batch's longest sequence, and up to three times as much, which leaves smaller gaps.
     """
     top = int(lengths_UC.max())
     ends = np.quantile([batch.max() for batch in sample], [0, 0.25, 0.5, 0.75, 1])
     tried = [int(factor * end) for end in ends for factor in (1, 1.5, 2, 3)]
-    lengths = {min(round_up(n, GRANULE), limit) for n in [*tried, top] if n <= 3 * top}
+    lengths = {min(round_up(n, GRANULE), limit) for n in [*tried, top]}
     # Half as many slots again as an average row fills. Short sequences come last and many
     # to a row, but each slot costs the last layer a position.
     mean = lengths_UC.max(axis=1).mean()

@@ -18,6 +18,7 @@ SIZES = dict(
     max_positions=16,
     initializer_range=0.2,
 )
+PLAIN = BertConfig(**SIZES)
 
 
 def encode(params, *inputs, config, **settings):
@@ -56,29 +57,29 @@ def packed(sequences):
 
 
 @pytest.fixture(scope="module")
-def alone(sequences):
-    """A function of the parameters: the outputs of each sequence on its own, padded."""
+def params(packed):
+    inputs, _ = packed
+    return BertModel(PLAIN).init(jax.random.key(0), *inputs, deterministic=True)[
+        "params"
+    ]
 
-    def run(params, config):
-        flat = [pair for row in sequences for pair in row]
-        ids, segments, mask = np.zeros((3, len(flat), 16), np.int32)
-        for i, (pieces, types) in enumerate(flat):
-            n = len(pieces)
-            ids[i, :n], segments[i, :n], mask[i, :n] = pieces, types, 1
-        output = encode(params, ids, segments, mask, config=config)
-        return output.sequence_BLD, output.pooled_BD
 
-    return run
+@pytest.fixture(scope="module")
+def alone(sequences, params):
+    """What each sequence gives on its own, padded: (n, 16, D), and pooled (n, D)."""
+    flat = [pair for row in sequences for pair in row]
+    ids, segments, mask = np.zeros((3, len(flat), 16), np.int32)
+    for i, (pieces, types) in enumerate(flat):
+        n = len(pieces)
+        ids[i, :n], segments[i, :n], mask[i, :n] = pieces, types, 1
+    output = encode(params, ids, segments, mask, config=PLAIN)
+    return output.sequence_BLD, output.pooled_BD
 
 
 @pytest.mark.parametrize("changes", [{}, {"remat": True}, {"scan_layers": True}])
-def test_each_sequence_is_encoded_as_if_alone(changes, packed, alone):
-    plain = BertConfig(**SIZES)
+def test_each_sequence_is_encoded_as_if_alone(changes, packed, params, alone):
     inputs, starts = packed
-    params = BertModel(plain).init(
-        {"params": jax.random.key(0)}, *inputs, deterministic=True
-    )["params"]
-    expected, pooled = alone(params, plain)
+    expected, pooled = alone
     if "scan_layers" in changes:
         params = params | {"encoder": stack_layers(params["encoder"])}
     config = BertConfig(**SIZES, **changes)
@@ -99,13 +100,11 @@ def test_each_sequence_is_encoded_as_if_alone(changes, packed, alone):
             number += 1
 
 
-def test_without_starts_the_sequences_of_a_row_would_see_each_other(packed, alone):
+def test_without_starts_the_sequences_of_a_row_would_see_each_other(
+    packed, params, alone
+):
     """The test above could fail."""
-    config = BertConfig(**SIZES)
     inputs, _ = packed
-    params = BertModel(config).init(
-        {"params": jax.random.key(0)}, *inputs, deterministic=True
-    )["params"]
-    expected, _ = alone(params, config)
-    mixed = encode(params, *inputs, config=config, pool=False).sequence_BLD
+    expected, _ = alone
+    mixed = encode(params, *inputs, config=PLAIN, pool=False).sequence_BLD
     assert np.abs(mixed[0, :5] - expected[0, :5]).max() > 1e-2

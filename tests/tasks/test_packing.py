@@ -3,7 +3,8 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_jax.tasks.packing import PackedBatches, choice_lengths, first_fit
+from bert_jax.tasks.batches import choice_lengths
+from bert_jax.tasks.packing import PackedBatches, first_fit
 from bert_jax.tasks.task import IGNORED, Features
 
 BATCH = 8
@@ -33,7 +34,7 @@ def test_an_epoch_has_every_unit_once_in_full_batches_but_the_last(units):
     order = make_batches(make_features(random_lengths(units))).epoch(1, 2)
     assert sorted(np.concatenate(order).tolist()) == list(range(units))
     assert [len(b) for b in order[:-1]] == [BATCH] * (len(order) - 1)
-    assert len(order[-1]) == units % BATCH or BATCH
+    assert len(order[-1]) == (units % BATCH or BATCH)
 
 
 def test_an_epoch_is_a_pure_function_of_seed_and_number_not_of_lengths():
