@@ -18,7 +18,7 @@ from bert_jax.finetuning.lines import CHUNK, chunks, input_name, read_lines
 from bert_jax.finetuning.prepare import check_length
 from bert_jax.model.config import BertConfig
 from bert_jax.model.hidden_states import hidden_states
-from bert_jax.parallel.mesh import MeshConfig, make_mesh
+from bert_jax.parallel.mesh import MeshConfig, make_mesh, traced_on
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.tasks import sequences
 from bert_jax.tasks.task import Features
@@ -97,15 +97,14 @@ class Embedder:
         if pooling != "pooler":
             params = {name: part for name, part in params.items() if name != "pooler"}
         self._params = jax.device_put(params, tree_shardings(params, self._mesh))
-        self._forward = jax.jit(
-            functools.partial(
-                _vectors,
-                config=config,
-                layers=tuple(layers),
-                pooling=pooling,
-                normalize=normalize,
-            )
+        vectors = functools.partial(
+            _vectors,
+            config=config,
+            layers=tuple(layers),
+            pooling=pooling,
+            normalize=normalize,
         )
+        self._forward = jax.jit(traced_on(self._mesh, vectors))
 
     def __call__(self, texts: Iterable[str]) -> np.ndarray | list[np.ndarray]:
         """(texts, W); without pooling a list of (pieces of the text, W)."""

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from bert_jax.finetuning.evaluation import Split, run_model
 from bert_jax.model.feature_tagger import FeatureTagger
+from bert_jax.parallel.mesh import traced_on
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.tasks.batches import bucket_lengths
 from bert_jax.tasks.task import Features
@@ -36,11 +37,12 @@ def with_hidden(
     features = split.features
     lengths = np.array([len(ids) for ids in features.input_ids])
     params = jax.device_put(bert_params, tree_shardings(bert_params, mesh))
-    forward = jax.jit(
-        lambda params, batch: model.features(
-            params, *(batch[k] for k in ("input_ids", "segment_ids", "attention_mask"))
-        )
-    )
+
+    def hidden(params, batch):
+        names = ("input_ids", "segment_ids", "attention_mask")
+        return model.features(params, *(batch[name] for name in names))
+
+    forward = jax.jit(traced_on(mesh, hidden))
     buckets = bucket_lengths(lengths, 4, model.config.max_positions)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{split.name}-{jax.process_index()}.npy"

@@ -13,6 +13,7 @@ from flax import linen as nn
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.finetuning.losses import loss_sum, loss_weight
+from bert_jax.parallel.mesh import traced_on
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.training.step import summed_gradients
 
@@ -170,7 +171,7 @@ def jit_train_step(
     """
     shardings = jax.tree.unflatten(layout.tree, layout.shardings)
     backward = jax.jit(
-        functools.partial(gradients, **settings),
+        traced_on(shardings.step.mesh, functools.partial(gradients, **settings)),
         out_shardings=(shardings.params, None),
     )
     update = jax.jit(
@@ -187,4 +188,6 @@ def jit_forward(mesh: Mesh, model: nn.Module) -> Callable:
     def logits(params: Any, batch: Batch) -> jax.Array:
         return forward(model, params, batch, None).astype(jnp.float32)
 
-    return jax.jit(logits, out_shardings=NamedSharding(mesh, PartitionSpec()))
+    return jax.jit(
+        traced_on(mesh, logits), out_shardings=NamedSharding(mesh, PartitionSpec())
+    )

@@ -2,7 +2,8 @@
 
 Shape letters, used as suffixes of array names all over the project:
 B batch, L sequence length, D width (hidden size), N heads, H head size (D / N),
-F feed-forward width, V vocabulary, M masked positions of a sequence, S segment types.
+F feed-forward width, V vocabulary, W rows of the word table, M masked positions of a
+sequence, S segment types.
 """
 
 import dataclasses
@@ -14,7 +15,7 @@ from typing import Any
 from bert_jax.errors import UserError
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
-ATTENTION_IMPLS = ("xla",)
+ATTENTION_IMPLS = ("auto", "xla", "splash", "cudnn")
 DTYPES = ("float32", "bfloat16")
 
 # Our name -> the name in bert_config.json and in Hugging Face's config.json.
@@ -31,6 +32,7 @@ _JSON_NAMES = {
     "layer_norm_epsilon": "layer_norm_eps",
     "initializer_range": "initializer_range",
 }
+_WORD_TILE = 128
 _SIZES = (
     "vocab_size",
     "hidden_size",
@@ -60,7 +62,7 @@ class BertConfig:
     initializer_range: standard deviation of kernels and embeddings, cut at two of them.
     dtype: of the computation; parameters, softmax, LayerNorm statistics and the loss are
       float32 whatever it is.
-    attention_impl: "xla", the one with dropout on the attention probabilities.
+    attention_impl: "auto", "xla", "splash" or "cudnn": see attention.choose_attention.
     remat: recompute each layer in the backward pass instead of keeping its activations.
     scan_layers: one compiled layer applied num_layers times, its parameters stacked.
     """
@@ -78,7 +80,7 @@ class BertConfig:
     layer_norm_epsilon: float = 1e-12
     initializer_range: float = 0.02
     dtype: str = "float32"
-    attention_impl: str = "xla"
+    attention_impl: str = "auto"
     remat: bool = False
     scan_layers: bool = False
 
@@ -106,6 +108,16 @@ class BertConfig:
                 raise UserError(
                     f"{name}={getattr(self, name)!r}, expected one of {', '.join(known)}"
                 )
+
+    @property
+    def word_rows(self) -> int:
+        """W: rows of the word table, vocab_size filled up to a multiple of 128.
+
+        So that the product with it fits the tiles of matrix units, and any number of
+        devices up to 128 that is a power of two may split it. No piece has these rows:
+        they are zero and stay so.
+        """
+        return -(-self.vocab_size // _WORD_TILE) * _WORD_TILE
 
     @property
     def head_size(self) -> int:

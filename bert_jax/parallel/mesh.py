@@ -1,6 +1,7 @@
 """The device mesh: axes replica (between slices), data (batch) and model."""
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -58,6 +59,21 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
         (1, *filled[1:]), (slices, 1, 1), devices, allow_split_physical_axes=True
     )
     return Mesh(grid, AXES, axis_types=types)
+
+
+def traced_on(mesh: Mesh, function: Callable) -> Callable:
+    """``function``, to be compiled, which while it is traced knows ``mesh``.
+
+    The partitioner does not look into a kernel: attention's splits its work by hand.
+    """
+
+    def traced(*args, **kwargs):
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return function(*args, **kwargs)
+
+    # Profiles show it; a partial has its function's.
+    traced.__name__ = getattr(function, "func", function).__name__
+    return traced
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

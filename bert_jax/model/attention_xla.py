@@ -1,0 +1,113 @@
+"""Attention as plain products, for every device, with dropout on the probabilities."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.model.dropout import keep_mask
+
+# Added to the score of a masked key, as the original does. Finite, so that a row whose
+# keys are all padding gives a mean instead of NaN.
+MASKED_SCORE = -10000.0
+
+
+def attend_xla(
+    q_BQNH: jax.Array,
+    k_BLNH: jax.Array,
+    v_BLNH: jax.Array,
+    read_BQL: jax.Array,
+    *,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+) -> jax.Array:
+    """See attention.attend; ``read_BQL``, or (B, 1, L), is True where a key is read.
+
+    Dropout falls on the probabilities, for each head and position on its own. Scores and
+    softmax are float32.
+    """
+    bias_BQL = jnp.where(read_BQL, 0.0, MASKED_SCORE)
+    if not dropout_rate or dropout_key is None:
+        return _attend(q_BQNH, k_BLNH, v_BLNH, bias_BQL, None, 0.0)
+    B, Q, N, _ = q_BQNH.shape
+    keep_BNQL = keep_mask(dropout_key, dropout_rate, (B, N, Q, k_BLNH.shape[1]))
+    return _attend(q_BQNH, k_BLNH, v_BLNH, bias_BQL, keep_BNQL, dropout_rate)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _attend(
+    q_BQNH: jax.Array,
+    k_BLNH: jax.Array,
+    v_BLNH: jax.Array,
+    bias_BQL: jax.Array,
+    keep_BNQL: jax.Array | None,
+    rate: float,
+) -> jax.Array:
+    """:func:`attend_xla` with a gradient by hand, reading one large array, not three."""
+    return _forward(q_BQNH, k_BLNH, v_BLNH, bias_BQL, keep_BNQL, rate)[0]
+
+
+def _forward(q_BQNH, k_BLNH, v_BLNH, bias_BQL, keep_BNQL, rate):
+    """The output, and what the gradient needs.
+
+    The weights exp(score - the row's maximum) are divided by their sum after the product
+    with the values. Those that dropout takes are kept with a minus sign: the gradient
+    reads weights and mask out of the same array.
+    """
+    scores_BNQL = _scores(q_BQNH, k_BLNH, bias_BQL)
+    top_BNQ1 = jnp.max(scores_BNQL, axis=-1, keepdims=True)
+    # To a TPU the product again is cheaper than to write float32 scores and read them.
+    scores_BNQL = jax.lax.platform_dependent(
+        tpu=lambda: _scores(jax.lax.optimization_barrier(q_BQNH), k_BLNH, bias_BQL),
+        default=lambda: scores_BNQL,
+    )
+    weights_BNQL = jnp.exp(scores_BNQL - top_BNQ1)
+    total_BQN1 = jnp.moveaxis(jnp.sum(weights_BNQL, axis=-1, keepdims=True), 1, 2)
+    if keep_BNQL is not None:
+        weights_BNQL = jnp.where(keep_BNQL, weights_BNQL, -weights_BNQL)
+    signed_BNQL = weights_BNQL.astype(v_BLNH.dtype)
+    context_BQNH = jnp.einsum(
+        "BNQK,BKNH->BQNH",
+        jnp.maximum(signed_BNQL, 0),
+        v_BLNH,
+        preferred_element_type=jnp.float32,
+    )
+    context_BQNH = (context_BQNH / (total_BQN1 * (1 - rate))).astype(v_BLNH.dtype)
+    kept = q_BQNH, k_BLNH, v_BLNH, signed_BNQL, total_BQN1, context_BQNH
+    return context_BQNH, kept
+
+
+def _backward(rate, kept, grad_BQNH):
+    """Gradients of queries, keys and values; bias and mask have none."""
+    q_BQNH, k_BLNH, v_BLNH, signed_BNQL, total_BQN1, context_BQNH = kept
+    dtype = v_BLNH.dtype
+    grad_BQNH = grad_BQNH.astype(jnp.float32) / total_BQN1
+    # What comes through the sum is the same for all weights of a row.
+    through_sum_BQN = -jnp.sum(grad_BQNH * context_BQNH.astype(jnp.float32), axis=-1)
+    grad_BQNH = (grad_BQNH / (1 - rate)).astype(dtype)
+    grad_v_BLNH = jnp.einsum("BNQK,BQNH->BKNH", jnp.maximum(signed_BNQL, 0), grad_BQNH)
+    grad_BNQL = jnp.einsum(
+        "BQNH,BKNH->BNQK", grad_BQNH, v_BLNH, preferred_element_type=jnp.float32
+    )
+    grad_BNQL = jnp.where(signed_BNQL > 0, grad_BNQL, 0.0)
+    grad_BNQL += jnp.moveaxis(through_sum_BQN, 1, 2)[..., None]
+    grad_BNQL *= jnp.abs(signed_BNQL).astype(jnp.float32) * _scale(q_BQNH)
+    grad_BNQL = grad_BNQL.astype(dtype)
+    grad_q_BQNH = jnp.einsum("BNQK,BKNH->BQNH", grad_BNQL, k_BLNH)
+    grad_k_BLNH = jnp.einsum("BNQK,BQNH->BKNH", grad_BNQL, q_BQNH)
+    return grad_q_BQNH, grad_k_BLNH, grad_v_BLNH, None, None
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _scores(q_BQNH: jax.Array, k_BLNH: jax.Array, bias_BQL: jax.Array) -> jax.Array:
+    """Scores q k / sqrt(H), float32, with ``bias_BQL``: (B, N, Q, L)."""
+    scores_BNQL = jnp.einsum(
+        "BQNH,BKNH->BNQK", q_BQNH, k_BLNH, preferred_element_type=jnp.float32
+    )
+    return scores_BNQL * _scale(q_BQNH) + bias_BQL[:, None]
+
+
+def _scale(q_BQNH: jax.Array) -> float:
+    return q_BQNH.shape[-1] ** -0.5
