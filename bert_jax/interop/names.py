@@ -21,6 +21,7 @@ class Tensor(NamedTuple):
 
     The dimensions are letters (see model/config.py; E is a second hidden size, C the
     outputs of a head), separated by spaces: "D NH" has two, the second of size N * H.
+    Where ours is W, V filled up with zeros, the others have V.
     """
 
     name: str
@@ -99,14 +100,14 @@ def _outputs(ours: str, google: str, huggingface: str) -> list[Parameter]:
 
 _EMBEDDINGS = [
     Parameter(
-        Tensor(f"bert/embeddings/{ours}/embedding", f"{rows} D"),
+        Tensor(f"bert/embeddings/{ours}/embedding", f"{our_rows} D"),
         Tensor(f"bert/embeddings/{theirs}_embeddings", f"{rows} D"),
         Tensor(f"bert.embeddings.{theirs}_embeddings.weight", f"{rows} D"),
     )
-    for ours, theirs, rows in (
-        ("word", "word", "V"),
-        ("position", "position", "P"),
-        ("segment", "token_type", "S"),
+    for ours, our_rows, theirs, rows in (
+        ("word", "W", "word", "V"),
+        ("position", "P", "position", "P"),
+        ("segment", "S", "token_type", "S"),
     )
 ] + _norm(
     "bert/embeddings/norm", "bert/embeddings/LayerNorm", "bert.embeddings.LayerNorm"
@@ -303,7 +304,8 @@ def from_params(
     for row in table:
         if row.ours.name in flat:
             name, dims = getattr(row, layout)
-            result[name] = _from_ours(flat[row.ours.name], row.ours.dims, dims)
+            array = np.asarray(flat[row.ours.name], np.float32)
+            result[name] = _from_ours(array, row.ours.dims, dims, config.vocab_size)
     return result
 
 
@@ -349,6 +351,7 @@ def _outputs_of(bias_C: np.ndarray) -> int:
 def _sizes(config: BertConfig) -> dict[str, int]:
     return {
         "V": config.vocab_size,
+        "W": config.word_rows,
         "P": config.max_positions,
         "S": config.type_vocab_size,
         "D": config.hidden_size,
@@ -369,13 +372,19 @@ def _to_ours(
 ) -> np.ndarray:
     letters = dims.replace(" ", "")
     apart = np.asarray(array, np.float32).reshape([sizes[d] for d in letters])
+    if "V" in letters and "W" in our_dims:
+        apart = np.pad(apart, ((0, sizes["W"] - sizes["V"]), (0, 0)))
+        letters = letters.replace("V", "W")
     return apart.transpose([letters.index(d) for d in our_dims.split()])
 
 
-def _from_ours(array: Any, our_dims: str, dims: str) -> np.ndarray:
+def _from_ours(
+    array: np.ndarray, our_dims: str, dims: str, vocabulary: int
+) -> np.ndarray:
+    if "V" in dims and "W" in our_dims:
+        array, our_dims = array[:vocabulary], our_dims.replace("W", "V")
     letters = dims.replace(" ", "")
-    apart = np.asarray(array, np.float32)
     ours = our_dims.split()
-    sizes = dict(zip(ours, apart.shape, strict=True))
+    sizes = dict(zip(ours, array.shape, strict=True))
     order = [ours.index(d) for d in letters]
-    return np.ascontiguousarray(apart.transpose(order).reshape(_shape(dims, sizes)))
+    return np.ascontiguousarray(array.transpose(order).reshape(_shape(dims, sizes)))

@@ -8,7 +8,13 @@ from flax import linen as nn
 from bert_jax.model.config import BertConfig
 from bert_jax.model.dropout import Dropout
 from bert_jax.model.encoder import Encoder
-from bert_jax.model.layers import activation, dense, kernel_init, layer_norm
+from bert_jax.model.layers import (
+    activation,
+    dense,
+    first_rows,
+    kernel_init,
+    layer_norm,
+)
 
 
 @flax.struct.dataclass
@@ -38,15 +44,15 @@ class Embeddings(nn.Module):
     def setup(self):
         config = self.config
 
-        def table(rows: int) -> nn.Embed:
+        def table(rows: int, used: int | None = None) -> nn.Embed:
             return nn.Embed(
                 rows,
                 config.hidden_size,
                 dtype=jnp.dtype(config.dtype),
-                embedding_init=kernel_init(config),
+                embedding_init=first_rows(kernel_init(config), used or rows),
             )
 
-        self.word = table(config.vocab_size)
+        self.word = table(config.word_rows, config.vocab_size)
         self.position = table(config.max_positions)
         self.segment = table(config.type_vocab_size)
         self.norm = layer_norm(config, None)
@@ -117,10 +123,11 @@ class BertModel(nn.Module):
 
     def attend_to_words(self, x_BMD: jax.Array) -> jax.Array:
         """Products with the word table, the MLM head's tied weights: (B, M, V)."""
-        table_VD = self.embeddings.word.embedding.astype(x_BMD.dtype)
-        return jnp.einsum(
-            "BMD,VD->BMV", x_BMD, table_VD, preferred_element_type=jnp.float32
+        table_WD = self.embeddings.word.embedding.astype(x_BMD.dtype)
+        products_BMW = jnp.einsum(
+            "BMD,WD->BMW", x_BMD, table_WD, preferred_element_type=jnp.float32
         )
+        return products_BMW[..., : self.config.vocab_size]
 
 
 class MlmHead(nn.Module):
@@ -156,22 +163,28 @@ class BertForPreTraining(nn.Module):
         mlm_positions_BM: jax.Array,
         *,
         deterministic: bool,
+        starts_BS: jax.Array | None = None,
     ) -> PreTrainingOutput:
         """Logits at ``mlm_positions_BM`` (indices into L) and for the sentence pair.
 
         Class 0 of nsp_logits_B2 is IsNext. Nothing but [CLS] and these positions is read
         of the last layer, so it computes no others; the vocabulary product, of a seventh
-        of the positions, would else cost six times as much.
+        of the positions, would else cost six times as much. starts_BS: of packed rows,
+        see BertModel; the NSP logits are then (B, S, 2).
         """
-        cls_B1 = jnp.zeros_like(mlm_positions_BM[:, :1])
+        cls_BS = starts_BS
+        if starts_BS is None:
+            cls_BS = jnp.zeros_like(mlm_positions_BM[:, :1])
         encoded = self.bert(
             input_ids_BL,
             segment_ids_BL,
             attention_mask_BL,
             deterministic=deterministic,
-            positions_BQ=jnp.concatenate([cls_B1, mlm_positions_BM], axis=1),
+            positions_BQ=jnp.concatenate([cls_BS, mlm_positions_BM], axis=1),
+            starts_BS=starts_BS,
         )
+        mlm_BMD = encoded.sequence_BLD[:, cls_BS.shape[1] :]
         return PreTrainingOutput(
-            mlm_logits_BMV=self.mlm(encoded.sequence_BLD[:, 1:], self.bert),
+            mlm_logits_BMV=self.mlm(mlm_BMD, self.bert),
             nsp_logits_B2=self.nsp(encoded.pooled_BD).astype(jnp.float32),
         )

@@ -19,6 +19,16 @@ def kernel_init(config: BertConfig) -> Initializer:
     return jax.nn.initializers.truncated_normal(config.initializer_range)
 
 
+def first_rows(init: Initializer, rows: int) -> Initializer:
+    """``init`` for the first ``rows`` of a matrix, zero for the others."""
+
+    def padded(key: jax.Array, shape: tuple[int, ...], *args) -> jax.Array:
+        values = init(key, (rows, *shape[1:]), *args)
+        return jnp.pad(values, ((0, shape[0] - rows), (0, 0)))
+
+    return padded
+
+
 class FlatDense(nn.DenseGeneral):
     """nn.DenseGeneral over the last dimensions, rows and positions taken as one.
 

@@ -52,7 +52,9 @@ def random_params(config, head):
             kernel = jax.ShapeDtypeStruct((config.hidden_size, outputs), np.float32)
             bias = jax.ShapeDtypeStruct((outputs,), np.float32)
             tree[part] = {"kernel": kernel, "bias": bias}
-    return jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), tree)
+    tree = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), tree)
+    tree["bert"]["embeddings"]["word"]["embedding"][config.vocab_size :] = 0
+    return tree
 
 
 @pytest.fixture(scope="module")

@@ -115,12 +115,30 @@ def assert_close(a, b, atol):
     ids=["base", "large"],
 )
 def test_parameter_counts(config, with_heads, without, scan_layers):
+    """The word table's rows beyond the vocabulary are no parameters."""
+    filling = (config.word_rows - config.vocab_size) * config.hidden_size
+    assert (config.word_rows, filling) == (30_592, 70 * config.hidden_size)
+
     def count(module):
         scanned = dataclasses.replace(config, scan_layers=scan_layers)
-        return sum(leaf.size for leaf in jax.tree.leaves(shapes(scanned, module)))
+        leaves = jax.tree.leaves(shapes(scanned, module))
+        return sum(leaf.size for leaf in leaves) - filling
 
     assert count(BertForPreTraining) == config.parameter_count() == with_heads
     assert count(BertModel) == config.parameter_count(heads=False) == without
+
+
+def test_rows_beyond_the_vocabulary_change_nothing():
+    """They get no gradient, and what they hold is not read."""
+    args, params = make_batch(), jax.tree.map(np.asarray, init())
+    grads = gradients(SMALL, params, args)["bert"]["embeddings"]["word"]["embedding"]
+    assert grads.shape == (256, 32) and np.any(grads[199]) and not np.any(grads[200:])
+    logits = forward(SMALL, params, args).mlm_logits_BMV
+    words = params["bert"]["embeddings"]["word"]
+    words["embedding"] = np.concatenate(
+        [words["embedding"][:200], np.full((56, 32), 9.0)]
+    )
+    assert np.array_equal(forward(SMALL, params, args).mlm_logits_BMV, logits)
 
 
 def test_shapes_and_dtypes_of_the_outputs():
@@ -400,6 +418,9 @@ def test_initial_values(scan_layers):
     for name, leaf in traverse_util.flatten_dict(params, sep="/").items():
         if name.endswith(("kernel", "embedding")):
             drawn += 1
+            if name.endswith("word/embedding"):
+                assert leaf.shape == (2048, 128) and not np.any(leaf[2000:])
+                leaf = leaf[:2000]
             assert np.max(np.abs(leaf)) <= 0.04, name
             # 0.8796 of the nominal deviation; five standard errors of an estimate.
             tolerance = 5 * 0.0176 * np.sqrt(0.5 / leaf.size)
