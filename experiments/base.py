@@ -59,7 +59,7 @@ def get_config(schedule: str = "paper") -> ConfigDict:
                 layer_norm_epsilon=1e-12,
                 initializer_range=0.02,  # standard deviation, cut at two of them
                 dtype="bfloat16",  # of the computation; parameters are float32
-                attention_impl="xla",  # the one with dropout on probabilities
+                attention_impl="auto",  # or xla, splash (TPU), cudnn (GPU)
                 remat=False,  # recompute layers in the backward pass: less memory
                 scan_layers=False,  # one compiled layer for all: compiles faster
             ),
@@ -78,6 +78,7 @@ def get_config(schedule: str = "paper") -> ConfigDict:
                     short_sequence_rate=0.1,  # share of documents cut shorter
                     next_sentence=True,  # False: MLM alone
                 ),
+                packing=True,  # pairs share rows: the same update in fewer of them
                 threads=8,  # reader threads on each host
                 prefetch=16,  # batches drawn ahead
             ),

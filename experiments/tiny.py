@@ -30,7 +30,7 @@ def get_config() -> ConfigDict:
                 layer_norm_epsilon=1e-12,
                 initializer_range=0.05,  # standard deviation; 0.02 suits a width of 768
                 dtype="float32",  # of the computation
-                attention_impl="xla",
+                attention_impl="auto",
                 remat=False,
                 scan_layers=False,
             ),
@@ -49,6 +49,7 @@ def get_config() -> ConfigDict:
                     short_sequence_rate=0.1,  # share of documents cut shorter
                     next_sentence=True,  # False: MLM alone
                 ),
+                packing=False,  # True: pairs share rows; three programs to compile
                 threads=1,  # reader threads
                 prefetch=8,  # batches drawn ahead
             ),

@@ -33,8 +33,8 @@ def get_config():
     ))
 """
 
-# What depends on the clock and not on the computation.
-TIMINGS = ("tokens_per_second", "mfu", "data_wait")
+# What depends on the clock, or on which steps a process has timed.
+TIMINGS = ("tokens_per_second", "mfu", "data_wait", "padding")
 
 # Eight devices stand in for a slice; a rank that is promoted silently is a bug.
 jax.config.update("jax_num_cpu_devices", 8)

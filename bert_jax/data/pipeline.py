@@ -8,10 +8,12 @@ import grain
 import numpy as np
 
 from bert_jax.data.examples import ExampleConfig, ExampleSource, Sentences, Vocabulary
+from bert_jax.data.row_packing import RowShapes, pack
 from bert_jax.errors import UserError
 
 # Streams of random numbers: a training phase's number, or this.
 _EVAL_STREAM = 255
+_SAMPLE = 4096  # pairs whose lengths the shape of packed rows is chosen on
 
 # Batch size to the runs of the global batch's rows that a host feeds, ascending.
 HostRows = Callable[[int], Sequence[range]]
@@ -55,6 +57,10 @@ class TrainingBatches:
 
     Global batch t of a phase holds its samples t * batch_size and on, whichever host
     draws them: the order does not depend on the number of hosts.
+
+    packing: pairs lie side by side in fewer rows, see row_packing.pack; their number is
+    a multiple of it; 0: a row each. Every host then draws the whole batch, for it must
+    know all lengths.
     """
 
     def __init__(
@@ -67,10 +73,13 @@ class TrainingBatches:
         seed: int,
         documents: np.ndarray,
         rows: HostRows = all_rows,
+        packing: int = 0,
     ):
         self._phases = phases
         self._ends = np.cumsum([phase.steps for phase in phases])
-        self._rows = [rows(phase.batch_size) for phase in phases]
+        self._rows = rows
+        self._packing = packing
+        self._pad_id = vocabulary.pad_id
         self._sources = [
             ExampleSource(
                 store,
@@ -84,6 +93,23 @@ class TrainingBatches:
             )
             for number, phase in enumerate(phases)
         ]
+        self.shapes = [
+            self._row_shapes(source, phase, config.mask_rate)
+            for source, phase in zip(self._sources, phases, strict=True)
+            if packing
+        ]
+
+    def _row_shapes(
+        self, source: ExampleSource, phase: Phase, mask_rate: float
+    ) -> RowShapes:
+        sample = source.draw(0, _SAMPLE)
+        return RowShapes.of(
+            sample["attention_mask"].sum(axis=1),
+            phase.batch_size,
+            phase.sequence_length,
+            mask_rate=mask_rate,
+            multiple=self._packing,
+        )
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -93,8 +119,16 @@ class TrainingBatches:
         number = int(np.searchsorted(self._ends, step, "right"))
         phase = self._phases[number]
         step -= int(self._ends[number]) - phase.steps
-        first = step * phase.batch_size
-        return _draw(self._sources[number], first, self._rows[number])
+        first, source = step * phase.batch_size, self._sources[number]
+        if not self._packing:
+            return _draw(source, first, self._rows(phase.batch_size))
+        batch = source.draw(first, phase.batch_size)
+        batch = pack(batch, self.shapes[number], self._packing, self._pad_id)
+        runs = self._rows(len(batch["input_ids"]))
+        return {
+            name: np.concatenate([array[run.start : run.stop] for run in runs])
+            for name, array in batch.items()
+        }
 
 
 def _draw(

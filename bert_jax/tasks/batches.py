@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bert_jax.data.row_packing import round_up
 from bert_jax.tasks.task import IGNORED, Features
 
 GRANULE = 4  # shapes are multiples of this many pieces
@@ -142,11 +143,6 @@ def bucket_lengths(longest: np.ndarray, most: int, limit: int) -> tuple[int, ...
             buckets.append(int(sizes[end - 1]))
             end = choice[end]
     return tuple(reversed(buckets))
-
-
-def round_up(number, multiple: int):
-    """The next multiple, of an int or of an array of them."""
-    return -(-number // multiple) * multiple
 
 
 def evaluation_order(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:

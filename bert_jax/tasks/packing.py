@@ -10,7 +10,8 @@ import math
 
 import numpy as np
 
-from bert_jax.tasks.batches import GRANULE, choice_lengths, round_up
+from bert_jax.data.row_packing import round_up
+from bert_jax.tasks.batches import GRANULE, choice_lengths
 from bert_jax.tasks.task import IGNORED, Features
 
 SAMPLE = 100  # random batches that the shapes are chosen on

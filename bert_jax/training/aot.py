@@ -1,6 +1,7 @@
 """Compiles the train step of a config for TPU slices that are not there."""
 
 import dataclasses
+import math
 import re
 import time
 from typing import Any
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from bert_jax.data.pipeline import Phase
+from bert_jax.data.row_packing import row_budget
 from bert_jax.errors import UserError
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.parallel.mesh import batch_divisor, batch_sharding, make_mesh
@@ -111,8 +113,13 @@ def compile_step(config: TrainConfig, phase: Phase, slices: Slices) -> Report:
             "collectives": collectives(compiled.as_text()),
         }
     seconds = time.perf_counter() - started
+    batch = abstract_batch(config, phase, mesh)
     flops = step_flops(
-        config.model, phase.sequence_length, phase.max_predictions, phase.batch_size
+        config.model,
+        phase.sequence_length,
+        batch["mlm_ids"].shape[1],
+        phase.batch_size,
+        math.prod(batch["nsp_labels"].shape[1:]),
     ) / len(slices.devices)
     kind = slices.devices[0].device_kind
     return Report(
@@ -139,20 +146,32 @@ def lower_step(
     state = abstract_state(model, optimizer, mesh, METRICS, fsdp=config.mesh.fsdp)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     train, _ = loop.jit_steps(config, model, optimizer, shardings)
-    return train.lower(state, abstract_batch(phase, mesh)), state
+    return train.lower(state, abstract_batch(config, phase, mesh)), state
 
 
-def abstract_batch(phase: Phase, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
-    """What TrainingBatches gives, as shapes split over ``mesh``."""
+def abstract_batch(
+    config: TrainConfig, phase: Phase, mesh: Mesh
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """What TrainingBatches gives, as shapes split over ``mesh``.
+
+    Packed rows are taken to be as many as the pairs, more than there will be: how many
+    depends on the text.
+    """
     B, L, M = phase.batch_size, phase.sequence_length, phase.max_predictions
-    shapes = {
+    labels: tuple[int, ...] = (B,)
+    packed = {}
+    if config.data.packing:
+        slots, M = row_budget(L, config.data.examples.mask_rate)
+        labels = (B, slots)
+        packed = {"starts": (labels, jnp.int32), "nsp_weights": (labels, jnp.float32)}
+    shapes = packed | {
         "input_ids": ((B, L), jnp.int32),
         "segment_ids": ((B, L), jnp.int32),
         "attention_mask": ((B, L), jnp.int32),
         "mlm_positions": ((B, M), jnp.int32),
         "mlm_ids": ((B, M), jnp.int32),
         "mlm_weights": ((B, M), jnp.float32),
-        "nsp_labels": ((B,), jnp.int32),
+        "nsp_labels": (labels, jnp.int32),
     }
     sharding = batch_sharding(mesh)
     return {
@@ -190,16 +209,9 @@ def _overflow(message: str, arguments: int) -> int | None:
 def _argument_bytes(state: Any) -> int:
     """Bytes of the state on one device."""
     return sum(
-        leaf.dtype.itemsize * _size(leaf.sharding.shard_shape(leaf.shape))
+        leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape))
         for leaf in jax.tree.leaves(state)
     )
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for dimension in shape:
-        size *= dimension
-    return size
 
 
 def _estimate(compiled: Any) -> float | None:

@@ -21,6 +21,8 @@ class DataConfig:
       ``corpus`` (inputs as ``prepare`` takes them) is prepared into the workdir, with a
       vocabulary of ``vocabulary_size`` pieces trained on it.
     holdout: share of the documents kept for evaluation.
+    packing: whether pairs share rows, so that a batch has fewer of them; the update is
+      that of a row for each pair, with other dropout masks.
     threads: reader threads; prefetch: batches drawn ahead of the step.
     """
 
@@ -30,6 +32,7 @@ class DataConfig:
     lower_case: bool = True
     holdout: float = 0.01
     examples: ExampleConfig = dataclasses.field(default_factory=ExampleConfig)
+    packing: bool = False
     threads: int = 2
     prefetch: int = 8
 
@@ -124,6 +127,7 @@ _MAY_CHANGE = frozenset(
         "model.remat",
         "model.attention_impl",
         "data.path",  # the store is compared by its contents
+        "data.packing",
         "data.threads",
         "data.prefetch",
         "mesh",

@@ -33,8 +33,10 @@ PEAK_FLOPS = {
 }
 
 
-def forward_flops(config: BertConfig, length: int, predictions: int) -> int:
-    """Multiply-adds, as two operations each, of one sequence's forward pass.
+def forward_flops(
+    config: BertConfig, length: int, predictions: int, sequences: int = 1
+) -> int:
+    """Multiply-adds, as two operations each, of the forward pass of a row.
 
     The matrices of the layers, both attention products over all pairs of positions, the
     pooler, the MLM head on ``predictions`` positions, and the NSP head. The last layer,
@@ -42,10 +44,10 @@ def forward_flops(config: BertConfig, length: int, predictions: int) -> int:
     is not computed is not counted, though the paper's implementation computes it.
     """
     D, V = config.hidden_size, config.vocab_size
-    read = length if config.scan_layers else predictions + 1
+    read = length if config.scan_layers else predictions + sequences
     layers = (config.num_layers - 1) * _layer(config, length, length)
     layers += _layer(config, read, length)
-    heads = predictions * (D * D + D * V) + D * D + 2 * D
+    heads = predictions * (D * D + D * V) + sequences * (D * D + 2 * D)
     return 2 * (layers + heads)
 
 
@@ -56,10 +58,13 @@ def _layer(config: BertConfig, queries: int, keys: int) -> int:
 
 
 def step_flops(
-    config: BertConfig, length: int, predictions: int, batch_size: int
+    config: BertConfig, length: int, predictions: int, rows: int, sequences: int = 1
 ) -> int:
-    """Operations of one update: the backward pass costs twice the forward pass."""
-    return 3 * batch_size * forward_flops(config, length, predictions)
+    """Operations of one update: the backward pass costs twice the forward pass.
+
+    predictions, sequences: of a row.
+    """
+    return 3 * rows * forward_flops(config, length, predictions, sequences)
 
 
 def peak_flops() -> float | None:

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from bert_jax.errors import Preempted, UserError
 from bert_jax.parallel.distributed import StopRequests
-from bert_jax.parallel.mesh import put_batch
+from bert_jax.parallel.mesh import put_batch, traced_on
 from bert_jax.training import step as step_lib
 from bert_jax.training.checkpoint import CheckpointStore
 from bert_jax.training.config import TrainConfig
@@ -34,24 +34,24 @@ def jit_steps(
     config: TrainConfig, model: Any, optimizer: Any, shardings: TrainState
 ) -> tuple[Callable, Callable]:
     """The compiled update (its state donated) and evaluation functions."""
-    next_sentence = config.data.examples.next_sentence
-    train = jax.jit(
-        functools.partial(
-            step_lib.train_step,
-            model=model,
-            optimizer=optimizer,
-            next_sentence=next_sentence,
-            accumulation=config.accumulation,
-            log_every=config.log_every,
+    train = functools.partial(
+        step_lib.train_step,
+        model=model,
+        optimizer=optimizer,
+        next_sentence=config.data.examples.next_sentence,
+        accumulation=config.accumulation,
+        log_every=config.log_every,
+    )
+    evaluate = functools.partial(step_lib.eval_step, model=model)
+    whole = shardings.step  # in every process
+    return (
+        jax.jit(
+            traced_on(whole.mesh, train),
+            donate_argnums=0,
+            out_shardings=(shardings, None),
         ),
-        donate_argnums=0,
-        out_shardings=(shardings, None),
+        jax.jit(traced_on(whole.mesh, evaluate), out_shardings=whole),
     )
-    evaluate = jax.jit(
-        functools.partial(step_lib.eval_step, model=model),
-        out_shardings=shardings.step,  # whole in every process
-    )
-    return train, evaluate
 
 
 def evaluate(
@@ -91,15 +91,19 @@ class Reporter:
     def start_window(self) -> None:
         """Forgets time that was not spent on updates: evaluation, compilation."""
         self._start = time.perf_counter()
-        self._wait = self._tokens = self._flops = 0.0
+        self._wait = self._tokens = self._flops = self._pieces = 0.0
+        self._steps = 0
 
     def add_step(self, batch: HostBatch, wait: float) -> None:
         """Counts one update's work and the ``wait`` (seconds) for its batch."""
         rows, length = batch["input_ids"].shape
+        self._pieces += np.count_nonzero(batch["attention_mask"]) / (rows * length)
+        self._steps += 1
         rows *= jax.process_count()
         predictions = batch["mlm_ids"].shape[1]
+        pairs = batch["nsp_labels"][0].size
         self._tokens += rows * length
-        self._flops += step_flops(self.config.model, length, predictions, rows)
+        self._flops += step_flops(self.config.model, length, predictions, rows, pairs)
         self._wait += wait
 
     def report(self, step: int, sums: dict[str, jax.Array]) -> None:
@@ -112,6 +116,7 @@ class Reporter:
             "tokens_per_second": self._tokens / seconds if timed else None,
             "mfu": self._flops / seconds / self._peak if known else None,
             "data_wait": self._wait / seconds if timed else None,
+            "padding": 1 - self._pieces / self._steps if timed else None,
         }
         self._pending = (step, sums, rates)
         self.start_window()

@@ -10,18 +10,20 @@ def pretraining_sums(
     """float32 sums of losses, weights and right answers (run_pretraining.py).
 
     The mean MLM loss is mlm_loss_sum / (mlm_weight + 1e-5), the mean NSP loss
-    nsp_loss_sum / nsp_weight, both over the global batch.
+    nsp_loss_sum / nsp_weight, both over the global batch. Packed rows have NSP logits
+    (R, S, 2) and "nsp_weights".
     """
     weights_BM = batch["mlm_weights"]
     mlm_losses_BM, mlm_right_BM = _cross_entropy(mlm_logits_BMV, batch["mlm_ids"])
     nsp_losses_B, nsp_right_B = _cross_entropy(nsp_logits_B2, batch["nsp_labels"])
+    nsp_weights_B = batch.get("nsp_weights", jnp.ones_like(nsp_losses_B))
     return {
         "mlm_loss_sum": jnp.sum(weights_BM * mlm_losses_BM),
         "mlm_weight": jnp.sum(weights_BM),
         "mlm_correct": jnp.sum(weights_BM * mlm_right_BM),
-        "nsp_loss_sum": jnp.sum(nsp_losses_B),
-        "nsp_weight": jnp.float32(nsp_losses_B.shape[0]),
-        "nsp_correct": jnp.sum(nsp_right_B.astype(jnp.float32)),
+        "nsp_loss_sum": jnp.sum(nsp_weights_B * nsp_losses_B),
+        "nsp_weight": jnp.sum(nsp_weights_B),
+        "nsp_correct": jnp.sum(nsp_weights_B * nsp_right_B),
     }
 
 

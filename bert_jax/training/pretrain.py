@@ -93,7 +93,7 @@ def pretrain(
     fsdp = config.mesh.fsdp
     abstract = abstract_state(model, optimizer, mesh, METRICS, fsdp=fsdp)
     step = checkpoints.latest_step or 0
-    say(_description(config, abstract.params, store, step))
+    say(_description(config, store, step))
     if step:
         state = checkpoints.restore(abstract)
     else:
@@ -112,6 +112,7 @@ def pretrain(
             seed=config.seed,
             documents=training,
             rows=rows,
+            packing=batch_divisor(mesh) * config.accumulation * config.data.packing,
         ),
         first=step,
         threads=config.data.threads,
@@ -188,8 +189,7 @@ def _claim_workdir(new: dict[str, Any], tokenizer: Tokenizer, workdir: Path) -> 
         temporary.replace(path)
 
 
-def _description(config: TrainConfig, params: Any, store: TokenStore, step: int) -> str:
-    size = sum(leaf.size for leaf in jax.tree.leaves(params))
+def _description(config: TrainConfig, store: TokenStore, step: int) -> str:
     model = config.model
     phases = ", ".join(
         f"{p.steps:,} steps of {p.batch_size} x {p.sequence_length}"
@@ -198,8 +198,8 @@ def _description(config: TrainConfig, params: Any, store: TokenStore, step: int)
     device = jax.devices()[0]
     return (
         f"BERT with {model.num_layers} layers, width {model.hidden_size}, "
-        f"{size:,} parameters; {phases}; {store.info.tokens:,} tokens in "
-        f"{store.info.documents:,} documents; {jax.device_count()} x "
+        f"{model.parameter_count():,} parameters; {phases}; {store.info.tokens:,} tokens "
+        f"in {store.info.documents:,} documents; {jax.device_count()} x "
         f"{device.device_kind}" + (f"; resuming at step {step:,}" if step else "")
     )
 

@@ -41,14 +41,15 @@ def train_step(
     since the last report; the state's own sums start anew every ``log_every`` steps.
     """
     mlm_weight = jnp.sum(batch["mlm_weights"]) + 1e-5
-    rows = batch["nsp_labels"].shape[0]
+    nsp_labels = batch["nsp_labels"]
+    pairs = jnp.sum(batch.get("nsp_weights", jnp.ones(nsp_labels.shape)))
     key = jax.random.fold_in(state.key, state.step)
 
     def loss_fn(params: Any, part: Batch, key: jax.Array):
         sums = _sums(model, params, part, key)
         loss = sums["mlm_loss_sum"] / mlm_weight
         if next_sentence:
-            loss += sums["nsp_loss_sum"] / rows
+            loss += sums["nsp_loss_sum"] / pairs
         return loss, sums
 
     (loss, sums), grads = summed_gradients(
@@ -122,6 +123,7 @@ def _sums(
         batch["attention_mask"],
         batch["mlm_positions"],
         deterministic=dropout_key is None,
+        starts_BS=batch.get("starts"),
         rngs=None if dropout_key is None else {"dropout": dropout_key},
     )
     return pretraining_sums(output.mlm_logits_BMV, output.nsp_logits_B2, batch)

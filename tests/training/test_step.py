@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.data.row_packing import RowShapes, pack
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
@@ -83,17 +84,22 @@ def test_fsdp_shares_the_memory_of_parameters_and_moments(small_model_config):
     assert device_bytes(False) - device_bytes(True) == spared
 
 
-def test_accumulation_changes_nothing_but_the_dropout_masks(
-    small_model_config, make_batch, max_difference
-):
-    """Without dropout, 4 microbatches give the update of the whole batch."""
+@pytest.fixture(scope="module")
+def one_update(small_model_config, make_batch):
+    """A function: the parameters after an update without dropout, and its sums."""
     config = dataclasses.replace(
         small_model_config, hidden_dropout=0.0, attention_dropout=0.0
     )
     model = BertForPreTraining(config)
     mesh = make_mesh(MeshConfig(data=1), jax.devices()[:1])
-    results = []
-    for accumulation in (1, 4):
+
+    @functools.cache
+    def update(accumulation=1, packed=False):
+        batch = make_batch(0)
+        if packed:
+            shapes = RowShapes((16,), length=16, slots=2, predictions=8)
+            batch = pack(batch, shapes, 4, pad_id=0)
+            assert batch["nsp_weights"].sum(axis=1).max() == 2
         state = init_state(model, OPTIMIZER, mesh, METRICS, seed=1)
         # Past step 0, whose rate is 0.
         state = state.replace(step=jnp.int32(1), opt_state=_advance(state.opt_state))
@@ -106,10 +112,24 @@ def test_accumulation_changes_nothing_but_the_dropout_masks(
                 accumulation=accumulation,
                 log_every=2,
             )
-        )(state, put_batch(make_batch(0), mesh))
-        results.append((state.params, sums))
-    assert max_difference(*(sums for _, sums in results)) < 2e-4
-    assert max_difference(*(params for params, _ in results)) < 1e-5
+        )(state, put_batch(batch, mesh))
+        return state.params, sums
+
+    return update
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"accumulation": 4}, {"packed": True}, {"packed": True, "accumulation": 4}],
+)
+def test_accumulation_and_packing_change_nothing_but_the_dropout_masks(
+    one_update, max_difference, settings
+):
+    """Without dropout the update is that of the whole batch, a pair a row."""
+    params, sums = one_update()
+    other_params, other_sums = one_update(**settings)
+    assert max_difference(sums, other_sums) < 2e-4
+    assert max_difference(params, other_params) < 1e-5
 
 
 def _advance(opt_state):

@@ -1,0 +1,126 @@
+"""Packed rows hold the examples of a batch, all of them and nothing else."""
+
+import numpy as np
+import pytest
+
+from bert_jax.data.examples import ExampleConfig, ExampleSource
+from bert_jax.data.masking import prediction_counts
+from bert_jax.data.row_packing import RowShapes, best_fit, pack
+
+LENGTH = 64
+
+
+@pytest.fixture(scope="module")
+def batch(moby_dick, uncased):
+    """96 pairs of up to 64, 40 and 20 pieces, as if documents had ended there."""
+    parts = []
+    for length, predictions in ((64, 10), (40, 6), (20, 3)):
+        source = ExampleSource(
+            moby_dick,
+            uncased,
+            ExampleConfig(),
+            sequence_length=length,
+            max_predictions=predictions,
+            seed=0,
+        )
+        part = source.draw(0, 32)
+        for name, array in part.items():
+            width = 10 if name.startswith("mlm") else LENGTH
+            if array.ndim == 2:
+                part[name] = np.pad(array, ((0, 0), (0, width - array.shape[1])))
+        parts.append(part)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+@pytest.fixture(scope="module")
+def packed(batch, uncased):
+    lengths = batch["attention_mask"].sum(axis=1)
+    shapes = RowShapes.of(lengths, 96, LENGTH, mask_rate=0.15, multiple=4)
+    return pack(batch, shapes, 4, uncased.pad_id)
+
+
+def as_seen(ids, segments, positions, mlm_ids, label):
+    return (*map(tuple, (ids, segments, positions, mlm_ids)), int(label))
+
+
+def test_packed_rows_hold_the_same_examples(batch, packed):
+    """Pieces, segments, masked positions from the pair's start, labels."""
+    expected = []
+    for row in range(96):
+        used = batch["mlm_weights"][row] > 0
+        real = batch["attention_mask"][row] > 0
+        expected.append(
+            as_seen(
+                batch["input_ids"][row][real],
+                batch["segment_ids"][row][real],
+                batch["mlm_positions"][row][used],
+                batch["mlm_ids"][row][used],
+                batch["nsp_labels"][row],
+            )
+        )
+    found = []
+    for row, slot in np.argwhere(packed["nsp_weights"] > 0):
+        places = np.flatnonzero(packed["attention_mask"][row] == slot + 1)
+        start = packed["starts"][row, slot]
+        assert np.array_equal(places, start + np.arange(len(places)))
+        positions = packed["mlm_positions"][row]
+        mine = (packed["mlm_weights"][row] > 0) & np.isin(positions, places)
+        found.append(
+            as_seen(
+                packed["input_ids"][row, places],
+                packed["segment_ids"][row, places],
+                positions[mine] - start,
+                packed["mlm_ids"][row][mine],
+                packed["nsp_labels"][row, slot],
+            )
+        )
+    assert sorted(found) == sorted(expected)
+    assert packed["mlm_weights"].sum() == batch["mlm_weights"].sum()
+
+
+def test_what_no_example_fills_is_padding(packed, uncased):
+    padding = packed["attention_mask"] == 0
+    assert np.all(packed["input_ids"][padding] == uncased.pad_id)
+    assert not packed["segment_ids"][padding].any()
+    assert packed["nsp_weights"].dtype == packed["mlm_weights"].dtype == np.float32
+
+
+def test_padding_is_a_few_percent(batch, packed):
+    """Of 96 pairs a third is padding when each has its row."""
+    assert 1 - batch["attention_mask"].mean() > 0.3
+    assert np.mean(packed["attention_mask"] == 0) < 0.08
+    assert len(packed["input_ids"]) % 4 == 0
+
+
+@pytest.mark.parametrize("slots", [1, 3, 50])
+def test_best_fit_keeps_to_the_rows(slots):
+    lengths = np.random.default_rng(slots).integers(3, 65, 500)
+    rows = best_fit(lengths, 64, slots)
+    assert sorted(np.concatenate(rows)) == list(range(500))
+    assert max(lengths[row].sum() for row in rows) <= 64
+    assert max(map(len, rows)) <= slots
+    if slots == 50:  # within 3% of what no packing can beat
+        assert len(rows) < 1.03 * lengths.sum() / 64
+
+
+def test_a_batch_that_fits_no_shape_has_the_rows_it_needs(batch, uncased):
+    shapes = RowShapes((4, 8), LENGTH, slots=3, predictions=13)
+    packed = pack(batch, shapes, 4, uncased.pad_id)
+    assert packed["nsp_weights"].sum() == 96
+    assert 8 < len(packed["input_ids"]) <= 96
+    assert len(packed["input_ids"]) % 4 == 0
+
+
+@pytest.mark.parametrize("mask_rate", [0.01, 0.15, 0.4])
+@pytest.mark.parametrize("length", [16, 128, 512])
+def test_every_row_has_room_for_its_masked_pieces(mask_rate, length):
+    """Whatever pairs fit a row: each masks its rounded share, and one at least."""
+    shapes = RowShapes.of(
+        np.array([5, length]), 8, length, mask_rate=mask_rate, multiple=1
+    )
+    random = np.random.default_rng(0)
+    for _ in range(300):
+        cuts = np.sort(random.integers(5, length, shapes.slots - 1))
+        lengths = np.diff([0, *cuts, length])
+        counts = prediction_counts(lengths[lengths >= 5], mask_rate, length)
+        assert counts.sum() <= shapes.predictions
