@@ -18,8 +18,10 @@ from ml_collections import ConfigDict
 def get_config():
     return ConfigDict(dict(
         model=dict(vocab_size={vocab_size}, hidden_size=16, num_layers=1, num_heads=2,
-                   intermediate_size=32, max_positions=32, dtype="float32"),
-        data=dict(path="{store}", holdout=0.2, threads=1, prefetch=2),
+                   intermediate_size=32, max_positions=32, dtype="float32",
+                   hidden_dropout=0.1, attention_dropout=0.1),
+        data=dict(path="{store}", holdout=0.2, threads=1, prefetch=2, packing=False,
+                  examples=dict(short_sequence_rate=0.1)),
         optimizer=dict(learning_rate=1e-3, warmup_steps=4),
         phases=(
             ConfigDict(dict(steps=9, sequence_length=16, batch_size=8,

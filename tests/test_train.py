@@ -102,6 +102,36 @@ def test_killed_between_checkpoints_it_goes_on_bit_for_bit(
     assert metric_lines(tmp_path) == metric_lines(uninterrupted[0])
 
 
+def test_packed_rows_train_as_rows_of_their_own(config_file, tmp_path):
+    """Without dropout the losses are the same, and less of what is computed is padding."""
+    lines = {}
+    for packing in (True, False):
+        workdir = tmp_path / str(packing)
+        done = train(
+            "--config",
+            config_file,
+            "--workdir",
+            workdir,
+            f"--config.data.packing={packing}",
+            "--config.data.examples.short_sequence_rate=0.9",
+            "--config.model.max_positions=256",
+            "--config.phases[1].sequence_length=256",
+            "--config.model.hidden_dropout=0.0",
+            "--config.model.attention_dropout=0.0",
+        )
+        assert done.returncode == 0, done.stderr
+        text = (workdir / "metrics.jsonl").read_text()
+        lines[packing] = [json.loads(line) for line in text.splitlines()]
+    for packed, alone in zip(lines[True], lines[False], strict=True):
+        for name in ("mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"):
+            assert packed[name] == pytest.approx(alone[name], abs=1e-4), name
+    padding = {
+        packing: sum(line.get("padding") or 0 for line in run)
+        for packing, run in lines.items()
+    }
+    assert padding[True] < 0.75 * padding[False]
+
+
 def test_a_finished_run_is_not_trained_again(uninterrupted, config_file):
     workdir, _ = uninterrupted
     before = (workdir / "metrics.jsonl").read_text()

@@ -20,7 +20,7 @@ PHASES = (
 
 @pytest.fixture(scope="module")
 def make(moby_dick, uncased):
-    def make(rows=all_rows):
+    def make(rows=all_rows, packing=0):
         return TrainingBatches(
             moby_dick,
             uncased,
@@ -29,6 +29,7 @@ def make(moby_dick, uncased):
             seed=1,
             documents=np.arange(len(moby_dick.documents)),
             rows=rows,
+            packing=packing,
         )
 
     return make
@@ -45,8 +46,9 @@ def test_one_iterator_runs_through_the_phases(make):
     assert all(same(b, make()[i]) for i, b in enumerate(batches))
 
 
+@pytest.mark.parametrize("packing", [0, 4])
 @pytest.mark.parametrize("hosts", [2, 4])
-def test_the_hosts_slices_make_up_the_same_global_batches(make, hosts):
+def test_the_hosts_slices_make_up_the_same_global_batches(make, hosts, packing):
     """Each host has two runs of rows, as on a mesh that does not follow the hosts."""
 
     def rows(host):
@@ -57,15 +59,25 @@ def test_the_hosts_slices_make_up_the_same_global_batches(make, hosts):
 
         return runs
 
-    alone = make()
+    alone = make(packing=packing)
     for t in (0, 5, 6, 10):
         joined = {k: np.zeros_like(x) for k, x in alone[t].items()}
         for host in range(hosts):
-            batch = make(rows(host))[t]
-            mine = np.concatenate(rows(host)(PHASES[t > 5].batch_size))
+            batch = make(rows(host), packing)[t]
+            mine = np.concatenate(rows(host)(len(joined["input_ids"])))
             for k, x in batch.items():
                 joined[k][mine] = x
         assert same(joined, alone[t])
+
+
+def test_packed_batches_have_the_pairs_of_the_others(make):
+    packed, alone = make(packing=1), make()
+    for t in range(11):
+        phase = PHASES[t > 5]
+        assert packed[t]["nsp_weights"].sum() == phase.batch_size
+        pieces = np.count_nonzero(packed[t]["attention_mask"])
+        assert pieces == alone[t]["attention_mask"].sum()
+        assert len(packed[t]["input_ids"]) <= phase.batch_size
 
 
 @pytest.mark.parametrize("first", [0, 4, 6, 10, 11])
