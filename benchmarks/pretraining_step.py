@@ -1,0 +1,151 @@
+"""Seconds of a pretraining step of ours; pretraining.py runs it beside its peer.
+
+MLM and NSP on random pieces without padding, clipping, Adam. The last line printed is
+JSON: seconds_per_step, one for each repeat; start_seconds, from the start of the process
+to the end of the first step, first_step_seconds of it the step with its compilation;
+model_flops of a step (bert_jax/training/flops.py); peak_flops of the device by its data
+sheet, or on a CPU as measured; peak_bytes of the device's memory, or of the process's.
+
+usage:
+  python benchmarks/pretraining_step.py --size base --batch 8 --length 128
+    --predictions 20 [--dropout 0.1] [--attention_dropout 0] [--dtype bfloat16]
+    [--attention auto] [--steps 5] [--repeats 3]
+"""
+
+import argparse
+import json
+import resource
+import time
+
+import jax
+import numpy as np
+import psutil
+
+from bert_jax.data.pipeline import Phase
+from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.config import ATTENTION_IMPLS, DTYPES, BertConfig
+from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
+from bert_jax.training import loop
+from bert_jax.training.config import DataConfig, TrainConfig
+from bert_jax.training.flops import peak_flops, step_flops
+from bert_jax.training.host_memory import keep_freed_memory
+from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
+from bert_jax.training.state import abstract_state, init_state
+from bert_jax.training.step import METRICS
+
+MINI = dict(
+    vocab_size=1000,
+    hidden_size=64,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=128,
+    max_positions=128,
+)
+
+
+def train_config(options: argparse.Namespace) -> TrainConfig:
+    """The run of the flags; its text is never read."""
+    changes = dict(
+        hidden_dropout=options.dropout,
+        attention_dropout=options.attention_dropout,
+        dtype=options.dtype,
+        attention_impl=options.attention,
+    )
+    return TrainConfig(
+        model=(
+            BertConfig(**MINI, **changes)
+            if options.size == "mini"
+            else getattr(BertConfig, options.size)(**changes)
+        ),
+        data=DataConfig(),
+        optimizer=OptimizerConfig(1e-4, warmup_steps=10, total_steps=1000),
+        phases=(Phase(1000, options.batch, options.length, options.predictions),),
+    )
+
+
+def random_batch(config: TrainConfig) -> dict[str, np.ndarray]:
+    """Pieces to be predicted at the positions after [CLS]; two segments of one length."""
+    rng = np.random.default_rng(0)
+    phase, vocabulary = config.phases[0], config.model.vocab_size
+    B, L, M = phase.batch_size, phase.sequence_length, phase.max_predictions
+    rows = np.ones((B, 1), np.int32)
+    return {
+        "input_ids": rng.integers(vocabulary, size=(B, L), dtype=np.int32),
+        "segment_ids": rows * (np.arange(L, dtype=np.int32) >= L // 2),
+        "attention_mask": np.ones((B, L), np.int32),
+        "mlm_positions": rows * np.arange(1, M + 1, dtype=np.int32),
+        "mlm_ids": rng.integers(vocabulary, size=(B, M), dtype=np.int32),
+        "mlm_weights": np.ones((B, M), np.float32),
+        "nsp_labels": rng.integers(2, size=B, dtype=np.int32),
+    }
+
+
+def measure(options: argparse.Namespace) -> dict:
+    """The results as a dictionary for JSON."""
+    keep_freed_memory()
+    config = train_config(options)
+    mesh = make_mesh(MeshConfig())
+    model = BertForPreTraining(config.model)
+    optimizer = bert_optimizer(config.optimizer)
+    abstract = abstract_state(model, optimizer, mesh, METRICS)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    step, _ = loop.jit_steps(config, model, optimizer, shardings)
+    state = init_state(model, optimizer, mesh, METRICS, seed=0)
+    batch = put_batch(random_batch(config), mesh)
+
+    def seconds(steps: int) -> float:
+        nonlocal state, sums
+        begin = time.perf_counter()
+        for _ in range(steps):
+            state, sums = step(state, batch)
+        jax.block_until_ready(sums)
+        return time.perf_counter() - begin
+
+    sums = None
+    first = seconds(1)
+    start = time.time() - psutil.Process().create_time()
+    seconds(2)
+    timed = [seconds(options.steps) / options.steps for _ in range(options.repeats)]
+    device = jax.devices()[0]
+    memory = device.memory_stats() or {}
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    phase = config.phases[0]
+    return {
+        **vars(options),
+        "seconds_per_step": timed,
+        "first_step_seconds": first,
+        "start_seconds": start,
+        "model_flops": step_flops(
+            config.model, phase.sequence_length, phase.max_predictions, phase.batch_size
+        ),
+        "peak_flops": peak_flops(),
+        "peak_bytes": memory.get("peak_bytes_in_use", own),
+        "loss": float(sums["loss_sum"]) / float(sums["steps"]),
+        "device": device.device_kind,
+        "versions": {"jax": jax.__version__},
+    }
+
+
+def parse_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--size", choices=("base", "large", "mini"), required=True)
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--length", type=int, required=True)
+    parser.add_argument("--predictions", type=int, required=True)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--attention_dropout", type=float, help="default: --dropout")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser.add_argument("--attention", choices=ATTENTION_IMPLS, default="xla")
+    parser.add_argument("--steps", type=int, default=5, help="timed together")
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    if options.attention_dropout is None:
+        options.attention_dropout = options.dropout
+    return options
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(parse_options())))
