@@ -1,16 +1,17 @@
 """Fine-tuning side by side: bert_jax and Hugging Face's Trainer, one after the other.
 
-The same tasks, rows, updates and rates from the same checkpoint, float32 on the CPU,
-Adam with the bias correction and the epsilon of the Trainer's, and a peak a ninth higher,
-as the original's decay begins at update 0 and the Trainer's after the warmup of a tenth:
-from there on both have the same rate. Each run is a process of its own, the order
-alternating from seed to seed. Seconds are those of the updates (ours with their
+The same tasks, rows, updates and rates from the same checkpoint, in --dtype, with the
+bias correction and the epsilon of the Trainer's Adam, and a peak a ninth higher, as the
+original's decay begins at update 0 and the Trainer's after the warmup of a tenth: from
+there on both have the same rate. Each run is a process of its own, the order alternating
+from seed to seed. Seconds are those of the updates (ours with their
 compilation), and of the whole process. Runs that are there are not run again: stop and go
 on as you like.
 
 usage:
   python benchmarks/finetune.py --model all-MiniLM-L6-v2 --data DATA --output DIR
     --peer_python PEER/bin/python [--tasks sst2,mrpc] [--seeds 0,1,2] [--grouped]
+    [--dtype float32] [--report FILE.json]
 
 DATA holds glue/, ner/wnut17/, squad/ and multiple_choice/. PEER is an environment as
 finetune_peer/train.py describes it; without it only ours run. --grouped: the peer sorts
@@ -27,7 +28,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
+from measure import HERE, write_report
+
 # epochs, batch_size, learning_rate, train_rows (0: all), data folder, our settings
 TASKS: dict[str, dict[str, Any]] = {
     "sst2": dict(epochs=1, batch=32, rate=1e-4, rows=20_000, dir="glue/SST-2"),
@@ -64,6 +66,7 @@ def run_ours(task: str, seed: int, options: argparse.Namespace, folder: Path) ->
         f"--config.train_rows={plan['rows']}", f"--config.seed={seed}",
         "--config.optimizer.bias_correction=True",
         "--config.optimizer.epsilon=1e-8",
+        f"--config.model.dtype={options.dtype}",
         f"--workdir={folder}", *plan.get("ours", ()),
     ]  # fmt: skip
     seconds = timed(command, folder.with_suffix(".log"), cwd=HERE.parent)
@@ -88,6 +91,7 @@ def run_peer(task: str, seed: int, options: argparse.Namespace, folder: Path) ->
         "--seed", str(seed), "--epochs", str(plan["epochs"]),
         "--batch_size", str(plan["batch"]), "--learning_rate", str(plan["rate"]),
         "--max_length", str(plan.get("length", 128)), "--output", str(result),
+        "--dtype", options.dtype,
     ]  # fmt: skip
     command += ["--train_rows", str(plan["rows"])] if plan["rows"] else []
     command += ["--group_by_length"] if "grouped" in folder.name else []
@@ -154,7 +158,9 @@ def main() -> None:
     parser.add_argument("--peer_python")
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--grouped", action="store_true")
+    parser.add_argument("--report", type=Path)
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     systems = [("bert_jax", run_ours)]
@@ -174,6 +180,10 @@ def main() -> None:
                 content = json.loads(path.read_text())
                 results.setdefault((task, system), []).append(content)
                 print(name, json.dumps(content), flush=True)
+        write_report(
+            options.report,
+            {" ".join(key): content for key, content in results.items()},
+        )
     order = sorted(results, key=lambda key: (list(TASKS).index(key[0]), key[1]))
     print(table({key: results[key] for key in order}))
 

@@ -10,10 +10,12 @@ dropout and of the dtype that stands beside it (autocast and bfloat16: ours in b
 usage:
   python benchmarks/pretraining.py [--peer_python PEER/bin/python] [--cases base:8x128]
     [--dtypes float32,bfloat16] [--dropouts 0.1,0.0] [--attention xla]
-    [--peer_modes eager,compile] [--runs 3] [--steps 5] [--output FILE.json]
+    [--peer_modes eager,compile] [--peer_dtypes autocast,bfloat16] [--runs 3]
+    [--steps 5] [--output FILE.json]
 
 A case is SIZE:BATCHxLENGTH. PEER: an environment as pretraining_peer.py says; without it
-ours run alone. --dropouts: RATE, or RATE/RATE OF ATTENTION.
+ours run alone. --peer_dtypes: what stands beside ours in bfloat16. --dropouts: RATE, or
+RATE/RATE OF ATTENTION.
 """
 
 import argparse
@@ -48,7 +50,8 @@ def workers(case: str, dropout: str, options: argparse.Namespace) -> dict[str, l
     if not options.peer_python:
         return result
     for dtype in options.dtypes.split(","):
-        for theirs in ("autocast", "bfloat16") if dtype == "bfloat16" else (dtype,):
+        beside = options.peer_dtypes if dtype == "bfloat16" else dtype
+        for theirs in beside.split(","):
             for mode in options.peer_modes.split(","):
                 result[f"transformers {mode} {theirs}"] = [
                     *(options.peer_python, f"{HERE}/pretraining_peer.py", *flags),
@@ -107,6 +110,7 @@ def main() -> None:
     parser.add_argument("--attention", default="xla")
     parser.add_argument("--peer_python")
     parser.add_argument("--peer_modes", default="eager")
+    parser.add_argument("--peer_dtypes", default="autocast,bfloat16")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=3)

@@ -1,10 +1,10 @@
 """The peer of the fine-tuning benchmark: the same tasks in Hugging Face's Trainer.
 
-Torch on the CPU in float32, each batch padded to its own longest sequence, and
-otherwise as BERT is fine-tuned: AdamW, 10% warmup and linear decay, weight decay 0.01
-but on biases and LayerNorm, gradients clipped at 1. The development set is scored
-after each epoch; nothing is saved. Tasks: see tasks.py, tagging.py and
-question_answering.py.
+Torch on a GPU or the CPU, float32 or its products in bfloat16, each batch padded to its
+own longest sequence, and otherwise as BERT is fine-tuned: AdamW, 10% warmup and linear
+decay, weight decay 0.01 but on biases and LayerNorm, gradients clipped at 1. The
+development set is scored after each epoch; nothing is saved. Tasks: see tasks.py,
+tagging.py and question_answering.py.
 
 It needs an environment of its own and no network:
   pip install torch==2.13.0 transformers==5.23.0 accelerate scikit-learn seqeval
@@ -13,7 +13,7 @@ usage:
   HF_HUB_OFFLINE=1 python benchmarks/finetune_peer/train.py --task sst2 --data DIR
     --model DIR --seed 1 --epochs 3 --batch_size 32 --learning_rate 5e-5
     --max_length 128 [--train_rows N] [--dev_rows N] [--group_by_length]
-    --output FILE.json
+    [--dtype bfloat16] --output FILE.json
 
 The file (and the last line printed) says: seconds_training (epochs without evaluation),
 seconds_total (the whole process so far, imports, tokenising and evaluation included),
@@ -22,6 +22,7 @@ computed in training with and without padding, examples cut to the maximal lengt
 """
 
 import argparse
+import importlib
 import json
 import platform
 import tempfile
@@ -31,18 +32,16 @@ from pathlib import Path
 import psutil
 import torch
 import transformers
-from question_answering import question_answering
-from tagging import wnut17
-from tasks import codah, mrpc, sst2
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
+# Module and function; a module is imported where its task is wanted.
 LOADERS = {
-    "sst2": sst2,
-    "mrpc": mrpc,
-    "wnut17": wnut17,
-    "squad": question_answering,
-    "codah": codah,
+    "sst2": ("tasks", "sst2"),
+    "mrpc": ("tasks", "mrpc"),
+    "wnut17": ("tagging", "wnut17"),
+    "squad": ("question_answering", "question_answering"),
+    "codah": ("tasks", "codah"),
 }
 
 
@@ -97,7 +96,8 @@ def training_arguments(options, directory):
     """The Trainer's settings; those not named are its defaults."""
     return transformers.TrainingArguments(
         output_dir=directory,
-        use_cpu=True,
+        use_cpu=not torch.cuda.is_available(),
+        bf16=options.dtype == "bfloat16",
         seed=options.seed,
         num_train_epochs=options.epochs,
         per_device_train_batch_size=options.batch_size,
@@ -122,7 +122,8 @@ def run(options):
     transformers.utils.logging.disable_progress_bar()
     transformers.set_seed(options.seed)  # the head is drawn when the model is loaded
     tokenizer = transformers.AutoTokenizer.from_pretrained(options.model)
-    job = LOADERS[options.task](options, tokenizer)
+    module, function = LOADERS[options.task]
+    job = getattr(importlib.import_module(module), function)(options, tokenizer)
     with tempfile.TemporaryDirectory() as directory:
         trainer = TimedTrainer(
             job, options.group_by_length, args=training_arguments(options, directory)
@@ -150,6 +151,7 @@ def run(options):
         "dev_examples": len(job.dev),
         "truncated_examples": job.truncated,
         "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -180,6 +182,7 @@ def parse_options():
         action="store_true",
         help="batches of like lengths, as the Trainer's group_by_length draws them",
     )
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--output", required=True, help="the JSON file to write")
     return parser.parse_args()
 
