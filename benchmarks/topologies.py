@@ -79,6 +79,8 @@ def _compile(name: str, folder: Path) -> None:
     command = [
         *(sys.executable, "-m", "bert_jax.aot", "--json"),
         *("--config", config, "--topology", topology),
+        # Full rows: how many packed ones there would be depends on the text.
+        "--config.data.packing=False",
     ]
     if slices > 1:
         command += ["--num_slices", str(slices), f"--config.mesh.replica={slices}"]

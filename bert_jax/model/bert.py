@@ -16,6 +16,8 @@ from bert_jax.model.layers import (
     layer_norm,
 )
 
+NO_PIECE = -1e9  # the logit of a row of the word table beyond the vocabulary
+
 
 @flax.struct.dataclass
 class EncoderOutput:
@@ -30,10 +32,20 @@ class EncoderOutput:
 
 @flax.struct.dataclass
 class PreTrainingOutput:
-    """float32 logits: of the pieces at the masked positions, of IsNext / NotNext."""
+    """float32 logits: of the pieces at the masked positions, of IsNext / NotNext.
 
-    mlm_logits_BMV: jax.Array
+    mlm_logits_BMW: of the word table's rows; those that are no piece have NO_PIECE, which
+    softmax makes 0. A loss takes them as they are, for cutting them off is a copy.
+    """
+
+    mlm_logits_BMW: jax.Array
     nsp_logits_B2: jax.Array
+    vocab_size: int = flax.struct.field(pytree_node=False)
+
+    @property
+    def mlm_logits_BMV(self) -> jax.Array:
+        """Of the pieces alone."""
+        return self.mlm_logits_BMW[..., : self.vocab_size]
 
 
 class Embeddings(nn.Module):
@@ -122,12 +134,11 @@ class BertModel(nn.Module):
         return EncoderOutput(x_BLD, jnp.tanh(self.pooler(cls)))
 
     def attend_to_words(self, x_BMD: jax.Array) -> jax.Array:
-        """Products with the word table, the MLM head's tied weights: (B, M, V)."""
+        """Products with the word table, the MLM head's tied weights: (B, M, W)."""
         table_WD = self.embeddings.word.embedding.astype(x_BMD.dtype)
-        products_BMW = jnp.einsum(
+        return jnp.einsum(
             "BMD,WD->BMW", x_BMD, table_WD, preferred_element_type=jnp.float32
         )
-        return products_BMW[..., : self.config.vocab_size]
 
 
 class MlmHead(nn.Module):
@@ -142,7 +153,9 @@ class MlmHead(nn.Module):
         bias_V = self.param(
             "output_bias", nn.initializers.zeros, (self.config.vocab_size,)
         )
-        return bert.attend_to_words(x_BMD) + bias_V[None, None, :]
+        rest = self.config.word_rows - self.config.vocab_size
+        bias_W = jnp.pad(bias_V, (0, rest), constant_values=NO_PIECE)
+        return bert.attend_to_words(x_BMD) + bias_W[None, None, :]
 
 
 class BertForPreTraining(nn.Module):
@@ -185,6 +198,7 @@ class BertForPreTraining(nn.Module):
         )
         mlm_BMD = encoded.sequence_BLD[:, cls_BS.shape[1] :]
         return PreTrainingOutput(
-            mlm_logits_BMV=self.mlm(mlm_BMD, self.bert),
+            mlm_logits_BMW=self.mlm(mlm_BMD, self.bert),
             nsp_logits_B2=self.nsp(encoded.pooled_BD).astype(jnp.float32),
+            vocab_size=self.config.vocab_size,
         )

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 
 def pretraining_sums(
-    mlm_logits_BMV: jax.Array, nsp_logits_B2: jax.Array, batch: dict[str, jax.Array]
+    mlm_logits_BMW: jax.Array, nsp_logits_B2: jax.Array, batch: dict[str, jax.Array]
 ) -> dict[str, jax.Array]:
     """float32 sums of losses, weights and right answers (run_pretraining.py).
 
@@ -14,7 +14,7 @@ def pretraining_sums(
     (R, S, 2) and "nsp_weights".
     """
     weights_BM = batch["mlm_weights"]
-    mlm_losses_BM, mlm_right_BM = _cross_entropy(mlm_logits_BMV, batch["mlm_ids"])
+    mlm_losses_BM, mlm_right_BM = _cross_entropy(mlm_logits_BMW, batch["mlm_ids"])
     nsp_losses_B, nsp_right_B = _cross_entropy(nsp_logits_B2, batch["nsp_labels"])
     nsp_weights_B = batch.get("nsp_weights", jnp.ones_like(nsp_losses_B))
     return {

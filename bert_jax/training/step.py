@@ -126,7 +126,7 @@ def _sums(
         starts_BS=batch.get("starts"),
         rngs=None if dropout_key is None else {"dropout": dropout_key},
     )
-    return pretraining_sums(output.mlm_logits_BMV, output.nsp_logits_B2, batch)
+    return pretraining_sums(output.mlm_logits_BMW, output.nsp_logits_B2, batch)
 
 
 def _split(x_B: jax.Array, parts: int) -> jax.Array:
