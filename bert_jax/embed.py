@@ -50,10 +50,12 @@ def main(argv: list[str]) -> None:
     # Imported late: --help and a wrong command line answer at once.
     from bert_jax.finetuning.array_files import check_ending
     from bert_jax.finetuning.embed import Embedder, write_vectors
+    from bert_jax.training.compilation_cache import use_compilation_cache
     from bert_jax.training.host_memory import keep_freed_memory
 
     check_ending(args.output)
     keep_freed_memory()
+    use_compilation_cache()
     embedder = Embedder(
         args.checkpoint,
         layers=args.layers,

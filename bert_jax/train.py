@@ -29,12 +29,14 @@ def main(argv: list[str]) -> None:
     settings, workdir, flags = parse(argv, __doc__, JOB_FLAGS)
     # Imported late: --help and a wrong command line answer at once.
     from bert_jax.parallel.distributed import Job, join, leave
+    from bert_jax.training.compilation_cache import use_compilation_cache
     from bert_jax.training.config import train_config
     from bert_jax.training.host_memory import keep_freed_memory
     from bert_jax.training.pretrain import pretrain
 
     config = train_config(settings)
     keep_freed_memory()
+    use_compilation_cache()
     join(
         Job(
             flags["distributed"],

@@ -1,6 +1,7 @@
 """Fixtures and guard rails for every test."""
 
 import json
+import os
 from pathlib import Path
 
 import jax
@@ -41,10 +42,10 @@ TIMINGS = ("tokens_per_second", "mfu", "data_wait", "padding")
 # Eight devices stand in for a slice; a rank that is promoted silently is a bug.
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# One compile serves many tests and many runs of the suite.
-jax.config.update(
-    "jax_compilation_cache_dir", str(Path(__file__).parent.parent / ".pytest_cache/xla")
-)
+# One compile serves many tests, processes and runs of the suite.
+CACHE = str(Path(__file__).parent.parent / ".pytest_cache/xla")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
+jax.config.update("jax_compilation_cache_dir", CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
