@@ -7,7 +7,8 @@ without most of it. The largest difference between both systems' vectors is told
 
 usage:
   python benchmarks/embedding.py --model all-MiniLM-L6-v2 [--texts FILE] [--count 4000]
-    [--batch 32] [--peer_python PEER/bin/python] [--runs 3] [--output FILE.json]
+    [--batch 32] [--max_length 256] [--peer_python PEER/bin/python] [--runs 3]
+    [--output FILE.json]
 
 PEER: an environment as embedding_peer.py says; without it ours runs alone.
 """
@@ -59,6 +60,7 @@ def main() -> None:
     parser.add_argument("--texts", type=Path, default=TEXTS)
     parser.add_argument("--count", type=int, default=4000)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--max_length", type=int, default=256)
     parser.add_argument("--peer_python")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=3)
@@ -68,7 +70,7 @@ def main() -> None:
         flags = [
             *("--model", options.model.resolve(), "--texts", options.texts.resolve()),
             *("--count", options.count, "--batch", options.batch),
-            *("--repeats", options.repeats),
+            *("--max_length", options.max_length, "--repeats", options.repeats),
         ]
         systems = {"bert_jax": (sys.executable, "embedding_step.py")}
         if options.peer_python:

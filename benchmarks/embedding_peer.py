@@ -5,7 +5,7 @@ As embedding_step.py, which see. It needs an environment of its own:
 
 usage:
   python benchmarks/embedding_peer.py --model DIR --texts FILE --vectors X.npy
-    [--count 4000] [--batch 32] [--repeats 3]
+    [--count 4000] [--batch 32] [--max_length 256] [--repeats 3]
 """
 
 import argparse
@@ -26,10 +26,13 @@ def measure(options):
     lines = options.texts.read_text().splitlines()
     texts = [line for line in lines if line.strip()][: options.count]
     model = sentence_transformers.SentenceTransformer(str(options.model))
+    model.max_seq_length = options.max_length
     seconds = []
     for _ in range(1 + options.repeats):
         begin = time.perf_counter()
-        vectors = model.encode(texts, batch_size=options.batch)
+        vectors = model.encode(
+            texts, batch_size=options.batch, normalize_embeddings=True
+        )
         seconds.append(time.perf_counter() - begin)
     np.save(options.vectors, vectors)
     cuda = torch.cuda.is_available()
@@ -57,6 +60,7 @@ def parse_options():
     parser.add_argument("--vectors", type=Path, required=True)
     parser.add_argument("--count", type=int, default=4000)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--max_length", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=3)
     return parser.parse_args()
 

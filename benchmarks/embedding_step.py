@@ -1,12 +1,12 @@
 """Seconds to embed sentences with ours; embedding.py runs it beside its peer.
 
-Mean over all pieces of the last layer, batches of like lengths. The last line printed is
-JSON: seconds of each repeat, cold_seconds of the first call with its compilations,
-sentences, peak_bytes, device. The vectors go to --vectors, a .npy file.
+Mean over all pieces of the last layer, scaled to length 1, batches of like lengths. The
+last line printed is JSON: seconds of each repeat, cold_seconds of the first call with its
+compilations, sentences, peak_bytes, device. The vectors go to --vectors, a .npy file.
 
 usage:
   python benchmarks/embedding_step.py --model DIR --texts FILE --vectors X.npy
-    [--count 4000] [--batch 32] [--repeats 3]
+    [--count 4000] [--batch 32] [--max_length 256] [--repeats 3]
 """
 
 import argparse
@@ -26,7 +26,12 @@ def measure(options: argparse.Namespace) -> dict:
     """The results as a dictionary for JSON."""
     keep_freed_memory()
     texts = read_texts(options.texts, options.count)
-    embed = Embedder(options.model, batch_size=options.batch)
+    embed = Embedder(
+        options.model,
+        batch_size=options.batch,
+        max_length=options.max_length,
+        normalize=True,
+    )
     seconds = []
     for _ in range(1 + options.repeats):
         begin = time.perf_counter()
@@ -60,6 +65,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--vectors", type=Path, required=True)
     parser.add_argument("--count", type=int, default=4000)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--max_length", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=3)
     return parser.parse_args()
 
