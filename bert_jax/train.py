@@ -12,6 +12,8 @@ usage:
   python -m bert_jax.train --config experiments/tiny.py [--workdir D] [--config.seed=1]
 """
 
+import logging
+
 from bert_jax import cli
 from bert_jax.config_file import parse
 
@@ -28,7 +30,7 @@ def main(argv: list[str]) -> None:
     """Parses the command line and trains."""
     settings, workdir, flags = parse(argv, __doc__, JOB_FLAGS)
     # Imported late: --help and a wrong command line answer at once.
-    from bert_jax.parallel.distributed import Job, join, leave
+    from bert_jax.parallel.distributed import Job, is_leader, join, leave
     from bert_jax.training.compilation_cache import use_compilation_cache
     from bert_jax.training.config import train_config
     from bert_jax.training.host_memory import keep_freed_memory
@@ -46,6 +48,9 @@ def main(argv: list[str]) -> None:
             flags["join_timeout"],
         )
     )
+    if is_leader():
+        logging.basicConfig(format="%(message)s")
+        logging.getLogger("bert_jax").setLevel(logging.INFO)
     pretrain(config, workdir)
     leave()
 

@@ -120,6 +120,7 @@ def test_packed_rows_train_as_rows_of_their_own(config_file, tmp_path):
             "--config.model.attention_dropout=0.0",
         )
         assert done.returncode == 0, done.stderr
+        assert "attention over 256 positions, dropout 0: xla" in done.stderr
         text = (workdir / "metrics.jsonl").read_text()
         lines[packing] = [json.loads(line) for line in text.splitlines()]
     for packed, alone in zip(lines[True], lines[False], strict=True):

@@ -29,7 +29,7 @@ def attend_splash(
     """See attention.attend; a query reads the keys that have its number.
 
     L must be a multiple of LANES. On a CPU the kernel is interpreted, for tests. Under a
-    mesh (jax.set_mesh and its kin) each device computes its rows and heads.
+    mesh (parallel.mesh.traced_on) each device computes its rows and heads.
     """
     _, Q, _, H = q_BQNH.shape
     L = k_BLNH.shape[1]
