@@ -29,7 +29,7 @@ MINI = dict(
     num_layers=2,
     num_heads=2,
     intermediate_size=64,
-    max_positions=128,
+    max_positions=512,
 )
 
 

@@ -46,6 +46,8 @@ def main(argv: list[str]) -> None:
     checkpoint = load(args.input, **changes)
     config, origin = checkpoint.config, _ORIGINS[checkpoint.source]
     size = sum(array.size for array in jax.tree.leaves(checkpoint.params))
+    # The word table's rows beyond the vocabulary are no parameters.
+    size -= (config.word_rows - config.vocab_size) * config.hidden_size
     print(
         f"{args.input}: {origin}; a BERT with {config.num_layers} layers, width "
         f"{config.hidden_size}, {config.num_heads} heads, {config.vocab_size:,} pieces; "
