@@ -85,11 +85,26 @@ def _direction(config: OptimizerConfig) -> tuple[optax.GradientTransformation, .
         else scale_by_uncorrected_adam(config.beta1, config.beta2, config.epsilon)
     )
     direction = (
-        optax.clip_by_global_norm(config.clip_norm),
+        clip_by_global_norm(config.clip_norm),
         adam,
         optax.add_decayed_weights(config.weight_decay, mask=decay_mask),
     )
     return (*direction, scale_by_trust_ratio()) if config.name == "lamb" else direction
+
+
+def clip_by_global_norm(limit: float) -> optax.GradientTransformation:
+    """Gradients times limit / norm where the norm of all together is over ``limit``.
+
+    One factor for all, as tf.clip_by_global_norm has it. optax divides each number, which
+    on a CPU writes every gradient once more: a fifth of the optimizer's time.
+    """
+
+    def clip(grads: Any, params: Any = None) -> Any:
+        del params
+        factor = limit * jnp.minimum(1.0 / optax.tree.norm(grads), 1.0 / limit)
+        return jax.tree.map(lambda grad: grad * factor, grads)
+
+    return optax.stateless(clip)
 
 
 def scale_by_uncorrected_adam(
