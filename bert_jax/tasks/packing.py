@@ -1,8 +1,8 @@
 """Random batches with hardly any padding: several sequences side by side in a row.
 
-A batch keeps its units, whatever their lengths, and so stays random; what changes is how
-many rows they fill. Shapes are compiled, so they must be few: a few row lengths, and for
-each a few numbers of rows, chosen on a sample of batches.
+Batches are drawn at random; then a few units are exchanged between them, so that all have
+about as many pieces and fill as many rows. Shapes are compiled, so they must be few: row
+lengths and numbers of rows are chosen on a sample of batches.
 """
 
 import dataclasses
@@ -11,10 +11,13 @@ import math
 import numpy as np
 
 from bert_jax.data.row_packing import round_up
-from bert_jax.tasks.batches import GRANULE, choice_lengths
+from bert_jax.tasks.batches import GRANULE, choice_lengths, unit_lengths
 from bert_jax.tasks.task import IGNORED, Features
 
-SAMPLE = 100  # random batches that the shapes are chosen on
+EVEN = 0.01  # batches differ by no more than this share of their pieces, if they can
+SAMPLE = 50  # batches that the shapes are chosen on
+SLACK = 0.04  # of their pieces: what rows that are well chosen leave empty
+FRAMES = 6  # row lengths that are tried for each kind of batch
 WORTHWHILE = 0.98  # a further shape must bring the cost below this share of it
 # The row length at which attention's part of a step, which grows with the square of it,
 # is as long as the rest (all-MiniLM-L6-v2, forward and backward, two CPU cores).
@@ -65,10 +68,9 @@ class PackedBatches:
         return cls(features, batch_size, pad_id, multiple, shapes)
 
     def epoch(self, seed: int, epoch: int) -> list[np.ndarray]:
-        """The units of each batch, at random; a pure function of its arguments."""
-        units = len(self.features.input_ids) // self.features.choices
-        order = np.random.default_rng((seed, epoch)).permutation(units)
-        return np.split(order, np.arange(self.batch_size, units, self.batch_size))
+        """The units of each batch: even_batches(), a pure function of its arguments."""
+        random = np.random.default_rng((seed, epoch))
+        return even_batches(unit_lengths(self.features), self.batch_size, random)
 
     def arrays(self, units: np.ndarray) -> dict[str, np.ndarray]:
         """What the step takes, for R rows of S slots.
@@ -102,6 +104,35 @@ class PackedBatches:
         return min(candidates, key=lambda c: c[:2])[2:]
 
 
+def even_batches(
+    lengths_U: np.ndarray, batch_size: int, random: np.random.Generator
+) -> list[np.ndarray]:
+    """The units in batches at random, all with about as many pieces.
+
+    As long as the longest and the shortest batch differ by more than 1% and it helps,
+    they exchange the two units that bring them closest to each other. The last batch may
+    be partial and stays as it was drawn.
+    """
+    order = random.permutation(len(lengths_U))
+    full = len(order) // batch_size
+    batches = order[: full * batch_size].reshape(full, batch_size)
+    sizes = lengths_U[batches]
+    totals = sizes.sum(axis=1)
+    while full and np.ptp(totals) > EVEN * totals.mean():
+        high, low = totals.argmax(), totals.argmin()
+        more = sizes[high][:, None] - sizes[low]  # what each exchange would move
+        gap = totals[high] - totals[low]
+        i, j = np.unravel_index(np.abs(2 * more - gap).argmin(), more.shape)
+        if not 0 < more[i, j] < gap:
+            break
+        for array in (batches, sizes):
+            array[high, i], array[low, j] = array[low, j], array[high, i]
+        totals[high] -= more[i, j]
+        totals[low] += more[i, j]
+    rest = order[full * batch_size :]
+    return [*batches, rest] if len(rest) else [*batches]
+
+
 def first_fit(lengths_UC: np.ndarray, length: int, slots: int) -> list[list[int]]:
     """The units of each row: longest first, each in the first row where it fits.
 
@@ -128,19 +159,18 @@ def first_fit(lengths_UC: np.ndarray, length: int, slots: int) -> list[list[int]
 def packed_shapes(
     lengths_UC: np.ndarray, batch_size: int, most: int, limit: int, multiple: int
 ) -> tuple[Shape, ...]:
-    """At most ``most`` shapes, found one by one on a sample of random batches.
+    """At most ``most`` shapes, found one by one on a sample of even_batches().
 
     The first fits every batch of the sample and the longest unit; the next is the one
     that saves most, while that is worth its compilation. The sample does not depend on
     a run's seed: the runs of a sweep share what they compile.
     """
     random = np.random.default_rng(0)
-    size = min(batch_size, len(lengths_UC))
-    sample = [
-        lengths_UC[random.choice(len(lengths_UC), size, replace=False)]
-        for _ in range(SAMPLE)
-    ]
-    frames = _frames(lengths_UC, sample, batch_size, limit)
+    batches = []
+    while len(batches) < SAMPLE:
+        batches += even_batches(lengths_UC.max(axis=1), batch_size, random)
+    sample = [lengths_UC[units] for units in batches[:SAMPLE]]
+    frames = _frames(lengths_UC, sample, batch_size, limit, multiple)
     longest = np.array([batch.max() for batch in sample])
     candidates, fits = [], []
     for length, slots in frames:
@@ -165,21 +195,36 @@ def packed_shapes(
 
 
 def _frames(
-    lengths_UC: np.ndarray, sample: list[np.ndarray], batch_size: int, limit: int
+    lengths_UC: np.ndarray,
+    sample: list[np.ndarray],
+    batch_size: int,
+    limit: int,
+    multiple: int,
 ) -> list[tuple[int, int]]:
     """Row lengths that are worth a try, ascending, the last one for any unit; their slots.
 
-    A batch's longest sequence, and up to three times as much, which leaves smaller gaps.
+    From a batch's longest sequence to three times as much, those whose rows should cost
+    least.
     """
-    top = int(lengths_UC.max())
-    ends = np.quantile([batch.max() for batch in sample], [0, 0.25, 0.5, 0.75, 1])
-    tried = [int(factor * end) for end in ends for factor in (1, 1.5, 2, 3)]
-    lengths = {min(round_up(n, GRANULE), limit) for n in [*tried, top]}
-    # Half as many slots again as an average row fills. Short sequences come last and many
+    # Twice as many slots as an average row fills. Short sequences come last and many
     # to a row, but each slot costs the last layer a position.
     mean = lengths_UC.max(axis=1).mean()
+    pieces = max(int(batch.sum(axis=0).max()) for batch in sample)
+
+    def expected(length: int) -> float:
+        rows = math.ceil((1 + SLACK) * pieces / length)
+        return Shape(round_up(rows, multiple), length, 0).cost
+
+    def rounded(length: float) -> int:
+        return min(int(round_up(math.ceil(length), GRANULE)), limit)
+
+    top = rounded(lengths_UC.max())
+    lengths = {top}
+    for end in np.quantile([batch.max() for batch in sample], [0, 0.25, 0.5, 0.75, 1]):
+        tried = {rounded(n) for n in range(int(end), int(3 * end) + 1, GRANULE)}
+        lengths.update(sorted(tried, key=expected)[:FRAMES])
     return [
-        (length, min(batch_size, math.ceil(1.5 * length / mean)))
+        (length, min(batch_size, math.ceil(2 * length / mean)))
         for length in sorted(lengths)
     ]
 
