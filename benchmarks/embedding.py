@@ -19,7 +19,14 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from measure import HERE, by_turns, markdown, median_and_spread, write_report
+from measure import (
+    HERE,
+    by_turns,
+    comparison_flags,
+    markdown,
+    median_and_spread,
+    write_report,
+)
 
 TEXTS = HERE.parent / "tests/golden/pretraining_data/moby_dick_sentences.txt"
 
@@ -47,8 +54,7 @@ def summary(results: dict[str, list[dict]]) -> list[dict]:
                 "peak, GiB": max(run["peak_bytes"] for run in good) / 2**30,
             }
         )
-    columns = max(rows, key=len)
-    return [{column: row.get(column) for column in columns} for row in rows]
+    return rows
 
 
 def main() -> None:
@@ -61,10 +67,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=4000)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--max_length", type=int, default=256)
-    parser.add_argument("--peer_python")
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--output", type=Path)
+    comparison_flags(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         flags = [

@@ -9,20 +9,19 @@ usage:
     [--count 4000] [--batch 32] [--max_length 256] [--repeats 3]
 """
 
-import argparse
 import json
-import resource
 import time
-from pathlib import Path
+from argparse import Namespace
 
 import jax
 import numpy as np
+from workers import embedding_options, process_bytes, read_texts
 
 from bert_jax.finetuning.embed import Embedder
 from bert_jax.training.host_memory import keep_freed_memory
 
 
-def measure(options: argparse.Namespace) -> dict:
+def measure(options: Namespace) -> dict:
     """The results as a dictionary for JSON."""
     keep_freed_memory()
     texts = read_texts(options.texts, options.count)
@@ -39,36 +38,17 @@ def measure(options: argparse.Namespace) -> dict:
         seconds.append(time.perf_counter() - begin)
     np.save(options.vectors, vectors)
     device = jax.devices()[0]
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
         "cold_seconds": seconds[0],
         "seconds": seconds[1:],
         "sentences": len(texts),
-        "peak_bytes": (device.memory_stats() or {}).get("peak_bytes_in_use", own),
+        "peak_bytes": (device.memory_stats() or {}).get(
+            "peak_bytes_in_use", process_bytes()
+        ),
         "device": device.device_kind,
         "versions": {"jax": jax.__version__},
     }
 
 
-def read_texts(path: Path, count: int) -> list[str]:
-    """The first lines with text."""
-    return [line for line in path.read_text().splitlines() if line.strip()][:count]
-
-
-def parse_options() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--texts", type=Path, required=True)
-    parser.add_argument("--vectors", type=Path, required=True)
-    parser.add_argument("--count", type=int, default=4000)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--max_length", type=int, default=256)
-    parser.add_argument("--repeats", type=int, default=3)
-    return parser.parse_args()
-
-
 if __name__ == "__main__":
-    print(json.dumps(measure(parse_options())))
+    print(json.dumps(measure(embedding_options(__doc__))))

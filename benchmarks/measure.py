@@ -1,5 +1,6 @@
 """What the benchmarks share: runs by turns, medians with their spread, ratios, tables."""
 
+import argparse
 import json
 import os
 import statistics
@@ -47,11 +48,21 @@ def median_and_spread(values: Iterable[float]) -> tuple[float, float]:
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A table of rows with the same keys; floats with three significant digits."""
-    columns = list(rows[0])
+    """A table; the longest row names the columns. Floats have three significant digits."""
+    columns = max(rows, key=len)
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
-    lines += [f"| {' | '.join(_cell(row[name]) for name in columns)} |" for row in rows]
+    lines += [
+        f"| {' | '.join(_cell(row.get(name)) for name in columns)} |" for row in rows
+    ]
     return "\n".join(lines)
+
+
+def comparison_flags(parser: argparse.ArgumentParser) -> None:
+    """What every benchmark that has a peer takes."""
+    parser.add_argument("--peer_python")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--output", type=Path)
 
 
 def _cell(value: Any) -> str:

@@ -9,7 +9,7 @@ dropout and of the dtype that stands beside it (autocast and bfloat16: ours in b
 
 usage:
   python benchmarks/pretraining.py [--peer_python PEER/bin/python] [--cases base:8x128]
-    [--dtypes float32,bfloat16] [--dropouts 0.1,0.0] [--attention xla]
+    [--dtypes float32,bfloat16] [--dropouts 0.1,0.0] [--attention auto]
     [--peer_modes eager,compile] [--peer_dtypes autocast,bfloat16] [--runs 3]
     [--steps 5] [--output FILE.json]
 
@@ -20,10 +20,16 @@ RATE/RATE OF ATTENTION.
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
-from measure import HERE, by_turns, markdown, median_and_spread, write_report
+from measure import (
+    HERE,
+    by_turns,
+    comparison_flags,
+    markdown,
+    median_and_spread,
+    write_report,
+)
 
 # Of a sequence: the original's max_predictions_per_seq; 15% for other lengths.
 PREDICTIONS = {128: 20, 512: 77}
@@ -95,8 +101,7 @@ def summary(case: str, dropout: str, results: dict[str, list[dict]]) -> list[dic
                 "peak, GiB": max(run["peak_bytes"] for run in good) / 2**30,
             }
         )
-    columns = max(rows, key=len)
-    return [{column: row.get(column) for column in columns} for row in rows]
+    return rows
 
 
 def main() -> None:
@@ -107,14 +112,11 @@ def main() -> None:
     parser.add_argument("--cases", default="base:8x128")
     parser.add_argument("--dtypes", default="float32,bfloat16")
     parser.add_argument("--dropouts", default="0.1")
-    parser.add_argument("--attention", default="xla")
-    parser.add_argument("--peer_python")
+    parser.add_argument("--attention", default="auto")
     parser.add_argument("--peer_modes", default="eager")
     parser.add_argument("--peer_dtypes", default="autocast,bfloat16")
-    parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--output", type=Path)
+    comparison_flags(parser)
     options = parser.parse_args()
     rows, details = [], []
     for case in options.cases.split(","):

@@ -14,33 +14,13 @@ usage:
     [--attention sdpa] [--compile] [--steps 5] [--repeats 3]
 """
 
-import argparse
 import contextlib
 import json
-import resource
 import time
 
-import psutil
 import torch
 import transformers
-
-SIZES = {
-    "base": {},
-    "large": dict(
-        hidden_size=1024,
-        num_hidden_layers=24,
-        num_attention_heads=16,
-        intermediate_size=4096,
-    ),
-    "mini": dict(
-        vocab_size=1000,
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=128,
-        max_position_embeddings=128,
-    ),
-}
+from workers import SIZES, process_bytes, process_seconds, step_parser
 
 
 def make_model(options, device):
@@ -107,20 +87,15 @@ def measure(options):
         return time.perf_counter() - begin, loss
 
     first, _ = seconds(1)
-    start = time.time() - psutil.Process().create_time()
+    start = process_seconds()
     seconds(2)
     timed = [seconds(options.steps) for _ in range(options.repeats)]
-    memory = (
-        torch.cuda.max_memory_allocated()
-        if cuda
-        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    )
     return {
         **vars(options),
         "seconds_per_step": [total / options.steps for total, _ in timed],
         "first_step_seconds": first,
         "start_seconds": start,
-        "peak_bytes": memory,
+        "peak_bytes": torch.cuda.max_memory_allocated() if cuda else process_bytes(),
         "loss": timed[-1][1],
         "device": torch.cuda.get_device_name() if cuda else "cpu",
         "versions": {
@@ -130,29 +105,7 @@ def measure(options):
     }
 
 
-def parse_options():
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--size", choices=SIZES, required=True)
-    parser.add_argument("--batch", type=int, required=True)
-    parser.add_argument("--length", type=int, required=True)
-    parser.add_argument("--predictions", type=int, required=True)
-    parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--attention_dropout", type=float, help="default: --dropout")
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16", "autocast"), default="float32"
-    )
-    parser.add_argument("--attention", default="sdpa", help="eager, sdpa, ..")
-    parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args()
-    if options.attention_dropout is None:
-        options.attention_dropout = options.dropout
-    return options
-
-
 if __name__ == "__main__":
-    print(json.dumps(measure(parse_options())))
+    flags = step_parser(__doc__, ("float32", "bfloat16", "autocast"), "sdpa")
+    flags.add_argument("--compile", action="store_true")
+    print(json.dumps(measure(flags.parse_args())))

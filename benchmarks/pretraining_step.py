@@ -14,16 +14,15 @@ usage:
 
 import argparse
 import json
-import resource
 import time
 
 import jax
 import numpy as np
-import psutil
+from workers import SIZES, process_bytes, process_seconds, step_parser
 
 from bert_jax.data.pipeline import Phase
 from bert_jax.model.bert import BertForPreTraining
-from bert_jax.model.config import ATTENTION_IMPLS, DTYPES, BertConfig
+from bert_jax.model.config import DTYPES, BertConfig
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
 from bert_jax.training import loop
 from bert_jax.training.config import DataConfig, TrainConfig
@@ -32,15 +31,6 @@ from bert_jax.training.host_memory import keep_freed_memory
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import METRICS
-
-MINI = dict(
-    vocab_size=1000,
-    hidden_size=64,
-    num_layers=2,
-    num_heads=2,
-    intermediate_size=128,
-    max_positions=128,
-)
 
 
 def train_config(options: argparse.Namespace) -> TrainConfig:
@@ -52,10 +42,8 @@ def train_config(options: argparse.Namespace) -> TrainConfig:
         attention_impl=options.attention,
     )
     return TrainConfig(
-        model=(
-            BertConfig(**MINI, **changes)
-            if options.size == "mini"
-            else getattr(BertConfig, options.size)(**changes)
+        model=BertConfig.from_dict(
+            BertConfig.base().to_dict() | SIZES[options.size], **changes
         ),
         data=DataConfig(),
         optimizer=OptimizerConfig(1e-4, warmup_steps=10, total_steps=1000),
@@ -103,12 +91,11 @@ def measure(options: argparse.Namespace) -> dict:
 
     sums = None
     first = seconds(1)
-    start = time.time() - psutil.Process().create_time()
+    start = process_seconds()
     seconds(2)
     timed = [seconds(options.steps) / options.steps for _ in range(options.repeats)]
     device = jax.devices()[0]
     memory = device.memory_stats() or {}
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     phase = config.phases[0]
     return {
         **vars(options),
@@ -119,33 +106,12 @@ def measure(options: argparse.Namespace) -> dict:
             config.model, phase.sequence_length, phase.max_predictions, phase.batch_size
         ),
         "peak_flops": peak_flops(),
-        "peak_bytes": memory.get("peak_bytes_in_use", own),
+        "peak_bytes": memory.get("peak_bytes_in_use", process_bytes()),
         "loss": float(sums["loss_sum"]) / float(sums["steps"]),
         "device": device.device_kind,
         "versions": {"jax": jax.__version__},
     }
 
 
-def parse_options() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--size", choices=("base", "large", "mini"), required=True)
-    parser.add_argument("--batch", type=int, required=True)
-    parser.add_argument("--length", type=int, required=True)
-    parser.add_argument("--predictions", type=int, required=True)
-    parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--attention_dropout", type=float, help="default: --dropout")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32")
-    parser.add_argument("--attention", choices=ATTENTION_IMPLS, default="xla")
-    parser.add_argument("--steps", type=int, default=5, help="timed together")
-    parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args()
-    if options.attention_dropout is None:
-        options.attention_dropout = options.dropout
-    return options
-
-
 if __name__ == "__main__":
-    print(json.dumps(measure(parse_options())))
+    print(json.dumps(measure(step_parser(__doc__, DTYPES, "auto").parse_args())))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+from workers import SIZES
 
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.interop.huggingface import save_huggingface
@@ -23,19 +24,11 @@ from bert_jax.model.config import BertConfig
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
 SENTENCES = GOLDEN / "pretraining_data" / "moby_dick_sentences.txt"
 VOCABULARY = GOLDEN / "tokenizer" / "uncased_vocab.txt"
-MINI = dict(
-    vocab_size=30_522,
-    hidden_size=32,
-    num_layers=2,
-    num_heads=2,
-    intermediate_size=64,
-    max_positions=512,
-)
 
 
 def write_model(folder: Path, size: str) -> None:
     """Random weights of a size: "base", "large" or "mini"."""
-    config = BertConfig(**MINI) if size == "mini" else getattr(BertConfig, size)()
+    config = BertConfig.from_dict(BertConfig.base().to_dict() | SIZES[size])
     ids = jnp.zeros((1, 8), jnp.int32)
 
     def init(key: jax.Array):
@@ -76,7 +69,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--size", choices=("base", "large", "mini"), default="base")
+    parser.add_argument("--size", choices=SIZES, default="base")
     parser.add_argument("--rows", type=int, default=8000)
     options = parser.parse_args()
     write_model(options.output / "model", options.size)

@@ -45,6 +45,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # One compile serves many tests, processes and runs of the suite.
 CACHE = str(Path(__file__).parent.parent / ".pytest_cache/xla")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
 jax.config.update("jax_compilation_cache_dir", CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 

@@ -17,7 +17,6 @@ def test_everything_for_a_gpu_runs_on_a_cpu(tmp_path):
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=600,
         env=os.environ
         | {
             "PYTHON": sys.executable,
@@ -27,7 +26,6 @@ def test_everything_for_a_gpu_runs_on_a_cpu(tmp_path):
             "STEPS": "1",
             "COUNT": "40",
             "ROWS": "200",
-            "JAX_COMPILATION_CACHE_DIR": str(REPOSITORY / ".pytest_cache" / "xla"),
         },
     )
     assert done.returncode == 0, done.stderr

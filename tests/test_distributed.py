@@ -10,17 +10,15 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parent.parent
-# The processes share what they compile; nothing else of theirs is shared.
-ENVIRONMENT = os.environ | {
-    "JAX_COMPILATION_CACHE_DIR": str(REPOSITORY / ".pytest_cache" / "xla"),
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5",
-}
 # Rows over half of the devices, heads and feed-forward over 2. The job of four has 16
 # devices in all, the others 8: one run, whatever the mesh.
 MESH = ("--config.mesh.data=-1", "--config.mesh.model=2")
 # Between processes the sums of gradients are added in another order.
 TOLERANCE = 2e-5
 STEPS = 39  # some seconds: time to stop it in
+# What Gloo, which joins CPUs, says of each process. Its threads break into one another's
+# lines.
+GLOO = "[Gloo] Rank is connected to peer ranks. Expected number of ranks is :"
 
 
 def command(*arguments) -> list[str]:
@@ -59,13 +57,13 @@ def start(processes, logs, *arguments, devices=8):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=ENVIRONMENT | {"PYTHON": sys.executable, "PYTHONUNBUFFERED": "1"},
+        env=os.environ | {"PYTHON": sys.executable, "PYTHONUNBUFFERED": "1"},
     )
 
 
 def finish(job, logs):
     """Its exit code and output; that of the others where it fails."""
-    output, _ = job.communicate(timeout=300)
+    output, _ = job.communicate()
     others = "".join(path.read_text() for path in sorted(logs.glob("*.log")))
     return job.returncode, output + others
 
@@ -110,10 +108,11 @@ def test_four_processes_train_as_one(check_equal, one_phase, tmp_path):
     code, output = finish(start(4, logs, *arguments, devices=16), logs)
     assert code == 0, output
     check_equal(tmp_path / "run")
-    # Only process 0 logs; Gloo, which joins CPUs, says who is connected.
-    others = [path.read_text().splitlines() for path in logs.iterdir()]
+    others = [path.read_text() for path in logs.iterdir()]
     assert len(others) == 3
-    assert not [line for lines in others for line in lines if "[Gloo]" not in line]
+    # Only process 0 logs.
+    words = {w for text in others for w in re.findall(r"[^\s\d]+", text)}
+    assert words <= set(GLOO.split())
 
 
 def test_a_killed_process_ends_the_job_and_it_goes_on_exactly(
@@ -175,7 +174,7 @@ def test_a_process_that_does_not_come_is_named(config_file, tmp_path):
         "--config", config_file, "--workdir", tmp_path, "--num_processes=3",
         "--join_timeout=5",
     )  # fmt: skip
-    environment = ENVIRONMENT | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
     jobs = [
         subprocess.Popen(
             command(
@@ -188,7 +187,7 @@ def test_a_process_that_does_not_come_is_named(config_file, tmp_path):
         )
         for i, address in [(0, "127.0.0.1:36571"), (2, "127.0.0.1:36572")]
     ]
-    errors = [job.communicate(timeout=120)[1] for job in jobs]
+    errors = [job.communicate()[1] for job in jobs]
     assert [job.returncode for job in jobs] == [2, 2], errors
     assert errors[0].startswith("error: processes 1, 2 did not join within 5 s")
     assert errors[1].startswith(

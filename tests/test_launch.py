@@ -17,7 +17,6 @@ def launch(script, *arguments):
         [REPOSITORY / "launch" / script, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
         env={"PATH": "/usr/bin:/bin", "PYTHON": sys.executable},
     )
 
@@ -111,7 +110,6 @@ exit "$code"
         ],
         capture_output=True,
         text=True,
-        timeout=60,
         env={"PATH": "/usr/bin:/bin", "PYTHON": str(stand_in)},
     )
     assert done.returncode == code, done.stderr

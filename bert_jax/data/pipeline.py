@@ -78,7 +78,6 @@ class TrainingBatches:
         self._phases = phases
         self._ends = np.cumsum([phase.steps for phase in phases])
         self._rows = rows
-        self._packing = packing
         self._pad_id = vocabulary.pad_id
         self._sources = [
             ExampleSource(
@@ -93,23 +92,17 @@ class TrainingBatches:
             )
             for number, phase in enumerate(phases)
         ]
-        self.shapes = [
-            self._row_shapes(source, phase, config.mask_rate)
+        self._shapes = [
+            RowShapes.of(
+                source.draw(0, _SAMPLE)["attention_mask"].sum(axis=1),
+                phase.batch_size,
+                phase.sequence_length,
+                mask_rate=config.mask_rate,
+                multiple=packing,
+            )
             for source, phase in zip(self._sources, phases, strict=True)
             if packing
         ]
-
-    def _row_shapes(
-        self, source: ExampleSource, phase: Phase, mask_rate: float
-    ) -> RowShapes:
-        sample = source.draw(0, _SAMPLE)
-        return RowShapes.of(
-            sample["attention_mask"].sum(axis=1),
-            phase.batch_size,
-            phase.sequence_length,
-            mask_rate=mask_rate,
-            multiple=self._packing,
-        )
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -120,10 +113,10 @@ class TrainingBatches:
         phase = self._phases[number]
         step -= int(self._ends[number]) - phase.steps
         first, source = step * phase.batch_size, self._sources[number]
-        if not self._packing:
+        if not self._shapes:
             return _draw(source, first, self._rows(phase.batch_size))
         batch = source.draw(first, phase.batch_size)
-        batch = pack(batch, self.shapes[number], self._packing, self._pad_id)
+        batch = pack(batch, self._shapes[number], self._pad_id)
         runs = self._rows(len(batch["input_ids"]))
         return {
             name: np.concatenate([array[run.start : run.stop] for run in runs])

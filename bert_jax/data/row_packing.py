@@ -13,7 +13,7 @@ import numpy as np
 
 SAMPLE = 64  # random batches that the numbers of rows are chosen on
 # A batch needs a few rows more or fewer than another: with one number for all, 8% of 256 x
-# 512 of Wikipedia would be padding, with three 3%, and each has to be compiled.
+# 512 of Wikipedia would be padding, with three 2.4%, and each has to be compiled.
 QUANTILES = (1 / 3, 2 / 3, 1)
 
 
@@ -21,11 +21,13 @@ QUANTILES = (1 / 3, 2 / 3, 1)
 class RowShapes:
     """Some rows of ``length`` pieces, each with at most ``slots`` pairs.
 
-    counts: of rows, ascending; a batch has the first that it fits. predictions: masked
-    pieces of a row, with room for those of any pairs that fit it.
+    counts: of rows, ascending; a batch has the first that it fits. multiple: what any
+    number of rows is one of. predictions: masked pieces of a row, with room for those of
+    any pairs that fit it.
     """
 
     counts: tuple[int, ...]
+    multiple: int
     length: int
     slots: int
     predictions: int
@@ -40,10 +42,7 @@ class RowShapes:
         mask_rate: float,
         multiple: int,
     ) -> "RowShapes":
-        """What random batches of pairs of such ``lengths`` need.
-
-        multiple: what each number of rows is one of.
-        """
+        """What random batches of pairs of such ``lengths`` need."""
         slots, predictions = row_budget(length, mask_rate)
         random = np.random.default_rng(0)
         needed = [
@@ -51,7 +50,8 @@ class RowShapes:
             for _ in range(SAMPLE)
         ]
         counts = round_up(np.quantile(needed, QUANTILES, method="higher"), multiple)
-        return cls(tuple(np.unique(counts).tolist()), length, slots, predictions)
+        counts = tuple(np.unique(counts).tolist())
+        return cls(counts, multiple, length, slots, predictions)
 
 
 def row_budget(length: int, mask_rate: float) -> tuple[int, int]:
@@ -62,7 +62,11 @@ def row_budget(length: int, mask_rate: float) -> tuple[int, int]:
 
 
 def best_fit(lengths: np.ndarray, length: int, slots: int) -> list[list[int]]:
-    """The examples of each row: longest first, each where it leaves the least space."""
+    """The examples of each row: longest first, each where it leaves the least space.
+
+    In n log n steps, for batches of thousands; tasks.packing.first_fit, which fits several
+    choices at once, takes n times the rows.
+    """
     full: list[list[int]] = []
     # Rows with space, by it: ascending (space, number); and their members by number.
     spaces: list[tuple[int, int]] = []
@@ -81,7 +85,7 @@ def best_fit(lengths: np.ndarray, length: int, slots: int) -> list[list[int]]:
 
 
 def pack(
-    batch: dict[str, np.ndarray], shapes: RowShapes, multiple: int, pad_id: int
+    batch: dict[str, np.ndarray], shapes: RowShapes, pad_id: int
 ) -> dict[str, np.ndarray]:
     """A batch as ExampleSource.draw gives it, in one of ``shapes``.
 
@@ -89,13 +93,13 @@ def pack(
     2, ... for the pieces of a row's first, second, ... pair and 0 for padding; "starts"
     (R, S), where each pair begins; "mlm_positions", "mlm_ids", "mlm_weights" (R, M);
     "nsp_labels" and float32 "nsp_weights" (R, S), 0 for a slot that is empty. A batch
-    that fits none has as many rows, a ``multiple``, as it needs.
+    that fits none of the counts has as many rows as it needs.
     """
     sizes = batch["attention_mask"].sum(axis=1)
     L, S, M = shapes.length, shapes.slots, shapes.predictions
     rows = best_fit(sizes, L, S)
     fitting = [count for count in shapes.counts if count >= len(rows)]
-    R = fitting[0] if fitting else round_up(len(rows), multiple)
+    R = fitting[0] if fitting else round_up(len(rows), shapes.multiple)
     packed = {
         "input_ids": np.full((R, L), pad_id, np.int32),
         "segment_ids": np.zeros((R, L), np.int32),

@@ -92,14 +92,12 @@ class Reporter:
         """Forgets time that was not spent on updates: evaluation, compilation."""
         self._start = time.perf_counter()
         self._wait = self._tokens = self._flops = self._pieces = 0.0
-        self._steps = 0
 
     def add_step(self, batch: HostBatch, wait: float) -> None:
         """Counts one update's work and the ``wait`` (seconds) for its batch."""
         rows, length = batch["input_ids"].shape
-        self._pieces += np.count_nonzero(batch["attention_mask"]) / (rows * length)
-        self._steps += 1
-        rows *= jax.process_count()
+        rows *= jax.process_count()  # whose batches have about as many pieces
+        self._pieces += np.count_nonzero(batch["attention_mask"]) * jax.process_count()
         predictions = batch["mlm_ids"].shape[1]
         pairs = batch["nsp_labels"][0].size
         self._tokens += rows * length
@@ -116,7 +114,7 @@ class Reporter:
             "tokens_per_second": self._tokens / seconds if timed else None,
             "mfu": self._flops / seconds / self._peak if known else None,
             "data_wait": self._wait / seconds if timed else None,
-            "padding": 1 - self._pieces / self._steps if timed else None,
+            "padding": 1 - self._pieces / self._tokens if timed else None,
         }
         self._pending = (step, sums, rates)
         self.start_window()

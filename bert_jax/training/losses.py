@@ -16,7 +16,7 @@ def pretraining_sums(
     weights_BM = batch["mlm_weights"]
     mlm_losses_BM, mlm_right_BM = _cross_entropy(mlm_logits_BMW, batch["mlm_ids"])
     nsp_losses_B, nsp_right_B = _cross_entropy(nsp_logits_B2, batch["nsp_labels"])
-    nsp_weights_B = batch.get("nsp_weights", jnp.ones_like(nsp_losses_B))
+    nsp_weights_B = pair_weights(batch)
     return {
         "mlm_loss_sum": jnp.sum(weights_BM * mlm_losses_BM),
         "mlm_weight": jnp.sum(weights_BM),
@@ -25,6 +25,12 @@ def pretraining_sums(
         "nsp_weight": jnp.sum(nsp_weights_B),
         "nsp_correct": jnp.sum(nsp_weights_B * nsp_right_B),
     }
+
+
+def pair_weights(batch: dict[str, jax.Array]) -> jax.Array:
+    """1 for each pair of the batch; 0 for a packed row's slot that is empty."""
+    ones = jnp.ones(batch["nsp_labels"].shape, jnp.float32)
+    return batch.get("nsp_weights", ones)
 
 
 def _cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:

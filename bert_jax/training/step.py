@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-from bert_jax.training.losses import pretraining_sums
+from bert_jax.training.losses import pair_weights, pretraining_sums
 from bert_jax.training.state import TrainState
 
 Batch = dict[str, jax.Array]
@@ -41,8 +41,7 @@ def train_step(
     since the last report; the state's own sums start anew every ``log_every`` steps.
     """
     mlm_weight = jnp.sum(batch["mlm_weights"]) + 1e-5
-    nsp_labels = batch["nsp_labels"]
-    pairs = jnp.sum(batch.get("nsp_weights", jnp.ones(nsp_labels.shape)))
+    pairs = jnp.sum(pair_weights(batch))
     key = jax.random.fold_in(state.key, state.step)
 
     def loss_fn(params: Any, part: Batch, key: jax.Array):

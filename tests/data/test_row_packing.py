@@ -36,7 +36,7 @@ def batch(moby_dick, uncased):
 def packed(batch, uncased):
     lengths = batch["attention_mask"].sum(axis=1)
     shapes = RowShapes.of(lengths, 96, LENGTH, mask_rate=0.15, multiple=4)
-    return pack(batch, shapes, 4, uncased.pad_id)
+    return pack(batch, shapes, uncased.pad_id)
 
 
 def as_seen(ids, segments, positions, mlm_ids, label):
@@ -104,8 +104,8 @@ def test_best_fit_keeps_to_the_rows(slots):
 
 
 def test_a_batch_that_fits_no_shape_has_the_rows_it_needs(batch, uncased):
-    shapes = RowShapes((4, 8), LENGTH, slots=3, predictions=13)
-    packed = pack(batch, shapes, 4, uncased.pad_id)
+    shapes = RowShapes((4, 8), 4, LENGTH, slots=3, predictions=13)
+    packed = pack(batch, shapes, uncased.pad_id)
     assert packed["nsp_weights"].sum() == 96
     assert 8 < len(packed["input_ids"]) <= 96
     assert len(packed["input_ids"]) % 4 == 0

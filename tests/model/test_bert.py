@@ -85,7 +85,7 @@ def encode(config, params, args):
 
 def loss(params, config, args, dropout_seed=None):
     output = forward(config, params, args, dropout_seed)
-    mlm = jax.nn.log_softmax(output.mlm_logits_BMV)[:, :, 7]
+    mlm = jax.nn.log_softmax(output.mlm_logits_BMW)[:, :, 7]
     nsp = jax.nn.log_softmax(output.nsp_logits_B2)[:, 1]
     return -jnp.mean(mlm) - jnp.mean(nsp)
 
@@ -129,7 +129,7 @@ def test_parameter_counts(config, with_heads, without, scan_layers):
 
 
 def test_rows_beyond_the_vocabulary_change_nothing():
-    """They get no gradient, and what they hold is not read."""
+    """They get no gradient, and whatever they hold, softmax gives them exactly nothing."""
     args, params = make_batch(), jax.tree.map(np.asarray, init())
     grads = gradients(SMALL, params, args)["bert"]["embeddings"]["word"]["embedding"]
     assert grads.shape == (256, 32) and np.any(grads[199]) and not np.any(grads[200:])
@@ -138,7 +138,10 @@ def test_rows_beyond_the_vocabulary_change_nothing():
     words["embedding"] = np.concatenate(
         [words["embedding"][:200], np.full((56, 32), 9.0)]
     )
-    assert np.array_equal(forward(SMALL, params, args).mlm_logits_BMV, logits)
+    output = forward(SMALL, params, args)
+    assert np.array_equal(output.mlm_logits_BMV, logits)
+    assert output.mlm_logits_BMW.shape[-1] == 256
+    assert not np.any(jax.nn.softmax(output.mlm_logits_BMW)[..., 200:])
 
 
 def test_shapes_and_dtypes_of_the_outputs():

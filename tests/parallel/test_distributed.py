@@ -73,7 +73,7 @@ def test_a_job_is_found_in_the_environment(launcher, job_number, tmp_path):
         for process in range(2)
     ]
     for number, process in enumerate(processes):
-        _, errors = process.communicate(timeout=240)
+        _, errors = process.communicate()
         assert process.returncode == 0, errors
         assert (tmp_path / f"{number}").read_text() == f"{number} (2, 3, 6)"
 

@@ -32,6 +32,15 @@ def test_large_at_128_by_hand():
     assert flops.step_flops(BertConfig.large(), 128, 20, 256) == by_hand
 
 
+def test_a_packed_row_has_the_heads_of_its_pairs():
+    """Eight [CLS] instead of one in the last layer, the pooler and the NSP head."""
+    config = BertConfig.base()
+    D, F = 768, 3072
+    more = 7 * (2 * D * D + 2 * D * F + 2 * 512 * D + D * D + 2 * D)
+    one, eight = (flops.step_flops(config, 512, 85, 224, pairs) for pairs in (1, 8))
+    assert eight - one == 6 * 224 * more
+
+
 def test_compiler_counts_about_as_much():
     """XLA's own count of a forward pass, which adds the elementwise work."""
     config = BertConfig(

@@ -97,8 +97,8 @@ def one_update(small_model_config, make_batch):
     def update(accumulation=1, packed=False):
         batch = make_batch(0)
         if packed:
-            shapes = RowShapes((16,), length=16, slots=2, predictions=8)
-            batch = pack(batch, shapes, 4, pad_id=0)
+            shapes = RowShapes((16,), 4, length=16, slots=2, predictions=8)
+            batch = pack(batch, shapes, pad_id=0)
             assert batch["nsp_weights"].sum(axis=1).max() == 2
         state = init_state(model, OPTIMIZER, mesh, METRICS, seed=1)
         # Past step 0, whose rate is 0.
