@@ -11,6 +11,10 @@ class UserError(Exception):
     """
 
 
+class DivergenceError(UserError):
+    """A loss or gradient that is no number any more."""
+
+
 class Preempted(Exception):  # noqa: N818 - a request, not an error
     """The run was asked to stop, and its state is saved: it can go on elsewhere."""
 

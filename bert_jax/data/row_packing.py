@@ -62,11 +62,7 @@ def row_budget(length: int, mask_rate: float) -> tuple[int, int]:
 
 
 def best_fit(lengths: np.ndarray, length: int, slots: int) -> list[list[int]]:
-    """The examples of each row: longest first, each where it leaves the least space.
-
-    In n log n steps, for batches of thousands; tasks.packing.first_fit, which fits several
-    choices at once, takes n times the rows.
-    """
+    """The examples of each row: longest first, each where it leaves the least space."""
     full: list[list[int]] = []
     # Rows with space, by it: ascending (space, number); and their members by number.
     spaces: list[tuple[int, int]] = []

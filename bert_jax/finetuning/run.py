@@ -15,7 +15,7 @@ import numpy as np
 from flax import linen as nn
 from jax.sharding import Mesh
 
-from bert_jax.errors import UserError
+from bert_jax.errors import DivergenceError
 from bert_jax.finetuning import step as step_lib
 from bert_jax.finetuning.config import FineTuneConfig, FineTuneOptimizer
 from bert_jax.finetuning.evaluation import (
@@ -299,7 +299,7 @@ class _Run:
         }
         for name in ("loss", "grad_norm"):
             if not math.isfinite(metrics[name]):
-                raise UserError(
+                raise DivergenceError(
                     f"the {name} became {metrics[name]} in the updates before step {step}; "
                     "lower --config.optimizer.learning_rate"
                 )
@@ -321,8 +321,12 @@ def training_batches(
     }
     features = prepared.train.features
     if config.packing:
-        multiple = batch_divisor(mesh) * config.accumulation
-        return PackedBatches.of(features, **settings, multiple=multiple)
+        return PackedBatches.of(
+            features,
+            **settings,
+            parts=config.accumulation,
+            multiple=batch_divisor(mesh),
+        )
     return SortedBatches.of(features, **settings, hidden=prepared.train.hidden)
 
 

@@ -33,8 +33,9 @@ class FineTuneState:
 def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
     """Logits of a batch; dropout where there is a ``key``.
 
-    Rows with several choices, (B, C, L), give scores (B, C). Packed rows have "starts"
-    too (see tasks/packing.py) and give a result for each slot, (B, S, ...).
+    Rows with several choices, (B, C, L), give scores (B, C). Packed rows (see
+    tasks/packing.py) have "starts" too, and give a result for each slot, (B, S, ...), or,
+    with "slots" (U, C), the scores of U units' choices.
     """
     settings = {
         "deterministic": key is None,
@@ -52,12 +53,9 @@ def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
     if starts is not None:
         settings["starts_BS"] = starts
     logits = model.apply({"params": params}, *inputs, **settings)
-    if not choices:
-        return logits
-    # (B * C, 1) or (B * C, S, 1) to (B, C) or (B, S, C)
-    return jnp.moveaxis(
-        logits[..., 0].reshape(-1, *choices, *logits.shape[1:-1]), 1, -1
-    )
+    if choices:
+        return logits.reshape(-1, *choices)
+    return logits.ravel()[batch["slots"]] if "slots" in batch else logits
 
 
 def gradients(

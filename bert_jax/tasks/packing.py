@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from bert_jax.data.row_packing import round_up
-from bert_jax.tasks.batches import GRANULE, choice_lengths, unit_lengths
+from bert_jax.data.row_packing import best_fit, round_up
+from bert_jax.tasks.batches import GRANULE, choice_lengths
 from bert_jax.tasks.task import IGNORED, Features
 
 EVEN = 0.01  # batches differ by no more than this share of their pieces, if they can
@@ -26,7 +26,7 @@ EVEN_LENGTH = 500
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """rows of ``length`` pieces with at most ``slots`` units each."""
+    """rows of ``length`` pieces with at most ``slots`` sequences each."""
 
     rows: int
     length: int
@@ -42,12 +42,14 @@ class Shape:
 class PackedBatches:
     """The training batches of a run.
 
-    shapes: those that most batches fit. multiple: what the number of rows is one of.
+    parts: microbatches, packed each for itself. shapes: those that most microbatches fit.
+    multiple: what the number of a microbatch's rows is one of.
     """
 
     features: Features
     batch_size: int
     pad_id: int
+    parts: int
     multiple: int
     shapes: tuple[Shape, ...]
 
@@ -60,48 +62,109 @@ class PackedBatches:
         *,
         most: int,
         limit: int,
+        parts: int = 1,
         multiple: int = 1,
     ) -> "PackedBatches":
         """With at most ``most`` shapes, of rows no longer than ``limit``."""
         lengths_UC = choice_lengths(features)
-        shapes = packed_shapes(lengths_UC, batch_size, most, limit, multiple)
-        return cls(features, batch_size, pad_id, multiple, shapes)
+        shapes = packed_shapes(lengths_UC, batch_size // parts, most, limit, multiple)
+        return cls(features, batch_size, pad_id, parts, multiple, shapes)
 
     def epoch(self, seed: int, epoch: int) -> list[np.ndarray]:
         """The units of each batch: even_batches(), a pure function of its arguments."""
         random = np.random.default_rng((seed, epoch))
-        return even_batches(unit_lengths(self.features), self.batch_size, random)
+        sizes = choice_lengths(self.features).sum(axis=1)
+        parts = even_batches(sizes, self.batch_size // self.parts, random)
+        return [
+            np.concatenate(parts[first : first + self.parts])
+            for first in range(0, len(parts), self.parts)
+        ]
 
     def arrays(self, units: np.ndarray) -> dict[str, np.ndarray]:
         """What the step takes, for R rows of S slots.
 
-        "input_ids", "segment_ids" (R, L) or (R, choices, L); "attention_mask" of the same
-        shape, 1, 2, ... for the pieces of a row's first, second, ... sequence and 0 for
-        padding; "starts" (R, S) or (R, choices, S), where each begins; "weights" float32
-        (R, S), 0 for a slot that is empty; targets (R, S, ...), or (R, L) of pieces.
+        "input_ids", "segment_ids" (R, L); "attention_mask" (R, L), 1, 2, ... for the
+        pieces of a row's first, second, ... sequence and 0 for padding; "starts" (R, S),
+        where each begins. Of sequences that stand alone, "weights" float32 (R, S), 0 for a
+        slot that is empty, and targets (R, S, ...), or (R, L) of pieces. Of choices, for
+        U units, "weights" (U,), targets (U, ...), and "slots" int32 (U, choices): which of
+        a microbatch's slots, row by row, holds each.
         """
-        lengths_UC = choice_lengths(self.features, units)
-        shape, rows = self._place(lengths_UC)
-        return _fill(self.features, units, shape, rows, self.pad_id)
+        size = self.batch_size // self.parts
+        groups = [units[part * size : (part + 1) * size] for part in range(self.parts)]
+        shape, places = self._place(groups)
+        filled = [
+            self._fill(group, shape, rows)
+            for group, rows in zip(groups, places, strict=True)
+        ]
+        # Part i of the step has the rows i, i + parts, ...
+        together = {name: np.stack([a[name] for a in filled], 1) for name in filled[0]}
+        return {k: v.reshape(-1, *v.shape[2:]) for k, v in together.items()}
 
-    def _place(self, lengths_UC: np.ndarray) -> tuple[Shape, list[list[int]]]:
-        """The cheapest shape that the units fit, or one of their own; and their rows."""
-        longest = lengths_UC.max()
+    def _place(self, groups: list[np.ndarray]) -> tuple[Shape, list[list[list[int]]]]:
+        """The cheapest shape that all fit, or one of their own; and the rows of each."""
+        lengths = [choice_lengths(self.features, units).ravel() for units in groups]
+        longest = max(group.max(initial=0) for group in lengths)
         candidates = []
         for length, slots in {(s.length, s.slots) for s in self.shapes}:
             if length < longest:
                 continue
-            rows = first_fit(lengths_UC, length, slots)
+            places = [best_fit(group, length, slots) for group in lengths]
+            needed = max(map(len, places))
             fitting = [
-                s for s in self.shapes if s.length == length and s.rows >= len(rows)
+                s for s in self.shapes if s.length == length and s.rows >= needed
             ]
             shape = min(
                 fitting,
                 key=lambda s: s.rows,
-                default=Shape(round_up(len(rows), self.multiple), length, slots),
+                default=Shape(round_up(needed, self.multiple), length, slots),
             )
-            candidates.append((not fitting, shape.cost, shape, rows))
+            candidates.append((not fitting, shape.cost, shape, places))
         return min(candidates, key=lambda c: c[:2])[2:]
+
+    def _fill(
+        self, units: np.ndarray, shape: Shape, rows: list[list[int]]
+    ) -> dict[str, np.ndarray]:
+        """The arrays of a microbatch; ``rows``: of its sequences, by their numbers."""
+        features, C = self.features, self.features.choices
+        R, L, S = shape.rows, shape.length, shape.slots
+        sequences = (units[:, None] * C + np.arange(C)).ravel()
+        slots = np.zeros(len(sequences), np.int32)
+        arrays = {
+            "input_ids": np.full((R, L), self.pad_id, np.int32),
+            "segment_ids": np.zeros((R, L), np.int32),
+            "attention_mask": np.zeros((R, L), np.int32),
+            "starts": np.zeros((R, S), np.int32),
+        }
+        pieces = {k: v for k, v in features.targets.items() if isinstance(v, list)}
+        arrays |= {name: np.full((R, L), IGNORED, np.int32) for name in pieces}
+        for r, members in enumerate(rows):
+            end = 0
+            for s, member in enumerate(members):
+                sequence = sequences[member]
+                ids = features.input_ids[sequence]
+                place = np.s_[r, end : end + len(ids)]
+                arrays["input_ids"][place] = ids
+                arrays["segment_ids"][place] = features.segment_ids[sequence]
+                arrays["attention_mask"][place] = s + 1
+                arrays["starts"][r, s] = end
+                for name, target in pieces.items():
+                    arrays[name][place] = target[sequence]
+                slots[member] = r * S + s
+                end += len(ids)
+        if C == 1:
+            size, where, shape_of_all = R * S, slots, (R, S)
+        else:
+            size = round_up(self.batch_size // self.parts, self.multiple)
+            where, shape_of_all = np.arange(len(units)), (size,)
+            arrays["slots"] = np.zeros((size, C), np.int32)
+            arrays["slots"][: len(units)] = slots.reshape(-1, C)
+        values = {"weights": np.ones(len(features.row), np.float32)} | features.targets
+        for name in values.keys() - pieces.keys():
+            array = np.zeros((size, *values[name].shape[1:]), values[name].dtype)
+            array[where] = values[name][units]
+            arrays[name] = array.reshape(*shape_of_all, *array.shape[1:])
+        return arrays
 
 
 def even_batches(
@@ -133,83 +196,69 @@ def even_batches(
     return [*batches, rest] if len(rest) else [*batches]
 
 
-def first_fit(lengths_UC: np.ndarray, length: int, slots: int) -> list[list[int]]:
-    """The units of each row: longest first, each in the first row where it fits.
-
-    A unit's choices lie one below the other, each in a row of ``length`` of its own.
-    """
-    rows: list[list[int]] = []
-    used: list[list[int]] = []
-    for unit in np.argsort(-lengths_UC.max(axis=1), kind="stable").tolist():
-        sizes = lengths_UC[unit].tolist()
-        for units, filled in zip(rows, used, strict=True):
-            if len(units) < slots and all(
-                a + b <= length for a, b in zip(filled, sizes, strict=True)
-            ):
-                break
-        else:
-            units, filled = [], [0] * len(sizes)
-            rows.append(units)
-            used.append(filled)
-        units.append(unit)
-        filled[:] = [a + b for a, b in zip(filled, sizes, strict=True)]
-    return rows
-
-
 def packed_shapes(
     lengths_UC: np.ndarray, batch_size: int, most: int, limit: int, multiple: int
 ) -> tuple[Shape, ...]:
     """At most ``most`` shapes, found one by one on a sample of even_batches().
 
-    The first fits every batch of the sample and the longest unit; the next is the one
-    that saves most, while that is worth its compilation. The sample does not depend on
-    a run's seed: the runs of a sweep share what they compile.
+    The first fits every batch of the sample and the longest sequence; there are more while
+    each is worth its compilation. The sample does not depend on a run's seed: the runs of
+    a sweep share what they compile.
     """
     random = np.random.default_rng(0)
-    batches = []
+    batches: list[np.ndarray] = []
     while len(batches) < SAMPLE:
-        batches += even_batches(lengths_UC.max(axis=1), batch_size, random)
-    sample = [lengths_UC[units] for units in batches[:SAMPLE]]
-    frames = _frames(lengths_UC, sample, batch_size, limit, multiple)
-    longest = np.array([batch.max() for batch in sample])
+        batches += even_batches(lengths_UC.sum(axis=1), batch_size, random)
+    sample = [lengths_UC[units].ravel() for units in batches[:SAMPLE]]
+    longest = np.array([lengths.max() for lengths in sample])
     candidates, fits = [], []
-    for length, slots in frames:
+    for length, slots in _frames(lengths_UC.ravel(), sample, limit, multiple):
         inside = longest <= length
         needed = np.full(SAMPLE, np.inf)
         for i in np.flatnonzero(inside):
-            needed[i] = round_up(len(first_fit(sample[i], length, slots)), multiple)
+            needed[i] = round_up(len(best_fit(sample[i], length, slots)), multiple)
         for rows in np.unique(needed[inside]).astype(int).tolist():
             candidates.append(Shape(rows, length, slots))
             fits.append(needed <= rows)
     costs = np.array([[shape.cost] for shape in candidates])
     costs = np.where(fits, costs, np.inf)  # (candidates, SAMPLE)
-    # Frames ascend, and numbers of rows within each: the last candidate fits everything.
-    chosen = [len(candidates) - 1]
-    while len(chosen) < most:
+    return tuple(candidates[i] for i in _cheapest(costs, most))
+
+
+def _cheapest(costs: np.ndarray, most: int) -> list[int]:
+    """Rows of ``costs`` with small minima in its columns: the last, and more as they pay.
+
+    Frames ascend, and numbers of rows within each: the last candidate fits everything.
+    """
+
+    def total(chosen: list[int]) -> float:
+        return costs[chosen].min(axis=0).sum()
+
+    def with_best(chosen: list[int]) -> list[int]:
         now = costs[chosen].min(axis=0)
-        totals = np.minimum(costs, now).sum(axis=1)
-        if totals.min() > WORTHWHILE * now.sum():
+        return [*chosen, int(np.minimum(costs, now).sum(axis=1).argmin())]
+
+    chosen = [len(costs) - 1]
+    while len(chosen) < most:
+        more = with_best(chosen)
+        # What was best before this one came may have a better in its place now.
+        for old in chosen[1:]:
+            more = with_best([i for i in more if i != old])
+        if total(more) > WORTHWHILE * total(chosen):
             break
-        chosen.append(int(totals.argmin()))
-    return tuple(candidates[i] for i in chosen)
+        chosen = more
+    return chosen
 
 
 def _frames(
-    lengths_UC: np.ndarray,
-    sample: list[np.ndarray],
-    batch_size: int,
-    limit: int,
-    multiple: int,
+    lengths: np.ndarray, sample: list[np.ndarray], limit: int, multiple: int
 ) -> list[tuple[int, int]]:
-    """Row lengths that are worth a try, ascending, the last one for any unit; their slots.
+    """Row lengths that are worth a try, ascending, the last one for any sequence; slots.
 
     From a batch's longest sequence to three times as much, those whose rows should cost
     least.
     """
-    # Twice as many slots as an average row fills. Short sequences come last and many
-    # to a row, but each slot costs the last layer a position.
-    mean = lengths_UC.max(axis=1).mean()
-    pieces = max(int(batch.sum(axis=0).max()) for batch in sample)
+    pieces = max(int(batch.sum()) for batch in sample)
 
     def expected(length: int) -> float:
         rows = math.ceil((1 + SLACK) * pieces / length)
@@ -218,58 +267,14 @@ def _frames(
     def rounded(length: float) -> int:
         return min(int(round_up(math.ceil(length), GRANULE)), limit)
 
-    top = rounded(lengths_UC.max())
-    lengths = {top}
+    chosen = {rounded(lengths.max())}
     for end in np.quantile([batch.max() for batch in sample], [0, 0.25, 0.5, 0.75, 1]):
         tried = {rounded(n) for n in range(int(end), int(3 * end) + 1, GRANULE)}
-        lengths.update(sorted(tried, key=expected)[:FRAMES])
+        chosen.update(sorted(tried, key=expected)[:FRAMES])
+    # Twice as many slots as an average row fills. Short sequences come last and many to a
+    # row, but each slot costs the last layer a position.
+    most = max(map(len, sample))
     return [
-        (length, min(batch_size, math.ceil(2 * length / mean)))
-        for length in sorted(lengths)
+        (length, min(most, math.ceil(2 * length / lengths.mean())))
+        for length in sorted(chosen)
     ]
-
-
-def _fill(
-    features: Features,
-    units: np.ndarray,
-    shape: Shape,
-    rows: list[list[int]],
-    pad_id: int,
-) -> dict[str, np.ndarray]:
-    """The arrays of a batch whose row r holds ``units[i]`` for the i in ``rows[r]``."""
-    C, R, L, S = features.choices, shape.rows, shape.length, shape.slots
-    arrays = {
-        "input_ids": np.full((R, C, L), pad_id, np.int32),
-        "segment_ids": np.zeros((R, C, L), np.int32),
-        "attention_mask": np.zeros((R, C, L), np.int32),
-        "starts": np.zeros((R, C, S), np.int32),
-        "weights": np.zeros((R, S), np.float32),
-    }
-    for name, target in features.targets.items():
-        if isinstance(target, list):
-            arrays[name] = np.full((R, L), IGNORED, np.int32)
-        else:
-            arrays[name] = np.zeros((R, S, *target.shape[1:]), target.dtype)
-    for r, members in enumerate(rows):
-        ends = [0] * C
-        for s, unit in enumerate(units[members]):
-            arrays["weights"][r, s] = 1
-            for c in range(C):
-                ids = features.input_ids[unit * C + c]
-                piece = np.s_[r, c, ends[c] : ends[c] + len(ids)]
-                arrays["input_ids"][piece] = ids
-                arrays["segment_ids"][piece] = features.segment_ids[unit * C + c]
-                arrays["attention_mask"][piece] = s + 1
-                arrays["starts"][r, c, s] = ends[c]
-                ends[c] += len(ids)
-            for name, target in features.targets.items():
-                if isinstance(target, list):
-                    arrays[name][r, ends[0] - len(target[unit]) : ends[0]] = target[
-                        unit
-                    ]
-                else:
-                    arrays[name][r, s] = target[unit]
-    if C == 1:
-        for name in ("input_ids", "segment_ids", "attention_mask", "starts"):
-            arrays[name] = arrays[name][:, 0]
-    return arrays

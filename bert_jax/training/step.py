@@ -78,8 +78,8 @@ def summed_gradients(
 ) -> tuple[tuple[jax.Array, Any], Any]:
     """((loss, aux), gradients) of ``loss_fn(params, part, key)``, summed over parts.
 
-    The batch is cut into ``parts`` microbatches, one after the other in memory; each
-    has a key of its own.
+    Microbatch i of ``parts`` has the rows i, i + parts, ... and a key of its own; one
+    comes after the other.
     """
     grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
     if parts == 1:

@@ -86,7 +86,7 @@ def test_padding_filled_up_rows_and_microbatches_change_nothing(
     assert max(jax.tree.leaves(largest)) > 1e-2
 
 
-def pack(head, arrays):
+def pack(head, arrays, parts):
     """The same sequences, several in a row, by the packing of the training batches."""
     ids = arrays["input_ids"]
     choices = ids.shape[1] if head == "choice" else 1
@@ -107,7 +107,7 @@ def pack(head, arrays):
             targets[name] = arrays[name]
     rows = np.arange(len(ids), dtype=np.int32)
     features = Features(**cut, row=rows, targets=targets, choices=choices)
-    batches = PackedBatches.of(features, len(ids), 0, most=1, limit=32, multiple=2)
+    batches = PackedBatches.of(features, len(ids), 0, most=1, limit=32, parts=parts)
     return batches.arrays(np.random.default_rng(0).permutation(len(ids)))
 
 
@@ -118,8 +118,8 @@ def test_packed_rows_change_nothing(
 ):
     """Positions begin anew, no sequence sees another, and each has its own result."""
     arrays = make_arrays(head)
-    packed = pack(head, arrays)
-    assert packed["input_ids"].shape[0] < len(arrays["input_ids"])
+    packed = pack(head, arrays, accumulation)
+    assert packed["input_ids"].shape[0] < np.prod(arrays["input_ids"].shape[:-1])
     assert packed["attention_mask"].max() > 1
     grads, sums = gradients(head, arrays)
     packed_grads, packed_sums = gradients(head, packed, accumulation)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_jax.tasks.batches import choice_lengths
-from bert_jax.tasks.packing import PackedBatches, even_batches, first_fit
+from bert_jax.tasks.packing import PackedBatches, even_batches
 from bert_jax.tasks.task import IGNORED, Features
 
 BATCH = 8
@@ -18,9 +18,9 @@ def make_features(lengths, choices=1, targets=None):
     return Features(ids, segments, rows, targets or {}, choices)
 
 
-def make_batches(features, multiple=1, most=4, limit=64):
+def make_batches(features, multiple=1, most=4, limit=64, parts=1):
     return PackedBatches.of(
-        features, BATCH, 7, most=most, limit=limit, multiple=multiple
+        features, BATCH, 7, most=most, limit=limit, multiple=multiple, parts=parts
     )
 
 
@@ -74,62 +74,60 @@ def test_what_cannot_be_evened_stays_as_it_is(lengths):
     assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
 
 
-def test_first_fit_by_hand():
-    """Longest first: 6 + 4, 5 + 3, and 2 in the first row that has two left."""
-    lengths = np.array([[3], [6], [2], [5], [4]])
-    assert first_fit(lengths, 10, 4) == [[1, 4], [3, 0, 2]]
-    assert first_fit(lengths, 12, 4) == [[1, 3], [4, 0, 2]]
-    assert first_fit(lengths, 10, 1) == [[1], [3], [4], [0], [2]]
-
-
-def test_a_row_is_full_when_one_of_its_choices_is():
-    lengths = np.array([[5, 1], [1, 5], [5, 4]])
-    assert first_fit(lengths, 10, 4) == [[0, 1], [2]]
-
-
+@pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("choices", [1, 3])
 @pytest.mark.parametrize("multiple", [1, 4])
-def test_the_arrays_hold_every_sequence_once_and_nothing_else(choices, multiple):
-    units = 40
+def test_the_arrays_hold_every_sequence_once_and_nothing_else(choices, multiple, parts):
+    """Each in the slot that its unit names, in its own microbatch."""
+    units = 44
     lengths = random_lengths(units * choices, seed=choices)
     targets = {
         "label": np.arange(units, dtype=np.int32),
         "choice_mask": np.random.default_rng(0).random((units, choices)),
     }
     features = make_features(lengths, choices, targets)
-    batches = make_batches(features, multiple)
+    batches = make_batches(features, multiple, parts=parts)
     for units in batches.epoch(0, 0):
         arrays = batches.arrays(units)
-        rows, *_, length = arrays["input_ids"].shape
-        assert rows % multiple == 0
+        rows, length = arrays["input_ids"].shape
+        slots = arrays["starts"].shape[1]
+        assert rows % (parts * multiple) == 0
         assert length <= 64
-        slots = arrays["weights"].shape[1]
-        shape = (rows, choices, length) if choices > 1 else (rows, length)
         for name in ("input_ids", "segment_ids", "attention_mask"):
-            assert arrays[name].shape == shape
+            assert arrays[name].shape == (rows, length)
             assert arrays[name].dtype == np.int32
-            arrays[name] = arrays[name].reshape(rows, choices, length)
-        starts = arrays["starts"].reshape(rows, choices, slots)
+        if choices == 1:
+            assert arrays["weights"].shape == (rows, slots)
+            arrays["slots"] = np.arange(rows * slots)[:, None]
+            for name in ("label", "weights", "choice_mask"):
+                shape = arrays[name].shape
+                arrays[name] = arrays[name].reshape(rows * slots, *shape[2:])
+        assert len(arrays["slots"]) == len(arrays["weights"])
+        assert len(arrays["slots"]) % (parts * multiple) == 0
         seen = []
-        claimed = np.zeros((rows, choices, length), bool)
-        for r, s in np.argwhere(arrays["weights"]):
-            unit = arrays["label"][r, s]
+        claimed = np.zeros((rows, length), bool)
+        for u in np.flatnonzero(arrays["weights"]):
+            unit = arrays["label"][u]
             seen.append(unit)
             assert np.array_equal(
-                arrays["choice_mask"][r, s], targets["choice_mask"][unit]
+                arrays["choice_mask"][u], targets["choice_mask"][unit]
             )
             for c in range(choices):
                 sequence = unit * choices + c
-                first = starts[r, c, s]
-                own = arrays["attention_mask"][r, c] == s + 1
+                r, s = divmod(int(arrays["slots"][u, c]), slots)
+                if choices > 1:  # the row's number within its microbatch
+                    r = r * parts + u % parts
+                first = arrays["starts"][r, s]
+                own = arrays["attention_mask"][r] == s + 1
                 piece = slice(first, first + lengths[sequence])
                 assert own.sum() == own[piece].sum() == lengths[sequence]
-                claimed[r, c] |= own
+                assert not np.any(claimed[r] & own)
+                claimed[r] |= own
                 for name, values in (
                     ("input_ids", features.input_ids),
                     ("segment_ids", features.segment_ids),
                 ):
-                    assert np.array_equal(arrays[name][r, c, piece], values[sequence])
+                    assert np.array_equal(arrays[name][r, piece], values[sequence])
         assert sorted(seen) == sorted(units)
         assert np.array_equal(arrays["attention_mask"] > 0, claimed)
         assert np.all(arrays["input_ids"][~claimed] == 7)
