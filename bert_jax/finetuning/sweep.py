@@ -3,13 +3,14 @@
 import dataclasses
 import itertools
 import json
+import math
 import shutil
 import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bert_jax.errors import UserError
+from bert_jax.errors import DivergenceError, UserError
 from bert_jax.finetuning.config import FineTuneConfig, check
 from bert_jax.finetuning.prepare import FEATURES, Prepared, prepare
 from bert_jax.finetuning.run import (
@@ -23,6 +24,7 @@ from bert_jax.finetuning.run import (
 from bert_jax.training.settings import differences, to_dict
 
 SWEEP = "sweep"  # the folder of a sweep's runs
+_DIVERGED = "diverged"  # in the results of a run: it has no scores
 _KEPT = "kept.json"  # in it: the run whose model is in best
 # What may differ between the run in a workdir and the config: reports alone.
 _FREE = ("log_every", "sweep")
@@ -54,7 +56,8 @@ def run_sweep(
     """Every point of the grid with every seed; runs finished before are kept.
 
     Prints mean and spread of each point. ``workdir``/best is the best model of all runs
-    there, sweep.json the table. Of the other runs the results stay, the weights go.
+    there, sweep.json the table. Of the other runs the results stay, the weights go. A run
+    that diverges is told, counted, and not tried again.
     """
     grid, folder = config.sweep, workdir / SWEEP
     points = list(itertools.product(grid.batch_size, grid.learning_rate, grid.epochs))
@@ -73,19 +76,23 @@ def run_sweep(
         if results is None:
             prepared = prepared or prepare(config, workdir, say)
             say(f"== {name}")
-            results = _run(run_config, prepared, folder / name, say)
+            results = _run_or_tell(run_config, prepared, folder / name, say)
         table[point].append(results)
-        kept = _keep_better(workdir, (name, _dev_score(results)), kept)
+        if _DIVERGED not in results:
+            kept = _keep_better(workdir, (name, _dev_score(results)), kept)
     shutil.rmtree(workdir / FEATURES, ignore_errors=True)
     summary = [_summary(point, results) for point, results in table.items()]
     metric = next(iter(table.values()))[0]["main_metric"]
-    for row in sorted(summary, key=lambda row: row["mean"]):
-        say(
-            f"batch {row['batch_size']:<3} rate {row['learning_rate']:<7g} epochs "
-            f"{row['epochs']}  {metric} {row['mean']:.2f} +- {row['deviation']:.2f}  "
-            f"(best {row['best']:.2f} of {len(row['scores'])})"
+    for row in sorted(
+        summary, key=lambda row: row["mean"] if row["scores"] else -math.inf
+    ):
+        say(_line(row, metric))
+    scores = [score for row in summary for score in row["scores"]]
+    if not scores:
+        raise UserError(
+            f"every run in {folder} diverged; lower --config.sweep.learning_rate"
         )
-    if kept is None or kept[1] < max(row["best"] for row in summary):
+    if kept is None or kept[1] < max(scores):
         raise UserError(
             f"the model of the best run is no longer in {workdir / BEST}; delete the "
             f"{RESULTS} of that run in {folder}, and it will run again"
@@ -123,6 +130,23 @@ def _run(
     workdir.mkdir(parents=True, exist_ok=True)
     write_json(workdir / "config.json", to_dict(config))
     return finetune(config, prepared, workdir, say)
+
+
+def _run_or_tell(
+    config: FineTuneConfig,
+    prepared: Prepared,
+    workdir: Path,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """As _run; of a run that diverges, why, and no model."""
+    try:
+        return _run(config, prepared, workdir, say)
+    except DivergenceError as error:
+        say(f"diverged: {error}")
+    shutil.rmtree(workdir / BEST, ignore_errors=True)
+    results = {"main_metric": prepared.task.main_metric, _DIVERGED: True}
+    write_json(workdir / RESULTS, results)
+    return results
 
 
 def _claim(config: FineTuneConfig, workdir: Path) -> dict[str, Any] | None:
@@ -204,16 +228,31 @@ def _dev_score(results: dict[str, Any]) -> float:
 
 
 def _summary(point: tuple, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    scores = [_dev_score(run) for run in runs]
+    scores = [_dev_score(run) for run in runs if _DIVERGED not in run]
     return {
         "batch_size": point[0],
         "learning_rate": point[1],
         "epochs": point[2],
-        "mean": statistics.mean(scores),
+        "mean": statistics.mean(scores) if scores else None,
         "deviation": statistics.stdev(scores) if len(scores) > 1 else 0.0,
-        "best": max(scores),
+        "best": max(scores, default=None),
         "scores": scores,
+        "diverged": len(runs) - len(scores),
     }
+
+
+def _line(row: dict[str, Any], metric: str) -> str:
+    point = (
+        f"batch {row['batch_size']:<3} rate {row['learning_rate']:<7g} "
+        f"epochs {row['epochs']}"
+    )
+    diverged = f"  {row['diverged']} diverged" if row["diverged"] else ""
+    if not row["scores"]:
+        return point + diverged
+    return (
+        f"{point}  {metric} {row['mean']:.2f} +- {row['deviation']:.2f}  "
+        f"(best {row['best']:.2f} of {len(row['scores'])}){diverged}"
+    )
 
 
 def _replace(source: Path, target: Path) -> None:

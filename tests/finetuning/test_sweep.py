@@ -4,10 +4,11 @@ import dataclasses
 import json
 import shutil
 import statistics
+import types
 
 import pytest
 
-from bert_jax.errors import UserError
+from bert_jax.errors import DivergenceError, UserError
 from bert_jax.finetuning import run, sweep
 from bert_jax.finetuning.config import SweepConfig, finetune_config
 from bert_jax.finetuning.sweep import run_one, run_sweep
@@ -260,6 +261,65 @@ def test_a_best_model_that_was_deleted_is_told(copy, whole, config):
     run_sweep(config, copy, said.append)
     assert ran(said) == [name]
     check_end(copy, whole)
+
+
+@pytest.fixture
+def diverging_sweep(config, tmp_path, monkeypatch):
+    """A function of the condition on which a run diverges, once it has a model: what the
+    sweep returns, what it said. The score of the others is seed - 100 x rate."""
+    task = types.SimpleNamespace(main_metric="pearson")
+    prepared = types.SimpleNamespace(task=task)
+    monkeypatch.setattr(sweep, "prepare", lambda *_: prepared)
+
+    def sweep_with(diverges):
+        def finetune(config, prepared, workdir, say):
+            for name in ("best", "predictions"):
+                (workdir / name).mkdir()
+            (workdir / "best/model.safetensors").write_text(workdir.name)
+            if diverges(config):
+                raise DivergenceError("the loss became nan")
+            score = config.seed - 100 * config.optimizer.learning_rate
+            results = {"main_metric": "pearson", "scores": {"dev": {"pearson": score}}}
+            (workdir / "results.json").write_text(json.dumps(results))
+            return results
+
+        monkeypatch.setattr(sweep, "finetune", finetune)
+        said = []
+        return run_sweep(config, tmp_path, said.append), said
+
+    return sweep_with
+
+
+def test_a_run_that_diverges_is_told_counted_and_not_tried_again(
+    diverging_sweep, tmp_path
+):
+    """All of one point, and half of another, which would have been the best."""
+
+    def diverges(config):
+        rate = config.optimizer.learning_rate
+        return (rate == 1e-2 if config.epochs == 8 else rate < 1e-2) and (
+            config.seed == 1 or rate == 1e-2
+        )
+
+    content, said = diverging_sweep(diverges)
+    assert ran(said) == NAMES
+    assert said.count("diverged: the loss became nan") == 3
+    best = "batch8-rate1e-05-epochs8-seed1"
+    assert content["best_run"] == best
+    assert [p.read_text() for p in tmp_path.rglob("model.safetensors")] == [best]
+    assert [row["diverged"] for row in content["points"]] == [0, 1, 2, 0]
+    assert content["points"][2]["scores"] == []
+    lines = [line for line in said if line.startswith("batch ")]
+    assert lines[0] == "batch 8   rate 0.01    epochs 8  2 diverged"
+    assert sum(line.endswith("of 1)  1 diverged") for line in lines) == 1
+    again, said = diverging_sweep(diverges)
+    assert again == content
+    assert not ran(said)
+
+
+def test_a_sweep_of_which_every_run_diverges_is_an_error(diverging_sweep):
+    with pytest.raises(UserError, match=r"every run in .*sweep diverged; lower"):
+        diverging_sweep(lambda config: True)
 
 
 def test_a_sweep_of_another_config_is_refused_before_anything_runs(
