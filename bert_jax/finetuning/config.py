@@ -100,7 +100,7 @@ class FineTuneConfig:
     accumulation: int = 1
     evaluations: int = 1
     packing: bool = True
-    buckets: int = 6
+    buckets: int = 12
     train_rows: int = 0
     log_every: int = 50
     seed: int = 0

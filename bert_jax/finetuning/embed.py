@@ -181,12 +181,13 @@ class Embedder:
             first, truncated = last, 0
 
     def _run(self, features: Features) -> Any:
+        texts = len(features.row)
         values = run_model(
             self._forward,
             self._params,
             Split("embed", features.row, features),
-            batch_size=batch_rows(len(features.row), self._batch_size, self._mesh),
-            buckets=lengths_up_to(self.max_length),
+            batch_size=batch_rows(texts, self._batch_size, self._mesh),
+            buckets=lengths_up_to(self.max_length, texts // self._batch_size),
             pad_id=self.tokenizer.pad_id,
             mesh=self._mesh,
         )

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from bert_jax.parallel.mesh import put_batch
 from bert_jax.tasks.batches import (
+    WORTH,
     Batch,
     bucket_lengths,
     evaluation_order,
@@ -112,4 +113,4 @@ def shared_buckets(
         for lengths in [unit_lengths(split.features)]
         for units in evaluation_order(lengths, batch_size)
     ]
-    return bucket_lengths(np.array(maxima), most, longest)
+    return bucket_lengths(np.array(maxima), most, longest, WORTH)

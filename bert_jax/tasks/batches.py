@@ -16,6 +16,9 @@ from bert_jax.tasks.task import IGNORED, Features
 
 GRANULE = 4  # shapes are multiples of this many pieces
 CHUNK = 50  # batches that are sorted together: random enough, and even in length
+# Batches of an epoch whose time a further shape must save: it takes as long as some to
+# compile, once for all epochs.
+WORTH = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +65,7 @@ class SortedBatches:
         # Of one order, whatever the seed: the runs of a sweep share what they compile.
         order = epoch_order(lengths, batch_size, seed=0, epoch=0)
         longest = np.array([lengths[units].max() for units in order])
-        buckets = bucket_lengths(longest, most, limit)
+        buckets = bucket_lengths(longest, most, limit, WORTH)
         return cls(features, batch_size, pad_id, buckets, hidden)
 
     def epoch(self, seed: int, epoch: int) -> list[np.ndarray]:
@@ -116,11 +119,13 @@ def epoch_order(
     return [batches[i] for i in random.permutation(len(batches))]
 
 
-def bucket_lengths(longest: np.ndarray, most: int, limit: int) -> tuple[int, ...]:
+def bucket_lengths(
+    longest: np.ndarray, most: int, limit: int, worth: float = 0
+) -> tuple[int, ...]:
     """At most ``most`` lengths that cover batches with these ``longest`` sequences.
 
     Those with the least padding: dynamic programming over the multiples of GRANULE, none
-    over ``limit``, the position table.
+    over ``limit``, the position table. A further one saves ``worth`` batches or more.
     """
     rounded = np.minimum(round_up(np.asarray(longest), GRANULE), limit)
     sizes, counts = np.unique(rounded, return_counts=True)
@@ -135,6 +140,9 @@ def bucket_lengths(longest: np.ndarray, most: int, limit: int) -> tuple[int, ...
         )
         candidates[np.tril_indices(len(cost))] = np.inf
         candidates[0, 0] = 0
+        saved = cost[-1] - candidates[:, -1].min()
+        if choices and saved < worth * cost[-1] / len(rounded):
+            break
         choices.append(candidates.argmin(axis=0))
         cost = candidates.min(axis=0)
     end, buckets = len(sizes), []

@@ -11,14 +11,13 @@ import math
 import numpy as np
 
 from bert_jax.data.row_packing import best_fit, round_up
-from bert_jax.tasks.batches import GRANULE, choice_lengths
+from bert_jax.tasks.batches import GRANULE, WORTH, choice_lengths
 from bert_jax.tasks.task import IGNORED, Features
 
 EVEN = 0.01  # batches differ by no more than this share of their pieces, if they can
 SAMPLE = 50  # batches that the shapes are chosen on
 SLACK = 0.04  # of their pieces: what rows that are well chosen leave empty
 FRAMES = 6  # row lengths that are tried for each kind of batch
-WORTHWHILE = 0.98  # a further shape must bring the cost below this share of it
 # The row length at which attention's part of a step, which grows with the square of it,
 # is as long as the rest (all-MiniLM-L6-v2, forward and backward, two CPU cores).
 EVEN_LENGTH = 500
@@ -222,13 +221,15 @@ def packed_shapes(
             fits.append(needed <= rows)
     costs = np.array([[shape.cost] for shape in candidates])
     costs = np.where(fits, costs, np.inf)  # (candidates, SAMPLE)
-    return tuple(candidates[i] for i in _cheapest(costs, most))
+    # Frames ascend, and numbers of rows within each: the last candidate fits everything.
+    worth = WORTH * batch_size / len(lengths_UC)
+    return tuple(candidates[i] for i in _cheapest(costs, most, worth))
 
 
-def _cheapest(costs: np.ndarray, most: int) -> list[int]:
-    """Rows of ``costs`` with small minima in its columns: the last, and more as they pay.
+def _cheapest(costs: np.ndarray, most: int, worth: float) -> list[int]:
+    """Rows of ``costs`` with small minima in its columns: the last, and ``most`` in all.
 
-    Frames ascend, and numbers of rows within each: the last candidate fits everything.
+    A further one must save the share ``worth`` of the minima's sum.
     """
 
     def total(chosen: list[int]) -> float:
@@ -244,7 +245,7 @@ def _cheapest(costs: np.ndarray, most: int) -> list[int]:
         # What was best before this one came may have a better in its place now.
         for old in chosen[1:]:
             more = with_best([i for i in more if i != old])
-        if total(more) > WORTHWHILE * total(chosen):
+        if total(more) > (1 - worth) * total(chosen):
             break
         chosen = more
     return chosen

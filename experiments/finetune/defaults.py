@@ -20,7 +20,7 @@ def defaults(family: str, **data) -> ConfigDict:
             accumulation=1,  # microbatches an update
             evaluations=1,  # on dev, an epoch; the best one is kept
             packing=True,  # several sequences a row, batches at random; or of like lengths
-            buckets=6,  # shapes that are compiled, at most
+            buckets=12,  # shapes that are compiled, at most
             train_rows=0,  # the first rows alone; 0 for all
             log_every=50,  # updates
             seed=0,  # of the head, the order of the rows and dropout

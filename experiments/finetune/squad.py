@@ -31,9 +31,6 @@ def get_config() -> ConfigDict:
     )
     # Windows nearly as long as a row do not pack, and attention over whole rows costs more.
     config.packing = False
-    config.buckets = (
-        12  # an epoch is long enough to compile them: 8.5% padding, not 14.8%
-    )
     config.epochs = 3
     config.batch_size = 32
     config.eval_batch_size = 32

@@ -130,7 +130,7 @@ def features_parts(features):
 
 def test_buckets_serve_every_split():
     splits = [
-        Split(name, [], make_features(40, seed=i, longest=longest))
+        Split(name, [], make_features(400, seed=i, longest=longest))
         for i, (name, longest) in enumerate({"dev": 20, "test": 31}.items())
     ]
     buckets = shared_buckets(splits, BATCH, 2, 32)

@@ -12,6 +12,7 @@ from bert_jax.errors import DivergenceError, UserError
 from bert_jax.finetuning import run, sweep
 from bert_jax.finetuning.config import SweepConfig, finetune_config
 from bert_jax.finetuning.sweep import run_one, run_sweep
+from bert_jax.tasks import packing
 from bert_jax.training.load import load
 
 GRID = dict(batch_size=(8,), learning_rate=(1e-5, 1e-2), epochs=(8, 1), seeds=(0, 1))
@@ -21,6 +22,14 @@ NAMES = [
     for rate in ("1e-05", "0.01")
     for epochs in (8, 1)
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _several_shapes():
+    """Also of so few rows, where a second one is not worth its compilation."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(packing, "WORTH", 0)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -94,6 +94,13 @@ def test_no_bucket_is_made_for_nothing():
     assert bucket_lengths(np.array([101]), 4, 102) == (102,)
 
 
+def test_a_further_bucket_saves_the_batches_it_is_worth():
+    """Ten batches of 8 and ten of 32: the second length saves 7.5 of 20 at 32."""
+    longest = np.array([8] * 10 + [32] * 10)
+    assert bucket_lengths(longest, 4, 128, worth=7.5) == (8, 32)
+    assert bucket_lengths(longest, 4, 128, worth=7.6) == (32,)
+
+
 @pytest.mark.parametrize("units", [1, 7, 8, 9])
 def test_evaluation_takes_every_unit_once_by_length(units):
     lengths = np.random.default_rng(units).integers(3, 100, units)
@@ -175,7 +182,7 @@ def test_hidden_states_are_padded_with_zeros():
 
 def test_sorted_batches_have_few_lengths_whatever_the_seed():
     random = np.random.default_rng(0)
-    features = make_features(random.integers(3, 60, 101), targets={})
+    features = make_features(random.integers(3, 60, 301), targets={})
     batches = SortedBatches.of(features, 8, 7, most=3, limit=64)
     assert len(batches.lengths) == 3
     lengths = unit_lengths(features)

@@ -168,6 +168,16 @@ def test_few_shapes_hold_all_batches_with_little_padding():
     assert 1 - real / random > 0.4  # what padding to the longest would be
 
 
+def test_a_longer_epoch_compiles_more_shapes():
+    """A shape must save the time of three batches of an epoch."""
+    counts = [
+        len(make_batches(make_features(random_lengths(n)), most=12).shapes)
+        for n in (BATCH * 3, BATCH * 100, BATCH * 2000)
+    ]
+    assert counts[0] == 1
+    assert counts[0] < counts[1] < counts[2] <= 12
+
+
 def test_a_batch_that_fits_no_shape_has_one_of_its_own():
     """The longest sequences of all in one batch: the sample has none like it."""
     lengths = np.array([60] * BATCH + [5] * 400)
