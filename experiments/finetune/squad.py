@@ -29,7 +29,8 @@ def get_config() -> ConfigDict:
         n_best=20,  # spans kept a question
         bad_answers="refuse",  # or skip those that do not stand where the file says
     )
-    # Windows nearly as long as a row do not pack, and attention over whole rows costs more.
+    # A row would have to hold the longest window, more than twice the mean: attention over
+    # such rows costs more than padding does.
     config.packing = False
     config.epochs = 3
     config.batch_size = 32
