@@ -115,9 +115,10 @@ def test_four_processes_train_as_one(check_equal, one_phase, tmp_path):
     assert words <= set(GLOO.split())
 
 
-def test_a_killed_process_ends_the_job_and_it_goes_on_exactly(
+def test_killed_or_asked_to_stop_it_goes_on_with_other_hosts(
     check_equal, one_phase, tmp_path
 ):
+    """Two processes, of which one is killed; four, which are asked to stop; then one."""
     logs = tmp_path / "logs"
     arguments = ("--config", one_phase, "--workdir", tmp_path / "run", *MESH)
     job = start(2, logs, *arguments)
@@ -132,40 +133,21 @@ def test_a_killed_process_ends_the_job_and_it_goes_on_exactly(
     code, output = finish(job, logs)
     assert code not in (0, 75), output
 
-    code, output = finish(start(2, logs, *arguments), logs)
+    # So few checkpoints that the next is one on request.
+    job = start(4, logs, *arguments, "--config.checkpoint_every=1000")
+    wait_for_step(job, 16)
+    job.send_signal(signal.SIGTERM)
+    code, output = finish(job, logs)
+    assert code == 75, output
+    assert re.search(r"resuming at step (5|10)\b", output), output
+    stopped = re.search(rf"asked to stop after step (\d+) of {STEPS}; saved", output)
+    assert stopped, output
+    newest = max(int(p.name) for p in (tmp_path / "run/checkpoints").iterdir())
+    assert newest == int(stopped[1])
+
+    code, output = finish(start(1, logs, *arguments), logs)
     assert code == 0, output
-    assert "resuming at step" in output
-    check_equal(tmp_path / "run")
-
-
-def test_asked_to_stop_it_saves_and_goes_on_with_other_hosts(
-    check_equal, one_phase, tmp_path
-):
-    """One process, then four, then two."""
-    logs = tmp_path / "logs"
-    # So few checkpoints that what is there was saved on request.
-    arguments = (
-        "--config", one_phase, "--workdir", tmp_path / "run", *MESH,
-        "--config.checkpoint_every=1000",
-    )  # fmt: skip
-    saved = 0
-    for processes in (1, 4):
-        job = start(processes, logs, *arguments)
-        wait_for_step(job, saved + 4)
-        job.send_signal(signal.SIGTERM)
-        code, output = finish(job, logs)
-        assert code == 75, output
-        stopped = re.search(
-            rf"asked to stop after step (\d+) of {STEPS}; saved", output
-        )
-        assert stopped, output
-        saved = int(stopped[1])
-        newest = max(int(p.name) for p in (tmp_path / "run/checkpoints").iterdir())
-        assert newest == saved
-
-    code, output = finish(start(2, logs, *arguments), logs)
-    assert code == 0, output
-    assert f"resuming at step {saved}" in output
+    assert f"resuming at step {newest}" in output
     check_equal(tmp_path / "run")
 
 
