@@ -69,12 +69,14 @@ def finish(job, logs):
 
 
 def wait_for_step(job, wanted):
-    """Reads what a job prints until it has done ``wanted`` updates."""
+    """What a job prints until it has done ``wanted`` updates."""
+    printed = ""
     for line in job.stdout:
+        printed += line
         step = re.match(r"step (\d+)/", line)
         if step and int(step[1]) >= wanted:
-            return
-    raise AssertionError("the job ended before")
+            return printed
+    raise AssertionError(f"the job ended before: {printed}")
 
 
 @pytest.fixture(scope="module")
@@ -135,11 +137,11 @@ def test_killed_or_asked_to_stop_it_goes_on_with_other_hosts(
 
     # So few checkpoints that the next is one on request.
     job = start(4, logs, *arguments, "--config.checkpoint_every=1000")
-    wait_for_step(job, 16)
+    printed = wait_for_step(job, 16)
+    assert re.search(r"resuming at step (5|10)\b", printed), printed
     job.send_signal(signal.SIGTERM)
     code, output = finish(job, logs)
     assert code == 75, output
-    assert re.search(r"resuming at step (5|10)\b", output), output
     stopped = re.search(rf"asked to stop after step (\d+) of {STEPS}; saved", output)
     assert stopped, output
     newest = max(int(p.name) for p in (tmp_path / "run/checkpoints").iterdir())
