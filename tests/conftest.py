@@ -87,6 +87,26 @@ def config_file(small_store, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def one_phase_of(config_file, tmp_path_factory):
+    """A function of a phase's number: the file of a config with that phase alone."""
+
+    def write(number: int) -> Path:
+        path = tmp_path_factory.mktemp("config") / "one_phase.py"
+        one = f"""
+both_phases = get_config
+
+def get_config():
+    config = both_phases()
+    config.phases = config.phases[{number}:{number + 1}]
+    return config
+"""
+        path.write_text(config_file.read_text() + one)
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
 def metric_lines():
     """A function of a workdir: its metrics.jsonl without what depends on the clock."""
 

@@ -10,12 +10,16 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parent.parent
+STEPS = 39  # some seconds: time to stop it in
 # Rows over half of the devices, heads and feed-forward over 2. The job of four has 16
 # devices in all, the others 8: one run, whatever the mesh.
-MESH = ("--config.mesh.data=-1", "--config.mesh.model=2")
+RUN = (
+    "--config.mesh.data=-1",
+    "--config.mesh.model=2",
+    f"--config.phases[0].steps={STEPS}",
+)
 # Between processes the sums of gradients are added in another order.
 TOLERANCE = 2e-5
-STEPS = 39  # some seconds: time to stop it in
 # What Gloo, which joins CPUs, says of each process. Its threads break into one another's
 # lines.
 GLOO = "[Gloo] Rank is connected to peer ranks. Expected number of ranks is :"
@@ -26,22 +30,9 @@ def command(*arguments) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def one_phase(config_file, tmp_path_factory):
-    """A longer first phase and no second: one compilation for each process."""
-    path = tmp_path_factory.mktemp("config") / "one_phase.py"
-    path.write_text(
-        config_file.read_text()
-        + f"""
-both_phases = get_config
-
-def get_config():
-    config = both_phases()
-    config.phases = config.phases[:1]
-    config.phases[0].steps = {STEPS}
-    return config
-"""
-    )
-    return path
+def one_phase(one_phase_of):
+    """One compilation for each process."""
+    return one_phase_of(0)
 
 
 def start(processes, logs, *arguments, devices=8):
@@ -85,7 +76,7 @@ def one_process(one_phase, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("one")
     logs = workdir / "logs"
     code, output = finish(
-        start(1, logs, "--config", one_phase, "--workdir", workdir, *MESH), logs
+        start(1, logs, "--config", one_phase, "--workdir", workdir, *RUN), logs
     )
     assert code == 0, output
     return workdir
@@ -106,7 +97,7 @@ def check_equal(one_process, metric_lines):
 
 def test_four_processes_train_as_one(check_equal, one_phase, tmp_path):
     logs = tmp_path / "logs"
-    arguments = ("--config", one_phase, "--workdir", tmp_path / "run", *MESH)
+    arguments = ("--config", one_phase, "--workdir", tmp_path / "run", *RUN)
     code, output = finish(start(4, logs, *arguments, devices=16), logs)
     assert code == 0, output
     check_equal(tmp_path / "run")
@@ -122,7 +113,7 @@ def test_killed_or_asked_to_stop_it_goes_on_with_other_hosts(
 ):
     """Two processes, of which one is killed; four, which are asked to stop; then one."""
     logs = tmp_path / "logs"
-    arguments = ("--config", one_phase, "--workdir", tmp_path / "run", *MESH)
+    arguments = ("--config", one_phase, "--workdir", tmp_path / "run", *RUN)
     job = start(2, logs, *arguments)
     wait_for_step(job, 12)  # the save at step 10 waited for that at step 5
     victim = subprocess.run(
