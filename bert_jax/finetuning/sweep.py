@@ -76,7 +76,11 @@ def run_sweep(
         if results is None:
             prepared = prepared or prepare(config, workdir, say)
             say(f"== {name}")
-            results = _run_or_tell(run_config, prepared, folder / name, say)
+            try:
+                results = _run(run_config, prepared, folder / name, say)
+            except DivergenceError as error:
+                say(f"diverged: {error}")
+                results = _diverged(folder / name, prepared.task.main_metric)
         table[point].append(results)
         if _DIVERGED not in results:
             kept = _keep_better(workdir, (name, _dev_score(results)), kept)
@@ -132,19 +136,10 @@ def _run(
     return finetune(config, prepared, workdir, say)
 
 
-def _run_or_tell(
-    config: FineTuneConfig,
-    prepared: Prepared,
-    workdir: Path,
-    say: Callable[[str], None],
-) -> dict[str, Any]:
-    """As _run; of a run that diverges, why, and no model."""
-    try:
-        return _run(config, prepared, workdir, say)
-    except DivergenceError as error:
-        say(f"diverged: {error}")
+def _diverged(workdir: Path, metric: str) -> dict[str, Any]:
+    """The results of a run that diverged: no scores, and no model."""
     shutil.rmtree(workdir / BEST, ignore_errors=True)
-    results = {"main_metric": prepared.task.main_metric, _DIVERGED: True}
+    results = {"main_metric": metric, _DIVERGED: True}
     write_json(workdir / RESULTS, results)
     return results
 

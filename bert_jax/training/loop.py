@@ -13,7 +13,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from bert_jax.errors import Preempted, UserError
+from bert_jax.errors import DivergenceError, Preempted
 from bert_jax.parallel.distributed import StopRequests
 from bert_jax.parallel.mesh import put_batch, traced_on
 from bert_jax.training import step as step_lib
@@ -120,7 +120,7 @@ class Reporter:
         self.start_window()
 
     def flush(self) -> None:
-        """Writes the pending line; raises UserError where the loss is not finite."""
+        """Writes the pending line; raises DivergenceError where the loss is not finite."""
         if self._pending is None:
             return
         step, device_sums, rates = self._pending
@@ -144,11 +144,11 @@ class Reporter:
 
 
 def check_finite(step: int, values: dict[str, Any]) -> None:
-    """Raises UserError when the loss, the gradient or the parameters went bad."""
+    """Raises DivergenceError when the loss, the gradient or the parameters went bad."""
     names = {"loss_sum": "loss", "grad_norm_sum": "gradient norm"}
     for name, value in values.items():
         if not math.isfinite(float(value)):
-            raise UserError(
+            raise DivergenceError(
                 f"the {names.get(name, name)} became {float(value)} in the updates before "
                 f"step {step}; the last good checkpoint is kept: lower "
                 "--config.optimizer.learning_rate or set --config.model.dtype=float32, "
