@@ -39,7 +39,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "codah": dict(epochs=2, batch=16, rate=1e-4, rows=0, dir="multiple_choice"),
     "squad": dict(
         epochs=1,
-        batch=8,  # the 127 updates of 16 end while scores differ by ten points
+        batch=8,  # an epoch in batches of 16 ends while scores begin to rise
         rate=2e-4,
         rows=2000,
         dir="squad",
@@ -54,21 +54,29 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 
 
-def run_ours(task: str, seed: int, options: argparse.Namespace, folder: Path) -> dict:
-    """Our run: seconds of updates and of the process, dev scores, padding."""
+def our_settings(task: str, options: argparse.Namespace) -> list[str]:
+    """The arguments of bert_jax.finetune that make a run the Trainer's."""
     plan = TASKS[task]
-    command = [
-        sys.executable, "-m", "bert_jax.finetune",
+    return [
         f"--config={HERE.parent}/experiments/finetune/{task}.py",
         f"--config.init_from={options.model}",
         f"--config.data.dir={options.data}/{plan['dir']}",
-        f"--config.epochs={plan['epochs']}", f"--config.batch_size={plan['batch']}",
+        f"--config.epochs={plan['epochs']}",
+        f"--config.batch_size={plan['batch']}",
         f"--config.optimizer.learning_rate={plan['rate'] / 0.9:.4g}",
-        f"--config.train_rows={plan['rows']}", f"--config.seed={seed}",
+        f"--config.train_rows={plan['rows']}",
         "--config.optimizer.bias_correction=True",
         "--config.optimizer.epsilon=1e-8",
-        f"--config.model.dtype={options.dtype}",
-        f"--workdir={folder}", *plan.get("ours", ()),
+        *plan.get("ours", ()),
+    ]
+
+
+def run_ours(task: str, seed: int, options: argparse.Namespace, folder: Path) -> dict:
+    """Our run: seconds of updates and of the process, dev scores, padding."""
+    command = [
+        sys.executable, "-m", "bert_jax.finetune", *our_settings(task, options),
+        f"--config.seed={seed}", f"--config.model.dtype={options.dtype}",
+        f"--workdir={folder}",
     ]  # fmt: skip
     times = timed(command, folder.with_suffix(".log"), cwd=HERE.parent)
     results = json.loads((folder / "results.json").read_text())

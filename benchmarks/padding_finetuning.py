@@ -14,8 +14,8 @@ import math
 from pathlib import Path
 
 import numpy as np
-from finetune import TASKS
-from measure import HERE, markdown, write_report
+from finetune import TASKS, our_settings
+from measure import markdown, write_report
 
 from bert_jax.config_file import parse
 from bert_jax.finetuning.config import FineTuneConfig, finetune_config
@@ -29,17 +29,7 @@ from bert_jax.training.load import load
 
 def config_of(task: str, options: argparse.Namespace, *more: str) -> FineTuneConfig:
     """The config of finetune.py's run of ``task``."""
-    plan = TASKS[task]
-    command = [
-        f"--config={HERE.parent}/experiments/finetune/{task}.py",
-        f"--config.init_from={options.model}",
-        f"--config.data.dir={options.data}/{plan['dir']}",
-        f"--config.batch_size={plan['batch']}",
-        f"--config.train_rows={plan['rows']}",
-        *plan.get("ours", ()),
-        *more,
-    ]
-    return finetune_config(parse(command, __doc__, {})[0])
+    return finetune_config(parse([*our_settings(task, options), *more], __doc__, {})[0])
 
 
 def measure(config: FineTuneConfig) -> dict:
