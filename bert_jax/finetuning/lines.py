@@ -19,12 +19,13 @@ def input_name(path: str) -> str:
 
 
 def read_lines(path: str) -> Iterator[str]:
-    """The lines of a UTF-8 file, or of stdin for "-", without their ends.
+    """The lines of a UTF-8 file or pipe, or of stdin for "-", without their ends.
 
     Raises UserError where there is no such file, or where a line is not UTF-8.
     """
-    if path != STANDARD and not Path(path).is_file():
-        what = "is a folder" if Path(path).is_dir() else "does not exist"
+    folder = Path(path).is_dir()
+    if path != STANDARD and (folder or not Path(path).exists()):
+        what = "is a folder" if folder else "does not exist"
         raise UserError(f"{path} {what}; expected a file of text, or - for stdin")
     with contextlib.ExitStack() as stack:
         file: Iterable[bytes] = sys.stdin.buffer

@@ -13,6 +13,16 @@ def test_only_line_feeds_end_a_line(tmp_path):
     assert list(read_lines(str(path))) == ["a\u2028b\x0bc", "", "d"]
 
 
+def test_a_pipe_is_read(tmp_path):
+    """As a shell's <(command) is."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_text, args=("a\nb\n",), daemon=True)
+    writer.start()
+    assert list(read_lines(str(path))) == ["a", "b"]
+    writer.join()
+
+
 def test_chunks_hold_every_line_once():
     lines = [str(i) for i in range(10)]
     assert [len(chunk) for chunk in chunks(lines, 4)] == [4, 4, 2]
