@@ -12,9 +12,10 @@ def keep_freed_memory() -> None:
     """Lets glibc keep what is freed instead of giving it back to the kernel.
 
     By default each step maps its buffers anew, page fault by page fault: a sixth of a
-    fine-tuning step on two cores. One heap, since only the main one can grow beyond
-    64 MiB without mapping; up to 2 GiB of its freed top are kept. Elsewhere than on
-    Linux with glibc it does nothing.
+    fine-tuning step on two cores, a quarter of one of BASE. One heap, since only the
+    main one can grow beyond 64 MiB without mapping; all of its freed top is kept, so the
+    process stays as large as it ever was. Elsewhere than on Linux with glibc it does
+    nothing.
     """
     if sys.platform != "linux":
         return
@@ -23,4 +24,4 @@ def keep_freed_memory() -> None:
         mallopt(_M_ARENA_MAX, 1)
         mallopt(_M_MMAP_MAX, 0)
         mallopt(_M_TOP_PAD, 1 << 26)
-        mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+        mallopt(_M_TRIM_THRESHOLD, -1)  # never; a C int could name 2 GiB at most
