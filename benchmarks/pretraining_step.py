@@ -23,7 +23,7 @@ from workers import SIZES, process_bytes, process_seconds, step_parser
 from bert_jax.data.pipeline import Phase
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import DTYPES, BertConfig
-from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
+from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch, steps_ahead
 from bert_jax.training import loop
 from bert_jax.training.config import DataConfig, TrainConfig
 from bert_jax.training.flops import peak_flops, step_flops
@@ -80,12 +80,15 @@ def measure(options: argparse.Namespace) -> dict:
     step, _ = loop.jit_steps(config, model, optimizer, shardings)
     state = init_state(model, optimizer, mesh, METRICS, seed=0)
     batch = put_batch(random_batch(config), mesh)
+    ahead = steps_ahead(mesh)
 
     def seconds(steps: int) -> float:
         nonlocal state, sums
         begin = time.perf_counter()
         for _ in range(steps):
             state, sums = step(state, batch)
+            if not ahead:  # as the training loop does
+                jax.block_until_ready(sums)
         jax.block_until_ready(sums)
         return time.perf_counter() - begin
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.parallel.mesh import put_batch
+from bert_jax.parallel.mesh import put_batch, steps_ahead
 from bert_jax.tasks.batches import (
     WORTH,
     Batch,
@@ -23,7 +23,6 @@ from bert_jax.tasks.task import Features, Task
 # What the model reads; with targets too, a labelled split and one without labels would
 # compile the same shape twice.
 _INPUTS = ("input_ids", "segment_ids", "attention_mask", "hidden")
-IN_FLIGHT = 2  # batches on the device while the host makes the next one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +69,7 @@ def run_model(
     """
     features = split.features
     outputs: list[Any] = [None] * len(features.input_ids)
+    ahead = steps_ahead(mesh)
     pending: collections.deque[tuple[Batch, jax.Array]] = collections.deque()
 
     def collect() -> None:
@@ -89,7 +89,7 @@ def run_model(
         batch = make_batch(features, units, batch_size, buckets, pad_id, split.hidden)
         inputs = {k: v for k, v in batch.arrays.items() if k in _INPUTS}
         pending.append((batch, forward(params, put_rows(inputs, mesh))))
-        if len(pending) > IN_FLIGHT:
+        if len(pending) > ahead:
             collect()
     while pending:
         collect()

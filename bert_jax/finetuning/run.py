@@ -30,7 +30,12 @@ from bert_jax.finetuning.initial import initial_params, make_model
 from bert_jax.finetuning.prepare import Prepared
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.feature_tagger import FeatureTagger
-from bert_jax.parallel.mesh import batch_divisor, check_batch_size, make_mesh
+from bert_jax.parallel.mesh import (
+    batch_divisor,
+    check_batch_size,
+    make_mesh,
+    steps_ahead,
+)
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.tasks.batches import SortedBatches
 from bert_jax.tasks.packing import PackedBatches
@@ -142,6 +147,7 @@ class _Run:
         )
         rate = learning_rate(config, self.updates)
         best, step = None, 0
+        ahead = steps_ahead(self.mesh)
         started = time.perf_counter()
         window: list[dict[str, jax.Array]] = []
         for epoch, order in enumerate(self.orders):
@@ -155,8 +161,8 @@ class _Run:
                 state, sums = update(state, arrays, np.float32(rate(step)))
                 step += 1
                 window.append(sums)
-                if len(window) > 2:  # the host is never far ahead of the device
-                    jax.block_until_ready(window[-3])
+                if len(window) > ahead:  # the host is never far ahead of the device
+                    jax.block_until_ready(window[-1 - ahead])
                 if step % config.log_every == 0 or i in stops:
                     self._report(writer, step, epoch + i / len(order), window, rate)
                     window = []

@@ -108,6 +108,16 @@ def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
         }
 
 
+def steps_ahead(mesh: Mesh) -> int:
+    """How many steps may be started before the host waits for one.
+
+    Two on accelerators: enough that the device never idles, few enough that their
+    batches take little memory. None on CPUs, where a step takes its buffers as soon as
+    it is started: BASE, 8 x 128, took 8.6 GB so and 3.3 GB when waited for.
+    """
+    return 0 if mesh.devices.flat[0].platform == "cpu" else 2
+
+
 def batch_divisor(mesh: Mesh) -> int:
     """Into how many parts the rows of a batch are split."""
     return mesh.shape["replica"] * mesh.shape["data"]

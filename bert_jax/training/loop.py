@@ -15,17 +15,13 @@ from jax.sharding import Mesh
 
 from bert_jax.errors import DivergenceError, Preempted
 from bert_jax.parallel.distributed import StopRequests
-from bert_jax.parallel.mesh import put_batch, traced_on
+from bert_jax.parallel.mesh import put_batch, steps_ahead, traced_on
 from bert_jax.training import step as step_lib
 from bert_jax.training.checkpoint import CheckpointStore
 from bert_jax.training.config import TrainConfig
 from bert_jax.training.flops import peak_flops, step_flops
 from bert_jax.training.metric_writer import MetricWriter
 from bert_jax.training.state import TrainState
-
-# Updates in flight before the loop waits: enough that the device never idles, few
-# enough that their batches take little memory.
-IN_FLIGHT = 2
 
 HostBatch = dict[str, np.ndarray]
 
@@ -181,6 +177,7 @@ def run(
     total = config.total_steps
     first = int(state.step)
     in_flight: collections.deque[jax.Array] = collections.deque()
+    ahead = steps_ahead(mesh)
     evaluation = None
     norm_fn = jax.jit(optax.tree.norm)
     with jax.transfer_guard("disallow"):
@@ -192,7 +189,7 @@ def run(
             state, sums = train_fn(state, batch)
             reporter.flush()  # of the step before: this one keeps the device busy
             in_flight.append(sums["steps"])
-            if len(in_flight) > IN_FLIGHT:
+            if len(in_flight) > ahead:
                 jax.block_until_ready(in_flight.popleft())
             if step == first + 1:  # compilation is not throughput
                 jax.block_until_ready(sums)

@@ -1,4 +1,7 @@
+from types import SimpleNamespace
+
 import jax
+import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
@@ -9,6 +12,7 @@ from bert_jax.parallel.mesh import (
     check_batch_size,
     make_mesh,
     process_rows,
+    steps_ahead,
 )
 
 
@@ -62,3 +66,9 @@ def test_an_undividable_batch_is_refused():
     check_batch_size(12, mesh, "phases[0].batch_size")
     with pytest.raises(UserError, match=r"batch_size=30 is not a multiple of the 4"):
         check_batch_size(30, mesh, "phases[0].batch_size")
+
+
+@pytest.mark.parametrize(("platform", "ahead"), [("cpu", 0), ("gpu", 2), ("tpu", 2)])
+def test_steps_are_started_ahead_on_accelerators_alone(platform, ahead):
+    devices = np.full((1, 2, 1), SimpleNamespace(platform=platform))
+    assert steps_ahead(SimpleNamespace(devices=devices)) == ahead
