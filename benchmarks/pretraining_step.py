@@ -87,8 +87,9 @@ def measure(options: argparse.Namespace) -> dict:
         begin = time.perf_counter()
         for _ in range(steps):
             state, sums = step(state, batch)
-            if not ahead:  # as the training loop does
-                jax.block_until_ready(sums)
+            # As the training loop does, which draws a batch while buffers are freed.
+            if not ahead:
+                jax.block_until_ready(state)
         jax.block_until_ready(sums)
         return time.perf_counter() - begin
 
