@@ -42,7 +42,13 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--normalize", action="store_true", help="scale every vector to length 1"
     )
-    parser.add_argument("--batch_size", type=int, default=32, metavar="N")
+    parser.add_argument(
+        "--batch_size",
+        type=int,
+        default=32,
+        metavar="N",
+        help="rows of 32 pieces, or as many in longer rows (32)",
+    )
     parser.add_argument(
         "--max_length", type=int, default=0, metavar="N", help="pieces (all positions)"
     )

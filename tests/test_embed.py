@@ -1,3 +1,4 @@
+import bisect
 import functools
 import io
 
@@ -168,6 +169,20 @@ def test_chunks_and_batches_change_nothing(pooling, checkpoint, tmp_path, monkey
         assert list(a) == list(b)
         for name in a:
             np.testing.assert_allclose(a[name], b[name], atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "pooler", "none"])
+def test_rows_of_several_lengths(pooling, checkpoint, by_hand, monkeypatch):
+    monkeypatch.setattr("bert_jax.finetuning.packed_texts.LENGTHS", (8, 20))
+    texts = sentences(23)
+    sizes = {bisect.bisect((8, 20), len(by_hand(text)[2]) - 1) for text in texts}
+    assert sizes == {0, 1, 2}
+    vectors = Embedder(checkpoint, pooling=pooling)(texts)
+    for vector, text in zip(vectors, texts, strict=True):
+        layers, pooled, _ = by_hand(text)
+        last = {"mean": layers[-1].mean(axis=0), "cls": layers[-1][0], "pooler": pooled}
+        expected = last.get(pooling, layers[-1])
+        np.testing.assert_allclose(vector, expected, atol=1e-5)
 
 
 def test_what_is_in_memory_is_bounded_by_pieces(checkpoint, monkeypatch):

@@ -7,18 +7,11 @@ from bert_jax.parallel.mesh import batch_divisor
 # Each at most half as long again as the one before: padding stays below a third, and no
 # input compiles more than these.
 _LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-# For many batches: from 16 on each at most a quarter longer than the one before.
-_FINE = (
-    *(8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128),
-    *(160, 192, 224, 256, 320, 384, 448, 512),
-)
-MANY = 100  # batches, whose padding takes longer than a dozen lengths to compile
 
 
-def lengths_up_to(most: int, batches: int = 1) -> tuple[int, ...]:
+def lengths_up_to(most: int) -> tuple[int, ...]:
     """Lengths that sequences of at most ``most`` pieces are padded to."""
-    lengths = _FINE if batches >= MANY else _LENGTHS
-    return (*(length for length in lengths if length < most), most)
+    return (*(length for length in _LENGTHS if length < most), most)
 
 
 def batch_rows(units: int, batch_size: int, mesh: Mesh) -> int:

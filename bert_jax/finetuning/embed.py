@@ -12,11 +12,12 @@ import numpy as np
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.finetuning.array_files import array_file
-from bert_jax.finetuning.batching import batch_rows, lengths_up_to
-from bert_jax.finetuning.evaluation import Split, run_model
+from bert_jax.finetuning.evaluation import with_outputs
 from bert_jax.finetuning.lines import CHUNK, chunks, input_name, read_lines
+from bert_jax.finetuning.packed_texts import packed_texts
 from bert_jax.finetuning.prepare import check_length
 from bert_jax.model.config import BertConfig
+from bert_jax.model.encoder import take_positions
 from bert_jax.model.hidden_states import hidden_states
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, traced_on
 from bert_jax.parallel.sharding import tree_shardings
@@ -57,7 +58,8 @@ class Embedder:
       not, as sentence-transformers does; "cls", the vector of [CLS]; "pooler", tanh of
       the pretrained dense layer on the last layer's [CLS]; "none", every piece's.
     normalize: scale every vector to length 1.
-    batch_size: sequences, rounded up to a multiple of the devices.
+    batch_size: rows of 32 pieces, in which texts lie side by side, or fewer longer rows
+      with about as many; accelerators want more than the default.
     max_length: pieces of a sequence, [CLS] and [SEP] included; 0 for all that the model
       has positions for. A text loses its end, of a pair the longer one does.
 
@@ -130,8 +132,9 @@ class Embedder:
             first += len(lines)
             for part in self._parts(features):
                 values = self._run(part)
+                join = np.concatenate if self.pooling == "none" else np.stack
                 yield Embedded(
-                    np.concatenate(values) if self.pooling == "none" else values,
+                    join(values),
                     np.array([len(ids) for ids in part.input_ids], np.int64),
                     np.concatenate(part.input_ids),
                     part.truncated,
@@ -180,18 +183,28 @@ class Embedder:
             )
             first, truncated = last, 0
 
-    def _run(self, features: Features) -> Any:
-        texts = len(features.row)
-        values = run_model(
-            self._forward,
-            self._params,
-            Split("embed", features.row, features),
-            batch_size=batch_rows(texts, self._batch_size, self._mesh),
-            buckets=lengths_up_to(self.max_length, texts // self._batch_size),
-            pad_id=self.tokenizer.pad_id,
-            mesh=self._mesh,
+    def _run(self, features: Features) -> list[np.ndarray]:
+        batches = packed_texts(
+            features,
+            self._batch_size,
+            self.tokenizer.pad_id,
+            self.max_length,
+            self._mesh,
         )
-        return values if self.pooling == "none" else np.stack(values)
+        vectors: list[Any] = [None] * len(features.row)
+        for batch, values in with_outputs(
+            self._forward, self._params, batches, self._mesh
+        ):
+            for texts, row in zip(batch.texts, values, strict=False):
+                start = 0
+                for slot, text in enumerate(texts):
+                    end = start + len(features.input_ids[text])
+                    # A view would keep the empty slots too.
+                    vectors[text] = (
+                        row[start:end] if self.pooling == "none" else row[slot].copy()
+                    )
+                    start = end
+        return vectors
 
 
 def _texts(line: str, where: str) -> list[str]:
@@ -239,21 +252,32 @@ def _vectors(
     pooling: str,
     normalize: bool,
 ) -> jax.Array:
-    """float32 (B, W), or (B, L, W) without pooling."""
-    mask_BL = batch["attention_mask"]
+    """float32 (B, S, W) of rows of texts, or (B, L, W) without pooling."""
+    numbers_BL, starts_BS = batch["attention_mask"], batch["starts"]
     states = hidden_states(
-        config, params, batch["input_ids"], batch["segment_ids"], mask_BL
+        config,
+        params,
+        batch["input_ids"],
+        batch["segment_ids"],
+        numbers_BL,
+        starts_BS,
     )
     if pooling == "pooler":
-        vectors = states.pooled_BD
+        vectors = states.pooled
     else:
         x_BLW = jnp.concatenate([states.layers[i] for i in layers], axis=-1)
         if pooling == "mean":
-            sums_BW = jnp.einsum("BLW,BL->BW", x_BLW, mask_BL.astype(x_BLW.dtype))
-            # A row that fills the batch up has no pieces.
-            vectors = sums_BW / jnp.maximum(mask_BL.sum(axis=1, keepdims=True), 1)
+            # Padding, of number 0, belongs to none.
+            own_BLS = jax.nn.one_hot(numbers_BL - 1, starts_BS.shape[1])
+            sums_BSW = jnp.einsum(
+                "BLW,BLS->BSW", x_BLW, own_BLS, precision=jax.lax.Precision.HIGHEST
+            )
+            # A slot that is empty has no pieces.
+            vectors = sums_BSW / jnp.maximum(own_BLS.sum(axis=1), 1)[..., None]
+        elif pooling == "cls":
+            vectors = take_positions(x_BLW, starts_BS)
         else:
-            vectors = x_BLW[:, 0] if pooling == "cls" else x_BLW
+            vectors = x_BLW
     if normalize:
         norms = jnp.linalg.norm(vectors, axis=-1, keepdims=True)
         vectors = vectors / jnp.maximum(norms, 1e-12)

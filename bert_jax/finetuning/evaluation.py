@@ -2,8 +2,8 @@
 
 import collections
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -12,7 +12,6 @@ from jax.sharding import Mesh
 from bert_jax.parallel.mesh import put_batch, steps_ahead
 from bert_jax.tasks.batches import (
     WORTH,
-    Batch,
     bucket_lengths,
     evaluation_order,
     make_batch,
@@ -20,9 +19,11 @@ from bert_jax.tasks.batches import (
 )
 from bert_jax.tasks.task import Features, Task
 
+AnyBatch = TypeVar("AnyBatch")
+
 # What the model reads; with targets too, a labelled split and one without labels would
 # compile the same shape twice.
-_INPUTS = ("input_ids", "segment_ids", "attention_mask", "hidden")
+_INPUTS = ("input_ids", "segment_ids", "attention_mask", "starts", "hidden")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,12 +70,12 @@ def run_model(
     """
     features = split.features
     outputs: list[Any] = [None] * len(features.input_ids)
-    ahead = steps_ahead(mesh)
-    pending: collections.deque[tuple[Batch, jax.Array]] = collections.deque()
-
-    def collect() -> None:
-        batch, logits = pending.popleft()
-        for unit, values in zip(batch.units, jax.device_get(logits), strict=True):
+    batches = (
+        make_batch(features, units, batch_size, buckets, pad_id, split.hidden)
+        for units in evaluation_order(unit_lengths(features), batch_size)
+    )
+    for batch, logits in with_outputs(forward, params, batches, mesh):
+        for unit, values in zip(batch.units, logits, strict=True):
             if unit < 0:
                 continue
             if features.choices > 1:
@@ -84,16 +85,26 @@ def run_model(
                 outputs[unit] = values[: len(features.input_ids[unit])]
             else:
                 outputs[unit] = values
+    return outputs
 
-    for units in evaluation_order(unit_lengths(features), batch_size):
-        batch = make_batch(features, units, batch_size, buckets, pad_id, split.hidden)
+
+def with_outputs(
+    forward: Callable, params: Any, batches: Iterable[AnyBatch], mesh: Mesh
+) -> Iterator[tuple[AnyBatch, np.ndarray]]:
+    """Each batch, whose ``arrays`` the model reads, and what ``forward`` gives for it.
+
+    The host makes the next batches while an accelerator is at work.
+    """
+    ahead = steps_ahead(mesh)
+    pending: collections.deque[tuple[AnyBatch, jax.Array]] = collections.deque()
+    for batch in batches:
         inputs = {k: v for k, v in batch.arrays.items() if k in _INPUTS}
         pending.append((batch, forward(params, put_rows(inputs, mesh))))
         if len(pending) > ahead:
-            collect()
-    while pending:
-        collect()
-    return outputs
+            done, outputs = pending.popleft()
+            yield done, jax.device_get(outputs)
+    for done, outputs in pending:
+        yield done, jax.device_get(outputs)
 
 
 def put_rows(arrays: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:

@@ -131,7 +131,11 @@ class BertModel(nn.Module):
         if not pool:
             return EncoderOutput(x_BLD, None)
         cls = x_BLD[:, 0] if starts_BS is None else x_BLD[:, : starts_BS.shape[1]]
-        return EncoderOutput(x_BLD, jnp.tanh(self.pooler(cls)))
+        return EncoderOutput(x_BLD, self.pooled(cls))
+
+    def pooled(self, cls: jax.Array) -> jax.Array:
+        """What the pooler makes of the last layer's [CLS], (..., D)."""
+        return jnp.tanh(self.pooler(cls))
 
     def attend_to_words(self, x_BMD: jax.Array) -> jax.Array:
         """Products with the word table, the MLM head's tied weights: (B, M, W)."""

@@ -9,17 +9,19 @@ from flax import linen as nn
 
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig
+from bert_jax.model.encoder import take_positions
 
 
 class HiddenStates(NamedTuple):
-    """layers: num_layers + 1 arrays, float32 (B, L, D). pooled_BD: float32, or None.
+    """layers: num_layers + 1 arrays, float32 (B, L, D). pooled: float32, or None.
 
     layers[0] is what the embeddings give, after their LayerNorm; layers[-1] is the
-    encoder's output. pooled_BD is None where the parameters have no pooler.
+    encoder's output. pooled is (B, D), of packed rows (B, S, D), and None where the
+    parameters have no pooler.
     """
 
     layers: list[jax.Array]
-    pooled_BD: jax.Array | None
+    pooled: jax.Array | None
 
 
 def hidden_states(
@@ -28,13 +30,14 @@ def hidden_states(
     input_ids_BL: jax.Array,
     segment_ids_BL: jax.Array,
     attention_mask_BL: jax.Array,
+    starts_BS: jax.Array | None = None,
 ) -> HiddenStates:
     """Runs the encoder without dropout and keeps what lies between its layers.
 
-    params: of BertModel ("bert" in a checkpoint), scanned as ``config`` says. Compiled,
-    only what the caller looks at is computed.
+    params: of BertModel ("bert" in a checkpoint), scanned as ``config`` says. starts_BS:
+    of packed rows, as BertModel takes them. Compiled, only what the caller looks at is
+    computed.
     """
-    pool = "pooler" in params
     # Nothing is differentiated, so nothing is worth computing twice.
     model = BertModel(dataclasses.replace(config, remat=False))
     output, kept = model.apply(
@@ -43,7 +46,8 @@ def hidden_states(
         segment_ids_BL,
         attention_mask_BL,
         deterministic=True,
-        pool=pool,
+        pool=False,
+        starts_BS=starts_BS,
         capture_intermediates=_is_whole_layer,
     )
     inside = kept["intermediates"]
@@ -56,7 +60,12 @@ def hidden_states(
         layers += [
             encoder[f"layer_{i}"]["__call__"][0] for i in range(config.num_layers)
         ]
-    pooled = output.pooled_BD.astype(jnp.float32) if pool else None
+    pooled = None
+    if "pooler" in params:
+        x_BLD = output.sequence_BLD
+        cls = x_BLD[:, 0] if starts_BS is None else take_positions(x_BLD, starts_BS)
+        pooled = model.apply({"params": params}, cls, method=BertModel.pooled)
+        pooled = pooled.astype(jnp.float32)
     return HiddenStates([x.astype(jnp.float32) for x in layers], pooled)
 
 

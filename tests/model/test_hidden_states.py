@@ -53,7 +53,7 @@ def test_the_last_is_what_the_model_gives(params, inputs, states):
     output = BertModel(CONFIG).apply({"params": params}, *inputs, deterministic=True)
     assert [x.shape for x in states.layers] == [(B, L, 16)] * 4
     np.testing.assert_allclose(states.layers[-1], output.sequence_BLD, atol=1e-5)
-    np.testing.assert_allclose(states.pooled_BD, output.pooled_BD, atol=1e-5)
+    np.testing.assert_allclose(states.pooled, output.pooled_BD, atol=1e-5)
 
 
 def test_each_is_its_layer_of_the_one_before(params, inputs, states):
@@ -71,20 +71,35 @@ def test_scanned_layers_give_the_same(params, inputs, states, remat):
     assert len(others.layers) == 4
     for ours, other in zip(states.layers, others.layers, strict=True):
         np.testing.assert_allclose(ours, other, atol=1e-5)
-    np.testing.assert_allclose(states.pooled_BD, others.pooled_BD, atol=1e-5)
+    np.testing.assert_allclose(states.pooled, others.pooled, atol=1e-5)
 
 
 def test_parameters_without_a_pooler(params, inputs, states):
     bare = {name: value for name, value in params.items() if name != "pooler"}
     without = run(CONFIG, bare, inputs)
-    assert without.pooled_BD is None
+    assert without.pooled is None
     np.testing.assert_allclose(without.layers[-1], states.layers[-1], atol=1e-5)
+
+
+def test_sequences_side_by_side_are_as_if_alone(params, inputs):
+    """Of a row of 12: five pieces, six, and one of padding."""
+    ids, segments, _ = inputs
+    mask = (np.arange(L) < np.array([[5], [6]])).astype(np.int32)
+    alone = run(CONFIG, params, (ids, segments, mask))
+    row = [np.zeros((1, 12), np.int32) for _ in range(3)]
+    for array, values in zip(row, (ids, segments, mask * [[1], [2]]), strict=True):
+        array[0, :11] = [*values[0, :5], *values[1, :6]]
+    packed = run(CONFIG, params, (*row, np.array([[0, 5]], np.int32)))
+    for one, two in zip(alone.layers, packed.layers, strict=True):
+        np.testing.assert_allclose(two[0, :5], one[0, :5], atol=1e-5)
+        np.testing.assert_allclose(two[0, 5:11], one[1, :6], atol=1e-5)
+    np.testing.assert_allclose(packed.pooled[0], alone.pooled, atol=1e-5)
 
 
 def test_half_precision_comes_out_in_single(params, inputs, states):
     config = dataclasses.replace(CONFIG, dtype="bfloat16", remat=True)
     half = run(config, params, inputs)
-    assert {x.dtype for x in [*half.layers, half.pooled_BD]} == {jnp.dtype("float32")}
+    assert {x.dtype for x in [*half.layers, half.pooled]} == {jnp.dtype("float32")}
     np.testing.assert_allclose(half.layers[-1], states.layers[-1], atol=0.2)
     assert not np.array_equal(half.layers[-1], states.layers[-1])
 
