@@ -131,10 +131,8 @@ class Embedder:
             features = self._features(lines, name, first)
             first += len(lines)
             for part in self._parts(features):
-                values = self._run(part)
-                join = np.concatenate if self.pooling == "none" else np.stack
                 yield Embedded(
-                    join(values),
+                    self._run(part),
                     np.array([len(ids) for ids in part.input_ids], np.int64),
                     np.concatenate(part.input_ids),
                     part.truncated,
@@ -183,7 +181,8 @@ class Embedder:
             )
             first, truncated = last, 0
 
-    def _run(self, features: Features) -> list[np.ndarray]:
+    def _run(self, features: Features) -> np.ndarray:
+        """(texts, W); without pooling (pieces of all texts, W)."""
         batches = packed_texts(
             features,
             self._batch_size,
@@ -191,20 +190,20 @@ class Embedder:
             self.max_length,
             self._mesh,
         )
+        whole = self.pooling == "none"
         vectors: list[Any] = [None] * len(features.row)
         for batch, values in with_outputs(
             self._forward, self._params, batches, self._mesh
         ):
-            for texts, row in zip(batch.texts, values, strict=False):
-                start = 0
+            for r, texts in enumerate(batch.texts):
                 for slot, text in enumerate(texts):
-                    end = start + len(features.input_ids[text])
-                    # A view would keep the empty slots too.
-                    vectors[text] = (
-                        row[start:end] if self.pooling == "none" else row[slot].copy()
-                    )
-                    start = end
-        return vectors
+                    if whole:
+                        start = batch.arrays["starts"][r, slot]
+                        end = start + len(features.input_ids[text])
+                        vectors[text] = values[r, start:end]
+                    else:  # a view would keep the empty slots too
+                        vectors[text] = values[r, slot].copy()
+        return np.concatenate(vectors) if whole else np.stack(vectors)
 
 
 def _texts(line: str, where: str) -> list[str]:

@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 from bert_jax.data.row_packing import best_fit, round_up
 from bert_jax.finetuning.batching import batch_rows
 from bert_jax.parallel.mesh import batch_divisor
+from bert_jax.tasks.packing import Shape, filled_rows
 from bert_jax.tasks.task import Features
 
 # A text goes into a row of the first of these that holds it: the shorter the row, the
@@ -22,9 +23,7 @@ SLOT = 4  # pieces of a row for each text that it may hold; the shortest has thr
 class PackedTexts(NamedTuple):
     """R rows of L pieces. texts: those of each row, in order, by their numbers.
 
-    arrays: "input_ids", "segment_ids" (R, L); "attention_mask" (R, L), 1, 2, ... for the
-    pieces of a row's first, second, ... text and 0 for padding; "starts" (R, S), where
-    each begins.
+    arrays: what filled_rows() makes of them.
     """
 
     texts: list[list[int]]
@@ -45,8 +44,8 @@ def packed_texts(
         full = round_up(full, batch_divisor(mesh))
         for first in range(0, len(rows), full):
             part = rows[first : first + full]
-            count = batch_rows(len(part), full, mesh)
-            yield PackedTexts(part, _arrays(features, part, (count, length), pad_id))
+            shape = Shape(batch_rows(len(part), full, mesh), length, _slots(length))
+            yield PackedTexts(part, filled_rows(features, part, shape, pad_id))
 
 
 def rows_by_length(
@@ -58,7 +57,7 @@ def rows_by_length(
         classes = [_ONE]
     left = np.arange(len(lengths))
     for shorter, length in zip([0, *classes][-2::-1], classes[::-1], strict=True):
-        rows = best_fit(lengths[left], length, max(length // SLOT, 1))
+        rows = best_fit(lengths[left], length, _slots(length))
         # Shorter texts fill the rows up that are needed for longer ones, and no others.
         rows = [row for row in rows if lengths[left[row[0]]] > shorter]
         if rows:
@@ -66,22 +65,5 @@ def rows_by_length(
             left = np.delete(left, np.concatenate(rows))
 
 
-def _arrays(
-    features: Features, rows: list[list[int]], shape: tuple[int, int], pad_id: int
-) -> dict[str, np.ndarray]:
-    arrays = {
-        "input_ids": np.full(shape, pad_id, np.int32),
-        "segment_ids": np.zeros(shape, np.int32),
-        "attention_mask": np.zeros(shape, np.int32),
-        "starts": np.zeros((shape[0], max(shape[1] // SLOT, 1)), np.int32),
-    }
-    for r, row in enumerate(rows):
-        start = 0
-        for s, text in enumerate(row):
-            end = start + len(features.input_ids[text])
-            arrays["input_ids"][r, start:end] = features.input_ids[text]
-            arrays["segment_ids"][r, start:end] = features.segment_ids[text]
-            arrays["attention_mask"][r, start:end] = s + 1
-            arrays["starts"][r, s] = start
-            start = end
-    return arrays
+def _slots(length: int) -> int:
+    return max(length // SLOT, 1)

@@ -7,6 +7,7 @@ lengths and numbers of rows are chosen on a sample of batches.
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -126,31 +127,13 @@ class PackedBatches:
     ) -> dict[str, np.ndarray]:
         """The arrays of a microbatch; ``rows``: of its sequences, by their numbers."""
         features, C = self.features, self.features.choices
-        R, L, S = shape.rows, shape.length, shape.slots
+        R, S = shape.rows, shape.slots
         sequences = (units[:, None] * C + np.arange(C)).ravel()
+        in_rows = [sequences[members] for members in rows]
+        arrays = filled_rows(features, in_rows, shape, self.pad_id)
         slots = np.zeros(len(sequences), np.int32)
-        arrays = {
-            "input_ids": np.full((R, L), self.pad_id, np.int32),
-            "segment_ids": np.zeros((R, L), np.int32),
-            "attention_mask": np.zeros((R, L), np.int32),
-            "starts": np.zeros((R, S), np.int32),
-        }
-        pieces = {k: v for k, v in features.targets.items() if isinstance(v, list)}
-        arrays |= {name: np.full((R, L), IGNORED, np.int32) for name in pieces}
         for r, members in enumerate(rows):
-            end = 0
-            for s, member in enumerate(members):
-                sequence = sequences[member]
-                ids = features.input_ids[sequence]
-                place = np.s_[r, end : end + len(ids)]
-                arrays["input_ids"][place] = ids
-                arrays["segment_ids"][place] = features.segment_ids[sequence]
-                arrays["attention_mask"][place] = s + 1
-                arrays["starts"][r, s] = end
-                for name, target in pieces.items():
-                    arrays[name][place] = target[sequence]
-                slots[member] = r * S + s
-                end += len(ids)
+            slots[members] = r * S + np.arange(len(members))
         if C == 1:
             size, where, shape_of_all = R * S, slots, (R, S)
         else:
@@ -159,11 +142,43 @@ class PackedBatches:
             arrays["slots"] = np.zeros((size, C), np.int32)
             arrays["slots"][: len(units)] = slots.reshape(-1, C)
         values = {"weights": np.ones(len(features.row), np.float32)} | features.targets
-        for name in values.keys() - pieces.keys():
+        for name in values.keys() - arrays.keys():
             array = np.zeros((size, *values[name].shape[1:]), values[name].dtype)
             array[where] = values[name][units]
             arrays[name] = array.reshape(*shape_of_all, *array.shape[1:])
         return arrays
+
+
+def filled_rows(
+    features: Features, rows: Sequence[Sequence[int]], shape: Shape, pad_id: int
+) -> dict[str, np.ndarray]:
+    """Sequences side by side; ``rows``: those of each row, by their numbers.
+
+    "input_ids", "segment_ids", "attention_mask", "starts", and targets of pieces as
+    PackedBatches.arrays() has them.
+    """
+    R, L, S = shape.rows, shape.length, shape.slots
+    pieces = {k: v for k, v in features.targets.items() if isinstance(v, list)}
+    arrays = {
+        "input_ids": np.full((R, L), pad_id, np.int32),
+        "segment_ids": np.zeros((R, L), np.int32),
+        "attention_mask": np.zeros((R, L), np.int32),
+        "starts": np.zeros((R, S), np.int32),
+    }
+    arrays |= {name: np.full((R, L), IGNORED, np.int32) for name in pieces}
+    for r, row in enumerate(rows):
+        end = 0
+        for s, sequence in enumerate(row):
+            ids = features.input_ids[sequence]
+            place = np.s_[r, end : end + len(ids)]
+            arrays["input_ids"][place] = ids
+            arrays["segment_ids"][place] = features.segment_ids[sequence]
+            arrays["attention_mask"][place] = s + 1
+            arrays["starts"][r, s] = end
+            for name, target in pieces.items():
+                arrays[name][place] = target[sequence]
+            end += len(ids)
+    return arrays
 
 
 def even_batches(
