@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.model.dropout import keep_mask
+from bert_jax.model.products import einsum
 
 # Added to the score of a masked key, as the original does. Finite, so that a row whose
 # keys are all padding gives a mean instead of NaN.
@@ -85,7 +86,7 @@ def _backward(rate, kept, grad_BQNH):
     # What comes through the sum is the same for all weights of a row.
     through_sum_BQN = -jnp.sum(grad_BQNH * context_BQNH.astype(jnp.float32), axis=-1)
     grad_BQNH = (grad_BQNH / (1 - rate)).astype(dtype)
-    grad_v_BLNH = jnp.einsum("BNQK,BQNH->BKNH", jnp.maximum(signed_BNQL, 0), grad_BQNH)
+    grad_v_BLNH = einsum("BNQK,BQNH->BKNH", jnp.maximum(signed_BNQL, 0), grad_BQNH)
     grad_BNQL = jnp.einsum(
         "BQNH,BKNH->BNQK", grad_BQNH, v_BLNH, preferred_element_type=jnp.float32
     )
@@ -93,8 +94,8 @@ def _backward(rate, kept, grad_BQNH):
     grad_BNQL += jnp.moveaxis(through_sum_BQN, 1, 2)[..., None]
     grad_BNQL *= jnp.abs(signed_BNQL).astype(jnp.float32) * _scale(q_BQNH)
     grad_BNQL = grad_BNQL.astype(dtype)
-    grad_q_BQNH = jnp.einsum("BNQK,BKNH->BQNH", grad_BNQL, k_BLNH)
-    grad_k_BLNH = jnp.einsum("BNQK,BQNH->BKNH", grad_BNQL, q_BQNH)
+    grad_q_BQNH = einsum("BNQK,BKNH->BQNH", grad_BNQL, k_BLNH)
+    grad_k_BLNH = einsum("BNQK,BQNH->BKNH", grad_BNQL, q_BQNH)
     return grad_q_BQNH, grad_k_BLNH, grad_v_BLNH, None, None
 
 

@@ -15,6 +15,7 @@ from bert_jax.model.layers import (
     kernel_init,
     layer_norm,
 )
+from bert_jax.model.products import product
 
 NO_PIECE = -1e9  # the logit of a row of the word table beyond the vocabulary
 
@@ -140,9 +141,7 @@ class BertModel(nn.Module):
     def attend_to_words(self, x_BMD: jax.Array) -> jax.Array:
         """Products with the word table, the MLM head's tied weights: (B, M, W)."""
         table_WD = self.embeddings.word.embedding.astype(x_BMD.dtype)
-        return jnp.einsum(
-            "BMD,WD->BMW", x_BMD, table_WD, preferred_element_type=jnp.float32
-        )
+        return product(x_BMD, table_WD, ((2,), (1,)), jnp.float32)
 
 
 class MlmHead(nn.Module):

@@ -1,0 +1,112 @@
+"""Products with kernels, as each device does them best.
+
+A CPU gets them as products of two matrices: XLA copies kernels of three dimensions, and
+their gradients, into another layout. In bfloat16 its library has products with float32
+results alone, of a first factor that is contracted over its last dimension; others are
+done in float32, on a CPU with matrix units (AMX) too. So it is asked for those alone.
+Other devices get the product as it is written. Sums are float32 on all, rounded once.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+Axes = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def product(
+    x: jax.Array, kernel: jax.Array, axes: Axes, dtype: jnp.dtype | None = None
+) -> jax.Array:
+    """``x`` times ``kernel`` over ``axes`` of each: (*rest of x, *rest of kernel).
+
+    The axes are the last of ``x`` and the first or the last of ``kernel``, in order. dtype:
+    the result's, that of ``x`` by default. The products of the gradient have the dtype of
+    ``x`` too: a float32 gradient of bfloat16 factors is rounded first.
+    """
+    dtype = jnp.dtype(dtype or x.dtype)
+    return _product(x, kernel, axes, dtype)
+
+
+def dot_general(
+    x: jax.Array, kernel: jax.Array, dimensions: tuple[Axes, Axes], precision: None
+) -> jax.Array:
+    """:func:`product` with the arguments that Flax's dense layers give."""
+    del precision
+    return product(x, kernel, dimensions[0])
+
+
+def einsum(subscripts: str, x: jax.Array, y: jax.Array) -> jax.Array:
+    """jnp.einsum in the dtype that both have."""
+    return lax.platform_dependent(
+        x,
+        y,
+        cpu=lambda x, y: jnp.einsum(
+            subscripts, x, y, preferred_element_type=jnp.float32
+        ).astype(x.dtype),
+        default=lambda x, y: jnp.einsum(subscripts, x, y),
+    )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _product(
+    x: jax.Array, kernel: jax.Array, axes: Axes, dtype: jnp.dtype
+) -> jax.Array:
+    return _dot(x, kernel, axes, dtype)
+
+
+def _forward(x, kernel, axes, dtype):
+    return _dot(x, kernel, axes, dtype), (x, kernel)
+
+
+def _backward(axes, dtype, kept, grad):
+    del dtype
+    x, kernel = kept
+    grad = grad.astype(x.dtype)
+    rows = tuple(range(x.ndim - len(axes[0])))
+    columns = tuple(axis for axis in range(kernel.ndim) if axis not in axes[1])
+    grad_columns = tuple(range(len(rows), grad.ndim))
+    grad_x = _dot(grad, kernel, (grad_columns, columns), x.dtype)
+    factors = (x, grad) if axes[1][0] == 0 else (grad, x)
+    return grad_x, _dot(*factors, (rows, rows), kernel.dtype)
+
+
+_product.defvjp(_forward, _backward)
+
+
+def _dot(x: jax.Array, y: jax.Array, axes: Axes, dtype: jnp.dtype) -> jax.Array:
+    """The product over the first or the last axes of each."""
+    return lax.platform_dependent(
+        x,
+        y,
+        cpu=lambda x, y: _dot_of_matrices(x, y, axes).astype(dtype),
+        default=lambda x, y: lax.dot_general(
+            x, y, (axes, ((), ())), preferred_element_type=dtype
+        ),
+    )
+
+
+def _dot_of_matrices(x: jax.Array, y: jax.Array, axes: Axes) -> jax.Array:
+    """The product of two matrices, float32."""
+    size = math.prod(x.shape[axis] for axis in axes[0])
+    x_rest, y_rest = (
+        [n for axis, n in enumerate(a.shape) if axis not in contracted]
+        for a, contracted in zip((x, y), axes, strict=True)
+    )
+    x_first, y_first = (contracted[0] == 0 for contracted in axes)
+    x_matrix = x.reshape(size, -1) if x_first else x.reshape(-1, size)
+    y_matrix = y.reshape(size, -1) if y_first else y.reshape(-1, size)
+    if x_first and x.dtype != jnp.float32:
+        # As a vector: what the compiler sees transposed it calls another layout, which the
+        # library refuses. The barrier keeps it from seeing through.
+        x_vector = lax.optimization_barrier(x_matrix.T.ravel())
+        x_matrix, x_first = x_vector.reshape(-1, size), False
+    result = lax.dot_general(
+        x_matrix,
+        y_matrix,
+        (((1 - x_first,), (1 - y_first,)), ((), ())),
+        preferred_element_type=jnp.float32,
+    )
+    return result.reshape(*x_rest, *y_rest)

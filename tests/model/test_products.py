@@ -1,0 +1,105 @@
+"""Products with kernels: their numbers, and what the CPU's compiler makes of them."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.model.attention_xla import attend_xla
+from bert_jax.model.products import product
+
+# Shapes of x and kernel, axes, and einsum's name for it.
+CASES = {
+    "dense": ((24, 32), (32, 16), ((1,), (0,)), "md,df->mf"),
+    "to heads": ((24, 32), (32, 4, 8), ((1,), (0,)), "md,dnh->mnh"),
+    "from heads": ((24, 4, 8), (4, 8, 32), ((1, 2), (0, 1)), "mnh,nhd->md"),
+    "words": ((3, 8, 32), (40, 32), ((2,), (1,)), "bmd,wd->bmw"),
+}
+
+
+def integers(seed: int, shape: tuple[int, ...]) -> np.ndarray:
+    """-1, 0 and 1: their products' sums are exact in bfloat16."""
+    return np.random.default_rng(seed).integers(-1, 2, shape).astype(np.float64)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("case", CASES)
+def test_products_and_gradients_are_exact(case, dtype):
+    x_shape, kernel_shape, axes, subscripts = CASES[case]
+    x, kernel = integers(0, x_shape), integers(1, kernel_shape)
+    expected = np.einsum(subscripts, x, kernel)
+    grad = integers(2, expected.shape)
+    found, pull = jax.vjp(
+        lambda x, kernel: product(x, kernel, axes),
+        jnp.asarray(x, dtype),
+        jnp.asarray(kernel, dtype),
+    )
+    inputs, result = subscripts.split("->")
+    first, second = inputs.split(",")
+    pairs = [
+        (found, expected),
+        *zip(
+            pull(jnp.asarray(grad, dtype)),
+            (
+                np.einsum(f"{result},{second}->{first}", grad, kernel),
+                np.einsum(f"{result},{first}->{second}", grad, x),
+            ),
+            strict=True,
+        ),
+    ]
+    for a, b in pairs:
+        assert a.dtype == dtype
+        np.testing.assert_array_equal(np.float64(a), b)
+
+
+def test_a_float32_result_of_bfloat16_factors_is_not_rounded():
+    """257 needs nine bits; its gradient is rounded to the factors' eight."""
+    x, kernel = jnp.ones((1, 257), jnp.bfloat16), jnp.ones((2, 257), jnp.bfloat16)
+    found, pull = jax.vjp(lambda x: product(x, kernel, ((1,), (1,)), jnp.float32), x)
+    assert found.dtype == jnp.float32
+    np.testing.assert_array_equal(found, 257)
+    (grad,) = pull(jnp.array([[1.0, 2**-9]], jnp.float32))
+    assert grad.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(np.float32(grad), 1)
+    (grad,) = pull(jnp.array([[1 + 2**-9, 0]], jnp.float32))
+    np.testing.assert_array_equal(np.float32(grad), 1)
+
+
+def factors(function, *args) -> list[tuple[str, str]]:
+    """The dtypes of the two factors of each product in the compiled ``function``."""
+    found = []
+    text = jax.jit(function).lower(*args).compile().as_text()
+    for computation in text.split("\n\n"):
+        types = dict(re.findall(r"%([\w.\-]+) = (\w+)\[", computation))
+        dots = re.findall(r" dot\(%([\w.\-]+), %([\w.\-]+)\)", computation)
+        found.extend(tuple(types[name] for name in names) for names in dots)
+    return found
+
+
+@pytest.mark.parametrize("dtype, short", [("float32", "f32"), ("bfloat16", "bf16")])
+@pytest.mark.parametrize("case", CASES)
+def test_a_cpu_multiplies_what_it_is_given(case, dtype, short):
+    """Three products, none of them in another dtype than the factors'."""
+    x_shape, kernel_shape, axes, _ = CASES[case]
+
+    def step(x, kernel, grad):
+        found, pull = jax.vjp(lambda *args: product(*args, axes), x, kernel)
+        return found, pull(grad)
+
+    x, kernel = jnp.zeros(x_shape, dtype), jnp.zeros(kernel_shape, dtype)
+    assert factors(step, x, kernel, product(x, kernel, axes)) == 3 * [(short, short)]
+
+
+def test_a_cpu_attends_in_bfloat16():
+    q = jnp.zeros((2, 32, 2, 16), jnp.bfloat16)
+    read = jnp.ones((2, 1, 32), bool)
+
+    def step(q, k, v, grad):
+        found, pull = jax.vjp(lambda *qkv: attend_xla(*qkv, read), q, k, v)
+        return found, pull(grad)
+
+    found = factors(step, q, q, q, q)
+    assert len(found) == 6  # forward two, backward four
+    assert set(found) == {("bf16", "bf16")}
