@@ -15,7 +15,8 @@ class ModelSettings:
     """What a fine-tuning run may choose beside its checkpoint; see BertConfig.
 
     activation: "" for the checkpoint's own. Google's checkpoints since February 2019 need
-    "gelu_tanh", which their config files cannot say.
+    "gelu_tanh", which their config files cannot say. initializer_range: deviation of what
+    is made anew, the head or a pooler, cut at two of them; 0 for the checkpoint's own.
     """
 
     hidden_dropout: float = 0.1
@@ -24,10 +25,13 @@ class ModelSettings:
     remat: bool = False
     scan_layers: bool = False
     activation: str = ""
+    initializer_range: float = 0.0
 
     def changes(self) -> dict[str, Any]:
         """The fields of BertConfig that these settings replace."""
-        return {k: v for k, v in dataclasses.asdict(self).items() if v != ""}
+        own = {"activation": "", "initializer_range": 0.0}  # the checkpoint's
+        values = dataclasses.asdict(self)
+        return {k: v for k, v in values.items() if k not in own or v != own[k]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +139,12 @@ def check(config: FineTuneConfig) -> None:
         raise UserError(
             f"optimizer.learning_rate={config.optimizer.learning_rate}, expected a rate "
             "above 0; set --config.optimizer.learning_rate"
+        )
+    if not config.model.initializer_range >= 0:
+        raise UserError(
+            f"model.initializer_range={config.model.initializer_range}, expected a "
+            "deviation, or 0 for the checkpoint's own; set "
+            "--config.model.initializer_range"
         )
     if config.batch_size % config.accumulation:
         raise UserError(

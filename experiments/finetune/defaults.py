@@ -41,6 +41,7 @@ def defaults(family: str, **data) -> ConfigDict:
                 remat=False,  # recompute activations in the backward pass
                 scan_layers=False,  # compile one layer for all
                 activation="",  # the checkpoint's own; gelu_tanh for Google's newer ones
+                initializer_range=0.0,  # of a new head; 0 for the checkpoint's own
             ),
             # Devices along each axis; fsdp: those along data share the parameters' memory.
             mesh=dict(replica=1, data=-1, model=1, fsdp=False),

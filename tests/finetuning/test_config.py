@@ -32,10 +32,18 @@ def test_settings_become_the_config_of_their_family():
     assert (changed.optimizer.warmup, changed.sweep.seeds) == (0.0, (4,))
 
 
-def test_an_activation_that_is_not_given_is_the_checkpoints():
-    assert "activation" not in finetune_config(SETTINGS).model.changes()
-    given = finetune_config(SETTINGS | {"model": {"activation": "gelu_tanh"}})
-    assert given.model.changes()["activation"] == "gelu_tanh"
+@pytest.mark.parametrize(
+    ("name", "value"), [("activation", "gelu_tanh"), ("initializer_range", 0.03)]
+)
+def test_what_is_not_given_is_the_checkpoints(name, value):
+    assert name not in finetune_config(SETTINGS).model.changes()
+    given = finetune_config(SETTINGS | {"model": {name: value}})
+    assert given.model.changes()[name] == value
+
+
+def test_no_dropout_is_a_choice():
+    given = finetune_config(SETTINGS | {"model": {"hidden_dropout": 0.0}})
+    assert given.model.changes()["hidden_dropout"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -55,6 +63,10 @@ def test_an_activation_that_is_not_given_is_the_checkpoints():
         ({"buckets": 0}, "buckets=0, expected at least 1"),
         ({"train_rows": -1}, "train_rows=-1, expected at least 0"),
         ({"seed": -1}, "seed=-1, expected at least 0"),
+        (
+            {"model": {"initializer_range": -0.1}},
+            "model.initializer_range=-0.1, expected a deviation",
+        ),
         ({"accumulation": 3}, "batch_size=32 is not a multiple of accumulation=3"),
         ({"optimizer": {"warmup": 1}}, "optimizer.warmup=1.0, expected a share"),
         ({"optimizer": {"learning_rate": 0}}, "optimizer.learning_rate=0.0, expected"),

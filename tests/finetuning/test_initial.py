@@ -63,6 +63,20 @@ def test_the_encoder_is_the_checkpoints_and_the_head_is_new(make_checkpoint):
     assert not np.array_equal(kernel, other["classifier"]["kernel"])
 
 
+def test_a_new_head_has_the_deviation_of_the_config(make_checkpoint):
+    checkpoint = make_checkpoint("none")
+    kernels = []
+    for deviation in (0.02, 0.03):
+        config = dataclasses.replace(checkpoint.config, initializer_range=deviation)
+        changed = dataclasses.replace(checkpoint, config=config)
+        params, fresh = initial(changed, "token")
+        assert fresh == ["classifier"]
+        assert same(params["bert"]["encoder"], checkpoint.params["bert"]["encoder"])
+        kernels.append(params["classifier"]["kernel"])
+    np.testing.assert_allclose(kernels[1], 1.5 * kernels[0], rtol=1e-6)
+    assert 0 < np.abs(kernels[0]).max() < 0.04
+
+
 @pytest.mark.parametrize(
     ("head", "labels", "outputs"),
     [
