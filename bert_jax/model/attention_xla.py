@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.model.dropout import keep_mask
-from bert_jax.model.products import einsum
+from bert_jax.model.products import einsum, swapaxes
 
 # Added to the score of a masked key, as the original does. Finite, so that a row whose
 # keys are all padding gives a mean instead of NaN.
@@ -63,17 +63,16 @@ def _forward(q_BQNH, k_BLNH, v_BLNH, bias_BQL, keep_BNQL, rate):
         default=lambda: scores_BNQL,
     )
     weights_BNQL = jnp.exp(scores_BNQL - top_BNQ1)
-    total_BQN1 = jnp.moveaxis(jnp.sum(weights_BNQL, axis=-1, keepdims=True), 1, 2)
-    if keep_BNQL is not None:
+    total_BNQ1 = jnp.sum(weights_BNQL, axis=-1, keepdims=True)
+    if rate:
         weights_BNQL = jnp.where(keep_BNQL, weights_BNQL, -weights_BNQL)
     signed_BNQL = weights_BNQL.astype(v_BLNH.dtype)
-    context_BQNH = jnp.einsum(
-        "BNQK,BKNH->BQNH",
-        jnp.maximum(signed_BNQL, 0),
-        v_BLNH,
-        preferred_element_type=jnp.float32,
+    context_BNQH = einsum(
+        "BNQK,BKNH->BNQH", _after_dropout(signed_BNQL, rate), v_BLNH, jnp.float32
     )
-    context_BQNH = (context_BQNH / (total_BQN1 * (1 - rate))).astype(v_BLNH.dtype)
+    context_BNQH = (context_BNQH / (total_BNQ1 * (1 - rate))).astype(v_BLNH.dtype)
+    context_BQNH = swapaxes(context_BNQH, 1, 2)
+    total_BQN1 = jnp.swapaxes(total_BNQ1, 1, 2)
     kept = q_BQNH, k_BLNH, v_BLNH, signed_BNQL, total_BQN1, context_BQNH
     return context_BQNH, kept
 
@@ -86,16 +85,17 @@ def _backward(rate, kept, grad_BQNH):
     # What comes through the sum is the same for all weights of a row.
     through_sum_BQN = -jnp.sum(grad_BQNH * context_BQNH.astype(jnp.float32), axis=-1)
     grad_BQNH = (grad_BQNH / (1 - rate)).astype(dtype)
-    grad_v_BLNH = einsum("BNQK,BQNH->BKNH", jnp.maximum(signed_BNQL, 0), grad_BQNH)
-    grad_BNQL = jnp.einsum(
-        "BQNH,BKNH->BNQK", grad_BQNH, v_BLNH, preferred_element_type=jnp.float32
+    grad_v_BLNH = einsum(
+        "BNQK,BQNH->BKNH", _after_dropout(signed_BNQL, rate), grad_BQNH
     )
-    grad_BNQL = jnp.where(signed_BNQL > 0, grad_BNQL, 0.0)
+    grad_BNQL = einsum("BQNH,BKNH->BNQK", grad_BQNH, v_BLNH, jnp.float32)
+    if rate:
+        grad_BNQL = jnp.where(signed_BNQL > 0, grad_BNQL, 0.0)
     grad_BNQL += jnp.moveaxis(through_sum_BQN, 1, 2)[..., None]
-    grad_BNQL *= jnp.abs(signed_BNQL).astype(jnp.float32) * _scale(q_BQNH)
+    grad_BNQL *= jnp.abs(signed_BNQL).astype(jnp.float32)
     grad_BNQL = grad_BNQL.astype(dtype)
-    grad_q_BQNH = einsum("BNQK,BKNH->BQNH", grad_BNQL, k_BLNH)
-    grad_k_BLNH = einsum("BNQK,BQNH->BKNH", grad_BNQL, q_BQNH)
+    grad_q_BQNH = einsum("BNQK,BKNH->BQNH", grad_BNQL, k_BLNH) * _scale(q_BQNH)
+    grad_k_BLNH = einsum("BNQK,BQNH->BKNH", grad_BNQL, q_BQNH) * _scale(q_BQNH)
     return grad_q_BQNH, grad_k_BLNH, grad_v_BLNH, None, None
 
 
@@ -104,10 +104,16 @@ _attend.defvjp(_forward, _backward)
 
 def _scores(q_BQNH: jax.Array, k_BLNH: jax.Array, bias_BQL: jax.Array) -> jax.Array:
     """Scores q k / sqrt(H), float32, with ``bias_BQL``: (B, N, Q, L)."""
-    scores_BNQL = jnp.einsum(
-        "BQNH,BKNH->BNQK", q_BQNH, k_BLNH, preferred_element_type=jnp.float32
+    # Exact for heads of 64. A CPU would write out a factor for every score instead.
+    scores_BNQL = einsum(
+        "BQNH,BKNH->BNQK", q_BQNH * _scale(q_BQNH), k_BLNH, jnp.float32
     )
-    return scores_BNQL * _scale(q_BQNH) + bias_BQL[:, None]
+    return scores_BNQL + bias_BQL[:, None]
+
+
+def _after_dropout(signed_BNQL: jax.Array, rate: float) -> jax.Array:
+    """The weights, 0 where dropout takes them."""
+    return jnp.maximum(signed_BNQL, 0) if rate else signed_BNQL
 
 
 def _scale(q_BQNH: jax.Array) -> float:

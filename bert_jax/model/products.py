@@ -1,7 +1,7 @@
-"""Products with kernels, as each device does them best.
+"""Products, as each device does them best.
 
-A CPU gets them as products of two matrices: XLA copies kernels of three dimensions, and
-their gradients, into another layout. In bfloat16 its library has products with float32
+A CPU gets those with kernels as products of two matrices: XLA copies kernels of three
+dimensions, and their gradients, into another layout. In bfloat16 its library has products with float32
 results alone, of a first factor that is contracted over its last dimension; others are
 done in float32, on a CPU with matrix units (AMX) too. So it is asked for those alone.
 Other devices get the product as it is written. Sums are float32 on all, rounded once.
@@ -38,15 +38,28 @@ def dot_general(
     return product(x, kernel, dimensions[0])
 
 
-def einsum(subscripts: str, x: jax.Array, y: jax.Array) -> jax.Array:
-    """jnp.einsum in the dtype that both have."""
+def einsum(
+    subscripts: str, x: jax.Array, y: jax.Array, dtype: jnp.dtype | None = None
+) -> jax.Array:
+    """jnp.einsum of two factors, summed over one axis.
+
+    dtype: the result's, that of ``x`` by default.
+    """
+    dtype = jnp.dtype(dtype or x.dtype)
     return lax.platform_dependent(
         x,
         y,
-        cpu=lambda x, y: jnp.einsum(
-            subscripts, x, y, preferred_element_type=jnp.float32
-        ).astype(x.dtype),
-        default=lambda x, y: jnp.einsum(subscripts, x, y),
+        cpu=lambda x, y: _einsum_of_matrices(subscripts, x, y, dtype),
+        default=lambda x, y: jnp.einsum(subscripts, x, y, preferred_element_type=dtype),
+    )
+
+
+def swapaxes(x: jax.Array, axis1: int, axis2: int) -> jax.Array:
+    """jnp.swapaxes of a product, which a CPU does once, not once for each use."""
+    return lax.platform_dependent(
+        jnp.swapaxes(x, axis1, axis2),
+        cpu=lax.optimization_barrier,
+        default=lambda x: x,
     )
 
 
@@ -99,10 +112,7 @@ def _dot_of_matrices(x: jax.Array, y: jax.Array, axes: Axes) -> jax.Array:
     x_matrix = x.reshape(size, -1) if x_first else x.reshape(-1, size)
     y_matrix = y.reshape(size, -1) if y_first else y.reshape(-1, size)
     if x_first and x.dtype != jnp.float32:
-        # As a vector: what the compiler sees transposed it calls another layout, which the
-        # library refuses. The barrier keeps it from seeing through.
-        x_vector = lax.optimization_barrier(x_matrix.T.ravel())
-        x_matrix, x_first = x_vector.reshape(-1, size), False
+        x_matrix, x_first = _laid_out(x_matrix.T), False
     result = lax.dot_general(
         x_matrix,
         y_matrix,
@@ -110,3 +120,47 @@ def _dot_of_matrices(x: jax.Array, y: jax.Array, axes: Axes) -> jax.Array:
         preferred_element_type=jnp.float32,
     )
     return result.reshape(*x_rest, *y_rest)
+
+
+def _einsum_of_matrices(
+    subscripts: str, x: jax.Array, y: jax.Array, dtype: jnp.dtype
+) -> jax.Array:
+    """The einsum as products of matrices, one for each index of the axes in all three.
+
+    Those axes lead, and the first factor is summed over its last: XLA's library for CPUs
+    has such batches, with the arithmetic between two of them in the same call.
+    """
+    factors, result = subscripts.split("->")
+    x_axes, y_axes = factors.split(",")
+    batch = "".join(axis for axis in x_axes if axis in y_axes and axis in result)
+    (summed,) = set(x_axes) & set(y_axes) - set(result)
+    if x_axes[-1] != summed:
+        x, y, x_axes, y_axes = y, x, y_axes, x_axes
+    x_rest, y_rest = (
+        "".join(axis for axis in axes if axis not in batch) for axes in (x_axes, y_axes)
+    )
+    x_rest = x_rest.replace(summed, "")
+    x_matrices, y_matrices = batch + x_rest + summed, batch + y_rest
+    x, y = (
+        a if axes == matrices else _laid_out(jnp.einsum(f"{axes}->{matrices}", a))
+        for a, axes, matrices in ((x, x_axes, x_matrices), (y, y_axes, y_matrices))
+    )
+    found = batch + x_rest + y_rest.replace(summed, "")
+    products = jnp.einsum(
+        f"{x_matrices},{y_matrices}->{found}", x, y, preferred_element_type=jnp.float32
+    )
+    products = products.astype(dtype)
+    if found == result:
+        return products
+    return lax.optimization_barrier(jnp.einsum(f"{found}->{result}", products))
+
+
+def _laid_out(x: jax.Array) -> jax.Array:
+    """``x``, a transposition, for a product in bfloat16 on a CPU.
+
+    As a vector: what the compiler sees transposed it calls another layout, which the
+    library refuses. The barrier keeps it from seeing through.
+    """
+    if x.dtype == jnp.float32:
+        return x
+    return lax.optimization_barrier(x.ravel()).reshape(x.shape)

@@ -1,4 +1,4 @@
-"""Products with kernels: their numbers, and what the CPU's compiler makes of them."""
+"""Products: their numbers, and what the CPU's compiler makes of them."""
 
 import re
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.model.attention_xla import attend_xla
-from bert_jax.model.products import product
+from bert_jax.model.products import einsum, product
 
 # Shapes of x and kernel, axes, and einsum's name for it.
 CASES = {
@@ -66,11 +66,29 @@ def test_a_float32_result_is_not_rounded_and_its_gradient_is():
     np.testing.assert_array_equal(np.float32(grad), 0)
 
 
-def factors(function, *args) -> list[tuple[str, str]]:
-    """The dtypes of the two factors of each product in the compiled ``function``."""
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "subscripts",
+    ["BQNH,BKNH->BNQK", "BNQK,BKNH->BNQH", "BNQK,BKNH->BQNH", "BNQK,BQNH->BKNH"],
+)
+def test_einsum_is_exact_whatever_is_summed(subscripts, dtype):
+    sizes = dict(B=2, N=3, Q=5, K=7, H=4)
+    axes = subscripts.split("->")[0].split(",")
+    x, y = (integers(i, tuple(sizes[a] for a in axes[i])) for i in (0, 1))
+    found = einsum(subscripts, jnp.asarray(x, dtype), jnp.asarray(y, dtype))
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(np.float64(found), np.einsum(subscripts, x, y))
+
+
+def compiled(function, *args) -> list[str]:
+    """The computations of the compiled ``function``."""
+    return jax.jit(function).lower(*args).compile().as_text().split("\n\n")
+
+
+def factors(computations: list[str]) -> list[tuple[str, str]]:
+    """The dtypes of the two factors of each product."""
     found = []
-    text = jax.jit(function).lower(*args).compile().as_text()
-    for computation in text.split("\n\n"):
+    for computation in computations:
         types = dict(re.findall(r"%([\w.\-]+) = (\w+)\[", computation))
         dots = re.findall(r" dot\(%([\w.\-]+), %([\w.\-]+)\)", computation)
         found.extend(tuple(types[name] for name in names) for names in dots)
@@ -88,7 +106,8 @@ def test_a_cpu_multiplies_what_it_is_given(case, dtype, short):
         return found, pull(grad)
 
     x, kernel = jnp.zeros(x_shape, dtype), jnp.zeros(kernel_shape, dtype)
-    assert factors(step, x, kernel, product(x, kernel, axes)) == 3 * [(short, short)]
+    computations = compiled(step, x, kernel, product(x, kernel, axes))
+    assert factors(computations) == 3 * [(short, short)]
 
 
 def test_a_cpu_attends_in_bfloat16():
@@ -99,6 +118,20 @@ def test_a_cpu_attends_in_bfloat16():
         found, pull = jax.vjp(lambda *qkv: attend_xla(*qkv, read), q, k, v)
         return found, pull(grad)
 
-    found = factors(step, q, q, q, q)
-    assert len(found) == 6  # forward two, backward four
-    assert set(found) == {("bf16", "bf16")}
+    # Forward two, backward four.
+    assert factors(compiled(step, q, q, q, q)) == 6 * [("bf16", "bf16")]
+
+
+def test_a_cpu_attends_in_one_call_of_its_library():
+    """Both products and the softmax between them, where no gradient is asked for.
+
+    Of small arrays it makes two calls.
+    """
+    q = jax.ShapeDtypeStruct((8, 128, 12, 64), jnp.float32)
+    mask = jax.ShapeDtypeStruct((8, 1, 128), jnp.int32)
+    computations = compiled(
+        lambda q, k, v, mask: attend_xla(q, k, v, mask > 0), q, q, q, mask
+    )
+    (call,) = (text for text in computations if factors([text]))
+    assert factors([call]) == 2 * [("f32", "f32")]
+    assert " exponential(" in call
