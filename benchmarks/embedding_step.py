@@ -18,12 +18,12 @@ import numpy as np
 from workers import embedding_options, process_bytes, read_texts
 
 from bert_jax.finetuning.embed import Embedder
-from bert_jax.training.host_memory import keep_freed_memory
+from bert_jax.training.host_memory import reuse_memory
 
 
 def measure(options: Namespace) -> dict:
     """The results as a dictionary for JSON."""
-    keep_freed_memory()
+    reuse_memory()
     texts = read_texts(options.texts, options.count)
     embed = Embedder(
         options.model,

@@ -27,7 +27,7 @@ from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch, steps_ahead
 from bert_jax.training import loop
 from bert_jax.training.config import DataConfig, TrainConfig
 from bert_jax.training.flops import peak_flops, step_flops
-from bert_jax.training.host_memory import keep_freed_memory
+from bert_jax.training.host_memory import reuse_memory
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import METRICS
@@ -70,7 +70,7 @@ def random_batch(config: TrainConfig) -> dict[str, np.ndarray]:
 
 def measure(options: argparse.Namespace) -> dict:
     """The results as a dictionary for JSON."""
-    keep_freed_memory()
+    reuse_memory()
     config = train_config(options)
     mesh = make_mesh(MeshConfig())
     model = BertForPreTraining(config.model)

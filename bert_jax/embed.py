@@ -57,10 +57,10 @@ def main(argv: list[str]) -> None:
     from bert_jax.finetuning.array_files import check_ending
     from bert_jax.finetuning.embed import Embedder, write_vectors
     from bert_jax.training.compilation_cache import use_compilation_cache
-    from bert_jax.training.host_memory import keep_freed_memory
+    from bert_jax.training.host_memory import reuse_memory
 
     check_ending(args.output)
-    keep_freed_memory()
+    reuse_memory()
     use_compilation_cache()
     embedder = Embedder(
         args.checkpoint,

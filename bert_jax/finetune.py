@@ -24,11 +24,11 @@ def main(argv: list[str]) -> None:
     from bert_jax.finetuning.config import finetune_config
     from bert_jax.finetuning.sweep import run_one, run_sweep
     from bert_jax.training.compilation_cache import use_compilation_cache
-    from bert_jax.training.host_memory import keep_freed_memory
+    from bert_jax.training.host_memory import reuse_memory
 
     logging.basicConfig(format="%(message)s")
     logging.getLogger("bert_jax").setLevel(logging.INFO)
-    keep_freed_memory()
+    reuse_memory()
     use_compilation_cache()
     (run_sweep if flags["sweep"] else run_one)(finetune_config(settings), Path(workdir))
 

@@ -43,9 +43,9 @@ def main(argv: list[str]) -> None:
     from bert_jax.finetuning.lines import input_name, new_file, read_lines
     from bert_jax.finetuning.predict import Predictor
     from bert_jax.training.compilation_cache import use_compilation_cache
-    from bert_jax.training.host_memory import keep_freed_memory
+    from bert_jax.training.host_memory import reuse_memory
 
-    keep_freed_memory()
+    reuse_memory()
     use_compilation_cache()
     predictor = Predictor(
         args.checkpoint,

@@ -33,11 +33,11 @@ def main(argv: list[str]) -> None:
     from bert_jax.parallel.distributed import Job, is_leader, join, leave
     from bert_jax.training.compilation_cache import use_compilation_cache
     from bert_jax.training.config import train_config
-    from bert_jax.training.host_memory import keep_freed_memory
+    from bert_jax.training.host_memory import reuse_memory
     from bert_jax.training.pretrain import pretrain
 
     config = train_config(settings)
-    keep_freed_memory()
+    reuse_memory()
     use_compilation_cache()
     join(
         Job(

@@ -1,10 +1,11 @@
 """Products, as each device does them best.
 
 A CPU gets those with kernels as products of two matrices: XLA copies kernels of three
-dimensions, and their gradients, into another layout. In bfloat16 its library has products with float32
-results alone, of a first factor that is contracted over its last dimension; others are
-done in float32, on a CPU with matrix units (AMX) too. So it is asked for those alone.
-Other devices get the product as it is written. Sums are float32 on all, rounded once.
+dimensions, and their gradients, into another layout. In bfloat16 its library has
+products with float32 results alone, of a first factor that is contracted over its last
+dimension; others are done in float32, on a CPU with matrix units (AMX) too. So it is
+asked for those alone. Other devices get the product as it is written. Sums are float32
+on all, rounded once.
 """
 
 import functools
