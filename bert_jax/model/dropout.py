@@ -46,7 +46,14 @@ def mask_from_bytes(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.
     # as long to compile as the rest of a layer. Rows stay apart, as a mesh splits them.
     rows, *rest = shape
     width = math.prod(rest)
-    words = jax.random.bits(key, (rows, -(-width // 4)), jnp.uint32)
+    # The compiler's threefry is one loop over the words; jax.random's on a CPU is a
+    # rolled loop over its rounds, which writes and reads all words at each.
+    data = jax.random.key_data(key)
+    _, words = jax.lax.rng_bit_generator(
+        jnp.pad(data, (0, 4 - data.size)),
+        (rows, -(-width // 4)),
+        algorithm=jax.lax.RandomAlgorithm.RNG_THREE_FRY,
+    )
     bytes_ = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(rows, -1)
     return bytes_[:, :width].reshape(shape).astype(jnp.int32) >= threshold
 
