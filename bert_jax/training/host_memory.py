@@ -15,7 +15,7 @@ def reuse_memory() -> None:
 
     Steps run in the call that starts them: one that runs on its own is done before its
     buffers are free, and the next may start in between, on twice the memory. Must be
-    called before JAX has looked for devices; others than a lone CPU do not heed it.
+    called before JAX has looked for devices; steps over several of them do not heed it.
 
     glibc keeps what is freed instead of giving it back to the kernel. By default each
     step maps its buffers anew, page fault by page fault: a sixth of a fine-tuning step on
