@@ -35,13 +35,14 @@ from measure import HERE, write_report
 # epochs, batch_size, learning_rate, train_rows (0: all), data folder, our settings
 TASKS: dict[str, dict[str, Any]] = {
     "sst2": dict(epochs=1, batch=32, rate=1e-4, rows=20_000, dir="glue/SST-2"),
-    "mrpc": dict(epochs=3, batch=32, rate=1e-4, rows=0, dir="glue/MRPC"),
+    # 3 epochs in batches of 32 leave six seeds of the Trainer at 77.9 to 83.1.
+    "mrpc": dict(epochs=4, batch=16, rate=1e-4, rows=0, dir="glue/MRPC"),
     "wnut17": dict(epochs=2, batch=16, rate=3e-4, rows=0, dir="ner/wnut17"),
     "codah": dict(epochs=2, batch=16, rate=1e-4, rows=0, dir="multiple_choice"),
     "squad": dict(
-        epochs=1,
+        epochs=2,  # one at 2e-4 gives from seed to seed anything between 23 and 48
         batch=8,  # an epoch in batches of 16 ends while scores begin to rise
-        rate=2e-4,
+        rate=1e-4,
         rows=2000,
         dir="squad",
         length=384,
