@@ -5,11 +5,12 @@ original cuts short do not. The losses are means over a batch's pairs and masked
 so that the update is the same however they are laid out, but for dropout's masks.
 """
 
-import bisect
 import dataclasses
 import math
 
 import numpy as np
+
+from bert_jax.data.bin_packing import best_fit, round_up
 
 SAMPLE = 64  # random batches that the numbers of rows are chosen on
 # A batch needs a few rows more or fewer than another: with one number for all, 8% of 256 x
@@ -61,25 +62,6 @@ def row_budget(length: int, mask_rate: float) -> tuple[int, int]:
     return slots, math.ceil(mask_rate * length) + slots
 
 
-def best_fit(lengths: np.ndarray, length: int, slots: int) -> list[list[int]]:
-    """The examples of each row: longest first, each where it leaves the least space."""
-    full: list[list[int]] = []
-    # Rows with space, by it: ascending (space, number); and their members by number.
-    spaces: list[tuple[int, int]] = []
-    for example in np.argsort(-lengths, kind="stable").tolist():
-        size = int(lengths[example])
-        place = bisect.bisect_left(spaces, (size, 0))
-        if place < len(spaces):
-            space, number = spaces.pop(place)
-        else:
-            space, number = length, len(full)
-            full.append([])
-        full[number].append(example)
-        if len(full[number]) < slots:
-            bisect.insort(spaces, (space - size, number))
-    return full
-
-
 def pack(
     batch: dict[str, np.ndarray], shapes: RowShapes, pad_id: int
 ) -> dict[str, np.ndarray]:
@@ -125,8 +107,3 @@ def pack(
             packed["nsp_weights"][row, slot] = 1
             start, predictions = start + size, predictions + count
     return packed
-
-
-def round_up(number, multiple: int):
-    """The least multiple that is not below ``number``, an int or an array of them."""
-    return -(-number // multiple) * multiple

@@ -6,10 +6,11 @@ from typing import NamedTuple
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.data.row_packing import best_fit, round_up
+from bert_jax.data.bin_packing import best_fit, round_up
 from bert_jax.finetuning.batching import batch_rows
 from bert_jax.parallel.mesh import batch_divisor
-from bert_jax.tasks.packing import Shape, filled_rows
+from bert_jax.tasks.packing import filled_rows
+from bert_jax.tasks.row_shapes import Shape
 from bert_jax.tasks.task import Features
 
 # A text goes into a row of the first of these that holds it: the shorter the row, the

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_jax.data.row_packing import round_up
+from bert_jax.data.bin_packing import round_up
 from bert_jax.tasks.task import IGNORED, Features
 
 GRANULE = 4  # shapes are multiples of this many pieces

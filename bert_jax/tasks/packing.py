@@ -1,49 +1,27 @@
 """Random batches with hardly any padding: several sequences side by side in a row.
 
 Batches are drawn at random; then a few units are exchanged between them, so that all have
-about as many pieces and fill as many rows. Shapes are compiled, so they must be few: row
-lengths and numbers of rows are chosen on a sample of batches.
+about as many pieces and most fit the same rows.
 """
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from bert_jax.data.row_packing import best_fit, round_up
-from bert_jax.tasks.batches import GRANULE, WORTH, choice_lengths
+from bert_jax.data.bin_packing import fewest_rows, round_up
+from bert_jax.tasks.batches import choice_lengths
+from bert_jax.tasks.even_batches import even_batches, exchanged
+from bert_jax.tasks.row_shapes import Shape, packed_shapes
 from bert_jax.tasks.task import IGNORED, Features
-
-EVEN = 0.01  # batches differ by no more than this share of their pieces, if they can
-SAMPLE = 50  # batches that the shapes are chosen on
-SLACK = 0.04  # of their pieces: what rows that are well chosen leave empty
-FRAMES = 6  # row lengths that are tried for each kind of batch
-# The row length at which attention's part of a step, which grows with the square of it,
-# is as long as the rest (all-MiniLM-L6-v2, forward and backward, two CPU cores).
-EVEN_LENGTH = 500
-
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """rows of ``length`` pieces with at most ``slots`` sequences each."""
-
-    rows: int
-    length: int
-    slots: int
-
-    @property
-    def cost(self) -> float:
-        """Time of a step, relative to that of other shapes."""
-        return self.rows * self.length * (1 + self.length / EVEN_LENGTH)
 
 
 @dataclasses.dataclass(frozen=True)
 class PackedBatches:
     """The training batches of a run.
 
-    parts: microbatches, packed each for itself. shapes: those that most microbatches fit.
-    multiple: what the number of a microbatch's rows is one of.
+    parts: microbatches, packed each for itself. shapes: those that most microbatches fit,
+    the commonest first. multiple: what the number of a microbatch's rows is one of.
     """
 
     features: Features
@@ -71,10 +49,20 @@ class PackedBatches:
         return cls(features, batch_size, pad_id, parts, multiple, shapes)
 
     def epoch(self, seed: int, epoch: int) -> list[np.ndarray]:
-        """The units of each batch: even_batches(), a pure function of its arguments."""
+        """The units of each batch, a pure function of its arguments.
+
+        even_batches(), exchanged() so that more fit the commonest shape or a cheaper one.
+        """
         random = np.random.default_rng((seed, epoch))
-        sizes = choice_lengths(self.features).sum(axis=1)
-        parts = even_batches(sizes, self.batch_size // self.parts, random)
+        lengths_UC = choice_lengths(self.features)
+        size = self.batch_size // self.parts
+        parts = even_batches(lengths_UC.sum(axis=1), size, random)
+        cheap = [s for s in self.shapes if s.cost <= self.shapes[0].cost]
+
+        def fits(lengths: np.ndarray) -> bool:
+            return any(shape.fits(lengths) for shape in cheap)
+
+        parts = exchanged(parts, lengths_UC, fits, random)
         return [
             np.concatenate(parts[first : first + self.parts])
             for first in range(0, len(parts), self.parts)
@@ -109,7 +97,7 @@ class PackedBatches:
         for length, slots in {(s.length, s.slots) for s in self.shapes}:
             if length < longest:
                 continue
-            places = [best_fit(group, length, slots) for group in lengths]
+            places = [fewest_rows(group, length, slots) for group in lengths]
             needed = max(map(len, places))
             fitting = [
                 s for s in self.shapes if s.length == length and s.rows >= needed
@@ -179,118 +167,3 @@ def filled_rows(
                 arrays[name][place] = target[sequence]
             end += len(ids)
     return arrays
-
-
-def even_batches(
-    lengths_U: np.ndarray, batch_size: int, random: np.random.Generator
-) -> list[np.ndarray]:
-    """The units in batches at random, all with about as many pieces.
-
-    As long as the longest and the shortest batch differ by more than 1% and it helps,
-    they exchange the two units that bring them closest to each other. The last batch may
-    be partial and stays as it was drawn.
-    """
-    order = random.permutation(len(lengths_U))
-    full = len(order) // batch_size
-    batches = order[: full * batch_size].reshape(full, batch_size)
-    sizes = lengths_U[batches]
-    totals = sizes.sum(axis=1)
-    while full and np.ptp(totals) > EVEN * totals.mean():
-        high, low = totals.argmax(), totals.argmin()
-        more = sizes[high][:, None] - sizes[low]  # what each exchange would move
-        gap = totals[high] - totals[low]
-        i, j = np.unravel_index(np.abs(2 * more - gap).argmin(), more.shape)
-        if not 0 < more[i, j] < gap:
-            break
-        for array in (batches, sizes):
-            array[high, i], array[low, j] = array[low, j], array[high, i]
-        totals[high] -= more[i, j]
-        totals[low] += more[i, j]
-    rest = order[full * batch_size :]
-    return [*batches, rest] if len(rest) else [*batches]
-
-
-def packed_shapes(
-    lengths_UC: np.ndarray, batch_size: int, most: int, limit: int, multiple: int
-) -> tuple[Shape, ...]:
-    """At most ``most`` shapes, found one by one on a sample of even_batches().
-
-    The first fits every batch of the sample and the longest sequence; there are more while
-    each is worth its compilation. The sample does not depend on a run's seed: the runs of
-    a sweep share what they compile.
-    """
-    random = np.random.default_rng(0)
-    batches: list[np.ndarray] = []
-    while len(batches) < SAMPLE:
-        batches += even_batches(lengths_UC.sum(axis=1), batch_size, random)
-    sample = [lengths_UC[units].ravel() for units in batches[:SAMPLE]]
-    longest = np.array([lengths.max() for lengths in sample])
-    candidates, fits = [], []
-    for length, slots in _frames(lengths_UC.ravel(), sample, limit, multiple):
-        inside = longest <= length
-        needed = np.full(SAMPLE, np.inf)
-        for i in np.flatnonzero(inside):
-            needed[i] = round_up(len(best_fit(sample[i], length, slots)), multiple)
-        for rows in np.unique(needed[inside]).astype(int).tolist():
-            candidates.append(Shape(rows, length, slots))
-            fits.append(needed <= rows)
-    costs = np.array([[shape.cost] for shape in candidates])
-    costs = np.where(fits, costs, np.inf)  # (candidates, SAMPLE)
-    # Frames ascend, and numbers of rows within each: the last candidate fits everything.
-    worth = WORTH * batch_size / len(lengths_UC)
-    return tuple(candidates[i] for i in _cheapest(costs, most, worth))
-
-
-def _cheapest(costs: np.ndarray, most: int, worth: float) -> list[int]:
-    """Rows of ``costs`` with small minima in its columns: the last, and ``most`` in all.
-
-    A further one must save the share ``worth`` of the minima's sum.
-    """
-
-    def total(chosen: list[int]) -> float:
-        return costs[chosen].min(axis=0).sum()
-
-    def with_best(chosen: list[int]) -> list[int]:
-        now = costs[chosen].min(axis=0)
-        return [*chosen, int(np.minimum(costs, now).sum(axis=1).argmin())]
-
-    chosen = [len(costs) - 1]
-    while len(chosen) < most:
-        more = with_best(chosen)
-        # What was best before this one came may have a better in its place now.
-        for old in chosen[1:]:
-            more = with_best([i for i in more if i != old])
-        if total(more) > (1 - worth) * total(chosen):
-            break
-        chosen = more
-    return chosen
-
-
-def _frames(
-    lengths: np.ndarray, sample: list[np.ndarray], limit: int, multiple: int
-) -> list[tuple[int, int]]:
-    """Row lengths that are worth a try, ascending, the last one for any sequence; slots.
-
-    From a batch's longest sequence to three times as much, those whose rows should cost
-    least.
-    """
-    pieces = max(int(batch.sum()) for batch in sample)
-
-    def expected(length: int) -> float:
-        rows = math.ceil((1 + SLACK) * pieces / length)
-        return Shape(round_up(rows, multiple), length, 0).cost
-
-    def rounded(length: float) -> int:
-        return min(int(round_up(math.ceil(length), GRANULE)), limit)
-
-    chosen = {rounded(lengths.max())}
-    for end in np.quantile([batch.max() for batch in sample], [0, 0.25, 0.5, 0.75, 1]):
-        tried = {rounded(n) for n in range(int(end), int(3 * end) + 1, GRANULE)}
-        chosen.update(sorted(tried, key=expected)[:FRAMES])
-    # Twice as many slots as an average row fills. Short sequences come last and many to a
-    # row, but each slot costs the last layer a position.
-    most = max(map(len, sample))
-    return [
-        (length, min(most, math.ceil(2 * length / lengths.mean())))
-        for length in sorted(chosen)
-    ]

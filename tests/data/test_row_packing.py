@@ -5,7 +5,7 @@ import pytest
 
 from bert_jax.data.examples import ExampleConfig, ExampleSource
 from bert_jax.data.masking import prediction_counts
-from bert_jax.data.row_packing import RowShapes, best_fit, pack
+from bert_jax.data.row_packing import RowShapes, pack
 
 LENGTH = 64
 
@@ -90,17 +90,6 @@ def test_padding_is_a_few_percent(batch, packed):
     assert 1 - batch["attention_mask"].mean() > 0.3
     assert np.mean(packed["attention_mask"] == 0) < 0.08
     assert len(packed["input_ids"]) % 4 == 0
-
-
-@pytest.mark.parametrize("slots", [1, 3, 50])
-def test_best_fit_keeps_to_the_rows(slots):
-    lengths = np.random.default_rng(slots).integers(3, 65, 500)
-    rows = best_fit(lengths, 64, slots)
-    assert sorted(np.concatenate(rows)) == list(range(500))
-    assert max(lengths[row].sum() for row in rows) <= 64
-    assert max(map(len, rows)) <= slots
-    if slots == 50:  # within 3% of what no packing can beat
-        assert len(rows) < 1.03 * lengths.sum() / 64
 
 
 def test_a_batch_that_fits_no_shape_has_the_rows_it_needs(batch, uncased):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from bert_jax.tasks.batches import choice_lengths
-from bert_jax.tasks.packing import PackedBatches, even_batches
+from bert_jax.tasks.even_batches import even_batches
+from bert_jax.tasks.packing import PackedBatches
 from bert_jax.tasks.task import IGNORED, Features
 
 BATCH = 8
@@ -47,31 +48,6 @@ def test_an_epoch_is_a_pure_function_of_seed_and_number():
     orders = [order(*a) for a in ((1, 2), (1, 3), (2, 2), (2, 1))]
     for a, b in itertools.combinations(orders, 2):
         assert a != b
-
-
-def test_batches_are_even_and_still_random():
-    """A hundredth of their pieces apart, after few exchanges; no length has its place."""
-    lengths = random_lengths(1600)
-    drawn = np.random.default_rng(3).permutation(1600).reshape(-1, 32)
-    batches = np.stack(even_batches(lengths, 32, np.random.default_rng(3)))
-    totals = lengths[batches].sum(axis=1)
-    assert np.ptp(lengths[drawn].sum(axis=1)) > 0.3 * totals.mean()
-    assert np.ptp(totals) <= 0.01 * totals.mean()
-    moved = [
-        32 - len(np.intersect1d(a, b)) for a, b in zip(drawn, batches, strict=True)
-    ]
-    assert np.mean(moved) < 2
-    # The lengths within a batch vary as much as those of all.
-    spreads = lengths[batches].std(axis=1)
-    assert abs(spreads.mean() / lengths.std() - 1) < 0.03
-
-
-@pytest.mark.parametrize(
-    "lengths", [[9] * 20, [60, 3, 3, 3, 3, 3, 3, 3] * 2 + [60], [5], [1, 60] * 10]
-)
-def test_what_cannot_be_evened_stays_as_it_is(lengths):
-    batches = even_batches(np.array(lengths), BATCH, np.random.default_rng(0))
-    assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -166,6 +142,17 @@ def test_few_shapes_hold_all_batches_with_little_padding():
     # Of the 8 of a batch most share three rows.
     assert 1 - real / computed < 0.1
     assert 1 - real / random > 0.4  # what padding to the longest would be
+
+
+def test_an_epoch_is_exchanged_for_the_commonest_shape():
+    """11% of these batches need another one as even_batches() leaves them."""
+    lengths = np.random.default_rng(0).triangular(10, 30, 60, 2000).astype(int)
+    batches = make_batches(make_features(lengths), limit=512)
+    usual = batches.shapes[0]
+    even = even_batches(lengths, BATCH, np.random.default_rng((3, 1)))
+    epoch = batches.epoch(3, 1)
+    assert np.mean([usual.fits(lengths[units]) for units in even]) < 0.9
+    assert np.mean([usual.fits(lengths[units]) for units in epoch]) > 0.98
 
 
 def test_a_longer_epoch_compiles_more_shapes():
