@@ -12,7 +12,7 @@ from bert_jax.errors import DivergenceError, UserError
 from bert_jax.finetuning import run, sweep
 from bert_jax.finetuning.config import SweepConfig, finetune_config
 from bert_jax.finetuning.sweep import run_one, run_sweep
-from bert_jax.tasks import packing
+from bert_jax.tasks import row_shapes
 from bert_jax.training.load import load
 
 GRID = dict(batch_size=(8,), learning_rate=(1e-5, 1e-2), epochs=(8, 1), seeds=(0, 1))
@@ -28,7 +28,7 @@ NAMES = [
 def _several_shapes():
     """Also of so few rows, where a second one is not worth its compilation."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(packing, "WORTH", 0)
+        monkeypatch.setattr(row_shapes, "WORTH", 0)
         yield
 
 
