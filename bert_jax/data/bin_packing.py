@@ -7,6 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+# Sequences up to which rows are searched for: the time grows with the square of their
+# number (0.8 ms for 64), and of more best_fit() leaves a hundredth to gain.
+FEW = 64
+
 
 def round_up(number, multiple: int):
     """The least multiple that is not below ``number``, an int or an array of them."""
@@ -35,10 +39,10 @@ def best_fit(lengths: np.ndarray, length: int, slots: int) -> list[list[int]]:
 def fewest_rows(lengths: np.ndarray, length: int, slots: int) -> list[list[int]]:
     """The rows of best_fit(), or of fullest_rows() where those are fewer.
 
-    For the tens of sequences of a batch: the time of the second grows with their square.
+    Of more than FEW sequences always the first.
     """
     rows = best_fit(lengths, length, slots)
-    if len(rows) == math.ceil(lengths.sum() / length):
+    if len(lengths) > FEW or len(rows) == math.ceil(lengths.sum() / length):
         return rows
     return min(rows, fullest_rows(lengths, length, slots), key=len)
 

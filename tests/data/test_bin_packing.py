@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from bert_jax.data.bin_packing import best_fit, fewest_rows, fullest_rows
+from bert_jax.data.bin_packing import FEW, best_fit, fewest_rows, fullest_rows
 
 
 @pytest.mark.parametrize("rule", [best_fit, fullest_rows, fewest_rows])
@@ -60,3 +60,13 @@ def test_the_fewest_rows_of_a_batch_are_nearly_as_few_as_can_be():
             above[rule] += len(rule(lengths, 64, 9)) - math.ceil(lengths.sum() / 64)
     assert above[best_fit] > 150
     assert above[fewest_rows] < 0.5 * above[best_fit]
+
+
+def test_many_sequences_are_not_searched():
+    """There best_fit() is nearly as good, and the search takes long."""
+    random = np.random.default_rng(2)
+    lengths = random.triangular(3, 20, 40, 4 * FEW).astype(int)
+    rows = best_fit(lengths, 64, 9)
+    assert len(fullest_rows(lengths, 64, 9)) < len(rows)
+    assert fewest_rows(lengths, 64, 9) == rows
+    assert len(rows) < 1.03 * lengths.sum() / 64
