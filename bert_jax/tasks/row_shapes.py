@@ -51,8 +51,8 @@ def packed_shapes(
 
     One fits every batch of the sample and the longest sequence; there are more while each
     is worth its compilation. The commonest comes first: the sample is exchanged() for the
-    shape that is then the cheapest. It does not depend on a run's seed: the runs of a
-    sweep share what they compile.
+    shape that is then the cheapest. The sample does not depend on a run's seed: the runs
+    of a sweep share what they compile.
     """
     random = np.random.default_rng(0)
     sample: list[np.ndarray] = []

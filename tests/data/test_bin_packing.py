@@ -9,13 +9,14 @@ from bert_jax.data.bin_packing import FEW, best_fit, fewest_rows, fullest_rows
 
 @pytest.mark.parametrize("rule", [best_fit, fullest_rows, fewest_rows])
 @pytest.mark.parametrize("slots", [1, 3, 50])
-def test_rows_hold_every_example_once_and_no_more_than_they_may(rule, slots):
-    lengths = np.random.default_rng(slots).integers(3, 65, 200)
+@pytest.mark.parametrize("count", [FEW, 500])
+def test_rows_hold_every_example_once_and_no_more_than_they_may(rule, slots, count):
+    lengths = np.random.default_rng(slots).integers(3, 65, count)
     rows = rule(lengths, 64, slots)
-    assert sorted(itertools.chain(*rows)) == list(range(200))
+    assert sorted(itertools.chain(*rows)) == list(range(count))
     assert max(lengths[row].sum() for row in rows) <= 64
     assert max(map(len, rows)) <= slots
-    if slots == 50:  # within 3% of what no packing can beat
+    if slots == 50 and count == 500:  # within 3% of what no packing can beat
         assert len(rows) < 1.03 * lengths.sum() / 64
 
 

@@ -7,14 +7,9 @@ from bert_jax.tasks.row_shapes import Shape
 BATCH = 8
 
 
-def random_lengths(count, seed=0, longest=60):
-    """A few long ones among many short ones."""
-    return np.random.default_rng(seed).triangular(3, 5, longest, count).astype(int)
-
-
 def test_batches_are_even_and_still_random():
     """A hundredth of their pieces apart, after few exchanges; no length has its place."""
-    lengths = random_lengths(1600)
+    lengths = np.random.default_rng(0).triangular(3, 5, 60, 1600).astype(int)
     drawn = np.random.default_rng(3).permutation(1600).reshape(-1, 32)
     batches = np.stack(even_batches(lengths, 32, np.random.default_rng(3)))
     totals = lengths[batches].sum(axis=1)
@@ -45,7 +40,9 @@ def fitting(batches, lengths, shape):
 def test_exchanges_make_batches_fit(choices):
     """Rows with 2% to spare: one of eight does not, as they are drawn."""
     units = 1280 // choices
-    lengths = random_lengths(1280, longest=50).reshape(units, choices)
+    lengths = (
+        np.random.default_rng(0).triangular(3, 5, 50, (units, choices)).astype(int)
+    )
     size = 16 // choices
     batches = even_batches(lengths.sum(axis=1), size, np.random.default_rng(0))
     totals = [lengths[units].sum() for units in batches]
