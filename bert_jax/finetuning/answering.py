@@ -19,8 +19,8 @@ from bert_jax.finetuning.step import jit_forward
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
+from bert_jax.settings import from_settings
 from bert_jax.tasks.task import Task
-from bert_jax.training.settings import from_settings
 
 
 class Answers(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.finetuning.families import FAMILIES
 from bert_jax.parallel.mesh import MeshConfig
-from bert_jax.training.settings import from_settings
+from bert_jax.settings import from_settings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,11 +37,11 @@ from bert_jax.parallel.mesh import (
     steps_ahead,
 )
 from bert_jax.parallel.sharding import tree_shardings
+from bert_jax.settings import to_dict
 from bert_jax.tasks.batches import SortedBatches
 from bert_jax.tasks.packing import PackedBatches
 from bert_jax.training.metric_writer import MetricWriter
 from bert_jax.training.optimizer import OptimizerConfig, bert_direction
-from bert_jax.training.settings import to_dict
 
 BEST = "best"  # the folder of the best model, as bert_jax.load finds it
 RESULTS = "results.json"

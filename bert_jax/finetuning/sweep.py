@@ -21,7 +21,7 @@ from bert_jax.finetuning.run import (
     show,
     write_json,
 )
-from bert_jax.training.settings import differences, to_dict
+from bert_jax.settings import differences, to_dict
 
 SWEEP = "sweep"  # the folder of a sweep's runs
 _DIVERGED = "diverged"  # in the results of a run: it has no scores

@@ -9,8 +9,8 @@ from bert_jax.data.pipeline import Phase
 from bert_jax.errors import UserError
 from bert_jax.model.config import BertConfig
 from bert_jax.parallel.mesh import MeshConfig
+from bert_jax.settings import differences, from_settings
 from bert_jax.training.optimizer import OptimizerConfig
-from bert_jax.training.settings import differences, from_settings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,8 +24,8 @@ from bert_jax.finetuning.step import jit_forward
 from bert_jax.finetuning.sweep import run_one
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
+from bert_jax.settings import from_settings
 from bert_jax.training.load import load
-from bert_jax.training.settings import from_settings
 
 WHATS = (
     "classification",

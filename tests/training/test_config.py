@@ -1,8 +1,8 @@
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.settings import to_dict
 from bert_jax.training.config import resume_differences, train_config
-from bert_jax.training.settings import to_dict
 
 
 @pytest.fixture
