@@ -23,8 +23,8 @@ from bert_jax.finetuning.evaluation import Split
 from bert_jax.finetuning.families import FAMILIES
 from bert_jax.finetuning.prepare import Prepared
 from bert_jax.finetuning.run import training_batches
+from bert_jax.interop.load import load
 from bert_jax.parallel.mesh import make_mesh
-from bert_jax.training.load import load
 
 
 def config_of(task: str, options: argparse.Namespace, *more: str) -> FineTuneConfig:

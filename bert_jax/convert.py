@@ -15,8 +15,8 @@ import jax
 
 from bert_jax import cli
 from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.interop.load import load, save_workdir
 from bert_jax.model.config import ACTIVATIONS
-from bert_jax.training.load import load, save_workdir
 
 _ORIGINS = {
     "huggingface": "a Hugging Face folder",

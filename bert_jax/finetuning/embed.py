@@ -16,6 +16,7 @@ from bert_jax.finetuning.evaluation import with_outputs
 from bert_jax.finetuning.lines import CHUNK, chunks, input_name, read_lines
 from bert_jax.finetuning.packed_texts import packed_texts
 from bert_jax.finetuning.prepare import check_length
+from bert_jax.interop.load import load
 from bert_jax.model.config import BertConfig
 from bert_jax.model.encoder import take_positions
 from bert_jax.model.hidden_states import hidden_states
@@ -23,7 +24,6 @@ from bert_jax.parallel.mesh import MeshConfig, make_mesh, traced_on
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.tasks import sequences
 from bert_jax.tasks.task import Features
-from bert_jax.training.load import load
 
 Pooling = Literal["none", "mean", "cls", "pooler"]
 POOLINGS: tuple[str, ...] = get_args(Pooling)

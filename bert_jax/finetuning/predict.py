@@ -8,7 +8,7 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning.answering import Answers, TaskAnswers
 from bert_jax.finetuning.blanks import BlankAnswers
 from bert_jax.finetuning.lines import CHUNK
-from bert_jax.training.load import load
+from bert_jax.interop.load import load
 
 
 class Predictor:

@@ -13,10 +13,10 @@ from bert_jax.finetuning.families import FAMILIES
 from bert_jax.finetuning.frozen import with_hidden
 from bert_jax.finetuning.initial import make_model
 from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.interop.load import load
 from bert_jax.model.feature_tagger import FeatureTagger
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.tasks.task import Task
-from bert_jax.training.load import load
 
 FEATURES = "features"  # the folder of a frozen encoder's vectors; gone after the run
 

@@ -10,8 +10,8 @@ from flax import traverse_util
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.interop.load import load
 from bert_jax.model.config import BertConfig
-from bert_jax.training.load import load
 from bert_jax.training.state import TrainState
 
 # What a run may choose; the rest of a BertConfig the checkpoint has decided.

@@ -14,10 +14,10 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax.errors import DivergenceError, Preempted
+from bert_jax.interop.checkpoints import CheckpointStore
 from bert_jax.parallel.distributed import StopRequests
 from bert_jax.parallel.mesh import put_batch, steps_ahead, traced_on
 from bert_jax.training import step as step_lib
-from bert_jax.training.checkpoint import CheckpointStore
 from bert_jax.training.config import TrainConfig
 from bert_jax.training.flops import peak_flops, step_flops
 from bert_jax.training.metric_writer import MetricWriter

@@ -12,8 +12,8 @@ from bert_jax.errors import DivergenceError, UserError
 from bert_jax.finetuning import run, sweep
 from bert_jax.finetuning.config import SweepConfig, finetune_config
 from bert_jax.finetuning.sweep import run_one, run_sweep
+from bert_jax.interop.load import load
 from bert_jax.tasks import row_shapes
-from bert_jax.training.load import load
 
 GRID = dict(batch_size=(8,), learning_rate=(1e-5, 1e-2), epochs=(8, 1), seeds=(0, 1))
 NAMES = [

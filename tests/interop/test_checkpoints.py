@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.interop.checkpoints import CheckpointStore
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
-from bert_jax.training.checkpoint import CheckpointStore
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import METRICS
