@@ -32,6 +32,7 @@ from bert_jax.parallel.mesh import (
     make_mesh,
     process_rows,
 )
+from bert_jax.parallel.remote import RunFolder
 from bert_jax.settings import to_dict
 from bert_jax.training import loop
 from bert_jax.training.config import TrainConfig, resume_differences
@@ -39,7 +40,6 @@ from bert_jax.training.fill_mask import fill_mask
 from bert_jax.training.initial import begin_from
 from bert_jax.training.metric_writer import MetricWriter, NoWriter
 from bert_jax.training.optimizer import bert_optimizer, learning_rate
-from bert_jax.training.remote import RunFolder
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import METRICS
 from bert_jax.training.text import open_text

@@ -9,8 +9,8 @@ from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
+from bert_jax.parallel.remote import local_copy
 from bert_jax.training.config import DataConfig
-from bert_jax.training.remote import local_copy
 
 
 def open_text(

@@ -6,8 +6,8 @@ from etils import epath
 from fsspec.implementations.memory import MemoryFileSystem
 
 from bert_jax.errors import UserError
+from bert_jax.parallel.remote import RunFolder, is_remote, local_copy
 from bert_jax.training.metric_writer import MetricWriter, read_metrics
-from bert_jax.training.remote import RunFolder, is_remote, local_copy
 
 
 class Bucket(MemoryFileSystem):
