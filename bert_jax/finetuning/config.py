@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.finetuning.families import FAMILIES
 from bert_jax.parallel.mesh import MeshConfig
 from bert_jax.settings import from_settings
+from bert_jax.tasks.families import FAMILIES
 
 
 @dataclasses.dataclass(frozen=True)

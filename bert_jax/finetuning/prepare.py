@@ -9,13 +9,13 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.finetuning.config import FineTuneConfig
 from bert_jax.finetuning.evaluation import Split
-from bert_jax.finetuning.families import FAMILIES
 from bert_jax.finetuning.frozen import with_hidden
 from bert_jax.finetuning.initial import make_model
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.load import load
 from bert_jax.model.feature_tagger import FeatureTagger
 from bert_jax.parallel.mesh import make_mesh
+from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.task import Task
 
 FEATURES = "features"  # the folder of a frozen encoder's vectors; gone after the run

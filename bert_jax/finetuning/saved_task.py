@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.finetuning.families import FAMILIES
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.settings import from_settings
+from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.task import Task
 
 _LONGEST = {

@@ -17,7 +17,6 @@ from bert_jax.finetuning.evaluation import (
     run_model,
     shared_buckets,
 )
-from bert_jax.finetuning.families import FAMILIES
 from bert_jax.finetuning.initial import make_model
 from bert_jax.finetuning.run import evaluation_stops, learning_rate
 from bert_jax.finetuning.step import jit_forward
@@ -26,6 +25,7 @@ from bert_jax.interop.load import load
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.settings import from_settings
+from bert_jax.tasks.families import FAMILIES
 
 WHATS = (
     "classification",
