@@ -10,8 +10,8 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning.config import FineTuneConfig
 from bert_jax.finetuning.evaluation import Split
 from bert_jax.finetuning.frozen import with_hidden
-from bert_jax.finetuning.initial import make_model
 from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.interop.initial import make_model
 from bert_jax.interop.load import load
 from bert_jax.model.feature_tagger import FeatureTagger
 from bert_jax.parallel.mesh import make_mesh

@@ -26,9 +26,9 @@ from bert_jax.finetuning.evaluation import (
     run_model,
     shared_buckets,
 )
-from bert_jax.finetuning.initial import initial_params, make_model
 from bert_jax.finetuning.prepare import Prepared
 from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.interop.initial import initial_params, make_model
 from bert_jax.model.feature_tagger import FeatureTagger
 from bert_jax.parallel.mesh import (
     batch_divisor,

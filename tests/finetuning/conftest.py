@@ -12,8 +12,8 @@ import pytest
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.finetuning import prepare, run
 from bert_jax.finetuning.config import FeatureConfig
-from bert_jax.finetuning.initial import make_model
 from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.interop.initial import make_model
 from bert_jax.model.config import BertConfig
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 

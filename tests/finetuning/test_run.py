@@ -17,10 +17,10 @@ from bert_jax.finetuning.evaluation import (
     run_model,
     shared_buckets,
 )
-from bert_jax.finetuning.initial import make_model
 from bert_jax.finetuning.run import evaluation_stops, learning_rate
 from bert_jax.finetuning.step import jit_forward
 from bert_jax.finetuning.sweep import run_one
+from bert_jax.interop.initial import make_model
 from bert_jax.interop.load import load
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings

@@ -6,8 +6,8 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.finetuning.config import FeatureConfig
-from bert_jax.finetuning.initial import initial_params, make_model
 from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.interop.initial import initial_params, make_model
 from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
 
 LABELS = ("no", "yes", "perhaps")
