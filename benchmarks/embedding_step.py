@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from workers import embedding_options, process_bytes, read_texts
 
-from bert_jax.finetuning.embed import Embedder
+from bert_jax.inference.embed import Embedder
 from bert_jax.training.host_memory import reuse_memory
 
 

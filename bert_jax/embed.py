@@ -54,8 +54,8 @@ def main(argv: list[str]) -> None:
     )
     args = parser.parse_args(argv)
     # Imported late: --help and a wrong command line answer at once.
-    from bert_jax.finetuning.array_files import check_ending
-    from bert_jax.finetuning.embed import Embedder, write_vectors
+    from bert_jax.inference.array_files import check_ending
+    from bert_jax.inference.embed import Embedder, write_vectors
     from bert_jax.training.compilation_cache import use_compilation_cache
     from bert_jax.training.host_memory import reuse_memory
 

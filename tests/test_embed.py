@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from bert_jax import embed
 from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
-from bert_jax.finetuning.embed import Embedder, write_vectors
+from bert_jax.inference.embed import Embedder, write_vectors
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig
@@ -161,7 +161,7 @@ def test_chunks_and_batches_change_nothing(pooling, checkpoint, tmp_path, monkey
     (tmp_path / "in.txt").write_text("\n".join(sentences(23)))
     embedder = Embedder(checkpoint, pooling=pooling, batch_size=4)
     whole = write_vectors(embedder, str(tmp_path / "in.txt"), tmp_path / "a.npz")
-    monkeypatch.setattr("bert_jax.finetuning.embed.PIECES", 40)
+    monkeypatch.setattr("bert_jax.inference.embed.PIECES", 40)
     parts = write_vectors(embedder, str(tmp_path / "in.txt"), tmp_path / "b.npz", 5)
     assert whole == parts
     assert whole.lines == 23
@@ -173,7 +173,7 @@ def test_chunks_and_batches_change_nothing(pooling, checkpoint, tmp_path, monkey
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "pooler", "none"])
 def test_rows_of_several_lengths(pooling, checkpoint, by_hand, monkeypatch):
-    monkeypatch.setattr("bert_jax.finetuning.packed_texts.LENGTHS", (8, 20))
+    monkeypatch.setattr("bert_jax.inference.packed_texts.LENGTHS", (8, 20))
     texts = sentences(23)
     sizes = {bisect.bisect((8, 20), len(by_hand(text)[2]) - 1) for text in texts}
     assert sizes == {0, 1, 2}
@@ -186,7 +186,7 @@ def test_rows_of_several_lengths(pooling, checkpoint, by_hand, monkeypatch):
 
 
 def test_what_is_in_memory_is_bounded_by_pieces(checkpoint, monkeypatch):
-    monkeypatch.setattr("bert_jax.finetuning.embed.PIECES", 40)
+    monkeypatch.setattr("bert_jax.inference.embed.PIECES", 40)
     embedder = Embedder(checkpoint, pooling="none")
     parts = list(embedder.stream(sentences(23), "input"))
     assert sum(len(part.lengths) for part in parts) == 23

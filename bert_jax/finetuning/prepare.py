@@ -8,8 +8,8 @@ from typing import Any
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.finetuning.config import FineTuneConfig
-from bert_jax.finetuning.evaluation import Split
-from bert_jax.finetuning.frozen import with_hidden
+from bert_jax.inference.evaluation import Split
+from bert_jax.inference.frozen import with_hidden
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.initial import make_model
 from bert_jax.interop.load import load

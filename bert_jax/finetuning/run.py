@@ -18,7 +18,8 @@ from jax.sharding import Mesh
 from bert_jax.errors import DivergenceError
 from bert_jax.finetuning import step as step_lib
 from bert_jax.finetuning.config import FineTuneConfig, FineTuneOptimizer
-from bert_jax.finetuning.evaluation import (
+from bert_jax.finetuning.prepare import Prepared
+from bert_jax.inference.evaluation import (
     Evaluation,
     Split,
     evaluate,
@@ -26,7 +27,6 @@ from bert_jax.finetuning.evaluation import (
     run_model,
     shared_buckets,
 )
-from bert_jax.finetuning.prepare import Prepared
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.initial import initial_params, make_model
 from bert_jax.model.feature_tagger import FeatureTagger

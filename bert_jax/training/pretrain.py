@@ -18,6 +18,7 @@ from bert_jax.data.pipeline import (
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.inference.fill_mask import fill_mask
 from bert_jax.interop.checkpoints import CheckpointStore
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.parallel.distributed import (
@@ -36,7 +37,6 @@ from bert_jax.parallel.remote import RunFolder
 from bert_jax.settings import to_dict
 from bert_jax.training import loop
 from bert_jax.training.config import TrainConfig, resume_differences
-from bert_jax.training.fill_mask import fill_mask
 from bert_jax.training.initial import begin_from
 from bert_jax.training.metric_writer import MetricWriter, NoWriter
 from bert_jax.training.optimizer import bert_optimizer, learning_rate

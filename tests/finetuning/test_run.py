@@ -11,15 +11,15 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.finetuning import run, sweep
 from bert_jax.finetuning.config import FeatureConfig, finetune_config
-from bert_jax.finetuning.evaluation import (
+from bert_jax.finetuning.run import evaluation_stops, learning_rate
+from bert_jax.finetuning.step import jit_forward
+from bert_jax.finetuning.sweep import run_one
+from bert_jax.inference.evaluation import (
     Split,
     evaluate,
     run_model,
     shared_buckets,
 )
-from bert_jax.finetuning.run import evaluation_stops, learning_rate
-from bert_jax.finetuning.step import jit_forward
-from bert_jax.finetuning.sweep import run_one
 from bert_jax.interop.initial import make_model
 from bert_jax.interop.load import load
 from bert_jax.parallel.mesh import MeshConfig, make_mesh

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.finetuning.packed_texts import LENGTHS, packed_texts
+from bert_jax.inference.packed_texts import LENGTHS, packed_texts
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.tasks.task import Features
 

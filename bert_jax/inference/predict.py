@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.finetuning.answering import Answers, TaskAnswers
-from bert_jax.finetuning.blanks import BlankAnswers
-from bert_jax.finetuning.lines import CHUNK
+from bert_jax.inference.answering import Answers, TaskAnswers
+from bert_jax.inference.blanks import BlankAnswers
+from bert_jax.inference.lines import CHUNK
 from bert_jax.interop.load import load
 
 

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import jax
 
 from bert_jax.errors import UserError
-from bert_jax.finetuning.batching import batch_rows, lengths_up_to
 from bert_jax.finetuning.config import FeatureConfig
-from bert_jax.finetuning.evaluation import Split, run_model
-from bert_jax.finetuning.lines import chunks
 from bert_jax.finetuning.prepare import check_length
-from bert_jax.finetuning.saved_task import saved_task
 from bert_jax.finetuning.step import jit_forward
+from bert_jax.inference.batching import batch_rows, lengths_up_to
+from bert_jax.inference.evaluation import Split, run_model
+from bert_jax.inference.lines import chunks
+from bert_jax.inference.saved_task import saved_task
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.initial import initial_params, make_model
 from bert_jax.parallel.mesh import MeshConfig, make_mesh

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from bert_jax.finetuning.array_files import array_file
+from bert_jax.inference.array_files import array_file
 
 PARTS = {
     "a": [np.arange(3, dtype=np.int32), np.arange(4, dtype=np.int32)],

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.finetuning.evaluation import Split, run_model
+from bert_jax.inference.evaluation import Split, run_model
 from bert_jax.model.feature_tagger import FeatureTagger
 from bert_jax.parallel.mesh import traced_on
 from bert_jax.parallel.sharding import tree_shardings

@@ -11,11 +11,11 @@ import numpy as np
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.finetuning.array_files import array_file
-from bert_jax.finetuning.evaluation import with_outputs
-from bert_jax.finetuning.lines import CHUNK, chunks, input_name, read_lines
-from bert_jax.finetuning.packed_texts import packed_texts
 from bert_jax.finetuning.prepare import check_length
+from bert_jax.inference.array_files import array_file
+from bert_jax.inference.evaluation import with_outputs
+from bert_jax.inference.lines import CHUNK, chunks, input_name, read_lines
+from bert_jax.inference.packed_texts import packed_texts
 from bert_jax.interop.load import load
 from bert_jax.model.config import BertConfig
 from bert_jax.model.encoder import take_positions

@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from bert_jax.finetuning.answering import Answers
+from bert_jax.inference.answering import Answers
 
 Cells = dict[str, str]
 _GAP = "  "

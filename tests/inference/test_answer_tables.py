@@ -1,5 +1,5 @@
-from bert_jax.finetuning.answer_tables import AnswerTable
-from bert_jax.finetuning.answering import Answers
+from bert_jax.inference.answer_tables import AnswerTable
+from bert_jax.inference.answering import Answers
 from bert_jax.tasks.classification_read import Row
 from bert_jax.tasks.tagging_formats import TaggedSentence
 

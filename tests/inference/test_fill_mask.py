@@ -3,9 +3,9 @@ import pytest
 
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.inference.fill_mask import fill_mask
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
-from bert_jax.training.fill_mask import fill_mask
 from bert_jax.training.state import init_params
 
 TEXTS = ["the [MASK] of the sea", "a [MASK] and [MASK] ship ."]

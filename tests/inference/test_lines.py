@@ -4,7 +4,7 @@ import threading
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.finetuning.lines import chunks, new_file, read_lines
+from bert_jax.inference.lines import chunks, new_file, read_lines
 
 
 def test_only_line_feeds_end_a_line(tmp_path):

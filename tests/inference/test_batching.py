@@ -3,7 +3,7 @@ import itertools
 import jax
 import pytest
 
-from bert_jax.finetuning.batching import batch_rows, lengths_up_to
+from bert_jax.inference.batching import batch_rows, lengths_up_to
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 
 

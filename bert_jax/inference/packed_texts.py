@@ -7,7 +7,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.data.bin_packing import best_fit, round_up
-from bert_jax.finetuning.batching import batch_rows
+from bert_jax.inference.batching import batch_rows
 from bert_jax.parallel.mesh import batch_divisor
 from bert_jax.tasks.packing import filled_rows
 from bert_jax.tasks.row_shapes import Shape

@@ -4,13 +4,13 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.finetuning.evaluation import (
+from bert_jax.finetuning.step import jit_forward
+from bert_jax.inference.evaluation import (
     Split,
     evaluate,
     run_model,
     shared_buckets,
 )
-from bert_jax.finetuning.step import jit_forward
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.tasks.batches import make_batch
