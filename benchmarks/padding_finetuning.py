@@ -18,13 +18,13 @@ from finetune import TASKS, our_settings
 from measure import markdown, write_report
 
 from bert_jax.config_file import parse
-from bert_jax.finetuning.config import FineTuneConfig, finetune_config
-from bert_jax.finetuning.prepare import Prepared
-from bert_jax.finetuning.run import training_batches
 from bert_jax.inference.evaluation import Split
 from bert_jax.interop.load import load
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.tasks.families import FAMILIES
+from bert_jax.training.finetune import training_batches
+from bert_jax.training.finetune_config import FineTuneConfig, finetune_config
+from bert_jax.training.finetune_data import Prepared
 
 
 def config_of(task: str, options: argparse.Namespace, *more: str) -> FineTuneConfig:

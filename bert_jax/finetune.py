@@ -21,10 +21,10 @@ def main(argv: list[str]) -> None:
     """Parses the command line and fine-tunes."""
     settings, workdir, flags = parse(argv, __doc__, {"sweep": False})
     # Imported late: --help and a wrong command line answer at once.
-    from bert_jax.finetuning.config import finetune_config
-    from bert_jax.finetuning.sweep import run_one, run_sweep
     from bert_jax.training.compilation_cache import use_compilation_cache
+    from bert_jax.training.finetune_config import finetune_config
     from bert_jax.training.host_memory import reuse_memory
+    from bert_jax.training.sweep import run_one, run_sweep
 
     logging.basicConfig(format="%(message)s")
     logging.getLogger("bert_jax").setLevel(logging.INFO)

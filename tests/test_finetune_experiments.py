@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bert_jax.config_file import parse
-from bert_jax.finetuning.config import FineTuneConfig, finetune_config
 from bert_jax.tasks.families import FAMILIES
+from bert_jax.training.finetune_config import FineTuneConfig, finetune_config
 
 FOLDER = Path(__file__).parent.parent / "experiments" / "finetune"
 FILES = sorted(p for p in FOLDER.glob("*.py") if p.stem != "defaults")

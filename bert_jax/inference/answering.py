@@ -8,9 +8,6 @@ from typing import Any, NamedTuple
 import jax
 
 from bert_jax.errors import UserError
-from bert_jax.finetuning.config import FeatureConfig
-from bert_jax.finetuning.prepare import check_length
-from bert_jax.finetuning.step import jit_forward
 from bert_jax.inference.batching import batch_rows, lengths_up_to
 from bert_jax.inference.evaluation import Split, run_model
 from bert_jax.inference.lines import chunks
@@ -21,6 +18,9 @@ from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.settings import from_settings
 from bert_jax.tasks.task import Task
+from bert_jax.training.finetune_config import FeatureConfig
+from bert_jax.training.finetune_data import check_length
+from bert_jax.training.finetune_step import jit_forward
 
 
 class Answers(NamedTuple):

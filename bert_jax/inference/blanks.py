@@ -10,13 +10,13 @@ import numpy as np
 
 from bert_jax.data.tokenizer_base import MASK
 from bert_jax.errors import UserError
-from bert_jax.finetuning.prepare import check_length
 from bert_jax.inference.answering import Answers
 from bert_jax.inference.batching import lengths_up_to
 from bert_jax.inference.fill_mask import fill_mask
 from bert_jax.inference.lines import chunks
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bert import BertForPreTraining
+from bert_jax.training.finetune_data import check_length
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

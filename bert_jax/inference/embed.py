@@ -11,7 +11,6 @@ import numpy as np
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.finetuning.prepare import check_length
 from bert_jax.inference.array_files import array_file
 from bert_jax.inference.evaluation import with_outputs
 from bert_jax.inference.lines import CHUNK, chunks, input_name, read_lines
@@ -24,6 +23,7 @@ from bert_jax.parallel.mesh import MeshConfig, make_mesh, traced_on
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.tasks import sequences
 from bert_jax.tasks.task import Features
+from bert_jax.training.finetune_data import check_length
 
 Pooling = Literal["none", "mean", "cls", "pooler"]
 POOLINGS: tuple[str, ...] = get_args(Pooling)

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from bert_jax.data.tokenizer import load_tokenizer
-from bert_jax.finetuning import prepare, run
-from bert_jax.finetuning.config import FeatureConfig
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.initial import make_model
 from bert_jax.model.config import BertConfig
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
+from bert_jax.training import finetune_data as prepare
+from bert_jax.training import run
+from bert_jax.training.finetune_config import FeatureConfig
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [f"w{i}" for i in range(40)]

@@ -4,7 +4,6 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.finetuning.step import jit_forward
 from bert_jax.inference.evaluation import (
     Split,
     evaluate,
@@ -15,6 +14,7 @@ from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.tasks.batches import make_batch
 from bert_jax.tasks.task import Features
+from bert_jax.training.finetune_step import jit_forward
 
 HEADS = ("sequence", "choice", "token", "span")
 BATCH = 8

@@ -9,13 +9,13 @@ from safetensors.numpy import load_file, save_file
 
 from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
-from bert_jax.finetuning.config import FeatureConfig, finetune_config
-from bert_jax.finetuning.prepare import prepare
-from bert_jax.finetuning.run import finetune
 from bert_jax.inference.predict import Predictor
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.initial import make_model
 from bert_jax.model.config import BertConfig
+from bert_jax.training.finetune import finetune
+from bert_jax.training.finetune_config import FeatureConfig, finetune_config
+from bert_jax.training.finetune_data import prepare
 
 WORDS = "the a man dog cat eats sees paris rome big small good bad film who where"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -9,11 +9,6 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.finetuning import run, sweep
-from bert_jax.finetuning.config import FeatureConfig, finetune_config
-from bert_jax.finetuning.run import evaluation_stops, learning_rate
-from bert_jax.finetuning.step import jit_forward
-from bert_jax.finetuning.sweep import run_one
 from bert_jax.inference.evaluation import (
     Split,
     evaluate,
@@ -26,6 +21,12 @@ from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.settings import from_settings
 from bert_jax.tasks.families import FAMILIES
+from bert_jax.training import finetune as run
+from bert_jax.training import sweep
+from bert_jax.training.finetune import evaluation_stops, learning_rate
+from bert_jax.training.finetune_config import FeatureConfig, finetune_config
+from bert_jax.training.finetune_step import jit_forward
+from bert_jax.training.sweep import run_one
 
 WHATS = (
     "classification",

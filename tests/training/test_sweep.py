@@ -9,11 +9,12 @@ import types
 import pytest
 
 from bert_jax.errors import DivergenceError, UserError
-from bert_jax.finetuning import run, sweep
-from bert_jax.finetuning.config import SweepConfig, finetune_config
-from bert_jax.finetuning.sweep import run_one, run_sweep
 from bert_jax.interop.load import load
 from bert_jax.tasks import row_shapes
+from bert_jax.training import finetune as run
+from bert_jax.training import sweep
+from bert_jax.training.finetune_config import SweepConfig, finetune_config
+from bert_jax.training.sweep import run_one, run_sweep
 
 GRID = dict(batch_size=(8,), learning_rate=(1e-5, 1e-2), epochs=(8, 1), seeds=(0, 1))
 NAMES = [

@@ -6,16 +6,16 @@ import numpy as np
 import optax
 import pytest
 
-from bert_jax.finetuning.step import (
+from bert_jax.inference.evaluation import put_rows
+from bert_jax.parallel.mesh import MeshConfig, make_mesh
+from bert_jax.tasks.packing import PackedBatches
+from bert_jax.tasks.task import IGNORED, Features
+from bert_jax.training.finetune_step import (
     Layout,
     init_state,
     jit_forward,
     jit_train_step,
 )
-from bert_jax.inference.evaluation import put_rows
-from bert_jax.parallel.mesh import MeshConfig, make_mesh
-from bert_jax.tasks.packing import PackedBatches
-from bert_jax.tasks.task import IGNORED, Features
 from bert_jax.training.optimizer import OptimizerConfig, bert_direction
 
 HEADS = ("sequence", "choice", "token", "span")

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import DivergenceError, UserError
-from bert_jax.finetuning.config import FineTuneConfig, check
-from bert_jax.finetuning.prepare import FEATURES, Prepared, prepare
-from bert_jax.finetuning.run import (
+from bert_jax.settings import differences, to_dict
+from bert_jax.training.finetune import (
     BEST,
     PREDICTIONS,
     RESULTS,
@@ -21,7 +20,8 @@ from bert_jax.finetuning.run import (
     show,
     write_json,
 )
-from bert_jax.settings import differences, to_dict
+from bert_jax.training.finetune_config import FineTuneConfig, check
+from bert_jax.training.finetune_data import FEATURES, Prepared, prepare
 
 SWEEP = "sweep"  # the folder of a sweep's runs
 _DIVERGED = "diverged"  # in the results of a run: it has no scores

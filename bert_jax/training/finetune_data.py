@@ -7,7 +7,6 @@ from typing import Any
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.finetuning.config import FineTuneConfig
 from bert_jax.inference.evaluation import Split
 from bert_jax.inference.frozen import with_hidden
 from bert_jax.interop.checkpoint import Checkpoint
@@ -17,6 +16,7 @@ from bert_jax.model.feature_tagger import FeatureTagger
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.task import Task
+from bert_jax.training.finetune_config import FineTuneConfig
 
 FEATURES = "features"  # the folder of a frozen encoder's vectors; gone after the run
 

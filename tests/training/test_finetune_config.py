@@ -1,9 +1,9 @@
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.finetuning.config import finetune_config
 from bert_jax.tasks.multiple_choice import MultipleChoiceConfig
 from bert_jax.tasks.squad import SquadConfig
+from bert_jax.training.finetune_config import finetune_config
 
 SETTINGS = dict(family="classification", data=dict(task="mrpc"))
 

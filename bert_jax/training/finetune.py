@@ -17,8 +17,6 @@ from jax.sharding import Mesh
 
 from bert_jax.errors import DivergenceError
 from bert_jax.finetuning import step as step_lib
-from bert_jax.finetuning.config import FineTuneConfig, FineTuneOptimizer
-from bert_jax.finetuning.prepare import Prepared
 from bert_jax.inference.evaluation import (
     Evaluation,
     Split,
@@ -40,6 +38,8 @@ from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.settings import to_dict
 from bert_jax.tasks.batches import SortedBatches
 from bert_jax.tasks.packing import PackedBatches
+from bert_jax.training.finetune_config import FineTuneConfig, FineTuneOptimizer
+from bert_jax.training.finetune_data import Prepared
 from bert_jax.training.metric_writer import MetricWriter
 from bert_jax.training.optimizer import OptimizerConfig, bert_direction
 
