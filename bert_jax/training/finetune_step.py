@@ -12,7 +12,7 @@ import optax
 from flax import linen as nn
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.finetuning.losses import loss_sum, loss_weight
+from bert_jax.objectives.heads import loss_sum, loss_weight
 from bert_jax.parallel.mesh import traced_on
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.training.step import summed_gradients

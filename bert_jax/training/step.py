@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-from bert_jax.training.losses import pair_weights, pretraining_sums
+from bert_jax.objectives.mlm_nsp import pair_weights, pretraining_sums
 from bert_jax.training.state import TrainState
 
 Batch = dict[str, jax.Array]

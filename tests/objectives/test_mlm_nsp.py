@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.training import losses
+from bert_jax.objectives import mlm_nsp as losses
 
 pretraining_sums = jax.jit(losses.pretraining_sums)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from bert_jax.finetuning.losses import loss_sum, loss_weight
+from bert_jax.objectives.heads import loss_sum, loss_weight
 from bert_jax.tasks.task import IGNORED
 
 HEADS = ("sequence", "regression", "choice", "token", "span")
