@@ -59,7 +59,7 @@ def random_batch(config: TrainConfig) -> dict[str, np.ndarray]:
     rows = np.ones((B, 1), np.int32)
     return {
         "input_ids": rng.integers(vocabulary, size=(B, L), dtype=np.int32),
-        "segment_ids": rows * (np.arange(L, dtype=np.int32) >= L // 2),
+        "token_type_ids": rows * (np.arange(L, dtype=np.int32) >= L // 2),
         "attention_mask": np.ones((B, L), np.int32),
         "mlm_positions": rows * np.arange(1, M + 1, dtype=np.int32),
         "mlm_ids": rng.integers(vocabulary, size=(B, M), dtype=np.int32),

@@ -208,7 +208,7 @@ def _serialise(instance, tokenizer, max_length, max_predictions):
     features = {
         "input_ids": _int_feature(ids),
         "input_mask": _int_feature(mask),
-        "segment_ids": _int_feature(segments),
+        "token_type_ids": _int_feature(segments),
         "masked_lm_positions": _int_feature(positions),
         "masked_lm_ids": _int_feature(labels),
         "masked_lm_weights": tf_feature_pb2.Feature(

@@ -1,14 +1,24 @@
 """Fixtures and guard rails for every test."""
 
+import contextlib
+import csv
+import functools
 import json
 import os
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
 from bert_jax.data.preparation import prepare
+from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
+from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.interop.initial import FeatureConfig, make_model
+from bert_jax.model.config import BertConfig
+from bert_jax.parallel.mesh import MeshConfig, make_mesh
+from bert_jax.training import finetune, finetune_data
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -116,3 +126,274 @@ def metric_lines():
         return [{k: v for k, v in x.items() if k not in TIMINGS} for x in lines]
 
     return read
+
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [f"w{i}" for i in range(40)]
+CLUES = ["good", "bad", "anna", "paris", "red", "blue", "color", "is", "it", "?", "."]
+SIZES = dict(
+    vocab_size=len(SPECIAL + WORDS + CLUES),
+    hidden_size=32,
+    num_layers=1,
+    num_heads=2,
+    intermediate_size=64,
+    max_positions=32,
+)
+DEVICE = jax.devices()[0]
+
+
+@pytest.fixture(scope="module")
+def quick_compiles():
+    """The models are tiny: compiling them well takes longer than running them."""
+    threshold = jax.config.jax_persistent_cache_min_compile_time_secs
+    jax.config.update("jax_disable_most_optimizations", True)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", threshold)
+
+
+@pytest.fixture(scope="session")
+def model_config():
+    """BertConfig of the tiny model; the initialisation is wide, so that it learns."""
+    return functools.partial(BertConfig, **SIZES, initializer_range=0.1)
+
+
+@pytest.fixture(scope="session")
+def vocabulary(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+    path.write_text("\n".join(SPECIAL + WORDS + CLUES) + "\n")
+    return load_tokenizer(path)
+
+
+@pytest.fixture(scope="session")
+def init_params():
+    """A function of (model, seed): parameters on the host."""
+
+    def init(model, seed=0):
+        ids = np.zeros((1, 8), np.int32)
+        init = jax.jit(functools.partial(model.init, deterministic=True))
+        return jax.device_get(init(jax.random.key(seed), ids, ids, ids + 1)["params"])
+
+    return init
+
+
+@pytest.fixture(scope="session")
+def checkpoint_dir(tmp_path_factory, model_config, vocabulary, init_params):
+    """A Hugging Face folder with a bare encoder, pooler included."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    params = init_params(make_model(model_config(), "sequence", 1, FeatureConfig()))
+    save_huggingface(
+        folder, model_config(), {"bert": params["bert"]}, vocabulary, head="none"
+    )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def make_arrays():
+    """A function of (head, seed, rows, length): the arrays of a batch, with padding.
+
+    "regression" is the head "sequence" with floats for labels.
+    """
+
+    def make(head, seed=0, rows=8, length=16, choices=3, shortest=5):
+        random = np.random.default_rng(seed)
+        shape = (rows, choices) if head == "choice" else (rows,)
+        lengths = random.integers(shortest, length + 1, shape)
+        mask = np.int32(np.arange(length) < lengths[..., None])
+        arrays = {
+            "input_ids": random.integers(4, SIZES["vocab_size"], mask.shape, np.int32)
+            * mask,
+            "token_type_ids": random.integers(0, 2, mask.shape, np.int32) * mask,
+            "attention_mask": mask,
+            "weights": np.ones(rows, np.float32),
+        }
+        if head == "sequence":
+            arrays["label"] = random.integers(0, 3, rows, np.int32)
+        elif head == "regression":
+            arrays["label"] = random.normal(size=rows).astype(np.float32)
+        elif head == "choice":
+            arrays["label"] = random.integers(0, choices - 1, rows, np.int32)
+            arrays["choice_mask"] = np.ones((rows, choices), np.float32)
+            arrays["choice_mask"][::2, -1] = 0
+        elif head == "token":
+            labels = random.integers(0, 3, mask.shape, np.int32)
+            asked = (random.random(mask.shape) < 0.6) & (mask > 0)
+            arrays["labels"] = np.where(asked, labels, -1).astype(np.int32)
+        else:
+            arrays["start"] = random.integers(0, shortest, rows, np.int32)
+            arrays["end"] = random.integers(0, shortest, rows, np.int32)
+        return arrays
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_head(model_config):
+    """A function of (head, changes to the config): head of the loss, and the module."""
+
+    def make(head, **changes):
+        outputs = {"sequence": 3, "token": 3}.get(head, 1)
+        head = "sequence" if head == "regression" else head
+        config = model_config(**changes)
+        return head, make_model(config, head, outputs, FeatureConfig())
+
+    return make
+
+
+def _words(random, count):
+    return [WORDS[i] for i in random.integers(0, len(WORDS), count)]
+
+
+def _with_clue(random, clue, longest=12):
+    words = _words(random, random.integers(3, longest))
+    words.insert(random.integers(0, len(words) + 1), clue)
+    return words
+
+
+def write_classification(folder, rows=24, seed=0):
+    """One of two words tells the label; test.tsv has no labels."""
+    random = np.random.default_rng(seed)
+    for split, count in (("train", rows), ("dev", 9), ("test", 5)):
+        with (folder / f"{split}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["text", "label"] if split != "test" else ["text"])
+            for i in range(count):
+                clue, label = (("good", "yes"), ("bad", "no"))[i % 2]
+                text = " ".join(_with_clue(random, clue))
+                writer.writerow([text, label] if split != "test" else [text])
+    return dict(family="classification", data=dict(task="table"))
+
+
+def write_regression(folder, rows=24, seed=0):
+    """The number is 4 with one word, and 1 with another."""
+    random = np.random.default_rng(seed)
+    for split, count in (("train", rows), ("dev", 9)):
+        lines = ["text\tlabel"]
+        for i in range(count):
+            clue, label = (("good", 4.0), ("bad", 1.0))[i % 2]
+            lines.append(f"{' '.join(_with_clue(random, clue, 20))}\t{label}")
+        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    return dict(family="classification", data=dict(task="table", regression=True))
+
+
+def write_tagging(folder, rows=24, seed=0):
+    """Two words are entities, all others are not."""
+    random = np.random.default_rng(seed)
+    types = {"anna": "B-PER", "paris": "B-LOC"}
+    for split, count in (("train", rows), ("dev", 9)):
+        blocks = []
+        for i in range(count):
+            words = _with_clue(random, ("anna", "paris")[i % 2])
+            tags = [types.get(word, "O") for word in words]
+            blocks += [f"{w}\t{t}" for w, t in zip(words, tags, strict=True)] + [""]
+        (folder / f"{split}.txt").write_text("\n".join(blocks) + "\n")
+    return dict(family="tagging", data=dict(task="columns"))
+
+
+def write_multiple_choice(folder, rows=24, seed=0):
+    """Two or three choices; the right one has a word of its own."""
+    random = np.random.default_rng(seed)
+    for split, count in (("train", rows), ("dev", 9)):
+        lines = []
+        for i in range(count):
+            choices = [_words(random, 3) for _ in range(2 + i % 2)]
+            label = int(random.integers(len(choices)))
+            choices[label] = ["good", *choices[label][:2]]
+            row = {
+                "context": " ".join(_words(random, random.integers(2, 6))),
+                "choices": [" ".join(choice) for choice in choices],
+                "label": label,
+            }
+            lines.append(json.dumps(row))
+        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    return dict(family="multiple_choice", data=dict(task="table"))
+
+
+def write_question_answering(folder, rows=24, seed=0):
+    """The answer is the one color of the context."""
+    random = np.random.default_rng(seed)
+    for split, count in (("train", rows), ("dev", 9)):
+        articles = []
+        for i in range(count):
+            answer = ("red", "blue")[i % 2]
+            context = " ".join(_with_clue(random, answer))
+            start = f" {context} ".index(f" {answer} ")
+            question = {
+                "id": f"{split}{i}",
+                "question": "color is it ?",
+                "answers": [{"text": answer, "answer_start": start}],
+            }
+            paragraphs = [{"context": context, "qas": [question]}]
+            articles.append({"title": str(i), "paragraphs": paragraphs})
+        path = folder / f"{split}-v1.1.json"
+        path.write_text(json.dumps({"version": "1.1", "data": articles}))
+    data = dict(max_question_length=8, max_answer_length=3, n_best=3)
+    return dict(family="question_answering", data=data)
+
+
+WRITERS = {
+    "classification": write_classification,
+    "regression": write_regression,
+    "tagging": write_tagging,
+    "multiple_choice": write_multiple_choice,
+    "question_answering": write_question_answering,
+}
+
+
+@pytest.fixture(scope="session")
+def settings(tmp_path_factory, checkpoint_dir):
+    """A function of (what, changes): the settings of a run on a tiny data set."""
+
+    @functools.cache
+    def data_set(what):
+        folder = tmp_path_factory.mktemp(what)
+        return folder, WRITERS[what](folder)
+
+    def make(what, **changes):
+        folder, settings = data_set(what)
+        data = settings["data"] | {"dir": str(folder), "max_length": 24}
+        return settings | {
+            "data": data | changes.pop("data", {}),
+            "init_from": str(checkpoint_dir),
+            "model": dict(hidden_dropout=0.0, attention_dropout=0.0),
+            "optimizer": dict(learning_rate=1e-2, bias_correction=True)
+            | changes.pop("optimizer", {}),
+            "batch_size": 8,
+            "eval_batch_size": 8,
+            "epochs": 10,
+            "buckets": 1,
+            "log_every": 2,
+            **changes,
+        }
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def one_device():
+    """What runs on one device instead of all: it is faster."""
+
+    @contextlib.contextmanager
+    def patch():
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            for module in (finetune, finetune_data):
+                monkeypatch.setattr(
+                    module,
+                    "make_mesh",
+                    lambda config: make_mesh(MeshConfig(), [DEVICE]),
+                )
+            yield
+
+    return patch
+
+
+@pytest.fixture(scope="session")
+def max_difference():
+    """The largest absolute difference between two trees of arrays."""
+
+    def difference(a, b):
+        pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+        return max(float(np.max(np.abs(np.subtract(x, y)))) for x, y in pairs)
+
+    return difference

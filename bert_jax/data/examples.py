@@ -135,7 +135,7 @@ class ExampleSource:
     def draw(self, first: int, count: int) -> dict[str, np.ndarray]:
         """Draws samples [first, first + count) as one batch.
 
-        Returns input_ids, segment_ids, attention_mask int32 (count, L); mlm_positions,
+        Returns input_ids, token_type_ids, attention_mask int32 (count, L); mlm_positions,
         mlm_ids int32 and mlm_weights float32 (count, M); nsp_labels int32 (count,), 0
         where B follows A.
         """
@@ -230,7 +230,7 @@ class ExampleSource:
 
         vocabulary = self._vocabulary
         input_ids_BL = np.full((count, L), vocabulary.pad_id, np.int32)
-        segment_ids_BL = np.zeros((count, L), np.int32)
+        token_type_ids_BL = np.zeros((count, L), np.int32)
         a_sizes = a_lengths - a_cuts
         b_sizes = b_lengths - b_cuts
         totals = a_sizes + b_sizes + 2 + (b_sizes > 0)
@@ -243,10 +243,10 @@ class ExampleSource:
                 end = totals[i]
                 input_ids_BL[i, a_end + 1 : end - 1] = b[b_fronts[i] :][: b_sizes[i]]
                 input_ids_BL[i, end - 1] = vocabulary.sep_id
-                segment_ids_BL[i, a_end + 1 : end] = 1
+                token_type_ids_BL[i, a_end + 1 : end] = 1
         return {
             "input_ids": input_ids_BL,
-            "segment_ids": segment_ids_BL,
+            "token_type_ids": token_type_ids_BL,
             "attention_mask": (np.arange(L) < totals[:, None]).astype(np.int32),
             "nsp_labels": random_next.astype(np.int32),
         }

@@ -67,9 +67,10 @@ def pack(
 ) -> dict[str, np.ndarray]:
     """A batch as ExampleSource.draw gives it, in one of ``shapes``.
 
-    For R rows of S slots: "input_ids", "segment_ids" (R, L); "attention_mask" (R, L), 1,
-    2, ... for the pieces of a row's first, second, ... pair and 0 for padding; "starts"
-    (R, S), where each pair begins; "mlm_positions", "mlm_ids", "mlm_weights" (R, M);
+    For R rows of S slots: "input_ids", "token_type_ids" (R, L); "attention_mask" (R, L);
+    "segment_ids" (R, L), 1, 2, ... for the tokens of a row's first, second, ... pair and
+    0 for padding; "starts" (R, S), where each pair begins; "mlm_positions", "mlm_ids",
+    "mlm_weights" (R, M);
     "nsp_labels" and float32 "nsp_weights" (R, S), 0 for a slot that is empty. A batch
     that fits none of the counts has as many rows as it needs.
     """
@@ -80,8 +81,9 @@ def pack(
     R = fitting[0] if fitting else round_up(len(rows), shapes.multiple)
     packed = {
         "input_ids": np.full((R, L), pad_id, np.int32),
-        "segment_ids": np.zeros((R, L), np.int32),
+        "token_type_ids": np.zeros((R, L), np.int32),
         "attention_mask": np.zeros((R, L), np.int32),
+        "segment_ids": np.zeros((R, L), np.int32),
         "starts": np.zeros((R, S), np.int32),
         "mlm_positions": np.zeros((R, M), np.int32),
         "mlm_ids": np.zeros((R, M), np.int32),
@@ -95,9 +97,10 @@ def pack(
         for slot, example in enumerate(examples):
             size, count = sizes[example], masked[example]
             pieces = np.s_[row, start : start + size]
-            for name in ("input_ids", "segment_ids"):
+            for name in ("input_ids", "token_type_ids"):
                 packed[name][pieces] = batch[name][example, :size]
-            packed["attention_mask"][pieces] = slot + 1
+            packed["attention_mask"][pieces] = 1
+            packed["segment_ids"][pieces] = slot + 1
             packed["starts"][row, slot] = start
             places = np.s_[row, predictions : predictions + count]
             for name in ("mlm_positions", "mlm_ids", "mlm_weights"):

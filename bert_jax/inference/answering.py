@@ -13,14 +13,13 @@ from bert_jax.inference.evaluation import Split, run_model
 from bert_jax.inference.lines import chunks
 from bert_jax.inference.saved_task import saved_task
 from bert_jax.interop.checkpoint import Checkpoint
-from bert_jax.interop.initial import initial_params, make_model
+from bert_jax.interop.initial import FeatureConfig, initial_params, make_model
+from bert_jax.interop.load import check_length
+from bert_jax.objectives.heads import jit_forward
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.settings import from_settings
 from bert_jax.tasks.task import Task
-from bert_jax.training.finetune_config import FeatureConfig
-from bert_jax.training.finetune_data import check_length
-from bert_jax.training.finetune_step import jit_forward
 
 
 class Answers(NamedTuple):

@@ -15,8 +15,8 @@ from bert_jax.inference.batching import lengths_up_to
 from bert_jax.inference.fill_mask import fill_mask
 from bert_jax.inference.lines import chunks
 from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.interop.load import check_length
 from bert_jax.model.bert import BertForPreTraining
-from bert_jax.training.finetune_data import check_length
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

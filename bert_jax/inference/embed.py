@@ -15,7 +15,7 @@ from bert_jax.inference.array_files import array_file
 from bert_jax.inference.evaluation import with_outputs
 from bert_jax.inference.lines import CHUNK, chunks, input_name, read_lines
 from bert_jax.inference.packed_texts import packed_texts
-from bert_jax.interop.load import load
+from bert_jax.interop.load import check_length, load
 from bert_jax.model.config import BertConfig
 from bert_jax.model.encoder import take_positions
 from bert_jax.model.hidden_states import hidden_states
@@ -23,7 +23,6 @@ from bert_jax.parallel.mesh import MeshConfig, make_mesh, traced_on
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.tasks import sequences
 from bert_jax.tasks.task import Features
-from bert_jax.training.finetune_data import check_length
 
 Pooling = Literal["none", "mean", "cls", "pooler"]
 POOLINGS: tuple[str, ...] = get_args(Pooling)
@@ -145,7 +144,7 @@ class Embedder:
         pieces = iter(
             self.tokenizer.encode_batch([t for texts in pairs for t in texts])
         )
-        input_ids, segment_ids, truncated = [], [], 0
+        input_ids, token_type_ids, truncated = [], [], 0
         for texts in pairs:
             parts = [next(pieces) for _ in texts]
             given = [len(part) for part in parts]
@@ -157,9 +156,9 @@ class Embedder:
             cut = [part[:length] for part, length in zip(parts, kept, strict=True)]
             ids, segments = sequences.join(self.tokenizer, *cut)
             input_ids.append(ids)
-            segment_ids.append(segments)
+            token_type_ids.append(segments)
         rows = np.arange(len(lines), dtype=np.int32)
-        return Features(input_ids, segment_ids, rows, truncated=truncated)
+        return Features(input_ids, token_type_ids, rows, truncated=truncated)
 
     def _parts(self, features: Features) -> Iterator[Features]:
         """All at once, or where every piece has a vector, PIECES of them at a time."""
@@ -175,7 +174,7 @@ class Embedder:
             )
             yield Features(
                 features.input_ids[first:last],
-                features.segment_ids[first:last],
+                features.token_type_ids[first:last],
                 np.arange(last - first, dtype=np.int32),
                 truncated=truncated,
             )
@@ -252,13 +251,14 @@ def _vectors(
     normalize: bool,
 ) -> jax.Array:
     """float32 (B, S, W) of rows of texts, or (B, L, W) without pooling."""
-    numbers_BL, starts_BS = batch["attention_mask"], batch["starts"]
+    segment_ids_BL, starts_BS = batch["segment_ids"], batch["starts"]
     states = hidden_states(
         config,
         params,
         batch["input_ids"],
-        batch["segment_ids"],
-        numbers_BL,
+        batch["token_type_ids"],
+        batch["attention_mask"],
+        segment_ids_BL,
         starts_BS,
     )
     if pooling == "pooler":
@@ -266,8 +266,8 @@ def _vectors(
     else:
         x_BLW = jnp.concatenate([states.layers[i] for i in layers], axis=-1)
         if pooling == "mean":
-            # Padding, of number 0, belongs to none.
-            own_BLS = jax.nn.one_hot(numbers_BL - 1, starts_BS.shape[1])
+            # Padding, of segment 0, belongs to none.
+            own_BLS = jax.nn.one_hot(segment_ids_BL - 1, starts_BS.shape[1])
             sums_BSW = jnp.einsum(
                 "BLW,BLS->BSW", x_BLW, own_BLS, precision=jax.lax.Precision.HIGHEST
             )

@@ -23,7 +23,8 @@ AnyBatch = TypeVar("AnyBatch")
 
 # What the model reads; with targets too, a labelled split and one without labels would
 # compile the same shape twice.
-_INPUTS = ("input_ids", "segment_ids", "attention_mask", "starts", "hidden")
+_INPUTS = ("input_ids", "token_type_ids", "attention_mask", "segment_ids")
+_INPUTS += ("starts", "hidden")
 
 
 @dataclasses.dataclass(frozen=True)

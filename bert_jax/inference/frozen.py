@@ -28,7 +28,7 @@ def with_hidden(
     batch_size: int,
     pad_id: int,
     mesh: Mesh,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> Split:
     """The split with ``hidden``: float32 (L_i, width) of each sequence, in a memory map.
 
@@ -39,7 +39,7 @@ def with_hidden(
     params = jax.device_put(bert_params, tree_shardings(bert_params, mesh))
 
     def hidden(params, batch):
-        names = ("input_ids", "segment_ids", "attention_mask")
+        names = ("input_ids", "token_type_ids", "attention_mask")
         return model.features(params, *(batch[name] for name in names))
 
     forward = jax.jit(traced_on(mesh, hidden))
@@ -64,7 +64,7 @@ def with_hidden(
             states[start : start + len(output)] = output
             start += len(output)
     states.flush()
-    say(f"{split.name}: {shape[0]:,} vectors of {shape[1]:,} in {path}")
+    log(f"{split.name}: {shape[0]:,} vectors of {shape[1]:,} in {path}")
     return dataclasses.replace(split, hidden=np.split(states, ends[:-1]))
 
 
@@ -73,4 +73,4 @@ def _chunks(features: Features) -> Iterator[tuple[int, Features]]:
         part = slice(first, first + CHUNK)
         ids = features.input_ids[part]
         rows = np.arange(len(ids), dtype=np.int32)
-        yield first, Features(ids, features.segment_ids[part], rows)
+        yield first, Features(ids, features.token_type_ids[part], rows)

@@ -19,7 +19,6 @@ from orbax.checkpoint.experimental import v1 as ocp
 
 from bert_jax.errors import UserError
 from bert_jax.parallel.sharding import path_name
-from bert_jax.training.state import TrainState
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -52,7 +51,7 @@ class CheckpointStore:
         latest = self._checkpointer.latest
         return None if latest is None else latest.step
 
-    def save(self, step: int, state: TrainState, config: dict[str, Any]) -> None:
+    def save(self, step: int, state: Any, config: dict[str, Any]) -> None:
         """Starts an asynchronous save; waits for the one before it, not for this one.
 
         The arrays are copied before this returns, so the step may donate them.
@@ -65,7 +64,7 @@ class CheckpointStore:
             )
         self._saved = step
 
-    def restore(self, abstract: TrainState) -> TrainState:
+    def restore(self, abstract: Any) -> Any:
         """The newest state, in ``abstract``'s shardings."""
         step = self.latest_step
         self._check_fits(step, abstract)
@@ -73,7 +72,7 @@ class CheckpointStore:
         self._saved = step
         return loaded["state"]
 
-    def _check_fits(self, step: int, abstract: TrainState) -> None:
+    def _check_fits(self, step: int, abstract: Any) -> None:
         """Raises UserError that names the first array which is not as expected."""
         metadata = self._checkpointer.checkpointables_metadata(step).metadata["state"]
         found, expected = _shapes(metadata), _shapes(abstract)

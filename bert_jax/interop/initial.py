@@ -1,5 +1,6 @@
 """The model of a fine-tuning run and its first parameters."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,10 +14,23 @@ from bert_jax.model.bilstm import BiLstmConfig
 from bert_jax.model.config import BertConfig
 from bert_jax.model.feature_tagger import FeatureTagger
 from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
-from bert_jax.training.finetune_config import FeatureConfig
 
 Params = dict[str, Any]
 _BEGIN_ANEW = "set --config.fresh_head=True to begin with a new head"
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureConfig:
+    """The feature-based approach (paper, section 5.3): a BiLSTM on the frozen encoder.
+
+    layers: hidden states that are concatenated; 0 is the embeddings', -1 the last
+    layer's. Empty: fine-tune everything. width: of the LSTM, in each direction.
+    """
+
+    layers: tuple[int, ...] = ()
+    lstm_layers: int = 2
+    width: int = 768
+    dropout: float = 0.1
 
 
 def make_model(

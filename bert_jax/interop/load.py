@@ -63,6 +63,16 @@ def load(path: Path | str, **config_changes: Any) -> Checkpoint:
     return checkpoint
 
 
+def check_length(max_length: int, checkpoint: Checkpoint, setting: str) -> None:
+    """Raises where sequences would be longer than the position table."""
+    positions = checkpoint.config.max_positions
+    if max_length > positions:
+        raise UserError(
+            f"max_length={max_length} is over the position table of {positions}; set "
+            f"{setting} to {positions} or less"
+        )
+
+
 def save_workdir(directory: Path | str, checkpoint: Checkpoint) -> None:
     """Writes a checkpoint as a workdir that :func:`load` reads, whole or not at all.
 

@@ -74,14 +74,14 @@ class Embeddings(nn.Module):
     def __call__(
         self,
         input_ids_BL: jax.Array,
-        segment_ids_BL: jax.Array,
+        token_type_ids_BL: jax.Array,
         starts_BL: jax.Array | None,
         deterministic: bool,
     ) -> jax.Array:
         """starts_BL: where the sequence begins that a piece is of; None: at 0."""
         positions_1L = jnp.arange(input_ids_BL.shape[1])[None]
         positions_BL = positions_1L if starts_BL is None else positions_1L - starts_BL
-        x_BLD = self.word(input_ids_BL) + self.segment(segment_ids_BL)
+        x_BLD = self.word(input_ids_BL) + self.segment(token_type_ids_BL)
         x_BLD = self.norm(x_BLD + self.position(positions_BL))
         return self.dropout(x_BLD, deterministic)
 
@@ -99,12 +99,13 @@ class BertModel(nn.Module):
     def __call__(
         self,
         input_ids_BL: jax.Array,
-        segment_ids_BL: jax.Array,
+        token_type_ids_BL: jax.Array,
         attention_mask_BL: jax.Array,
         *,
         deterministic: bool,
         pool: bool = True,
         positions_BQ: jax.Array | None = None,
+        segment_ids_BL: jax.Array | None = None,
         starts_BS: jax.Array | None = None,
     ) -> EncoderOutput:
         """Encodes; attention_mask_BL is 1 for pieces and 0 for padding.
@@ -113,15 +114,17 @@ class BertModel(nn.Module):
         asked for, the parameters hold no pooler. positions_BQ: see Encoder; the first
         one is [CLS], 0, where the pooler is wanted.
 
-        starts_BS: where the sequences begin that a row packs side by side, which
-        attention_mask_BL then numbers from 1; each is encoded as if it were alone. The
-        pooler wants positions_BQ to begin with them, and gives (B, S, D).
+        segment_ids_BL, starts_BS: of rows that pack several sequences. To which of them,
+        counted from 1, a token belongs (0: padding), and where each begins; each is
+        encoded as if it were alone. The pooler wants positions_BQ to begin with
+        them, and gives (B, S, D).
         """
         own_BL = None
         if starts_BS is not None:
-            numbers_BL = jnp.maximum(attention_mask_BL - 1, 0)
+            attention_mask_BL = segment_ids_BL
+            numbers_BL = jnp.maximum(segment_ids_BL - 1, 0)
             own_BL = jnp.take_along_axis(starts_BS, numbers_BL, axis=1)
-        x_BLD = self.embeddings(input_ids_BL, segment_ids_BL, own_BL, deterministic)
+        x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL, own_BL, deterministic)
         x_BLD = self.encoder(
             x_BLD,
             attention_mask_BL,
@@ -174,11 +177,12 @@ class BertForPreTraining(nn.Module):
     def __call__(
         self,
         input_ids_BL: jax.Array,
-        segment_ids_BL: jax.Array,
+        token_type_ids_BL: jax.Array,
         attention_mask_BL: jax.Array,
         mlm_positions_BM: jax.Array,
         *,
         deterministic: bool,
+        segment_ids_BL: jax.Array | None = None,
         starts_BS: jax.Array | None = None,
     ) -> PreTrainingOutput:
         """Logits at ``mlm_positions_BM`` (indices into L) and for the sentence pair.
@@ -193,10 +197,11 @@ class BertForPreTraining(nn.Module):
             cls_BS = jnp.zeros_like(mlm_positions_BM[:, :1])
         encoded = self.bert(
             input_ids_BL,
-            segment_ids_BL,
+            token_type_ids_BL,
             attention_mask_BL,
             deterministic=deterministic,
             positions_BQ=jnp.concatenate([cls_BS, mlm_positions_BM], axis=1),
+            segment_ids_BL=segment_ids_BL,
             starts_BS=starts_BS,
         )
         mlm_BMD = encoded.sequence_BLD[:, cls_BS.shape[1] :]

@@ -42,12 +42,12 @@ class FeatureTagger:
         self,
         bert_params: Any,
         input_ids_BL: jax.Array,
-        segment_ids_BL: jax.Array,
+        token_type_ids_BL: jax.Array,
         attention_mask_BL: jax.Array,
     ) -> jax.Array:
         """float32 (B, L, width)."""
         states = hidden_states(
-            self.config, bert_params, input_ids_BL, segment_ids_BL, attention_mask_BL
+            self.config, bert_params, input_ids_BL, token_type_ids_BL, attention_mask_BL
         )
         x_BLF = jnp.concatenate([states.layers[i] for i in self.layers], axis=-1)
         return jax.lax.stop_gradient(x_BLF)
@@ -68,13 +68,13 @@ class FeatureTagger:
         self,
         variables: Any,
         input_ids_BL: jax.Array,
-        segment_ids_BL: jax.Array,
+        token_type_ids_BL: jax.Array,
         attention_mask_BL: jax.Array,
         **settings: Any,
     ) -> jax.Array:
         """Logits (B, L, labels) from pieces."""
         params = variables["params"]
         features_BLF = self.features(
-            params["bert"], input_ids_BL, segment_ids_BL, attention_mask_BL
+            params["bert"], input_ids_BL, token_type_ids_BL, attention_mask_BL
         )
         return self.tag(params, features_BLF, attention_mask_BL, **settings)

@@ -1,6 +1,7 @@
 """BERT with the heads of the paper's fine-tuning tasks (section 4, figure 4).
 
-``starts_BS`` of each: see BertModel; for rows that pack several sequences.
+``segment_ids_BL`` and ``starts_BS`` of each, for rows that pack several sequences: see
+BertModel.
 """
 
 import jax
@@ -31,10 +32,11 @@ class BertForSequence(nn.Module):
     def __call__(
         self,
         input_ids_BL: jax.Array,
-        segment_ids_BL: jax.Array,
+        token_type_ids_BL: jax.Array,
         attention_mask_BL: jax.Array,
         *,
         deterministic: bool,
+        segment_ids_BL: jax.Array | None = None,
         starts_BS: jax.Array | None = None,
     ) -> jax.Array:
         """Logits (B, outputs); of packed rows, (B, S, outputs)."""
@@ -42,10 +44,11 @@ class BertForSequence(nn.Module):
         cls_BS = jnp.zeros_like(input_ids_BL[:, :1]) if starts_BS is None else starts_BS
         encoded = self.bert(
             input_ids_BL,
-            segment_ids_BL,
+            token_type_ids_BL,
             attention_mask_BL,
             deterministic=deterministic,
             positions_BQ=cls_BS,
+            segment_ids_BL=segment_ids_BL,
             starts_BS=starts_BS,
         )
         x_BD = self.dropout(encoded.pooled_BD, deterministic)
@@ -66,19 +69,21 @@ class BertForTokens(nn.Module):
     def __call__(
         self,
         input_ids_BL: jax.Array,
-        segment_ids_BL: jax.Array,
+        token_type_ids_BL: jax.Array,
         attention_mask_BL: jax.Array,
         *,
         deterministic: bool,
+        segment_ids_BL: jax.Array | None = None,
         starts_BS: jax.Array | None = None,
     ) -> jax.Array:
         """Logits (B, L, outputs)."""
         encoded = self.bert(
             input_ids_BL,
-            segment_ids_BL,
+            token_type_ids_BL,
             attention_mask_BL,
             deterministic=deterministic,
             pool=False,
+            segment_ids_BL=segment_ids_BL,
             starts_BS=starts_BS,
         )
         x_BLD = self.dropout(encoded.sequence_BLD, deterministic)
@@ -97,19 +102,21 @@ class BertForSpans(nn.Module):
     def __call__(
         self,
         input_ids_BL: jax.Array,
-        segment_ids_BL: jax.Array,
+        token_type_ids_BL: jax.Array,
         attention_mask_BL: jax.Array,
         *,
         deterministic: bool,
+        segment_ids_BL: jax.Array | None = None,
         starts_BS: jax.Array | None = None,
     ) -> jax.Array:
         """Logits (B, L, 2): start, end."""
         encoded = self.bert(
             input_ids_BL,
-            segment_ids_BL,
+            token_type_ids_BL,
             attention_mask_BL,
             deterministic=deterministic,
             pool=False,
+            segment_ids_BL=segment_ids_BL,
             starts_BS=starts_BS,
         )
         return self.qa_outputs(encoded.sequence_BLD)

@@ -28,25 +28,27 @@ def hidden_states(
     config: BertConfig,
     params: dict[str, Any],
     input_ids_BL: jax.Array,
-    segment_ids_BL: jax.Array,
+    token_type_ids_BL: jax.Array,
     attention_mask_BL: jax.Array,
+    segment_ids_BL: jax.Array | None = None,
     starts_BS: jax.Array | None = None,
 ) -> HiddenStates:
     """Runs the encoder without dropout and keeps what lies between its layers.
 
-    params: of BertModel ("bert" in a checkpoint), scanned as ``config`` says. starts_BS:
-    of packed rows, as BertModel takes them. Compiled, only what the caller looks at is
-    computed.
+    params: of BertModel ("bert" in a checkpoint), scanned as ``config`` says.
+    segment_ids_BL, starts_BS: of packed rows, as BertModel takes them. Compiled, only
+    what the caller looks at is computed.
     """
     # Nothing is differentiated, so nothing is worth computing twice.
     model = BertModel(dataclasses.replace(config, remat=False))
     output, kept = model.apply(
         {"params": params},
         input_ids_BL,
-        segment_ids_BL,
+        token_type_ids_BL,
         attention_mask_BL,
         deterministic=True,
         pool=False,
+        segment_ids_BL=segment_ids_BL,
         starts_BS=starts_BS,
         capture_intermediates=_is_whole_layer,
     )

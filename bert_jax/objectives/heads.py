@@ -1,11 +1,46 @@
 """The loss of each head, as a sum and the weight to divide it by."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bert_jax.parallel.mesh import traced_on
 from bert_jax.tasks.task import IGNORED
 
+Batch = dict[str, jax.Array]
+
 PADDED_SCORE = -1e30  # of what cannot be chosen: padding, an absent choice
+
+
+def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
+    """Logits of a batch; dropout where there is a ``key``.
+
+    Rows with several choices, (B, C, L), give scores (B, C). Packed rows (see
+    tasks/packing.py) have "starts" too, and give a result for each slot, (B, S, ...), or,
+    with "slots" (U, C), the scores of U units' choices.
+    """
+    settings = {
+        "deterministic": key is None,
+        "rngs": None if key is None else {"dropout": key},
+    }
+    if "hidden" in batch:  # what the frozen encoder of a FeatureTagger gave
+        mask_BL = batch["attention_mask"]
+        return model.tag(params, batch["hidden"], mask_BL, **settings)
+    inputs = [batch[n] for n in ("input_ids", "token_type_ids", "attention_mask")]
+    choices = inputs[0].shape[1:-1]
+    if choices:
+        inputs = [x.reshape(-1, x.shape[-1]) for x in inputs]
+    if "starts" in batch:
+        settings["segment_ids_BL"] = batch["segment_ids"]
+        settings["starts_BS"] = batch["starts"]
+    logits = model.apply({"params": params}, *inputs, **settings)
+    if choices:
+        return logits.reshape(-1, *choices)
+    return logits.ravel()[batch["slots"]] if "slots" in batch else logits
 
 
 def loss_weight(head: str, batch: dict[str, jax.Array]) -> jax.Array:
@@ -54,7 +89,7 @@ def span_losses(logits_BL2: jax.Array, batch: dict[str, jax.Array]) -> jax.Array
         offsets = 0
     else:
         numbers_S = jnp.arange(1, starts_BS.shape[1] + 1)
-        own_BSL = batch["attention_mask"][:, None, :] == numbers_S[None, :, None]
+        own_BSL = batch["segment_ids"][:, None, :] == numbers_S[None, :, None]
         logits = jnp.where(own_BSL[..., None], logits_BL2[:, None], PADDED_SCORE)
         offsets = starts_BS
     return 0.5 * (
@@ -73,3 +108,14 @@ def mask_choices(scores_BC: jax.Array, batch: dict[str, jax.Array]) -> jax.Array
     if "choice_mask" not in batch:
         return scores_BC
     return jnp.where(batch["choice_mask"] > 0, scores_BC, PADDED_SCORE)
+
+
+def jit_forward(mesh: Mesh, model: nn.Module) -> Callable:
+    """(params, batch) to float32 logits without dropout, whole on every device."""
+
+    def logits(params: Any, batch: Batch) -> jax.Array:
+        return forward(model, params, batch, None).astype(jnp.float32)
+
+    return jax.jit(
+        traced_on(mesh, logits), out_shardings=NamedSharding(mesh, PartitionSpec())
+    )

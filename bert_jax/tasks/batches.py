@@ -25,7 +25,7 @@ WORTH = 3
 class Batch:
     """One batch of fixed shape.
 
-    arrays: what the step takes, (B, ...): "input_ids", "segment_ids", "attention_mask"
+    arrays: what the step takes, (B, ...): "input_ids", "token_type_ids", "attention_mask"
     (B, L), or (B, choices, L); "weights" float32 (B,), 0 for the rows that fill up; and
     the targets.
     units: int32 (B,), the sequence (or the row, of several choices) behind each row of
@@ -180,7 +180,7 @@ def make_batch(
     shape = (batch_size, C, L) if C > 1 else (batch_size, L)
     inputs = {
         "input_ids": (ids, pad_id),
-        "segment_ids": ([features.segment_ids[i] for i in sequences], 0),
+        "token_type_ids": ([features.token_type_ids[i] for i in sequences], 0),
         "attention_mask": ([np.ones(len(row), np.int32) for row in ids], 0),
     }
     arrays = {

@@ -163,19 +163,19 @@ class Classification(Task):
             parts = self._pairs(first, tokenizer.encode_batch(texts))
         else:
             parts = self._singles(first)
-        input_ids, segment_ids, numbers = [], [], []
+        input_ids, token_type_ids, numbers = [], [], []
         truncated = 0
         for number, (pieces, cuts) in enumerate(parts):
             truncated += cuts
             for piece in pieces:
                 ids, segments = sequences.join(tokenizer, *piece)
                 input_ids.append(ids)
-                segment_ids.append(segments)
+                token_type_ids.append(segments)
                 numbers.append(number)
         row_numbers = np.array(numbers, np.int32)
         return Features(
             input_ids,
-            segment_ids,
+            token_type_ids,
             row_numbers,
             self._targets(rows, row_numbers),
             truncated=truncated,

@@ -131,7 +131,7 @@ class MultipleChoice(Task):
         texts = iter(tokenizer.encode_batch([c for row in rows for c in row.choices]))
         most = max((len(row.choices) for row in rows), default=1)
         room = self.config.max_length - 3
-        input_ids, segment_ids = [], []
+        input_ids, token_type_ids = [], []
         filler = sequences.join(tokenizer, np.zeros(0, tokenizer.dtype))
         truncated = 0
         for row, context in zip(rows, contexts, strict=True):
@@ -144,16 +144,16 @@ class MultipleChoice(Task):
                     tokenizer, context[:first], choice[:second]
                 )
                 input_ids.append(ids)
-                segment_ids.append(segments)
+                token_type_ids.append(segments)
             truncated += cut
             missing = most - len(row.choices)
             input_ids += [filler[0]] * missing
-            segment_ids += [filler[1]] * missing
+            token_type_ids += [filler[1]] * missing
         counts = np.array([len(row.choices) for row in rows], np.int32)
         mask = np.arange(most) < counts[:, None]
         return Features(
             input_ids,
-            segment_ids,
+            token_type_ids,
             np.repeat(np.arange(len(rows), dtype=np.int32), most),
             _targets(rows, mask),
             choices=most,

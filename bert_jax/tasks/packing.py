@@ -71,12 +71,12 @@ class PackedBatches:
     def arrays(self, units: np.ndarray) -> dict[str, np.ndarray]:
         """What the step takes, for R rows of S slots.
 
-        "input_ids", "segment_ids" (R, L); "attention_mask" (R, L), 1, 2, ... for the
-        pieces of a row's first, second, ... sequence and 0 for padding; "starts" (R, S),
-        where each begins. Of sequences that stand alone, "weights" float32 (R, S), 0 for a
-        slot that is empty, and targets (R, S, ...), or (R, L) of pieces. Of choices, for
-        U units, "weights" (U,), targets (U, ...), and "slots" int32 (U, choices): which of
-        a microbatch's slots, row by row, holds each.
+        "input_ids", "token_type_ids" (R, L); "attention_mask" (R, L); "segment_ids" (R, L),
+        1, 2, ... for the tokens of a row's first, second, ... sequence and 0 for padding;
+        "starts" (R, S), where each begins. Of sequences that stand alone, "weights" float32
+        (R, S), 0 for a slot that is empty, and targets (R, S, ...), or (R, L) of pieces. Of
+        choices, for U units, "weights" (U,), targets (U, ...), and "slots" int32 (U,
+        choices): which of a microbatch's slots, row by row, holds each.
         """
         size = self.batch_size // self.parts
         groups = [units[part * size : (part + 1) * size] for part in range(self.parts)]
@@ -142,15 +142,17 @@ def filled_rows(
 ) -> dict[str, np.ndarray]:
     """Sequences side by side; ``rows``: those of each row, by their numbers.
 
-    "input_ids", "segment_ids", "attention_mask", "starts", and targets of pieces as
+    "input_ids", "token_type_ids", "attention_mask", "segment_ids", "starts", and
+    targets of pieces as
     PackedBatches.arrays() has them.
     """
     R, L, S = shape.rows, shape.length, shape.slots
     pieces = {k: v for k, v in features.targets.items() if isinstance(v, list)}
     arrays = {
         "input_ids": np.full((R, L), pad_id, np.int32),
-        "segment_ids": np.zeros((R, L), np.int32),
+        "token_type_ids": np.zeros((R, L), np.int32),
         "attention_mask": np.zeros((R, L), np.int32),
+        "segment_ids": np.zeros((R, L), np.int32),
         "starts": np.zeros((R, S), np.int32),
     }
     arrays |= {name: np.full((R, L), IGNORED, np.int32) for name in pieces}
@@ -160,8 +162,9 @@ def filled_rows(
             ids = features.input_ids[sequence]
             place = np.s_[r, end : end + len(ids)]
             arrays["input_ids"][place] = ids
-            arrays["segment_ids"][place] = features.segment_ids[sequence]
-            arrays["attention_mask"][place] = s + 1
+            arrays["token_type_ids"][place] = features.token_type_ids[sequence]
+            arrays["attention_mask"][place] = 1
+            arrays["segment_ids"][place] = s + 1
             arrays["starts"][r, s] = end
             for name, target in pieces.items():
                 arrays[name][place] = target[sequence]

@@ -45,11 +45,11 @@ def windows(ids: np.ndarray, length: int, stride: int) -> list[np.ndarray]:
 def join(
     tokenizer: Tokenizer, first: np.ndarray, second: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """input_ids and segment_ids, int32 (L,); segment 1 is B and the [SEP] after it."""
+    """input_ids and token_type_ids, int32 (L,); segment 1 is B and the [SEP] after it."""
     cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
     parts = [cls, first, sep] if second is None else [cls, first, sep, second, sep]
     input_ids = np.concatenate(parts).astype(np.int32)
-    segment_ids = np.zeros(len(input_ids), np.int32)
+    token_type_ids = np.zeros(len(input_ids), np.int32)
     if second is not None:
-        segment_ids[len(first) + 2 :] = 1
-    return input_ids, segment_ids
+        token_type_ids[len(first) + 2 :] = 1
+    return input_ids, token_type_ids

@@ -84,7 +84,7 @@ def build_windows(
     questions = tokenizer.encode_batch([row.question for row in rows])
     features = Features(
         input_ids=[],
-        segment_ids=[],
+        token_type_ids=[],
         row=np.zeros(0, np.int32),
         truncated=sum(len(ids) > max_question_length for ids in questions),
     )
@@ -103,7 +103,7 @@ def build_windows(
         for k, (first, stop) in enumerate(ranges.tolist()):
             sequence, segments = join(tokenizer, question, pieces.ids[first:stop])
             features.input_ids.append(sequence)
-            features.segment_ids.append(segments)
+            features.token_type_ids.append(segments)
             row_of.append(i)
             inside = answer is not None and first <= answer[0] and answer[1] < stop
             shift = offset - first

@@ -247,7 +247,7 @@ class Tagging(Task):
                     labels.append(target)
         return Features(
             input_ids=input_ids,
-            segment_ids=[np.zeros_like(sequence) for sequence in input_ids],
+            token_type_ids=[np.zeros_like(sequence) for sequence in input_ids],
             row=np.array(sequence_rows, np.int32),
             targets={"labels": labels} if labels else {},
             extra=extra,

@@ -18,7 +18,7 @@ IGNORED = -1  # a label that neither the loss nor a metric counts
 class Features:
     """Tokenised sequences of rows; a row may give several (windows, choices).
 
-    input_ids, segment_ids: a sequence's int32 arrays, [CLS] and [SEP] included, each of
+    input_ids, token_type_ids: a sequence's int32 arrays, [CLS] and [SEP] included, each of
       its own length (L_i,); padding is the batch's business.
     row: int32 (n,), the row that a sequence was made of; ascending.
     targets: what the loss needs, one entry a sequence; empty without labels.
@@ -33,7 +33,7 @@ class Features:
     """
 
     input_ids: list[np.ndarray]
-    segment_ids: list[np.ndarray]
+    token_type_ids: list[np.ndarray]
     row: np.ndarray
     targets: dict[str, Any] = dataclasses.field(default_factory=dict)
     choices: int = 1

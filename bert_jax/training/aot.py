@@ -163,10 +163,14 @@ def abstract_batch(
     if config.data.packing:
         slots, M = row_budget(L, config.data.examples.mask_rate)
         labels = (B, slots)
-        packed = {"starts": (labels, jnp.int32), "nsp_weights": (labels, jnp.float32)}
+        packed = {
+            "segment_ids": ((B, L), jnp.int32),
+            "starts": (labels, jnp.int32),
+            "nsp_weights": (labels, jnp.float32),
+        }
     shapes = packed | {
         "input_ids": ((B, L), jnp.int32),
-        "segment_ids": ((B, L), jnp.int32),
+        "token_type_ids": ((B, L), jnp.int32),
         "attention_mask": ((B, L), jnp.int32),
         "mlm_positions": ((B, M), jnp.int32),
         "mlm_ids": ((B, M), jnp.int32),

@@ -16,7 +16,6 @@ from flax import linen as nn
 from jax.sharding import Mesh
 
 from bert_jax.errors import DivergenceError
-from bert_jax.finetuning import step as step_lib
 from bert_jax.inference.evaluation import (
     Evaluation,
     Split,
@@ -28,6 +27,7 @@ from bert_jax.inference.evaluation import (
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.initial import initial_params, make_model
 from bert_jax.model.feature_tagger import FeatureTagger
+from bert_jax.objectives.heads import jit_forward
 from bert_jax.parallel.mesh import (
     batch_divisor,
     check_batch_size,
@@ -38,6 +38,7 @@ from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.settings import to_dict
 from bert_jax.tasks.batches import SortedBatches
 from bert_jax.tasks.packing import PackedBatches
+from bert_jax.training import finetune_step as step_lib
 from bert_jax.training.finetune_config import FineTuneConfig, FineTuneOptimizer
 from bert_jax.training.finetune_data import Prepared
 from bert_jax.training.metric_writer import MetricWriter
@@ -69,21 +70,21 @@ def compiled_update(
 @functools.cache
 def compiled_forward(mesh: Mesh, model: nn.Module) -> Callable:
     """The forward pass of evaluations, shared like the update."""
-    return step_lib.jit_forward(mesh, model)
+    return jit_forward(mesh, model)
 
 
 def finetune(
     config: FineTuneConfig,
     prepared: Prepared,
     workdir: Path,
-    say: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Trains, keeps the best model on dev in ``workdir``/best, returns results.json.
 
     Files: config.json, metrics.jsonl, tensorboard/, best/ (a Hugging Face folder),
     predictions/ (in the task's official form) and results.json, written last.
     """
-    run = _Run(config, prepared, workdir, say)
+    run = _Run(config, prepared, workdir, log)
     writer = MetricWriter(workdir, 0)
     try:
         best = run.train(writer)
@@ -109,9 +110,9 @@ class _Run:
         config: FineTuneConfig,
         prepared: Prepared,
         workdir: Path,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ):
-        self.config, self.prepared, self.say = config, prepared, say
+        self.config, self.prepared, self.log = config, prepared, log
         self.workdir = workdir
         self.task, self.checkpoint = prepared.task, prepared.checkpoint
         self.mesh = make_mesh(config.mesh)
@@ -191,13 +192,13 @@ class _Run:
             evaluation = best.dev if i == 0 else self._run_split(params, split)
             if evaluation.scores:
                 results["scores"][split.name] = evaluation.scores
-                self.say(f"{split.name}: {show(evaluation.scores)}")
+                self.log(f"{split.name}: {show(evaluation.scores)}")
             if jax.process_index() == 0:
                 folder = self.workdir / PREDICTIONS
                 for path in self.task.write(
                     split.rows, evaluation.predictions, split.name, folder
                 ):
-                    self.say(f"predictions of {split.name}: {path}")
+                    self.log(f"predictions of {split.name}: {path}")
         return results | {k: round(v, 2) for k, v in self.seconds.items()}
 
     def _initial_state(self) -> step_lib.FineTuneState:
@@ -211,7 +212,7 @@ class _Run:
             fresh_head=self.config.fresh_head,
         )
         if fresh:
-            self.say(f"made anew: {', '.join(fresh)}")
+            self.log(f"made anew: {', '.join(fresh)}")
         if self.features:  # the encoder is frozen, its work done
             params = {"bilstm": params["bilstm"]}
         optimizer = bert_direction(optimizer_config(self.config.optimizer))
@@ -249,7 +250,7 @@ class _Run:
         evaluation = self._run_split(state.params, split)
         scores = evaluation.scores
         writer.write(step, split.name, scores)
-        self.say(f"epoch {epoch:.2f}  {split.name}: {show(scores)}")
+        self.log(f"epoch {epoch:.2f}  {split.name}: {show(scores)}")
         metric = self.task.main_metric
         if best is None or scores[metric] > best.dev.scores[metric]:
             best = _Best(epoch, evaluation, jax.device_get(state.params))
@@ -310,7 +311,7 @@ class _Run:
                     "lower --config.optimizer.learning_rate"
                 )
         writer.write(step, "train", metrics)
-        self.say(
+        self.log(
             f"step {step}/{self.updates}  epoch {epoch:.2f}  loss {metrics['loss']:.4f}"
         )
 

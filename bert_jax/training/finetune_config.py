@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.interop.initial import FeatureConfig
 from bert_jax.parallel.mesh import MeshConfig
 from bert_jax.settings import from_settings
 from bert_jax.tasks.families import FAMILIES
@@ -50,20 +51,6 @@ class FineTuneOptimizer:
     weight_decay: float = 0.01
     clip_norm: float = 1.0
     bias_correction: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class FeatureConfig:
-    """The feature-based approach (paper, section 5.3): a BiLSTM on the frozen encoder.
-
-    layers: hidden states that are concatenated; 0 is the embeddings', -1 the last
-    layer's. Empty: fine-tune everything. width: of the LSTM, in each direction.
-    """
-
-    layers: tuple[int, ...] = ()
-    lstm_layers: int = 2
-    width: int = 768
-    dropout: float = 0.1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ from bert_jax.inference.evaluation import Split
 from bert_jax.inference.frozen import with_hidden
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.initial import make_model
-from bert_jax.interop.load import load
+from bert_jax.interop.load import check_length, load
 from bert_jax.model.feature_tagger import FeatureTagger
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.tasks.families import FAMILIES
@@ -36,7 +36,7 @@ class Prepared:
 
 
 def prepare(
-    config: FineTuneConfig, workdir: Path, say: Callable[[str], None]
+    config: FineTuneConfig, workdir: Path, log: Callable[[str], None]
 ) -> Prepared:
     """Loads ``config.init_from`` and reads and tokenises every split of the task.
 
@@ -56,9 +56,9 @@ def prepare(
         )
     check_length(config.data.max_length, checkpoint, "--config.data.max_length")
     task = FAMILIES[config.family].task(config.data)
-    train = _split(task, "train", checkpoint.tokenizer, say, config.train_rows)
+    train = _split(task, "train", checkpoint.tokenizer, log, config.train_rows)
     splits = [
-        _split(task, name, checkpoint.tokenizer, say)
+        _split(task, name, checkpoint.tokenizer, log)
         for name in (*task.eval_splits, *task.predict_splits)
     ]
     model = make_model(checkpoint.config, task.head, task.outputs, config.features)
@@ -72,28 +72,18 @@ def prepare(
                 batch_size=config.eval_batch_size,
                 pad_id=checkpoint.tokenizer.pad_id,
                 mesh=make_mesh(config.mesh),
-                say=say,
+                log=log,
             )
             for split in (train, *splits)
         ]
     return Prepared(checkpoint, task, train, tuple(splits))
 
 
-def check_length(max_length: int, checkpoint: Checkpoint, setting: str) -> None:
-    """Raises where sequences would be longer than the position table."""
-    positions = checkpoint.config.max_positions
-    if max_length > positions:
-        raise UserError(
-            f"max_length={max_length} is over the position table of {positions}; set "
-            f"{setting} to {positions} or less"
-        )
-
-
 def _split(
     task: Task,
     name: str,
     tokenizer: Tokenizer,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     most: int = 0,
 ) -> Split:
     rows: Any = task.read(name)
@@ -104,7 +94,7 @@ def _split(
     features = task.features(rows, tokenizer, training=name == "train")
     sequences = len(features.input_ids)
     cut = f", {features.truncated:,} of them truncated" if features.truncated else ""
-    say(
+    log(
         f"{name}: {len(rows):,} rows{cut}, {sequences:,} sequences, "
         f"{sum(map(len, features.input_ids)) / max(sequences, 1):.1f} pieces on average"
     )

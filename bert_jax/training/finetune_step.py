@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import linen as nn
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 
-from bert_jax.objectives.heads import loss_sum, loss_weight
+from bert_jax.objectives.heads import forward, loss_sum, loss_weight
 from bert_jax.parallel.mesh import traced_on
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.training.step import summed_gradients
@@ -28,34 +28,6 @@ class FineTuneState:
     params: Any
     opt_state: Any
     key: jax.Array
-
-
-def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
-    """Logits of a batch; dropout where there is a ``key``.
-
-    Rows with several choices, (B, C, L), give scores (B, C). Packed rows (see
-    tasks/packing.py) have "starts" too, and give a result for each slot, (B, S, ...), or,
-    with "slots" (U, C), the scores of U units' choices.
-    """
-    settings = {
-        "deterministic": key is None,
-        "rngs": None if key is None else {"dropout": key},
-    }
-    if "hidden" in batch:  # what the frozen encoder of a FeatureTagger gave
-        mask_BL = batch["attention_mask"]
-        return model.tag(params, batch["hidden"], mask_BL, **settings)
-    names = ("input_ids", "segment_ids", "attention_mask", "starts")
-    inputs = [batch.get(name) for name in names]
-    choices = inputs[0].shape[1:-1]
-    if choices:
-        inputs = [x if x is None else x.reshape(-1, x.shape[-1]) for x in inputs]
-    *inputs, starts = inputs
-    if starts is not None:
-        settings["starts_BS"] = starts
-    logits = model.apply({"params": params}, *inputs, **settings)
-    if choices:
-        return logits.reshape(-1, *choices)
-    return logits.ravel()[batch["slots"]] if "slots" in batch else logits
 
 
 def gradients(
@@ -178,14 +150,3 @@ def jit_train_step(
         out_shardings=(shardings, None),
     )
     return TrainStep(backward, update)
-
-
-def jit_forward(mesh: Mesh, model: nn.Module) -> Callable:
-    """(params, batch) to float32 logits without dropout, whole on every device."""
-
-    def logits(params: Any, batch: Batch) -> jax.Array:
-        return forward(model, params, batch, None).astype(jnp.float32)
-
-    return jax.jit(
-        traced_on(mesh, logits), out_shardings=NamedSharding(mesh, PartitionSpec())
-    )

@@ -31,7 +31,7 @@ def begin_from(
     config: BertConfig,
     tokenizer: Tokenizer,
     state: TrainState,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> TrainState:
     """``state`` with the parameters of a checkpoint, where it has them.
 
@@ -61,7 +61,7 @@ def begin_from(
             if name not in given
         }
     )
-    say(f"begins with {path}" + (f"; random: {', '.join(random)}" if random else ""))
+    log(f"begins with {path}" + (f"; random: {', '.join(random)}" if random else ""))
     return state.replace(params=traverse_util.unflatten_dict(params))
 
 

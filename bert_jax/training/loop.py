@@ -77,7 +77,7 @@ class Reporter:
     config: TrainConfig
     writer: MetricWriter
     learning_rate: Callable[[int], Any]
-    say: Callable[[str], None]
+    log: Callable[[str], None]
 
     def __post_init__(self):
         self._peak = peak_flops()
@@ -131,7 +131,7 @@ class Reporter:
             metrics["learning_rate"] = float(self.learning_rate(step - 1))
         metrics["grad_norm"] = float(sums["grad_norm_sum"]) / float(sums["steps"])
         self.writer.write(step, "train", metrics | rates)
-        self.say(
+        self.log(
             f"step {step}/{self.config.total_steps}  loss {metrics['loss']:.4f}  "
             f"mlm {metrics['mlm_loss']:.4f} ({metrics['mlm_accuracy']:.1%})  "
             f"nsp {metrics['nsp_loss']:.4f} ({metrics['nsp_accuracy']:.1%})  "
@@ -229,7 +229,7 @@ def _write_evaluation(
     reporter: Reporter, step: int, evaluation: dict[str, float]
 ) -> None:
     reporter.writer.write(step, "eval", evaluation)
-    reporter.say(
+    reporter.log(
         f"step {step}  held-out: loss {evaluation['loss']:.4f}  "
         f"mlm accuracy {evaluation['mlm_accuracy']:.1%} "
         f"(most frequent piece: {evaluation['mlm_majority']:.1%})  "

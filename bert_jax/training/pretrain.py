@@ -46,16 +46,16 @@ from bert_jax.training.text import open_text
 
 
 def pretrain(
-    config: TrainConfig, workdir: str | Path, say: Callable[[str], None] = print
+    config: TrainConfig, workdir: str | Path, log: Callable[[str], None] = print
 ) -> dict[str, float] | None:
     """Runs ``config`` in ``workdir`` to its last step, from its newest checkpoint.
 
-    Returns the last evaluation, or None without one. ``say`` takes lines for people. Of
+    Returns the last evaluation, or None without one. ``log`` takes lines for people. Of
     several processes, which must share ``workdir``, process 0 alone writes and says.
     """
     mesh = make_mesh(config.mesh)
     if not is_leader():
-        say = _silence
+        log = _silence
     for i, phase in enumerate(config.phases):
         check_batch_size(phase.batch_size, mesh, f"phases[{i}].batch_size")
         parts = batch_divisor(mesh) * config.accumulation
@@ -67,7 +67,7 @@ def pretrain(
             )
     folder = RunFolder(workdir)
     leader_first(folder.fetch)
-    store, tokenizer = leader_first(lambda: open_text(config.data, folder.local, say))
+    store, tokenizer = leader_first(lambda: open_text(config.data, folder.local, log))
     if tokenizer.vocab_size != config.model.vocab_size:
         raise UserError(
             f"model.vocab_size={config.model.vocab_size}, but the vocabulary of the "
@@ -93,13 +93,13 @@ def pretrain(
     fsdp = config.mesh.fsdp
     abstract = abstract_state(model, optimizer, mesh, METRICS, fsdp=fsdp)
     step = checkpoints.latest_step or 0
-    say(_description(config, store, step))
+    log(_description(config, store, step))
     if step:
         state = checkpoints.restore(abstract)
     else:
         state = init_state(model, optimizer, mesh, METRICS, config.seed, fsdp=fsdp)
         if config.init_from:
-            state = begin_from(config.init_from, config.model, tokenizer, state, say)
+            state = begin_from(config.init_from, config.model, tokenizer, state, log)
 
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     train_fn, eval_fn = loop.jit_steps(config, model, optimizer, shardings)
@@ -133,7 +133,7 @@ def pretrain(
             mesh=mesh,
             checkpoints=checkpoints,
             reporter=loop.Reporter(
-                config, writer, learning_rate(config.optimizer), say
+                config, writer, learning_rate(config.optimizer), log
             ),
             saved_config=saved_config,
             stop_requests=stop_requests,
@@ -147,7 +147,7 @@ def pretrain(
     if config.prompts:
         params = on_every_host(state.params)
         if is_leader():
-            _show_blanks(config, model, params, tokenizer, say)
+            _show_blanks(config, model, params, tokenizer, log)
     return evaluation
 
 
@@ -209,7 +209,7 @@ def _show_blanks(
     model: BertForPreTraining,
     params: Any,
     tokenizer: Tokenizer,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> None:
     length = config.phases[-1].sequence_length
     answers = fill_mask(model, params, tokenizer, config.prompts, length=length)
@@ -217,4 +217,4 @@ def _show_blanks(
         guesses = " | ".join(
             ", ".join(f"{piece} {p:.0%}" for piece, p in pieces) for pieces in blanks
         )
-        say(f"{text}  ->  {guesses}")
+        log(f"{text}  ->  {guesses}")

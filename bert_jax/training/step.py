@@ -118,10 +118,11 @@ def _sums(
     output = model.apply(
         {"params": params},
         batch["input_ids"],
-        batch["segment_ids"],
+        batch["token_type_ids"],
         batch["attention_mask"],
         batch["mlm_positions"],
         deterministic=dropout_key is None,
+        segment_ids_BL=batch.get("segment_ids"),
         starts_BS=batch.get("starts"),
         rngs=None if dropout_key is None else {"dropout": dropout_key},
     )

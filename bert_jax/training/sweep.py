@@ -32,7 +32,7 @@ _GRID = ("batch_size", "optimizer.learning_rate", "epochs", "seed")
 
 
 def run_one(
-    config: FineTuneConfig, workdir: Path, say: Callable[[str], None] = print
+    config: FineTuneConfig, workdir: Path, log: Callable[[str], None] = print
 ) -> dict[str, Any]:
     """Runs ``config`` in ``workdir``; a finished run is reported and not run again."""
     if (workdir / SWEEP).exists():
@@ -43,15 +43,15 @@ def run_one(
     finished = _claim(config, workdir)
     if finished is not None:
         for split, scores in finished["scores"].items():
-            say(f"finished before: {split}: {show(scores)}")
+            log(f"finished before: {split}: {show(scores)}")
         return finished
-    results = _run(config, prepare(config, workdir, say), workdir, say)
+    results = _run(config, prepare(config, workdir, log), workdir, log)
     shutil.rmtree(workdir / FEATURES, ignore_errors=True)
     return results
 
 
 def run_sweep(
-    config: FineTuneConfig, workdir: Path, say: Callable[[str], None] = print
+    config: FineTuneConfig, workdir: Path, log: Callable[[str], None] = print
 ) -> dict[str, Any]:
     """Every point of the grid with every seed; runs finished before are kept.
 
@@ -74,12 +74,12 @@ def run_sweep(
     for name, (point, run_config) in runs.items():
         results = finished[name]
         if results is None:
-            prepared = prepared or prepare(config, workdir, say)
-            say(f"== {name}")
+            prepared = prepared or prepare(config, workdir, log)
+            log(f"== {name}")
             try:
-                results = _run(run_config, prepared, folder / name, say)
+                results = _run(run_config, prepared, folder / name, log)
             except DivergenceError as error:
-                say(f"diverged: {error}")
+                log(f"diverged: {error}")
                 results = _diverged(folder / name, prepared.task.main_metric)
         table[point].append(results)
         if _DIVERGED not in results:
@@ -90,7 +90,7 @@ def run_sweep(
     for row in sorted(
         summary, key=lambda row: row["mean"] if row["scores"] else -math.inf
     ):
-        say(_line(row, metric))
+        log(_line(row, metric))
     scores = [score for row in summary for score in row["scores"]]
     if not scores:
         raise UserError(
@@ -104,7 +104,7 @@ def run_sweep(
     shutil.copytree(
         folder / kept[0] / PREDICTIONS, workdir / PREDICTIONS, dirs_exist_ok=True
     )
-    say(f"best: {kept[0]}, {metric} {kept[1]:.2f}; its model is in {workdir / BEST}")
+    log(f"best: {kept[0]}, {metric} {kept[1]:.2f}; its model is in {workdir / BEST}")
     content = {"metric": metric, "best_run": kept[0], "points": summary}
     write_json(workdir / "sweep.json", content)
     return content
@@ -129,11 +129,11 @@ def _run(
     config: FineTuneConfig,
     prepared: Prepared,
     workdir: Path,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> dict[str, Any]:
     workdir.mkdir(parents=True, exist_ok=True)
     write_json(workdir / "config.json", to_dict(config))
-    return finetune(config, prepared, workdir, say)
+    return finetune(config, prepared, workdir, log)
 
 
 def _diverged(workdir: Path, metric: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from bert_jax.training.config import DataConfig
 
 
 def open_text(
-    config: DataConfig, workdir: Path, say: Callable[[str], None]
+    config: DataConfig, workdir: Path, log: Callable[[str], None]
 ) -> tuple[TokenStore, Tokenizer]:
     """Opens config.path, or prepares config.corpus into ``workdir``/text first."""
     if config.path:
@@ -28,7 +28,7 @@ def open_text(
             )
     elif config.corpus:
         directory = workdir / "text"
-        _prepare(config, directory, say)
+        _prepare(config, directory, log)
     else:
         raise UserError(
             "the config names no text; set --config.data.path to the output of python -m "
@@ -44,14 +44,14 @@ def open_text(
     return store, tokenizer
 
 
-def _prepare(config: DataConfig, directory: Path, say: Callable[[str], None]) -> None:
+def _prepare(config: DataConfig, directory: Path, log: Callable[[str], None]) -> None:
     """Vocabulary and store of config.corpus; what an earlier run made stays."""
     if (directory / "index.json").exists():
         return
-    say(f"preparing {', '.join(config.corpus)} in {directory}")
+    log(f"preparing {', '.join(config.corpus)} in {directory}")
     tokenizer = train_vocabulary(
         (s for document in read_documents(config.corpus) for s in document.sentences),
         config.vocabulary_size,
         lower_case=config.lower_case,
     )
-    say(f"{directory}: {prepare(config.corpus, tokenizer, directory)}")
+    log(f"{directory}: {prepare(config.corpus, tokenizer, directory)}")

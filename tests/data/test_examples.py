@@ -37,7 +37,7 @@ def segments(batch, tokenizer):
     """The ids of A and B of each row, as they were before masking."""
     result = []
     for ids, kinds, mask in zip(
-        unmasked(batch), batch["segment_ids"], batch["attention_mask"], strict=True
+        unmasked(batch), batch["token_type_ids"], batch["attention_mask"], strict=True
     ):
         real = ids[mask == 1]
         kinds = kinds[mask == 1]

@@ -52,7 +52,7 @@ def test_packed_rows_hold_the_same_examples(batch, packed):
         expected.append(
             as_seen(
                 batch["input_ids"][row][real],
-                batch["segment_ids"][row][real],
+                batch["token_type_ids"][row][real],
                 batch["mlm_positions"][row][used],
                 batch["mlm_ids"][row][used],
                 batch["nsp_labels"][row],
@@ -60,7 +60,7 @@ def test_packed_rows_hold_the_same_examples(batch, packed):
         )
     found = []
     for row, slot in np.argwhere(packed["nsp_weights"] > 0):
-        places = np.flatnonzero(packed["attention_mask"][row] == slot + 1)
+        places = np.flatnonzero(packed["segment_ids"][row] == slot + 1)
         start = packed["starts"][row, slot]
         assert np.array_equal(places, start + np.arange(len(places)))
         positions = packed["mlm_positions"][row]
@@ -68,7 +68,7 @@ def test_packed_rows_hold_the_same_examples(batch, packed):
         found.append(
             as_seen(
                 packed["input_ids"][row, places],
-                packed["segment_ids"][row, places],
+                packed["token_type_ids"][row, places],
                 positions[mine] - start,
                 packed["mlm_ids"][row][mine],
                 packed["nsp_labels"][row, slot],
@@ -81,7 +81,7 @@ def test_packed_rows_hold_the_same_examples(batch, packed):
 def test_what_no_example_fills_is_padding(packed, uncased):
     padding = packed["attention_mask"] == 0
     assert np.all(packed["input_ids"][padding] == uncased.pad_id)
-    assert not packed["segment_ids"][padding].any()
+    assert not packed["token_type_ids"][padding].any()
     assert packed["nsp_weights"].dtype == packed["mlm_weights"].dtype == np.float32
 
 

@@ -37,7 +37,7 @@ def statistics(source, tokenizer, length):
         "frac_same": (seen == labels).mean(),
         "frac_label_continuation": tokenizer.continuation[labels].mean(),
         # [CLS] and the first [SEP] have segment id 0 too.
-        "mean_segment_a_share": 1 - (batch["segment_ids"].sum(1) / totals).mean(),
+        "mean_segment_a_share": 1 - (batch["token_type_ids"].sum(1) / totals).mean(),
     }
 
 

@@ -1,7 +1,11 @@
+import pytest
+
 from bert_jax.inference.answer_tables import AnswerTable
 from bert_jax.inference.answering import Answers
 from bert_jax.tasks.classification_read import Row
 from bert_jax.tasks.tagging_formats import TaggedSentence
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
 def classified(*rows):

@@ -6,6 +6,8 @@ import pytest
 from bert_jax.inference.batching import batch_rows, lengths_up_to
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 
 @pytest.mark.parametrize("most", [5, 16, 100, 384, 512, 2048])
 def test_lengths_are_few_and_pad_little(most):

@@ -10,11 +10,13 @@ from bert_jax.inference.evaluation import (
     run_model,
     shared_buckets,
 )
+from bert_jax.objectives.heads import jit_forward
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.tasks.batches import make_batch
 from bert_jax.tasks.task import Features
-from bert_jax.training.finetune_step import jit_forward
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 HEADS = ("sequence", "choice", "token", "span")
 BATCH = 8
@@ -57,7 +59,7 @@ def expected(setting):
         forward, params, _ = setting(head, 1)
         units = np.arange(max(COUNTS))
         batch = make_batch(features, units, len(units), (24,), pad_id=0).arrays
-        inputs = ("input_ids", "segment_ids", "attention_mask")
+        inputs = ("input_ids", "token_type_ids", "attention_mask")
         logits = np.asarray(forward(params, {name: batch[name] for name in inputs}))
         if head == "choice":
             return features, list(logits.reshape(-1))
@@ -73,7 +75,7 @@ def first(features, units):
     n = units * features.choices
     return Features(
         features.input_ids[:n],
-        features.segment_ids[:n],
+        features.token_type_ids[:n],
         features.row[:n],
         choices=features.choices,
     )
@@ -125,7 +127,7 @@ def test_labels_do_not_compile_a_shape_again(setting):
 
 
 def features_parts(features):
-    return features.input_ids, features.segment_ids, features.row
+    return features.input_ids, features.token_type_ids, features.row
 
 
 def test_buckets_serve_every_split():

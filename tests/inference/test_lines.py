@@ -6,6 +6,8 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.inference.lines import chunks, new_file, read_lines
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 
 def test_only_line_feeds_end_a_line(tmp_path):
     path = tmp_path / "x.txt"

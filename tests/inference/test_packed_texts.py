@@ -10,6 +10,8 @@ from bert_jax.inference.packed_texts import LENGTHS, packed_texts
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.tasks.task import Features
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 PAD = 99
 
 
@@ -44,12 +46,13 @@ def test_every_text_is_whole_and_lies_where_starts_says(lengths, devices):
                 expected = text * 1000 + np.arange(lengths[text])
                 assert arrays["input_ids"][place].tolist() == expected.tolist()
                 assert (
-                    arrays["segment_ids"][place] == np.arange(len(expected)) % 2
+                    arrays["token_type_ids"][place] == np.arange(len(expected)) % 2
                 ).all()
-                assert (arrays["attention_mask"][place] == s + 1).all()
+                assert (arrays["segment_ids"][place] == s + 1).all()
                 covered[place] = True
                 seen.append(text)
-        assert not arrays["attention_mask"][~covered].any()
+        assert not arrays["segment_ids"][~covered].any()
+        assert np.array_equal(arrays["attention_mask"], arrays["segment_ids"] > 0)
         assert (arrays["input_ids"][~covered] == PAD).all()
         assert len(arrays["input_ids"]) % devices == 0
     assert sorted(seen) == list(range(len(lengths)))

@@ -11,11 +11,13 @@ from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.predict import Predictor
 from bert_jax.interop.huggingface import save_huggingface
-from bert_jax.interop.initial import make_model
+from bert_jax.interop.initial import FeatureConfig, make_model
 from bert_jax.model.config import BertConfig
 from bert_jax.training.finetune import finetune
-from bert_jax.training.finetune_config import FeatureConfig, finetune_config
+from bert_jax.training.finetune_config import finetune_config
 from bert_jax.training.finetune_data import prepare
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 WORDS = "the a man dog cat eats sees paris rome big small good bad film who where"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -25,7 +25,7 @@ from bert_jax.training.step import METRICS, train_step
 STEPS = 20
 OUR_NAMES = {
     "input_ids": "input_ids",
-    "segment_ids": "segment_ids",
+    "token_type_ids": "token_type_ids",
     "input_mask": "attention_mask",
     "masked_lm_positions": "mlm_positions",
     "masked_lm_ids": "mlm_ids",
@@ -75,7 +75,7 @@ def outputs(config, params, batches):
         output, inside = BertForPreTraining(config).apply(
             {"params": params},
             batch["input_ids"],
-            batch["segment_ids"],
+            batch["token_type_ids"],
             batch["attention_mask"],
             batch["mlm_positions"],
             deterministic=True,
@@ -84,7 +84,7 @@ def outputs(config, params, batches):
         encoded = BertModel(config).apply(
             {"params": params["bert"]},
             batch["input_ids"],
-            batch["segment_ids"],
+            batch["token_type_ids"],
             batch["attention_mask"],
             deterministic=True,
         )

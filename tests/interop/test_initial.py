@@ -6,9 +6,10 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.interop.checkpoint import Checkpoint
-from bert_jax.interop.initial import initial_params, make_model
+from bert_jax.interop.initial import FeatureConfig, initial_params, make_model
 from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
-from bert_jax.training.finetune_config import FeatureConfig
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 LABELS = ("no", "yes", "perhaps")
 FULL = FeatureConfig()  # all of the model is fine-tuned

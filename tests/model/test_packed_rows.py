@@ -43,7 +43,7 @@ def sequences():
 
 @pytest.fixture(scope="module")
 def packed(sequences):
-    """input_ids, segment_ids, attention_mask of rows of 16, and starts; 0 is unused."""
+    """input_ids, token_type_ids, segment_ids of rows of 16, and starts; 0 is unused."""
     ids, segments, numbers = np.zeros((3, len(LENGTHS), 16), np.int32)
     starts = np.zeros((len(LENGTHS), 3), np.int32)
     for r, row in enumerate(sequences):
@@ -79,13 +79,24 @@ def alone(sequences, params):
 @pytest.mark.parametrize("changes", [{}, {"remat": True}, {"scan_layers": True}])
 def test_each_sequence_is_encoded_as_if_alone(changes, packed, params, alone):
     inputs, starts = packed
+    places = dict(segment_ids_BL=inputs[2], starts_BS=starts)
     expected, pooled = alone
     if "scan_layers" in changes:
         params = params | {"encoder": stack_layers(params["encoder"])}
     config = BertConfig(**SIZES, **changes)
-    whole = encode(params, *inputs, config=config, starts_BS=starts, pool=False)
+    whole = encode(
+        params,
+        *inputs,
+        config=config,
+        **places,
+        pool=False,
+    )
     first = encode(
-        params, *inputs, config=config, starts_BS=starts, positions_BQ=starts
+        params,
+        *inputs,
+        config=config,
+        **places,
+        positions_BQ=starts,
     )
     number = 0
     for r, row in enumerate(LENGTHS):

@@ -7,6 +7,8 @@ from scipy.special import log_softmax
 from bert_jax.objectives.heads import loss_sum, loss_weight
 from bert_jax.tasks.task import IGNORED
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 HEADS = ("sequence", "regression", "choice", "token", "span")
 
 

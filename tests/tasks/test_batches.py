@@ -124,7 +124,7 @@ def test_a_batch_is_padded_on_the_right_and_filled_up_below():
         [7] * 6,
         [7] * 6,
     ]
-    assert arrays["segment_ids"].tolist() == [
+    assert arrays["token_type_ids"].tolist() == [
         [0, 0, 1, 1, 1, 0],
         [0, 1, 1, 0, 0, 0],
         [0] * 6,
@@ -154,7 +154,7 @@ def test_the_choices_of_a_row_stay_together():
     batch = make_batch(features, np.array([1]), 2, (8,), pad_id=0)
     arrays = batch.arrays
     assert batch.units.tolist() == [1, -1]
-    for name in ("input_ids", "segment_ids", "attention_mask"):
+    for name in ("input_ids", "token_type_ids", "attention_mask"):
         assert arrays[name].shape == (2, 3, 8)
     assert arrays["input_ids"][0, :, 0].tolist() == [13, 14, 15]
     assert arrays["attention_mask"].sum(axis=2).tolist() == [[5, 6, 7], [0, 0, 0]]

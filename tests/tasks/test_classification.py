@@ -34,7 +34,7 @@ def letters(tokenizer, features):
 
 
 def segments(features):
-    return ["".join(map(str, ids)) for ids in features.segment_ids]
+    return ["".join(map(str, ids)) for ids in features.token_type_ids]
 
 
 TRAIN = "text,label\na b,good\nc,bad\nd,good\n"

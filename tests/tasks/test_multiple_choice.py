@@ -43,7 +43,7 @@ def test_swag(tmp_path, tokenizer):
     features = task.features([row], tokenizer, training=True)
     assert letters(tokenizer, features)[1] == "<thecatran.>h##esat>"
     np.testing.assert_array_equal(
-        features.segment_ids[1], [0, 0, 0, 0, 0, 0, 1, 1, 1, 1]
+        features.token_type_ids[1], [0, 0, 0, 0, 0, 0, 1, 1, 1, 1]
     )
     assert features.choices == 4
     assert set(features.targets) == {"label"}

@@ -69,7 +69,7 @@ def test_the_arrays_hold_every_sequence_once_and_nothing_else(choices, multiple,
         slots = arrays["starts"].shape[1]
         assert rows % (parts * multiple) == 0
         assert length <= 64
-        for name in ("input_ids", "segment_ids", "attention_mask"):
+        for name in ("input_ids", "token_type_ids", "attention_mask"):
             assert arrays[name].shape == (rows, length)
             assert arrays[name].dtype == np.int32
         if choices == 1:
@@ -94,20 +94,20 @@ def test_the_arrays_hold_every_sequence_once_and_nothing_else(choices, multiple,
                 if choices > 1:  # the row's number within its microbatch
                     r = r * parts + u % parts
                 first = arrays["starts"][r, s]
-                own = arrays["attention_mask"][r] == s + 1
+                own = arrays["segment_ids"][r] == s + 1
                 piece = slice(first, first + lengths[sequence])
                 assert own.sum() == own[piece].sum() == lengths[sequence]
                 assert not np.any(claimed[r] & own)
                 claimed[r] |= own
                 for name, values in (
                     ("input_ids", features.input_ids),
-                    ("segment_ids", features.segment_ids),
+                    ("token_type_ids", features.token_type_ids),
                 ):
                     assert np.array_equal(arrays[name][r, piece], values[sequence])
         assert sorted(seen) == sorted(units)
         assert np.array_equal(arrays["attention_mask"] > 0, claimed)
         assert np.all(arrays["input_ids"][~claimed] == 7)
-        assert np.all(arrays["segment_ids"][~claimed] == 0)
+        assert np.all(arrays["token_type_ids"][~claimed] == 0)
 
 
 def test_labels_of_pieces_lie_where_the_pieces_lie():

@@ -61,7 +61,7 @@ def test_answers_come_back_from_their_labels(uncased, words, seed):
         assert (ids == uncased.sep_id).sum() == 2 and ids[0] == uncased.cls_id
         assert len(ids) == window.offset + len(window.starts) + 1 <= 40
         np.testing.assert_array_equal(
-            features.segment_ids[i], np.arange(len(ids)) >= window.offset
+            features.token_type_ids[i], np.arange(len(ids)) >= window.offset
         )
         if start[i] == 0:
             assert end[i] == 0

@@ -52,8 +52,8 @@ def test_labels_sit_on_first_pieces(uncased):
     assert pieces == ["[CLS]", "johan", "##son", "[UNK]", "lives", "[SEP]"]
     (labels,) = features.targets["labels"]
     assert labels.tolist() == [IGNORED, 1, IGNORED, 3, 4, IGNORED]
-    assert features.segment_ids[0].tolist() == [0] * 6
-    for array in (features.input_ids[0], features.segment_ids[0], labels):
+    assert features.token_type_ids[0].tolist() == [0] * 6
+    for array in (features.input_ids[0], features.token_type_ids[0], labels):
         assert array.dtype == np.int32
     assert features.row.tolist() == [0] and features.row.dtype == np.int32
     assert features.truncated == 0

@@ -31,7 +31,7 @@ def make_batch():
         used = rng.integers(1, predictions + 1, rows)
         return {
             "input_ids": rng.integers(0, 96, (rows, length), np.int32),
-            "segment_ids": rng.integers(0, 2, (rows, length), np.int32),
+            "token_type_ids": rng.integers(0, 2, (rows, length), np.int32),
             "attention_mask": np.int32(np.arange(length) < lengths[:, None]),
             "mlm_positions": rng.integers(0, 8, (rows, predictions), np.int32),
             "mlm_ids": rng.integers(0, 96, (rows, predictions), np.int32),

@@ -15,8 +15,9 @@ from bert_jax.inference.evaluation import (
     run_model,
     shared_buckets,
 )
-from bert_jax.interop.initial import make_model
+from bert_jax.interop.initial import FeatureConfig, make_model
 from bert_jax.interop.load import load
+from bert_jax.objectives.heads import jit_forward
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.settings import from_settings
@@ -24,9 +25,10 @@ from bert_jax.tasks.families import FAMILIES
 from bert_jax.training import finetune as run
 from bert_jax.training import sweep
 from bert_jax.training.finetune import evaluation_stops, learning_rate
-from bert_jax.training.finetune_config import FeatureConfig, finetune_config
-from bert_jax.training.finetune_step import jit_forward
+from bert_jax.training.finetune_config import finetune_config
 from bert_jax.training.sweep import run_one
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 WHATS = (
     "classification",

@@ -5,6 +5,8 @@ from bert_jax.tasks.multiple_choice import MultipleChoiceConfig
 from bert_jax.tasks.squad import SquadConfig
 from bert_jax.training.finetune_config import finetune_config
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 SETTINGS = dict(family="classification", data=dict(task="mrpc"))
 
 

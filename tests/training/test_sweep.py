@@ -16,6 +16,8 @@ from bert_jax.training import sweep
 from bert_jax.training.finetune_config import SweepConfig, finetune_config
 from bert_jax.training.sweep import run_one, run_sweep
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 GRID = dict(batch_size=(8,), learning_rate=(1e-5, 1e-2), epochs=(8, 1), seeds=(0, 1))
 NAMES = [
     f"batch8-rate{rate}-epochs{epochs}-seed{seed}"
@@ -282,7 +284,7 @@ def diverging_sweep(config, tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "prepare", lambda *_: prepared)
 
     def sweep_with(diverges):
-        def finetune(config, prepared, workdir, say):
+        def finetune(config, prepared, workdir, log):
             for name in ("best", "predictions"):
                 (workdir / name).mkdir()
             (workdir / "best/model.safetensors").write_text(workdir.name)
