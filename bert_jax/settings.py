@@ -1,15 +1,44 @@
-"""Plain values to frozen dataclasses, every name and type checked, and back."""
+"""Settings: fields of frozen dataclasses that know what they mean, from plain values.
+
+A setting has one home, a field made by :func:`setting`. The config files, the command
+line, ``--print_config`` and the reference page all read that field.
+"""
 
 import dataclasses
 import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from bert_jax.errors import UserError, unknown_field
 
 T = TypeVar("T")
+REQUIRED = dataclasses.MISSING
+
+
+def setting(
+    default: Any = REQUIRED,
+    doc: str = "",
+    *,
+    factory: Callable[[], Any] = REQUIRED,
+    **field: Any,
+) -> Any:
+    """A dataclass field with its default, and its unit and meaning in ``doc``.
+
+    Give a nested group as ``setting(factory=MeshConfig, doc="...")``. A setting without
+    default and factory has to be given. ``field``: further arguments of
+    dataclasses.field.
+    """
+    return dataclasses.field(
+        default=default, default_factory=factory, metadata={"doc": doc}, **field
+    )
+
+
+def setting_doc(config: Any, name: str) -> str:
+    """The unit and the meaning of the setting ``name`` of a dataclass; "" for none."""
+    (field,) = (f for f in dataclasses.fields(config) if f.name == name)
+    return field.metadata.get("doc", "")
 
 
 def from_settings(kind: type[T], value: Any, name: str) -> T:
