@@ -39,8 +39,9 @@ def main(argv: list[str]) -> None:
     )
     args = parser.parse_args(argv)
     # Imported late: --help and a wrong command line answer at once.
+    from bert_jax.files import new_file
     from bert_jax.inference.answer_tables import AnswerTable, json_lines
-    from bert_jax.inference.lines import input_name, new_file, read_lines
+    from bert_jax.inference.lines import input_name, read_lines
     from bert_jax.inference.predict import Predictor
     from bert_jax.training.compilation_cache import use_compilation_cache
     from bert_jax.training.host_memory import reuse_memory

@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.inference.lines import new_file
+from bert_jax.files import new_file
 
 ENDINGS = (".npz", ".safetensors")
 _SAFETENSORS_TYPES = {"float32": "F32", "int32": "I32", "int64": "I64"}

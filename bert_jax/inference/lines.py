@@ -1,13 +1,12 @@
-"""Lines in, one file out: what predict and embed share."""
+"""Lines of text, as predict and embed read them."""
 
 import contextlib
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
 
 from bert_jax.errors import UserError
+from bert_jax.files import decode_lines
 
 STANDARD = "-"  # stdin, or stdout
 CHUNK = 4096  # lines that are in memory together
@@ -31,14 +30,8 @@ def read_lines(path: str) -> Iterator[str]:
         file: Iterable[bytes] = sys.stdin.buffer
         if path != STANDARD:
             file = stack.enter_context(Path(path).open("rb"))
-        for number, line in enumerate(file, 1):
-            try:
-                yield line.decode().rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"{input_name(path)}:{number} is not UTF-8 ({error.reason}); convert "
-                    "the file"
-                ) from error
+        for _, line in decode_lines(file, input_name(path)):
+            yield line.rstrip("\r\n")
 
 
 def chunks(
@@ -53,23 +46,3 @@ def chunks(
             chunk = []
     if chunk:
         yield chunk
-
-
-@contextlib.contextmanager
-def new_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
-    """A file that takes its place at the end, or leaves nothing after an exception."""
-    if path.is_dir():
-        raise UserError(f"{path} is a folder; expected the name of a file")
-    encoding = None if "b" in mode else "utf-8"
-    if path.exists() and not path.is_file():  # a pipe or a device: nothing to replace
-        with path.open(mode, encoding=encoding) as file:
-            yield file
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open(mode, encoding=encoding) as file:
-            yield file
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -11,8 +11,8 @@ from safetensors.numpy import load_file, save_file
 
 from bert_jax.data.tokenizer import Tokenizer, find_vocabulary, load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.files import new_folder
 from bert_jax.interop.checkpoint import Checkpoint
-from bert_jax.interop.folders import new_folder
 from bert_jax.interop.model_card import model_card
 from bert_jax.interop.names import from_params, guess_head, to_params
 from bert_jax.interop.tokenizer_files import write_tokenizer

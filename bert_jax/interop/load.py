@@ -9,9 +9,9 @@ from flax import traverse_util
 
 from bert_jax.data.tokenizer import find_vocabulary, load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.files import new_folder
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.checkpoints import read_params, write_params
-from bert_jax.interop.folders import new_folder
 from bert_jax.interop.huggingface import read_huggingface
 from bert_jax.interop.names import guess_head, to_params, with_scan
 from bert_jax.interop.tensorflow import find_prefix, read_tensorflow

@@ -3,8 +3,7 @@ import threading
 
 import pytest
 
-from bert_jax.errors import UserError
-from bert_jax.inference.lines import chunks, new_file, read_lines
+from bert_jax.inference.lines import chunks, read_lines
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -36,36 +35,3 @@ def test_a_chunk_may_wait_for_its_end():
     lines = list("ab.cdef.g")
     found = ["".join(chunk) for chunk in chunks(lines, 2, lambda line: line == ".")]
     assert found == ["ab.", "cdef.", "g"]
-
-
-def test_a_file_is_what_it_was_until_the_end(tmp_path):
-    path = tmp_path / "x.txt"
-    path.write_text("old")
-    with new_file(path, "w") as file:
-        file.write("new")
-        file.flush()
-        assert path.read_text() == "old"
-    assert path.read_text() == "new"
-    with pytest.raises(KeyboardInterrupt), new_file(path, "w") as file:
-        file.write("half")
-        raise KeyboardInterrupt
-    assert path.read_text() == "new"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    received = []
-    reader = threading.Thread(target=lambda: received.append(path.read_text()))
-    reader.start()
-    with new_file(path, "w") as file:
-        file.write("through")
-    reader.join(timeout=10)
-    assert received == ["through"]
-    assert path.is_fifo()
-
-
-def test_a_folder_is_no_file(tmp_path):
-    with pytest.raises(UserError, match="is a folder"), new_file(tmp_path):
-        pass

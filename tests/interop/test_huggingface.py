@@ -295,7 +295,7 @@ def test_a_full_folder_is_replaced_only_on_demand(folder, tmp_path):
 
     save(checkpoint.params)
     (tmp_path / "out/mine.txt").write_text("mine")
-    with pytest.raises(UserError, match="out is not empty; name a folder"):
+    with pytest.raises(UserError, match="out is not empty; expected"):
         save(checkpoint.params)
     assert (tmp_path / "out/mine.txt").is_file()
     save(jax.tree.map(lambda x: x + 1, checkpoint.params), overwrite=True)

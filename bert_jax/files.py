@@ -1,0 +1,156 @@
+"""Files of this machine: read as UTF-8 or JSON, written whole or not at all."""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from bert_jax.errors import UserError
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def decode(raw: bytes, where: object, *, offset: int = 0, cut: bool = False) -> str:
+    """UTF-8 bytes as text, without the byte order mark that a file may start with.
+
+    where: names the bytes in errors, such as "FILE" or "FILE:LINE". offset: bytes of the
+    file before ``raw``. cut: whether ``raw`` may end within a character, which is then
+    left out.
+    """
+    if b"\0" in raw:  # UTF-8 would accept it, but text never holds one
+        raise UserError(
+            f"{where} is a binary or UTF-16 file (zero byte at byte "
+            f"{offset + raw.index(0)}); expected UTF-8 text"
+        )
+    if offset == 0:
+        raw = raw.removeprefix(_BYTE_ORDER_MARK)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        if cut and len(raw) - error.start < 4 and "unexpected end" in error.reason:
+            return raw[: error.start].decode()
+        raise UserError(
+            f"{where} is not UTF-8 at byte {offset + error.start} "
+            f"(0x{raw[error.start]:02x}); convert it, for example with iconv -t utf-8"
+        ) from error
+
+
+def decode_lines(file: Iterable[bytes], name: object) -> Iterator[tuple[int, str]]:
+    """Line numbers from 1, and the lines with their ends. Only a line feed ends a line."""
+    offset = 0
+    for number, raw in enumerate(file, 1):
+        yield number, decode(raw, f"{name}:{number}", offset=offset)
+        offset += len(raw)
+
+
+def read_text(path: Path, expected: str) -> str:
+    """The text of a UTF-8 file. expected: what the file should be, for errors."""
+    with _open(path, expected) as file:
+        return "".join(line for _, line in decode_lines(file, path))
+
+
+def read_json(path: Path, expected: str) -> dict[str, Any]:
+    """The object in a JSON file. expected: what the file should be, for errors."""
+    with _open(path, expected) as file:
+        return parse_json(file.read(), path, expected)
+
+
+def parse_json(text: str | bytes, where: object, expected: str) -> dict[str, Any]:
+    """The JSON object that ``text`` is; see :func:`read_json`."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError: not UTF-8 either
+        raise UserError(
+            f"{where} is not JSON ({error}); expected {expected}"
+        ) from error
+    if not isinstance(value, dict):
+        raise UserError(
+            f"{where} holds a JSON {type(value).__name__}, not an object; expected "
+            f"{expected}"
+        )
+    return value
+
+
+def _open(path: Path, expected: str) -> IO[bytes]:
+    try:
+        return Path(path).open("rb")
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist; expected {expected}") from error
+    except IsADirectoryError as error:
+        raise UserError(f"{path} is a folder; expected {expected}") from error
+    except OSError as error:
+        raise UserError(
+            f"cannot read {path} ({error.strerror}); expected {expected}"
+        ) from error
+
+
+@contextlib.contextmanager
+def new_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
+    """Opens a file that takes its place at the end.
+
+    After an exception, or a kill, ``path`` is what it was. Text is UTF-8. A pipe or a
+    device is written directly. Raises UserError where ``path`` is a folder.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; expected the name of a file")
+    encoding = None if "b" in mode else "utf-8"
+    if path.exists() and not path.is_file():
+        with path.open(mode, encoding=encoding) as file:
+            yield file
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The process id, since two runs may write the same file at the same time.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open(mode, encoding=encoding) as file:
+            yield file
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file whole or not at all."""
+    with new_file(path) as file:
+        file.write(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a UTF-8 file whole or not at all."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Any, indent: int = 2) -> None:
+    """Writes a JSON file whole or not at all."""
+    write_text(path, json.dumps(value, indent=indent) + "\n")
+
+
+@contextlib.contextmanager
+def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Makes a hidden folder beside ``path`` that takes its place at the end.
+
+    After an exception, or a kill, ``path`` is what it was. Raises UserError where it is
+    a file, or holds something, unless ``overwrite``.
+    """
+    path = Path(path).absolute()
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file; expected the name of a new folder")
+    if not overwrite and path.is_dir() and any(path.iterdir()):
+        raise UserError(f"{path} is not empty; expected the name of a new folder")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary, old = (path.with_name(f".{path.name}.{end}") for end in ("tmp", "old"))
+    shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
+    temporary.mkdir()
+    try:
+        yield temporary
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            path.rename(old)
+        temporary.rename(path)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

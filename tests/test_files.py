@@ -1,0 +1,128 @@
+import os
+import threading
+
+import pytest
+
+from bert_jax import files
+from bert_jax.errors import UserError
+from bert_jax.files import new_file, new_folder
+
+
+def test_text_is_utf8_without_its_byte_order_mark(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbfgr\xc3\xbcn\r\n\xe2\x80\xa8\xef\xbb\xbfb")
+    assert files.read_text(path, "text") == "grün\r\n\u2028\ufeffb"
+    with path.open("rb") as file:
+        lines = list(files.decode_lines(file, path))
+    # U+2028 ends no line, and a mark after the start of the file is a character.
+    assert lines == [(1, "grün\r\n"), (2, "\u2028\ufeffb")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a\nb\xe9\n", r"a.txt:2 is not UTF-8 at byte 3 \(0xe9\); convert it"),
+        ("a\n".encode("utf-16-be"), r"a.txt:1 is a binary or UTF-16 file \(zero byte"),
+        (b"a\n\xc3", r"a.txt:2 is not UTF-8 at byte 2 \(0xc3\)"),
+    ],
+)
+def test_other_encodings_are_refused_at_their_line(tmp_path, content, message):
+    path = tmp_path / "a.txt"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        files.read_text(path, "text")
+
+
+def test_a_cut_character_is_left_out_on_demand():
+    raw = "aé€😀".encode()
+    for end in range(1, len(raw) + 1):
+        text = files.decode(raw[:end], "a.txt", cut=True)
+        assert "aé€😀".startswith(text)
+        assert len(raw[:end]) - len(text.encode()) < 4
+    with pytest.raises(UserError, match="not UTF-8 at byte 9"):
+        files.decode(b"a\xffb", "a.txt", offset=8, cut=True)
+
+
+def test_json_is_an_object_or_one_line_says_what_it_is(tmp_path):
+    path = tmp_path / "a.json"
+    files.write_json(path, {"a": [1, "é"]})
+    assert files.read_json(path, "settings") == {"a": [1, "é"]}
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}')
+    assert files.read_json(path, "settings") == {"a": 1}
+    for content, message in (
+        (b"{", r"a\.json is not JSON \(.*\); expected settings"),
+        (b"\xff\xfe{", r"a\.json is not JSON \(.*\); expected settings"),
+        (b'{"a":' * 100_000, r"a\.json is not JSON \(.*\); expected settings"),
+        (b"[1]", r"a\.json holds a JSON list, not an object; expected settings"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=message) as error:
+            files.read_json(path, "settings")
+        assert "\n" not in str(error.value)
+
+
+def test_what_is_no_file_is_named(tmp_path):
+    for path, message in (
+        (tmp_path / "none", "none does not exist; expected a vocabulary"),
+        (tmp_path, "is a folder; expected a vocabulary"),
+        (tmp_path / ("a" * 300), "cannot read .*name too long.*expected a vocabulary"),
+    ):
+        with pytest.raises(UserError, match=f"(?i){message}"):
+            files.read_text(path, "a vocabulary")
+        with pytest.raises(UserError, match=f"(?i){message}"):
+            files.read_json(path, "a vocabulary")
+
+
+def test_a_file_is_what_it_was_until_the_end(tmp_path):
+    path = tmp_path / "x.txt"
+    path.write_text("old")
+    with new_file(path, "w") as file:
+        file.write("new")
+        file.flush()
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    with pytest.raises(KeyboardInterrupt), new_file(path, "w") as file:
+        file.write("half")
+        raise KeyboardInterrupt
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    received = []
+    reader = threading.Thread(target=lambda: received.append(path.read_text()))
+    reader.start()
+    with new_file(path, "w") as file:
+        file.write("through")
+    reader.join(timeout=10)
+    assert received == ["through"]
+    assert path.is_fifo()
+
+
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(UserError, match="is a folder"), new_file(tmp_path):
+        pass
+
+
+def test_a_folder_is_what_it_was_until_the_end(tmp_path):
+    path = tmp_path / "out"
+    with new_folder(path) as folder:
+        (folder / "a").write_text("a")
+        assert not path.exists()
+    with pytest.raises(UserError, match="out is not empty"), new_folder(path):
+        pass
+    with (
+        pytest.raises(KeyboardInterrupt),
+        new_folder(path, overwrite=True) as folder,
+    ):
+        (folder / "b").write_text("b")
+        raise KeyboardInterrupt
+    assert [p.name for p in path.iterdir()] == ["a"]
+    with new_folder(path, overwrite=True) as folder:
+        (folder / "b").write_text("b")
+    assert [p.name for p in path.iterdir()] == ["b"]
+    with pytest.raises(UserError, match="b is a file"), new_folder(path / "b"):
+        pass
+    assert list(tmp_path.iterdir()) == [path]
