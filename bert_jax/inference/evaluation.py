@@ -54,6 +54,15 @@ def evaluate(task: Task, split: Split, outputs: Sequence[np.ndarray]) -> Evaluat
     )
 
 
+def evaluate_tuned(
+    task: Task, split: Split, outputs: Sequence[np.ndarray]
+) -> tuple[Task, Evaluation]:
+    """The task with its thresholds tuned on a labelled split, and evaluated with them."""
+    evaluation = evaluate(task, split, outputs)
+    tuned = task.tuned(evaluation.scores)
+    return tuned, evaluation if tuned is task else evaluate(tuned, split, outputs)
+
+
 def run_model(
     forward: Callable,
     params: Any,

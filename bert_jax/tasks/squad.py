@@ -79,12 +79,12 @@ class Squad(Task):
         self.config = config
         self.predict_splits = ("test",) if config.test else ()
 
-    def settled(self, scores: dict[str, float]) -> SquadConfig:
-        """The config with the threshold of the best F1, if questions may lack answers."""
+    def tuned(self, scores: dict[str, float]) -> "Squad":
+        """With the threshold of the best F1, if questions may lack answers."""
         if not self.config.version_2:
-            return self.config
+            return self
         threshold = scores["best_f1_threshold"]
-        return dataclasses.replace(self.config, null_threshold=threshold)
+        return Squad(dataclasses.replace(self.config, null_threshold=threshold))
 
     def read(self, split: str) -> list[Question]:
         """The questions of "train", "dev" or "test"; see read_questions."""

@@ -66,12 +66,17 @@ class Task(abc.ABC):
             self.head, {"choice": 1, "span": 2}.get(self.head, 0)
         )
 
-    def settled(self, scores: dict[str, float]) -> Any:
-        """The config with what the data told: predict builds the task again from it.
+    def tuned(self, scores: dict[str, float]) -> "Task":
+        """The task with the thresholds that ``scores`` of the dev split found.
 
-        ``scores``: those of the best checkpoint on the first of eval_splits.
+        Whoever evaluates on dev uses the tuned task from then on: for the scores that
+        pick the checkpoint, for predictions and for the saved config.
         """
-        del scores  # some tasks tune a threshold
+        del scores
+        return self
+
+    def saved_config(self) -> Any:
+        """The config with the labels that the data gave, so that predict needs no data."""
         if not self.labels:
             return self.config
         return dataclasses.replace(self.config, labels=tuple(self.labels))

@@ -20,6 +20,7 @@ from bert_jax.inference.evaluation import (
     Evaluation,
     Split,
     evaluate,
+    evaluate_tuned,
     put_rows,
     run_model,
     shared_buckets,
@@ -38,6 +39,7 @@ from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.settings import to_dict
 from bert_jax.tasks.batches import SortedBatches
 from bert_jax.tasks.packing import PackedBatches
+from bert_jax.tasks.task import Task
 from bert_jax.training import finetune_step as step_lib
 from bert_jax.training.finetune_config import FineTuneConfig, FineTuneOptimizer
 from bert_jax.training.finetune_data import Prepared
@@ -97,9 +99,13 @@ def finetune(
 
 @dataclasses.dataclass
 class _Best:
-    """The parameters with the highest main metric on dev so far, on the host."""
+    """The parameters with the highest main metric on dev so far, on the host.
+
+    task: with the thresholds that were tuned on dev.
+    """
 
     epoch: float
+    task: Task
     dev: Evaluation
     params: Any
 
@@ -189,7 +195,9 @@ class _Run:
         }
         params = self._to_mesh(best.params)
         for i, split in enumerate(self.prepared.splits):
-            evaluation = best.dev if i == 0 else self._run_split(params, split)
+            evaluation = best.dev
+            if i > 0:
+                evaluation = evaluate(best.task, split, self._outputs(params, split))
             if evaluation.scores:
                 results["scores"][split.name] = evaluation.scores
                 self.log(f"{split.name}: {show(evaluation.scores)}")
@@ -224,8 +232,8 @@ class _Run:
         shardings = tree_shardings(params, self.mesh, fsdp=self.config.mesh.fsdp)
         return jax.device_put(params, shardings)
 
-    def _run_split(self, params: Any, split: Split) -> Evaluation:
-        outputs = run_model(
+    def _outputs(self, params: Any, split: Split) -> list[np.ndarray]:
+        return run_model(
             compiled_forward(self.mesh, self.model),
             params,
             split,
@@ -234,7 +242,6 @@ class _Run:
             pad_id=self.checkpoint.tokenizer.pad_id,
             mesh=self.mesh,
         )
-        return evaluate(self.task, split, outputs)
 
     def _evaluate(
         self,
@@ -247,13 +254,14 @@ class _Run:
         """Scores dev, and keeps the parameters where they are the best so far."""
         started = time.perf_counter()
         split = self.prepared.splits[0]
-        evaluation = self._run_split(state.params, split)
+        outputs = self._outputs(state.params, split)
+        task, evaluation = evaluate_tuned(self.task, split, outputs)
         scores = evaluation.scores
         writer.write(step, split.name, scores)
         self.log(f"epoch {epoch:.2f}  {split.name}: {show(scores)}")
         metric = self.task.main_metric
         if best is None or scores[metric] > best.dev.scores[metric]:
-            best = _Best(epoch, evaluation, jax.device_get(state.params))
+            best = _Best(epoch, task, evaluation, jax.device_get(state.params))
             self._save(best)
         self.seconds["evaluation_seconds"] += time.perf_counter() - started
         return best
@@ -261,7 +269,7 @@ class _Run:
     def _save(self, best: _Best) -> None:
         if jax.process_index() != 0:
             return
-        task, params, extra = self.task, best.params, {}
+        task, params, extra = best.task, best.params, {}
         head = task.head
         if self.features:
             params = params | {"bert": self.checkpoint.params["bert"]}
@@ -280,7 +288,7 @@ class _Run:
             extra=extra
             | {
                 "family": self.config.family,
-                "data": to_dict(task.settled(best.dev.scores)),
+                "data": to_dict(task.saved_config()),
                 "scores": best.dev.scores,
             },
             card=f"Fine-tuned with bert_jax from {self.config.init_from}; "

@@ -345,3 +345,22 @@ def test_a_run_predicts_as_it_was_scored(what, changes, settings, tmp_path):
         written = json.loads((folder / "dev/predictions.json").read_text())
         answers = predict([f"{row.question}\t{row.context}" for row in rows])
         assert [a["answer"] for a in answers] == list(written.values())
+
+
+def test_a_run_scores_and_writes_with_the_tuned_threshold(settings, tmp_path):
+    """SQuAD 2.0: the run's files are what predict gives, dev and test alike."""
+    files = dict(train="train-v1.1.json", dev="dev-v1.1.json", test="dev-v1.1.json")
+    data = dict(version_2=True, null_threshold=-1000.0, **files)
+    config = finetune_config(settings("question_answering", epochs=1, data=data))
+    prepared = prepare(config, tmp_path, lambda line: None)
+    results = finetune(config, prepared, tmp_path, lambda line: None)
+    dev = results["scores"]["dev"]
+    assert dev["f1"] == pytest.approx(dev["best_f1"])
+    rows = prepared.splits[0].rows
+    answers = Predictor(tmp_path)([f"{row.question}\t{row.context}" for row in rows])
+    # Untuned, the threshold of the config leaves every question without an answer.
+    assert all(answer["answer"] for answer in answers)
+    for split in ("dev", "test"):
+        path = tmp_path / "predictions" / split / "predictions.json"
+        written = json.loads(path.read_text())
+        assert [a["answer"] for a in answers] == list(written.values())

@@ -112,8 +112,9 @@ def test_the_tuned_threshold_does_what_it_promises(folder, uncased):
         assert again[reached] == pytest.approx(scores[name], abs=1e-9)
         assert again[name] == scores[name] >= scores[reached]
     # What predict builds the task from.
-    assert task.settled(scores).null_threshold == scores["best_f1_threshold"]
-    assert task_of(folder, version_2=False).settled({}).null_threshold == 0
+    tuned = task.tuned(scores)
+    assert tuned.saved_config().null_threshold == scores["best_f1_threshold"]
+    assert task_of(folder, version_2=False).tuned({}).config.null_threshold == 0
 
 
 @pytest.mark.parametrize("version_2", [False, True])
