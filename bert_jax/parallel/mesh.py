@@ -97,6 +97,15 @@ def process_rows(mesh: Mesh, batch_size: int) -> tuple[range, ...]:
     return tuple(runs)
 
 
+def global_rows(mesh: Mesh, local_rows: int) -> int:
+    """Rows of the whole batch of which this process has ``local_rows``.
+
+    Rows that several processes hold, because 'model' spans them, count once.
+    """
+    parts = batch_divisor(mesh)
+    return local_rows * parts // sum(map(len, process_rows(mesh, parts)))
+
+
 def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
     """Puts this process's rows, those of process_rows(), on its devices."""
     sharding = batch_sharding(mesh)

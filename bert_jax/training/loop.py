@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from bert_jax.errors import DivergenceError, Preempted
 from bert_jax.interop.checkpoints import CheckpointStore
 from bert_jax.parallel.distributed import StopRequests
-from bert_jax.parallel.mesh import put_batch, steps_ahead, traced_on
+from bert_jax.parallel.mesh import global_rows, put_batch, steps_ahead, traced_on
 from bert_jax.training import step as step_lib
 from bert_jax.training.config import TrainConfig
 from bert_jax.training.flops import peak_flops, step_flops
@@ -75,6 +75,7 @@ class Reporter:
     """Turns the sums of a window of steps into one line of metrics, one step late."""
 
     config: TrainConfig
+    mesh: Mesh
     writer: MetricWriter
     learning_rate: Callable[[int], Any]
     log: Callable[[str], None]
@@ -91,9 +92,11 @@ class Reporter:
 
     def add_step(self, batch: HostBatch, wait: float) -> None:
         """Counts one update's work and the ``wait`` (seconds) for its batch."""
-        rows, length = batch["input_ids"].shape
-        rows *= jax.process_count()  # whose batches have about as many pieces
-        self._pieces += np.count_nonzero(batch["attention_mask"]) * jax.process_count()
+        local_rows, length = batch["input_ids"].shape
+        rows = global_rows(self.mesh, local_rows)
+        # The rows of other processes have about as many tokens each.
+        tokens = np.count_nonzero(batch["attention_mask"])
+        self._pieces += tokens * rows / local_rows
         predictions = batch["mlm_ids"].shape[1]
         pairs = batch["nsp_labels"][0].size
         self._tokens += rows * length

@@ -133,7 +133,7 @@ def pretrain(
             mesh=mesh,
             checkpoints=checkpoints,
             reporter=loop.Reporter(
-                config, writer, learning_rate(config.optimizer), log
+                config, mesh, writer, learning_rate(config.optimizer), log
             ),
             saved_config=saved_config,
             stop_requests=stop_requests,

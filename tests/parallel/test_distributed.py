@@ -1,4 +1,7 @@
-"""Two processes that find each other by what a cluster's launcher sets."""
+"""Two processes that find each other by what a cluster's launcher sets.
+
+They also count the rows of a batch, which needs several processes.
+"""
 
 import os
 import random
@@ -22,9 +25,14 @@ import jax
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 3)
 from bert_jax.parallel.distributed import Job, join, leave, leader_first
+from bert_jax.parallel.mesh import MeshConfig, global_rows, make_mesh
 join(Job(from_environment=True, timeout=120))
 leader_first(lambda: None)
 counts = jax.process_count(), jax.local_device_count(), jax.device_count()
+# Pairs of 3 + 3 devices: each process has rows of its own, and some of the other's.
+for model, rows in (1, 24), (2, 18), (3, 24), (6, 12):
+    mesh = make_mesh(MeshConfig(model=model))
+    assert global_rows(mesh, 12) == rows, (mesh, global_rows(mesh, 12))
 Path(sys.argv[1]).write_text(f"{jax.process_index()} {counts}")
 leave()
 """
@@ -72,9 +80,9 @@ def test_a_job_is_found_in_the_environment(launcher, job_number, tmp_path):
         )
         for process in range(2)
     ]
+    outputs = [process.communicate() for process in processes]
     for number, process in enumerate(processes):
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors
+        assert process.returncode == 0, outputs
         assert (tmp_path / f"{number}").read_text() == f"{number} (2, 3, 6)"
 
 
