@@ -25,7 +25,7 @@ from bert_jax.training.step import METRICS, train_step
 STEPS = 20
 OUR_NAMES = {
     "input_ids": "input_ids",
-    "token_type_ids": "token_type_ids",
+    "segment_ids": "token_type_ids",
     "input_mask": "attention_mask",
     "masked_lm_positions": "mlm_positions",
     "masked_lm_ids": "mlm_ids",
