@@ -34,7 +34,7 @@ def decode(raw: bytes, where: object, *, offset: int = 0, cut: bool = False) -> 
             return raw[: error.start].decode()
         raise UserError(
             f"{where} is not UTF-8 at byte {offset + error.start} "
-            f"(0x{raw[error.start]:02x}); convert it, for example with iconv -t utf-8"
+            f"(0x{raw[error.start]:02x}); expected UTF-8 text, such as iconv -t utf-8 makes"
         ) from error
 
 

@@ -17,6 +17,7 @@ from typing import BinaryIO, NamedTuple
 
 from bert_jax.data import corpus_formats, corpus_tfds, python_docs
 from bert_jax.errors import UserError
+from bert_jax.files import decode
 
 FORMATS = ("lines", "paragraphs", "wikiextractor", "markdown", "jsonl")
 PYTHON_DOCS = "python-docs"
@@ -141,7 +142,7 @@ def _file_source(path: Path, format: str) -> Source | None:
         head = _read(file, path, _HEAD)
     if not head.strip():
         return None
-    text = _decode(head, path, 0, partial=True)
+    text = decode(head, path, cut=True)
     chosen = (
         corpus_formats.detect_format(path.name, text) if format == "auto" else format
     )
@@ -222,7 +223,7 @@ def _read_from(source: Source, start: int) -> corpus_formats.Lines:
                     f"{path}: the line at byte {offset} is over {_LONGEST_LINE >> 20} MiB "
                     "long; expected text in lines"
                 )
-            yield offset, _decode(raw, path, offset).rstrip("\r\n")
+            yield offset, decode(raw, path, offset=offset).rstrip("\r\n")
             offset += len(raw)
 
 
@@ -246,27 +247,6 @@ def _read_line(file: BinaryIO, path: Path) -> bytes:
 
 def _broken_gzip(path: Path, error: Exception) -> UserError:
     return UserError(f"{path}: broken gzip ({error}); copy or compress the file again")
-
-
-def _decode(raw: bytes, path: Path, offset: int, *, partial: bool = False) -> str:
-    """UTF-8 text; ``partial`` allows for a character that the end cuts."""
-    if b"\0" in raw:
-        at = offset + raw.index(b"\0")
-        raise UserError(
-            f"{path}: a binary or UTF-16 file (zero byte at byte {at}); expected UTF-8 text"
-        )
-    if offset == 0:
-        raw = raw.removeprefix(b"\xef\xbb\xbf")
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        if partial and len(raw) - error.start < 4 and "unexpected end" in error.reason:
-            return raw[: error.start].decode()
-        at = offset + error.start
-        raise UserError(
-            f"{path}: not UTF-8 at byte {at} (0x{raw[error.start]:02x}); convert it, for "
-            "example with iconv -t utf-8"
-        ) from error
 
 
 def _locate(source: Source, offset: int) -> str:

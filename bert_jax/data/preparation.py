@@ -12,7 +12,6 @@ import fcntl
 import functools
 import hashlib
 import importlib.metadata
-import json
 import math
 import os
 import time
@@ -39,6 +38,7 @@ from bert_jax.data.store import (
 )
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.files import read_json, write_json
 
 # What a run works on until index.json takes its place.
 _UNFINISHED = "unfinished.json"
@@ -111,7 +111,7 @@ def prepare(
     with _locked(directory):
         if _is_finished(directory, settings, fingerprint):
             return Report(read_info(directory), 0, 0.0, 0, 0)
-        _write_json(
+        write_json(
             directory / _UNFINISHED,
             {"vocabulary_fingerprint": fingerprint, "settings": settings},
         )
@@ -214,7 +214,7 @@ def _is_finished(directory: Path, settings: dict[str, Any], fingerprint: str) ->
     elif (directory / _UNFINISHED).exists():
         if not any((directory / "index").glob("part-*.npz")):
             return False  # nothing is lost by beginning anew
-        values = json.loads((directory / _UNFINISHED).read_text())
+        values = read_json(directory / _UNFINISHED, "settings of a preparation")
         found = {"vocabulary": values["vocabulary_fingerprint"], **values["settings"]}
         finished = False
     else:
@@ -246,12 +246,6 @@ def _short(value: Any) -> str:
         ", ".join(map(str, value.values())) if isinstance(value, dict) else str(value)
     )
     return text if len(text) <= 48 else f"{text[:12]}..."
-
-
-def _write_json(path: Path, values: dict[str, Any]) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(values, indent=2) + "\n")
-    temporary.replace(path)
 
 
 @contextlib.contextmanager

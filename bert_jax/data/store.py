@@ -12,7 +12,6 @@ A directory holds:
 import bisect
 import contextlib
 import dataclasses
-import json
 import os
 import threading
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
 from bert_jax.errors import UserError
+from bert_jax.files import read_json, write_json
 
 FORMAT = 1
 RECORD_TOKENS = 4096
@@ -204,9 +204,7 @@ def finish_store(
         shards=tuple(named),
         settings=settings,
     )
-    temporary = directory / "index.json.tmp"
-    temporary.write_text(json.dumps(dataclasses.asdict(info), indent=2) + "\n")
-    temporary.replace(directory / "index.json")
+    write_json(directory / "index.json", dataclasses.asdict(info))
     for shard in range(shards):
         _part_path(directory, shard).unlink()
     return info
@@ -241,8 +239,8 @@ def read_info(directory: Path) -> StoreInfo:
             f"python -m bert_jax.prepare --input TEXT --vocabulary vocab.txt "
             f"--output {directory}"
         )
+    values = read_json(path, "the index of a store; prepare the text again")
     try:
-        values = json.loads(path.read_text())
         if values.get("format") != FORMAT:
             raise UserError(
                 f"{path} has format {values.get('format')}, expected {FORMAT}; prepare "

@@ -1,6 +1,5 @@
 """Text to pieces: Google's WordPiece, exactly, or SentencePiece."""
 
-import json
 from pathlib import Path
 
 from bert_jax.data.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -8,6 +7,7 @@ from bert_jax.data.tokenizer_base import Tokenizer, config_path
 from bert_jax.data.tokenizer_json import read_tokenizer_json
 from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
+from bert_jax.files import read_json
 
 __all__ = ["Tokenizer", "find_vocabulary", "load_tokenizer"]
 
@@ -61,12 +61,7 @@ def _saved_lower_case(vocabulary: Path) -> bool | None:
             break
     else:
         return None
-    try:
-        settings = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}); expected an object") from error
-    if not isinstance(settings, dict):
-        raise UserError(f"{path} holds a {type(settings).__name__}; expected an object")
+    settings = read_json(path, "the settings of a tokenizer")
     lower_case = settings.get("do_lower_case")
     _refuse_other_rules(settings, lower_case, path)
     return lower_case

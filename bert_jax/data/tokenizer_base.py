@@ -2,7 +2,6 @@
 
 import abc
 import hashlib
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.files import write_bytes, write_json
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES = (
     "[PAD]",
@@ -100,10 +100,9 @@ class Tokenizer(abc.ABC):
         """Writes the vocabulary to this file and its settings beside it."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        settings = json.dumps(self.config(), indent=2) + "\n"
         # The vocabulary last: whoever finds it finds its settings too.
-        _write(config_path(path), settings.encode())
-        _write(path, self.vocabulary_bytes())
+        write_json(config_path(path), self.config())
+        write_bytes(path, self.vocabulary_bytes())
 
 
 def config_path(vocabulary: Path) -> Path:
@@ -133,13 +132,3 @@ def check_special_pieces(pieces: Sequence[str], path: Path) -> None:
                 f"{path} has the piece {piece!r} twice, as ids {first[piece]} and {i}; "
                 "expected every piece once, so remove or rename one of them"
             )
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -1,12 +1,12 @@
 """The tokenizer.json of the tokenizers library, where it is Google's WordPiece."""
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_jax.data.tokenizer_base import UNK, check_special_pieces
 from bert_jax.data.wordpiece import PREFIX
 from bert_jax.errors import UserError
+from bert_jax.files import read_json
 
 
 class TokenizerJson(NamedTuple):
@@ -21,8 +21,8 @@ def read_tokenizer_json(path: Path) -> TokenizerJson:
 
     Raises UserError for any tokenizer which cuts text in another way than Google's.
     """
+    settings = read_json(path, "the tokenizer.json of a WordPiece tokenizer")
     try:
-        settings = json.loads(path.read_bytes())
         model, normalizer = settings["model"], settings["normalizer"]
         ids = dict(model["vocab"])
         ids |= {t["content"]: t["id"] for t in settings.get("added_tokens", ())}

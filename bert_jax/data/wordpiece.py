@@ -22,6 +22,7 @@ from bert_jax.data.tokenizer_base import (
     check_special_pieces,
 )
 from bert_jax.errors import UserError
+from bert_jax.files import read_text
 
 LONGEST_WORD = 200  # characters; a longer word is [UNK]
 CACHED_WORDS = 1 << 18  # about 30 MB
@@ -213,16 +214,7 @@ class WordPieceTokenizer(Tokenizer):
 
 
 def _read_pieces(path: Path) -> list[str]:
-    content = path.read_bytes()
-    try:
-        # No text has a zero byte; UTF-8 would accept it.
-        text = content.decode("utf-8-sig") if b"\0" not in content else None
-    except UnicodeDecodeError:
-        text = None
-    if text is None:
-        raise UserError(
-            f"{path} is binary or not UTF-8; expected a vocabulary, one piece a line"
-        )
+    text = read_text(path, "a vocabulary, one piece a line")
     # Only line feeds end a line: a piece may be any other separator of Unicode. Google
     # strips each line, carriage return included.
     pieces = [line.strip() for line in text.split("\n")]

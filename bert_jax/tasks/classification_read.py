@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.files import parse_json
 from bert_jax.tasks import tables, tables_tfds
 from bert_jax.tasks.layouts import Layout, Split
 
@@ -79,7 +80,7 @@ def parse_rows(lines: Iterable[str], name: str, layout: Layout) -> list[Row]:
         if number == 1:
             line = line.removeprefix("\ufeff")
         if line.lstrip().startswith("{"):
-            value = tables.parse_object(line, where)
+            value = parse_json(line, where, "one object a line")
             texts = [
                 _one_of(value, names, where) for names in (first, second)[: 1 + pair]
             ]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.files import parse_json
 from bert_jax.tasks import tables
 
 FOLDS = 5
@@ -73,7 +74,7 @@ def parse_choices(lines: Iterable[str], name: str) -> list[ChoiceRow]:
         if number == 1:
             line = line.removeprefix("\ufeff")
         if line.lstrip().startswith("{"):
-            value = tables.parse_object(line, where)
+            value = parse_json(line, where, "one object a line")
             rows.append(_from_object(value, where, labelled=False))
             continue
         context, *choices = line.split("\t")

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.files import parse_json, read_json
 
 logger = logging.getLogger(__name__)
 
 BAD_ANSWERS = ("refuse", "skip")
 _FORM = "SQuAD's JSON, {'data': [{'title', 'paragraphs': [{'context', 'qas': [...]}]}]}"
+_LINE = f"an object with the texts 'question' and 'context' in each line, or {_FORM}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,12 +54,7 @@ def read_questions(
     logs how many.
     Raises UserError for a file that is missing or is not as expected.
     """
-    if not path.is_file():
-        raise UserError(f"{path} does not exist; expected {_FORM}")
-    try:
-        document = json.loads(path.read_bytes())
-    except ValueError as error:  # not UTF-8 either
-        raise UserError(f"{path} is not JSON ({error}); expected {_FORM}") from error
+    document = read_json(path, _FORM)
     return _Reader(str(path), bad_answers).questions(document, articles)
 
 
@@ -204,21 +201,9 @@ def _from_json_lines(lines: list[str], name: str) -> list[Question]:
     rows = []
     for number, line in enumerate(lines, 1):
         where = f"{name}:{number}"
-        try:
-            entry = json.loads(line.lstrip("\ufeff"))
-        except ValueError as error:
-            raise UserError(
-                f"{where} is not JSON ({error}); expected SQuAD's JSON, or an object "
-                "with 'question' and 'context' in each line"
-            ) from error
-        keys = ("question", "context")
-        if not isinstance(entry, dict) or not all(
-            isinstance(entry.get(key), str) for key in keys
-        ):
-            raise UserError(
-                f"{where}: expected an object with the texts 'question' and 'context', "
-                f"got {line[:60]!r}"
-            )
+        entry = parse_json(line, where, _LINE)
+        if not all(isinstance(entry.get(key), str) for key in ("question", "context")):
+            raise UserError(f"{where} is {line[:60]!r}; expected {_LINE}")
         identity = str(entry.get("id", number))
         rows.append(_unlabelled(identity, entry["question"], entry["context"], where))
     return rows

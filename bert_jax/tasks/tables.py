@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.files import decode_lines, parse_json
 
 logger = logging.getLogger(__name__)
 
@@ -113,20 +114,6 @@ def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"{path}:{line}", value
 
 
-def parse_object(text: str, where: str) -> dict[str, Any]:
-    """A JSON object from one line, or a UserError that says what is wrong with it."""
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise UserError(f"{where}: not JSON ({error}); expected one object") from error
-    if not isinstance(value, dict):
-        raise UserError(
-            f"{where}: a JSON {type(value).__name__}; expected an object with named "
-            "columns"
-        )
-    return value
-
-
 def cell(value: Any) -> str:
     """A JSON value as the text that a CSV file would hold."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -149,15 +136,9 @@ def _raw_lines(path: Path) -> Iterator[tuple[int, str]]:
     if not path.is_file():
         raise UserError(f"{path} does not exist; expected a table of examples")
     opener = gzip.open if path.suffix == ".gz" else open
-    line = 0
     try:
         with opener(path, "rb") as file:
-            for line, raw in enumerate(file, 1):
-                yield line, raw.decode("utf-8-sig" if line == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path}:{line}: not UTF-8 ({error.reason}); convert the file to UTF-8"
-        ) from error
+            yield from decode_lines(file, path)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"{path} is not a whole gzip file ({error})") from error
 
@@ -200,7 +181,7 @@ def _find(path: Path, header: Sequence[str], name: str) -> int:
 def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for line, text in read_lines(path):
         if text.strip():
-            yield line, parse_object(text, f"{path}:{line}")
+            yield line, parse_json(text, f"{path}:{line}", "one object a line")
 
 
 def _select_keys(

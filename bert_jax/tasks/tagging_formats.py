@@ -11,12 +11,12 @@ A scheme says how the tags of words spell spans:
 """
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from bert_jax.errors import UserError
+from bert_jax.files import parse_json, read_text
 
 SCHEMES = ("iob1", "iob2", "iobes", "bmes", "plain")
 SEGMENT_LABELS = ("B", "E", "M", "S")
@@ -122,15 +122,12 @@ def parse_words(line: str, where: str, *, characters: bool) -> tuple[str, ...]:
     if not line.lstrip().startswith('{"'):
         words = line.split()
         return tuple("".join(words) if characters else words)
-    expected = f'{where}: expected {{"words": ["A", "sentence"]}} or plain words'
-    try:
-        words = json.loads(line).get("words")
-    except ValueError as error:
-        raise UserError(f"{expected}; this is not JSON ({error})") from error
+    expected = '{"words": ["A", "sentence"]} or plain words'
+    words = parse_json(line, where, expected).get("words")
     if not isinstance(words, list) or not all(
         isinstance(word, str) and word for word in words
     ):
-        raise UserError(f'{expected}; "words" is not a list of words')
+        raise UserError(f'{where}: "words" is not a list of words; expected {expected}')
     return tuple(words)
 
 
@@ -231,20 +228,10 @@ def _first_misplaced(tags: Sequence[str], scheme: str) -> int | None:
 
 def _lines(path: Path) -> list[str]:
     """Lines of a file; only line feeds end them, as words may hold other separators."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError as error:
-        raise UserError(
-            f"{path} does not exist; expected a tagged file, so set config.data.dir and "
-            "the names of its files"
-        ) from error
-    except OSError as error:
-        raise UserError(f"cannot read {path} ({error.strerror})") from error
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}:{line} is not UTF-8; convert the file") from error
+    text = read_text(
+        path,
+        "a tagged file, so set config.data.dir and the names of its files",
+    )
     return text.replace("\r\n", "\n").split("\n")
 
 

@@ -353,13 +353,13 @@ BAD = {
         {"a.txt": b"Good.\nAh.\n\nCaf\xe9.\n"},
         ["a.txt"],
         {},
-        "a.txt: not UTF-8 at byte 14 (0xe9)",
+        "a.txt is not UTF-8 at byte 14 (0xe9)",
     ),
     "latin-1 behind the head": (
         {"a.txt": b"Good one.\n" * 10_000 + b"Caf\xe9.\n"},
         ["a.txt"],
         {},
-        "a.txt: not UTF-8 at byte 100003 (0xe9)",
+        "a.txt is not UTF-8 at byte 100003 (0xe9)",
     ),
     "field": (
         {"a.jsonl": b'{"text": "A."}\n{"body": "A.", "id": 1}\n'},

@@ -120,6 +120,7 @@ def test_damage_is_named(tmp_path):
     index.write_text(json.dumps(values | {"format": 99}))
     with pytest.raises(UserError, match="format 99"):
         TokenStore(tmp_path)
-    index.write_text("{")
-    with pytest.raises(UserError, match="is damaged"):
-        TokenStore(tmp_path)
+    for content, message in (("{", "is not JSON"), ('{"format": 1}', "is damaged")):
+        index.write_text(content)
+        with pytest.raises(UserError, match=f"{message}.*prepare the text again"):
+            TokenStore(tmp_path)

@@ -285,7 +285,7 @@ def test_parse_lines_and_objects(make):
         ("a", "in:2: number of texts is 1, the task reads two, with a tab"),
         ("a\tb\tc", "in:2: number of texts is 3"),
         ("a\t ", "in:2: empty text"),
-        ('{"text_a": "a"', "in:2: not JSON"),
+        ('{"text_a": "a"', "in:2 is not JSON"),
         (
             '{"text_a": "a", "other": "b"}',
             "in:2: no column 'text_b'.*are text_a, other",

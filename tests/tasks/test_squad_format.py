@@ -80,7 +80,8 @@ def test_an_answer_that_does_not_stand_there(tmp_path, caplog, bad, found):
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ([], "the file has no 'data'"),
+        ({}, "the file has no 'data'"),
+        ([], "a JSON list, not an object; expected SQuAD"),
         ({"data": {}}, "'data' is a dict; expected a list"),
         ({"data": [{}]}, "article 0 has no 'paragraphs'"),
         ({"data": [{"paragraphs": [{}]}]}, "article 0, paragraph 0 has no 'context'"),
@@ -148,7 +149,7 @@ def test_parse_tsv():
         ("Who?\ta\tb", "-:1 has 3 columns"),
         ("Who?\t ", "-:1: the context is empty"),
         ('{"question": "a", "context": "b"}\n{', "-:2 is not JSON"),
-        ('{"question": "a"}', "-:1: expected an object with the texts"),
+        ('{"question": "a"}', "-:1 is .*; expected an object with the texts"),
         ('{"question": "", "context": "b"}', "-:1: the question is empty"),
         ('{"data": 3}', "'data' is a int"),
     ],
