@@ -1,26 +1,30 @@
-"""Which characters of a text a piece stands for, exactly."""
+"""Which characters of a text each token stands for, as the tokenizers' libraries say."""
 
 import dataclasses
-import itertools
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
+import sentencepiece
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers
 
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.wordpiece import Splitter
+from bert_jax.data.tokenizer_base import UNK
+from bert_jax.data.wordpiece import LONGEST_WORD
 
-# What the original run_squad.py takes for a space between words.
-_SPACES = " \t\r\n\u202f"
+# What Google's tokenizer takes for a space.
+_SPACES = "\t\n\r \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
+_find_words = re.compile(f"[^{_SPACES}]+").finditer
 
 
 @dataclasses.dataclass(frozen=True)
-class Pieces:
-    """The pieces of a text.
+class Tokens:
+    """The tokens of a text.
 
-    ids: int32 (T,). starts, ends: int32 (T,), the characters [start, end) of each piece,
-    both ascending; pieces overlap where one character gives several.
+    ids: int32 (T,). starts, ends: int32 (T,), the characters [start, end) of each token,
+    both ascending; tokens overlap where one character gives several.
     """
 
     ids: np.ndarray
@@ -28,159 +32,93 @@ class Pieces:
     ends: np.ndarray
 
 
-def encode_with_offsets(texts: Sequence[str], tokenizer: Tokenizer) -> list[Pieces]:
-    """The pieces of each text with their characters.
+def encode_with_offsets(texts: Sequence[str], tokenizer: Tokenizer) -> list[Tokens]:
+    """The tokens of each text, with the ids of ``tokenizer``, and their characters."""
+    if tokenizer.kind == "sentencepiece":
+        return _sentencepiece(texts, tokenizer)
+    wordpiece = _WordPiece(tokenizer)
+    rows = zip(texts, tokenizer.encode_batch(texts), strict=True)
+    return [wordpiece.tokens(text, ids) for text, ids in rows]
 
-    Lower-casing and the loss of accents change a text's length, so each character is
-    normalised by itself and the pieces are matched with the result. A word for which that
-    fails (the rules of a SentencePiece model need not be known) is the range of all of
-    its pieces. Every distinct word is encoded and matched once.
+
+class _WordPiece:
+    """The offsets of the library tokenizers, whose ids are nearly always ours.
+
+    On Moby-Dick and SQuAD they always are; where Google's tokenizer differs (a sigma at
+    the end of a word), the text is encoded word by word, and each token of a word whose
+    ids differ stands for the whole word.
     """
-    rules = _Characters(tokenizer)
-    find = rules.word_pattern(set().union(*texts)).finditer
-    index: dict[str, int] = {}
-    texts_words, texts_starts = [], []
-    for text in texts:
-        matches = list(find(text))
-        words = [index.setdefault(match[0], len(index)) for match in matches]
-        texts_words.append(np.array(words, np.int64))
-        texts_starts.append(np.array([match.start() for match in matches], np.int32))
-    words = list(index)
-    encoded = [ids.tolist() for ids in tokenizer.encode_batch(words)]
-    ranges = [
-        _align(word, ids, tokenizer, rules)
-        for word, ids in zip(words, encoded, strict=True)
-    ]
-    flat_ids = _flat(encoded)
-    flat_starts = _flat(starts for starts, _ in ranges)
-    flat_ends = _flat(ends for _, ends in ranges)
-    counts = np.array([len(ids) for ids in encoded], np.int64)
-    first = np.cumsum(counts) - counts
-    result = []
-    for of_words, starts in zip(texts_words, texts_starts, strict=True):
-        length = counts[of_words]
-        # The pieces of word after word, as places in the flat arrays.
-        within = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
-        places = np.repeat(first[of_words], length) + within
-        shift = np.repeat(starts, length)
-        result.append(
-            Pieces(
-                flat_ids[places],
-                flat_starts[places] + shift,
-                flat_ends[places] + shift,
-            )
-        )
-    return result
-
-
-class _Characters(dict):
-    """Character -> what the tokenizer makes of it, "" where it drops it."""
 
     def __init__(self, tokenizer: Tokenizer):
-        self.lower_case = tokenizer.lower_case
-        self.alone: set[str] = set()  # of the characters seen, words of their own
-        self.spaces = set(_SPACES)
-        self._splitter = (
-            Splitter(tokenizer.lower_case) if tokenizer.kind == "wordpiece" else None
+        self.ours = tokenizer
+        lower_case = tokenizer.lower_case
+        self.library = tokenizers.Tokenizer(
+            models.WordPiece(
+                tokenizer.ids, unk_token=UNK, max_input_chars_per_word=LONGEST_WORD
+            )
+        )
+        self.library.normalizer = normalizers.BertNormalizer(
+            lowercase=lower_case, strip_accents=lower_case
+        )
+        self.library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+
+    def tokens(self, text: str, ids: np.ndarray) -> Tokens:
+        """The tokens of a text that has these ids."""
+        # The library takes no lone surrogates: they become "?".
+        valid = text.encode("utf-8", "replace").decode()
+        encoding = self.library.encode(valid, add_special_tokens=False)
+        if encoding.ids == ids.tolist():
+            offsets = [self._with_accents(text, *pair) for pair in encoding.offsets]
+            return _tokens(ids, *np.array(offsets, np.int32).reshape(-1, 2).T)
+        words = list(_find_words(text))
+        if len(words) == 1:
+            start, end = words[0].span()
+            return _tokens(ids, np.full(len(ids), start), np.full(len(ids), end))
+        rows = [
+            (word.start(), self.tokens(word[0], self.ours.encode(word[0])))
+            for word in words
+        ]
+        return _tokens(
+            ids,
+            np.concatenate([row.starts + shift for shift, row in rows]),
+            np.concatenate([row.ends + shift for shift, row in rows]),
         )
 
-    def __missing__(self, char: str) -> str:
-        if self._splitter is None:
-            # SentencePiece's own rules are a variation of NFKC.
-            lower = char.lower() if self.lower_case else char
-            self[char] = "".join(unicodedata.normalize("NFKC", lower).split())
-            return self[char]
-        # Between two letters a character shows how WordPiece treats it.
-        words = [
-            word
-            for rough in self._splitter.rough_words(f"a{char}a")
-            for word in self._splitter.words(rough)
-        ]
-        if len(words) == 3:
-            self.alone.add(char)
-        elif len(words) == 2:
-            self.spaces.add(char)
-        self[char] = "".join(words)[1:-1]
-        return self[char]
-
-    def word_pattern(self, chars: set[str]) -> re.Pattern[str]:
-        """What finds the words of a text that holds only these characters.
-
-        Where WordPiece starts a new word there is a new word here: what it finds does
-        not depend on the text around it. SentencePiece words lie between spaces.
-        """
-        for char in chars:
-            self[char]
-        alone = "".join(map(re.escape, sorted(self.alone)))
-        spaces = "".join(map(re.escape, sorted(self.spaces)))
-        apart = f"|[{alone}]" if alone else ""
-        return re.compile(f"[^{spaces}{alone}]+{apart}")
-
-
-def _align(
-    word: str, ids: list[int], tokenizer: Tokenizer, rules: _Characters
-) -> tuple[list[int], list[int]]:
-    """Starts and ends of the pieces within their word."""
-    if len(ids) <= 1:
-        return [0] * len(ids), [len(word)] * len(ids)
-    text, origin = [], []
-    for i, char in enumerate(word):
-        normal = rules[char]
-        text.append(normal)
-        origin += [i] * len(normal)
-    spans = _match("".join(text), ids, tokenizer)
-    if spans is None:
-        return [0] * len(ids), [len(word)] * len(ids)
-    starts = [origin[first] for first, _ in spans]
-    ends = [origin[stop - 1] + 1 for _, stop in spans]
-    for i, end in enumerate(ends):
-        # An accent that was dropped belongs to the letter before it.
-        while end < len(word) and not rules[word[end]] and _is_mark(word[end]):
+    def _with_accents(self, text: str, start: int, end: int) -> tuple[int, int]:
+        """A dropped accent belongs to the letter before it."""
+        while (
+            self.ours.lower_case
+            and end < len(text)
+            and unicodedata.category(text[end]) == "Mn"
+        ):
             end += 1
-        ends[i] = end
-    return starts, ends
+        return start, end
 
 
-def _is_mark(char: str) -> bool:
-    return unicodedata.category(char).startswith("M")
+def _sentencepiece(texts: Sequence[str], tokenizer: Tokenizer) -> list[Tokens]:
+    """Tokens begin after the spaces that are marked in them."""
+    processor = sentencepiece.SentencePieceProcessor(
+        model_proto=tokenizer.vocabulary_bytes()
+    )
+    rows = []
+    for text in texts:
+        # Lower-casing may change how many bytes a character has.
+        chars = [char.lower() if tokenizer.lower_case else char for char in text]
+        lengths = [len(char.encode("utf-8", "replace")) for char in chars]
+        character = np.append(np.repeat(np.arange(len(text)), lengths), len(text))
+        cased = text.lower() if tokenizer.lower_case else text
+        tokens = processor.encode(
+            cased.encode("utf-8", "replace"), return_type="proto"
+        ).pieces
+        starts = character[[token.begin for token in tokens]]
+        ends = character[[max(token.end - 1, token.begin) for token in tokens]] + 1
+        words = [i for i, char in enumerate(text) if not char.isspace()]
+        starts = np.append(words, len(text))[np.searchsorted(words, starts)]
+        starts = np.minimum(starts, len(text) - 1)
+        ends = np.minimum(np.maximum(ends, starts + 1), len(text))
+        rows.append(_tokens([token.id for token in tokens], starts, ends))
+    return rows
 
 
-def _match(
-    text: str, ids: list[int], tokenizer: Tokenizer
-) -> list[tuple[int, int]] | None:
-    """The part of the normalised text that each piece is; None where they differ."""
-    # A sigma at the end of a word has a form of its own, which it has not by itself.
-    text = text.replace("ς", "σ")
-    pieces = [
-        None if i == tokenizer.unk_id else _surface(i, tokenizer).replace("ς", "σ")
-        for i in ids
-    ]
-    spans, at = [], 0
-    for i, piece in enumerate(pieces):
-        if piece is None:
-            # Unknown characters reach to where the next known piece is found.
-            known = next((p for p in pieces[i + 1 :] if p), None)
-            stop = text.find(known, at + 1) if known else len(text)
-        else:
-            stop = at + len(piece) if text.startswith(piece, at) else -1
-        if stop < at:
-            return None
-        # The mark of a space alone shares the first character of its word.
-        span = (at, max(stop, at + 1))
-        if span[1] > len(text):
-            return None
-        spans.append(span)
-        at = stop
-    return spans if at == len(text) else None
-
-
-def _surface(piece_id: int, tokenizer: Tokenizer) -> str:
-    """The characters of a piece without what marks its place in a word."""
-    piece = tokenizer.pieces[piece_id]
-    if tokenizer.kind == "wordpiece":
-        return piece[2:] if tokenizer.continuation[piece_id] else piece
-    return piece.replace("\u2581", "")
-
-
-def _flat(rows: Iterable[Iterable[int]]) -> np.ndarray:
-    return np.fromiter(itertools.chain.from_iterable(rows), np.int32)
+def _tokens(ids: Sequence[int], starts: np.ndarray, ends: np.ndarray) -> Tokens:
+    return Tokens(*(np.asarray(array, np.int32) for array in (ids, starts, ends)))

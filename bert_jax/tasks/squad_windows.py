@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.tasks.offsets import Pieces, encode_with_offsets
+from bert_jax.tasks.offsets import Tokens, encode_with_offsets
 from bert_jax.tasks.sequences import join
 from bert_jax.tasks.squad_format import Question
 from bert_jax.tasks.task import Features
@@ -52,7 +52,7 @@ def best_windows(ranges: np.ndarray) -> np.ndarray:
     return np.where(inside, context + 0.01 * (stop - first), -1.0).argmax(axis=0)
 
 
-def answer_pieces(pieces: Pieces, text: str, start: int) -> tuple[int, int] | None:
+def answer_pieces(pieces: Tokens, text: str, start: int) -> tuple[int, int] | None:
     """First and last piece of the answer at a character; None where it has no pieces.
 
     The pieces that hold a character of the answer: what the original looks for by

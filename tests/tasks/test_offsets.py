@@ -33,12 +33,38 @@ def characters(text, tokenizer):
         ("a\u0301b", "ab|a\u0301b"),
         ("ÀÉtraÎne\u0301", "ae|ÀÉ ##train|traÎn ##e|e\u0301"),
         ("中國x", "中|中 國|國 x|x"),
-        ("\ufeffplay\u200bing.", "playing|\ufeffplay\u200bing .|."),
+        ("\ufeffplay\u200bing.", "playing|play\u200bing .|."),
     ],
 )
 def test_pieces_know_their_characters(uncased, text, expected):
     expected = [tuple(pair.split("|")) for pair in expected.split(" ")]
     assert characters(text, uncased) == expected
+
+
+def test_words_that_the_library_cuts_in_another_way_are_kept_whole():
+    """Google's final sigma: the ids are ours, the characters those of the word."""
+    pieces = [
+        *SPECIAL,
+        "οδος",
+        "οδος".replace("ς", "σ"),
+        "ο",
+        "##δ",
+        "##ο",
+        "##ς",
+        "the",
+    ]
+    tokenizer = WordPieceTokenizer(pieces, True)
+    assert characters("the ΟΔΟΣ the", tokenizer) == [
+        ("the", "the"),
+        ("οδος", "ΟΔΟΣ"),
+        ("the", "the"),
+    ]
+    (tokens,) = encode_with_offsets(
+        ["ΟΔΟΣ"], WordPieceTokenizer(pieces[:5] + pieces[7:], True)
+    )
+    assert [(a, b) for a, b in zip(tokens.starts, tokens.ends, strict=True)] == [
+        (0, 4)
+    ] * 4
 
 
 def test_unknown_words_between_known_ones():
