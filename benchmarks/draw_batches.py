@@ -77,9 +77,9 @@ def original(documents, tokenizer, length, predictions) -> float:
 
 def collator(sentences, tokenizer, length, python, folder, repeats) -> dict:
     """What draw_batches_peer.py gives for the text in blocks of ``length``."""
-    pieces = np.concatenate(sentences)
-    blocks = len(pieces) // (length - 2)
-    text = np.reshape(pieces[: blocks * (length - 2)], (blocks, length - 2))
+    tokens = np.concatenate(sentences)
+    blocks = len(tokens) // (length - 2)
+    text = np.reshape(tokens[: blocks * (length - 2)], (blocks, length - 2))
     ends = [np.full((blocks, 1), i) for i in (tokenizer.cls_id, tokenizer.sep_id)]
     path = folder / f"blocks{length}.npy"
     np.save(path, np.concatenate([ends[0], text, ends[1]], axis=1))
@@ -110,7 +110,7 @@ def main() -> None:
             [(i, i + 1) for i in range(store.info.sentences)]
         )
         documents = [
-            [[tokenizer.pieces[i] for i in ids] for ids in sentences[a:b]]
+            [[tokenizer.tokens[i] for i in ids] for ids in sentences[a:b]]
             for a, b in itertools.pairwise(store.document_sentences)
         ]
         for length, predictions, masking in CASES:

@@ -1,6 +1,6 @@
 """Seconds to embed sentences with ours; embedding.py runs it beside its peer.
 
-Mean over all pieces of the last layer, scaled to length 1, batches of like lengths. The
+Mean over all tokens of the last layer, scaled to length 1, batches of like lengths. The
 last line printed is JSON: seconds of each repeat, cold_seconds of the first call with its
 compilations, sentences, peak_bytes, device. The vectors go to --vectors, a .npy file.
 

@@ -44,14 +44,14 @@ def measure(store: TokenStore, tokenizer, options: argparse.Namespace) -> list[d
             begin = time.perf_counter()
             masks = [batches[i]["attention_mask"] for i in range(options.batches)]
             seconds = time.perf_counter() - begin
-            pieces = sum(map(np.count_nonzero, masks))
+            tokens = sum(map(np.count_nonzero, masks))
             rows.append(
                 {
                     "length": length,
                     "pairs": options.batch,
                     "rows": ", ".join(map(str, sorted({len(mask) for mask in masks}))),
                     "rows are a multiple of": multiple or None,
-                    "padding": f"{1 - pieces / sum(mask.size for mask in masks):.1%}",
+                    "padding": f"{1 - tokens / sum(mask.size for mask in masks):.1%}",
                     "ms a batch": 1e3 * seconds / options.batches,
                 }
             )

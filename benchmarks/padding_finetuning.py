@@ -49,7 +49,7 @@ def measure(config: FineTuneConfig) -> dict:
     computed = sum(math.prod(shape) * count for shape, count in shapes.items())
     return {
         "batches": len(order),
-        "pieces a sequence": np.mean([len(ids) for ids in features.input_ids]),
+        "tokens a sequence": np.mean([len(ids) for ids in features.input_ids]),
         "padding": f"{1 - real / computed:.1%}",
         "shapes": len(shapes),
     }

@@ -1,6 +1,6 @@
 """Pretraining steps side by side: bert_jax and transformers' BertForPreTraining.
 
-The same work on the same device: MLM and NSP, clipping, Adam, the same pieces masked.
+The same work on the same device: MLM and NSP, clipping, Adam, the same tokens masked.
 Every system runs in a process of its own, by turns; seconds are the median of all
 repeats of all runs, the spread (largest - smallest) / median. MFU is model FLOPs, ours
 for both (bert_jax/training/flops.py), a second, over the device's peak. A row of the

@@ -1,7 +1,7 @@
 """Seconds of a pretraining step of transformers' BertForPreTraining, in PyTorch.
 
 The same work as pretraining_step.py, which see for what is printed: MLM and NSP, the
-same pieces masked, clipping, AdamW (fused), dropout. As transformers has it, the product
+same tokens masked, clipping, AdamW (fused), dropout. As transformers has it, the product
 with the vocabulary is of all positions. float32; bfloat16: parameters and all; autocast:
 float32 parameters, bfloat16 products, as Adam of small updates needs.
 
@@ -36,7 +36,7 @@ def make_model(options, device):
 
 
 def random_batch(options, vocabulary, device):
-    """Pieces to be predicted at the positions after [CLS]; two segments of one length."""
+    """Tokens to be predicted at the positions after [CLS]; two segments of one length."""
     torch.manual_seed(0)
     shape = (options.batch, options.length)
     labels = torch.full(shape, -100)

@@ -1,6 +1,6 @@
 """Seconds of a pretraining step of ours; pretraining.py runs it beside its peer.
 
-MLM and NSP on random pieces without padding, clipping, Adam. The last line printed is
+MLM and NSP on random tokens without padding, clipping, Adam. The last line printed is
 JSON: seconds_per_step, one for each repeat; start_seconds, from the start of the process
 to the end of the first step, first_step_seconds of it the step with its compilation;
 model_flops of a step (bert_jax/training/flops.py); peak_flops of the device by its data
@@ -52,7 +52,7 @@ def train_config(options: argparse.Namespace) -> TrainConfig:
 
 
 def random_batch(config: TrainConfig) -> dict[str, np.ndarray]:
-    """Pieces to be predicted at the positions after [CLS]; two segments of one length."""
+    """Tokens to be predicted at the positions after [CLS]; two segments of one length."""
     rng = np.random.default_rng(0)
     phase, vocabulary = config.phases[0], config.model.vocab_size
     B, L, M = phase.batch_size, phase.sequence_length, phase.max_predictions

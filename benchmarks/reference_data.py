@@ -21,13 +21,13 @@ class ReferenceTokenizer:
     """Basic and WordPiece tokenisation of lower-cased text, character by character."""
 
     def __init__(self, vocabulary: Path):
-        pieces = vocabulary.read_text(encoding="utf-8").splitlines()
-        self.ids = {piece: i for i, piece in enumerate(pieces)}
-        self.pieces = pieces
+        tokens = vocabulary.read_text(encoding="utf-8").splitlines()
+        self.ids = {token: i for i, token in enumerate(tokens)}
+        self.tokens = tokens
 
     def tokenize(self, text: str) -> list[str]:
-        """The pieces of one line."""
-        return [piece for word in self._words(text) for piece in self._pieces(word)]
+        """The tokens of one line."""
+        return [token for word in self._words(text) for token in self._tokens(word)]
 
     def _words(self, text: str) -> Iterator[str]:
         for token in self._clean(text).split():
@@ -58,16 +58,16 @@ class ReferenceTokenizer:
                 output.append(" " if _is_space(char) else char)
         return "".join(output)
 
-    def _pieces(self, word: str) -> list[str]:
+    def _tokens(self, word: str) -> list[str]:
         found, start = [], 0
         while start < len(word):
             for end in range(len(word), start, -1):
-                piece = ("##" if start else "") + word[start:end]
-                if piece in self.ids:
+                token = ("##" if start else "") + word[start:end]
+                if token in self.ids:
                     break
             else:
                 return ["[UNK]"]
-            found.append(piece)
+            found.append(token)
             start = end
         return found
 
@@ -184,7 +184,7 @@ def _mask(tokens, tokenizer, rng, max_predictions):
         elif rng.random() < 0.5:
             output[i] = tokens[i]
         else:
-            output[i] = tokenizer.pieces[rng.randint(0, len(tokenizer.pieces) - 1)]
+            output[i] = tokenizer.tokens[rng.randint(0, len(tokenizer.tokens) - 1)]
         masked.append((i, tokens[i]))
     masked.sort()
     return output, masked

@@ -50,7 +50,7 @@ def main(argv: list[str]) -> None:
     size -= (config.word_rows - config.vocab_size) * config.hidden_size
     print(
         f"{args.input}: {origin}; a BERT with {config.num_layers} layers, width "
-        f"{config.hidden_size}, {config.num_heads} heads, {config.vocab_size:,} pieces; "
+        f"{config.hidden_size}, {config.num_heads} heads, {config.vocab_size:,} tokens; "
         f"head: {checkpoint.head}; {size:,} parameters"
     )
     for what, names in (

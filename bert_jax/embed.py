@@ -1,10 +1,10 @@
-"""Writes the vectors of texts: of every piece and layer, or one for each text.
+"""Writes the vectors of texts: of every token and layer, or one for each text.
 
 --input: UTF-8 text, a text or two with a tab between them a line; - for stdin. --output:
 X.npz or X.safetensors. Pooled, it holds "embeddings", float32 (lines, width), by default
-the mean of the last layer over all pieces, [CLS] and [SEP] included. With --pooling none
-it holds "values", float32 (pieces of all lines, width), "input_ids", int32 (pieces,), and
-"offsets", int64 (lines + 1,): line i has the pieces offsets[i] to offsets[i + 1].
+the mean of the last layer over all tokens, [CLS] and [SEP] included. With --pooling none
+it holds "values", float32 (tokens of all lines, width), "input_ids", int32 (tokens,), and
+"offsets", int64 (lines + 1,): line i has the tokens offsets[i] to offsets[i + 1].
 --checkpoint: a Hugging Face folder, Google's bert_model.ckpt, or a workdir of bert_jax.
 Inputs may be larger than memory; the disk of --output holds the arrays twice for a while.
 
@@ -47,10 +47,10 @@ def main(argv: list[str]) -> None:
         type=int,
         default=32,
         metavar="N",
-        help="rows of 32 pieces, or as many in longer rows (32)",
+        help="rows of 32 tokens, or as many in longer rows (32)",
     )
     parser.add_argument(
-        "--max_length", type=int, default=0, metavar="N", help="pieces (all positions)"
+        "--max_length", type=int, default=0, metavar="N", help="tokens (all positions)"
     )
     args = parser.parse_args(argv)
     # Imported late: --help and a wrong command line answer at once.
@@ -72,7 +72,7 @@ def main(argv: list[str]) -> None:
     )
     counts = write_vectors(embedder, args.input, args.output)
     print(
-        f"{args.output}: {counts.lines:,} lines, {counts.pieces:,} pieces, width "
+        f"{args.output}: {counts.lines:,} lines, {counts.tokens:,} tokens, width "
         f"{counts.width}; {counts.truncated:,} lines lost their end at "
         f"max_length={embedder.max_length}",
         file=sys.stderr,

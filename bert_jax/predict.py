@@ -32,10 +32,10 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--format", choices=("table", "jsonl"))
     parser.add_argument("--batch_size", type=int, default=32, metavar="N")
     parser.add_argument(
-        "--max_length", type=int, default=0, metavar="N", help="pieces (as trained)"
+        "--max_length", type=int, default=0, metavar="N", help="tokens (as trained)"
     )
     parser.add_argument(
-        "--top", type=int, default=5, metavar="K", help="pieces for a [MASK]"
+        "--top", type=int, default=5, metavar="K", help="tokens for a [MASK]"
     )
     args = parser.parse_args(argv)
     # Imported late: --help and a wrong command line answer at once.

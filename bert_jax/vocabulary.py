@@ -29,7 +29,7 @@ def main(argv: list[str]) -> None:
     )
     parser.add_argument("--input", nargs="+", required=True, metavar="TEXT")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--size", type=int, default=30522, help="pieces (%(default)s)")
+    parser.add_argument("--size", type=int, default=30522, help="tokens (%(default)s)")
     parser.add_argument("--kind", choices=KINDS, default="wordpiece")
     parser.add_argument(
         "--cased", action="store_true", help="keep capitals and accents"
@@ -58,10 +58,10 @@ def main(argv: list[str]) -> None:
         )
     if tokenizer.vocab_size < args.size:
         print(
-            f"the text gives {tokenizer.vocab_size:,} pieces, fewer than {args.size:,}"
+            f"the text gives {tokenizer.vocab_size:,} tokens, fewer than {args.size:,}"
         )
     tokenizer.save_as(args.output)
-    print(f"wrote {tokenizer.vocab_size:,} pieces to {args.output}")
+    print(f"wrote {tokenizer.vocab_size:,} tokens to {args.output}")
 
 
 if __name__ == "__main__":

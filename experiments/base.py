@@ -23,9 +23,9 @@ def phase(
     return ConfigDict(
         dict(
             steps=steps,  # updates
-            sequence_length=sequence_length,  # pieces, [CLS] and two [SEP] counted
+            sequence_length=sequence_length,  # tokens, [CLS] and two [SEP] counted
             batch_size=batch_size,  # sequences an update, over all devices
-            max_predictions=max_predictions,  # masked pieces a sequence, at most
+            max_predictions=max_predictions,  # masked tokens a sequence, at most
         )
     )
 
@@ -46,12 +46,12 @@ def get_config(schedule: str = "paper") -> ConfigDict:
     config = ConfigDict(
         dict(
             model=dict(
-                vocab_size=30_522,  # pieces; must be the store's
+                vocab_size=30_522,  # tokens; must be the store's
                 hidden_size=768,
                 num_layers=12,
                 num_heads=12,
                 intermediate_size=3072,  # feed-forward width
-                max_positions=512,  # longest sequence, in pieces
+                max_positions=512,  # longest sequence, in tokens
                 type_vocab_size=2,  # segments A and B
                 hidden_dropout=0.1,  # probability, embeddings and residual branches
                 attention_dropout=0.1,  # probability, on attention probabilities
@@ -66,14 +66,14 @@ def get_config(schedule: str = "paper") -> ConfigDict:
             data=dict(
                 path="data/wikibooks",  # written by python -m bert_jax.prepare
                 corpus=(),  # inputs to prepare into the workdir instead
-                vocabulary_size=30_522,  # pieces, of a vocabulary made from corpus
+                vocabulary_size=30_522,  # tokens, of a vocabulary made from corpus
                 lower_case=True,  # likewise
                 holdout=0.005,  # share of the documents kept for evaluation
                 examples=dict(
                     masking="token",  # or whole_word, ngram
-                    mask_rate=0.15,  # share of all pieces
+                    mask_rate=0.15,  # share of all tokens
                     mask_share=0.8,  # of these: share that becomes [MASK],
-                    random_share=0.1,  # a random piece; the rest stays
+                    random_share=0.1,  # a random token; the rest stays
                     max_ngram=3,  # words, for masking="ngram"
                     short_sequence_rate=0.1,  # share of documents cut shorter
                     next_sentence=True,  # False: MLM alone

@@ -1,9 +1,9 @@
 """A small BERT on the English inside Python itself: the first thing to run.
 
-What: a vocabulary of 4,096 pieces and a 2-layer BERT, MLM + NSP, on the language
+What: a vocabulary of 4,096 tokens and a 2-layer BERT, MLM + NSP, on the language
   reference and the standard library's docstrings. Nothing is downloaded.
 On: two CPU cores, in under 4 minutes.
-Result: held-out MLM accuracy 17% (always the most frequent piece: 6%), NSP accuracy
+Result: held-out MLM accuracy 17% (always the most frequent token: 6%), NSP accuracy
   58% (always the more frequent label: 55%).
 Run: make train, or
   python -m bert_jax.train --config experiments/tiny.py
@@ -17,12 +17,12 @@ def get_config() -> ConfigDict:
     return ConfigDict(
         dict(
             model=dict(
-                vocab_size=4096,  # pieces
+                vocab_size=4096,  # tokens
                 hidden_size=128,
                 num_layers=2,
                 num_heads=2,
                 intermediate_size=512,  # feed-forward width
-                max_positions=64,  # longest sequence, in pieces
+                max_positions=64,  # longest sequence, in tokens
                 type_vocab_size=2,  # segments A and B
                 hidden_dropout=0.0,  # probability; a run this short underfits
                 attention_dropout=0.0,  # probability
@@ -37,14 +37,14 @@ def get_config() -> ConfigDict:
             data=dict(
                 path="",  # prepared into the workdir
                 corpus=("python-docs",),  # the English inside Python itself
-                vocabulary_size=4096,  # pieces
+                vocabulary_size=4096,  # tokens
                 lower_case=True,
                 holdout=0.05,  # share of the documents kept for evaluation
                 examples=dict(
                     masking="token",  # or whole_word, ngram
-                    mask_rate=0.15,  # share of all pieces
+                    mask_rate=0.15,  # share of all tokens
                     mask_share=0.8,  # of these: share that becomes [MASK],
-                    random_share=0.1,  # a random piece; the rest stays
+                    random_share=0.1,  # a random token; the rest stays
                     max_ngram=3,  # words, for masking="ngram"
                     short_sequence_rate=0.1,  # share of documents cut shorter
                     next_sentence=True,  # False: MLM alone
@@ -74,9 +74,9 @@ def get_config() -> ConfigDict:
                 ConfigDict(
                     dict(
                         steps=3000,  # updates
-                        sequence_length=64,  # pieces
+                        sequence_length=64,  # tokens
                         batch_size=16,  # sequences an update
-                        max_predictions=10,  # masked pieces a sequence, at most
+                        max_predictions=10,  # masked tokens a sequence, at most
                     )
                 ),
             ),

@@ -95,7 +95,7 @@ def sentences(count, seed=0):
     ]
 
 
-def test_the_mean_is_over_all_pieces_with_cls_and_sep(run, by_hand):
+def test_the_mean_is_over_all_tokens_with_cls_and_sep(run, by_hand):
     texts = [*sentences(4), "a"]
     arrays = run(texts)
     assert list(arrays) == ["embeddings"]
@@ -130,7 +130,7 @@ def test_the_pooler(run, by_hand):
 
 
 @pytest.mark.parametrize("name", ["out.npz", "out.safetensors"])
-def test_every_piece_of_every_line(name, run, by_hand):
+def test_every_token_of_every_line(name, run, by_hand):
     texts = sentences(5)
     arguments = ["--pooling", "none", "--layers=-2,-1"]
     arrays = run(texts, *arguments, name=name, stdin=True)
@@ -152,8 +152,8 @@ def test_normalized_vectors_have_length_one(run):
     scaled = run(texts, "--normalize")["embeddings"]
     norms = np.linalg.norm(plain, axis=1, keepdims=True)
     np.testing.assert_allclose(scaled, plain / norms, atol=1e-6)
-    pieces = run(texts, "--normalize", "--pooling", "none")["values"]
-    np.testing.assert_allclose(np.linalg.norm(pieces, axis=1), 1, atol=1e-5)
+    tokens = run(texts, "--normalize", "--pooling", "none")["values"]
+    np.testing.assert_allclose(np.linalg.norm(tokens, axis=1), 1, atol=1e-5)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "none"])
@@ -161,7 +161,7 @@ def test_chunks_and_batches_change_nothing(pooling, checkpoint, tmp_path, monkey
     (tmp_path / "in.txt").write_text("\n".join(sentences(23)))
     embedder = Embedder(checkpoint, pooling=pooling, batch_size=4)
     whole = write_vectors(embedder, str(tmp_path / "in.txt"), tmp_path / "a.npz")
-    monkeypatch.setattr("bert_jax.inference.embed.PIECES", 40)
+    monkeypatch.setattr("bert_jax.inference.embed.TOKENS", 40)
     parts = write_vectors(embedder, str(tmp_path / "in.txt"), tmp_path / "b.npz", 5)
     assert whole == parts
     assert whole.lines == 23
@@ -185,8 +185,8 @@ def test_rows_of_several_lengths(pooling, checkpoint, by_hand, monkeypatch):
         np.testing.assert_allclose(vector, expected, atol=1e-5)
 
 
-def test_what_is_in_memory_is_bounded_by_pieces(checkpoint, monkeypatch):
-    monkeypatch.setattr("bert_jax.inference.embed.PIECES", 40)
+def test_what_is_in_memory_is_bounded_by_tokens(checkpoint, monkeypatch):
+    monkeypatch.setattr("bert_jax.inference.embed.TOKENS", 40)
     embedder = Embedder(checkpoint, pooling="none")
     parts = list(embedder.stream(sentences(23), "input"))
     assert sum(len(part.lengths) for part in parts) == 23
@@ -198,8 +198,8 @@ def test_from_python(checkpoint, by_hand):
     texts = sentences(3)
     vectors = Embedder(checkpoint)(texts)
     assert vectors.shape == (3, 16)
-    pieces = Embedder(checkpoint, pooling="none")(texts)
-    for vector, values, text in zip(vectors, pieces, texts, strict=True):
+    tokens = Embedder(checkpoint, pooling="none")(texts)
+    for vector, values, text in zip(vectors, tokens, texts, strict=True):
         np.testing.assert_allclose(values, by_hand(text)[0][-1], atol=1e-5)
         np.testing.assert_allclose(vector, values.mean(axis=0), atol=1e-5)
 
@@ -208,7 +208,7 @@ def test_texts_that_are_cut_are_counted(run, by_hand, capsys):
     texts = ["a man eats a big dog", "a man eats", "the cat\tsees a film"]
     vectors = run(texts, "--max_length", "6")["embeddings"]
     err = capsys.readouterr().err
-    assert "3 lines, 17 pieces, width 16; 2 lines lost their end at max_length=6" in err
+    assert "3 lines, 17 tokens, width 16; 2 lines lost their end at max_length=6" in err
     kept = [("a man eats a",), ("a man eats",), ("the cat", "sees")]
     kept = [by_hand(*texts)[0][-1].mean(axis=0) for texts in kept]
     np.testing.assert_allclose(vectors, kept, atol=1e-5)

@@ -56,7 +56,7 @@ HEADERS = {
     "segments": ["least", "tagged"],
     "choice": ["number", "probability", "choice", "context"],
     "span": ["answer", "probability", "question"],
-    "blanks": ["text", "blank", "pieces"],
+    "blanks": ["text", "blank", "tokens"],
 }
 
 
@@ -187,7 +187,7 @@ def test_long_texts_are_counted_and_shortened(checkpoint, run):
     assert "1 rows; 1 of them are not seen whole at max_length=6" in err
 
 
-def test_the_likeliest_pieces_in_their_order(checkpoint, run):
+def test_the_likeliest_tokens_in_their_order(checkpoint, run):
     lines, _ = run(checkpoint("blanks"), INPUTS["blanks"], "--top", "3")
     answers = [json.loads(line) for line in lines]
     assert [len(answer["blanks"]) for answer in answers] == [2, 1]
@@ -196,7 +196,7 @@ def test_the_likeliest_pieces_in_their_order(checkpoint, run):
             found = [entry["probability"] for entry in blank]
             assert len(found) == 3
             assert found == sorted(found, reverse=True)
-    # As many as there are pieces: a distribution.
+    # As many as there are tokens: a distribution.
     top = str(TOKENIZER.vocab_size)
     lines, _ = run(checkpoint("blanks"), INPUTS["blanks"], "--top", top)
     total = sum(entry["probability"] for entry in json.loads(lines[1])["blanks"][0])
@@ -215,7 +215,7 @@ def test_blanks_do_not_hang_on_the_batch(checkpoint, run):
         one, other = json.loads(one), json.loads(other)
         assert one["text"] == text
         (one,), (other,) = one["blanks"], other["blanks"]
-        assert [entry["piece"] for entry in one] == [entry["piece"] for entry in other]
+        assert [entry["token"] for entry in one] == [entry["token"] for entry in other]
         np.testing.assert_allclose(
             [entry["probability"] for entry in one],
             [entry["probability"] for entry in other],
@@ -238,7 +238,7 @@ def test_blanks_do_not_hang_on_the_batch(checkpoint, run):
         ("span", ["who eats"], [], "input.txt:1 has 1 columns"),
         ("span", ["{}"], [], "input.txt:1: expected an object"),
         ("blanks", ["[MASK]", "the man"], [], r"input.txt:2: no \[MASK\]"),
-        ("blanks", ["[MASK]" + " a" * 90], [], "input.txt:1 has 93 pieces, at most 80"),
+        ("blanks", ["[MASK]" + " a" * 90], [], "input.txt:1 has 93 tokens, at most 80"),
         ("blanks", ["[MASK]"], ["--top", "0"], "--top=0, expected 1 to 24"),
         ("classes", [], [], "input.txt is empty"),
         ("span", [], [], "input.txt is empty"),

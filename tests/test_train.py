@@ -59,7 +59,7 @@ def test_a_run_leaves_everything_in_its_workdir(uninterrupted):
         assert set(line) >= common | (extra if line["split"] == "train" else set())
     assert sorted(p.name for p in (workdir / "checkpoints").iterdir()) == ["10", "14"]
     assert "the [MASK] of the sea  ->" in output
-    assert "most frequent piece" in output
+    assert "most frequent token" in output
 
 
 def test_killed_between_checkpoints_it_goes_on_bit_for_bit(

@@ -32,7 +32,7 @@ def test_the_command_writes_a_vocabulary_and_its_case(text, tmp_path, cased, cap
     vocabulary.main(
         ["--input", text, "--size", "1000", "--output", str(output), *flags]
     )
-    assert "1,000 pieces" in capsys.readouterr().out
+    assert "1,000 tokens" in capsys.readouterr().out
     tokenizer = load_tokenizer(output)
     assert tokenizer.vocab_size == 1000
     assert tokenizer.lower_case is not cased
@@ -58,7 +58,7 @@ def test_a_text_too_small_is_said(text, tmp_path, capsys):
     vocabulary.main(["--input", text, "--size", "29000", "--output", str(output)])
     size = load_tokenizer(output).vocab_size
     assert size < 29000
-    assert f"gives {size:,} pieces, fewer than 29,000" in capsys.readouterr().out
+    assert f"gives {size:,} tokens, fewer than 29,000" in capsys.readouterr().out
 
 
 def test_a_failing_run_is_one_line_and_leaves_nothing(tmp_path):

@@ -12,7 +12,7 @@ from tasks import Job, load_model
 
 STRIDE = 128
 N_BEST = 20
-MAX_ANSWER = 30  # pieces
+MAX_ANSWER = 30  # tokens
 
 
 TRAIN_ARTICLES, DEV_ARTICLES = slice(0, 36), slice(36, 40)  # as finetune.py has them

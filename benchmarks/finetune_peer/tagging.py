@@ -26,7 +26,7 @@ def conll_sentences(path):
 
 
 def wnut17(options, tokenizer):
-    """WNUT-17: named entities; a word's tag is at its first piece."""
+    """WNUT-17: named entities; a word's tag is at its first token."""
     folder = Path(options.data) / "ner" / "wnut17"
     sentences = conll_sentences(folder / "wnut17train.conll")[: options.train_rows]
     held_out = conll_sentences(folder / "emerging.dev.conll")[: options.dev_rows]
@@ -41,14 +41,14 @@ def wnut17(options, tokenizer):
             truncation=True,
             max_length=options.max_length,
         )
-        labels, first_pieces = [], []
+        labels, first_tokens = [], []
         for i, (_, tags) in enumerate(split):
             words = encoding.word_ids(i)
             first = [
                 w if w is not None and (j == 0 or w != words[j - 1]) else None
                 for j, w in enumerate(words)
             ]
-            first_pieces.append(first)
+            first_tokens.append(first)
             labels.append(
                 [
                     NOT_SCORED if w is None else number.get(tags[w], NOT_SCORED)
@@ -57,18 +57,18 @@ def wnut17(options, tokenizer):
             )
         return (
             as_examples(encoding, labels),
-            first_pieces,
+            first_tokens,
             cut(encoding),
         )
 
     train, _, cut_train = encode(sentences)
-    dev, first_pieces, cut_dev = encode(held_out)
+    dev, first_tokens, cut_dev = encode(held_out)
     expected = [tags for _, tags in held_out]
 
     def score(logits):
         answers = []
-        for tags, first, outputs in zip(expected, first_pieces, logits, strict=True):
-            # Words without a piece (cut, or of unknown characters only) get no entity.
+        for tags, first, outputs in zip(expected, first_tokens, logits, strict=True):
+            # Words without a token (cut, or of unknown characters only) get no entity.
             answer = ["O"] * len(tags)
             for j, w in enumerate(first):
                 if w is not None:

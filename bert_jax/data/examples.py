@@ -48,8 +48,8 @@ class ExampleConfig:
     """How pairs and masks are drawn; the defaults are the original's.
 
     masking: "token", "whole_word" or "ngram" (runs of up to max_ngram words).
-    mask_rate: share of all pieces predicted. mask_share, random_share: of these, the
-    share that becomes [MASK], and a random piece; the rest stays (paper, A.1 and C.2).
+    mask_rate: share of all tokens predicted. mask_share, random_share: of these, the
+    share that becomes [MASK], and a random token; the rest stays (paper, A.1 and C.2).
     short_sequence_rate: share of documents cut to a random shorter length.
     next_sentence: half the pairs have a B from elsewhere; False: none, and no NSP loss.
     """
@@ -278,7 +278,7 @@ class ExampleSource:
     def _mask(
         self, batch: dict[str, np.ndarray], keys_BL: np.ndarray, words_BM2: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Chooses and replaces pieces; changes batch["input_ids"] in place."""
+        """Chooses and replaces tokens; changes batch["input_ids"] in place."""
         config, vocabulary = self._config, self._vocabulary
         M = self._max_predictions
         input_ids_BL = batch["input_ids"]

@@ -1,4 +1,4 @@
-"""Masked LM: which pieces are predicted, and what the model sees in their place.
+"""Masked LM: which tokens are predicted, and what the model sees in their place.
 
 Paper, section 3.1 and A.1; create_pretraining_data.py, create_masked_lm_predictions.
 """
@@ -29,13 +29,13 @@ def choose_words(
     M: int,
     max_ngram: int = 1,
 ) -> np.ndarray:
-    """Picks whole words, or runs of up to ``max_ngram`` words, of up to counts_B pieces.
+    """Picks whole words, or runs of up to ``max_ngram`` words, of up to counts_B tokens.
 
-    A word is a piece and the continuation pieces after it. A segment that starts with a
-    continuation piece starts a word of its own: the original joins it to the word before
+    A word is a token and the continuation tokens after it. A segment that starts with a
+    continuation token starts a word of its own: the original joins it to the word before
     [SEP]. Words are tried in random order; one that does not fit is skipped, so a row may
     stay below its count. A run of n words has probability proportional to 1/n (ALBERT,
-    section 4.2) and is shortened until it fits. Where pieces are words of their own, as
+    section 4.2) and is shortened until it fits. Where tokens are words of their own, as
     Chinese characters are, this is token masking. Returns what choose_tokens returns.
     """
     B, L = candidates_BL.shape
@@ -124,9 +124,9 @@ def replace(
     mask_share: float,
     random_share: float,
 ) -> dict[str, np.ndarray]:
-    """Replaces the chosen pieces in ``input_ids_BL``, in place, and makes the labels.
+    """Replaces the chosen tokens in ``input_ids_BL``, in place, and makes the labels.
 
-    Each piece on its own becomes [MASK] (``mask_share``), any id of the vocabulary
+    Each token on its own becomes [MASK] (``mask_share``), any id of the vocabulary
     (``random_share``), or stays. positions_BM holds L where unused; words_BM2 are random
     uint64. Returns mlm_positions (unused: 0), mlm_ids (unused: 0) and mlm_weights.
     """

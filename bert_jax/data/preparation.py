@@ -21,9 +21,9 @@ from typing import Any
 
 from bert_jax.data.corpus import Source, find_sources
 from bert_jax.data.preparation_workers import (
-    Piece,
+    Part,
     default_workers,
-    piece_size,
+    part_size,
     progress_bar,
     run_here,
     run_in_processes,
@@ -116,13 +116,13 @@ def prepare(
             {"vocabulary_fingerprint": fingerprint, "settings": settings},
         )
         tokenizer.save(directory)
-        pieces = plan_shards(sources, shards)
+        parts = plan_shards(sources, shards)
         missing = {
-            shard: pieces[shard]
+            shard: parts[shard]
             for shard in range(shards)
             if not ShardWriter.is_written(directory, shard)
         }
-        size = sum(map(piece_size, (p for ps in missing.values() for p in ps)))
+        size = sum(map(part_size, (p for ps in missing.values() for p in ps)))
         total = sum(source.size for source in sources)
         work = functools.partial(
             write_shard, tokenizer=tokenizer, directory=directory, shards=shards,
@@ -159,25 +159,25 @@ def shard_count(size: int) -> int:
     return max(1, small, math.ceil(size / _LARGE_SHARD))
 
 
-def plan_shards(sources: Sequence[Source], shards: int) -> list[list[Piece]]:
-    """For each shard its pieces: near-equal byte ranges of the sources end to end.
+def plan_shards(sources: Sequence[Source], shards: int) -> list[list[Part]]:
+    """For each shard its parts: near-equal byte ranges of the sources end to end.
 
     A source that cannot be split belongs to the shard in which it begins.
     """
     total = sum(source.size for source in sources)
     bounds = [total * shard // shards for shard in range(shards + 1)]
-    plan: list[list[Piece]] = [[] for _ in range(shards)]
+    plan: list[list[Part]] = [[] for _ in range(shards)]
     begin = 0
     for source in sources:
         end = begin + source.size
         shard = bisect.bisect_right(bounds, begin) - 1
         if not source.splittable:
-            plan[shard].append(Piece(source, 0, None))
+            plan[shard].append(Part(source, 0, None))
         while source.splittable and bounds[shard] < end:
             start, stop = max(bounds[shard], begin), min(bounds[shard + 1], end)
             if start < stop:
                 last = None if stop == end else stop - begin
-                plan[shard].append(Piece(source, start - begin, last))
+                plan[shard].append(Part(source, start - begin, last))
             shard += 1
         begin = end
     return plan

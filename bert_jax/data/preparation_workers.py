@@ -32,7 +32,7 @@ _MOST_WORKERS = 4
 _POLL = 0.2  # seconds between two looks at the workers
 
 
-class Piece(NamedTuple):
+class Part(NamedTuple):
     """A source's byte range [start, stop); stop None is the source's end."""
 
     source: Source
@@ -48,10 +48,10 @@ class ShardCount(NamedTuple):
     unknown: int = 0
 
 
-def piece_size(piece: Piece) -> int:
+def part_size(part: Part) -> int:
     """Bytes of text, estimated where the source's size is."""
-    stop = piece.source.size if piece.stop is None else piece.stop
-    return stop - piece.start
+    stop = part.source.size if part.stop is None else part.stop
+    return stop - part.start
 
 
 def default_workers() -> int:
@@ -84,7 +84,7 @@ ReportProgress = Callable[[int, int], None]  # documents and bytes since the sta
 
 def write_shard(
     shard: int,
-    pieces: Sequence[Piece],
+    parts: Sequence[Part],
     report: ReportProgress,
     *,
     tokenizer: Tokenizer,
@@ -95,9 +95,9 @@ def write_shard(
     """Writes one shard; tells ``report`` how far it is after each document."""
     writer = ShardWriter(directory, shard, shards, token_dtype(tokenizer.vocab_size))
     documents = tokens = unknown = done = 0
-    for piece in pieces:
+    for part in parts:
         for document in read_source(
-            piece.source, piece.start, piece.stop, text_field=text_field
+            part.source, part.start, part.stop, text_field=text_field
         ):
             sentences = tokenizer.encode_batch(document.sentences)
             with _writing(directory):
@@ -106,9 +106,9 @@ def write_shard(
             documents += 1
             tokens += len(ids)
             unknown += int(np.count_nonzero(ids == tokenizer.unk_id))
-            within = min(document.offset - piece.start, piece_size(piece))
+            within = min(document.offset - part.start, part_size(part))
             report(documents, done + within)
-        done += piece_size(piece)
+        done += part_size(part)
     with _writing(directory):
         writer.close()
     report(documents, done)
@@ -130,33 +130,33 @@ def _writing(directory: Path) -> Iterator[None]:
 
 def run_here(
     work: Callable[..., ShardCount],
-    missing: dict[int, list[Piece]],
+    missing: dict[int, list[Part]],
     progress: tqdm,
     workers: int,
 ) -> list[ShardCount]:
     """Writes the missing shards one after another; ``workers`` is 1 or 0."""
     counts: list[ShardCount] = []
     documents = size = 0
-    for shard, pieces in missing.items():
+    for shard, parts in missing.items():
 
         def report(more: int, bytes_: int) -> None:
             _advance(progress, documents + more, size + bytes_)  # noqa: B023
 
-        counts.append(work(shard, pieces, report))
+        counts.append(work(shard, parts, report))
         documents += counts[-1].documents
-        size += sum(map(piece_size, pieces))
+        size += sum(map(part_size, parts))
     return counts
 
 
 def run_in_processes(
     work: Callable[..., ShardCount],
-    missing: dict[int, list[Piece]],
+    missing: dict[int, list[Part]],
     progress: tqdm,
     workers: int,
 ) -> list[ShardCount]:
     """Writes the missing shards in ``workers`` processes; the first error ends all.
 
-    ``work`` is write_shard with everything but shard, pieces and report.
+    ``work`` is write_shard with everything but shard, parts and report.
     """
     # Spawned, not forked: the parent may have threads (TensorBoard, JAX, a notebook).
     context = multiprocessing.get_context("spawn")
@@ -169,8 +169,8 @@ def run_in_processes(
     ) as executor:
         try:
             pending = futures = [
-                executor.submit(_work, shard, pieces, slot)
-                for slot, (shard, pieces) in enumerate(missing.items())
+                executor.submit(_work, shard, parts, slot)
+                for slot, (shard, parts) in enumerate(missing.items())
             ]
             while pending:
                 done, pending = wait(pending, _POLL, return_when=FIRST_EXCEPTION)
@@ -207,7 +207,7 @@ def _exit_with_parent() -> None:
     os._exit(1)
 
 
-def _work(shard: int, pieces: list[Piece], slot: int) -> ShardCount:
+def _work(shard: int, parts: list[Part], slot: int) -> ShardCount:
     work, shared = _worker
 
     def report(documents: int, size: int) -> None:
@@ -215,4 +215,4 @@ def _work(shard: int, pieces: list[Piece], slot: int) -> ShardCount:
         if shared[-1]:
             raise KeyboardInterrupt
 
-    return work(shard, pieces, report)
+    return work(shard, parts, report)

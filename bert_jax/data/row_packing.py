@@ -1,7 +1,7 @@
 """Pretraining pairs side by side: the same batch in fewer rows, with hardly any padding.
 
 Most examples fill their row, but those at the ends of documents and those that the
-original cuts short do not. The losses are means over a batch's pairs and masked pieces,
+original cuts short do not. The losses are means over a batch's pairs and masked tokens,
 so that the update is the same however they are laid out, but for dropout's masks.
 """
 
@@ -20,10 +20,10 @@ QUANTILES = (1 / 3, 2 / 3, 1)
 
 @dataclasses.dataclass(frozen=True)
 class RowShapes:
-    """Some rows of ``length`` pieces, each with at most ``slots`` pairs.
+    """Some rows of ``length`` tokens, each with at most ``slots`` pairs.
 
     counts: of rows, ascending; a batch has the first that it fits. multiple: what any
-    number of rows is one of. predictions: masked pieces of a row, with room for those of
+    number of rows is one of. predictions: masked tokens of a row, with room for those of
     any pairs that fit it.
     """
 
@@ -56,9 +56,9 @@ class RowShapes:
 
 
 def row_budget(length: int, mask_rate: float) -> tuple[int, int]:
-    """Slots for pairs and for masked pieces in a row of ``length``."""
+    """Slots for pairs and for masked tokens in a row of ``length``."""
     slots = min(max(length // 64, 3), 8)
-    # Each pair has at least one masked piece, and its share is rounded.
+    # Each pair has at least one masked token, and its share is rounded.
     return slots, math.ceil(mask_rate * length) + slots
 
 
@@ -96,11 +96,11 @@ def pack(
         start = predictions = 0
         for slot, example in enumerate(examples):
             size, count = sizes[example], masked[example]
-            pieces = np.s_[row, start : start + size]
+            tokens = np.s_[row, start : start + size]
             for name in ("input_ids", "token_type_ids"):
-                packed[name][pieces] = batch[name][example, :size]
-            packed["attention_mask"][pieces] = 1
-            packed["segment_ids"][pieces] = slot + 1
+                packed[name][tokens] = batch[name][example, :size]
+            packed["attention_mask"][tokens] = 1
+            packed["segment_ids"][tokens] = slot + 1
             packed["starts"][row, slot] = start
             places = np.s_[row, predictions : predictions + count]
             for name in ("mlm_positions", "mlm_ids", "mlm_weights"):

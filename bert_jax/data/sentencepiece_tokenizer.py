@@ -8,7 +8,7 @@ import sentencepiece
 
 from bert_jax.data.tokenizer_base import (
     Tokenizer,
-    check_special_pieces,
+    check_special_tokens,
 )
 from bert_jax.errors import UserError
 
@@ -17,9 +17,9 @@ _SPACE = "\u2581"
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A SentencePiece model that has BERT's special pieces.
+    """A SentencePiece model that has BERT's special tokens.
 
-    A word starts with the piece that holds the space before it; in a language without
+    A word starts with the token that holds the space before it; in a language without
     spaces whole-word masking therefore masks whole sentences, so use another masking.
     """
 
@@ -29,7 +29,7 @@ class SentencePieceTokenizer(Tokenizer):
     def __init__(self, model: bytes, lower_case: bool | None, path: Path):
         """Takes a .model file's content.
 
-        lower_case: None means unless pieces have capitals. path: what errors name.
+        lower_case: None means unless tokens have capitals. path: what errors name.
         """
         try:
             if not model:  # which the library would take, with a line on stderr
@@ -43,26 +43,26 @@ class SentencePieceTokenizer(Tokenizer):
         self._model = model
         self._path = path
         processor, size = self._processor, self._processor.vocab_size()
-        pieces = [processor.id_to_piece(i) for i in range(size)]
-        check_special_pieces(pieces, path)
+        tokens = [processor.id_to_piece(i) for i in range(size)]
+        check_special_tokens(tokens, path)
         special = [
             processor.is_control(i) or processor.is_unknown(i) for i in range(size)
         ]
         continuation = np.array(
             [
-                not (own or piece.startswith(_SPACE))
-                for own, piece in zip(special, pieces, strict=True)
+                not (own or token.startswith(_SPACE))
+                for own, token in zip(special, tokens, strict=True)
             ]
         )
         self._special = frozenset(np.flatnonzero(special).tolist())
         if lower_case is None:
             lower_case = not any(
                 char.isupper()
-                for i, piece in enumerate(pieces)
+                for i, token in enumerate(tokens)
                 if i not in self._special
-                for char in piece
+                for char in token
             )
-        super().__init__(pieces, continuation, lower_case)
+        super().__init__(tokens, continuation, lower_case)
 
     @classmethod
     def from_file(cls, path: Path, lower_case: bool | None) -> "SentencePieceTokenizer":
@@ -79,17 +79,17 @@ class SentencePieceTokenizer(Tokenizer):
         return [np.array(row, self.dtype) for row in rows]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Pieces joined, spaces where the pieces have them and around special ones."""
+        """Tokens joined, spaces where the tokens have them and around special ones."""
         text = "".join(
-            f"{_SPACE}{self.pieces[i]}{_SPACE}"
+            f"{_SPACE}{self.tokens[i]}{_SPACE}"
             if i in self._special
-            else self.pieces[i]
+            else self.tokens[i]
             for i in map(int, ids)
         )
         return " ".join(text.replace(_SPACE, " ").split())
 
     def scores(self) -> list[float]:
-        """The log probability of each piece."""
+        """The log probability of each token."""
         return [self._processor.get_score(i) for i in range(self.vocab_size)]
 
     def vocabulary_bytes(self) -> bytes:

@@ -36,15 +36,15 @@ def split_sentences(paragraph: str) -> list[str]:
     for quote in _QUOTES:
         if quote in blanked:
             blanked = blanked.replace(quote, " ")
-    pieces = _segment(blanked)
-    if len(pieces) <= 1:
+    parts = _segment(blanked)
+    if len(parts) <= 1:
         sentence = paragraph.strip()
         return [sentence] if sentence else []
 
     sentences: list[str] = []
     start = end = 0
-    for piece in pieces:
-        end += len(piece)
+    for part in parts:
+        end += len(part)
         cut = end
         if end < len(paragraph):  # white space and an opening quote belong to the next
             while cut > start and paragraph[cut - 1] in _TRAILING:

@@ -94,28 +94,28 @@ class ShardWriter:
 
     def write(self, sentences: Sequence[np.ndarray]) -> None:
         """Adds one document; empty sentences are dropped, an empty document is nothing."""
-        pieces = [
+        parts = [
             sentence[start : start + LONGEST_SENTENCE]
             for sentence in sentences
             for start in range(0, len(sentence), LONGEST_SENTENCE)
         ]
-        if not pieces:
+        if not parts:
             return
-        lengths = [len(piece) for piece in pieces]
+        lengths = [len(part) for part in parts]
         start = tokens = 0
         for i, length in enumerate(lengths):
             if tokens and tokens + length > RECORD_TOKENS:
-                self._write_record(pieces[start:i])
+                self._write_record(parts[start:i])
                 start, tokens = i, 0
             tokens += length
-        self._write_record(pieces[start:])
+        self._write_record(parts[start:])
         self._sentence_lengths += lengths
         self._document_sizes.append(len(lengths))
 
-    def _write_record(self, pieces: list[np.ndarray]) -> None:
-        ids = np.concatenate(pieces).astype(self._dtype, casting="unsafe")
+    def _write_record(self, parts: list[np.ndarray]) -> None:
+        ids = np.concatenate(parts).astype(self._dtype, casting="unsafe")
         self._writer.write(ids.tobytes())
-        self._record_sizes.append(len(pieces))
+        self._record_sizes.append(len(parts))
 
     def close(self) -> None:
         """Makes the shard whole on disk."""

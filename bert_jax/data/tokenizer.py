@@ -1,4 +1,4 @@
-"""Text to pieces: Google's WordPiece, exactly, or SentencePiece."""
+"""Text to tokens: Google's WordPiece, exactly, or SentencePiece."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def load_tokenizer(path: Path | str, *, lower_case: bool | None = None) -> Token
     """Reads a vocab.txt, a SentencePiece .model, a tokenizer.json, or a folder of one.
 
     lower_case: overrides the tokenizer_config.json beside the vocabulary. Without either,
-    a tokenizer.json says it itself, and for the others the pieces tell: text is
+    a tokenizer.json says it itself, and for the others the tokens tell: text is
     lower-cased unless some of them have capitals.
     """
     path = Path(path)
@@ -44,9 +44,9 @@ def load_tokenizer(path: Path | str, *, lower_case: bool | None = None) -> Token
     if path.suffix == ".model":
         return SentencePieceTokenizer.from_file(path, lower_case)
     if path.suffix == ".json":
-        pieces, its_lower_case = read_tokenizer_json(path)
+        tokens, its_lower_case = read_tokenizer_json(path)
         return WordPieceTokenizer(
-            pieces, its_lower_case if lower_case is None else lower_case
+            tokens, its_lower_case if lower_case is None else lower_case
         )
     return WordPieceTokenizer.from_file(path, lower_case)
 

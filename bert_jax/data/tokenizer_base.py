@@ -12,7 +12,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.files import write_bytes, write_json
 
-PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES = (
+PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = (
     "[PAD]",
     "[UNK]",
     "[CLS]",
@@ -20,10 +20,10 @@ PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES = (
     "[MASK]",
 )
 # The same under transformers' names.
-SPECIAL_TOKENS = dict(
+SPECIAL_TOKENS_MAP = dict(
     zip(
         ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"),
-        SPECIAL_PIECES,
+        SPECIAL_TOKENS,
         strict=True,
     )
 )
@@ -32,8 +32,8 @@ SPECIAL_TOKENS = dict(
 class Tokenizer(abc.ABC):
     """What every kind of tokenizer offers.
 
-    pieces: piece of each id. ids: id of each piece. lower_case: whether text is
-    lower-cased first. continuation: bool (vocab_size,), pieces that continue the word
+    tokens: token of each id. ids: id of each token. lower_case: whether text is
+    lower-cased first. continuation: bool (vocab_size,), tokens that continue the word
     before them; whole-word masking joins them. kind: "wordpiece" or "sentencepiece".
     dtype: of the ids, uint16, or uint32 where the vocabulary needs it.
     """
@@ -42,32 +42,32 @@ class Tokenizer(abc.ABC):
     file_name: ClassVar[str]  # of the vocabulary, as transformers names it
 
     def __init__(
-        self, pieces: Sequence[str], continuation: np.ndarray, lower_case: bool
+        self, tokens: Sequence[str], continuation: np.ndarray, lower_case: bool
     ):
-        self.pieces = list(pieces)
+        self.tokens = list(tokens)
         self.lower_case = lower_case
         self.continuation = continuation
-        self.ids = {piece: i for i, piece in enumerate(pieces)}
+        self.ids = {token: i for i, token in enumerate(tokens)}
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
-            self.ids[piece] for piece in SPECIAL_PIECES
+            self.ids[token] for token in SPECIAL_TOKENS
         )
-        self.dtype = np.dtype(np.uint16 if len(pieces) <= 1 << 16 else np.uint32)
+        self.dtype = np.dtype(np.uint16 if len(tokens) <= 1 << 16 else np.uint32)
 
     @property
     def vocab_size(self) -> int:
-        """The number of pieces."""
-        return len(self.pieces)
+        """The number of tokens."""
+        return len(self.tokens)
 
     @abc.abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, without [CLS] and [SEP]; the arrays may be read-only.
 
-        Text that spells a special piece, such as "[MASK]", is ordinary text.
+        Text that spells a special token, such as "[MASK]", is ordinary text.
         """
 
     @abc.abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """Pieces joined to words again; special pieces are kept."""
+        """Tokens joined to words again; special tokens are kept."""
 
     @abc.abstractmethod
     def vocabulary_bytes(self) -> bytes:
@@ -80,12 +80,12 @@ class Tokenizer(abc.ABC):
         return np.concatenate([ids for part in parts for ids in (mask, part)][1:])
 
     def tokenize(self, text: str) -> list[str]:
-        """The pieces of a text."""
-        return [self.pieces[i] for i in self.encode(text)]
+        """The tokens of a text."""
+        return [self.tokens[i] for i in self.encode(text)]
 
     def fingerprint(self) -> str:
         """SHA-256 of the vocabulary and of what else decides the ids."""
-        text = "\n".join([self.kind, str(self.lower_case), *self.pieces])
+        text = "\n".join([self.kind, str(self.lower_case), *self.tokens])
         return hashlib.sha256(text.encode()).hexdigest()
 
     def config(self) -> dict:
@@ -116,19 +116,19 @@ def config_path(vocabulary: Path) -> Path:
     return vocabulary.with_name(f"{vocabulary.stem}_config.json")
 
 
-def check_special_pieces(pieces: Sequence[str], path: Path) -> None:
-    """Raises where a special piece is missing or a piece stands twice."""
-    missing = [piece for piece in SPECIAL_PIECES if piece not in set(pieces)]
+def check_special_tokens(tokens: Sequence[str], path: Path) -> None:
+    """Raises where a special token is missing or a token stands twice."""
+    missing = [token for token in SPECIAL_TOKENS if token not in set(tokens)]
     if missing:
         raise UserError(
-            f"{path} has {len(pieces)} pieces but no {' '.join(missing)}; expected a BERT "
-            "vocabulary, one piece a line"
+            f"{path} has {len(tokens)} tokens but no {' '.join(missing)}; expected a BERT "
+            "vocabulary, one token a line"
         )
     first: dict[str, int] = {}
-    for i, piece in enumerate(pieces):
+    for i, token in enumerate(tokens):
         # An empty line keeps its id, which no text ever gets.
-        if piece and first.setdefault(piece, i) != i:
+        if token and first.setdefault(token, i) != i:
             raise UserError(
-                f"{path} has the piece {piece!r} twice, as ids {first[piece]} and {i}; "
-                "expected every piece once, so remove or rename one of them"
+                f"{path} has the token {token!r} twice, as ids {first[token]} and {i}; "
+                "expected every token once, so remove or rename one of them"
             )

@@ -3,16 +3,16 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_jax.data.tokenizer_base import UNK, check_special_pieces
+from bert_jax.data.tokenizer_base import UNK, check_special_tokens
 from bert_jax.data.wordpiece import PREFIX
 from bert_jax.errors import UserError
 from bert_jax.files import read_json
 
 
 class TokenizerJson(NamedTuple):
-    """The pieces in the order of their ids, and whether text is lower-cased."""
+    """The tokens in the order of their ids, and whether text is lower-cased."""
 
-    pieces: list[str]
+    tokens: list[str]
     lower_case: bool
 
 
@@ -32,14 +32,14 @@ def read_tokenizer_json(path: Path) -> TokenizerJson:
             f"{path} is not the tokenizer.json of a WordPiece tokenizer ({error!r}); "
             "expected BertTokenizerFast's, or put its vocab.txt there"
         ) from error
-    pieces = sorted(ids, key=ids.get)
-    if [ids[piece] for piece in pieces] != list(range(len(pieces))):
+    tokens = sorted(ids, key=ids.get)
+    if [ids[token] for token in tokens] != list(range(len(tokens))):
         raise UserError(
-            f"{path}: the ids of its {len(pieces)} pieces are not 0 to "
-            f"{len(pieces) - 1}; expected every id once"
+            f"{path}: the ids of its {len(tokens)} tokens are not 0 to "
+            f"{len(tokens) - 1}; expected every id once"
         )
-    check_special_pieces(pieces, path)
-    return TokenizerJson(pieces, normalizer["lowercase"])
+    check_special_tokens(tokens, path)
+    return TokenizerJson(tokens, normalizer["lowercase"])
 
 
 def _check_rules(

@@ -15,7 +15,7 @@ from bert_jax.data.tokenizer_base import (
     MASK,
     PAD,
     SEP,
-    SPECIAL_PIECES,
+    SPECIAL_TOKENS,
     UNK,
     Tokenizer,
 )
@@ -23,7 +23,7 @@ from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, Splitter, WordPieceTok
 from bert_jax.errors import UserError
 
 KINDS = ("wordpiece", "sentencepiece")
-# Google's vocabularies keep 994 slots for pieces of one's own: 99 after [PAD], the rest
+# Google's vocabularies keep 994 slots for tokens of one's own: 99 after [PAD], the rest
 # after [MASK] (uncased_L-12_H-768_A-12/vocab.txt). A small vocabulary has none.
 UNUSED = 994
 _UNUSED_FIRST = 99
@@ -36,7 +36,7 @@ _TRAINED_WORDS = 20_000_000
 _SENTENCEPIECE_SENTENCES = 200_000
 # The alphabet covers this share of the characters; a word with a rarer one is [UNK].
 _ALPHABET_COVERAGE = 0.99999
-_NO_WORDS = "the input holds no words; expected text to make pieces of"
+_NO_WORDS = "the input holds no words; expected text to make tokens of"
 
 
 def train_vocabulary(
@@ -47,18 +47,18 @@ def train_vocabulary(
     lower_case: bool = True,
     min_frequency: int = 2,
 ) -> Tokenizer:
-    """Trains a tokenizer of ``size`` pieces, special and unused ones counted.
+    """Trains a tokenizer of ``size`` tokens, special and unused ones counted.
 
     Memory holds the different words, for SentencePiece a sample of sentences, and not
     the text. The same sentences give the same
-    vocabulary. It has fewer pieces where the text does not give as many: WordPiece joins
-    pieces that meet ``min_frequency`` times.
+    vocabulary. It has fewer tokens where the text does not give as many: WordPiece joins
+    tokens that meet ``min_frequency`` times.
     """
     if kind not in KINDS:
         raise UserError(f"kind {kind!r}, expected one of {', '.join(KINDS)}")
-    if size <= len(SPECIAL_PIECES):
+    if size <= len(SPECIAL_TOKENS):
         raise UserError(
-            f"size {size}, expected more than the {len(SPECIAL_PIECES)} special pieces; "
+            f"size {size}, expected more than the {len(SPECIAL_TOKENS)} special tokens; "
             "30522 is Google's"
         )
     if kind == "wordpiece":
@@ -66,10 +66,10 @@ def train_vocabulary(
     return _train_sentencepiece(sentences, size, lower_case)
 
 
-def special_pieces(size: int) -> list[str]:
-    """The pieces before the trained ones, Google's layout: [MASK] is number 103."""
+def special_tokens(size: int) -> list[str]:
+    """The tokens before the trained ones, Google's layout: [MASK] is number 103."""
     if size < _SMALLEST_WITH_UNUSED:
-        return list(SPECIAL_PIECES)
+        return list(SPECIAL_TOKENS)
     unused = [f"[unused{i}]" for i in range(UNUSED)]
     return [
         PAD,
@@ -88,14 +88,14 @@ def _train_wordpiece(
     words = count_words(sentences, lower_case)
     if not words:
         raise UserError(_NO_WORDS)
-    first = special_pieces(size)
+    first = special_tokens(size)
     alphabet = _alphabet(words, limit=max(size // 3, 100))
     if len(first) + len(alphabet) > size:
         raise UserError(
-            f"a vocabulary of {size} pieces has no room for {len(first)} special pieces "
+            f"a vocabulary of {size} tokens has no room for {len(first)} special tokens "
             f"and the {len(alphabet)} characters of the text; set a larger --size"
         )
-    known = {piece.removeprefix(PREFIX) for piece in alphabet}
+    known = {token.removeprefix(PREFIX) for token in alphabet}
     words = {word: n for word, n in words.items() if known.issuperset(word)}
     model = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNK))
     model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
@@ -137,15 +137,15 @@ def count_words(sentences: Iterable[str], lower_case: bool) -> dict[str, int]:
 
 
 def _alphabet(words: dict[str, int], limit: int) -> list[str]:
-    """The single-character pieces, first and continuing, of the commonest characters.
+    """The single-character tokens, first and continuing, of the commonest characters.
 
     A third of the vocabulary at most: Chinese needs thousands, English some hundreds.
     """
     counts: collections.Counter[str] = collections.Counter()
-    pieces = set()
+    tokens = set()
     for word, count in words.items():
-        pieces.add(word[0])
-        pieces.update(f"{PREFIX}{char}" for char in word[1:])
+        tokens.add(word[0])
+        tokens.update(f"{PREFIX}{char}" for char in word[1:])
         for char in word:
             counts[char] += count
     missing = (1 - _ALPHABET_COVERAGE) * counts.total()
@@ -153,7 +153,7 @@ def _alphabet(words: dict[str, int], limit: int) -> list[str]:
     while len(common) > limit or (common and counts[common[-1]] <= missing):
         missing -= counts[common.pop()]
     kept = set(common)
-    return sorted(p for p in pieces if p.removeprefix(PREFIX) in kept)
+    return sorted(p for p in tokens if p.removeprefix(PREFIX) in kept)
 
 
 def _repeat(words: dict[str, int]) -> Iterator[str]:
@@ -180,7 +180,7 @@ def _train_sentencepiece(
             sentence_iterator=iter(sample),
             model_writer=model,
             vocab_size=size,
-            hard_vocab_limit=False,  # a small text gives fewer pieces
+            hard_vocab_limit=False,  # a small text gives fewer tokens
             model_type="unigram",
             # Nearly all characters of Chinese or Japanese, all of the others.
             character_coverage=0.9995,
@@ -198,7 +198,7 @@ def _train_sentencepiece(
     except (RuntimeError, OSError) as error:
         reason = str(error).strip().splitlines()[-1]
         raise UserError(
-            f"SentencePiece cannot make {size} pieces of this text ({reason}); set another "
+            f"SentencePiece cannot make {size} tokens of this text ({reason}); set another "
             "--size"
         ) from error
     return SentencePieceTokenizer(

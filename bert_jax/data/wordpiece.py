@@ -3,7 +3,7 @@
 The original looks at every character in Python. Here a regular expression cuts the
 text into words, and a cache maps a word to its ids: most words of a text were seen
 before. Only a word that is new pays for Unicode's corner cases and for the search of
-its pieces. All Unicode facts come from Python's own tables, as in the original; its
+its tokens. All Unicode facts come from Python's own tables, as in the original; its
 output is the same string for string (tests/data/test_tokenizer.py).
 """
 
@@ -19,14 +19,14 @@ from bert_jax.data.tokenizer_base import (
     SPECIAL_TOKENS,
     UNK,
     Tokenizer,
-    check_special_pieces,
+    check_special_tokens,
 )
 from bert_jax.errors import UserError
 from bert_jax.files import read_text
 
 LONGEST_WORD = 200  # characters; a longer word is [UNK]
 CACHED_WORDS = 1 << 18  # about 30 MB
-PREFIX = "##"  # of a piece inside a word
+PREFIX = "##"  # of a token inside a word
 
 # Ideographs stand alone. Kana and hangul are not among them.
 _CJK_RANGES = (
@@ -143,19 +143,19 @@ class _WordIds(dict):
         return content
 
     def _cut(self, word: str) -> list[int]:
-        """Longest piece first, from the left; [UNK] when that leads nowhere."""
+        """Longest token first, from the left; [UNK] when that leads nowhere."""
         if len(word) > LONGEST_WORD:
             return [self._unk]
         ids, start, prefix = [], 0, ""
         while start < len(word):
-            # No piece is longer than the longest, so no search needs to be.
+            # No token is longer than the longest, so no search needs to be.
             for stop in range(min(len(word), start + self._longest), start, -1):
-                piece = self._ids.get(prefix + word[start:stop])
-                if piece is not None:
+                token = self._ids.get(prefix + word[start:stop])
+                if token is not None:
                     break
             else:
                 return [self._unk]
-            ids.append(piece)
+            ids.append(token)
             start, prefix = stop, PREFIX
         return ids
 
@@ -166,26 +166,26 @@ class WordPieceTokenizer(Tokenizer):
     kind = "wordpiece"
     file_name = "vocab.txt"
 
-    def __init__(self, pieces: Sequence[str], lower_case: bool):
+    def __init__(self, tokens: Sequence[str], lower_case: bool):
         continuation = np.array(
-            [p.startswith(PREFIX) and p != PREFIX for p in pieces], bool
+            [p.startswith(PREFIX) and p != PREFIX for p in tokens], bool
         )
-        super().__init__(pieces, continuation, lower_case)
+        super().__init__(tokens, continuation, lower_case)
         self._splitter = Splitter(lower_case)
         self._word_ids = _WordIds(self.ids, self._splitter, self.dtype)
 
     @classmethod
     def from_file(cls, path: Path, lower_case: bool | None) -> "WordPieceTokenizer":
-        """Reads a vocab.txt: one piece a line, its id the line's number from 0.
+        """Reads a vocab.txt: one token a line, its id the line's number from 0.
 
-        lower_case: None lower-cases unless the pieces have capitals, as those of every
+        lower_case: None lower-cases unless the tokens have capitals, as those of every
         cased vocabulary of a Latin script do; Google's own files say it nowhere.
         """
-        pieces = _read_pieces(path)
-        check_special_pieces(pieces, path)
+        tokens = _read_tokens(path)
+        check_special_tokens(tokens, path)
         if lower_case is None:
-            lower_case = not any(re.match(r"[^\[]*[A-Z]", piece) for piece in pieces)
-        return cls(pieces, lower_case)
+            lower_case = not any(re.match(r"[^\[]*[A-Z]", token) for token in tokens)
+        return cls(tokens, lower_case)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, read-only; see Tokenizer.encode_batch."""
@@ -193,12 +193,12 @@ class WordPieceTokenizer(Tokenizer):
         return [np.frombuffer(b"".join(map(ids, words(t))), self.dtype) for t in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Pieces joined by spaces, continuations to the word before them."""
-        return " ".join(self.pieces[i] for i in ids).replace(f" {PREFIX}", "")
+        """Tokens joined by spaces, continuations to the word before them."""
+        return " ".join(self.tokens[i] for i in ids).replace(f" {PREFIX}", "")
 
     def vocabulary_bytes(self) -> bytes:
-        """One piece a line."""
-        return "".join(f"{piece}\n" for piece in self.pieces).encode()
+        """One token a line."""
+        return "".join(f"{token}\n" for token in self.tokens).encode()
 
     def config(self) -> dict:
         """Settings that transformers' AutoTokenizer makes a BertTokenizer of."""
@@ -210,16 +210,16 @@ class WordPieceTokenizer(Tokenizer):
 
     def __reduce__(self):
         """Pickles without the cache."""
-        return WordPieceTokenizer, (self.pieces, self.lower_case)
+        return WordPieceTokenizer, (self.tokens, self.lower_case)
 
 
-def _read_pieces(path: Path) -> list[str]:
-    text = read_text(path, "a vocabulary, one piece a line")
-    # Only line feeds end a line: a piece may be any other separator of Unicode. Google
+def _read_tokens(path: Path) -> list[str]:
+    text = read_text(path, "a vocabulary, one token a line")
+    # Only line feeds end a line: a token may be any other separator of Unicode. Google
     # strips each line, carriage return included.
-    pieces = [line.strip() for line in text.split("\n")]
-    while pieces and not pieces[-1]:
-        pieces.pop()
-    if not pieces:
-        raise UserError(f"{path} is empty; expected a vocabulary, one piece a line")
-    return pieces
+    tokens = [line.strip() for line in text.split("\n")]
+    while tokens and not tokens[-1]:
+        tokens.pop()
+    if not tokens:
+        raise UserError(f"{path} is empty; expected a vocabulary, one token a line")
+    return tokens

@@ -112,8 +112,8 @@ def _fill_mask(row: Any, answer: dict[str, Any]) -> list[Cells]:
         {
             "text": answer["text"],
             "blank": str(number),
-            "pieces": ", ".join(
-                f"{entry['piece']} {entry['probability']:.3f}" for entry in blank
+            "tokens": ", ".join(
+                f"{entry['token']} {entry['probability']:.3f}" for entry in blank
             ),
         }
         for number, blank in enumerate(answer["blanks"], 1)

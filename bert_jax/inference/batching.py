@@ -10,7 +10,7 @@ _LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 def lengths_up_to(most: int) -> tuple[int, ...]:
-    """Lengths that sequences of at most ``most`` pieces are padded to."""
+    """Lengths that sequences of at most ``most`` tokens are padded to."""
     return (*(length for length in _LENGTHS if length < most), most)
 
 

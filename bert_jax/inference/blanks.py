@@ -21,7 +21,7 @@ from bert_jax.model.bert import BertForPreTraining
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Blank:
-    """A text with [MASK] in it, and its pieces, [CLS] and [SEP] counted."""
+    """A text with [MASK] in it, and its tokens, [CLS] and [SEP] counted."""
 
     where: str
     text: str
@@ -29,7 +29,7 @@ class Blank:
 
 
 class BlankAnswers:
-    """The likeliest pieces for each [MASK] of a text, on one device."""
+    """The likeliest tokens for each [MASK] of a text, on one device."""
 
     family = "fill_mask"
 
@@ -41,9 +41,9 @@ class BlankAnswers:
         max_length: int,
         top: int,
     ):
-        pieces = checkpoint.tokenizer.vocab_size
-        if not 1 <= top <= pieces:
-            raise UserError(f"--top={top}, expected 1 to {pieces}, the vocabulary")
+        tokens = checkpoint.tokenizer.vocab_size
+        if not 1 <= top <= tokens:
+            raise UserError(f"--top={top}, expected 1 to {tokens}, the vocabulary")
         self.max_length = max_length or checkpoint.config.max_positions
         check_length(self.max_length, checkpoint, "--max_length")
         self._tokenizer = checkpoint.tokenizer
@@ -66,12 +66,12 @@ class BlankAnswers:
         text = line.removeprefix("\ufeff")
         if MASK not in text:
             raise UserError(
-                f"{where}: no {MASK} in {text[:60]!r}; put {MASK} where a piece is missing"
+                f"{where}: no {MASK} in {text[:60]!r}; put {MASK} where a token is missing"
             )
         length = 2 + len(self._tokenizer.encode(text, allow_mask=True))
         if length > self.max_length:
             raise UserError(
-                f"{where} has {length} pieces, at most {self.max_length} fit; shorten it"
+                f"{where} has {length} tokens, at most {self.max_length} fit; shorten it"
             )
         return Blank(where, text, length)
 
@@ -100,7 +100,7 @@ class BlankAnswers:
                 answers[i] = {
                     "text": rows[i].text,
                     "blanks": [
-                        [{"piece": piece, "probability": p} for piece, p in blank]
+                        [{"token": token, "probability": p} for token, p in blank]
                         for blank in blanks
                     ],
                 }
@@ -108,7 +108,7 @@ class BlankAnswers:
 
 
 def _whole(model: BertForPreTraining, params: dict[str, Any]) -> dict[str, Any]:
-    """Zeros for a pooler and an NSP head that are not there: no piece depends on them."""
+    """Zeros for a pooler and an NSP head that are not there: no token depends on them."""
     ids = jnp.zeros((1, 8), jnp.int32)
     shapes = jax.eval_shape(
         lambda key: model.init(key, ids, ids, ids, ids, deterministic=True)["params"],

@@ -1,4 +1,4 @@
-"""Features of a frozen encoder: of every piece, or one vector a text."""
+"""Features of a frozen encoder: of every token, or one vector a text."""
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,14 +27,14 @@ from bert_jax.tasks.task import Features
 Pooling = Literal["none", "mean", "cls", "pooler"]
 POOLINGS: tuple[str, ...] = get_args(Pooling)
 # Of which the vectors are in memory together: 256 MiB of BERT LARGE's last four layers.
-PIECES = 1 << 14
+TOKENS = 1 << 14
 
 
 class Embedded(NamedTuple):
     """Some texts, in order.
 
-    values: float32, (texts, W), or without pooling (pieces, W). lengths: int64 (texts,),
-    pieces of each text. input_ids: int32 (pieces,), [CLS] and [SEP] included.
+    values: float32, (texts, W), or without pooling (tokens, W). lengths: int64 (texts,),
+    tokens of each text. input_ids: int32 (tokens,), [CLS] and [SEP] included.
     truncated: texts of which not all is seen.
     """
 
@@ -53,13 +53,13 @@ class Embedder:
 
     layers: hidden states that are concatenated, as list indices: 0 is the embeddings',
       -1 the last layer's; (-4, -3, -2, -1) is the paper's best (section 5.3).
-    pooling: "mean" over all pieces of a sequence, [CLS] and [SEP] included and padding
+    pooling: "mean" over all tokens of a sequence, [CLS] and [SEP] included and padding
       not, as sentence-transformers does; "cls", the vector of [CLS]; "pooler", tanh of
-      the pretrained dense layer on the last layer's [CLS]; "none", every piece's.
+      the pretrained dense layer on the last layer's [CLS]; "none", every token's.
     normalize: scale every vector to length 1.
-    batch_size: rows of 32 pieces, in which texts lie side by side, or fewer longer rows
+    batch_size: rows of 32 tokens, in which texts lie side by side, or fewer longer rows
       with about as many; accelerators want more than the default.
-    max_length: pieces of a sequence, [CLS] and [SEP] included; 0 for all that the model
+    max_length: tokens of a sequence, [CLS] and [SEP] included; 0 for all that the model
       has positions for. A text loses its end, of a pair the longer one does.
 
     A text is [CLS] A [SEP], a pair (a tab between the two) [CLS] A [SEP] B [SEP].
@@ -108,7 +108,7 @@ class Embedder:
         self._forward = jax.jit(traced_on(self._mesh, vectors))
 
     def __call__(self, texts: Iterable[str]) -> np.ndarray | list[np.ndarray]:
-        """(texts, W); without pooling a list of (pieces of the text, W)."""
+        """(texts, W); without pooling a list of (tokens of the text, W)."""
         parts = list(self.stream(texts, "input"))
         if not parts:
             raise UserError("there are no texts; expected at least one")
@@ -141,12 +141,12 @@ class Embedder:
         pairs = [
             _texts(line, f"{name}:{number}") for number, line in enumerate(lines, first)
         ]
-        pieces = iter(
+        tokens = iter(
             self.tokenizer.encode_batch([t for texts in pairs for t in texts])
         )
         input_ids, token_type_ids, truncated = [], [], 0
         for texts in pairs:
-            parts = [next(pieces) for _ in texts]
+            parts = [next(tokens) for _ in texts]
             given = [len(part) for part in parts]
             room = self.max_length - 1 - len(parts)
             kept = [min(given[0], room)]
@@ -161,7 +161,7 @@ class Embedder:
         return Features(input_ids, token_type_ids, rows, truncated=truncated)
 
     def _parts(self, features: Features) -> Iterator[Features]:
-        """All at once, or where every piece has a vector, PIECES of them at a time."""
+        """All at once, or where every token has a vector, TOKENS of them at a time."""
         if self.pooling != "none":
             yield features
             return
@@ -170,7 +170,7 @@ class Embedder:
         while first < len(ends):
             seen = ends[first - 1] if first else 0
             last = max(
-                first + 1, int(np.searchsorted(ends, seen + PIECES, side="right"))
+                first + 1, int(np.searchsorted(ends, seen + TOKENS, side="right"))
             )
             yield Features(
                 features.input_ids[first:last],
@@ -181,7 +181,7 @@ class Embedder:
             first, truncated = last, 0
 
     def _run(self, features: Features) -> np.ndarray:
-        """(texts, W); without pooling (pieces of all texts, W)."""
+        """(texts, W); without pooling (tokens of all texts, W)."""
         batches = packed_texts(
             features,
             self._batch_size,
@@ -271,7 +271,7 @@ def _vectors(
             sums_BSW = jnp.einsum(
                 "BLW,BLS->BSW", x_BLW, own_BLS, precision=jax.lax.Precision.HIGHEST
             )
-            # A slot that is empty has no pieces.
+            # A slot that is empty has no tokens.
             vectors = sums_BSW / jnp.maximum(own_BLS.sum(axis=1), 1)[..., None]
         elif pooling == "cls":
             vectors = take_positions(x_BLW, starts_BS)
@@ -287,7 +287,7 @@ class Counts(NamedTuple):
     """What a file of vectors came to."""
 
     lines: int
-    pieces: int
+    tokens: int
     width: int
     truncated: int
 
@@ -297,8 +297,8 @@ def write_vectors(
 ) -> Counts:
     """Embeds the lines of a file, or of stdin for "-", into an npz or safetensors file.
 
-    Pooled: "embeddings" (lines, W). Otherwise "values" (pieces, W), "input_ids" (pieces,)
-    and "offsets" (lines + 1,), where the pieces of each line begin.
+    Pooled: "embeddings" (lines, W). Otherwise "values" (tokens, W), "input_ids" (tokens,)
+    and "offsets" (lines + 1,), where the tokens of each line begin.
     """
     counts = Counts(0, 0, 0, 0)
     with array_file(path) as arrays:
@@ -308,12 +308,12 @@ def write_vectors(
             if embedder.pooling == "none":
                 arrays.append("values", part.values)
                 arrays.append("input_ids", part.input_ids)
-                arrays.append("offsets", counts.pieces + np.cumsum(part.lengths))
+                arrays.append("offsets", counts.tokens + np.cumsum(part.lengths))
             else:
                 arrays.append("embeddings", part.values)
             counts = Counts(
                 counts.lines + len(part.lengths),
-                counts.pieces + len(part.input_ids),
+                counts.tokens + len(part.input_ids),
                 part.values.shape[1],
                 counts.truncated + part.truncated,
             )

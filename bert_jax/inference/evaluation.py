@@ -91,7 +91,7 @@ def run_model(
             if features.choices > 1:
                 first = unit * features.choices
                 outputs[first : first + features.choices] = list(values)
-            elif values.ndim == 2:  # an output a piece
+            elif values.ndim == 2:  # an output a token
                 outputs[unit] = values[: len(features.input_ids[unit])]
             else:
                 outputs[unit] = values

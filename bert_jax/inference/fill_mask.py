@@ -22,9 +22,9 @@ def fill_mask(
     length: int,
     top: int = 3,
 ) -> list[list[list[tuple[str, float]]]]:
-    """For each text and each [MASK] in it the ``top`` (piece, probability) pairs.
+    """For each text and each [MASK] in it the ``top`` (token, probability) pairs.
 
-    ``length``: pieces that a text is padded to, [CLS] and [SEP] counted. Raises
+    ``length``: tokens that a text is padded to, [CLS] and [SEP] counted. Raises
     UserError for a text without [MASK], or too long.
     """
     B = len(texts)
@@ -33,10 +33,10 @@ def fill_mask(
     for text, row, positions in zip(texts, rows, masks, strict=True):
         if not len(positions):
             raise UserError(
-                f"no [MASK] in {text!r}; put [MASK] where a piece is missing"
+                f"no [MASK] in {text!r}; put [MASK] where a token is missing"
             )
         if len(row) + 2 > length:
-            raise UserError(f"{text!r} has {len(row)} pieces, at most {length - 2} fit")
+            raise UserError(f"{text!r} has {len(row)} tokens, at most {length - 2} fit")
     input_ids_BL = np.full((B, length), tokenizer.pad_id, np.int32)
     attention_mask_BL = np.zeros((B, length), np.int32)
     positions_BM = np.zeros((B, max(len(m) for m in masks)), np.int32)
@@ -51,8 +51,8 @@ def fill_mask(
     return [
         [
             [
-                (tokenizer.pieces[piece], float(p))
-                for piece, p in zip(ids[i, m], probabilities[i, m], strict=True)
+                (tokenizer.tokens[token], float(p))
+                for token, p in zip(ids[i, m], probabilities[i, m], strict=True)
             ]
             for m in range(len(masks[i]))
         ]
@@ -63,10 +63,10 @@ def fill_mask(
 @functools.cache
 def _compiled(model: nn.Module, top: int) -> Callable:
     """One function for all calls, so that each shape compiles once."""
-    return jax.jit(functools.partial(_top_pieces, model=model, top=top))
+    return jax.jit(functools.partial(_top_tokens, model=model, top=top))
 
 
-def _top_pieces(
+def _top_tokens(
     params: Any,
     input_ids_BL: jax.Array,
     attention_mask_BL: jax.Array,

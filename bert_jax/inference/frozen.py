@@ -32,7 +32,7 @@ def with_hidden(
 ) -> Split:
     """The split with ``hidden``: float32 (L_i, width) of each sequence, in a memory map.
 
-    The file takes 4 * width bytes a piece; ``folder`` may go once the run is over.
+    The file takes 4 * width bytes a token; ``folder`` may go once the run is over.
     """
     features = split.features
     lengths = np.array([len(ids) for ids in features.input_ids])

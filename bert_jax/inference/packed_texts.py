@@ -18,11 +18,11 @@ from bert_jax.tasks.task import Features
 # holds all there is.
 LENGTHS = (32, 64, 96, 128, 192, 256, 384, 512)
 _ONE = 16
-SLOT = 4  # pieces of a row for each text that it may hold; the shortest has three
+SLOT = 4  # tokens of a row for each text that it may hold; the shortest has three
 
 
 class PackedTexts(NamedTuple):
-    """R rows of L pieces. texts: those of each row, in order, by their numbers.
+    """R rows of L tokens. texts: those of each row, in order, by their numbers.
 
     arrays: what filled_rows() makes of them.
     """
@@ -36,7 +36,7 @@ def packed_texts(
 ) -> Iterator[PackedTexts]:
     """All sequences of ``features``, none longer than ``most``, in batches.
 
-    batch_size: rows of 32 pieces, or fewer longer ones with about as many. What is left
+    batch_size: rows of 32 tokens, or fewer longer ones with about as many. What is left
     over of a length is filled up to a power of two: few shapes are ever compiled.
     """
     lengths = np.array([len(ids) for ids in features.input_ids])

@@ -23,10 +23,10 @@ class Predictor:
       ``bert_jax.load`` reads. Of others' folders the task is made from the head: classes
       or a number for a text (for two, where the first line has two), tags of words, spans
       of SQuAD 1.1, the best of several choices. A checkpoint of pretraining names the
-      likeliest pieces for each [MASK].
+      likeliest tokens for each [MASK].
     batch_size: sequences (rows, of several choices), rounded up to a multiple of the
-      devices. max_length: pieces of a sequence instead of what the checkpoint was
-      trained with. top: pieces named for a [MASK].
+      devices. max_length: tokens of a sequence instead of what the checkpoint was
+      trained with. top: tokens named for a [MASK].
 
     A line is a text, JSON, or texts with tabs between them, as the family's Task.parse
     says. family: a key of FAMILIES, or "fill_mask". max_length: as it is used.

@@ -35,7 +35,7 @@ class SavedTask:
 def saved_task(checkpoint: Checkpoint, path: Path | str, max_length: int) -> SavedTask:
     """What the checkpoint was fine-tuned for; for those of others, what its head fits.
 
-    max_length: pieces of a sequence, instead of what is saved; 0 to leave it.
+    max_length: tokens of a sequence, instead of what is saved; 0 to leave it.
     Raises UserError for heads that no task has.
     """
     if checkpoint.extra:

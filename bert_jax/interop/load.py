@@ -56,7 +56,7 @@ def load(path: Path | str, **config_changes: Any) -> Checkpoint:
     tokenizer, config = checkpoint.tokenizer, checkpoint.config
     if tokenizer is not None and tokenizer.vocab_size != config.vocab_size:
         raise UserError(
-            f"{path}: the vocabulary has {tokenizer.vocab_size} pieces, the word table "
+            f"{path}: the vocabulary has {tokenizer.vocab_size} tokens, the word table "
             f"{config.vocab_size} rows; put the vocabulary there that came with the "
             "checkpoint"
         )

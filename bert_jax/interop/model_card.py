@@ -34,8 +34,8 @@ A BERT ([Devlin et al., 2019](https://arxiv.org/abs/1810.04805)) written by bert
 | attention heads | {config.num_heads} |
 | feed-forward width | {config.intermediate_size} |
 | activation | {config.activation} |
-| vocabulary | {config.vocab_size:,} pieces |
-| longest input | {config.max_positions} pieces |
+| vocabulary | {config.vocab_size:,} tokens |
+| longest input | {config.max_positions} tokens |
 {labels}
 ## Source
 

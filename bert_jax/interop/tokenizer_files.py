@@ -8,7 +8,13 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bert_jax.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.tokenizer_base import CLS, SEP, SPECIAL_PIECES, SPECIAL_TOKENS, UNK
+from bert_jax.data.tokenizer_base import (
+    CLS,
+    SEP,
+    SPECIAL_TOKENS,
+    SPECIAL_TOKENS_MAP,
+    UNK,
+)
 from bert_jax.data.wordpiece import LONGEST_WORD
 from bert_jax.interop.protobuf import last, read_message
 from bert_jax.model.config import BertConfig
@@ -21,14 +27,14 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> N
     if isinstance(tokenizer, SentencePieceTokenizer):
         fast = _sentencepiece(tokenizer)
         # transformers has no BERT tokenizer of this kind, but takes any tokenizer.json.
-        settings |= SPECIAL_TOKENS | {
+        settings |= SPECIAL_TOKENS_MAP | {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         }
     else:
         fast = _wordpiece(tokenizer)
         settings |= {"strip_accents": None, "tokenize_chinese_chars": True}
-    fast.add_special_tokens(list(SPECIAL_PIECES))
+    fast.add_special_tokens(list(SPECIAL_TOKENS))
     fast.post_processor = processors.TemplateProcessing(
         single=f"{CLS} $A {SEP}",
         pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
@@ -51,13 +57,13 @@ def _wordpiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
 
 
 def _sentencepiece(tokenizer: SentencePieceTokenizer) -> tokenizers.Tokenizer:
-    """The model's pieces, scores and table of normal forms in the library's own form."""
+    """The model's tokens, scores and table of normal forms in the library's own form."""
     # ModelProto has a NormalizerSpec as field 3, and that its table as field 2.
     model = read_message(tokenizer.vocabulary_bytes())
     table = last(read_message(last(model, 3, b"")), 2, b"")
     result = tokenizers.Tokenizer(
         models.Unigram(
-            list(zip(tokenizer.pieces, tokenizer.scores(), strict=True)),
+            list(zip(tokenizer.tokens, tokenizer.scores(), strict=True)),
             unk_id=tokenizer.unk_id,
         )
     )

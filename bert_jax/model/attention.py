@@ -94,12 +94,12 @@ def choose_attention(
     needs = {
         "splash": (
             (platform in ("tpu", "cpu"), "a TPU"),
-            (keys % LANES == 0, f"sequences of a multiple of {LANES} pieces"),
+            (keys % LANES == 0, f"sequences of a multiple of {LANES} tokens"),
         ),
         "cudnn": (
             (platform == "gpu" and _capability() >= 8, "an NVIDIA GPU from Ampere on"),
             (dtype == "bfloat16", "--config.model.dtype=bfloat16"),
-            (keys % 2 == 0, "sequences of an even number of pieces"),
+            (keys % 2 == 0, "sequences of an even number of tokens"),
         ),
     }
     if implementation == "auto":

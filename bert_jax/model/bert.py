@@ -17,7 +17,7 @@ from bert_jax.model.layers import (
 )
 from bert_jax.model.products import product
 
-NO_PIECE = -1e9  # the logit of a row of the word table beyond the vocabulary
+NO_TOKEN = -1e9  # the logit of a row of the word table beyond the vocabulary
 
 
 @flax.struct.dataclass
@@ -33,9 +33,9 @@ class EncoderOutput:
 
 @flax.struct.dataclass
 class PreTrainingOutput:
-    """float32 logits: of the pieces at the masked positions, of IsNext / NotNext.
+    """float32 logits: of the tokens at the masked positions, of IsNext / NotNext.
 
-    mlm_logits_BMW: of the word table's rows; those that are no piece have NO_PIECE, which
+    mlm_logits_BMW: of the word table's rows; those that are no token have NO_TOKEN, which
     softmax makes 0. A loss takes them as they are, for cutting them off is a copy.
     """
 
@@ -45,7 +45,7 @@ class PreTrainingOutput:
 
     @property
     def mlm_logits_BMV(self) -> jax.Array:
-        """Of the pieces alone."""
+        """Of the tokens alone."""
         return self.mlm_logits_BMW[..., : self.vocab_size]
 
 
@@ -78,7 +78,7 @@ class Embeddings(nn.Module):
         starts_BL: jax.Array | None,
         deterministic: bool,
     ) -> jax.Array:
-        """starts_BL: where the sequence begins that a piece is of; None: at 0."""
+        """starts_BL: where the sequence begins that a token is of; None: at 0."""
         positions_1L = jnp.arange(input_ids_BL.shape[1])[None]
         positions_BL = positions_1L if starts_BL is None else positions_1L - starts_BL
         x_BLD = self.word(input_ids_BL) + self.segment(token_type_ids_BL)
@@ -108,7 +108,7 @@ class BertModel(nn.Module):
         segment_ids_BL: jax.Array | None = None,
         starts_BS: jax.Array | None = None,
     ) -> EncoderOutput:
-        """Encodes; attention_mask_BL is 1 for pieces and 0 for padding.
+        """Encodes; attention_mask_BL is 1 for tokens and 0 for padding.
 
         Without ``deterministic`` it needs the "dropout" rng. Where ``pool`` is never
         asked for, the parameters hold no pooler. positions_BQ: see Encoder; the first
@@ -160,7 +160,7 @@ class MlmHead(nn.Module):
             "output_bias", nn.initializers.zeros, (self.config.vocab_size,)
         )
         rest = self.config.word_rows - self.config.vocab_size
-        bias_W = jnp.pad(bias_V, (0, rest), constant_values=NO_PIECE)
+        bias_W = jnp.pad(bias_V, (0, rest), constant_values=NO_TOKEN)
         return bert.attend_to_words(x_BMD) + bias_W[None, None, :]
 
 

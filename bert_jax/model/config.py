@@ -114,7 +114,7 @@ class BertConfig:
         """W: rows of the word table, vocab_size filled up to a multiple of 128.
 
         So that the product with it fits the tiles of matrix units, and any number of
-        devices up to 128 that is a power of two may split it. No piece has these rows:
+        devices up to 128 that is a power of two may split it. No token has these rows:
         they are zero and stay so.
         """
         return -(-self.vocab_size // _WORD_TILE) * _WORD_TILE

@@ -26,7 +26,7 @@ class FeatureTagger:
 
     @property
     def width(self) -> int:
-        """Features of a piece."""
+        """Features of a token."""
         return len(self.layers) * self.config.hidden_size
 
     def init(self, key: jax.Array) -> Any:
@@ -72,7 +72,7 @@ class FeatureTagger:
         attention_mask_BL: jax.Array,
         **settings: Any,
     ) -> jax.Array:
-        """Logits (B, L, labels) from pieces."""
+        """Logits (B, L, labels) from tokens."""
         params = variables["params"]
         features_BLF = self.features(
             params["bert"], input_ids_BL, token_type_ids_BL, attention_mask_BL

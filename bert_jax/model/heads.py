@@ -56,7 +56,7 @@ class BertForSequence(nn.Module):
 
 
 class BertForTokens(nn.Module):
-    """One dense layer on every piece: tags (paper, section 5.3)."""
+    """One dense layer on every token: tags (paper, section 5.3)."""
 
     config: BertConfig
     outputs: int
@@ -91,7 +91,7 @@ class BertForTokens(nn.Module):
 
 
 class BertForSpans(nn.Module):
-    """A start and an end score for every piece, without dropout (run_squad.py)."""
+    """A start and an end score for every token, without dropout (run_squad.py)."""
 
     config: BertConfig
 

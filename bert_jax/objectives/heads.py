@@ -44,7 +44,7 @@ def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
 
 
 def loss_weight(head: str, batch: dict[str, jax.Array]) -> jax.Array:
-    """What the sum of losses is divided by: labelled pieces, or rows (float32)."""
+    """What the sum of losses is divided by: labelled tokens, or rows (float32)."""
     if head == "token":
         return jnp.sum((batch["labels"] != IGNORED).astype(jnp.float32))
     return jnp.sum(batch["weights"])
@@ -53,10 +53,10 @@ def loss_weight(head: str, batch: dict[str, jax.Array]) -> jax.Array:
 def loss_sum(head: str, logits: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
     """The sum of losses in float32, logits as the model gives them.
 
-    head "token": over all labelled pieces. "span": mean of start and end
+    head "token": over all labelled tokens. "span": mean of start and end
     (run_squad.py). "choice": softmax over a row's choices (paper, section 4.4).
     "sequence": cross-entropy, or squared error where the labels are floats (STS-B).
-    Of packed rows everything but pieces has a dimension for slots, (B, S, ...).
+    Of packed rows everything but tokens has a dimension for slots, (B, S, ...).
     """
     logits = logits.astype(jnp.float32)
     if head == "token":

@@ -14,7 +14,7 @@ import numpy as np
 from bert_jax.data.bin_packing import round_up
 from bert_jax.tasks.task import IGNORED, Features
 
-GRANULE = 4  # shapes are multiples of this many pieces
+GRANULE = 4  # shapes are multiples of this many tokens
 CHUNK = 50  # batches that are sorted together: random enough, and even in length
 # Batches of an epoch whose time a further shape must save: it takes as long as some to
 # compile, once for all epochs.
@@ -85,7 +85,7 @@ class SortedBatches:
 
 
 def choice_lengths(features: Features, units: np.ndarray | None = None) -> np.ndarray:
-    """Pieces of each sequence of the units, (U, choices)."""
+    """Tokens of each sequence of the units, (U, choices)."""
     C = features.choices
     if units is None:
         units = np.arange(len(features.input_ids) // C)
@@ -95,7 +95,7 @@ def choice_lengths(features: Features, units: np.ndarray | None = None) -> np.nd
 
 
 def unit_lengths(features: Features) -> np.ndarray:
-    """Pieces of each unit: of a sequence, or of a row's longest choice."""
+    """Tokens of each unit: of a sequence, or of a row's longest choice."""
     return choice_lengths(features).max(axis=1)
 
 

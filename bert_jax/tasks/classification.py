@@ -53,13 +53,13 @@ class ClassificationConfig:
     labels: for "table", the label set in the order of the outputs; empty: those of the
       training rows, sorted. The second of two is the positive one.
     regression: for "table", whether the labels are numbers.
-    max_length: pieces of a sequence, [CLS] and [SEP] included.
+    max_length: tokens of a sequence, [CLS] and [SEP] included.
     truncation: what is kept of a text that is too long: "head", "tail", "head_tail", or
       "windows": all of it in overlapping sequences; each is trained with the row's
       label, and a row's logits are the mean over its windows. Of a pair the longer text
-      loses pieces until both fit; "windows" is for single texts.
-    head_tokens: pieces kept of the start for "head_tail".
-    stride: pieces from the start of one window to the next.
+      loses tokens until both fit; "windows" is for single texts.
+    head_tokens: tokens kept of the start for "head_tail".
+    stride: tokens from the start of one window to the next.
     """
 
     task: str = ""
@@ -165,10 +165,10 @@ class Classification(Task):
             parts = self._singles(first)
         input_ids, token_type_ids, numbers = [], [], []
         truncated = 0
-        for number, (pieces, cuts) in enumerate(parts):
+        for number, (tokens, cuts) in enumerate(parts):
             truncated += cuts
-            for piece in pieces:
-                ids, segments = sequences.join(tokenizer, *piece)
+            for token in tokens:
+                ids, segments = sequences.join(tokenizer, *token)
                 input_ids.append(ids)
                 token_type_ids.append(segments)
                 numbers.append(number)

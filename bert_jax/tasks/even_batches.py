@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-EVEN = 0.01  # batches differ by no more than this share of their pieces, if they can
+EVEN = 0.01  # batches differ by no more than this share of their tokens, if they can
 TRIES = 40  # exchanges that are tried for a batch that does not fit
 
 
 def even_batches(
     lengths_U: np.ndarray, batch_size: int, random: np.random.Generator
 ) -> list[np.ndarray]:
-    """The units in batches at random, all with about as many pieces.
+    """The units in batches at random, all with about as many tokens.
 
     As long as the longest and the shortest batch differ by more than 1% and it helps,
     they exchange the two units that bring them closest to each other. The last batch may

@@ -53,7 +53,7 @@ class MultipleChoiceConfig:
     fold: for "codah", which of the five folds is the test set. The authors' own folds
       (cv_split/fold_0/train.tsv, ...) are used where they are; codah.tsv alone is split
       by row number: number % 5 == fold is test, the next row is dev, the others train.
-    max_length: pieces of a sequence; the longer of context and choice loses its end.
+    max_length: tokens of a sequence; the longer of context and choice loses its end.
     """
 
     task: str = ""

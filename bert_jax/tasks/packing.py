@@ -1,7 +1,7 @@
 """Random batches with hardly any padding: several sequences side by side in a row.
 
 Batches are drawn at random; then a few units are exchanged between them, so that all have
-about as many pieces and most fit the same rows.
+about as many tokens and most fit the same rows.
 """
 
 import dataclasses
@@ -74,7 +74,7 @@ class PackedBatches:
         "input_ids", "token_type_ids" (R, L); "attention_mask" (R, L); "segment_ids" (R, L),
         1, 2, ... for the tokens of a row's first, second, ... sequence and 0 for padding;
         "starts" (R, S), where each begins. Of sequences that stand alone, "weights" float32
-        (R, S), 0 for a slot that is empty, and targets (R, S, ...), or (R, L) of pieces. Of
+        (R, S), 0 for a slot that is empty, and targets (R, S, ...), or (R, L) of tokens. Of
         choices, for U units, "weights" (U,), targets (U, ...), and "slots" int32 (U,
         choices): which of a microbatch's slots, row by row, holds each.
         """
@@ -143,11 +143,11 @@ def filled_rows(
     """Sequences side by side; ``rows``: those of each row, by their numbers.
 
     "input_ids", "token_type_ids", "attention_mask", "segment_ids", "starts", and
-    targets of pieces as
+    targets of tokens as
     PackedBatches.arrays() has them.
     """
     R, L, S = shape.rows, shape.length, shape.slots
-    pieces = {k: v for k, v in features.targets.items() if isinstance(v, list)}
+    tokens = {k: v for k, v in features.targets.items() if isinstance(v, list)}
     arrays = {
         "input_ids": np.full((R, L), pad_id, np.int32),
         "token_type_ids": np.zeros((R, L), np.int32),
@@ -155,7 +155,7 @@ def filled_rows(
         "segment_ids": np.zeros((R, L), np.int32),
         "starts": np.zeros((R, S), np.int32),
     }
-    arrays |= {name: np.full((R, L), IGNORED, np.int32) for name in pieces}
+    arrays |= {name: np.full((R, L), IGNORED, np.int32) for name in tokens}
     for r, row in enumerate(rows):
         end = 0
         for s, sequence in enumerate(row):
@@ -166,7 +166,7 @@ def filled_rows(
             arrays["attention_mask"][place] = 1
             arrays["segment_ids"][place] = s + 1
             arrays["starts"][r, s] = end
-            for name, target in pieces.items():
+            for name, target in tokens.items():
                 arrays[name][place] = target[sequence]
             end += len(ids)
     return arrays

@@ -13,18 +13,18 @@ from bert_jax.tasks.batches import GRANULE, WORTH
 from bert_jax.tasks.even_batches import even_batches, exchanged
 
 SAMPLE = 50  # batches that the shapes are chosen on
-SLACK = 0.01  # of their pieces: what rows that are well chosen leave empty
+SLACK = 0.01  # of their tokens: what rows that are well chosen leave empty
 FRAMES = 8  # row lengths that are tried for each kind of batch
 MENDABLE = 1 / 3  # of a sample's batches fit a shape that exchanges may make common
 # The row length at which attention's part of a step, which grows with the square of it,
-# is as long as the rest: 840 and 940 for all-MiniLM-L6-v2 (forward and backward, a piece's
+# is as long as the rest: 840 and 940 for all-MiniLM-L6-v2 (forward and backward, a token's
 # and a sequence's head, two CPU cores); by the count of operations more for wider models.
 EVEN_LENGTH = 1200
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """rows of ``length`` pieces with at most ``slots`` sequences each."""
+    """rows of ``length`` tokens with at most ``slots`` sequences each."""
 
     rows: int
     length: int
@@ -154,10 +154,10 @@ def _frames(
     From a batch's longest sequence to three times as much, those whose rows should cost
     least.
     """
-    pieces = max(int(batch.sum()) for batch in sample)
+    tokens = max(int(batch.sum()) for batch in sample)
 
     def expected(length: int) -> float:
-        rows = math.ceil((1 + SLACK) * pieces / length)
+        rows = math.ceil((1 + SLACK) * tokens / length)
         return Shape(round_up(rows, multiple), length, 0).cost
 
     def rounded(length: float) -> int:

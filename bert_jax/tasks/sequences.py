@@ -6,7 +6,7 @@ from bert_jax.data.tokenizer import Tokenizer
 
 
 def pair_lengths(first: int, second: int, room: int) -> tuple[int, int]:
-    """How much is left of two texts when the longer one loses a piece until both fit.
+    """How much is left of two texts when the longer one loses a token until both fit.
 
     Of two equally long ones the second loses (run_classifier.py, _truncate_seq_pair).
     """
@@ -24,7 +24,7 @@ def pair_lengths(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 def cut(ids: np.ndarray, length: int, kind: str, head: int) -> np.ndarray:
-    """``length`` pieces of a text.
+    """``length`` tokens of a text.
 
     kind: "head", the first ones; "tail", the last; "head_tail", the first ``head`` and
     the rest from the end (Sun et al. 2019, How to Fine-Tune BERT for Text
@@ -37,7 +37,7 @@ def cut(ids: np.ndarray, length: int, kind: str, head: int) -> np.ndarray:
 
 
 def windows(ids: np.ndarray, length: int, stride: int) -> list[np.ndarray]:
-    """Pieces 0 to length, stride to stride + length, ...; the last reaches the end."""
+    """Tokens 0 to length, stride to stride + length, ...; the last reaches the end."""
     count = 1 + max(0, -(-(len(ids) - length) // stride))
     return [ids[i * stride : i * stride + length] for i in range(count)]
 

@@ -30,7 +30,7 @@ class SquadConfig:
     test: a file to write predictions for, if any. train_articles, dev_articles: slices
     such as "0:36" over the articles of the two files, which may then be one.
     version_2: whether a question may have no answer. max_length, stride,
-    max_question_length, max_answer_length: in pieces. null_threshold: a question is left
+    max_question_length, max_answer_length: in tokens. null_threshold: a question is left
     without answer when the odds against its best span exceed this; tune it on the
     development set (``best_f1_threshold`` of the scores). bad_answers: "refuse" or "skip"
     answers that do not stand where the file says.
@@ -62,13 +62,13 @@ class SquadConfig:
         if self.max_question_length + 3 >= self.max_length:
             raise UserError(
                 f"max_length={self.max_length} leaves no room for a context beside a "
-                f"question of max_question_length={self.max_question_length} pieces and "
+                f"question of max_question_length={self.max_question_length} tokens and "
                 "3 special ones; raise the one or lower the other"
             )
 
 
 class Squad(Task):
-    """A question is answered with the piece of the context that holds the answer."""
+    """A question is answered with the token of the context that holds the answer."""
 
     family = "squad"
     head = "span"

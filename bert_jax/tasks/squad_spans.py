@@ -24,7 +24,7 @@ def answer_question(
     """The answer to a question, and those that come next.
 
     logits: float (L, 2) of each window, start and end. Every span of at most
-    ``max_answer_length`` pieces whose first piece is in its best window competes, with
+    ``max_answer_length`` tokens whose first token is in its best window competes, with
     the sum of its two logits. (The original looks at pairs of the ``n_best`` starts and
     ends of each window, of which none may be a span.)
     null_threshold: that no answer exists competes too, with the sum at [CLS] in the
@@ -104,12 +104,12 @@ def _best_spans(
 def _window_spans(
     window: Window, logits: np.ndarray, longest: int, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sums of logits, first and last context piece of a window's best spans."""
+    """Sums of logits, first and last context token of a window's best spans."""
     length = len(window.starts)
     context = logits[window.offset : window.offset + length].astype(np.float64)
     starts = np.flatnonzero(window.best)
     ends = np.concatenate([context[:, 1], np.full(longest - 1, -np.inf)])
-    # Row i, column j: the span from piece starts[i] on that has j + 1 pieces.
+    # Row i, column j: the span from token starts[i] on that has j + 1 tokens.
     places = starts[:, None] + np.arange(longest)[None]
     sums = (context[starts, 0][:, None] + ends[places]).ravel()
     chosen = np.arange(len(sums))

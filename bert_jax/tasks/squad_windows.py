@@ -1,4 +1,4 @@
-"""Questions and their contexts as windows of pieces, after the original run_squad.py."""
+"""Questions and their contexts as windows of tokens, after the original run_squad.py."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ class Window:
     """What decoding needs of one window of a context.
 
     offset: where the context starts within the sequence. starts, ends: int32 (T,), the
-    characters [start, end) of the window's context pieces. best: bool (T,), whether no
-    other window of the question has more context around the piece.
+    characters [start, end) of the window's context tokens. best: bool (T,), whether no
+    other window of the question has more context around the token.
     """
 
     offset: int
@@ -27,22 +27,22 @@ class Window:
     best: np.ndarray
 
 
-def window_ranges(pieces: int, room: int, stride: int) -> np.ndarray:
+def window_ranges(tokens: int, room: int, stride: int) -> np.ndarray:
     """First and stop of the windows over a context: int (n, 2).
 
-    room: pieces that a window holds. Windows begin ``stride`` apart, or ``room`` where
+    room: tokens that a window holds. Windows begin ``stride`` apart, or ``room`` where
     that is less, so that nothing is left out; the last one ends with the context.
     """
     step = min(stride, room)
-    count = 1 + max(0, -(-(pieces - room) // step))
+    count = 1 + max(0, -(-(tokens - room) // step))
     first = np.arange(count) * step
-    return np.stack([first, np.minimum(first + room, pieces)], axis=1)
+    return np.stack([first, np.minimum(first + room, tokens)], axis=1)
 
 
 def best_windows(ranges: np.ndarray) -> np.ndarray:
-    """The window, for each piece of a context, that has most context around it: int (T,).
+    """The window, for each token of a context, that has most context around it: int (T,).
 
-    That is the smaller of the pieces to its left and right; the longer window where they
+    That is the smaller of the tokens to its left and right; the longer window where they
     are equal, then the first.
     """
     first, stop = ranges[:, :1], ranges[:, 1:]
@@ -52,14 +52,14 @@ def best_windows(ranges: np.ndarray) -> np.ndarray:
     return np.where(inside, context + 0.01 * (stop - first), -1.0).argmax(axis=0)
 
 
-def answer_pieces(pieces: Tokens, text: str, start: int) -> tuple[int, int] | None:
-    """First and last piece of the answer at a character; None where it has no pieces.
+def answer_tokens(tokens: Tokens, text: str, start: int) -> tuple[int, int] | None:
+    """First and last token of the answer at a character; None where it has no tokens.
 
-    The pieces that hold a character of the answer: what the original looks for by
-    comparing pieces of the answer with those around its place.
+    The tokens that hold a character of the answer: what the original looks for by
+    comparing tokens of the answer with those around its place.
     """
-    first = int(np.searchsorted(pieces.ends, start, side="right"))
-    last = int(np.searchsorted(pieces.starts, start + len(text), side="left")) - 1
+    first = int(np.searchsorted(tokens.ends, start, side="right"))
+    last = int(np.searchsorted(tokens.starts, start + len(text), side="left")) - 1
     return (first, last) if first <= last else None
 
 
@@ -74,9 +74,9 @@ def build_windows(
 ) -> Features:
     """The windows of all questions, in order: [CLS] question [SEP] context [SEP].
 
-    Targets, where every row is labelled: the first answer's first and last piece, or
+    Targets, where every row is labelled: the first answer's first and last token, or
     [CLS] (0) for both where the window does not hold all of it. extra: a Window each,
-    unless ``training``. truncated: questions of more than ``max_question_length`` pieces.
+    unless ``training``. truncated: questions of more than ``max_question_length`` tokens.
     """
     contexts = list(dict.fromkeys(row.context for row in rows))
     encoded = encode_with_offsets(contexts, tokenizer)
@@ -92,16 +92,16 @@ def build_windows(
     row_of, labels = [], []
     for i, (row, ids) in enumerate(zip(rows, questions, strict=True)):
         question = ids[:max_question_length]
-        pieces = encoded[row.context]
+        tokens = encoded[row.context]
         offset = len(question) + 2
         room = max_length - offset - 1
-        ranges = window_ranges(len(pieces.ids), room, stride)
+        ranges = window_ranges(len(tokens.ids), room, stride)
         answer = None
         if labelled and row.answers:
-            answer = answer_pieces(pieces, *row.answers[0])
+            answer = answer_tokens(tokens, *row.answers[0])
         best = None if training else best_windows(ranges)
         for k, (first, stop) in enumerate(ranges.tolist()):
-            sequence, segments = join(tokenizer, question, pieces.ids[first:stop])
+            sequence, segments = join(tokenizer, question, tokens.ids[first:stop])
             features.input_ids.append(sequence)
             features.token_type_ids.append(segments)
             row_of.append(i)
@@ -112,8 +112,8 @@ def build_windows(
                 features.extra.append(
                     Window(
                         offset=offset,
-                        starts=pieces.starts[first:stop],
-                        ends=pieces.ends[first:stop],
+                        starts=tokens.starts[first:stop],
+                        ends=tokens.ends[first:stop],
                         best=best[first:stop] == k,
                     )
                 )

@@ -1,6 +1,6 @@
 """Tagging of words: named entities, parts of speech, Chinese word segmentation.
 
-Paper, section 5.3: the label of a word sits on its first piece, all other positions count
+Paper, section 5.3: the label of a word sits on its first token, all other positions count
 for nothing, and the tag of each word is decided alone, by argmax, with no CRF on top; so
 predicted tags may be ill-formed, and scores read them as conlleval does.
 """
@@ -64,8 +64,8 @@ class TaggingConfig:
     scheme: one of tagging_formats.SCHEMES, or "auto": as the training file's tags look.
     column: of the tag, from 0, or from the end if negative; the word is in column 0.
     labels: the tags (iob2 ones for iob1 files); empty for those of the training file.
-    max_length: pieces of a sequence, [CLS] and [SEP] included.
-    stride: pieces from one window over a longer sentence to the next; 0 for half a window.
+    max_length: tokens of a sequence, [CLS] and [SEP] included.
+    stride: tokens from one window over a longer sentence to the next; 0 for half a window.
     document_context: fill sequences with the sentences around, of the same document.
     """
 
@@ -101,7 +101,7 @@ class TaggingConfig:
                 )
         if self.max_length < 3:
             raise UserError(
-                f"config.data.max_length={self.max_length}, expected at least 3: a piece "
+                f"config.data.max_length={self.max_length}, expected at least 3: a token "
                 "between [CLS] and [SEP]"
             )
         if not 0 <= self.stride <= self.max_length - 2:
@@ -116,7 +116,7 @@ class TaggingConfig:
 class Tagging(Task):
     """One tag a word; scores as conlleval's where tags spell entities.
 
-    A sentence over max_length pieces is cut into windows (tagging_windows.owners says
+    A sentence over max_length tokens is cut into windows (tagging_windows.owners says
     which of them a word is predicted in); each word is trained on and predicted once.
     """
 
@@ -210,10 +210,10 @@ class Tagging(Task):
     ) -> Features:
         """Sequences [CLS] words [SEP], all of segment 0; see Task.features.
 
-        A word without pieces (control characters) is [UNK], so that it has a prediction;
-        one with more pieces than a window loses its last ones (counted in truncated).
+        A word without tokens (control characters) is [UNK], so that it has a prediction;
+        one with more tokens than a window loses its last ones (counted in truncated).
         extra: of each sequence the words of its row that it predicts, and the positions
-        of their first pieces, both int (words,).
+        of their first tokens, both int (words,).
         """
         capacity = self.config.max_length - 2
         stride = self.config.stride or (capacity + 1) // 2
@@ -380,13 +380,13 @@ class Tagging(Task):
 def _encode(
     rows: Sequence[TaggedSentence], tokenizer: Tokenizer, capacity: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pieces of all words, where those of each word start, and which words were cut.
+    """Tokens of all words, where those of each word start, and which words were cut.
 
-    ids int32 (pieces,), offsets int (words + 1,), cut bool (words,).
+    ids int32 (tokens,), offsets int (words + 1,), cut bool (words,).
     """
-    pieces = tokenizer.encode_batch([word for row in rows for word in row.words])
-    cut = np.array([len(word) > capacity for word in pieces], bool)
+    tokens = tokenizer.encode_batch([word for row in rows for word in row.words])
+    cut = np.array([len(word) > capacity for word in tokens], bool)
     unknown = np.array([tokenizer.unk_id], np.int32)
-    pieces = [word[:capacity] if len(word) else unknown for word in pieces]
-    offsets = np.cumsum([0, *map(len, pieces)])
-    return np.concatenate([unknown[:0], *pieces], dtype=np.int32), offsets, cut
+    tokens = [word[:capacity] if len(word) else unknown for word in tokens]
+    offsets = np.cumsum([0, *map(len, tokens)])
+    return np.concatenate([unknown[:0], *tokens], dtype=np.int32), offsets, cut

@@ -1,7 +1,7 @@
 """Windows of words that fit a sequence: over long sentences, and into their document.
 
-All functions take ``offsets``: int (words + 1,), ascending; word i has the pieces
-offsets[i] to offsets[i + 1], at least one and at most ``capacity``, the pieces of a
+All functions take ``offsets``: int (words + 1,), ascending; word i has the tokens
+offsets[i] to offsets[i + 1], at least one and at most ``capacity``, the tokens of a
 sequence. A window is a (start, stop) of words.
 """
 
@@ -14,9 +14,9 @@ Window = tuple[int, int]
 
 
 def cut(offsets: np.ndarray, words: Window, capacity: int, stride: int) -> list[Window]:
-    """Windows that cover words: one if they fit, else one every ``stride`` pieces.
+    """Windows that cover words: one if they fit, else one every ``stride`` tokens.
 
-    stride: 1 to capacity pieces, rounded down to whole words, but one word at least.
+    stride: 1 to capacity tokens, rounded down to whole words, but one word at least.
     """
     start, end = words
     windows = []
@@ -60,7 +60,7 @@ def widen(
 def owners(offsets: np.ndarray, words: Window, windows: list[Window]) -> np.ndarray:
     """The window that gives each word its prediction: int (words,), from 0.
 
-    It is the one where the shorter of the word's two contexts, in pieces, is longest; of
+    It is the one where the shorter of the word's two contexts, in tokens, is longest; of
     equals the one where both together are longest, then the first.
     """
     first, last = words

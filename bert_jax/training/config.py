@@ -19,7 +19,7 @@ class DataConfig:
 
     path: a store written by ``python -m bert_jax.prepare``. Where it is empty,
       ``corpus`` (inputs as ``prepare`` takes them) is prepared into the workdir, with a
-      vocabulary of ``vocabulary_size`` pieces trained on it.
+      vocabulary of ``vocabulary_size`` tokens trained on it.
     holdout: share of the documents kept for evaluation.
     packing: whether pairs share rows, so that a batch has fewer of them; the update is
       that of a row for each pair, with other dropout masks.

@@ -130,7 +130,7 @@ class _Run:
             self.batches.epoch(config.seed, epoch) for epoch in range(config.epochs)
         ]
         self.updates = sum(map(len, self.orders))
-        self.real_pieces = 0
+        self.real_tokens = 0
         self.shapes: collections.Counter[tuple[int, ...]] = collections.Counter()
         self.eval_buckets = shared_buckets(
             prepared.splits, config.eval_batch_size, config.buckets, limit
@@ -162,7 +162,7 @@ class _Run:
             for i, units in enumerate(order, 1):
                 arrays = self.batches.arrays(units)
                 mask = arrays["attention_mask"]
-                self.real_pieces += np.count_nonzero(mask)
+                self.real_tokens += np.count_nonzero(mask)
                 self.shapes[mask.shape] += 1
                 arrays = put_rows(arrays, self.mesh)
                 state, sums = update(state, arrays, np.float32(rate(step)))
@@ -188,7 +188,7 @@ class _Run:
             "main_metric": self.task.main_metric,
             "best_epoch": round(best.epoch, 3),
             "updates": self.updates,
-            "padding_share": 1 - float(self.real_pieces / computed),
+            "padding_share": 1 - float(self.real_tokens / computed),
             "train_sequences": len(self.prepared.train.features.input_ids),
             "shapes": sorted(map(list, self.shapes)),
             "scores": {},

@@ -96,6 +96,6 @@ def _split(
     cut = f", {features.truncated:,} of them truncated" if features.truncated else ""
     log(
         f"{name}: {len(rows):,} rows{cut}, {sequences:,} sequences, "
-        f"{sum(map(len, features.input_ids)) / max(sequences, 1):.1f} pieces on average"
+        f"{sum(map(len, features.input_ids)) / max(sequences, 1):.1f} tokens on average"
     )
     return Split(name, rows, features)

@@ -55,7 +55,7 @@ def evaluate(
 ) -> dict[str, float]:
     """Means over ``batches``, and what guessing without reading would reach.
 
-    mlm_majority: accuracy of always guessing the most frequent masked piece;
+    mlm_majority: accuracy of always guessing the most frequent masked token;
     nsp_majority: of always guessing the more frequent label.
     """
     totals: dict[str, Any] = {}
@@ -63,9 +63,9 @@ def evaluate(
         sums = jax.device_get(eval_fn(params, put_batch(batch, mesh)))
         for name, value in sums.items():
             totals[name] = totals.get(name, 0) + np.asarray(value, np.float64)
-    pieces, labels = totals.pop("mlm_counts"), totals.pop("nsp_counts")
+    tokens, labels = totals.pop("mlm_counts"), totals.pop("nsp_counts")
     return step_lib.means(totals) | {
-        "mlm_majority": float(pieces.max() / pieces.sum()),
+        "mlm_majority": float(tokens.max() / tokens.sum()),
         "nsp_majority": float(labels.max() / labels.sum()),
     }
 
@@ -88,7 +88,7 @@ class Reporter:
     def start_window(self) -> None:
         """Forgets time that was not spent on updates: evaluation, compilation."""
         self._start = time.perf_counter()
-        self._wait = self._tokens = self._flops = self._pieces = 0.0
+        self._wait = self._tokens = self._flops = self._tokens = 0.0
 
     def add_step(self, batch: HostBatch, wait: float) -> None:
         """Counts one update's work and the ``wait`` (seconds) for its batch."""
@@ -96,7 +96,7 @@ class Reporter:
         rows = global_rows(self.mesh, local_rows)
         # The rows of other processes have about as many tokens each.
         tokens = np.count_nonzero(batch["attention_mask"])
-        self._pieces += tokens * rows / local_rows
+        self._tokens += tokens * rows / local_rows
         predictions = batch["mlm_ids"].shape[1]
         pairs = batch["nsp_labels"][0].size
         self._tokens += rows * length
@@ -113,7 +113,7 @@ class Reporter:
             "tokens_per_second": self._tokens / seconds if timed else None,
             "mfu": self._flops / seconds / self._peak if known else None,
             "data_wait": self._wait / seconds if timed else None,
-            "padding": 1 - self._pieces / self._tokens if timed else None,
+            "padding": 1 - self._tokens / self._tokens if timed else None,
         }
         self._pending = (step, sums, rates)
         self.start_window()
@@ -235,7 +235,7 @@ def _write_evaluation(
     reporter.log(
         f"step {step}  held-out: loss {evaluation['loss']:.4f}  "
         f"mlm accuracy {evaluation['mlm_accuracy']:.1%} "
-        f"(most frequent piece: {evaluation['mlm_majority']:.1%})  "
+        f"(most frequent token: {evaluation['mlm_majority']:.1%})  "
         f"nsp accuracy {evaluation['nsp_accuracy']:.1%} "
         f"(more frequent label: {evaluation['nsp_majority']:.1%})"
     )

@@ -71,7 +71,7 @@ def pretrain(
     if tokenizer.vocab_size != config.model.vocab_size:
         raise UserError(
             f"model.vocab_size={config.model.vocab_size}, but the vocabulary of the "
-            f"text has {tokenizer.vocab_size} pieces; set "
+            f"text has {tokenizer.vocab_size} tokens; set "
             f"--config.model.vocab_size={tokenizer.vocab_size}"
         )
     saved_config = _identity(config, store)
@@ -215,6 +215,6 @@ def _show_blanks(
     answers = fill_mask(model, params, tokenizer, config.prompts, length=length)
     for text, blanks in zip(config.prompts, answers, strict=True):
         guesses = " | ".join(
-            ", ".join(f"{piece} {p:.0%}" for piece, p in pieces) for pieces in blanks
+            ", ".join(f"{token} {p:.0%}" for token, p in tokens) for tokens in blanks
         )
         log(f"{text}  ->  {guesses}")

@@ -101,7 +101,7 @@ def summed_gradients(
 def eval_step(params: Any, batch: Batch, *, model: nn.Module) -> dict[str, jax.Array]:
     """The sums of LOSS_SUMS over one batch, without dropout; and what was asked for.
 
-    mlm_counts (V,) int32: how often each piece was masked; nsp_counts (2,): the labels.
+    mlm_counts (V,) int32: how often each token was masked; nsp_counts (2,): the labels.
     """
     vocabulary = model.config.vocab_size
     masked = jnp.where(batch["mlm_weights"] > 0, batch["mlm_ids"], vocabulary)

@@ -20,7 +20,7 @@ def get_config() -> ConfigDict:
         train="",  # file names
         dev="",
         test="",
-        max_length=128,  # pieces of a context and one choice
+        max_length=128,  # tokens of a context and one choice
     )
     config.batch_size = 16  # rows, each of all its choices
     config.eval_batch_size = 32

@@ -18,7 +18,7 @@ def get_config() -> ConfigDict:
         task="codah",
         dir="multiple_choice",
         fold=0,  # 0 to 4: which fifth of the rows is test, the next one dev
-        max_length=128,  # pieces of a context and one choice
+        max_length=128,  # tokens of a context and one choice
     )
     config.batch_size = 16  # rows, each of all its choices
     config.eval_batch_size = 32

@@ -18,5 +18,5 @@ def get_config() -> ConfigDict:
         "classification",
         task="mnli",
         dir="glue/MNLI",
-        max_length=128,  # pieces; longer pairs lose pieces at the end
+        max_length=128,  # tokens; longer pairs lose tokens at the end
     )

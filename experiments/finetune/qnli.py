@@ -17,5 +17,5 @@ def get_config() -> ConfigDict:
         "classification",
         task="qnli",
         dir="glue/QNLI",
-        max_length=128,  # pieces; longer pairs lose pieces at the end
+        max_length=128,  # tokens; longer pairs lose tokens at the end
     )

@@ -20,7 +20,7 @@ def get_config() -> ConfigDict:
         train="",  # file names; empty: the data set's own
         dev="",
         test="",
-        max_length=256,  # pieces; longer sentences are cut into windows
-        stride=0,  # pieces from window to window; 0: half a window
+        max_length=256,  # tokens; longer sentences are cut into windows
+        stride=0,  # tokens from window to window; 0: half a window
         document_context=False,  # fill up with the sentences around
     )

@@ -1,4 +1,4 @@
-"""SQuAD 1.1: the answer to a question is a piece of a paragraph. 87,599 questions.
+"""SQuAD 1.1: the answer to a question is a token of a paragraph. 87,599 questions.
 
 Data: train-v1.1.json, dev-v1.1.json. One file can be split by article.
 Result: exact match / F1; the paper's BASE: 80.8 / 88.5 on dev.
@@ -22,10 +22,10 @@ def get_config() -> ConfigDict:
         test="",
         train_articles="",  # a slice such as 0:36 of the file's articles
         dev_articles="",
-        max_length=384,  # pieces of question and context
-        stride=128,  # pieces from window to window
-        max_question_length=64,  # pieces
-        max_answer_length=30,  # pieces
+        max_length=384,  # tokens of question and context
+        stride=128,  # tokens from window to window
+        max_question_length=64,  # tokens
+        max_answer_length=30,  # tokens
         n_best=20,  # spans kept a question
         bad_answers="refuse",  # or skip those that do not stand where the file says
     )

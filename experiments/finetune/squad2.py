@@ -22,10 +22,10 @@ def get_config() -> ConfigDict:
         test="",
         train_articles="",  # a slice such as 0:36 of the file's articles
         dev_articles="",
-        max_length=384,  # pieces of question and context
-        stride=128,  # pieces from window to window
-        max_question_length=64,  # pieces
-        max_answer_length=30,  # pieces
+        max_length=384,  # tokens of question and context
+        stride=128,  # tokens from window to window
+        max_question_length=64,  # tokens
+        max_answer_length=30,  # tokens
         n_best=20,  # spans kept a question
         bad_answers="refuse",  # or skip those that do not stand where the file says
     )

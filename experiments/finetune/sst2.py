@@ -17,5 +17,5 @@ def get_config() -> ConfigDict:
         "classification",
         task="sst2",
         dir="glue/SST-2",
-        max_length=128,  # pieces; longer pairs lose pieces at the end
+        max_length=128,  # tokens; longer pairs lose tokens at the end
     )

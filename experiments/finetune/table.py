@@ -27,8 +27,8 @@ def get_config() -> ConfigDict:
         id="id",
         labels=(),  # in the order of the outputs; empty: those of the training rows
         regression=False,  # whether labels are numbers
-        max_length=128,  # pieces
+        max_length=128,  # tokens
         truncation="head",  # of longer texts keep: head, tail, head_tail, or all in windows
-        head_tokens=128,  # pieces kept of the start with head_tail
-        stride=64,  # pieces from window to window
+        head_tokens=128,  # tokens kept of the start with head_tail
+        stride=64,  # tokens from window to window
     )

@@ -22,8 +22,8 @@ def get_config() -> ConfigDict:
         test="",
         scheme="auto",  # iob1, iob2, iobes, bmes or plain; auto: as the tags look
         column=-1,  # of the tag; the word is in column 0
-        max_length=128,  # pieces; longer sentences are cut into windows
-        stride=0,  # pieces from window to window; 0: half a window
+        max_length=128,  # tokens; longer sentences are cut into windows
+        stride=0,  # tokens from window to window; 0: half a window
         document_context=False,  # fill up with the sentences around
     )
     config.packing = False  # the BiLSTM reads one sentence a row

@@ -75,12 +75,12 @@ def test_ranges_give_every_row_once():
     whole = list(read_source(source))
     for parts in (1, 2, 3, 7, 50):
         bounds = [source.size * i // parts for i in range(parts + 1)]
-        pieces = [
+        tokens = [
             document
             for i in range(parts)
             for document in read_source(source, bounds[i], bounds[i + 1])
         ]
-        assert pieces == whole
+        assert tokens == whole
 
 
 @pytest.mark.parametrize(

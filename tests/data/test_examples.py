@@ -69,7 +69,7 @@ def test_label_0_means_that_b_follows_a_in_the_text(array_store, uncased, draw):
     assert uncut > 50
 
 
-def test_masks_never_fall_on_special_pieces_or_padding(moby_dick, uncased, draw):
+def test_masks_never_fall_on_special_tokens_or_padding(moby_dick, uncased, draw):
     for kind in ("token", "whole_word", "ngram"):
         batch = draw(moby_dick, 256, masking=kind)
         labels = batch["mlm_ids"][batch["mlm_weights"] > 0]

@@ -6,7 +6,7 @@ from bert_jax.data import masking
 
 @pytest.fixture
 def rows():
-    """2000 rows of 40 positions: 30 candidates in two segments, words of 1-3 pieces."""
+    """2000 rows of 40 positions: 30 candidates in two segments, words of 1-3 tokens."""
     rng = np.random.default_rng(0)
     B, L = 2000, 40
     candidates = np.zeros((B, L), bool)
@@ -37,7 +37,7 @@ def test_tokens_are_chosen_uniformly_among_candidates(rows):
 
 
 def words_of(candidates, continuation):
-    """Lists of positions; a segment's first piece starts a word whatever it is."""
+    """Lists of positions; a segment's first token starts a word whatever it is."""
     words = []
     for i in np.flatnonzero(candidates):
         if continuation[i] and candidates[i - 1]:
@@ -103,7 +103,7 @@ def test_counts_round_15_percent_of_all_tokens(tokens, expected):
     assert expected == min(20, max(1, round(tokens * 0.15)))
 
 
-def test_pieces_become_mask_random_or_stay():
+def test_tokens_become_mask_random_or_stay():
     B, L, M = 4000, 30, 8
     rng = np.random.default_rng(2)
     original = rng.integers(0, 1000, (B, L), np.int32)

@@ -75,8 +75,8 @@ def test_packed_batches_have_the_pairs_of_the_others(make):
     for t in range(11):
         phase = PHASES[t > 5]
         assert packed[t]["nsp_weights"].sum() == phase.batch_size
-        pieces = np.count_nonzero(packed[t]["attention_mask"])
-        assert pieces == alone[t]["attention_mask"].sum()
+        tokens = np.count_nonzero(packed[t]["attention_mask"])
+        assert tokens == alone[t]["attention_mask"].sum()
         assert len(packed[t]["input_ids"]) <= phase.batch_size
 
 

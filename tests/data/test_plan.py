@@ -86,14 +86,14 @@ def test_without_next_sentence_b_always_follows():
 def test_a_subset_of_documents_is_planned_as_if_it_were_the_corpus():
     lengths, bounds = make_corpus(3)
     chosen = np.array([1, 2, 7, 30])
-    pieces = [lengths[bounds[d] : bounds[d + 1]] for d in chosen]
+    parts = [lengths[bounds[d] : bounds[d + 1]] for d in chosen]
     alone = plan(
-        np.concatenate(pieces), np.concatenate([[0], np.cumsum([*map(len, pieces)])])
+        np.concatenate(parts), np.concatenate([[0], np.cumsum([*map(len, parts)])])
     )
     among = plan(lengths, bounds, documents=chosen)
     assert np.array_equal(alone.document, among.document)
     assert np.array_equal(alone.a_count, among.a_count)
-    shift = bounds[chosen] - np.concatenate([[0], np.cumsum([*map(len, pieces)])[:-1]])
+    shift = bounds[chosen] - np.concatenate([[0], np.cumsum([*map(len, parts)])[:-1]])
     assert np.array_equal(alone.first + shift[alone.document], among.first)
 
 

@@ -17,7 +17,7 @@ import pytest
 from bert_jax.data import preparation, preparation_workers, store
 from bert_jax.data.corpus import find_sources, read_documents
 from bert_jax.data.preparation import plan_shards, prepare, shard_count
-from bert_jax.data.preparation_workers import piece_size
+from bert_jax.data.preparation_workers import part_size
 from bert_jax.data.store import ShardWriter, TokenStore
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
@@ -317,19 +317,19 @@ def test_dead_worker_is_one_clear_error(text, tokenizer, tmp_path, monkeypatch):
 def test_plan_covers_everything_once(text):
     sources = find_sources([str(text), str(text / "a.txt")])
     for shards in (1, 2, 5, 17):
-        pieces = [p for shard in plan_shards(sources, shards) for p in shard]
+        parts = [p for shard in plan_shards(sources, shards) for p in shard]
         for source in dict.fromkeys(sources):
             copies = sources.count(source)
             ranges = sorted(
                 (p.start, source.size if p.stop is None else p.stop)
-                for p in pieces
+                for p in parts
                 if p.source == source
             )
             assert sum(stop - start for start, stop in ranges) == copies * source.size
             assert source.splittable or ranges == [(0, source.size)] * copies
             assert len(ranges) >= copies
         sizes = [
-            sum(map(piece_size, shard))
+            sum(map(part_size, shard))
             for shard in plan_shards([s for s in sources if s.splittable], shards)
         ]
         assert max(sizes) - min(sizes) <= 1

@@ -12,7 +12,7 @@ LENGTH = 64
 
 @pytest.fixture(scope="module")
 def batch(moby_dick, uncased):
-    """96 pairs of up to 64, 40 and 20 pieces, as if documents had ended there."""
+    """96 pairs of up to 64, 40 and 20 tokens, as if documents had ended there."""
     parts = []
     for length, predictions in ((64, 10), (40, 6), (20, 3)):
         source = ExampleSource(
@@ -44,7 +44,7 @@ def as_seen(ids, segments, positions, mlm_ids, label):
 
 
 def test_packed_rows_hold_the_same_examples(batch, packed):
-    """Pieces, segments, masked positions from the pair's start, labels."""
+    """Tokens, segments, masked positions from the pair's start, labels."""
     expected = []
     for row in range(96):
         used = batch["mlm_weights"][row] > 0
@@ -102,7 +102,7 @@ def test_a_batch_that_fits_no_shape_has_the_rows_it_needs(batch, uncased):
 
 @pytest.mark.parametrize("mask_rate", [0.01, 0.15, 0.4])
 @pytest.mark.parametrize("length", [16, 128, 512])
-def test_every_row_has_room_for_its_masked_pieces(mask_rate, length):
+def test_every_row_has_room_for_its_masked_tokens(mask_rate, length):
     """Whatever pairs fit a row: each masks its rounded share, and one at least."""
     shapes = RowShapes.of(
         np.array([5, length]), 8, length, mask_rate=mask_rate, multiple=1

@@ -12,7 +12,7 @@ from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-PIECES = [*SPECIAL, "the", "a", "##b", "##ab", ".", "[", "]"]
+TOKENS = [*SPECIAL, "the", "a", "##b", "##ab", ".", "[", "]"]
 CJK = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
@@ -56,14 +56,14 @@ def our_words(text, lower_case):
     return [w for rough in splitter.rough_words(text) for w in splitter.words(rough)]
 
 
-def write(path, pieces):
-    path.write_text("\n".join([*pieces, ""]), encoding="utf-8")
+def write(path, tokens):
+    path.write_text("\n".join([*tokens, ""]), encoding="utf-8")
     return path
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    return load_tokenizer(write(tmp_path_factory.mktemp("v") / "vocab.txt", PIECES))
+    return load_tokenizer(write(tmp_path_factory.mktemp("v") / "vocab.txt", TOKENS))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def japanese(golden):
 
 
 @pytest.mark.parametrize("case", ["uncased", "cased"])
-def test_every_golden_string_gives_googles_pieces(golden, case):
+def test_every_golden_string_gives_googles_tokens(golden, case):
     tokenizer = load_tokenizer(
         golden / "tokenizer" / "uncased_vocab.txt", lower_case=case == "uncased"
     )
@@ -83,7 +83,7 @@ def test_every_golden_string_gives_googles_pieces(golden, case):
     for row in rows:
         assert tokenizer.tokenize(row["text"]) == row[case], row["text"]
     batch = tokenizer.encode_batch([row["text"] for row in rows])
-    assert [[tokenizer.pieces[i] for i in ids] for ids in batch] == [
+    assert [[tokenizer.tokens[i] for i in ids] for ids in batch] == [
         row[case] for row in rows
     ]
 
@@ -140,7 +140,7 @@ def test_lone_surrogates_are_unknown_words(small, japanese):
 def test_mask_in_text_is_ordinary_text_unless_asked_for(small):
     assert small.mask_id not in small.encode("the [MASK].")
     asked = small.encode("[MASK]the [MASK].", allow_mask=True)
-    assert [small.pieces[i] for i in asked] == ["[MASK]", "the", "[MASK]", "."]
+    assert [small.tokens[i] for i in asked] == ["[MASK]", "the", "[MASK]", "."]
     assert asked.dtype == small.dtype == np.uint16
 
 
@@ -152,7 +152,7 @@ def test_special_ids_continuation_and_decode(small):
         3,
         4,
     ]
-    joined = [p for p, c in zip(small.pieces, small.continuation, strict=True) if c]
+    joined = [p for p, c in zip(small.tokens, small.continuation, strict=True) if c]
     assert joined == ["##b", "##ab"]
     assert small.decode(small.encode("The abab the.")) == "the abab the ."
     assert small.encode("").shape == (0,)
@@ -179,22 +179,22 @@ def test_saved_pickled_and_loaded_tokenizers_are_the_same(
 
 
 def test_a_saved_folder_tells_transformers_what_it_is(small, tmp_path):
-    load_tokenizer(write(tmp_path / "vocab.txt", PIECES), lower_case=False).save(
+    load_tokenizer(write(tmp_path / "vocab.txt", TOKENS), lower_case=False).save(
         tmp_path
     )
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert config["tokenizer_class"] == "BertTokenizer"
     assert config["do_lower_case"] is False
     assert config["mask_token"] == "[MASK]"
-    assert (tmp_path / "vocab.txt").read_text().split("\n") == [*PIECES, ""]
+    assert (tmp_path / "vocab.txt").read_text().split("\n") == [*TOKENS, ""]
     assert load_tokenizer(tmp_path).lower_case is False
     assert load_tokenizer(tmp_path, lower_case=True).lower_case is True
     assert small.fingerprint() != load_tokenizer(tmp_path).fingerprint()
 
 
 def test_two_vocabularies_in_a_folder_keep_their_own_case(tmp_path):
-    pieces = [*SPECIAL, "b"]
-    tokenizer = load_tokenizer(write(tmp_path / "x", pieces), lower_case=False)
+    tokens = [*SPECIAL, "b"]
+    tokenizer = load_tokenizer(write(tmp_path / "x", tokens), lower_case=False)
     tokenizer.save_as(tmp_path / "cased.txt")
     lower = load_tokenizer(tmp_path / "x", lower_case=True)
     lower.save_as(tmp_path / "vocab.txt")
@@ -202,27 +202,27 @@ def test_two_vocabularies_in_a_folder_keep_their_own_case(tmp_path):
     assert load_tokenizer(tmp_path / "vocab.txt").lower_case is True
 
 
-@pytest.mark.parametrize(("piece", "lower_case"), [("the", True), ("##The", False)])
-def test_without_settings_the_pieces_tell_the_case(tmp_path, piece, lower_case):
-    path = write(tmp_path / "vocab.txt", [*SPECIAL, "[unused1]", "[CLF]", piece])
+@pytest.mark.parametrize(("token", "lower_case"), [("the", True), ("##The", False)])
+def test_without_settings_the_tokens_tell_the_case(tmp_path, token, lower_case):
+    path = write(tmp_path / "vocab.txt", [*SPECIAL, "[unused1]", "[CLF]", token])
     assert load_tokenizer(path).lower_case is lower_case
 
 
 @pytest.mark.parametrize(
-    ("content", "pieces"),
+    ("content", "tokens"),
     [
-        ("\r\n".join([*PIECES, ""]), PIECES),
-        ("\ufeff" + "\n".join(PIECES), PIECES),
-        ("\n".join([*PIECES, "", "", ""]), PIECES),
+        ("\r\n".join([*TOKENS, ""]), TOKENS),
+        ("\ufeff" + "\n".join(TOKENS), TOKENS),
+        ("\n".join([*TOKENS, "", "", ""]), TOKENS),
         ("\n".join([*SPECIAL, "", "a ", "", "b"]), [*SPECIAL, "", "a", "", "b"]),
         ("\n".join([*SPECIAL, "x\u2028y", "z"]), [*SPECIAL, "x\u2028y", "z"]),
     ],
     ids=["crlf", "byte order mark", "empty end", "holes", "other separators"],
 )
-def test_files_of_others_work_as_they_are(tmp_path, content, pieces):
+def test_files_of_others_work_as_they_are(tmp_path, content, tokens):
     path = tmp_path / "vocab.txt"
     path.write_bytes(content.encode())
-    assert load_tokenizer(path).pieces == pieces
+    assert load_tokenizer(path).tokens == tokens
 
 
 @pytest.mark.parametrize(
@@ -232,10 +232,10 @@ def test_files_of_others_work_as_they_are(tmp_path, content, pieces):
         (b"", "is empty"),
         (b"\n\r\n\n", "is empty"),
         (b"\x89PNG\r\n\x1a\n\0\0\0", "not UTF-8"),
-        ("\n".join([*PIECES, "é"]).encode("latin-1"), "UTF-"),
-        ("\n".join(PIECES).encode("utf-16"), "UTF-"),
-        ("\n".join(p for p in PIECES if p != "[MASK]").encode(), r"no \[MASK\]"),
-        ("\n".join([*PIECES, "the"]).encode(), "'the' twice, as ids 5 and 12"),
+        ("\n".join([*TOKENS, "é"]).encode("latin-1"), "UTF-"),
+        ("\n".join(TOKENS).encode("utf-16"), "UTF-"),
+        ("\n".join(p for p in TOKENS if p != "[MASK]").encode(), r"no \[MASK\]"),
+        ("\n".join([*TOKENS, "the"]).encode(), "'the' twice, as ids 5 and 12"),
     ],
 )
 def test_unusable_vocabularies_are_refused(tmp_path, content, message):
@@ -267,7 +267,7 @@ def test_unusable_models_are_refused(tmp_path, content):
     ],
 )
 def test_settings_of_other_rules_are_refused(tmp_path, settings, message):
-    write(tmp_path / "vocab.txt", PIECES)
+    write(tmp_path / "vocab.txt", TOKENS)
     (tmp_path / "tokenizer_config.json").write_text(settings)
     with pytest.raises(UserError, match=message):
         load_tokenizer(tmp_path)
@@ -286,5 +286,5 @@ def test_sentencepiece_needs_no_spaces_and_gives_the_text_back(japanese):
     assert japanese.decode(ids) == text
     assert japanese.mask_id not in japanese.encode("[MASK]")
     assert not japanese.continuation[: len(SPECIAL)].any()
-    starts = [p.startswith("\u2581") for p in japanese.pieces[len(SPECIAL) :]]
+    starts = [p.startswith("\u2581") for p in japanese.tokens[len(SPECIAL) :]]
     assert japanese.continuation[len(SPECIAL) :].tolist() == [not s for s in starts]

@@ -54,15 +54,15 @@ def test_lower_casing_is_read_from_the_settings_first(folder):
     assert load_tokenizer(folder, lower_case=True).lower_case
 
 
-def test_added_pieces_have_the_ids_after_the_vocabulary(folder):
+def test_added_tokens_have_the_ids_after_the_vocabulary(folder):
     settings = json.loads((folder / "tokenizer.json").read_text())
     added = [*settings["added_tokens"], {"id": 61, "content": "[E1]"}]
     change(folder, "added_tokens", value=added)
     tokenizer = load_tokenizer(folder)
-    assert (tokenizer.vocab_size, tokenizer.pieces[61]) == (62, "[E1]")
+    assert (tokenizer.vocab_size, tokenizer.tokens[61]) == (62, "[E1]")
     added[-1]["id"] = 70
     change(folder, "added_tokens", value=added)
-    with pytest.raises(UserError, match="ids of its 62 pieces are not 0 to 61"):
+    with pytest.raises(UserError, match="ids of its 62 tokens are not 0 to 61"):
         load_tokenizer(folder)
 
 
@@ -78,7 +78,7 @@ def test_added_pieces_have_the_ids_after_the_vocabulary(folder):
         (("pre_tokenizer", "type"), "Whitespace", "expected 'BertPreTokenizer'"),
         (("normalizer",), None, "is not the tokenizer.json of a WordPiece tokenizer"),
         (("normalizer",), {"type": "Lowercase"}, "normalizer.type='Lowercase'"),
-        (("model", "vocab"), [["a", 0.5]], "ids of its 6 pieces are not 0 to 5"),
+        (("model", "vocab"), [["a", 0.5]], "ids of its 6 tokens are not 0 to 5"),
     ],
 )
 def test_a_tokenizer_that_cuts_otherwise_is_refused(folder, path, value, said):

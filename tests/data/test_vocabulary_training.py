@@ -29,23 +29,23 @@ def test_the_size_and_googles_layout(ten_thousand, golden):
     google = (golden / "tokenizer/uncased_vocab.txt").read_text().split("\n")
     assert google[:999] == LAYOUT
     assert ten_thousand.vocab_size == 10000
-    assert ten_thousand.pieces[:999] == LAYOUT
-    assert len(set(ten_thousand.pieces)) == 10000
+    assert ten_thousand.tokens[:999] == LAYOUT
+    assert len(set(ten_thousand.tokens)) == 10000
 
 
 def test_a_small_vocabulary_has_no_unused_slots(lines):
     small = train_vocabulary(lines[:300], 700)
     assert small.vocab_size == 700
-    assert small.pieces[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    assert not any(piece.startswith("[unused") for piece in small.pieces)
+    assert small.tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert not any(token.startswith("[unused") for token in small.tokens)
 
 
-def test_frequent_words_are_whole_and_all_text_has_pieces(ten_thousand, lines):
+def test_frequent_words_are_whole_and_all_text_has_tokens(ten_thousand, lines):
     assert ten_thousand.tokenize("The whale") == ["the", "whale"]
     ids = [i for row in ten_thousand.encode_batch(lines) for i in row]
     assert ids.count(ten_thousand.unk_id) < 1e-4 * len(ids)
     words = sum(count_words(lines, lower_case=True).values())
-    # 9,000 pieces of its own text: nearly every word is one piece (measured: 1.06).
+    # 9,000 tokens of its own text: nearly every word is one token (measured: 1.06).
     assert len(ids) / words < 1.1
 
 
@@ -102,22 +102,22 @@ def test_a_text_too_small_gives_a_smaller_vocabulary():
 
 def test_pairs_below_the_minimum_frequency_are_not_joined():
     text = ["rare"] + ["often"] * 9
-    pieces = train_vocabulary(text, 500, min_frequency=5).pieces
-    assert "often" in pieces
-    assert "rare" not in pieces
+    tokens = train_vocabulary(text, 500, min_frequency=5).tokens
+    assert "often" in tokens
+    assert "rare" not in tokens
 
 
-def test_thousands_of_ideographs_have_pieces_of_their_own():
+def test_thousands_of_ideographs_have_tokens_of_their_own():
     characters = [chr(c) for c in range(0x4E00, 0x4E00 + 2500)]
     tokenizer = train_vocabulary(["".join(characters)] * 3, 9000)
-    assert set(characters) <= set(tokenizer.pieces)
-    assert "##一" not in tokenizer.pieces
+    assert set(characters) <= set(tokenizer.tokens)
+    assert "##一" not in tokenizer.tokens
 
 
 def test_very_rare_characters_are_left_out():
     text = ["plain words of plain letters"] * 9000 + ["☃"]
     tokenizer = train_vocabulary(text, 300)
-    assert "☃" not in tokenizer.pieces
+    assert "☃" not in tokenizer.tokens
     assert tokenizer.tokenize("☃ plain") == ["[UNK]", "plain"]
 
 

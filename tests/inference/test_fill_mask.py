@@ -35,16 +35,16 @@ def fill(small_store):
     return fill
 
 
-def test_each_blank_gets_its_likeliest_pieces(fill, small_store):
+def test_each_blank_gets_its_likeliest_tokens(fill, small_store):
     answers = fill(TEXTS, top=5)
     assert [len(blanks) for blanks in answers] == [1, 2]
-    pieces = set(load_tokenizer(small_store[0]).pieces)
+    tokens = set(load_tokenizer(small_store[0]).tokens)
     for blanks in answers:
         for blank in blanks:
             probabilities = [p for _, p in blank]
             assert probabilities == sorted(probabilities, reverse=True)
             assert 0 < sum(probabilities) <= 1
-            assert {piece for piece, _ in blank} <= pieces
+            assert {token for token, _ in blank} <= tokens
 
 
 def test_neither_padding_nor_neighbours_change_an_answer(fill):
@@ -52,7 +52,7 @@ def test_neither_padding_nor_neighbours_change_an_answer(fill):
     for i, text in enumerate(TEXTS):
         (alone,) = fill([text], length=40)
         for blank, other in zip(alone, together[i], strict=True):
-            assert [piece for piece, _ in blank] == [piece for piece, _ in other]
+            assert [token for token, _ in blank] == [token for token, _ in other]
             assert [p for _, p in blank] == pytest.approx(
                 [p for _, p in other], abs=1e-5
             )

@@ -16,7 +16,7 @@ PAD = 99
 
 
 def features_of(lengths):
-    """Text i has the pieces i * 1,000, i * 1,000 + 1, ... and segments 0, 1, 0, 1, ..."""
+    """Text i has the tokens i * 1,000, i * 1,000 + 1, ... and segments 0, 1, 0, 1, ..."""
     ids = [[i * 1000 + k for k in range(n)] for i, n in enumerate(lengths)]
     return Features(ids, [[k % 2 for k in range(n)] for n in lengths], np.arange(0))
 

@@ -65,7 +65,7 @@ def test_a_workdir_gives_back_what_was_put_there(workdir, folders):
     after = bert_jax.load(workdir)
     assert (after.source, after.head) == ("bert_jax", "pretraining")
     assert after.config == before.config
-    assert after.tokenizer.pieces[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert after.tokenizer.tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     same(before.params, after.params)
 
 
@@ -206,7 +206,7 @@ def test_a_vocabulary_of_another_size_is_refused(folders, workdir, tmp_path):
     with (copy / "vocab.txt").open("a") as file:
         file.write("more\n")
     with pytest.raises(
-        UserError, match="copy: the vocabulary has 62 pieces, the word table 61 rows"
+        UserError, match="copy: the vocabulary has 62 tokens, the word table 61 rows"
     ):
         bert_jax.load(copy)
 
@@ -217,8 +217,8 @@ def test_a_changed_vocabulary_of_a_run_is_refused(workdir):
     config["text"] = {"vocabulary": fingerprint}
     (workdir / "config.json").write_text(json.dumps(config))
     assert bert_jax.load(workdir).tokenizer.fingerprint() == fingerprint
-    pieces = (workdir / "vocab.txt").read_text().replace("bee", "bea")
-    (workdir / "vocab.txt").write_text(pieces)
+    tokens = (workdir / "vocab.txt").read_text().replace("bee", "bea")
+    (workdir / "vocab.txt").write_text(tokens)
     with pytest.raises(UserError, match="is not the one that the run was trained with"):
         bert_jax.load(workdir)
 

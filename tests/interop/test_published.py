@@ -96,13 +96,13 @@ def rxnfp(name):
     return bert_jax.load(folder_of("rxnfp", "models", "transformers", name))
 
 
-def test_rxnfp_finds_the_masked_pieces_that_torch_finds(published):
+def test_rxnfp_finds_the_masked_tokens_that_torch_finds(published):
     """A pretrained MLM and NSP head, from a pickle of 2019."""
     checkpoint = rxnfp("bert_pretrained")
     assert checkpoint.head == "pretraining"
     assert (checkpoint.missing, checkpoint.unexpected) == ((), ())
     rows = published["rxnfp/reactions"]
-    # One sequence for each piece between [CLS] and [SEP], with that piece masked.
+    # One sequence for each token between [CLS] and [SEP], with that token masked.
     row, position = np.nonzero((rows > 0)[:, 2:])
     position = position[:, None] + 1
     masked = rows[row].copy()

@@ -172,7 +172,7 @@ def test_auto_takes_the_kernel_that_can_be_had(
     ("implementation", "settings", "message"),
     [
         ("splash", {"dropout_rate": 0.1}, "needs --config.model.attention_dropout=0"),
-        ("splash", {"keys": 100}, "needs sequences of a multiple of 128 pieces"),
+        ("splash", {"keys": 100}, "needs sequences of a multiple of 128 tokens"),
         ("cudnn", {}, "needs an NVIDIA GPU from Ampere on"),
     ],
 )

@@ -23,7 +23,7 @@ SMALL = BertConfig(
 
 
 def make_batch(rows=4, length=16, predictions=3, seed=0):
-    """Arguments of the model: rows of 9 to ``length`` pieces, predictions in them."""
+    """Arguments of the model: rows of 9 to ``length`` tokens, predictions in them."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(9, length + 1, rows)
     return (

@@ -91,7 +91,7 @@ def test_a_head_is_one_dense_layer_on_the_encoder(results):
         assert not dense["bias"].any()
 
 
-def test_the_pooled_output_is_of_the_first_piece(results):
+def test_the_pooled_output_is_of_the_first_token(results):
     params, outputs = results("sequence")
     _, pooled, sequence = outputs[True]
     pooler = params["bert"]["pooler"]

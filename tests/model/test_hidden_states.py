@@ -82,7 +82,7 @@ def test_parameters_without_a_pooler(params, inputs, states):
 
 
 def test_sequences_side_by_side_are_as_if_alone(params, inputs):
-    """Of a row of 12: five pieces, six, and one of padding."""
+    """Of a row of 12: five tokens, six, and one of padding."""
     ids, segments, _ = inputs
     mask = (np.arange(L) < np.array([[5], [6]])).astype(np.int32)
     alone = run(CONFIG, params, (ids, segments, mask))

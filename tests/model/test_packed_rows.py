@@ -48,11 +48,11 @@ def packed(sequences):
     starts = np.zeros((len(LENGTHS), 3), np.int32)
     for r, row in enumerate(sequences):
         first = 0
-        for s, (pieces, types) in enumerate(row):
-            place = np.s_[r, first : first + len(pieces)]
-            ids[place], segments[place], numbers[place] = pieces, types, s + 1
+        for s, (tokens, types) in enumerate(row):
+            place = np.s_[r, first : first + len(tokens)]
+            ids[place], segments[place], numbers[place] = tokens, types, s + 1
             starts[r, s] = first
-            first += len(pieces)
+            first += len(tokens)
     return (ids, segments, numbers), starts
 
 
@@ -69,9 +69,9 @@ def alone(sequences, params):
     """What each sequence gives on its own, padded: (n, 16, D), and pooled (n, D)."""
     flat = [pair for row in sequences for pair in row]
     ids, segments, mask = np.zeros((3, len(flat), 16), np.int32)
-    for i, (pieces, types) in enumerate(flat):
-        n = len(pieces)
-        ids[i, :n], segments[i, :n], mask[i, :n] = pieces, types, 1
+    for i, (tokens, types) in enumerate(flat):
+        n = len(tokens)
+        ids[i, :n], segments[i, :n], mask[i, :n] = tokens, types, 1
     output = encode(params, ids, segments, mask, config=PLAIN)
     return output.sequence_BLD, output.pooled_BD
 

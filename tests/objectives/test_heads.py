@@ -49,7 +49,7 @@ def test_choices_by_hand():
 
 
 def test_tokens_by_hand():
-    """Every labelled piece counts the same, in whichever row it is."""
+    """Every labelled token counts the same, in whichever row it is."""
     logits = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
     batch = {
         "labels": np.array([[IGNORED, 3, 0], [IGNORED, IGNORED, 2]]),
@@ -62,7 +62,7 @@ def test_tokens_by_hand():
 
 
 def test_spans_by_hand():
-    """Mean of start and end, over the pieces that are there."""
+    """Mean of start and end, over the tokens that are there."""
     logits = np.random.default_rng(0).normal(size=(2, 4, 2)).astype(np.float32)
     batch = {
         "start": np.array([1, 0]),
@@ -97,7 +97,7 @@ def test_the_loss_is_float32_whatever_the_logits_are(head, make_arrays):
 
 @pytest.mark.parametrize("head", HEADS)
 def test_what_is_masked_has_no_gradient(head, make_arrays):
-    """Filled-up rows, padding, pieces without label, and what is no choice."""
+    """Filled-up rows, padding, tokens without label, and what is no choice."""
     arrays = make_arrays(head)
     arrays["weights"][-2:] = 0
     if head == "token":

@@ -10,7 +10,7 @@ pretraining_sums = jax.jit(losses.pretraining_sums)
 
 @pytest.fixture
 def case():
-    """Logits and a batch of 6 rows, 5 predictions, some of weight 0, 11 pieces."""
+    """Logits and a batch of 6 rows, 5 predictions, some of weight 0, 11 tokens."""
     rng = np.random.default_rng(0)
     used = np.array([5, 1, 3, 2, 4, 0])
     batch = {

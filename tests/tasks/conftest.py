@@ -1,4 +1,4 @@
-"""A vocabulary in which every letter is a piece, and some words are."""
+"""A vocabulary in which every letter is a token, and some words are."""
 
 import string
 
@@ -13,7 +13,7 @@ WORDS = ["the", "cat", "dog", "sat", "ran", "good", "bad", ".", ",", "?", "'"]
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory):
     letters = list(string.ascii_lowercase + string.digits)
-    pieces = SPECIAL + WORDS + letters + ["##" + letter for letter in letters]
+    tokens = SPECIAL + WORDS + letters + ["##" + letter for letter in letters]
     path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
-    path.write_text("\n".join(pieces) + "\n")
+    path.write_text("\n".join(tokens) + "\n")
     return load_tokenizer(path)

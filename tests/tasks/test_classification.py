@@ -28,8 +28,8 @@ def make(tmp_path):
 
 
 def letters(tokenizer, features):
-    """Sequences as strings: one character a piece, [CLS] as <, [SEP] as >."""
-    text = ["".join(tokenizer.pieces[i] for i in ids) for ids in features.input_ids]
+    """Sequences as strings: one character a token, [CLS] as <, [SEP] as >."""
+    text = ["".join(tokenizer.tokens[i] for i in ids) for ids in features.input_ids]
     return [t.replace("[CLS]", "<").replace("[SEP]", ">") for t in text]
 
 
@@ -220,8 +220,8 @@ def test_truncation_of_pairs(make, tokenizer, first, second, truncation, expecte
     rows = task.parse([f"{first}\t{second}"], "input")
     features = task.features(rows, tokenizer, training=False)
     assert letters(tokenizer, features) == [expected]
-    pieces = len(first.split()) + len(second.split())
-    assert features.truncated == (pieces > 8 - 3)
+    tokens = len(first.split()) + len(second.split())
+    assert features.truncated == (tokens > 8 - 3)
 
 
 def test_pair_lengths_are_those_of_run_classifier():

@@ -8,7 +8,7 @@ BATCH = 8
 
 
 def test_batches_are_even_and_still_random():
-    """A hundredth of their pieces apart, after few exchanges; no length has its place."""
+    """A hundredth of their tokens apart, after few exchanges; no length has its place."""
     lengths = np.random.default_rng(0).triangular(3, 5, 60, 1600).astype(int)
     drawn = np.random.default_rng(3).permutation(1600).reshape(-1, 32)
     batches = np.stack(even_batches(lengths, 32, np.random.default_rng(3)))

@@ -23,8 +23,8 @@ def codah_line(number, label=3):
 
 
 def letters(tokenizer, features):
-    """Sequences as strings: one character a piece, [CLS] as <, [SEP] as >."""
-    text = ["".join(tokenizer.pieces[i] for i in ids) for ids in features.input_ids]
+    """Sequences as strings: one character a token, [CLS] as <, [SEP] as >."""
+    text = ["".join(tokenizer.tokens[i] for i in ids) for ids in features.input_ids]
     return [t.replace("[CLS]", "<").replace("[SEP]", ">") for t in text]
 
 

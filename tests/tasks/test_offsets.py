@@ -20,9 +20,9 @@ def uncased(golden):
 
 
 def characters(text, tokenizer):
-    (pieces,) = encode_with_offsets([text], tokenizer)
-    found = [text[a:b] for a, b in zip(pieces.starts, pieces.ends, strict=True)]
-    return list(zip((tokenizer.pieces[i] for i in pieces.ids), found, strict=True))
+    (tokens,) = encode_with_offsets([text], tokenizer)
+    found = [text[a:b] for a, b in zip(tokens.starts, tokens.ends, strict=True)]
+    return list(zip((tokenizer.tokens[i] for i in tokens.ids), found, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -36,14 +36,14 @@ def characters(text, tokenizer):
         ("\ufeffplay\u200bing.", "playing|play\u200bing .|."),
     ],
 )
-def test_pieces_know_their_characters(uncased, text, expected):
+def test_tokens_know_their_characters(uncased, text, expected):
     expected = [tuple(pair.split("|")) for pair in expected.split(" ")]
     assert characters(text, uncased) == expected
 
 
 def test_words_that_the_library_cuts_in_another_way_are_kept_whole():
     """Google's final sigma: the ids are ours, the characters those of the word."""
-    pieces = [
+    tokens = [
         *SPECIAL,
         "οδος",
         "οδος".replace("ς", "σ"),
@@ -53,14 +53,14 @@ def test_words_that_the_library_cuts_in_another_way_are_kept_whole():
         "##ς",
         "the",
     ]
-    tokenizer = WordPieceTokenizer(pieces, True)
+    tokenizer = WordPieceTokenizer(tokens, True)
     assert characters("the ΟΔΟΣ the", tokenizer) == [
         ("the", "the"),
         ("οδος", "ΟΔΟΣ"),
         ("the", "the"),
     ]
     (tokens,) = encode_with_offsets(
-        ["ΟΔΟΣ"], WordPieceTokenizer(pieces[:5] + pieces[7:], True)
+        ["ΟΔΟΣ"], WordPieceTokenizer(tokens[:5] + tokens[7:], True)
     )
     assert [(a, b) for a, b in zip(tokens.starts, tokens.ends, strict=True)] == [
         (0, 4)
@@ -74,26 +74,26 @@ def test_unknown_words_between_known_ones():
 
 
 @pytest.mark.parametrize("lower_case", [True, False])
-def test_any_text_gives_its_own_pieces_and_its_own_characters(uncased, lower_case):
-    tokenizer = WordPieceTokenizer(uncased.pieces, lower_case)
+def test_any_text_gives_its_own_tokens_and_its_own_characters(uncased, lower_case):
+    tokenizer = WordPieceTokenizer(uncased.tokens, lower_case)
     generator = random.Random(0)
     texts = ["".join(generator.choices(ALPHABET, k=40)) for _ in range(500)]
     matched = 0
-    for text, pieces in zip(texts, encode_with_offsets(texts, tokenizer), strict=True):
-        np.testing.assert_array_equal(pieces.ids, tokenizer.encode(text))
-        assert (np.diff(pieces.starts) >= 0).all() and (np.diff(pieces.ends) >= 0).all()
-        for i, start, stop in zip(pieces.ids, pieces.starts, pieces.ends, strict=True):
+    for text, tokens in zip(texts, encode_with_offsets(texts, tokenizer), strict=True):
+        np.testing.assert_array_equal(tokens.ids, tokenizer.encode(text))
+        assert (np.diff(tokens.starts) >= 0).all() and (np.diff(tokens.ends) >= 0).all()
+        for i, start, stop in zip(tokens.ids, tokens.starts, tokens.ends, strict=True):
             part = text[start:stop]
             assert 0 <= start < stop <= len(text)
             if i == tokenizer.unk_id or "가" in part:  # one character, several letters
                 continue
             surface = "".join(tokenizer.tokenize(part)).replace("##", "")
-            assert tokenizer.pieces[i].removeprefix("##") == surface
+            assert tokenizer.tokens[i].removeprefix("##") == surface
             matched += 1
     assert matched > 3000
 
 
-def test_characters_that_are_several_pieces_share_a_place():
+def test_characters_that_are_several_tokens_share_a_place():
     jamo = unicodedata.normalize("NFD", "가")
     tokenizer = WordPieceTokenizer([*SPECIAL, jamo[0], f"##{jamo[1]}"], True)
     assert characters("가", tokenizer) == [(jamo[0], "가"), (f"##{jamo[1]}", "가")]
@@ -108,6 +108,6 @@ def test_sentencepiece_words_between_spaces():
     assert found == expected
 
 
-def test_text_without_pieces(uncased):
-    pieces, none = encode_with_offsets([" \u200b ", ""], uncased)
-    assert len(pieces.ids) == len(none.ids) == 0
+def test_text_without_tokens(uncased):
+    tokens, none = encode_with_offsets([" \u200b ", ""], uncased)
+    assert len(tokens.ids) == len(none.ids) == 0

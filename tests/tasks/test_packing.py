@@ -95,22 +95,22 @@ def test_the_arrays_hold_every_sequence_once_and_nothing_else(choices, multiple,
                     r = r * parts + u % parts
                 first = arrays["starts"][r, s]
                 own = arrays["segment_ids"][r] == s + 1
-                piece = slice(first, first + lengths[sequence])
-                assert own.sum() == own[piece].sum() == lengths[sequence]
+                token = slice(first, first + lengths[sequence])
+                assert own.sum() == own[token].sum() == lengths[sequence]
                 assert not np.any(claimed[r] & own)
                 claimed[r] |= own
                 for name, values in (
                     ("input_ids", features.input_ids),
                     ("token_type_ids", features.token_type_ids),
                 ):
-                    assert np.array_equal(arrays[name][r, piece], values[sequence])
+                    assert np.array_equal(arrays[name][r, token], values[sequence])
         assert sorted(seen) == sorted(units)
         assert np.array_equal(arrays["attention_mask"] > 0, claimed)
         assert np.all(arrays["input_ids"][~claimed] == 7)
         assert np.all(arrays["token_type_ids"][~claimed] == 0)
 
 
-def test_labels_of_pieces_lie_where_the_pieces_lie():
+def test_labels_of_tokens_lie_where_the_tokens_lie():
     lengths = random_lengths(24)
     ids = [np.full(n, 10 + i, np.int32) for i, n in enumerate(lengths)]
     features = Features(ids, ids, np.arange(24), {"labels": ids})

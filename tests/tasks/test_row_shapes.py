@@ -11,7 +11,7 @@ from bert_jax.tasks.row_shapes import Shape, packed_shapes
         ([10], True),
         ([11], False),  # longer than a row
         ([10, 10], True),
-        ([10, 10, 1], False),  # more pieces than the rows have
+        ([10, 10, 1], False),  # more tokens than the rows have
         ([7, 7, 6], False),  # as many, but they do not add up
         ([5, 5, 4, 3, 3], True),
         ([1] * 7, False),  # more than there are slots
@@ -21,7 +21,7 @@ def test_what_fits(lengths, fits):
     assert Shape(rows=2, length=10, slots=3).fits(np.array(lengths, int)) is fits
 
 
-def test_a_longer_row_costs_more_than_its_pieces():
+def test_a_longer_row_costs_more_than_its_tokens():
     costs = [Shape(512 // length, length, 8).cost for length in (32, 64, 128, 256)]
     assert costs == sorted(costs)
     assert costs[-1] < 2 * costs[0]

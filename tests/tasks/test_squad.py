@@ -179,7 +179,7 @@ def test_the_labels_of_real_questions_decode_to_their_answers(uncased):
     features = task.features(rows, uncased, training=False)
     assert len(features.row) > len(rows) > 800 and features.truncated == 0
     predictions = task.predictions(rows, features, one_hot(features))
-    # Whatever differs is an answer that starts or ends within a piece.
+    # Whatever differs is an answer that starts or ends within a token.
     for row, prediction in zip(rows, predictions, strict=True):
         assert row.answers[0][0] in prediction["answer"]
     assert task.score(rows, predictions)["exact_match"] > 99.5

@@ -133,7 +133,7 @@ def test_the_empty_answer_stays_in_sight():
 @pytest.mark.parametrize("null_threshold", [None, 0.0])
 @pytest.mark.parametrize("empty", [True, False])
 def test_no_span_is_an_empty_answer(null_threshold, empty):
-    # A context without pieces, and a model that diverged.
+    # A context without tokens, and a model that diverged.
     view = window(0, 0) if empty else window()
     scores = logits([], []) if empty else np.full((8, 2), np.nan, np.float32)
     result = answer([view], [scores], null_threshold=null_threshold)

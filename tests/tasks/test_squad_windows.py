@@ -73,22 +73,22 @@ def test_answers_come_back_from_their_labels(uncased, words, seed):
         assert rows[row].context[first:stop] == golds[row]
         gold_ids = uncased.encode(golds[row])
         np.testing.assert_array_equal(ids[start[i] : end[i] + 1], gold_ids)
-    # Windows of 31 pieces, 8 apart, hold every answer of at most 24 pieces.
+    # Windows of 31 tokens, 8 apart, hold every answer of at most 24 tokens.
     lengths = [len(uncased.encode(gold)) for gold in golds]
     assert held >= {i for i, length in enumerate(lengths) if length <= 24}
     assert len(held) > 190
 
 
-def test_an_answer_within_a_piece_is_the_piece(uncased):
+def test_an_answer_within_a_token_is_the_token(uncased):
     rows = [question('the "Japanese" imports', "Japan")]
     features = windows(rows, uncased)
     (start,), (end,) = features.targets["start"], features.targets["end"]
-    piece = uncased.pieces[features.input_ids[0][start]]
-    assert (start, end) == (6, 6) and piece == "japanese"  # [CLS] who ? [SEP] the "
+    token = uncased.tokens[features.input_ids[0][start]]
+    assert (start, end) == (6, 6) and token == "japanese"  # [CLS] who ? [SEP] the "
 
 
 @pytest.mark.parametrize(
-    ("pieces", "room", "stride", "expected"),
+    ("tokens", "room", "stride", "expected"),
     [
         (0, 5, 2, [(0, 0)]),
         (5, 5, 2, [(0, 5)]),
@@ -97,34 +97,34 @@ def test_an_answer_within_a_piece_is_the_piece(uncased):
         (9, 3, 8, [(0, 3), (3, 6), (6, 9)]),  # no further apart than they are long
     ],
 )
-def test_window_ranges(pieces, room, stride, expected):
-    np.testing.assert_array_equal(window_ranges(pieces, room, stride), expected)
+def test_window_ranges(tokens, room, stride, expected):
+    np.testing.assert_array_equal(window_ranges(tokens, room, stride), expected)
 
 
 def test_windows_leave_nothing_out():
     generator = random.Random(1)
     for _ in range(500):
-        pieces, room, stride = (generator.randint(1, top) for top in (300, 60, 60))
-        ranges = window_ranges(pieces, room, stride)
+        tokens, room, stride = (generator.randint(1, top) for top in (300, 60, 60))
+        ranges = window_ranges(tokens, room, stride)
         covered = set().union(*(range(*r) for r in ranges.tolist()))
-        assert covered == set(range(pieces))
+        assert covered == set(range(tokens))
         assert (ranges[:, 1] - ranges[:, 0] <= room).all()
         assert (np.diff(ranges[:, 1]) > 0).all()  # every window adds something
 
 
 def test_the_best_window_has_most_context_on_its_shorter_side():
-    # Windows 0-5, 2-7, 4-9 of 9 pieces; e.g. piece 4 has 0, 2 and 0 pieces beside it.
+    # Windows 0-5, 2-7, 4-9 of 9 tokens; e.g. token 4 has 0, 2 and 0 tokens beside it.
     ranges = np.array([(0, 5), (2, 7), (4, 9)])
     #  places: 0  1  2  3  4  5  6  7  8; at 3 both have 1, the first wins
     expected = [0, 0, 0, 0, 1, 1, 2, 2, 2]
     np.testing.assert_array_equal(best_windows(ranges), expected)
-    # The longer window wins a tie: piece 5 is the last of one, the first of the other.
+    # The longer window wins a tie: token 5 is the last of one, the first of the other.
     np.testing.assert_array_equal(
         best_windows(np.array([(0, 6), (5, 15)])), [0] * 5 + [1] * 10
     )
 
 
-def test_every_piece_is_best_in_one_window(uncased, words):
+def test_every_token_is_best_in_one_window(uncased, words):
     context = " ".join(words[:120])
     features = windows([question(context)], uncased)
     assert len(features.extra) > 10
@@ -151,7 +151,7 @@ def test_targets_need_a_label_in_every_row(uncased):
     assert windows([right, question("the sea")], uncased).targets == {}
 
 
-def test_a_context_without_pieces_has_a_window(uncased):
+def test_a_context_without_tokens_has_a_window(uncased):
     features = windows([question("\u200b", "\u200b", asked="what")], uncased)
     assert len(features.input_ids) == 1 and len(features.extra[0].starts) == 0
     assert features.targets["start"].tolist() == [0]

@@ -44,12 +44,12 @@ def answer(task, tokenizer, rows, tags):
     return task.predictions(rows, features, logits_for(features, task.labels, tags))
 
 
-def test_labels_sit_on_first_pieces(uncased):
+def test_labels_sit_on_first_tokens(uncased):
     task = make_task()
     row = make_row("Johanson \x07 lives", "B-PER I-PER O")
     features = task.features([row], uncased, training=True)
-    pieces = [uncased.pieces[i] for i in features.input_ids[0]]
-    assert pieces == ["[CLS]", "johan", "##son", "[UNK]", "lives", "[SEP]"]
+    tokens = [uncased.tokens[i] for i in features.input_ids[0]]
+    assert tokens == ["[CLS]", "johan", "##son", "[UNK]", "lives", "[SEP]"]
     (labels,) = features.targets["labels"]
     assert labels.tolist() == [IGNORED, 1, IGNORED, 3, 4, IGNORED]
     assert features.token_type_ids[0].tolist() == [0] * 6

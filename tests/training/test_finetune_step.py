@@ -73,7 +73,7 @@ def pad(arrays, rows, length):
 def test_padding_filled_up_rows_and_microbatches_change_nothing(
     head, gradients, make_arrays, max_difference
 ):
-    """Also where microbatches hold different numbers of labelled pieces."""
+    """Also where microbatches hold different numbers of labelled tokens."""
     arrays = make_arrays(head)
     if head == "token":
         arrays["labels"][::2] = IGNORED

@@ -85,9 +85,9 @@ def test_other_sizes_and_other_vocabularies_are_refused(start, checkpoint, tmp_p
     other = dataclasses.replace(config, num_heads=4)
     with pytest.raises(UserError, match=r"model.num_heads=4, but .* has 2"):
         begin_from(path, other, tokenizer, state(other, 2), print)
-    pieces = tokenizer.pieces.copy()
-    pieces[-1], pieces[-2] = pieces[-2], pieces[-1]
-    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    tokens = tokenizer.tokens.copy()
+    tokens[-1], tokens[-2] = tokens[-2], tokens[-1]
+    (tmp_path / "vocab.txt").write_text("\n".join(tokens) + "\n")
     swapped = load_tokenizer(tmp_path / "vocab.txt")
     with pytest.raises(UserError, match="vocabulary"):
         begin_from(path, config, swapped, state(config, 2), print)

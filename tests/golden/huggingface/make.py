@@ -44,11 +44,11 @@ TEXTS = [
 
 
 def vocabulary() -> list[str]:
-    """Special pieces, and what TEXTS needs."""
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    pieces += sorted(set("abcefinstvyz.,'?\u4e2d\u6587"))
-    pieces += [f"##{c}" for c in "abcdefghinstvy"] + ["the", "cat", "bee", "##fe"]
-    return pieces + [f"[unused{i}]" for i in range(CONFIG["vocab_size"] - len(pieces))]
+    """Special tokens, and what TEXTS needs."""
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokens += sorted(set("abcefinstvyz.,'?\u4e2d\u6587"))
+    tokens += [f"##{c}" for c in "abcdefghinstvy"] + ["the", "cat", "bee", "##fe"]
+    return tokens + [f"[unused{i}]" for i in range(CONFIG["vocab_size"] - len(tokens))]
 
 
 def make(name: str) -> transformers.PreTrainedModel:
@@ -116,9 +116,9 @@ def save_tokenizer() -> None:
     """vocab.txt as of old, and what transformers makes of it now."""
     folder = FOLDER / "tokenizer"
     shutil.rmtree(folder, ignore_errors=True)
-    pieces = vocabulary()
+    tokens = vocabulary()
     tokenizer = transformers.BertTokenizer(
-        vocab={piece: i for i, piece in enumerate(pieces)}
+        vocab={token: i for i, token in enumerate(tokens)}
     )
     tokenizer.save_pretrained(folder)
     ids = [tokenizer(text)["input_ids"] for text in TEXTS]

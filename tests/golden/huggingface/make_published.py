@@ -37,7 +37,7 @@ REACTIONS = [
     "CCN.O=C(Cl)c1ccccc1>>CCNC(=O)c1ccccc1",
     "Brc1ccccc1.OB(O)c1ccccc1>>c1ccc(-c2ccccc2)cc1",
 ]
-PIECE = re.compile(
+TOKEN = re.compile(
     r"\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|/|:|>>?|\*|[0-9]"
 )
 
@@ -66,9 +66,9 @@ def minilm(folder: Path) -> dict[str, np.ndarray]:
 
 
 def rxnfp(folder: Path) -> dict[str, np.ndarray]:
-    """What the model thinks of each piece of each reaction, masked alone."""
-    pieces = (folder / "vocab.txt").read_text().split("\n")
-    ids = {piece: i for i, piece in enumerate(pieces)}
+    """What the model thinks of each token of each reaction, masked alone."""
+    tokens = (folder / "vocab.txt").read_text().split("\n")
+    ids = {token: i for i, token in enumerate(tokens)}
     # Its config is older than transformers' AutoModel, its LayerNorms' names too.
     model = transformers.BertForPreTraining(
         transformers.BertConfig.from_pretrained(folder)
@@ -77,7 +77,7 @@ def rxnfp(folder: Path) -> dict[str, np.ndarray]:
     print(model.load_state_dict(state, strict=False))
     rows, logits, nsp = [], [], []
     for reaction in REACTIONS:
-        row = [ids["[CLS]"], *(ids[p] for p in PIECE.findall(reaction)), ids["[SEP]"]]
+        row = [ids["[CLS]"], *(ids[p] for p in TOKEN.findall(reaction)), ids["[SEP]"]]
         masked = torch.tensor([row] * (len(row) - 2))
         index = torch.arange(len(row) - 2)
         masked[index, index + 1] = ids["[MASK]"]
@@ -97,7 +97,7 @@ def rxnfp(folder: Path) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    """Writes published.npz and says how many masked pieces were found."""
+    """Writes published.npz and says how many masked tokens were found."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--minilm", type=Path, required=True)
     parser.add_argument("--rxnfp", type=Path, required=True)
@@ -110,7 +110,7 @@ def main() -> None:
     rows = golden["rxnfp/reactions"]
     answers = np.concatenate([row[row > 0][1:-1] for row in rows])
     guesses = golden["rxnfp/guesses"]
-    print(f"{np.sum(answers == guesses)} of {len(answers)} masked pieces")
+    print(f"{np.sum(answers == guesses)} of {len(answers)} masked tokens")
     print(golden["minilm/similarities"].round(3))
 
 
