@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_jax.data.tokenizer_base import (
-    SPECIAL_TOKENS,
+    SPECIAL_TOKENS_MAP,
     UNK,
     Tokenizer,
     check_special_tokens,
@@ -205,7 +205,7 @@ class WordPieceTokenizer(Tokenizer):
         return {
             **super().config(),
             "tokenizer_class": "BertTokenizer",
-            **SPECIAL_TOKENS,
+            **SPECIAL_TOKENS_MAP,
         }
 
     def __reduce__(self):

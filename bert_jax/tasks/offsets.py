@@ -109,7 +109,7 @@ def _sentencepiece(texts: Sequence[str], tokenizer: Tokenizer) -> list[Tokens]:
         cased = text.lower() if tokenizer.lower_case else text
         tokens = processor.encode(
             cased.encode("utf-8", "replace"), return_type="proto"
-        ).tokens
+        ).pieces
         starts = character[[token.begin for token in tokens]]
         ends = character[[max(token.end - 1, token.begin) for token in tokens]] + 1
         words = [i for i, char in enumerate(text) if not char.isspace()]
