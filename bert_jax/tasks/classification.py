@@ -14,6 +14,7 @@ import scipy.special
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.files import write_text
 from bert_jax.tasks import glue, sequences, sick, tables, tables_tfds
 from bert_jax.tasks.classification_metrics import (
     classification_scores,
@@ -239,13 +240,12 @@ class Classification(Task):
         """
         submission = self.layout.splits[split].submission
         path = Path(directory) / (submission or f"{split}_predictions.tsv")
-        path.parent.mkdir(parents=True, exist_ok=True)
         indices = [row.id or str(i) for i, row in enumerate(rows)]
         answers = [self._answer(p, bool(submission)) for p in predictions]
         text = glue.submission_text(indices, answers)
         if not submission and not self.regression:
             text = text.replace("\n", "\tprobability\n", 1)
-        path.write_text(text, encoding="utf-8")
+        write_text(path, text)
         return [path]
 
     @property

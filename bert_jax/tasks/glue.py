@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bert_jax.errors import UserError
+from bert_jax.files import new_file
 from bert_jax.tasks.layouts import Layout, Split
 
 _BINARY = ("0", "1")
@@ -204,13 +205,13 @@ def submission_zip(directory: Path | str, out: Path | str) -> tuple[str, ...]:
             f"{directory} holds no predictions; expected some of "
             f"{', '.join(SUBMISSION_FILES)}, as bert_jax.finetune writes them"
         )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = out.with_name(f".{out.name}.tmp")
-    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+    with (
+        new_file(out) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
         for name in SUBMISSION_FILES:
             if name in found:
                 archive.write(found[name], name)
-    temporary.replace(out)
     return tuple(name for name in SUBMISSION_FILES if name not in found)
 
 

@@ -16,6 +16,7 @@ import sklearn.metrics
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.files import write_text
 from bert_jax.tasks import sequences, tables
 from bert_jax.tasks.multiple_choice_formats import (
     FOLDS,
@@ -200,9 +201,8 @@ class MultipleChoice(Task):
     ) -> list[Path]:
         """SPLIT_predictions.csv, row number and choice, as csv_predict.py of SWAG."""
         path = Path(directory) / f"{split}_predictions.csv"
-        path.parent.mkdir(parents=True, exist_ok=True)
         lines = [",pred", *(f"{i},{p['choice']}" for i, p in enumerate(predictions))]
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_text(path, "\n".join(lines) + "\n")
         return [path]
 
     @property

@@ -1,7 +1,6 @@
 """Extractive question answering: SQuAD 1.1 and 2.0."""
 
 import dataclasses
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.files import write_json
 from bert_jax.tasks.squad_format import (
     BAD_ANSWERS,
     Question,
@@ -166,10 +166,9 @@ class Squad(Task):
         if self.config.version_2:
             contents["null_odds"] = "null_odds"
         folder = directory / split
-        folder.mkdir(parents=True, exist_ok=True)
         paths = []
         for name, key in contents.items():
             paths.append(folder / f"{name}.json")
             content = {prediction["id"]: prediction[key] for prediction in predictions}
-            paths[-1].write_text(json.dumps(content, indent=4) + "\n", encoding="utf-8")
+            write_json(paths[-1], content, indent=4)
         return paths
