@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import tokenizers
+from sentencepiece import sentencepiece_model_pb2
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bert_jax.data.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -16,7 +17,6 @@ from bert_jax.data.tokenizer_base import (
     UNK,
 )
 from bert_jax.data.wordpiece import LONGEST_WORD
-from bert_jax.interop.protobuf import last, read_message
 from bert_jax.model.config import BertConfig
 
 
@@ -58,9 +58,8 @@ def _wordpiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
 
 def _sentencepiece(tokenizer: SentencePieceTokenizer) -> tokenizers.Tokenizer:
     """The model's tokens, scores and table of normal forms in the library's own form."""
-    # ModelProto has a NormalizerSpec as field 3, and that its table as field 2.
-    model = read_message(tokenizer.vocabulary_bytes())
-    table = last(read_message(last(model, 3, b"")), 2, b"")
+    model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.vocabulary_bytes())
+    table = model.normalizer_spec.precompiled_charsmap
     result = tokenizers.Tokenizer(
         models.Unigram(
             list(zip(tokenizer.tokens, tokenizer.scores(), strict=True)),

@@ -160,7 +160,7 @@ def test_weights_of_a_sharded_run_are_read_whole(small_model_config, tmp_path):
 
 def test_google_may_leave_heads_out(golden, tmp_path, monkeypatch):
     from bert_jax.interop import tensorflow
-    from bert_jax.interop.tensorflow_checkpoint import read_checkpoint
+    from bert_jax.interop.tensorflow import read_checkpoint
 
     def without_heads(prefix):
         variables = read_checkpoint(prefix)
@@ -177,7 +177,7 @@ def test_google_may_leave_heads_out(golden, tmp_path, monkeypatch):
 def test_a_fine_tuned_classifier_of_google_is_read(golden, monkeypatch):
     """run_classifier.py calls it output_weights and output_bias, without a scope."""
     from bert_jax.interop import tensorflow
-    from bert_jax.interop.tensorflow_checkpoint import read_checkpoint
+    from bert_jax.interop.tensorflow import read_checkpoint
 
     kernel = np.random.default_rng(0).normal(size=(3, 64)).astype(np.float32)
 

@@ -15,7 +15,7 @@ from bert_jax.interop.names import (
     guess_head,
     to_params,
 )
-from bert_jax.interop.tensorflow_checkpoint import read_checkpoint
+from bert_jax.interop.tensorflow import read_checkpoint
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.model.encoder import stack_layers

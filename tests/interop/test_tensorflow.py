@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.interop.crc32c import crc32c, unmask
-from bert_jax.interop.tensorflow_checkpoint import read_checkpoint
+from bert_jax.interop.tensorflow import read_checkpoint
 
 DATA = "bert_model.ckpt.data-00000-of-00001"
 INDEX = "bert_model.ckpt.index"
@@ -95,28 +94,3 @@ def flip(path, position):
     data = bytearray(path.read_bytes())
     data[position] ^= 16
     path.write_bytes(data)
-
-
-def test_checksums_of_rfc_3720():
-    """Appendix B.4, and the check value of the CRC catalogues."""
-    assert crc32c(bytes(32)) == 0x8A9136AA
-    assert crc32c(b"\xff" * 32) == 0x62A8AB43
-    assert crc32c(bytes(range(32))) == 0x46DD794E
-    assert crc32c(b"123456789") == 0xE3069283
-    assert crc32c(b"") == 0
-    # LevelDB's mask: rotate right by 15, add a constant.
-    crc = 0x46DD794E
-    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    assert unmask(masked) == crc
-
-
-@pytest.mark.parametrize("size", [1, 3, 4, 5, 255, 256, 257, 5000, (1 << 20) + 3])
-def test_checksums_of_all_lengths_equal_bit_by_bit_division(size):
-    data = np.random.default_rng(size).integers(0, 256, size, np.uint8).tobytes()
-    # Linear: only the last bytes are worth the slow way in a long message.
-    crc = 0xFFFFFFFF if size < 10_000 else crc32c(data[:-1000]) ^ 0xFFFFFFFF
-    for byte in data if size < 10_000 else data[-1000:]:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    assert crc32c(data) == crc ^ 0xFFFFFFFF
