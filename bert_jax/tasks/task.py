@@ -8,37 +8,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from bert_jax.data.batching import IGNORED as IGNORED  # a target, beside Features
+from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import Tokenizer
 
 Head = Literal["sequence", "token", "choice", "span"]
-IGNORED = -1  # a label that neither the loss nor a metric counts
-
-
-@dataclasses.dataclass(frozen=True)
-class Features:
-    """Tokenised sequences of rows; a row may give several (windows, choices).
-
-    input_ids, token_type_ids: a sequence's int32 arrays, [CLS] and [SEP] included, each of
-      its own length (L_i,); padding is the batch's business.
-    row: int32 (n,), the row that a sequence was made of; ascending.
-    targets: what the loss needs, one entry a sequence; empty without labels.
-      head "sequence": "label" int32 (n,) of class ids, or float32 (n,) for regression.
-      head "token": "labels", a list of int32 (L_i,), IGNORED where nothing counts.
-      head "choice": "label" int32 (rows,), the right choice of each row.
-      head "span": "start" and "end", int32 (n,), positions within the sequence.
-    choices: sequences of one row that compete (head "choice"; then n = rows * choices,
-      a row's side by side); 1 otherwise.
-    extra: whatever the task needs again to decode the outputs, one entry a sequence.
-    truncated: rows of which not all text is seen.
-    """
-
-    input_ids: list[np.ndarray]
-    token_type_ids: list[np.ndarray]
-    row: np.ndarray
-    targets: dict[str, Any] = dataclasses.field(default_factory=dict)
-    choices: int = 1
-    extra: list[Any] = dataclasses.field(default_factory=list)
-    truncated: int = 0
 
 
 class Task(abc.ABC):

@@ -1,0 +1,368 @@
+"""Batches of sequences of many lengths, in few shapes and with little padding.
+
+Several sequences lie side by side in a row. Each shape is compiled once, which takes as
+long as some tens of steps, so there are few. The order of an epoch decides which examples
+a step sees, and depends on nothing but the data, the seed, the epoch and the settings; the
+shapes decide how they are laid out, and depend on the devices too.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, SupportsIndex
+
+import numpy as np
+
+from bert_jax.data.bin_packing import best_fit, round_up
+
+IGNORED = -1  # a label that neither the loss nor a metric counts
+
+MULTIPLE = 8  # of which row lengths are, in tokens: what accelerators like
+# Steps that take as long as compiling another shape, divided by the epochs of a usual run:
+# a further length must save as many steps of an epoch.
+WORTH = 8
+SAMPLE = 128  # batches of each class of lengths that its shape is chosen on
+# The row length at which attention's part of a step, which grows with the square of it,
+# is as long as the rest: 840 and 940 for all-MiniLM-L6-v2 (forward and backward, a token's
+# and a sequence's head, two CPU cores); by the count of operations more for wider models.
+EVEN_LENGTH = 1200
+
+# Rows of the global batch to the runs of them that this process's devices hold, ascending.
+HostRows = Callable[[int], Sequence[range]]
+
+
+def all_rows(rows: int) -> tuple[range]:
+    """The rows of the only process."""
+    return (range(rows),)
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """Tokenised sequences of examples; an example may give several (windows, choices).
+
+    input_ids, token_type_ids: a sequence's int32 arrays, [CLS] and [SEP] included, each of
+      its own length (L_i,).
+    row: int32 (n,), the example that a sequence was made of; ascending.
+    targets: what the loss needs, one entry a sequence; empty without labels.
+      head "sequence": "label" int32 (n,) of class ids, or float32 (n,) for regression.
+      head "token": "labels", a list of int32 (L_i,), IGNORED where nothing counts.
+      head "choice": "label" int32 (examples,), the right choice of each example.
+      head "span": "start" and "end", int32 (n,), positions within the sequence.
+    choices: sequences of one example that compete (head "choice"; then n = examples *
+      choices, an example's side by side); 1 otherwise.
+    extra: whatever the task needs again to decode the outputs, one entry a sequence.
+    truncated: examples of which not all text is seen.
+    """
+
+    input_ids: list[np.ndarray]
+    token_type_ids: list[np.ndarray]
+    row: np.ndarray
+    targets: dict[str, Any] = dataclasses.field(default_factory=dict)
+    choices: int = 1
+    extra: list[Any] = dataclasses.field(default_factory=list)
+    truncated: int = 0
+
+    @functools.cached_property
+    def lengths_UC(self) -> np.ndarray:
+        """Tokens of each sequence, (U, choices): a unit is what cannot be divided, a
+        sequence or all choices of an example.
+        """
+        lengths = [len(ids) for ids in self.input_ids]
+        return np.array(lengths, np.int64).reshape(-1, self.choices)
+
+
+class Shape(NamedTuple):
+    """``rows`` of ``length`` tokens, each with room for ``slots`` sequences."""
+
+    rows: int
+    length: int
+    slots: int
+
+    @property
+    def cost(self) -> float:
+        """Time of a step, relative to that of other shapes."""
+        return self.rows * self.length * (1 + self.length / EVEN_LENGTH)
+
+
+class EpochBatches:
+    """Item t is this process's rows of the batch of step t, from 0, through all epochs.
+
+    features: what is trained on. batch_size: units of a step, see Features.lengths_UC; the
+    last batch of units, which may be smaller, lies anywhere in its epoch. buckets: classes
+    of lengths, at most; a batch is of one class, and each class has a shape of its own.
+    limit: positions that the model has, which no row exceeds. multiple: the number of rows
+    of a batch is one of it. accumulation: parts of a step; part i has the rows i, i +
+    accumulation, ..., and all choices of its units. hidden: float32 (L_i, W) of each
+    sequence, from a frozen encoder; there is then one sequence a row. rows: of a number of
+    rows, those that this process's devices hold.
+
+    An item has for R rows of S slots: "input_ids", "token_type_ids", "attention_mask"
+    int32 (R, L); "segment_ids" (R, L), 1, 2, ... for the tokens of a row's first, second,
+    ... sequence and 0 for padding; "starts" (R, S), where each begins. Of sequences that
+    stand alone, "weights" float32 (R, S), 0 for a slot that is empty, and targets (R, S,
+    ...), or (R, L) of tokens. Of choices, for U units, "weights" (U,), targets (U, ...),
+    and "slots" int32 (U, choices): which slot of its part, row by row, holds each. With
+    ``hidden`` "hidden" (R, L, W), and neither "segment_ids" nor "starts".
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        *,
+        batch_size: int,
+        epochs: int,
+        seed: int,
+        pad_id: int,
+        buckets: int,
+        limit: int,
+        multiple: int = 1,
+        accumulation: int = 1,
+        hidden: Sequence[np.ndarray] | None = None,
+        rows: HostRows = all_rows,
+    ):
+        self._features, self._pad_id, self._hidden = features, pad_id, hidden
+        self._batch_size, self._epochs, self._seed = batch_size, epochs, seed
+        self._rows, self._parts = rows, accumulation
+        # Of a part's rows; the parts of a step have as many each.
+        self._multiple = math.lcm(multiple, accumulation) // accumulation
+        self._sizes_U = features.lengths_UC.sum(axis=1)
+        self._classes = length_classes(self._sizes_U, batch_size, buckets)
+        # Threads ask for batches at the same time, of two epochs at an epoch's end.
+        self.order = functools.lru_cache(maxsize=2)(self._order)
+        self.shapes = self._choose_shapes(limit)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of an epoch, the last partial batch included."""
+        return -(-len(self._sizes_U) // self._batch_size)
+
+    def __len__(self) -> int:
+        return self.steps_per_epoch * self._epochs
+
+    def __getitem__(self, step: SupportsIndex) -> dict[str, np.ndarray]:
+        epoch, number = divmod(int(step), self.steps_per_epoch)
+        if not 0 <= epoch < self._epochs:
+            raise IndexError(f"step {step} of {len(self)}")
+        arrays = self._arrays(self.order(epoch)[number])
+        return {name: self._own(array) for name, array in arrays.items()}
+
+    def _sorted(self, seed: int, epoch: int) -> list[np.ndarray]:
+        return sorted_batches(
+            self._sizes_U, self._classes, self._batch_size, seed, epoch
+        )
+
+    def _order(self, epoch: int) -> list[np.ndarray]:
+        batches = self._sorted(self._seed, epoch)
+        random = np.random.default_rng((self._seed, epoch, 1))
+        return [batches[i] for i in random.permutation(len(batches))]
+
+    def _own(self, array: np.ndarray) -> np.ndarray:
+        runs = self._rows(len(array))
+        return np.concatenate([array[run.start : run.stop] for run in runs])
+
+    def _split(self, units: np.ndarray) -> list[np.ndarray]:
+        """The units of each part."""
+        return [units[part :: self._parts] for part in range(self._parts)]
+
+    def _place(self, units: np.ndarray, length: int, slots: int) -> list[list[int]]:
+        """Rows for a part's sequences, numbered unit by unit."""
+        lengths = self._features.lengths_UC[units].ravel()
+        return best_fit(lengths, length, slots)
+
+    def _choose_shapes(self, limit: int) -> tuple[Shape, ...]:
+        """The cheapest shape for each class, ordered by cost.
+
+        They are chosen on batches of the same orders whatever the seed, so that the runs of
+        a sweep share what they compile.
+        """
+        lengths_UC = self._features.lengths_UC
+        samples: list[list[np.ndarray]] = [[] for _ in self._classes]
+        epoch = 0
+        while min(map(len, samples)) < SAMPLE:
+            batches = iter(self._sorted(0, epoch))
+            for sample, count in zip(samples, self._classes, strict=True):
+                sample += itertools.islice(batches, max(count, 1))
+            epoch += 1
+        # The first class must hold any unit.
+        longest = [max(lengths_UC[units].max() for units in s) for s in samples]
+        longest[0] = lengths_UC.max()
+        shapes = {
+            self._cheapest(sample[:SAMPLE], int(length), limit)
+            for sample, length in zip(samples, longest, strict=True)
+        }
+        return tuple(sorted(shapes, key=lambda shape: shape.cost))
+
+    def _cheapest(self, sample: list[np.ndarray], longest: int, limit: int) -> Shape:
+        """The cheapest shape that all of ``sample`` fit, at most twice ``longest`` wide."""
+        first = round_up(longest, MULTIPLE)
+        lengths = {min(n, limit) for n in range(first, 2 * first + 1, MULTIPLE)}
+        if self._hidden is not None:
+            lengths = {min(first, limit)}
+        parts = [part for units in sample for part in self._split(units)]
+        mean = np.mean([self._features.lengths_UC[part].mean() for part in parts])
+        most = max(map(len, parts)) * self._features.choices
+        candidates = []
+        for length in sorted(lengths):
+            # Twice as many slots as an average row fills: short sequences come last, many
+            # to a row. Each slot costs the last layer a position.
+            slots = min(most, math.ceil(2 * length / mean))
+            if self._hidden is not None:
+                slots = 1
+            needed = max(len(self._place(part, length, slots)) for part in parts)
+            rows = round_up(needed, self._multiple) * self._parts
+            candidates.append(Shape(rows, length, slots))
+        return min(candidates, key=lambda shape: shape.cost)
+
+    def _arrays(self, units: np.ndarray) -> dict[str, np.ndarray]:
+        """What the step takes, of all processes."""
+        groups = self._split(units)
+        longest = self._features.lengths_UC[units].max()
+        for shape in self.shapes:
+            if shape.length < longest:
+                continue
+            places = [self._place(part, shape.length, shape.slots) for part in groups]
+            needed = max(map(len, places)) * self._parts
+            if needed <= shape.rows:
+                break
+        else:  # more rows than any of SAMPLE batches needed: a shape of its own
+            rows = round_up(needed // self._parts, self._multiple) * self._parts
+            shape = shape._replace(rows=rows)
+        shape = shape._replace(rows=shape.rows // self._parts)
+        filled = [
+            self._fill(part, shape, rows)
+            for part, rows in zip(groups, places, strict=True)
+        ]
+        together = {name: np.stack([a[name] for a in filled], 1) for name in filled[0]}
+        return {k: v.reshape(-1, *v.shape[2:]) for k, v in together.items()}
+
+    def _fill(
+        self, units: np.ndarray, shape: Shape, rows: list[list[int]]
+    ) -> dict[str, np.ndarray]:
+        """The arrays of a part; ``rows``: of its sequences, by their numbers."""
+        features, C = self._features, self._features.choices
+        R, S = shape.rows, shape.slots
+        sequences = (units[:, None] * C + np.arange(C)).ravel()
+        in_rows = [sequences[members] for members in rows]
+        arrays = packed_rows(features, in_rows, shape, self._pad_id, self._hidden)
+        slots = np.zeros(len(sequences), np.int32)
+        for r, members in enumerate(rows):
+            slots[members] = r * S + np.arange(len(members))
+        if C == 1:
+            size, where, shape_of_all = R * S, slots, (R, S)
+        else:
+            most = -(-self._batch_size // self._parts)
+            size = round_up(most, self._multiple)
+            where, shape_of_all = np.arange(len(units)), (size,)
+            arrays["slots"] = np.zeros((size, C), np.int32)
+            arrays["slots"][: len(units)] = slots.reshape(-1, C)
+        values = {"weights": np.ones(len(features.row), np.float32)} | features.targets
+        for name in values.keys() - arrays.keys():
+            array = np.zeros((size, *values[name].shape[1:]), values[name].dtype)
+            array[where] = values[name][units]
+            arrays[name] = array.reshape(*shape_of_all, *array.shape[1:])
+        return arrays
+
+
+def length_classes(sizes_U: np.ndarray, batch_size: int, most: int) -> tuple[int, ...]:
+    """Full batches of each class, the longest units first; they depend on the data alone.
+
+    The classes that leave least padding in rows of a unit each, by dynamic
+    programming. A further one saves WORTH steps of an epoch.
+    """
+    full = len(sizes_U) // batch_size
+    longest = np.sort(sizes_U)[::-1][: full * batch_size : batch_size]
+    rounded = round_up(longest, MULTIPLE)
+    sizes, counts = np.unique(rounded, return_counts=True)
+    if not full:
+        return (0,)
+    # cost[j]: of covering the sizes before j; with one more class in each round.
+    total = np.concatenate([[0], np.cumsum(counts)])
+    cost = np.where(np.arange(len(sizes) + 1) == 0, 0, np.inf)
+    choices: list[np.ndarray] = []
+    for _ in range(min(most, len(sizes))):
+        # The last class, up to sizes[j-1], covers the sizes from i on.
+        candidates = cost[:, None] + np.concatenate([[0], sizes]) * (
+            total[None, :] - total[:, None]
+        )
+        candidates[np.tril_indices(len(cost))] = np.inf
+        candidates[0, 0] = 0
+        saved = cost[-1] - candidates[:, -1].min()
+        if choices and saved < WORTH * cost[-1] / full:
+            break
+        choices.append(candidates.argmin(axis=0))
+        cost = candidates.min(axis=0)
+    end, ends = len(sizes), []
+    for choice in reversed(choices):
+        ends.append(end)
+        end = choice[end]
+    return tuple(np.diff(total[[end, *ends[::-1]]])[::-1].tolist())
+
+
+def sorted_batches(
+    sizes_U: np.ndarray,
+    classes: Sequence[int],
+    batch_size: int,
+    seed: int,
+    epoch: int,
+) -> list[np.ndarray]:
+    """The units of an epoch's batches, class by class; then those that fill no batch.
+
+    Each batch of a class has one unit of its longest, one of its next longest, and so on:
+    all have about as many tokens, and lie in about as many rows.
+    """
+    random = np.random.default_rng((seed, epoch))
+    order = random.permutation(len(sizes_U))
+    full = sum(classes) * batch_size
+    order, rest = order[:full], order[full:]
+    order = order[np.argsort(-sizes_U[order], kind="stable")]
+    batches: list[np.ndarray] = []
+    for units in np.split(order, np.cumsum(classes)[:-1] * batch_size):
+        strata = units.reshape(batch_size, -1)
+        batches += list(random.permuted(strata, axis=1).T)
+    return [*batches, rest] if len(rest) else batches
+
+
+def packed_rows(
+    features: Features,
+    rows: Sequence[Sequence[int]],
+    shape: Shape,
+    pad_id: int,
+    hidden: Sequence[np.ndarray] | None = None,
+) -> dict[str, np.ndarray]:
+    """Sequences side by side; ``rows``: those of each row, by their numbers.
+
+    "input_ids", "token_type_ids", "attention_mask", "segment_ids", "starts", "hidden" and
+    targets of tokens as EpochBatches has them.
+    """
+    R, L, S = shape
+    tokens = {k: v for k, v in features.targets.items() if isinstance(v, list)}
+    arrays = {
+        "input_ids": np.full((R, L), pad_id, np.int32),
+        "token_type_ids": np.zeros((R, L), np.int32),
+        "attention_mask": np.zeros((R, L), np.int32),
+        "segment_ids": np.zeros((R, L), np.int32),
+        "starts": np.zeros((R, S), np.int32),
+    }
+    if hidden is not None:
+        arrays["hidden"] = np.zeros((R, L, hidden[0].shape[1]), np.float32)
+    arrays |= {name: np.full((R, L), IGNORED, np.int32) for name in tokens}
+    for r, row in enumerate(rows):
+        end = 0
+        for s, sequence in enumerate(row):
+            ids = features.input_ids[sequence]
+            place = np.s_[r, end : end + len(ids)]
+            arrays["input_ids"][place] = ids
+            arrays["token_type_ids"][place] = features.token_type_ids[sequence]
+            arrays["attention_mask"][place] = 1
+            arrays["segment_ids"][place] = s + 1
+            arrays["starts"][r, s] = end
+            if hidden is not None:
+                arrays["hidden"][place] = hidden[sequence]
+            for name, target in tokens.items():
+                arrays[name][place] = target[sequence]
+            end += len(ids)
+    if hidden is not None:
+        del arrays["segment_ids"], arrays["starts"]
+    return arrays

@@ -1,0 +1,313 @@
+"""Batches for training: every example once, few shapes, little padding, and which
+examples a step sees does not depend on how they are laid out."""
+
+import concurrent.futures
+import itertools
+
+import numpy as np
+import pytest
+
+from bert_jax.data.batching import (
+    IGNORED,
+    MULTIPLE,
+    EpochBatches,
+    Features,
+    length_classes,
+)
+
+BATCH = 8
+
+
+def make_features(lengths, choices=1, targets=None):
+    """Sequences of these lengths; the ids tell sequence and position."""
+    ids = [100 * (i + 1) + np.arange(n, dtype=np.int32) for i, n in enumerate(lengths)]
+    types = [np.int32(np.arange(n) >= n // 2) for n in lengths]
+    rows = np.repeat(np.arange(len(lengths) // choices, dtype=np.int32), choices)
+    return Features(ids, types, rows, targets or {}, choices)
+
+
+def labelled(lengths, choices=1):
+    """Each unit's label is its number."""
+    units = len(lengths) // choices
+    targets = {"label": np.arange(units, dtype=np.int32)}
+    if choices > 1:
+        targets["choice_mask"] = np.random.default_rng(0).random((units, choices))
+    return make_features(lengths, choices, targets)
+
+
+def make_batches(features, **settings):
+    defaults = dict(batch_size=BATCH, epochs=2, seed=1, pad_id=7, buckets=2, limit=512)
+    return EpochBatches(features, **defaults | settings)
+
+
+def random_lengths(count, seed=0, longest=60):
+    """A few long ones among many short ones."""
+    return np.random.default_rng(seed).triangular(3, 5, longest, count).astype(int)
+
+
+def units_of(arrays):
+    """The units of a step, by their labels."""
+    return sorted(arrays["label"][arrays["weights"] > 0].tolist())
+
+
+@pytest.mark.parametrize("units", [1, 7, 8, 9, 103, 1003])
+@pytest.mark.parametrize("buckets", [1, 3])
+def test_an_epoch_has_every_unit_once_in_full_batches_but_one(units, buckets):
+    batches = make_batches(labelled(random_lengths(units)), buckets=buckets)
+    steps = -(-units // BATCH)
+    assert (batches.steps_per_epoch, len(batches)) == (steps, 2 * steps)
+    for epoch in range(2):
+        seen = [units_of(batches[epoch * steps + i]) for i in range(steps)]
+        assert sorted(itertools.chain(*seen)) == list(range(units))
+        sizes = sorted(map(len, seen), reverse=True)
+        assert sizes == [BATCH] * (units // BATCH) + [units % BATCH] * (
+            units % BATCH > 0
+        )
+    with pytest.raises(IndexError):
+        batches[2 * steps]
+
+
+@pytest.mark.parametrize("choices", [1, 3])
+def test_a_step_sees_the_same_examples_however_they_are_laid_out(choices):
+    """On any number of devices, in any number of parts, packed or a sequence a row."""
+    features = labelled(random_lengths(300 * choices), choices)
+    expected = [units_of(batch) for batch in make_batches(features)]
+    layouts = [dict(multiple=m, accumulation=a) for m in (1, 8, 16) for a in (1, 2, 4)]
+    layouts += [dict(limit=64), dict(pad_id=0)]
+    for layout in layouts:
+        batches = make_batches(features, **layout)
+        for step in (0, 5, len(batches) - 1):
+            assert units_of(batches[step]) == expected[step], layout
+    hidden = [np.zeros((n, 2), np.float32) for n in features.lengths_UC.ravel()]
+    if choices == 1:
+        batches = make_batches(features, hidden=hidden)
+        assert [units_of(batch) for batch in batches] == expected
+
+
+def test_the_order_is_a_pure_function_of_seed_and_epoch():
+    features = labelled(random_lengths(100))
+
+    def epoch(seed, number):
+        batches = make_batches(features, seed=seed)
+        steps = batches.steps_per_epoch
+        return [units_of(batches[number * steps + i]) for i in range(steps)]
+
+    assert epoch(1, 1) == epoch(1, 1)
+    orders = [epoch(*arguments) for arguments in ((1, 0), (1, 1), (0, 1), (0, 0))]
+    for a, b in itertools.combinations(orders, 2):
+        assert a != b
+
+
+def test_an_order_is_computed_when_its_epoch_begins(monkeypatch):
+    """And once, though the batches of two epochs are asked for by turns."""
+    features = labelled(random_lengths(100))
+    batches = make_batches(features, epochs=1000)
+    seen = []
+    original = EpochBatches._sorted
+    monkeypatch.setattr(
+        EpochBatches,
+        "_sorted",
+        lambda self, *seed_and_epoch: (
+            seen.append(seed_and_epoch) or original(self, *seed_and_epoch)
+        ),
+    )
+    assert len(batches) == 13_000
+    assert not seen
+    for step in (12, 13, 12, 13, 14):
+        batches[step]
+    assert seen == [(1, 0), (1, 1)]
+
+
+def test_threads_get_the_batches_that_one_gets():
+    batches = make_batches(labelled(random_lengths(300)), epochs=4)
+    again = make_batches(labelled(random_lengths(300)), epochs=4)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        many = list(pool.map(batches.__getitem__, range(len(batches))))
+    for step, arrays in enumerate(many):
+        for name, array in again[step].items():
+            assert np.array_equal(arrays[name], array), name
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("choices", [1, 3])
+@pytest.mark.parametrize("multiple", [1, 4])
+def test_the_arrays_hold_every_sequence_once_and_nothing_else(choices, multiple, parts):
+    """Each in the slot that its unit names, in its own part."""
+    lengths = random_lengths(44 * choices, seed=choices)
+    features = labelled(lengths, choices)
+    multiple *= parts
+    batches = make_batches(
+        features, multiple=multiple, accumulation=parts, epochs=1, limit=64
+    )
+    for arrays in batches:
+        rows, length = arrays["input_ids"].shape
+        slots = arrays["starts"].shape[1]
+        assert rows % multiple == 0
+        assert length % MULTIPLE == 0
+        assert length <= 64
+        for name in ("input_ids", "token_type_ids", "attention_mask"):
+            assert arrays[name].shape == (rows, length)
+            assert arrays[name].dtype == np.int32
+        if choices == 1:
+            assert arrays["weights"].shape == (rows, slots)
+            arrays["slots"] = np.arange(rows * slots)[:, None]
+            for name in ("label", "weights"):
+                arrays[name] = arrays[name].reshape(rows * slots)
+        assert arrays["weights"].dtype == np.float32
+        assert len(arrays["slots"]) == len(arrays["weights"])
+        assert len(arrays["slots"]) % multiple == 0
+        claimed = np.zeros((rows, length), bool)
+        for u in np.flatnonzero(arrays["weights"]):
+            unit = arrays["label"][u]
+            if choices > 1:
+                mask = features.targets["choice_mask"][unit]
+                assert np.array_equal(arrays["choice_mask"][u], mask)
+            for c in range(choices):
+                sequence = unit * choices + c
+                r, s = divmod(int(arrays["slots"][u, c]), slots)
+                if choices > 1:  # the row's number within its part
+                    r = r * parts + u % parts
+                first = arrays["starts"][r, s]
+                own = arrays["segment_ids"][r] == s + 1
+                tokens = slice(first, first + lengths[sequence])
+                assert own.sum() == own[tokens].sum() == lengths[sequence]
+                assert not np.any(claimed[r] & own)
+                claimed[r] |= own
+                for name, values in (
+                    ("input_ids", features.input_ids),
+                    ("token_type_ids", features.token_type_ids),
+                ):
+                    assert np.array_equal(arrays[name][r, tokens], values[sequence])
+        assert np.array_equal(arrays["attention_mask"] > 0, claimed)
+        assert np.all(arrays["input_ids"][~claimed] == 7)
+        assert np.all(arrays["token_type_ids"][~claimed] == 0)
+
+
+def test_labels_of_tokens_lie_where_the_tokens_lie():
+    ids = [np.full(n, 10 + i, np.int32) for i, n in enumerate(random_lengths(24))]
+    features = Features(ids, ids, np.arange(24), {"labels": ids})
+    for arrays in make_batches(features):
+        real = arrays["attention_mask"] > 0
+        assert np.array_equal(arrays["labels"][real], arrays["input_ids"][real])
+        assert np.all(arrays["labels"][~real] == IGNORED)
+
+
+def test_regression_labels_stay_floats():
+    features = make_features([3, 4], targets={"label": np.array([0.5, 2], np.float32)})
+    arrays = make_batches(features)[0]
+    assert arrays["label"].dtype == np.float32
+    assert sorted(arrays["label"][arrays["weights"] > 0].tolist()) == [0.5, 2]
+
+
+def test_hidden_states_have_a_row_each_padded_with_zeros():
+    features = labelled([3, 5])
+    hidden = [np.full((n, 4), n, np.float32) for n in (3, 5)]
+    arrays = make_batches(features, multiple=4, hidden=hidden)[0]
+    assert arrays["hidden"].shape == (4, 8, 4)
+    assert arrays["hidden"].dtype == np.float32
+    assert sorted(arrays["hidden"][:, :, 0].sum(axis=1)) == [0, 0, 9, 25]
+    assert not arrays.keys() & {"segment_ids", "starts"}
+    for ids, states, label in zip(
+        arrays["input_ids"], arrays["hidden"], arrays["label"][:, 0], strict=True
+    ):
+        if states.any():
+            assert np.all(states[ids != 7] == hidden[label][0])
+
+
+@pytest.mark.parametrize("hosts", [2, 4])
+@pytest.mark.parametrize("choices", [1, 3])
+def test_each_process_has_its_rows_of_the_global_batch(choices, hosts):
+    features = labelled(random_lengths(100 * choices), choices)
+
+    def rows_of(host):
+        """Its rows lie in two runs, as where devices of hosts alternate."""
+
+        def rows(count):
+            half = count // hosts // 2
+            first = host * half
+            rest = range(count // 2 + first, count // 2 + first + count // hosts - half)
+            return (range(first, first + half), rest) if half else (rest,)
+
+        return rows
+
+    own = [
+        make_batches(features, multiple=2 * hosts, rows=rows_of(host))
+        for host in range(hosts)
+    ]
+    whole = make_batches(features, multiple=2 * hosts)
+    for step in (0, 7, len(whole) - 1):
+        parts = [batches[step] for batches in own]
+        for name, array in whole[step].items():
+            half = len(array) // hosts // 2
+            halves = [p[name][:half] for p in parts] + [p[name][half:] for p in parts]
+            assert np.array_equal(np.concatenate(halves), array), name
+
+
+@pytest.mark.parametrize("buckets", [1, 2, 4])
+def test_few_shapes_hold_all_batches_with_little_padding(buckets):
+    features = labelled(random_lengths(2000, longest=100))
+    batches = make_batches(features, buckets=buckets, epochs=1, seed=3)
+    assert len(batches.shapes) <= buckets
+    assert batches.shapes == make_batches(features, buckets=buckets, seed=4).shapes
+    masks = [arrays["attention_mask"] for arrays in batches]
+    known = {shape[:2] for shape in batches.shapes}
+    assert np.mean([mask.shape in known for mask in masks]) > 0.99
+    real = sum(np.count_nonzero(mask) for mask in masks)
+    # Padded to the longest of random batches, it would be 49%.
+    assert 1 - real / sum(mask.size for mask in masks) < 0.15
+
+
+def test_batches_of_like_lengths_have_little_padding_on_any_number_of_devices():
+    features = labelled(random_lengths(2000, longest=100))
+    for devices in (1, 4, 8):
+        batches = make_batches(features, buckets=8, epochs=1, multiple=devices)
+        masks = [arrays["attention_mask"] for arrays in batches]
+        real = sum(np.count_nonzero(mask) for mask in masks)
+        assert 1 - real / sum(mask.size for mask in masks) < 0.2
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_classes_leave_the_least_padding(seed, monkeypatch):
+    """Against every way to cut the sorted batches into at most ``most`` classes."""
+    monkeypatch.setattr("bert_jax.data.batching.WORTH", 0)
+    random = np.random.default_rng(seed)
+    sizes = random.integers(3, 90, random.integers(4, 40))
+    most = int(random.integers(1, 5))
+    full = len(sizes) // 4
+    longest = np.sort(sizes)[::-1][: full * 4 : 4]
+    padded = -(-longest // MULTIPLE) * MULTIPLE
+
+    def cost(classes):
+        starts = np.cumsum([0, *classes])
+        assert starts[-1] == full
+        assert len(classes) <= most
+        return sum(padded[starts[i]] * n for i, n in enumerate(classes))
+
+    best = min(
+        cost(np.diff([0, *cuts, full]).tolist())
+        for count in range(most)
+        for cuts in itertools.combinations(range(1, full), count)
+    )
+    assert cost(length_classes(sizes, 4, most)) == best
+
+
+def test_a_further_class_saves_the_steps_it_is_worth():
+    """20 batches of 8 tokens and 20 of 32: the second class saves 15 of 40 at 32."""
+    sizes = np.repeat([8, 32], 20 * BATCH)
+    assert length_classes(sizes, BATCH, 4) == (20, 20)
+    assert length_classes(sizes[::3], BATCH, 4) == (13,)
+
+
+def test_a_class_has_units_of_all_its_lengths_in_each_batch():
+    """So that every batch of it has about as many tokens."""
+    lengths = random_lengths(1600, longest=100)
+    features = labelled(lengths)
+    batches = make_batches(features, buckets=1, epochs=1)
+    tokens = [lengths[units_of(arrays)].sum() for arrays in batches]
+    assert np.std(tokens) < 0.05 * np.mean(tokens)  # 0.22 where they are random
+
+
+def test_rows_do_not_exceed_the_position_table():
+    features = labelled([61, *random_lengths(100, longest=30)])
+    for arrays in make_batches(features, limit=61, buckets=1):
+        assert arrays["input_ids"].shape[1] == 61
