@@ -352,7 +352,7 @@ def test_damaged_files_are_one_line_each(folder, tmp_path, copy):
         read_huggingface(shards)
     for text in ("{", "[]", "{}", '{"weight_map": {"a": 1}}'):
         (shards / "model.safetensors.index.json").write_text(text)
-        with pytest.raises(UserError, match="is not an index of shards"):
+        with pytest.raises(UserError, match="expected an index of shards"):
             read_huggingface(shards)
 
 

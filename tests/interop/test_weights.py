@@ -1,8 +1,10 @@
 import collections
 import os
 import pickle
+import pickletools
 import shutil
 import struct
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_jax.errors import UserError
-from bert_jax.interop.torch_pickle import read_torch
+from bert_jax.interop.weights import read_torch
 
 # What a pickle of a tensor says: ("storage", type, key, device, count).
 STORAGE = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000"
@@ -150,6 +152,48 @@ def test_other_instructions_are_refused(tmp_path):
         path = archive(tmp_path / "a.bin", b"\x80\x02" + content)
         with pytest.raises(UserError, match="and may run any code"):
             read_torch(path)
+
+
+def test_every_instruction_that_a_state_dict_does_not_need_is_refused(tmp_path):
+    allowed = {
+        *("PROTO", "STOP", "MARK", "GLOBAL", "REDUCE", "BUILD", "BINPERSID", "NONE"),
+        *("NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"),
+        *("BINUNICODE", "SHORT_BINUNICODE", "EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE"),
+        *("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "APPEND", "APPENDS", "SETITEM"),
+        *("SETITEMS", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET"),
+    }
+    others = [opcode for opcode in pickletools.opcodes if opcode.name not in allowed]
+    assert len(others) == len(pickletools.opcodes) - len(allowed)
+    arguments = {"decimalnl_short": b"1\n", "decimalnl_long": b"1\n", "floatnl": b"1\n"}
+    arguments |= {"stringnl": b"'a'\n", "stringnl_noescape": b"a\n"}
+    arguments |= {"stringnl_noescape_pair": b"a\nb\n", "unicodestringnl": b"a\n"}
+    for opcode in others:
+        kind = opcode.arg.name if opcode.arg else ""
+        argument = arguments.get(kind, bytes(8))
+        content = b"\x80\x02}" + opcode.code.encode("latin-1") + argument + b"."
+        path = archive(tmp_path / "a.bin", content)
+        with pytest.raises(UserError, match=f"the instruction {opcode.name}, and may"):
+            read_torch(path)
+
+
+def test_a_memo_index_takes_no_memory(tmp_path):
+    """The unpickler's memo is an array up to the largest index."""
+    content = b"\x80\x02}r" + struct.pack("<I", 2**32 - 1) + b"."
+    tracemalloc.start()
+    with pytest.raises(UserError, match="memo entry 4294967295"):
+        read_torch(archive(tmp_path / "a.bin", content))
+    assert tracemalloc.get_traced_memory()[1] < 1e6
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("build", [b"}U", b"N}U\x86"], ids=["dict", "slots"])
+@pytest.mark.parametrize("name", [b"collections\nOrderedDict", b"torch\nFloatStorage"])
+def test_what_is_named_cannot_be_changed(tmp_path, name, build):
+    """BUILD sets attributes, also of a class or function."""
+    state = build.replace(b"U", b"X\x01\x00\x00\x00aK\x01s")
+    path = archive(tmp_path / "a.bin", b"\x80\x02c" + name + b"\n" + state + b"b.")
+    with pytest.raises(UserError, match=r"other attributes|no attribute"):
+        read_torch(path)
 
 
 def test_metadata_of_the_dict_is_dropped(tmp_path):
