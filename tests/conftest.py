@@ -5,6 +5,8 @@ import csv
 import functools
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -114,6 +116,45 @@ def get_config():
         return path
 
     return write
+
+
+EMULATOR = """
+import sys
+from gcp_storage_emulator.server import create_server
+server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="bucket")
+server.start()
+print(server._api._httpd.server_port, flush=True)
+sys.stdin.read()
+server.stop()
+"""
+
+
+@pytest.fixture(scope="session")
+def storage_server():
+    """Environment variables of a server that speaks Google Cloud Storage's protocol."""
+    with subprocess.Popen(
+        [sys.executable, "-c", EMULATOR],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as server:
+        address = f"http://127.0.0.1:{server.stdout.readline().strip()}"
+        yield {
+            "STORAGE_EMULATOR_HOST": address,
+            "TENSORSTORE_GCS_HTTP_URL": address,
+            "GOOGLE_AUTH_TOKEN_FOR_TESTING": "any",  # TensorStore's
+        }
+        server.stdin.close()
+
+
+@pytest.fixture
+def bucket(storage_server, monkeypatch, tmp_path):
+    """A folder of the server, as a URL; copies lie in a cache of the test's own."""
+    for name, value in storage_server.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return f"gs://bucket/{tmp_path.name}"
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,8 @@
 """The processes of a job: how they find one another, and how they are asked to stop."""
 
 import dataclasses
+import hashlib
+import json
 import signal
 import threading
 from collections.abc import Callable
@@ -78,24 +80,32 @@ def is_leader() -> bool:
 
 
 def leader_first(action: Callable[[], T]) -> T:
-    """Calls ``action`` on process 0, then on the others, which find what it made.
+    """Calls ``action`` on process 0, then on the others, which find what it made."""
+    if is_leader():
+        result = action()
+        wait_for_all("leader_first")
+        return result
+    wait_for_all("leader_first")
+    return action()
 
-    Where it fails on process 0 the others raise UserError, so that none waits for ever.
+
+def wait_for_all(name: str) -> None:
+    """Returns when all processes have called it; ``name`` says what for."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(name)
+
+
+def check_same(value: Any, name: str) -> None:
+    """Raises UserError unless ``value``, as JSON, is the same in all processes.
+
+    All processes must call it.
     """
     if jax.process_count() == 1:
-        return action()
-    result, failure = None, None
-    if is_leader():
-        try:
-            result = action()
-        except Exception as error:  # told to the others, then raised
-            failure = error
-    failed = multihost_utils.broadcast_one_to_all(np.int32(failure is not None))
-    if failure is not None:
-        raise failure
-    if failed:
-        raise UserError("process 0 ended with an error; see its output")
-    return result if is_leader() else action()
+        return
+    text = json.dumps(value, sort_keys=True)
+    digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
+    if (multihost_utils.broadcast_one_to_all(digest) != digest).any():
+        raise UserError(f"process {jax.process_index()} and process 0 differ in {name}")
 
 
 def on_every_host(tree: Any) -> Any:

@@ -1,20 +1,39 @@
 """Folders in object stores (gs:// and the like) as folders of this machine.
 
-Files that are appended to, mapped or replaced live here, in a cache, and are copied;
-checkpoints, which are large, go straight to the store through Orbax.
+Files that are appended to, mapped or replaced live in a cache on this machine and are
+copied. Every machine has a cache of its own: what process 0 writes there, the others
+never see. Checkpoints, which are large, go straight to the store through Orbax.
 """
 
+import contextlib
 import hashlib
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+# Before gcsfs is imported. Its second client, for buckets with folders of their own, asks
+# about the bucket at every call: four times the seconds, and a warning each without
+# credentials.
+os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+
+import fsspec.config
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.parallel.distributed import is_leader
+from bert_jax.parallel.distributed import (
+    check_same,
+    is_leader,
+    wait_for_all,
+)
+
+# Other processes write there too: what was listed before may be out of date.
+fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
+
+CHECKPOINTS = "checkpoints"
+# Subfolders of a workdir that are not copied with its small files: Orbax reads and
+# writes checkpoints in the store, prepared() copies text, features live for one run.
+_APART = (CHECKPOINTS, "text", "features")
 
 
 def is_remote(path: str | os.PathLike) -> bool:
@@ -23,49 +42,89 @@ def is_remote(path: str | os.PathLike) -> bool:
 
 
 class RunFolder:
-    """A run's workdir.
+    """A run's workdir. Every process makes one; process 0 alone writes its small files.
 
-    local: where its small files are read and written. checkpoints: where Orbax writes.
-    Of a local workdir both are within it, and :meth:`upload` does nothing.
-    Process 0 alone uploads.
+    local: where process 0 reads and writes small files. checkpoints: where Orbax of all
+    processes writes. Both lie in a local workdir, which all processes must share. Of a
+    remote one, ``local`` is a cache of process 0's machine, and nothing in the store
+    changes before :meth:`upload`.
     """
 
     def __init__(self, workdir: str | os.PathLike):
         self._remote = _open(workdir) if is_remote(workdir) else None
         if self._remote is None:
             self.local = Path(workdir)
-            self.checkpoints: os.PathLike = self.local.absolute() / "checkpoints"
+            self.checkpoints: os.PathLike = self.local.absolute() / CHECKPOINTS
         else:
             self.local = _cache_folder(self._remote)
-            self.checkpoints = self._remote / "checkpoints"
-        self._uploaded: dict[Path, tuple[int, int]] = {}
+            self.checkpoints = self._remote / CHECKPOINTS
+        self._uploaded: dict[str, tuple[int, int]] = {}
 
     def fetch(self) -> None:
-        """Makes the local files those of the store: a run may go on on other machines."""
-        self.local.mkdir(parents=True, exist_ok=True)
-        if self._remote is None or not self._remote.exists():
-            return
-        for source, name in _files(self._remote, skip="checkpoints"):
-            target = self.local / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            source.copy(target, overwrite=True)
-            self._uploaded[Path(name)] = _version(target)
+        """Makes process 0's small files those of the store; all processes must call it.
+
+        A run may go on on other machines, and what a killed one did not upload is not
+        part of it.
+        """
+        if is_leader():
+            self.local.mkdir(parents=True, exist_ok=True)
+            if self._remote is not None:
+                _mirror(self._remote, self.local, skip=_APART)
+                self._uploaded = _versions(self.local)
+        wait_for_all("fetch")
 
     def upload(self) -> None:
-        """Copies what is new or changed since the last call into the store.
+        """Copies what process 0 changed since the last call, and deletes what is gone.
 
-        What the run prepared for itself, in text/, stays: it can be made again.
+        Files at the top come last: whoever finds results.json finds what it tells of.
+        The other processes do nothing.
         """
         if self._remote is None or not is_leader():
             return
-        for source, name in _files(epath.Path(self.local), skip="text"):
-            path = Path(name)
-            version = _version(self.local / path)
-            if self._uploaded.get(path) != version:
-                target = self._remote / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                source.copy(target, overwrite=True)
-                self._uploaded[path] = version
+        versions = _versions(self.local)
+        for name in sorted(versions, key=lambda name: ("/" not in name, name)):
+            if self._uploaded.get(name) != versions[name]:
+                _copy(epath.Path(self.local / name), self._remote / name)
+        for name in self._uploaded.keys() - versions.keys():
+            (self._remote / name).unlink(missing_ok=True)
+        self._uploaded = versions
+
+    def prepared(self, name: str, last: str, make: Callable[[Path], None]) -> Path:
+        """A subfolder that process 0 makes once and all processes read.
+
+        make: fills the folder that it is given, or goes on where it was killed. last: the
+        file that makes the folder whole. Returns each process's own copy of a remote
+        workdir's folder. All processes must call it.
+        """
+        if self._remote is None:
+            folder = self.local / name
+            if is_leader() and not (folder / last).exists():
+                make(folder)
+            wait_for_all(name)
+            return folder
+        remote = self._remote / name
+        if is_leader() and not (remote / last).exists():
+            folder = _cache_folder(remote)
+            make(folder)
+            for file in sorted(
+                _versions(folder), key=lambda file: (file == last, file)
+            ):
+                _copy(epath.Path(folder / file), remote / file)
+        wait_for_all(name)
+        return local_copy(remote, last)
+
+    def check_shared(self, name: str) -> None:
+        """Checks that all processes see the file ``name`` which process 0 wrote.
+
+        All processes must call it. Raises UserError where a local workdir is not on a
+        disk that they share; only the store of a remote one is shared, and is.
+        """
+        content = ""
+        if self._remote is None and (self.local / name).is_file():
+            content = (self.local / name).read_text()
+        check_same(
+            content, f"{self.local / name}; give a --workdir that all hosts share"
+        )
 
 
 def local_copy(path: str | os.PathLike, last: str) -> Path:
@@ -82,22 +141,27 @@ def local_copy(path: str | os.PathLike, last: str) -> Path:
     if (folder / last).is_file():
         if (folder / last).read_bytes() == (remote / last).read_bytes():
             return folder
-        shutil.rmtree(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # Several processes of a host may copy at once: each its own, the first one stays.
-    partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
-    try:
-        for source, name in _files(remote):
-            target = partial / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            source.copy(target)
-        try:
-            partial.rename(folder)
-        except OSError:
-            if not (folder / last).is_file():
-                raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+    _mirror(remote, folder, last=last)
+    return folder
+
+
+def local_checkpoint(path: str | os.PathLike) -> Path:
+    """A local path with the files of the checkpoint ``path``: itself, or a cached copy.
+
+    path: a folder, or the prefix of Google's bert_model.ckpt files. Files in the folder
+    and in best/ are copied where they changed; checkpoints/ of a run is not: Orbax reads
+    it in the store.
+    """
+    if not is_remote(path):
+        return Path(path)
+    remote = _open(path)
+    if not remote.exists():
+        folder = _cache_folder(remote.parent)
+        _mirror(remote.parent, folder, only=())
+        return folder / remote.name
+    folder = _cache_folder(remote)
+    _mirror(remote, folder, only=("best",))
     return folder
 
 
@@ -119,18 +183,72 @@ def _cache_folder(remote: epath.Path) -> Path:
     return Path(cache, "bert_jax", f"{remote.name}-{digest}")
 
 
-def _files(
-    folder: epath.Path, skip: str = "", prefix: str = ""
-) -> Iterator[tuple[epath.Path, str]]:
-    """The files below ``folder`` with their relative names; the folder ``skip`` not."""
+def _mirror(
+    remote: epath.Path,
+    local: Path,
+    *,
+    skip: tuple[str, ...] = (),
+    only: tuple[str, ...] | None = None,
+    last: str = "",
+) -> None:
+    """Makes ``local`` equal ``remote``: copies what changed, deletes what is not there.
+
+    skip: folders that are left out. only: the folders that are not left out. Files have
+    the store's time, by which they are known; ``last`` is copied last.
+    """
+    local.mkdir(parents=True, exist_ok=True)
+    found = dict(_remote_files(remote, skip, only) if remote.exists() else ())
+    for name in sorted(found, key=lambda name: (name == last, name)):
+        stat, target = found[name].stat(), local / name
+        if target.is_file():
+            ours = target.stat()
+            if (ours.st_size, ours.st_mtime) == (stat.length, float(stat.mtime)):
+                continue
+        # Several processes of a host may copy at once: each a file of its own first.
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        try:
+            found[name].copy(partial, overwrite=True)
+            os.utime(partial, (stat.mtime, stat.mtime))
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+    for name in _versions(local, skip).keys() - found.keys():
+        (local / name).unlink(missing_ok=True)
+
+
+def _remote_files(
+    folder: epath.Path,
+    skip: tuple[str, ...],
+    only: tuple[str, ...] | None,
+    prefix: str = "",
+) -> Iterator[tuple[str, epath.Path]]:
+    """The files below ``folder`` by their relative names."""
     for path in folder.iterdir():
-        name = prefix + path.name
         if not path.is_dir():
-            yield path, name
-        elif name != skip:
-            yield from _files(path, skip, f"{name}/")
+            yield prefix + path.name, path
+        elif path.name not in skip and (only is None or path.name in only):
+            yield from _remote_files(path, skip, only, f"{prefix}{path.name}/")
 
 
-def _version(path: Path) -> tuple[int, int]:
-    stat = path.stat()
-    return stat.st_size, stat.st_mtime_ns
+def _versions(
+    folder: Path, skip: tuple[str, ...] = _APART
+) -> dict[str, tuple[int, int]]:
+    """Size and time of each whole file below a local folder, by its relative name."""
+    versions = {}
+    for directory, names, files in os.walk(folder):
+        names[:] = [name for name in names if name not in skip]
+        for file in files:
+            path = Path(directory, file)
+            # Temporary files come and go while another process copies.
+            with contextlib.suppress(FileNotFoundError):
+                if not file.endswith(".tmp"):
+                    stat = path.stat()
+                    name = path.relative_to(folder).as_posix()
+                    versions[name] = (stat.st_size, stat.st_mtime_ns)
+    return versions
+
+
+def _copy(source: epath.Path, target: epath.Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    source.copy(target, overwrite=True)

@@ -18,13 +18,14 @@ from bert_jax.data.pipeline import (
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.files import write_json
 from bert_jax.inference.fill_mask import fill_mask
 from bert_jax.interop.checkpoints import CheckpointStore
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.parallel.distributed import (
     StopRequests,
+    check_same,
     is_leader,
-    leader_first,
     on_every_host,
 )
 from bert_jax.parallel.mesh import (
@@ -66,8 +67,8 @@ def pretrain(
                 "--config.accumulation"
             )
     folder = RunFolder(workdir)
-    leader_first(folder.fetch)
-    store, tokenizer = leader_first(lambda: open_text(config.data, folder.local, log))
+    folder.fetch()
+    store, tokenizer = open_text(config.data, folder, log)
     if tokenizer.vocab_size != config.model.vocab_size:
         raise UserError(
             f"model.vocab_size={config.model.vocab_size}, but the vocabulary of the "
@@ -75,7 +76,10 @@ def pretrain(
             f"--config.model.vocab_size={tokenizer.vocab_size}"
         )
     saved_config = _identity(config, store)
-    leader_first(lambda: _claim_workdir(saved_config, tokenizer, folder.local))
+    check_same(saved_config, "config or text; start all with the same command")
+    if is_leader():
+        _claim_workdir(saved_config, tokenizer, folder.local)
+    folder.check_shared("config.json")
 
     model = BertForPreTraining(config.model)
     optimizer = bert_optimizer(config.optimizer)
@@ -167,13 +171,8 @@ def _identity(config: TrainConfig, store: TokenStore) -> dict[str, Any]:
 
 
 def _claim_workdir(new: dict[str, Any], tokenizer: Tokenizer, workdir: Path) -> None:
-    """Process 0 writes config.json and the vocabulary; all check that they are theirs."""
+    """Writes config.json and the vocabulary; refuses a workdir of another run."""
     path = workdir / "config.json"
-    if not path.exists() and not is_leader():
-        raise UserError(
-            f"{workdir} of process {jax.process_index()} is not that of process 0; give "
-            "a --workdir that all hosts share"
-        )
     if path.exists():
         differences = resume_differences(json.loads(path.read_text()), new)
         if differences:
@@ -183,10 +182,7 @@ def _claim_workdir(new: dict[str, Any], tokenizer: Tokenizer, workdir: Path) -> 
             )
     else:
         tokenizer.save(workdir)
-    if is_leader():
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(new, indent=2) + "\n")
-        temporary.replace(path)
+    write_json(path, new)
 
 
 def _description(config: TrainConfig, store: TokenStore, step: int) -> str:

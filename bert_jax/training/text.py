@@ -9,14 +9,17 @@ from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
-from bert_jax.parallel.remote import local_copy
+from bert_jax.parallel.remote import RunFolder, local_copy
 from bert_jax.training.config import DataConfig
 
 
 def open_text(
-    config: DataConfig, workdir: Path, log: Callable[[str], None]
+    config: DataConfig, folder: RunFolder, log: Callable[[str], None]
 ) -> tuple[TokenStore, Tokenizer]:
-    """Opens config.path, or prepares config.corpus into ``workdir``/text first."""
+    """Opens config.path, or config.corpus, prepared once into the workdir's text/.
+
+    Of several processes, process 0 prepares; all must call it.
+    """
     if config.path:
         directory = local_copy(config.path, last="index.json")
         if not directory.exists():
@@ -27,8 +30,11 @@ def open_text(
                 f"{directory}, or set --config.data.path"
             )
     elif config.corpus:
-        directory = workdir / "text"
-        _prepare(config, directory, log)
+        directory = folder.prepared(
+            "text",
+            last="index.json",
+            make=lambda directory: _prepare(config, directory, log),
+        )
     else:
         raise UserError(
             "the config names no text; set --config.data.path to the output of python -m "
@@ -45,9 +51,7 @@ def open_text(
 
 
 def _prepare(config: DataConfig, directory: Path, log: Callable[[str], None]) -> None:
-    """Vocabulary and store of config.corpus; what an earlier run made stays."""
-    if (directory / "index.json").exists():
-        return
+    """Writes vocabulary and store of config.corpus."""
     log(f"preparing {', '.join(config.corpus)} in {directory}")
     tokenizer = train_vocabulary(
         (s for document in read_documents(config.corpus) for s in document.sentences),

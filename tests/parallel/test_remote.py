@@ -1,34 +1,41 @@
-"""Folders of an object store, which a dictionary in memory stands for."""
+"""Folders of an object store, on a real server."""
 
-import fsspec
 import pytest
 from etils import epath
-from fsspec.implementations.memory import MemoryFileSystem
 
 from bert_jax.errors import UserError
-from bert_jax.parallel.remote import RunFolder, is_remote, local_copy
+from bert_jax.parallel.remote import (
+    RunFolder,
+    is_remote,
+    local_checkpoint,
+    local_copy,
+)
 from bert_jax.training.metric_writer import MetricWriter, read_metrics
 
 
-class Bucket(MemoryFileSystem):
-    """gs:// in memory."""
+@pytest.fixture
+def folder(bucket):
+    """A writable path in a bucket."""
+    return epath.Path(bucket)
 
-    protocol = ("gs", "gcs")
-    store = {}  # noqa: RUF012 - as fsspec has it
-    pseudo_dirs = [""]  # noqa: RUF012
 
-    @classmethod
-    def _strip_protocol(cls, path):
-        return super()._strip_protocol(path.replace("gs://", "memory://"))
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.fixture
-def bucket(monkeypatch, tmp_path):
-    """A writable path in a bucket; copies lie in a cache of their own."""
-    fsspec.register_implementation("gcs", Bucket, clobber=True)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    Bucket.store.clear()
-    return epath.Path("gs://bucket/folder")
+def other_machine(monkeypatch, tmp_path):
+    """A function that goes to a machine with an empty cache, or back to the first."""
+
+    def go(name):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+
+    return go
 
 
 def test_a_url_is_remote_and_a_path_is_not():
@@ -36,30 +43,29 @@ def test_a_url_is_remote_and_a_path_is_not():
     assert not is_remote("runs/x")
 
 
-def test_a_store_is_copied_once_and_again_when_it_changed(bucket):
-    (bucket / "index").mkdir(parents=True)
-    (bucket / "index" / "a.npy").write_text("1")
-    (bucket / "index.json").write_text("{}")
-    copy = local_copy(bucket, last="index.json")
-    assert (copy / "index" / "a.npy").read_text() == "1"
+def test_a_store_is_copied_once_and_again_when_it_changed(folder):
+    write(folder / "index/a.npy", "1")
+    write(folder / "index.json", "{}")
+    copy = local_copy(folder, last="index.json")
+    assert (copy / "index/a.npy").read_text() == "1"
     (copy / "mark").touch()
-    assert local_copy(bucket, last="index.json") == copy
+    assert local_copy(folder, last="index.json") == copy
     assert (copy / "mark").exists()
-    (bucket / "index.json").write_text("{ }")
-    (bucket / "index" / "a.npy").write_text("2")
-    assert (local_copy(bucket, last="index.json") / "index/a.npy").read_text() == "2"
+    write(folder / "index.json", "{ }")
+    write(folder / "index/a.npy", "2")
+    assert (local_copy(folder, last="index.json") / "index/a.npy").read_text() == "2"
     assert not (copy / "mark").exists()
 
 
-def test_a_store_that_is_not_there_is_one_line(bucket):
-    with pytest.raises(UserError, match=r"gs://bucket/folder has no index\.json"):
-        local_copy(bucket, last="index.json")
+def test_a_store_that_is_not_there_is_one_line(folder):
+    with pytest.raises(UserError, match=rf"{folder} has no index\.json"):
+        local_copy(folder, last="index.json")
 
 
-def test_a_run_goes_on_on_another_machine(bucket, monkeypatch, tmp_path):
-    folder = RunFolder("gs://bucket/folder")
+def test_a_run_goes_on_on_another_machine(bucket, other_machine):
+    folder = RunFolder(bucket)
     folder.fetch()
-    (folder.local / "config.json").write_text("{}")
+    write(folder.local / "config.json", "{}")
     writer = MetricWriter(folder.local, 0)
     writer.write(1, "train", {"loss": 2.0})
     writer.sync()
@@ -67,12 +73,11 @@ def test_a_run_goes_on_on_another_machine(bucket, monkeypatch, tmp_path):
     writer.write(2, "train", {"loss": 1.0})
     writer.close()
     folder.upload()
-    assert str(folder.checkpoints) == "gs://bucket/folder/checkpoints"
-    (folder.checkpoints / "1").mkdir(parents=True)
-    (folder.checkpoints / "1" / "large").write_text("x")
+    assert str(folder.checkpoints) == f"{bucket}/checkpoints"
+    write(folder.checkpoints / "1/large", "x")
 
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
-    other = RunFolder("gs://bucket/folder")
+    other_machine("other")
+    other = RunFolder(bucket)
     other.fetch()
     assert other.local != folder.local
     assert (other.local / "config.json").read_text() == "{}"
@@ -80,6 +85,68 @@ def test_a_run_goes_on_on_another_machine(bucket, monkeypatch, tmp_path):
     assert [line["loss"] for line in lines] == [2.0, 1.0]
     assert list((other.local / "tensorboard").iterdir())
     assert not (other.local / "checkpoints").exists()
+
+
+def test_a_folder_that_is_replaced_is_replaced_in_the_store(bucket, other_machine):
+    """And what a machine wrote after its last upload is no part of the run."""
+    folder = RunFolder(bucket)
+    folder.fetch()
+    write(folder.local / "best/old.txt", "old")
+    write(folder.local / "best/same.txt", "same")
+    folder.upload()
+    unchanged = (epath.Path(bucket) / "best/same.txt").stat()
+    (folder.local / "best/old.txt").unlink()
+    write(folder.local / "best/new.txt", "new")
+    folder.upload()
+    write(folder.local / "best/late.txt", "late")
+    assert (epath.Path(bucket) / "best/same.txt").stat() == unchanged
+
+    for machine in ("other", "cache"):
+        other_machine(machine)
+        again = RunFolder(bucket)
+        again.fetch()
+        assert names(again.local / "best") == ["new.txt", "same.txt"]
+    assert (folder.local / "best/new.txt").read_text() == "new"
+
+
+def test_a_folder_is_prepared_once(bucket, other_machine):
+    def make(directory):
+        made.append(directory)
+        write(directory / "shards/0", "tokens")
+        write(directory / "index.json", "{}")
+
+    made = []
+    for machine in ("one", "one", "two"):
+        other_machine(machine)
+        copy = RunFolder(bucket).prepared("text", "index.json", make)
+        assert (copy / "shards/0").read_text() == "tokens"
+    assert len(made) == 1
+
+
+def test_a_checkpoint_is_copied_without_what_is_not_its_model(folder):
+    write(folder / "config.json", "{}")
+    write(folder / "best/model.safetensors", "1")
+    write(folder / "checkpoints/5/large", "x")
+    write(folder / "sweep/run/large", "x")
+    copy = local_checkpoint(folder)
+    copied = {p.relative_to(copy).as_posix() for p in copy.rglob("*") if p.is_file()}
+    assert copied == {"config.json", "best/model.safetensors"}
+    write(folder / "best/model.safetensors", "22")
+    (folder / "config.json").unlink()
+    assert local_checkpoint(folder) == copy
+    assert (copy / "best/model.safetensors").read_text() == "22"
+    assert not (copy / "config.json").exists()
+
+
+def test_the_prefix_of_a_checkpoint_of_google_is_copied_too(folder):
+    for name in ("bert_model.ckpt.index", "bert_config.json", "other/x"):
+        write(folder / name, name)
+    copy = local_checkpoint(folder / "bert_model.ckpt")
+    assert copy.with_suffix(".ckpt.index").read_text() == "bert_model.ckpt.index"
+    assert names(copy.parent) == [
+        "bert_config.json",
+        "bert_model.ckpt.index",
+    ]
 
 
 def test_a_local_workdir_is_used_as_it_is(tmp_path):

@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.parallel.remote import RunFolder
 from bert_jax.training.config import DataConfig
 from bert_jax.training.text import open_text
 
@@ -17,11 +18,11 @@ def corpus(golden, tmp_path_factory):
 
 def test_a_corpus_is_prepared_once(corpus, tmp_path):
     said = []
-    store, tokenizer = open_text(corpus, tmp_path, said.append)
+    store, tokenizer = open_text(corpus, RunFolder(tmp_path), said.append)
     assert tokenizer.vocab_size == store.info.vocab_size == 400
     assert store.info.documents == 6
     assert len(said) == 2
-    again, same = open_text(corpus, tmp_path, said.append)
+    again, same = open_text(corpus, RunFolder(tmp_path), said.append)
     assert len(said) == 2
     assert again.info == store.info
     assert same.fingerprint() == tokenizer.fingerprint()
@@ -29,7 +30,9 @@ def test_a_corpus_is_prepared_once(corpus, tmp_path):
 
 def test_a_store_elsewhere_is_opened(small_store, tmp_path):
     directory, vocab_size = small_store
-    _, tokenizer = open_text(DataConfig(path=str(directory)), tmp_path, print)
+    _, tokenizer = open_text(
+        DataConfig(path=str(directory)), RunFolder(tmp_path), print
+    )
     assert tokenizer.vocab_size == vocab_size
     assert not list(tmp_path.iterdir())
 
@@ -37,20 +40,20 @@ def test_a_store_elsewhere_is_opened(small_store, tmp_path):
 def test_a_missing_store_names_the_commands_that_make_it(tmp_path):
     config = DataConfig(path=str(tmp_path / "none"), vocabulary_size=77)
     with pytest.raises(UserError) as error:
-        open_text(config, tmp_path, print)
+        open_text(config, RunFolder(tmp_path), print)
     for part in ("bert_jax.vocabulary", "--size 77", "bert_jax.prepare", "none"):
         assert part in str(error.value)
 
 
 def test_no_text_at_all_is_named(tmp_path):
     with pytest.raises(UserError, match=r"--config\.data\.path"):
-        open_text(DataConfig(), tmp_path, print)
+        open_text(DataConfig(), RunFolder(tmp_path), print)
 
 
 def test_a_vocabulary_that_is_not_the_store_s_is_refused(corpus, tmp_path):
-    open_text(corpus, tmp_path, print)
+    open_text(corpus, RunFolder(tmp_path), print)
     vocabulary = tmp_path / "text" / "vocab.txt"
     vocabulary.write_text(vocabulary.read_text().replace("##ing", "##gni"))
     config = dataclasses.replace(corpus, path=str(tmp_path / "text"))
     with pytest.raises(UserError, match="another vocabulary"):
-        open_text(config, tmp_path, print)
+        open_text(config, RunFolder(tmp_path), print)
