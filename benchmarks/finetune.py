@@ -78,7 +78,7 @@ def run_ours(task: str, seed: int, options: argparse.Namespace, folder: Path) ->
     """Our run: seconds of updates and of the process, dev scores, padding."""
     command = [
         sys.executable, "-m", "bert_jax.finetune", *our_settings(task, options),
-        f"--config.seed={seed}", f"--config.model.dtype={options.dtype}",
+        f"--config.seed={seed}", f"--config.compute.dtype={options.dtype}",
         f"--workdir={folder}",
     ]  # fmt: skip
     times = timed(command, folder.with_suffix(".log"), cwd=HERE.parent)

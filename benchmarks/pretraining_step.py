@@ -21,8 +21,9 @@ import numpy as np
 from workers import SIZES, process_bytes, process_seconds, step_parser
 
 from bert_jax.data.pipeline import Phase
+from bert_jax.interop.config_json import config_from_dict, config_to_dict
 from bert_jax.model.bert import BertForPreTraining
-from bert_jax.model.config import DTYPES, BertConfig
+from bert_jax.model.config import DTYPES, BertConfig, ComputeConfig
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch, steps_ahead
 from bert_jax.training import loop
 from bert_jax.training.config import DataConfig, TrainConfig
@@ -38,13 +39,12 @@ def train_config(options: argparse.Namespace) -> TrainConfig:
     changes = dict(
         hidden_dropout=options.dropout,
         attention_dropout=options.attention_dropout,
-        dtype=options.dtype,
-        attention_impl=options.attention,
     )
     return TrainConfig(
-        model=BertConfig.from_dict(
-            BertConfig.base().to_dict() | SIZES[options.size], **changes
+        model=config_from_dict(
+            config_to_dict(BertConfig.base()) | SIZES[options.size], **changes
         ),
+        compute=ComputeConfig(dtype=options.dtype, attention_impl=options.attention),
         data=DataConfig(),
         optimizer=OptimizerConfig(1e-4, warmup_steps=10, total_steps=1000),
         phases=(Phase(1000, options.batch, options.length, options.predictions),),
@@ -73,7 +73,7 @@ def measure(options: argparse.Namespace) -> dict:
     reuse_memory()
     config = train_config(options)
     mesh = make_mesh(MeshConfig())
-    model = BertForPreTraining(config.model)
+    model = BertForPreTraining(config.model, config.compute)
     optimizer = bert_optimizer(config.optimizer)
     abstract = abstract_state(model, optimizer, mesh, METRICS)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from workers import SIZES
 
 from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.interop.config_json import config_from_dict, config_to_dict
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig
@@ -28,7 +29,7 @@ VOCABULARY = GOLDEN / "tokenizer" / "uncased_vocab.txt"
 
 def write_model(folder: Path, size: str) -> None:
     """Random weights of a size: "base", "large" or "mini"."""
-    config = BertConfig.from_dict(BertConfig.base().to_dict() | SIZES[size])
+    config = config_from_dict(config_to_dict(BertConfig.base()) | SIZES[size])
     ids = jnp.zeros((1, 8), jnp.int32)
 
     def init(key: jax.Array):

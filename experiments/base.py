@@ -58,8 +58,10 @@ def get_config(schedule: str = "paper") -> ConfigDict:
                 activation="gelu",  # exact erf; gelu_tanh as in later releases
                 layer_norm_epsilon=1e-12,
                 initializer_range=0.02,  # standard deviation, cut at two of them
-                dtype="bfloat16",  # of the computation; parameters are float32
-                attention_impl="auto",  # or xla, splash (TPU), cudnn (GPU)
+            ),
+            compute=dict(
+                dtype="bfloat16",  # of the activations; parameters are float32
+                attention_impl="auto",  # or plain, xla, splash (TPU), cudnn (GPU)
                 remat=False,  # recompute layers in the backward pass: less memory
                 scan_layers=False,  # one compiled layer for all: compiles faster
             ),

@@ -21,8 +21,8 @@ def get_config() -> ConfigDict:
         num_layers=4,
         num_heads=4,
         intermediate_size=1024,
-        dtype="float32",  # the faster one on a CPU; bfloat16 on GPU and TPU
     )
+    config.compute.dtype = "float32"  # faster on a CPU; bfloat16 on GPU and TPU
     config.data.update(path="data/text", threads=2)
     config.optimizer.update(
         learning_rate=5e-4,

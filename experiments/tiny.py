@@ -29,7 +29,9 @@ def get_config() -> ConfigDict:
                 activation="gelu",  # exact erf
                 layer_norm_epsilon=1e-12,
                 initializer_range=0.05,  # standard deviation; 0.02 suits a width of 768
-                dtype="float32",  # of the computation
+            ),
+            compute=dict(
+                dtype="float32",  # of the activations
                 attention_impl="auto",
                 remat=False,
                 scan_layers=False,

@@ -18,7 +18,7 @@ from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.initial import FeatureConfig, make_model
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.training import finetune, finetune_data
 
@@ -31,8 +31,9 @@ from ml_collections import ConfigDict
 def get_config():
     return ConfigDict(dict(
         model=dict(vocab_size={vocab_size}, hidden_size=16, num_layers=1, num_heads=2,
-                   intermediate_size=32, max_positions=32, dtype="float32",
+                   intermediate_size=32, max_positions=32,
                    hidden_dropout=0.1, attention_dropout=0.1),
+        compute=dict(dtype="float32"),
         data=dict(path="{store}", holdout=0.2, threads=1, prefetch=2, packing=False,
                   examples=dict(short_sequence_rate=0.1)),
         optimizer=dict(learning_rate=1e-3, warmup_steps=4),
@@ -273,11 +274,11 @@ def make_arrays():
 def make_head(model_config):
     """A function of (head, changes to the config): head of the loss, and the module."""
 
-    def make(head, **changes):
+    def make(head, compute=ComputeConfig(), **changes):
         outputs = {"sequence": 3, "token": 3}.get(head, 1)
         head = "sequence" if head == "regression" else head
         config = model_config(**changes)
-        return head, make_model(config, head, outputs, FeatureConfig())
+        return head, make_model(config, head, outputs, FeatureConfig(), compute)
 
     return make
 

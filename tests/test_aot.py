@@ -48,9 +48,9 @@ def test_slices_that_do_not_divide_the_batch_are_refused(compiler):
 
 
 def test_a_step_that_does_not_fit_names_settings(compiler, capsys):
-    large = ("--config=experiments/large.py", "--config.model.dtype=float32")
-    scanned = "--config.model.scan_layers=True"  # 24 layers compile as one
+    large = ("--config=experiments/large.py", "--config.compute.dtype=float32")
+    scanned = "--config.compute.scan_layers=True"  # 24 layers compile as one
     assert aot.main([*large, scanned, "--topology=v2:2x2"]) == 1
     output = capsys.readouterr().out
     assert "| no |" in output
-    assert "does not fit; try --config.model.dtype=bfloat16, then " in output
+    assert "does not fit; try --config.compute.dtype=bfloat16, then " in output

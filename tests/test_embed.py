@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference.embed import Embedder, write_vectors
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertModel
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.hidden_states import hidden_states
 
 WORDS = "the a man dog cat eats sees paris rome big small good bad film who where"
@@ -49,7 +49,7 @@ def checkpoint(params, tmp_path_factory):
 @pytest.fixture(scope="module")
 def by_hand(params):
     """A function of texts: layers (3, L, D), pooled (D,) and ids of their sequence."""
-    run = jax.jit(functools.partial(hidden_states, CONFIG))
+    run = jax.jit(functools.partial(hidden_states, CONFIG, ComputeConfig()))
 
     def states(*parts):
         ids, segments = [TOKENIZER.cls_id], [0]

@@ -51,7 +51,9 @@ class TaskAnswers:
         features = from_settings(
             FeatureConfig, checkpoint.extra.get("features", {}), "features"
         )
-        model = make_model(checkpoint.config, task.head, task.outputs, features)
+        model = make_model(
+            checkpoint.config, task.head, task.outputs, features, checkpoint.compute
+        )
         params, fresh = initial_params(
             checkpoint, model, task.head, task.labels, jax.random.key(0)
         )

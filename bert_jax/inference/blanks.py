@@ -48,7 +48,7 @@ class BlankAnswers:
         check_length(self.max_length, checkpoint, "--max_length")
         self._tokenizer = checkpoint.tokenizer
         self._batch_size, self._top = batch_size, top
-        self._model = BertForPreTraining(checkpoint.config)
+        self._model = BertForPreTraining(checkpoint.config, checkpoint.compute)
         self._params = jax.device_put(_whole(self._model, checkpoint.params))
 
     def stream(self, lines: Iterable[str], name: str, size: int) -> Iterator[Answers]:

@@ -16,7 +16,7 @@ from bert_jax.inference.evaluation import with_outputs
 from bert_jax.inference.lines import CHUNK, chunks, input_name, read_lines
 from bert_jax.inference.packed_texts import packed_texts
 from bert_jax.interop.load import check_length, load
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import take_positions
 from bert_jax.model.hidden_states import hidden_states
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, traced_on
@@ -101,6 +101,7 @@ class Embedder:
         vectors = functools.partial(
             _vectors,
             config=config,
+            compute=checkpoint.compute,
             layers=tuple(layers),
             pooling=pooling,
             normalize=normalize,
@@ -246,6 +247,7 @@ def _vectors(
     batch: dict[str, jax.Array],
     *,
     config: BertConfig,
+    compute: ComputeConfig,
     layers: tuple[int, ...],
     pooling: str,
     normalize: bool,
@@ -254,6 +256,7 @@ def _vectors(
     segment_ids_BL, starts_BS = batch["segment_ids"], batch["starts"]
     states = hidden_states(
         config,
+        compute,
         params,
         batch["input_ids"],
         batch["token_type_ids"],

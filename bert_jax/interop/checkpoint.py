@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,9 +13,10 @@ class Checkpoint:
 
     params: float32 numpy tree with the keys "bert", and "mlm" and "nsp", or
       "classifier", or "qa_outputs", or "bilstm"; the layers are stacked where
-      config.scan_layers. The pooler and the parts of a head may be absent.
+      compute.scan_layers. The pooler and the parts of a head may be absent.
     head: "pretraining", "none", "sequence", "token", "choice", "span" or
       "features" (a BiLSTM on the frozen encoder).
+    compute: how it is computed, which the caller of ``load`` may choose.
     labels: names of a classifier's outputs; empty for regression and other heads.
     problem_type: as transformers has it: "regression", "single_label_classification",
       "multi_label_classification" or None.
@@ -31,6 +32,7 @@ class Checkpoint:
     head: str
     labels: tuple[str, ...] = ()
     problem_type: str | None = None
+    compute: ComputeConfig = ComputeConfig()
     extra: dict[str, Any] = dataclasses.field(default_factory=dict)
     source: str = "huggingface"
     missing: tuple[str, ...] = ()

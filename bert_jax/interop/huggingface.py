@@ -13,11 +13,16 @@ from bert_jax.data.tokenizer import Tokenizer, find_vocabulary, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import new_folder
 from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.interop.config_json import (
+    config_to_dict,
+    read_config,
+    split_changes,
+)
 from bert_jax.interop.model_card import model_card
 from bert_jax.interop.names import from_params, guess_head, to_params
 from bert_jax.interop.tokenizer_files import write_tokenizer
 from bert_jax.interop.weights import read_weights
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
 
 # Architecture -> our head, and the parts that its checkpoints hold beside the encoder.
 _ARCHITECTURES = {
@@ -37,19 +42,28 @@ _WORDS = "bert.embeddings.word_embeddings.weight"
 _MLM_BIAS = "cls.predictions.bias"
 
 
-def read_huggingface(folder: Path, **config_changes: Any) -> Checkpoint:
+def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
     """Reads a folder that transformers, or :func:`save_huggingface`, wrote.
 
     Names may be those of a bare encoder or start with "bert."; LayerNorms may say
     gamma / beta. Tied copies of the word table are compared and then left out.
     """
-    config = BertConfig.from_json(folder / "config.json", **config_changes)
+    model_changes, compute = split_changes(changes)
+    config = read_config(folder / "config.json", **model_changes)
+    compute = ComputeConfig(**compute)
     settings = json.loads((folder / "config.json").read_bytes())
     tensors = standard_names(read_weights(folder))
     untied = _take_tied(tensors)
     head, parts = _architecture(settings, tensors)
     try:
-        converted = to_params(tensors, config, "huggingface", head=head, expected=parts)
+        converted = to_params(
+            tensors,
+            config,
+            "huggingface",
+            head=head,
+            expected=parts,
+            scan=compute.scan_layers,
+        )
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
     params = converted.params
@@ -59,6 +73,7 @@ def read_huggingface(folder: Path, **config_changes: Any) -> Checkpoint:
         params = params | {"bilstm": traverse_util.unflatten_dict(flat, sep="/")}
     return Checkpoint(
         config=config,
+        compute=compute,
         params=params,
         tokenizer=load_tokenizer(folder) if find_vocabulary(folder) else None,
         head=head if len(params) > 1 else "none",
@@ -87,7 +102,7 @@ def save_huggingface(
     """Writes a folder that AutoModel and AutoTokenizer load, whole or not at all.
 
     params: the tree of a BERT with this ``head`` (see Checkpoint), on host or devices,
-    scanned as ``config`` says. labels: names of a classifier's outputs. extra: kept in
+    the layers stacked or not. labels: names of a classifier's outputs. extra: kept in
     config.json under "bert_jax". card: Markdown for the model card, where the weights
     come from. Raises UserError where ``directory`` holds something, unless
     ``overwrite``.
@@ -99,7 +114,10 @@ def save_huggingface(
     architecture = _architecture_of("none" if head == "features" else head, params)
     if architecture == "BertModel":
         tensors = {name.removeprefix("bert."): a for name, a in tensors.items()}
-    settings = config.to_dict() | {"architectures": [architecture], "dtype": "float32"}
+    settings = config_to_dict(config) | {
+        "architectures": [architecture],
+        "dtype": "float32",
+    }
     if head in ("sequence", "token"):
         outputs = tensors["classifier.bias"].shape[0]
         names = list(labels) or [f"LABEL_{i}" for i in range(outputs)]

@@ -11,7 +11,7 @@ from flax import linen as nn
 from bert_jax.errors import UserError
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bilstm import BiLstmConfig
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.feature_tagger import FeatureTagger
 from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
 
@@ -34,23 +34,31 @@ class FeatureConfig:
 
 
 def make_model(
-    config: BertConfig, head: str, outputs: int, features: FeatureConfig
+    config: BertConfig,
+    head: str,
+    outputs: int,
+    features: FeatureConfig,
+    compute: ComputeConfig = ComputeConfig(),
 ) -> nn.Module | FeatureTagger:
     """The module of a head: "sequence", "choice", "token" or "span".
 
     With layers in ``features`` that of the feature-based approach, for head "token".
     """
     if features.layers:
-        return _feature_tagger(config, head, outputs, features)
+        return _feature_tagger(config, head, outputs, features, compute)
     if head == "span":
-        return BertForSpans(config)
+        return BertForSpans(config, compute)
     if head == "token":
-        return BertForTokens(config, outputs)
-    return BertForSequence(config, outputs)
+        return BertForTokens(config, outputs, compute)
+    return BertForSequence(config, outputs, compute)
 
 
 def _feature_tagger(
-    config: BertConfig, head: str, outputs: int, features: FeatureConfig
+    config: BertConfig,
+    head: str,
+    outputs: int,
+    features: FeatureConfig,
+    compute: ComputeConfig,
 ) -> FeatureTagger:
     if head != "token":
         raise UserError(
@@ -66,7 +74,7 @@ def _feature_tagger(
     bilstm = BiLstmConfig(
         outputs, features.width, features.lstm_layers, features.dropout
     )
-    return FeatureTagger(config, features.layers, bilstm)
+    return FeatureTagger(config, features.layers, bilstm, compute)
 
 
 def initial_params(

@@ -12,11 +12,12 @@ from bert_jax.errors import UserError
 from bert_jax.files import new_folder
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.checkpoints import read_params, write_params
+from bert_jax.interop.config_json import split_changes, with_compute
 from bert_jax.interop.huggingface import read_huggingface
 from bert_jax.interop.names import guess_head, to_params, with_scan
 from bert_jax.interop.tensorflow import find_prefix, read_tensorflow
 from bert_jax.interop.weights import has_weights
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
 
 _CHECKPOINTS = "checkpoints"
 _BEST = "best"  # where a fine-tuning run keeps its best model
@@ -26,14 +27,14 @@ _EXPECTED = (
 )
 
 
-def load(path: Path | str, **config_changes: Any) -> Checkpoint:
+def load(path: Path | str, **changes: Any) -> Checkpoint:
     """Reads config, parameters and tokenizer of a BERT, whoever wrote it.
 
     path: a Hugging Face folder, a folder or prefix of Google's bert_model.ckpt, or a
       workdir of ours: of pretraining (its newest checkpoint), of fine-tuning (its best).
-    config_changes: fields of BertConfig that replace what the files say, such as
-      dtype="bfloat16", scan_layers=True, or the activation="gelu_tanh" that Google's
-      files cannot express.
+    changes: fields of BertConfig that replace what the files say, such as the
+      activation="gelu_tanh" that Google's files cannot express; and fields of
+      ComputeConfig, such as dtype="bfloat16" or scan_layers=True.
 
     Raises UserError where there is no checkpoint, where a tensor of the encoder is
     missing or has another shape than the config gives, and where the vocabulary has
@@ -41,13 +42,13 @@ def load(path: Path | str, **config_changes: Any) -> Checkpoint:
     """
     path = Path(path)
     if (path / _BEST / "config.json").is_file():
-        checkpoint = read_huggingface(path / _BEST, **config_changes)
+        checkpoint = read_huggingface(path / _BEST, **changes)
     elif (path / _CHECKPOINTS).is_dir():
-        checkpoint = _read_workdir(path, config_changes)
+        checkpoint = _read_workdir(path, changes)
     elif has_weights(path):
-        checkpoint = read_huggingface(path, **config_changes)
+        checkpoint = read_huggingface(path, **changes)
     elif (prefix := find_prefix(path)) is not None:
-        checkpoint = read_tensorflow(prefix, **config_changes)
+        checkpoint = read_tensorflow(prefix, **changes)
     elif path.is_dir():
         raise UserError(f"{path} holds no weights; {_EXPECTED}")
     else:
@@ -80,6 +81,7 @@ def save_workdir(directory: Path | str, checkpoint: Checkpoint) -> None:
     """
     settings = {
         "model": dataclasses.asdict(checkpoint.config),
+        "compute": dataclasses.asdict(checkpoint.compute),
         "head": checkpoint.head,
         "labels": checkpoint.labels,
         "problem_type": checkpoint.problem_type,
@@ -92,21 +94,23 @@ def save_workdir(directory: Path | str, checkpoint: Checkpoint) -> None:
         (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
 
 
-def _read_workdir(workdir: Path, config_changes: dict[str, Any]) -> Checkpoint:
+def _read_workdir(workdir: Path, changes: dict[str, Any]) -> Checkpoint:
     path = workdir / "config.json"
     try:
-        settings = json.loads(path.read_bytes())
-        config = BertConfig(**settings["model"] | config_changes)
+        settings = with_compute(json.loads(path.read_bytes()))
+        model_changes, compute_changes = split_changes(changes)
+        config = BertConfig(**settings["model"] | model_changes)
+        compute = ComputeConfig(**settings.get("compute", {}) | compute_changes)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{path} is not the config of a run of bert_jax ({error!r}); copy it from "
             "where the run was"
         ) from error
     params = read_params(workdir / _CHECKPOINTS)
-    flat = traverse_util.flatten_dict(with_scan(params, config, scan=False), sep="/")
+    flat = traverse_util.flatten_dict(with_scan(params, scan=False), sep="/")
     head = settings.get("head") or guess_head(flat, "ours")
     try:
-        converted = to_params(flat, config, "ours", head=head)
+        converted = to_params(flat, config, "ours", head=head, scan=compute.scan_layers)
     except UserError as error:
         raise UserError(f"{workdir}: {error}") from error
     tokenizer = load_tokenizer(workdir) if find_vocabulary(workdir) else None
@@ -118,6 +122,7 @@ def _read_workdir(workdir: Path, config_changes: dict[str, Any]) -> Checkpoint:
         )
     return Checkpoint(
         config=config,
+        compute=compute,
         params=converted.params,
         tokenizer=tokenizer,
         head=head,

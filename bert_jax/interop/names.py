@@ -229,8 +229,9 @@ def to_params(
     *,
     head: str,
     expected: Iterable[str] | None = None,
+    scan: bool = False,
 ) -> Converted:
-    """Tensors of another layout as our parameters, the layers scanned or not.
+    """Tensors of another layout as our parameters, the layers stacked with ``scan``.
 
     head: which parts are read beside encoder and pooler; tensors of other heads are
     unexpected. expected: the parts that count as missing where they are not there, by
@@ -281,14 +282,14 @@ def to_params(
     params = traverse_util.unflatten_dict(flat, sep="/")
     used = {getattr(row, layout).name for row in rows}
     unexpected = tuple(sorted(set(tensors) - used))
-    return Converted(with_scan(params, config), tuple(missing), unexpected)
+    return Converted(with_scan(params, scan), tuple(missing), unexpected)
 
 
 def from_params(
     params: Mapping[str, Any], config: BertConfig, layout: Layout
 ) -> dict[str, np.ndarray]:
     """The inverse of :func:`to_params`: every parameter under the layout's name."""
-    params = with_scan(params, config, scan=False)
+    params = with_scan(params, scan=False)
     flat = traverse_util.flatten_dict(params, sep="/")
     table = [
         *encoder_parameters(config.num_layers),
@@ -309,17 +310,14 @@ def from_params(
     return result
 
 
-def with_scan(
-    params: Mapping[str, Any], config: BertConfig, *, scan: bool | None = None
-) -> dict[str, Any]:
-    """``params`` with its layers stacked, or not, as the config (or ``scan``) says."""
-    scan = config.scan_layers if scan is None else scan
+def with_scan(params: Mapping[str, Any], scan: bool) -> dict[str, Any]:
+    """``params`` with its layers stacked for ``scan_layers``, or each on its own."""
     bert = dict(params["bert"])
     stacked = "layers" in bert["encoder"]
     if stacked and not scan:
         bert["encoder"] = unstack_layers(bert["encoder"])
     elif scan and not stacked:
-        layers = [bert["encoder"][f"layer_{i}"] for i in range(config.num_layers)]
+        layers = [bert["encoder"][f"layer_{i}"] for i in range(len(bert["encoder"]))]
         # On the host, where model.encoder.stack_layers would use a device.
         together = jax.tree.map(lambda *leaves: np.stack(leaves), *layers)
         bert["encoder"] = {"layers": together}

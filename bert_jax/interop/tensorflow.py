@@ -20,8 +20,9 @@ import numpy as np
 from bert_jax.data.tokenizer import find_vocabulary, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.interop.config_json import read_config, split_changes
 from bert_jax.interop.names import guess_head, to_params
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import ComputeConfig
 
 _FOOTER_BYTES = 48
 _MAGIC = 0xDB4775248B80FB57
@@ -76,14 +77,16 @@ def find_prefix(path: Path) -> Path | None:
     return found[0].with_suffix("") if found else None
 
 
-def read_tensorflow(prefix: Path, **config_changes: Any) -> Checkpoint:
+def read_tensorflow(prefix: Path, **changes: Any) -> Checkpoint:
     """Reads the checkpoint ``prefix`` and the files beside it.
 
     The optimizer's slots and the step are ignored, heads may be missing. The
-    activation of bert_config.json is ambiguous; see BertConfig.from_dict.
+    activation of bert_config.json is ambiguous; see config_json.config_from_dict.
     """
     folder = prefix.parent
-    config = BertConfig.from_json(folder / "bert_config.json", **config_changes)
+    model_changes, compute = split_changes(changes)
+    config = read_config(folder / "bert_config.json", **model_changes)
+    compute = ComputeConfig(**compute)
     variables = {
         name: array
         for name, array in read_checkpoint(prefix).items()
@@ -97,6 +100,7 @@ def read_tensorflow(prefix: Path, **config_changes: Any) -> Checkpoint:
             config,
             "google",
             head="pretraining" if head == "none" else head,
+            scan=compute.scan_layers,
         )
     except UserError as error:
         raise UserError(f"{prefix}: {error}") from error
@@ -106,6 +110,7 @@ def read_tensorflow(prefix: Path, **config_changes: Any) -> Checkpoint:
         labels = tuple(f"LABEL_{i}" for i in range(outputs)) if outputs > 1 else ()
     return Checkpoint(
         config=config,
+        compute=compute,
         params=converted.params,
         tokenizer=load_tokenizer(folder) if find_vocabulary(folder) else None,
         head=head if set(converted.params) > {"bert"} else "none",

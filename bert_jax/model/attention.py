@@ -15,7 +15,7 @@ from bert_jax.model.attention_kernels import (
     mesh_platform,
 )
 from bert_jax.model.attention_xla import attend_xla
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.layers import FlatDense, kernel_init
 
 _logger = logging.getLogger(__name__)
@@ -88,8 +88,8 @@ def choose_attention(
     bfloat16. Neither has dropout. "auto": splash from 512 positions and cudnn where they
     can be had, else xla. Raises UserError where what is asked for cannot be had.
     """
-    if implementation == "xla":
-        return "xla"
+    if implementation in ("plain", "xla"):
+        return implementation
     platform = mesh_platform()
     needs = {
         "splash": (
@@ -98,7 +98,7 @@ def choose_attention(
         ),
         "cudnn": (
             (platform == "gpu" and _capability() >= 8, "an NVIDIA GPU from Ampere on"),
-            (dtype == "bfloat16", "--config.model.dtype=bfloat16"),
+            (dtype == "bfloat16", "--config.compute.dtype=bfloat16"),
             (keys % 2 == 0, "sequences of an even number of tokens"),
         ),
     }
@@ -114,7 +114,7 @@ def choose_attention(
         if not met:
             raise UserError(
                 f"attention_impl={implementation!r} needs {need}; change that, or set "
-                "--config.model.attention_impl=auto"
+                "--config.compute.attention_impl=auto"
             )
     return implementation
 
@@ -138,6 +138,7 @@ class SelfAttention(nn.Module):
     """Projects to queries, keys and values, attends, projects back."""
 
     config: BertConfig
+    compute: ComputeConfig
 
     @nn.compact
     def __call__(
@@ -152,13 +153,13 @@ class SelfAttention(nn.Module):
 
         attention_mask_BL and query_numbers_BQ: see attend().
         """
-        config = self.config
+        config, compute = self.config, self.compute
 
         def project(name: str, x_BLD: jax.Array) -> jax.Array:
             # (D, N, H) kernels: a mesh splits them by heads.
             return FlatDense(
                 (config.num_heads, config.head_size),
-                dtype=jnp.dtype(config.dtype),
+                dtype=jnp.dtype(compute.dtype),
                 kernel_init=kernel_init(config),
                 name=name,
             )(x_BLD)
@@ -172,12 +173,12 @@ class SelfAttention(nn.Module):
             query_numbers_BQ=query_numbers_BQ,
             dropout_rate=config.attention_dropout,
             dropout_key=self.make_rng("dropout") if use_dropout else None,
-            implementation=config.attention_impl,
+            implementation=compute.attention_impl,
         )
         return FlatDense(
             config.hidden_size,
             axis=(-2, -1),
-            dtype=jnp.dtype(config.dtype),
+            dtype=jnp.dtype(compute.dtype),
             kernel_init=kernel_init(config),
             name="output",
         )(context_BQNH)

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.dropout import Dropout
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.layers import (
@@ -53,6 +53,7 @@ class Embeddings(nn.Module):
     """Word + segment + learned position embeddings, LayerNorm, dropout."""
 
     config: BertConfig
+    compute: ComputeConfig = ComputeConfig()
 
     def setup(self):
         config = self.config
@@ -61,14 +62,14 @@ class Embeddings(nn.Module):
             return nn.Embed(
                 rows,
                 config.hidden_size,
-                dtype=jnp.dtype(config.dtype),
+                dtype=jnp.dtype(self.compute.dtype),
                 embedding_init=first_rows(kernel_init(config), used or rows),
             )
 
         self.word = table(config.word_rows, config.vocab_size)
         self.position = table(config.max_positions)
         self.segment = table(config.type_vocab_size)
-        self.norm = layer_norm(config, None)
+        self.norm = layer_norm(config, self.compute, None)
         self.dropout = Dropout(config.hidden_dropout)
 
     def __call__(
@@ -90,11 +91,12 @@ class BertModel(nn.Module):
     """The encoder: embeddings, layers, pooler (modeling.py, BertModel)."""
 
     config: BertConfig
+    compute: ComputeConfig = ComputeConfig()
 
     def setup(self):
-        self.embeddings = Embeddings(self.config)
-        self.encoder = Encoder(self.config)
-        self.pooler = dense(self.config, self.config.hidden_size, None)
+        self.embeddings = Embeddings(self.config, self.compute)
+        self.encoder = Encoder(self.config, self.compute)
+        self.pooler = dense(self.config, self.compute, self.config.hidden_size, None)
 
     def __call__(
         self,
@@ -151,11 +153,16 @@ class MlmHead(nn.Module):
     """Dense, activation and LayerNorm before the word table, a bias after it."""
 
     config: BertConfig
+    compute: ComputeConfig = ComputeConfig()
 
     @nn.compact
     def __call__(self, x_BMD: jax.Array, bert: BertModel) -> jax.Array:
-        x_BMD = dense(self.config, self.config.hidden_size, "transform")(x_BMD)
-        x_BMD = layer_norm(self.config, "norm")(activation(self.config)(x_BMD))
+        x_BMD = dense(self.config, self.compute, self.config.hidden_size, "transform")(
+            x_BMD
+        )
+        x_BMD = layer_norm(self.config, self.compute, "norm")(
+            activation(self.config)(x_BMD)
+        )
         bias_V = self.param(
             "output_bias", nn.initializers.zeros, (self.config.vocab_size,)
         )
@@ -168,11 +175,12 @@ class BertForPreTraining(nn.Module):
     """BERT with the MLM and the NSP head (run_pretraining.py)."""
 
     config: BertConfig
+    compute: ComputeConfig = ComputeConfig()
 
     def setup(self):
-        self.bert = BertModel(self.config)
-        self.mlm = MlmHead(self.config)
-        self.nsp = dense(self.config, 2, None)
+        self.bert = BertModel(self.config, self.compute)
+        self.mlm = MlmHead(self.config, self.compute)
+        self.nsp = dense(self.config, self.compute, 2, None)
 
     def __call__(
         self,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.model.attention import SelfAttention
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.dropout import Dropout
 from bert_jax.model.layers import activation, dense, layer_norm
 
@@ -16,6 +16,7 @@ class Layer(nn.Module):
     """Attention and feed-forward, each with dropout, residual and LayerNorm after."""
 
     config: BertConfig
+    compute: ComputeConfig
     deterministic: bool
     packed: bool = False
 
@@ -30,22 +31,22 @@ class Layer(nn.Module):
 
         With ``packed`` the mask numbers a row's sequences, which do not see each other.
         """
-        config = self.config
+        config, compute = self.config, self.compute
         dropout = Dropout(config.hidden_dropout)
         x_BQD = take_positions(x_BLD, positions_BQ)
         numbers_BQ = None
         if self.packed:
             numbers_BQ = take_positions(attention_mask_BL, positions_BQ)
-        attn_BQD = SelfAttention(config, name="attention")(
+        attn_BQD = SelfAttention(config, compute, name="attention")(
             x_BQD, x_BLD, attention_mask_BL, numbers_BQ, self.deterministic
         )
-        x_BQD = layer_norm(config, "attention_norm")(
+        x_BQD = layer_norm(config, compute, "attention_norm")(
             x_BQD + dropout(attn_BQD, self.deterministic)
         )
-        h_BQF = dense(config, config.intermediate_size, "intermediate")(x_BQD)
+        h_BQF = dense(config, compute, config.intermediate_size, "intermediate")(x_BQD)
         h_BQF = activation(config)(h_BQF)
-        h_BQD = dense(config, config.hidden_size, "feed_forward_output")(h_BQF)
-        return layer_norm(config, "feed_forward_norm")(
+        h_BQD = dense(config, compute, config.hidden_size, "feed_forward_output")(h_BQF)
+        return layer_norm(config, compute, "feed_forward_norm")(
             x_BQD + dropout(h_BQD, self.deterministic)
         )
 
@@ -69,6 +70,7 @@ class Encoder(nn.Module):
     """num_layers layers: ``layer_0``, ``layer_1``, ... or, scanned, ``layers``."""
 
     config: BertConfig
+    compute: ComputeConfig
 
     @nn.compact
     def __call__(
@@ -85,10 +87,10 @@ class Encoder(nn.Module):
         What the last layer's other positions would give is then not computed, unless
         the layers are scanned, which makes them all alike.
         """
-        config = self.config
-        if config.scan_layers:
+        config, compute = self.config, self.compute
+        if compute.scan_layers:
             layer = (
-                nn.remat(_ScanLayer, prevent_cse=False) if config.remat else _ScanLayer
+                nn.remat(_ScanLayer, prevent_cse=False) if compute.remat else _ScanLayer
             )
             layers = nn.scan(
                 layer,
@@ -97,14 +99,14 @@ class Encoder(nn.Module):
                 in_axes=nn.broadcast,
                 length=config.num_layers,
             )
-            x_BLD, _ = layers(config, deterministic, packed, name="layers")(
+            x_BLD, _ = layers(config, compute, deterministic, packed, name="layers")(
                 x_BLD, attention_mask_BL
             )
             return take_positions(x_BLD, positions_BQ)
-        layer = nn.remat(Layer) if config.remat else Layer
+        layer = nn.remat(Layer) if compute.remat else Layer
         for i in range(config.num_layers):
             last = i == config.num_layers - 1
-            x_BLD = layer(config, deterministic, packed, name=f"layer_{i}")(
+            x_BLD = layer(config, compute, deterministic, packed, name=f"layer_{i}")(
                 x_BLD, attention_mask_BL, positions_BQ if last else None
             )
         return x_BLD

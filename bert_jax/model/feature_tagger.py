@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.model.bilstm import BiLstmConfig, BiLstmTagger
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.hidden_states import hidden_states
 
 
@@ -23,6 +23,7 @@ class FeatureTagger:
     config: BertConfig
     layers: tuple[int, ...]
     bilstm: BiLstmConfig
+    compute: ComputeConfig = ComputeConfig()
 
     @property
     def width(self) -> int:
@@ -47,7 +48,12 @@ class FeatureTagger:
     ) -> jax.Array:
         """float32 (B, L, width)."""
         states = hidden_states(
-            self.config, bert_params, input_ids_BL, token_type_ids_BL, attention_mask_BL
+            self.config,
+            self.compute,
+            bert_params,
+            input_ids_BL,
+            token_type_ids_BL,
+            attention_mask_BL,
         )
         x_BLF = jnp.concatenate([states.layers[i] for i in self.layers], axis=-1)
         return jax.lax.stop_gradient(x_BLF)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.model.bert import BertModel
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.dropout import Dropout
 from bert_jax.model.layers import dense
 
@@ -23,11 +23,12 @@ class BertForSequence(nn.Module):
 
     config: BertConfig
     outputs: int
+    compute: ComputeConfig = ComputeConfig()
 
     def setup(self):
-        self.bert = BertModel(self.config)
+        self.bert = BertModel(self.config, self.compute)
         self.dropout = Dropout(self.config.hidden_dropout)
-        self.classifier = dense(self.config, self.outputs, None)
+        self.classifier = dense(self.config, self.compute, self.outputs, None)
 
     def __call__(
         self,
@@ -60,11 +61,12 @@ class BertForTokens(nn.Module):
 
     config: BertConfig
     outputs: int
+    compute: ComputeConfig = ComputeConfig()
 
     def setup(self):
-        self.bert = BertModel(self.config)
+        self.bert = BertModel(self.config, self.compute)
         self.dropout = Dropout(self.config.hidden_dropout)
-        self.classifier = dense(self.config, self.outputs, None)
+        self.classifier = dense(self.config, self.compute, self.outputs, None)
 
     def __call__(
         self,
@@ -94,10 +96,11 @@ class BertForSpans(nn.Module):
     """A start and an end score for every token, without dropout (run_squad.py)."""
 
     config: BertConfig
+    compute: ComputeConfig = ComputeConfig()
 
     def setup(self):
-        self.bert = BertModel(self.config)
-        self.qa_outputs = dense(self.config, 2, None)
+        self.bert = BertModel(self.config, self.compute)
+        self.qa_outputs = dense(self.config, self.compute, 2, None)
 
     def __call__(
         self,

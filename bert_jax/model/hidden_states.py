@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.model.bert import BertModel
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import take_positions
 
 
@@ -26,6 +26,7 @@ class HiddenStates(NamedTuple):
 
 def hidden_states(
     config: BertConfig,
+    compute: ComputeConfig,
     params: dict[str, Any],
     input_ids_BL: jax.Array,
     token_type_ids_BL: jax.Array,
@@ -35,12 +36,12 @@ def hidden_states(
 ) -> HiddenStates:
     """Runs the encoder without dropout and keeps what lies between its layers.
 
-    params: of BertModel ("bert" in a checkpoint), scanned as ``config`` says.
+    params: of BertModel ("bert" in a checkpoint), scanned as ``compute`` says.
     segment_ids_BL, starts_BS: of packed rows, as BertModel takes them. Compiled, only
     what the caller looks at is computed.
     """
     # Nothing is differentiated, so nothing is worth computing twice.
-    model = BertModel(dataclasses.replace(config, remat=False))
+    model = BertModel(config, dataclasses.replace(compute, remat=False))
     output, kept = model.apply(
         {"params": params},
         input_ids_BL,
@@ -55,7 +56,7 @@ def hidden_states(
     inside = kept["intermediates"]
     layers = [inside["embeddings"]["__call__"][0]]
     encoder = inside["encoder"]
-    if config.scan_layers:
+    if compute.scan_layers:
         # A scanned layer is kept twice: as Layer's output, and as scan's pair of it.
         layers += list(encoder["layers"]["__call__"][0])
     else:

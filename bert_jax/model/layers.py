@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.nn.initializers import Initializer
 
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.products import dot_general
 
 
@@ -45,20 +45,24 @@ class FlatDense(nn.DenseGeneral):
         return y.reshape(*rows, *y.shape[1:])
 
 
-def dense(config: BertConfig, features: int, name: str) -> nn.Module:
+def dense(
+    config: BertConfig, compute: ComputeConfig, features: int, name: str | None
+) -> nn.Module:
     """A dense layer over the last dimension."""
     return FlatDense(
         features,
-        dtype=jnp.dtype(config.dtype),
+        dtype=jnp.dtype(compute.dtype),
         kernel_init=kernel_init(config),
         name=name,
     )
 
 
-def layer_norm(config: BertConfig, name: str) -> nn.LayerNorm:
+def layer_norm(
+    config: BertConfig, compute: ComputeConfig, name: str | None
+) -> nn.LayerNorm:
     """LayerNorm over D; Flax takes its statistics in float32 whatever the dtype."""
     return nn.LayerNorm(
-        epsilon=config.layer_norm_epsilon, dtype=jnp.dtype(config.dtype), name=name
+        epsilon=config.layer_norm_epsilon, dtype=jnp.dtype(compute.dtype), name=name
     )
 
 

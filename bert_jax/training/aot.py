@@ -120,6 +120,7 @@ def compile_step(config: TrainConfig, phase: Phase, slices: Slices) -> Report:
         batch["mlm_ids"].shape[1],
         phase.batch_size,
         math.prod(batch["nsp_labels"].shape[1:]),
+        scan_layers=config.compute.scan_layers,
     ) / len(slices.devices)
     kind = slices.devices[0].device_kind
     return Report(
@@ -141,7 +142,7 @@ def lower_step(
     config: TrainConfig, phase: Phase, mesh: Mesh
 ) -> tuple[jax.stages.Lowered, TrainState]:
     """``phase``'s update, ready to compile for ``mesh``, and the shapes of its state."""
-    model = BertForPreTraining(config.model)
+    model = BertForPreTraining(config.model, config.compute)
     optimizer = bert_optimizer(config.optimizer)
     state = abstract_state(model, optimizer, mesh, METRICS, fsdp=config.mesh.fsdp)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
@@ -187,15 +188,15 @@ def abstract_batch(
 def advice(config: TrainConfig, report: Report) -> str:
     """Which setting to change where the step does not fit, the cheapest first."""
     settings = []
-    if config.model.dtype == "float32":
-        settings.append("--config.model.dtype=bfloat16")
-    if config.model.scan_layers:
-        settings.append("--config.model.scan_layers=False")
+    if config.compute.dtype == "float32":
+        settings.append("--config.compute.dtype=bfloat16")
+    if config.compute.scan_layers:
+        settings.append("--config.compute.scan_layers=False")
     rows = report.batch_size // report.devices
     if rows > config.accumulation:
         settings.append(f"--config.accumulation={config.accumulation * 2}")
-    if not config.model.remat:
-        settings.append("--config.model.remat=True")
+    if not config.compute.remat:
+        settings.append("--config.compute.remat=True")
     if not config.mesh.fsdp:
         settings.append("--config.mesh.fsdp=True")
     settings.append("--config.mesh.model=2")

@@ -7,7 +7,8 @@ from typing import Any
 from bert_jax.data.examples import ExampleConfig
 from bert_jax.data.pipeline import Phase
 from bert_jax.errors import UserError
-from bert_jax.model.config import BertConfig
+from bert_jax.interop.config_json import with_compute
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.parallel.mesh import MeshConfig
 from bert_jax.settings import differences, from_settings
 from bert_jax.training.optimizer import OptimizerConfig
@@ -52,6 +53,7 @@ class TrainConfig:
     optimizer: OptimizerConfig
     phases: tuple[Phase, ...]
     init_from: str = ""
+    compute: ComputeConfig = dataclasses.field(default_factory=ComputeConfig)
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     seed: int = 0
     accumulation: int = 1
@@ -74,7 +76,7 @@ def train_config(settings: Mapping[str, Any]) -> TrainConfig:
     ``optimizer.total_steps`` is always the sum of the phases' steps: one schedule runs
     through all phases.
     """
-    settings = dict(settings)
+    settings = with_compute(settings)
     phases = from_settings(tuple[Phase, ...], settings.get("phases", ()), "phases")
     if not phases:
         raise UserError("config.phases is empty; give at least one phase")
@@ -123,9 +125,9 @@ def _check(config: TrainConfig) -> None:
 # not what it computes.
 _MAY_CHANGE = frozenset(
     {
-        "model.dtype",
-        "model.remat",
-        "model.attention_impl",
+        "compute.dtype",
+        "compute.remat",
+        "compute.attention_impl",
         "data.path",  # the store is compared by its contents
         "data.packing",
         "data.threads",
@@ -151,7 +153,7 @@ def resume_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """
     return [
         f"{name}: {a!r} -> {b!r}"
-        for name, a, b in differences(old, new)
+        for name, a, b in differences(with_compute(old), new)
         if not any(name == free or name.startswith(f"{free}.") for free in _MAY_CHANGE)
         and not (name == f"phases[{len(new['phases']) - 1}].steps" and b > a)
     ]

@@ -137,7 +137,11 @@ class _Run:
         )
         self.seconds = {"train_seconds": 0.0, "evaluation_seconds": 0.0}
         self.model = make_model(
-            self.checkpoint.config, self.task.head, self.task.outputs, config.features
+            self.checkpoint.config,
+            self.task.head,
+            self.task.outputs,
+            config.features,
+            self.checkpoint.compute,
         )
         self.features = isinstance(self.model, FeatureTagger)
 

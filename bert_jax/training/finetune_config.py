@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.interop.config_json import with_compute
 from bert_jax.interop.initial import FeatureConfig
+from bert_jax.model.config import ComputeConfig
 from bert_jax.parallel.mesh import MeshConfig
 from bert_jax.settings import from_settings
 from bert_jax.tasks.families import FAMILIES
@@ -22,9 +24,6 @@ class ModelSettings:
 
     hidden_dropout: float = 0.1
     attention_dropout: float = 0.1
-    dtype: str = "float32"
-    remat: bool = False
-    scan_layers: bool = False
     activation: str = ""
     initializer_range: float = 0.0
 
@@ -79,6 +78,7 @@ class FineTuneConfig:
     family: str
     data: Any
     init_from: str = ""
+    compute: ComputeConfig = dataclasses.field(default_factory=ComputeConfig)
     fresh_head: bool = False
     model: ModelSettings = dataclasses.field(default_factory=ModelSettings)
     optimizer: FineTuneOptimizer = dataclasses.field(default_factory=FineTuneOptimizer)
@@ -99,7 +99,7 @@ class FineTuneConfig:
 
 def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:
     """Builds a FineTuneConfig from nested mappings, checking every name and type."""
-    settings = dict(settings)
+    settings = with_compute(settings)
     family = settings.get("family")
     if family not in FAMILIES:
         raise UserError(

@@ -48,7 +48,11 @@ def prepare(
             "init_from is empty, expected a checkpoint: a Hugging Face folder, Google's "
             "bert_model.ckpt or a workdir; set --config.init_from"
         )
-    checkpoint = load(config.init_from, **config.model.changes())
+    checkpoint = load(
+        config.init_from,
+        **config.model.changes(),
+        **dataclasses.asdict(config.compute),
+    )
     if checkpoint.tokenizer is None:
         raise UserError(
             f"{config.init_from} has no vocabulary; put the vocab.txt that belongs to "
@@ -61,7 +65,13 @@ def prepare(
         _split(task, name, checkpoint.tokenizer, log)
         for name in (*task.eval_splits, *task.predict_splits)
     ]
-    model = make_model(checkpoint.config, task.head, task.outputs, config.features)
+    model = make_model(
+        checkpoint.config,
+        task.head,
+        task.outputs,
+        config.features,
+        checkpoint.compute,
+    )
     if isinstance(model, FeatureTagger):
         train, *splits = [
             with_hidden(

@@ -34,7 +34,12 @@ PEAK_FLOPS = {
 
 
 def forward_flops(
-    config: BertConfig, length: int, predictions: int, sequences: int = 1
+    config: BertConfig,
+    length: int,
+    predictions: int,
+    sequences: int = 1,
+    *,
+    scan_layers: bool = False,
 ) -> int:
     """Multiply-adds, as two operations each, of the forward pass of a row.
 
@@ -44,7 +49,7 @@ def forward_flops(
     is not computed is not counted, though the paper's implementation computes it.
     """
     D, V = config.hidden_size, config.vocab_size
-    read = length if config.scan_layers else predictions + sequences
+    read = length if scan_layers else predictions + sequences
     layers = (config.num_layers - 1) * _layer(config, length, length)
     layers += _layer(config, read, length)
     heads = predictions * (D * D + D * V) + sequences * (D * D + 2 * D)
@@ -58,13 +63,20 @@ def _layer(config: BertConfig, queries: int, keys: int) -> int:
 
 
 def step_flops(
-    config: BertConfig, length: int, predictions: int, rows: int, sequences: int = 1
+    config: BertConfig,
+    length: int,
+    predictions: int,
+    rows: int,
+    sequences: int = 1,
+    *,
+    scan_layers: bool = False,
 ) -> int:
     """Operations of one update: the backward pass costs twice the forward pass.
 
     predictions, sequences: of a row.
     """
-    return 3 * rows * forward_flops(config, length, predictions, sequences)
+    row = forward_flops(config, length, predictions, sequences, scan_layers=scan_layers)
+    return 3 * rows * row
 
 
 def peak_flops() -> float | None:

@@ -19,10 +19,6 @@ _FREE = {
     "hidden_dropout",
     "attention_dropout",
     "initializer_range",
-    "dtype",
-    "attention_impl",
-    "remat",
-    "scan_layers",
 }
 
 
@@ -38,7 +34,7 @@ def begin_from(
     Raises UserError where its sizes are not the config's or its vocabulary is not that
     of the text. Fine-tuned heads are left behind.
     """
-    checkpoint = load(path, scan_layers=config.scan_layers)
+    checkpoint = load(path, scan_layers="layers" in state.params["bert"]["encoder"])
     _check_config(checkpoint.config, config, path)
     if (
         checkpoint.tokenizer is not None

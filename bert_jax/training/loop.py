@@ -100,7 +100,14 @@ class Reporter:
         predictions = batch["mlm_ids"].shape[1]
         pairs = batch["nsp_labels"][0].size
         self._tokens += rows * length
-        self._flops += step_flops(self.config.model, length, predictions, rows, pairs)
+        self._flops += step_flops(
+            self.config.model,
+            length,
+            predictions,
+            rows,
+            pairs,
+            scan_layers=self.config.compute.scan_layers,
+        )
         self._wait += wait
 
     def report(self, step: int, sums: dict[str, jax.Array]) -> None:

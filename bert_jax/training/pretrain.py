@@ -81,7 +81,7 @@ def pretrain(
         _claim_workdir(saved_config, tokenizer, folder.local)
     folder.check_shared("config.json")
 
-    model = BertForPreTraining(config.model)
+    model = BertForPreTraining(config.model, config.compute)
     optimizer = bert_optimizer(config.optimizer)
     training, held_out = split_documents(store.info.documents, config.data.holdout)
     if config.eval_every and not len(held_out):

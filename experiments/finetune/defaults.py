@@ -37,11 +37,14 @@ def defaults(family: str, **data) -> ConfigDict:
             model=dict(
                 hidden_dropout=0.1,  # rate
                 attention_dropout=0.1,  # rate, of the attention probabilities
-                dtype="float32",  # of the computation; bfloat16 on TPU and GPU
-                remat=False,  # recompute activations in the backward pass
-                scan_layers=False,  # compile one layer for all
                 activation="",  # the checkpoint's own; gelu_tanh for Google's newer ones
                 initializer_range=0.0,  # of a new head; 0 for the checkpoint's own
+            ),
+            compute=dict(
+                dtype="float32",  # of the activations; bfloat16 on TPU and GPU
+                attention_impl="auto",  # or plain, xla, splash (TPU), cudnn (GPU)
+                remat=False,  # recompute activations in the backward pass
+                scan_layers=False,  # compile one layer for all
             ),
             # Devices along each axis; fsdp: those along data share the parameters' memory.
             mesh=dict(replica=1, data=-1, model=1, fsdp=False),

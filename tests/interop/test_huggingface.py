@@ -111,7 +111,7 @@ def test_pretraining_heads_are_those_of_transformers(folder, theirs):
     checkpoint = read_huggingface(folder / "pretraining", scan_layers=True)
     positions_BM = np.repeat(np.arange(11)[None], 3, 0)
     with jax.default_matmul_precision("highest"):
-        output = BertForPreTraining(checkpoint.config).apply(
+        output = BertForPreTraining(checkpoint.config, checkpoint.compute).apply(
             {"params": checkpoint.params},
             theirs["input_ids"],
             theirs["token_type_ids"],

@@ -43,7 +43,7 @@ def same(a, b):
 def test_a_hugging_face_folder(folders):
     checkpoint = bert_jax.load(str(folders / "sequence"), dtype="bfloat16")
     assert (checkpoint.source, checkpoint.head) == ("huggingface", "sequence")
-    assert checkpoint.config.dtype == "bfloat16"
+    assert checkpoint.compute.dtype == "bfloat16"
     assert checkpoint.tokenizer is None
     assert {leaf.dtype for leaf in jax.tree.leaves(checkpoint.params)} == {
         np.dtype(np.float32)

@@ -7,6 +7,7 @@ import pytest
 from flax import traverse_util
 
 from bert_jax.errors import UserError
+from bert_jax.interop.config_json import read_config
 from bert_jax.interop.names import (
     HEADS,
     PARTS,
@@ -14,6 +15,7 @@ from bert_jax.interop.names import (
     from_params,
     guess_head,
     to_params,
+    with_scan,
 )
 from bert_jax.interop.tensorflow import read_checkpoint
 from bert_jax.model.bert import BertForPreTraining
@@ -59,7 +61,7 @@ def random_params(config, head):
 
 @pytest.fixture(scope="module")
 def config(golden):
-    return BertConfig.from_json(golden / "google_bert/bert_config.json")
+    return read_config(golden / "google_bert/bert_config.json")
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +74,9 @@ def variables(golden):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("head", HEADS)
 def test_params_survive_the_round_trip_bit_for_bit(head, layout, scan_layers):
-    config = dataclasses.replace(ODD, scan_layers=scan_layers)
-    params = random_params(config, head)
-    back = to_params(from_params(params, config, layout), config, layout, head=head)
+    params = with_scan(random_params(ODD, head), scan_layers)
+    tensors = from_params(params, ODD, layout)
+    back = to_params(tensors, ODD, layout, head=head, scan=scan_layers)
     assert (back.missing, back.unexpected) == ((), ())
     assert jax.tree.structure(back.params) == jax.tree.structure(params)
     for ours, again in zip(
@@ -96,8 +98,7 @@ def test_variables_survive_the_round_trip_bit_for_bit(variables, config):
 
 def test_scanned_layers_are_the_same_layers_stacked(variables, config):
     loop = to_params(variables, config, "google", head="none").params
-    config = dataclasses.replace(config, scan_layers=True)
-    scan = to_params(variables, config, "google", head="none").params
+    scan = to_params(variables, config, "google", head="none", scan=True).params
     stacked = stack_layers(loop["bert"]["encoder"])
     jax.tree.map(np.testing.assert_array_equal, scan["bert"]["encoder"], stacked)
 

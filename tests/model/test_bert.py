@@ -9,10 +9,10 @@ from flax import traverse_util
 
 from bert_jax.model.attention import attend
 from bert_jax.model.bert import BertForPreTraining, BertModel
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import stack_layers, unstack_layers
 
-SMALL = BertConfig(
+SIZES = BertConfig(
     vocab_size=200,
     hidden_size=32,
     num_layers=2,
@@ -20,6 +20,7 @@ SMALL = BertConfig(
     intermediate_size=64,
     max_positions=24,
 )
+SMALL = SIZES, ComputeConfig()  # what the functions below take for a config
 
 
 def make_batch(rows=4, length=16, predictions=3, seed=0):
@@ -27,7 +28,7 @@ def make_batch(rows=4, length=16, predictions=3, seed=0):
     rng = np.random.default_rng(seed)
     lengths = rng.integers(9, length + 1, rows)
     return (
-        rng.integers(0, SMALL.vocab_size, (rows, length), np.int32),
+        rng.integers(0, SIZES.vocab_size, (rows, length), np.int32),
         rng.integers(0, 2, (rows, length), np.int32),
         np.int32(np.arange(length) < lengths[:, None]),
         rng.integers(0, 9, (rows, predictions), np.int32),
@@ -35,20 +36,23 @@ def make_batch(rows=4, length=16, predictions=3, seed=0):
 
 
 def replace(**changes):
-    return dataclasses.replace(SMALL, **changes)
+    """SMALL with changes to either of its configs."""
+    ours = {name: changes[name] for name in changes if hasattr(SIZES, name)}
+    rest = {name: changes[name] for name in changes if name not in ours}
+    return dataclasses.replace(SIZES, **ours), ComputeConfig(**rest)
 
 
 def shapes(config, module=BertForPreTraining):
     """The tree of parameters, without making any."""
     args = make_batch()[: 4 if module is BertForPreTraining else 3]
-    init = partial(module(config).init, deterministic=True)
+    init = partial(module(*config).init, deterministic=True)
     return jax.eval_shape(init, jax.random.key(0), *args)["params"]
 
 
 @cache
 def init(seed=0):
     """Fresh parameters of SMALL, its layers not scanned."""
-    model = BertForPreTraining(SMALL)
+    model = BertForPreTraining(*SMALL)
     run = jax.jit(partial(model.init, deterministic=True))
     return run(jax.random.key(seed), *make_batch())["params"]
 
@@ -58,7 +62,7 @@ def _forward(config, deterministic):
     @jax.jit
     def run(params, args, key):
         rngs = None if deterministic else {"dropout": key}
-        model = BertForPreTraining(config)
+        model = BertForPreTraining(*config)
         return model.apply(
             {"params": params}, *args, deterministic=deterministic, rngs=rngs
         )
@@ -74,7 +78,7 @@ def forward(config, params, args, dropout_seed=None):
 
 @cache
 def _encode(config):
-    apply = partial(BertModel(config).apply, deterministic=True)
+    apply = partial(BertModel(*config).apply, deterministic=True)
     return jax.jit(lambda params, args: apply({"params": params}, *args))
 
 
@@ -120,7 +124,7 @@ def test_parameter_counts(config, with_heads, without, scan_layers):
     assert (config.word_rows, filling) == (30_592, 70 * config.hidden_size)
 
     def count(module):
-        scanned = dataclasses.replace(config, scan_layers=scan_layers)
+        scanned = config, ComputeConfig(scan_layers=scan_layers)
         leaves = jax.tree.leaves(shapes(scanned, module))
         return sum(leaf.size for leaf in leaves) - filling
 
@@ -181,7 +185,7 @@ def test_stacking_layers_has_an_inverse():
 def test_scanned_layers_start_from_different_numbers():
     """One key for all layers would make them copies of each other."""
     config = replace(scan_layers=True)
-    model = BertForPreTraining(config)
+    model = BertForPreTraining(*config)
     params = jax.jit(partial(model.init, deterministic=True))(
         jax.random.key(0), *make_batch()
     )["params"]
@@ -331,7 +335,7 @@ def test_hidden_dropout_zeroes_its_share_of_the_embeddings_and_branches(scan_lay
     """Seen on the modules themselves: what each Dropout makes of its input."""
     config = replace(hidden_size=64, hidden_dropout=0.2, scan_layers=scan_layers)
     args = make_batch(rows=8, length=24)[:3]
-    model = BertModel(config)
+    model = BertModel(*config)
     params = jax.jit(partial(model.init, deterministic=True))(jax.random.key(0), *args)[
         "params"
     ]
@@ -413,7 +417,7 @@ def test_initial_values(scan_layers):
         max_positions=128,
         scan_layers=scan_layers,
     )
-    model = BertForPreTraining(config)
+    model = BertForPreTraining(*config)
     params = jax.jit(partial(model.init, deterministic=True))(
         jax.random.key(0), *make_batch()
     )["params"]
@@ -447,7 +451,7 @@ def test_some_positions_computed_alone_are_as_among_all(scan_layers):
     @partial(jax.jit, static_argnames="alone")
     def run(params, alone):
         def loss(params):
-            output = BertModel(config).apply(
+            output = BertModel(*config).apply(
                 {"params": params},
                 *args,
                 deterministic=True,

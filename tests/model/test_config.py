@@ -1,40 +1,10 @@
 import dataclasses
-import json
 
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.model.config import BertConfig
-
-SMALL = BertConfig(
-    vocab_size=100,
-    hidden_size=24,
-    num_layers=3,
-    num_heads=2,
-    intermediate_size=40,
-    max_positions=32,
-    type_vocab_size=4,
-    hidden_dropout=0.2,
-    attention_dropout=0.3,
-    activation="gelu_tanh",
-    layer_norm_epsilon=1e-6,
-    initializer_range=0.03,
-)
-
-# The file that comes with Google's uncased BASE.
-GOOGLE_BASE = {
-    "attention_probs_dropout_prob": 0.1,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "hidden_size": 768,
-    "initializer_range": 0.02,
-    "intermediate_size": 3072,
-    "max_position_embeddings": 512,
-    "num_attention_heads": 12,
-    "num_hidden_layers": 12,
-    "type_vocab_size": 2,
-    "vocab_size": 30522,
-}
+from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.settings import setting_doc
 
 
 def test_base_and_large_are_the_papers():
@@ -50,105 +20,27 @@ def test_base_and_large_are_the_papers():
     assert BertConfig.base(vocab_size=28996).vocab_size == 28996
 
 
-def test_googles_file_is_base():
-    assert BertConfig.from_dict(GOOGLE_BASE) == BertConfig.base()
-
-
-@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
-def test_json_and_back(tmp_path, activation):
-    config = dataclasses.replace(SMALL, activation=activation)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(config.to_dict()))
-    assert BertConfig.from_json(path) == config
-
-
-def test_googles_file_survives_in_what_we_write():
-    written = BertConfig.from_dict(GOOGLE_BASE).to_dict()
-    assert GOOGLE_BASE.items() <= written.items()
-    assert written["layer_norm_eps"] == 1e-12
-
-
 @pytest.mark.parametrize(
-    ("theirs", "ours"),
+    ("config", "changes"),
     [
-        ("gelu", "gelu"),
-        ("gelu_new", "gelu_tanh"),
-        ("gelu_pytorch_tanh", "gelu_tanh"),
-        ("relu", "relu"),
+        (BertConfig.base(), dict(activation="gelu_new")),
+        (ComputeConfig(), dict(dtype="float16")),
+        (ComputeConfig(), dict(attention_impl="flash")),
     ],
 )
-def test_names_of_activations(theirs, ours):
-    values = GOOGLE_BASE | {"hidden_act": theirs}
-    assert BertConfig.from_dict(values).activation == ours
-
-
-def test_changes_override_the_file(golden):
-    path = golden / "google_bert/bert_config.json"
-    assert BertConfig.from_json(path).activation == "gelu"
-    config = BertConfig.from_json(path, activation="gelu_tanh", dtype="bfloat16")
-    assert (config.activation, config.dtype) == ("gelu_tanh", "bfloat16")
-    assert (config.vocab_size, config.max_positions) == (1200, 128)
-    assert (config.num_layers, config.hidden_size, config.num_heads) == (2, 64, 4)
-
-
-def test_unreadable_files_are_explained(tmp_path):
-    with pytest.raises(UserError, match=r"none\.json does not exist; expected a BERT"):
-        BertConfig.from_json(tmp_path / "none.json")
-    bad = tmp_path / "bad.json"
-    bad.write_text('{"vocab_size": ')
-    with pytest.raises(UserError, match=r"bad\.json is not JSON"):
-        BertConfig.from_json(bad)
-    bad.write_text("[1, 2]")
-    with pytest.raises(UserError, match="expected a JSON object"):
-        BertConfig.from_json(bad)
-    with pytest.raises(UserError, match="cannot read"):
-        BertConfig.from_json(tmp_path)
-
-
-def test_missing_sizes_are_listed():
-    values = {k: v for k, v in GOOGLE_BASE.items() if k[0] not in "vi"}
-    with pytest.raises(UserError, match="needs vocab_size, intermediate_size"):
-        BertConfig.from_dict(values)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            dict(hidden_act="swish"),
-            "hidden_act='swish', expected one of gelu, gelu_new",
-        ),
-        (
-            dict(num_attention_heads=5),
-            "hidden_size=768 is not a multiple of num_heads=5",
-        ),
-        (dict(num_attention_heads=0), "num_heads=0"),
-        (dict(vocab_size="30522"), "vocab_size='30522'"),
-        (dict(num_hidden_layers=-1), "num_layers=-1"),
-        (dict(hidden_dropout_prob=1.0), r"hidden_dropout=1\.0"),
-        (dict(attention_probs_dropout_prob=-0.1), r"attention_dropout=-0\.1"),
-    ],
-)
-def test_bad_values_are_user_errors(changes, message):
-    with pytest.raises(UserError, match=message) as caught:
-        BertConfig.from_dict(GOOGLE_BASE | changes)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [dict(activation="gelu_new"), dict(dtype="float16"), dict(attention_impl="flash")],
-)
-def test_choices_are_checked(changes):
+def test_choices_are_checked(config, changes):
     (name,) = changes
     with pytest.raises(UserError, match=f"{name}='.*', expected one of"):
-        BertConfig.base(**changes)
+        dataclasses.replace(config, **changes)
 
 
-def test_refuses_models_that_only_look_like_bert():
-    """RoBERTa's config.json has BERT's names and another model."""
-    with pytest.raises(UserError, match="model_type='roberta'"):
-        BertConfig.from_dict(GOOGLE_BASE | {"model_type": "roberta"})
-    relative = GOOGLE_BASE | {"position_embedding_type": "relative_key"}
-    with pytest.raises(UserError, match="position_embedding_type='relative_key'"):
-        BertConfig.from_dict(relative)
+@pytest.mark.parametrize("config", [BertConfig, ComputeConfig])
+def test_every_setting_says_what_it_means(config):
+    assert all(setting_doc(config, field.name) for field in dataclasses.fields(config))
+
+
+def test_a_checkpoint_and_how_it_is_computed_share_no_setting():
+    names = [
+        {f.name for f in dataclasses.fields(c)} for c in (BertConfig, ComputeConfig)
+    ]
+    assert not names[0] & names[1]

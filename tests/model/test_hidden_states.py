@@ -1,4 +1,3 @@
-import dataclasses
 import functools
 
 import jax
@@ -7,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.model.bert import BertModel
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import Layer, stack_layers
 from bert_jax.model.hidden_states import hidden_states
 
@@ -42,11 +41,11 @@ def params(inputs):
 
 @pytest.fixture(scope="module")
 def states(params, inputs):
-    return run(CONFIG, params, inputs)
+    return run(ComputeConfig(), params, inputs)
 
 
-def run(config, params, inputs):
-    return jax.jit(functools.partial(hidden_states, config))(params, *inputs)
+def run(compute, params, inputs):
+    return jax.jit(functools.partial(hidden_states, CONFIG, compute))(params, *inputs)
 
 
 def test_the_last_is_what_the_model_gives(params, inputs, states):
@@ -59,15 +58,17 @@ def test_the_last_is_what_the_model_gives(params, inputs, states):
 def test_each_is_its_layer_of_the_one_before(params, inputs, states):
     for i in range(CONFIG.num_layers):
         layer = {"params": params["encoder"][f"layer_{i}"]}
-        given = Layer(CONFIG, True).apply(layer, states.layers[i], inputs[2])
+        given = Layer(CONFIG, ComputeConfig(), True).apply(
+            layer, states.layers[i], inputs[2]
+        )
         np.testing.assert_allclose(states.layers[i + 1], given, atol=1e-5)
 
 
 @pytest.mark.parametrize("remat", [False, True])
 def test_scanned_layers_give_the_same(params, inputs, states, remat):
-    config = dataclasses.replace(CONFIG, scan_layers=True, remat=remat)
+    compute = ComputeConfig(scan_layers=True, remat=remat)
     scanned = params | {"encoder": stack_layers(params["encoder"])}
-    others = run(config, scanned, inputs)
+    others = run(compute, scanned, inputs)
     assert len(others.layers) == 4
     for ours, other in zip(states.layers, others.layers, strict=True):
         np.testing.assert_allclose(ours, other, atol=1e-5)
@@ -76,7 +77,7 @@ def test_scanned_layers_give_the_same(params, inputs, states, remat):
 
 def test_parameters_without_a_pooler(params, inputs, states):
     bare = {name: value for name, value in params.items() if name != "pooler"}
-    without = run(CONFIG, bare, inputs)
+    without = run(ComputeConfig(), bare, inputs)
     assert without.pooled is None
     np.testing.assert_allclose(without.layers[-1], states.layers[-1], atol=1e-5)
 
@@ -85,11 +86,14 @@ def test_sequences_side_by_side_are_as_if_alone(params, inputs):
     """Of a row of 12: five tokens, six, and one of padding."""
     ids, segments, _ = inputs
     mask = (np.arange(L) < np.array([[5], [6]])).astype(np.int32)
-    alone = run(CONFIG, params, (ids, segments, mask))
+    alone = run(ComputeConfig(), params, (ids, segments, mask))
     row = [np.zeros((1, 12), np.int32) for _ in range(3)]
     for array, values in zip(row, (ids, segments, mask * [[1], [2]]), strict=True):
         array[0, :11] = [*values[0, :5], *values[1, :6]]
-    packed = run(CONFIG, params, (*row, np.array([[0, 5]], np.int32)))
+    ids, types, numbers = row
+    starts = np.array([[0, 5]], np.int32)
+    inputs = ids, types, np.sign(numbers), numbers, starts
+    packed = run(ComputeConfig(), params, inputs)
     for one, two in zip(alone.layers, packed.layers, strict=True):
         np.testing.assert_allclose(two[0, :5], one[0, :5], atol=1e-5)
         np.testing.assert_allclose(two[0, 5:11], one[1, :6], atol=1e-5)
@@ -97,8 +101,8 @@ def test_sequences_side_by_side_are_as_if_alone(params, inputs):
 
 
 def test_half_precision_comes_out_in_single(params, inputs, states):
-    config = dataclasses.replace(CONFIG, dtype="bfloat16", remat=True)
-    half = run(config, params, inputs)
+    compute = ComputeConfig(dtype="bfloat16", remat=True)
+    half = run(compute, params, inputs)
     assert {x.dtype for x in [*half.layers, half.pooled]} == {jnp.dtype("float32")}
     np.testing.assert_allclose(half.layers[-1], states.layers[-1], atol=0.2)
     assert not np.array_equal(half.layers[-1], states.layers[-1])
@@ -107,7 +111,7 @@ def test_half_precision_comes_out_in_single(params, inputs, states):
 def test_only_what_is_looked_at_is_computed(params, inputs):
     def flops(layer):
         def chosen(params, *arrays):
-            return hidden_states(CONFIG, params, *arrays).layers[layer]
+            return hidden_states(CONFIG, ComputeConfig(), params, *arrays).layers[layer]
 
         compiled = jax.jit(chosen).lower(params, *inputs).compile()
         return compiled.cost_analysis()["flops"]

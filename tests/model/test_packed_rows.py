@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from bert_jax.model.bert import BertModel
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import stack_layers
 
 LENGTHS = ((5, 7, 3), (9, 6), (2,))
-SIZES = dict(
+PLAIN = BertConfig(
     vocab_size=50,
     hidden_size=16,
     num_layers=2,
@@ -18,11 +18,10 @@ SIZES = dict(
     max_positions=16,
     initializer_range=0.2,
 )
-PLAIN = BertConfig(**SIZES)
 
 
-def encode(params, *inputs, config, **settings):
-    model = BertModel(config)
+def encode(params, *inputs, compute=ComputeConfig(), **settings):
+    model = BertModel(PLAIN, compute)
     run = jax.jit(
         lambda *arrays: model.apply(
             {"params": params}, *arrays, deterministic=True, **settings
@@ -72,7 +71,7 @@ def alone(sequences, params):
     for i, (tokens, types) in enumerate(flat):
         n = len(tokens)
         ids[i, :n], segments[i, :n], mask[i, :n] = tokens, types, 1
-    output = encode(params, ids, segments, mask, config=PLAIN)
+    output = encode(params, ids, segments, mask)
     return output.sequence_BLD, output.pooled_BD
 
 
@@ -83,18 +82,18 @@ def test_each_sequence_is_encoded_as_if_alone(changes, packed, params, alone):
     expected, pooled = alone
     if "scan_layers" in changes:
         params = params | {"encoder": stack_layers(params["encoder"])}
-    config = BertConfig(**SIZES, **changes)
+    compute = ComputeConfig(**changes)
     whole = encode(
         params,
         *inputs,
-        config=config,
+        compute=compute,
         **places,
         pool=False,
     )
     first = encode(
         params,
         *inputs,
-        config=config,
+        compute=compute,
         **places,
         positions_BQ=starts,
     )
@@ -117,5 +116,5 @@ def test_without_starts_the_sequences_of_a_row_would_see_each_other(
     """The test above could fail."""
     inputs, _ = packed
     expected, _ = alone
-    mixed = encode(params, *inputs, config=PLAIN, pool=False).sequence_BLD
+    mixed = encode(params, *inputs, pool=False).sequence_BLD
     assert np.abs(mixed[0, :5] - expected[0, :5]).max() > 1e-2

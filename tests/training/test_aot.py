@@ -33,15 +33,16 @@ def test_the_new_state_is_written_over_the_old_one(small_model_config):
 
 @pytest.fixture(scope="module")
 def temporary_bytes(small_model_config):
-    """A function of (changes to the model, accumulation): bytes beside state and batch."""
+    """A function of (accumulation, compute settings): bytes beside state and batch."""
 
     def compute(accumulation=1, **changes):
         phase = Phase(steps=1, sequence_length=64, batch_size=64, max_predictions=4)
-        sizes = {"num_layers": 4, "max_positions": 64, "scan_layers": True}
-        model = dataclasses.asdict(small_model_config) | sizes | changes
+        sizes = {"num_layers": 4, "max_positions": 64}
+        model = dataclasses.asdict(small_model_config) | sizes
         config = train_config(
             {
                 "model": model,
+                "compute": {"scan_layers": True, **changes},
                 "data": {},
                 "optimizer": {"learning_rate": 1e-3, "warmup_steps": 1},
                 "phases": [dataclasses.asdict(phase)],

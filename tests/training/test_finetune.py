@@ -312,10 +312,10 @@ def test_scanned_layers_train_as_others_and_are_saved_as_others(
     finished, settings, tmp_path
 ):
     _, workdir, _, _ = finished("classification")
-    model = dict(hidden_dropout=0.0, attention_dropout=0.0, scan_layers=True)
-    run_one(
-        finetune_config(settings("classification", model=model)), tmp_path, [].append
-    )
+    model = dict(hidden_dropout=0.0, attention_dropout=0.0)
+    compute = dict(scan_layers=True)
+    config = finetune_config(settings("classification", model=model, compute=compute))
+    run_one(config, tmp_path, [].append)
     for a, b in zip(metrics(workdir)[:5], metrics(tmp_path)[:5], strict=True):
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-3)
     trees = (load(path).params for path in (workdir, tmp_path))

@@ -7,6 +7,7 @@ import optax
 import pytest
 
 from bert_jax.inference.evaluation import put_rows
+from bert_jax.model.config import ComputeConfig
 from bert_jax.objectives.heads import jit_forward
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.tasks.packing import PackedBatches
@@ -212,7 +213,7 @@ def test_the_rate_scales_the_update_and_dropout_differs_between_updates(
 def test_the_forward_pass_has_no_dropout_and_gives_float32(
     make_head, init_params, make_arrays
 ):
-    _, model = make_head("choice", dtype="bfloat16")
+    _, model = make_head("choice", ComputeConfig(dtype="bfloat16"))
     mesh = make_mesh(MeshConfig())
     forward = jit_forward(mesh, model)
     params, arrays = init_params(model), put_rows(make_arrays("choice"), mesh)

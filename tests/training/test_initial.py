@@ -10,7 +10,7 @@ from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertForPreTraining
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.training.initial import begin_from
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
@@ -24,10 +24,12 @@ def start(small_store):
     directory, vocab_size = small_store
     config = BertConfig(vocab_size, 16, 2, 2, 32, max_positions=32)
 
-    def state(config, seed):
+    def state(config, seed, compute=ComputeConfig()):
         optimizer = bert_optimizer(OptimizerConfig(1e-3, 1, 10))
         mesh = make_mesh(MeshConfig(data=4, model=2))
-        return init_state(BertForPreTraining(config), optimizer, mesh, METRICS, seed)
+        return init_state(
+            BertForPreTraining(config, compute), optimizer, mesh, METRICS, seed
+        )
 
     return config, load_tokenizer(directory), state
 
@@ -45,8 +47,8 @@ def checkpoint(start, tmp_path_factory):
 def test_every_parameter_is_the_checkpoints(start, checkpoint, scan_layers):
     config, tokenizer, state = start
     path, params = checkpoint
-    config = dataclasses.replace(config, scan_layers=scan_layers)
-    fresh = state(config, 2)
+    compute = ComputeConfig(scan_layers=scan_layers)
+    fresh = state(config, 2, compute)
     begun = begin_from(path, config, tokenizer, fresh, lambda line: None)
     assert jax.tree.structure(begun) == jax.tree.structure(fresh)
     assert [x.sharding for x in jax.tree.leaves(begun.params)] == [

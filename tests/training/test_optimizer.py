@@ -8,6 +8,7 @@ from flax import traverse_util
 
 from bert_jax.errors import UserError
 from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.config import ComputeConfig
 from bert_jax.training.optimizer import (
     OptimizerConfig,
     bert_optimizer,
@@ -177,10 +178,10 @@ def test_decay_without_gradient_shrinks_kernels_alone():
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_decay_falls_on_exactly_these(small_model_config, scan_layers):
     """optimization.py: all but LayerNorm, layer_norm and bias."""
-    config = dataclasses.replace(small_model_config, scan_layers=scan_layers)
-    params = jax.eval_shape(
-        lambda key: init_params(BertForPreTraining(config), key), jax.random.key(0)
+    model = BertForPreTraining(
+        small_model_config, ComputeConfig(scan_layers=scan_layers)
     )
+    params = jax.eval_shape(lambda key: init_params(model, key), jax.random.key(0))
     mask = traverse_util.flatten_dict(decay_mask(params), sep="/")
     layers = ["layers"] if scan_layers else ["layer_0", "layer_1"]
     kernels = (

@@ -1,0 +1,111 @@
+"""The JSON of BERT configs: bert_config.json, Hugging Face's config.json, and ours."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.files import read_json
+from bert_jax.model.config import BertConfig, ComputeConfig
+
+# Our name -> the name in bert_config.json and in Hugging Face's config.json.
+_JSON_NAMES = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "max_positions": "max_position_embeddings",
+    "type_vocab_size": "type_vocab_size",
+    "hidden_dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "layer_norm_epsilon": "layer_norm_eps",
+    "initializer_range": "initializer_range",
+}
+# Where Hugging Face's config.json can say that the model is another one.
+_ONLY = {"model_type": "bert", "position_embedding_type": "absolute"}
+# bert_config.json says "gelu" for both forms; Hugging Face tells them apart.
+_FROM_JSON_ACTIVATION = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
+_TO_JSON_ACTIVATION = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
+_COMPUTE = tuple(field.name for field in dataclasses.fields(ComputeConfig))
+
+
+def config_from_dict(values: Mapping[str, Any], **changes: Any) -> BertConfig:
+    """Reads the contents of a bert_config.json or a Hugging Face config.json.
+
+    ``changes`` override what the file says, for what it cannot say: the checkpoints
+    trained since February 2019 need activation="gelu_tanh" under the same "gelu".
+    """
+    for name, only in _ONLY.items():
+        if values.get(name, only) != only:
+            raise UserError(
+                f"the config has {name}={values[name]!r}, expected {only!r}: this "
+                "code runs BERT alone"
+            )
+    sizes = {}
+    for ours, theirs in _JSON_NAMES.items():
+        if theirs in values:
+            sizes[ours] = values[theirs]
+    missing = [
+        _JSON_NAMES[field.name]
+        for field in dataclasses.fields(BertConfig)
+        if field.default is dataclasses.MISSING and field.name not in sizes
+    ]
+    if missing:
+        raise UserError(f"a BERT config needs {', '.join(missing)}; none was given")
+    activation = values.get("hidden_act", "gelu")
+    if activation not in _FROM_JSON_ACTIVATION:
+        raise UserError(
+            f"hidden_act={activation!r}, expected one of "
+            f"{', '.join(_FROM_JSON_ACTIVATION)}"
+        )
+    return BertConfig(
+        **{"activation": _FROM_JSON_ACTIVATION[activation]} | sizes | changes
+    )
+
+
+def read_config(path: Path | str, **changes: Any) -> BertConfig:
+    """Reads a bert_config.json or config.json; see :func:`config_from_dict`."""
+    return config_from_dict(read_json(Path(path), "a BERT config"), **changes)
+
+
+def config_to_dict(config: BertConfig) -> dict[str, Any]:
+    """The contents of a Hugging Face config.json, which Google's code reads too."""
+    values = {theirs: getattr(config, ours) for ours, theirs in _JSON_NAMES.items()}
+    return {
+        "architectures": ["BertForPreTraining"],
+        "model_type": "bert",
+        "hidden_act": _TO_JSON_ACTIVATION[config.activation],
+        **values,
+    }
+
+
+def split_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Changes of a BertConfig, and those of a ComputeConfig, told apart by name."""
+    model = {name: value for name, value in changes.items() if name not in _COMPUTE}
+    compute = {name: value for name, value in changes.items() if name in _COMPUTE}
+    return model, compute
+
+
+def with_compute(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's settings as they are named today.
+
+    The group "model" of older config files and workdirs also says how to compute; those
+    settings move to the group "compute".
+    """
+    if not isinstance(settings.get("model"), Mapping):
+        return dict(settings)
+    model, moved = split_changes(settings["model"])
+    if not moved:
+        return dict(settings)
+    return {
+        **settings,
+        "model": model,
+        "compute": {**settings.get("compute", {}), **moved},
+    }
