@@ -35,7 +35,7 @@ def config_of(task: str, options: argparse.Namespace, *more: str) -> FineTuneCon
 def measure(config: FineTuneConfig) -> dict:
     """Batches, shapes and padding of the first epoch."""
     checkpoint = load(config.init_from, **config.model.changes())
-    task = FAMILIES[config.family].task(config.data)
+    task = FAMILIES[config.family](config.data)
     rows = task.read("train")[: config.train_rows or None]
     features = task.features(rows, checkpoint.tokenizer, training=True)
     prepared = Prepared(checkpoint, task, Split("train", rows, features), ())

@@ -40,7 +40,7 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     # Imported late: --help and a wrong command line answer at once.
     from bert_jax.files import new_file
-    from bert_jax.inference.answer_tables import AnswerTable, json_lines
+    from bert_jax.inference.answers import AnswerTable, json_lines
     from bert_jax.inference.lines import input_name, read_lines
     from bert_jax.inference.predict import Predictor
     from bert_jax.training.compilation_cache import use_compilation_cache
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> None:
     to_stdout = args.output == "-"
     on_terminal = to_stdout and sys.stdout.isatty()
     as_table = (args.format or ("table" if on_terminal else "jsonl")) == "table"
-    form = AnswerTable(predictor.family).lines if as_table else json_lines
+    form = AnswerTable().lines if as_table else json_lines
     stdout = contextlib.nullcontext(sys.stdout)
     rows = truncated = 0
     with stdout if to_stdout else new_file(Path(args.output), "w") as file:

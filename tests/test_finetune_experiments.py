@@ -36,7 +36,7 @@ def test_every_setting_can_be_changed_and_the_task_is_built(path):
         assert set(settings[group]) == {field.name for field in fields}, group
     _, changed = load(path, "--config.data.max_length=77", "--config.seed=5")
     assert (changed.data.max_length, changed.seed) == (77, 5)
-    task = FAMILIES[config.family].task(config.data)
+    task = FAMILIES[config.family](config.data)
     heads = {
         "classification": "sequence",
         "tagging": "token",

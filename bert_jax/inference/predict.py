@@ -1,14 +1,27 @@
 """Answers of a checkpoint, whatever it was trained for."""
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from bert_jax.errors import UserError
-from bert_jax.inference.answering import Answers, TaskAnswers
-from bert_jax.inference.blanks import BlankAnswers
-from bert_jax.inference.lines import CHUNK
-from bert_jax.interop.load import load
+from bert_jax.inference.answers import Answers
+from bert_jax.inference.batching import batch_rows, lengths_up_to
+from bert_jax.inference.evaluation import Split, run_model
+from bert_jax.inference.fill_mask import FillMask
+from bert_jax.inference.lines import CHUNK, chunks
+from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.interop.initial import FeatureConfig, initial_params, make_model
+from bert_jax.interop.load import check_length, load
+from bert_jax.objectives.heads import jit_forward
+from bert_jax.parallel.mesh import MeshConfig, make_mesh
+from bert_jax.parallel.sharding import tree_shardings
+from bert_jax.settings import from_settings
+from bert_jax.tasks.families import FAMILIES
+from bert_jax.tasks.task import Task
 
 
 class Predictor:
@@ -20,10 +33,10 @@ class Predictor:
      {'label': '0', 'probability': 0.991, 'probabilities': {'0': 0.991, '1': 0.009}}]
 
     path: a workdir of python -m bert_jax.finetune, or any checkpoint with a head that
-      ``bert_jax.load`` reads. Of others' folders the task is made from the head: classes
-      or a number for a text (for two, where the first line has two), tags of words, spans
-      of SQuAD 1.1, the best of several choices. A checkpoint of pretraining names the
-      likeliest tokens for each [MASK].
+      ``bert_jax.load`` reads. For a checkpoint that was fine-tuned elsewhere the head
+      tells the task: classes or a number for a text (for two, where the first line has
+      two), tags of words, spans of SQuAD 1.1, the best of several choices. A checkpoint
+      of pretraining names the likeliest tokens for each [MASK].
     batch_size: sequences (rows, of several choices), rounded up to a multiple of the
       devices. max_length: tokens of a sequence instead of what the checkpoint was
       trained with. top: tokens named for a [MASK].
@@ -57,13 +70,13 @@ class Predictor:
                 f"{path} has no vocabulary; put the vocab.txt that belongs to the "
                 "checkpoint beside its config.json"
             )
-        self._answers: TaskAnswers | BlankAnswers
+        self._model: _TaskModel | FillMask
         if checkpoint.head == "pretraining":
-            self._answers = BlankAnswers(checkpoint, top=top, **settings)
+            self._model = FillMask(checkpoint, top=top, **settings)
         else:
-            self._answers = TaskAnswers(checkpoint, path, **settings)
-        self.family = self._answers.family
-        self.max_length = self._answers.max_length
+            self._model = _TaskModel(checkpoint, path, **settings)
+        self.family = self._model.family
+        self.max_length = self._model.max_length
 
     def __call__(self, lines: Iterable[str]) -> list[dict[str, Any]]:
         """A JSON-able answer for each row, in order."""
@@ -78,4 +91,106 @@ class Predictor:
 
         Memory holds the rows and outputs of one part (questions: all questions).
         """
-        return self._answers.stream(lines, name, size)
+        return self._model.stream(lines, name, size)
+
+
+class _TaskModel:
+    """A fine-tuned model and the task that it was trained for."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        path: Path | str,
+        *,
+        batch_size: int,
+        max_length: int,
+    ):
+        self._tasks = _tasks(checkpoint, path, max_length)
+        task = self._tasks[0]
+        self.family = task.family
+        self.max_length: int = task.config.max_length
+        check_length(self.max_length, checkpoint, "--max_length")
+        self._tokenizer = checkpoint.tokenizer
+        self._batch_size = batch_size
+        features = from_settings(
+            FeatureConfig, checkpoint.extra.get("features", {}), "features"
+        )
+        model = make_model(
+            checkpoint.config, task.head, task.outputs, features, checkpoint.compute
+        )
+        params, fresh = initial_params(
+            checkpoint, model, task.head, task.labels, jax.random.key(0)
+        )
+        if fresh:
+            raise UserError(
+                f"{path} lacks {', '.join(fresh)}, which a {task.head} head needs; "
+                "fine-tune it with python -m bert_jax.finetune"
+            )
+        self._mesh = make_mesh(MeshConfig())
+        self._params = jax.device_put(params, tree_shardings(params, self._mesh))
+        self._forward = jit_forward(self._mesh, model)
+
+    def stream(self, lines: Iterable[str], name: str, size: int) -> Iterator[Answers]:
+        """Answers of ``size`` rows at a time, or of a document where it must be whole."""
+        task, first = None, 1
+        parsed_by = self._tasks[0].parsed_by
+        if parsed_by == "file":
+            parts = filter(None, [list(lines)])
+        elif parsed_by == "document":
+            parts = chunks(lines, size, lambda line: not line.strip())
+        else:
+            parts = chunks(lines, size)
+        for part in parts:
+            task = task or next(
+                (task for task in self._tasks if task.reads(part[0])), self._tasks[0]
+            )
+            rows = task.parse(part, name, first)
+            first += len(part)
+            step = max(len(rows), 1) if parsed_by == "document" else size
+            for start in range(0, len(rows), step):
+                yield self._answer(task, rows[start : start + step])
+
+    def _answer(self, task: Task, rows: list[Any]) -> Answers:
+        features = task.features(rows, self._tokenizer, training=False)
+        units = len(features.input_ids) // features.choices
+        outputs = run_model(
+            self._forward,
+            self._params,
+            Split("predict", rows, features),
+            batch_size=batch_rows(units, self._batch_size, self._mesh),
+            buckets=lengths_up_to(self.max_length),
+            pad_id=self._tokenizer.pad_id,
+            mesh=self._mesh,
+        )
+        answers = task.predictions(rows, features, outputs)
+        return Answers(rows, answers, task, features.truncated)
+
+
+def _tasks(checkpoint: Checkpoint, path: Path | str, max_length: int) -> list[Task]:
+    """The task that a checkpoint was fine-tuned for; elsewhere, those that fit its head.
+
+    max_length: tokens of a sequence, instead of what is saved; 0 to leave it.
+    """
+    if checkpoint.extra:
+        family, data = (checkpoint.extra.get(name) for name in ("family", "data"))
+        if family not in FAMILIES or not isinstance(data, dict):
+            raise UserError(
+                f"{path}: 'bert_jax' in config.json has the family {family!r}, expected "
+                f"one of {', '.join(FAMILIES)} and its settings under 'data'; delete the "
+                "key to have the task made from the head"
+            )
+        kind = FAMILIES[family]
+        configs = [from_settings(kind.config_class, data, "data")]
+    else:
+        kind = next(kind for kind in FAMILIES.values() if kind.head == checkpoint.head)
+        try:
+            configs = kind.configs_for_head(
+                checkpoint.labels,
+                checkpoint.problem_type,
+                checkpoint.config.max_positions,
+            )
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
+    if max_length:
+        configs = [dataclasses.replace(c, max_length=max_length) for c in configs]
+    return [kind(config) for config in configs]

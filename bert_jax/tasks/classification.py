@@ -5,9 +5,10 @@ A text is [CLS] A [SEP], a pair [CLS] A [SEP] B [SEP] (BERT's paper, section 4.1
 
 import dataclasses
 import functools
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.special
@@ -88,12 +89,41 @@ class Classification(Task):
     """
 
     family = "classification"
+    config_class = ClassificationConfig
     head = "sequence"
+    column_widths: ClassVar[dict[str, int]] = {"text": 60, "text_a": 40, "text_b": 40}
 
     def __init__(self, config: ClassificationConfig):
         self.config = config
         self.layout = _layout(config)
         _check(config, pair=self._is_pair)
+
+    @classmethod
+    def configs_for_head(
+        cls, labels: tuple[str, ...], problem_type: str | None, max_length: int
+    ) -> tuple[ClassificationConfig, ...]:
+        """Of single texts and of pairs; without labels, regression."""
+        if problem_type == "multi_label_classification" or (
+            problem_type == "regression" and labels
+        ):
+            raise UserError(
+                f"the head gives {len(labels)} numbers that do not compete "
+                f"({problem_type}); expected one label, or one number, for a text"
+            )
+        single = ClassificationConfig(
+            task=TABLE, labels=labels, regression=not labels, max_length=max_length
+        )
+        return single, dataclasses.replace(single, text_b="text_b")
+
+    def reads(self, line: str) -> bool:
+        """Whether a line has as many texts as the task reads, one or two."""
+        pair = "\t" in line
+        if line.lstrip("\ufeff ").startswith("{"):
+            try:
+                pair = "text_b" in json.loads(line)
+            except ValueError:
+                pair = False  # parse names the error
+        return pair == self._is_pair
 
     @property
     def main_metric(self) -> str:
@@ -152,8 +182,8 @@ class Classification(Task):
         labels = self.labels if labelled else ()
         return read_rows(self.config.dir, split, self.layout, labels, labelled=labelled)
 
-    def parse(self, lines: Iterable[str], name: str) -> list[Row]:
-        return parse_rows(lines, name, self.layout)
+    def parse(self, lines: Iterable[str], name: str, first: int = 1) -> list[Row]:
+        return parse_rows(lines, name, first, self.layout)
 
     def features(
         self, rows: Sequence[Row], tokenizer: Tokenizer, *, training: bool
@@ -210,6 +240,18 @@ class Classification(Task):
             }
             for i, p in zip(ids, scipy.special.softmax(logits, axis=1), strict=True)
         ]
+
+    def cells(self, row: Row, prediction: dict[str, Any]) -> list[dict[str, str]]:
+        """The id if there is one; the label with its probability, or the value; texts."""
+        cells = {"id": prediction["id"]} if "id" in prediction else {}
+        if "value" in prediction:
+            cells["value"] = f"{prediction['value']:.4f}"
+        else:
+            cells["label"] = prediction["label"]
+            cells["probability"] = f"{prediction['probability']:.4f}"
+        if row.text_b is None:
+            return [cells | {"text": row.text_a}]
+        return [cells | {"text_a": row.text_a, "text_b": row.text_b}]
 
     def score(
         self, rows: Sequence[Row], predictions: Sequence[dict[str, Any]]

@@ -62,7 +62,9 @@ def read_rows(
     return rows
 
 
-def parse_rows(lines: Iterable[str], name: str, layout: Layout) -> list[Row]:
+def parse_rows(
+    lines: Iterable[str], name: str, start: int, layout: Layout
+) -> list[Row]:
     """Rows of plain lines (a tab between two texts) or JSON objects, without labels.
 
     An object's texts are under "text_a" (or "text") and "text_b", or under the names of
@@ -74,7 +76,7 @@ def parse_rows(lines: Iterable[str], name: str, layout: Layout) -> list[Row]:
     ids = [*(s.index for s in splits), "id", "idx"]
     pair = any(s.text_b for s in splits)
     rows = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, start):
         where = f"{name}:{number}"
         line = line.rstrip("\r\n")
         if number == 1:

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.special
@@ -70,6 +70,8 @@ class MultipleChoice(Task):
     """The right one of several texts that may follow a context; metric: accuracy."""
 
     family = "multiple_choice"
+    config_class = MultipleChoiceConfig
+    column_widths: ClassVar[dict[str, int]] = {"choice": 40, "context": 40}
     head = "choice"
     labels = ()
     main_metric = "accuracy"
@@ -94,6 +96,14 @@ class MultipleChoice(Task):
             )
         self.config = config
 
+    @classmethod
+    def configs_for_head(
+        cls, labels: tuple[str, ...], problem_type: str | None, max_length: int
+    ) -> tuple[MultipleChoiceConfig, ...]:
+        """Rows of any number of choices."""
+        del labels, problem_type
+        return (MultipleChoiceConfig(task="table", max_length=max_length),)
+
     @functools.cached_property
     def eval_splits(self) -> tuple[str, ...]:
         scored = self.config.task == "codah" or self._table_test_is_labelled
@@ -117,8 +127,8 @@ class MultipleChoice(Task):
             )
         return rows
 
-    def parse(self, lines: Iterable[str], name: str) -> list[ChoiceRow]:
-        return parse_choices(lines, name)
+    def parse(self, lines: Iterable[str], name: str, first: int = 1) -> list[ChoiceRow]:
+        return parse_choices(lines, name, first)
 
     def features(
         self, rows: Sequence[ChoiceRow], tokenizer: Tokenizer, *, training: bool
@@ -183,6 +193,13 @@ class MultipleChoice(Task):
             }
             answers.append(answer if row.id is None else {"id": row.id} | answer)
         return answers
+
+    def cells(self, row: ChoiceRow, prediction: dict[str, Any]) -> list[dict[str, str]]:
+        """The number of the choice, its probability, its text and the context."""
+        cells = {"id": prediction["id"]} if "id" in prediction else {}
+        cells["number"] = str(prediction["choice"])
+        cells["probability"] = f"{prediction['probability']:.4f}"
+        return [cells | {"choice": prediction["text"], "context": row.context}]
 
     def score(
         self, rows: Sequence[ChoiceRow], predictions: Sequence[dict[str, Any]]

@@ -65,10 +65,10 @@ def read_jsonl(path: Path, *, labelled: bool) -> Iterator[ChoiceRow]:
         yield _from_object(value, where, labelled=labelled)
 
 
-def parse_choices(lines: Iterable[str], name: str) -> list[ChoiceRow]:
+def parse_choices(lines: Iterable[str], name: str, first: int) -> list[ChoiceRow]:
     """Rows without labels: context and choices with tabs between, or JSON objects."""
     rows = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, first):
         where = f"{name}:{number}"
         line = line.rstrip("\r\n")
         if number == 1:

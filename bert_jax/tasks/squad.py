@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -70,7 +70,10 @@ class SquadConfig:
 class Squad(Task):
     """A question is answered with the token of the context that holds the answer."""
 
-    family = "squad"
+    family = "question_answering"
+    config_class = SquadConfig
+    column_widths: ClassVar[dict[str, int]] = {"answer": 40, "question": 50}
+    parsed_by = "file"  # SQuAD's JSON is one value; other ids count lines
     head = "span"
     labels = ()
     main_metric = "f1"
@@ -78,6 +81,14 @@ class Squad(Task):
     def __init__(self, config: SquadConfig):
         self.config = config
         self.predict_splits = ("test",) if config.test else ()
+
+    @classmethod
+    def configs_for_head(
+        cls, labels: tuple[str, ...], problem_type: str | None, max_length: int
+    ) -> tuple[SquadConfig, ...]:
+        """SQuAD 1.1, in windows of the paper's length."""
+        del labels, problem_type
+        return (SquadConfig(max_length=min(SquadConfig.max_length, max_length)),)
 
     def tuned(self, scores: dict[str, float]) -> "Squad":
         """With the threshold of the best F1, if questions may lack answers."""
@@ -101,8 +112,9 @@ class Squad(Task):
                 )
         return rows
 
-    def parse(self, lines: Iterable[str], name: str) -> list[Question]:
+    def parse(self, lines: Iterable[str], name: str, first: int = 1) -> list[Question]:
         """Questions in any of the forms that parse_questions knows."""
+        del first  # always 1: a file is parsed whole
         return parse_questions(lines, name)
 
     def features(
@@ -137,6 +149,14 @@ class Squad(Task):
                 null_threshold=config.null_threshold if config.version_2 else None,
             )
             for row, start, stop in zip(rows, edges, edges[1:], strict=False)
+        ]
+
+    def cells(self, row: Question, prediction: dict[str, Any]) -> list[dict[str, str]]:
+        """The answer, its probability and the question."""
+        probability = f"{prediction['probability']:.4f}"
+        answer = prediction["answer"] or "(no answer)"
+        return [
+            {"answer": answer, "probability": probability, "question": row.question}
         ]
 
     def score(

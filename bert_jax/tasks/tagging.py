@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from scipy.special import softmax
@@ -121,10 +121,25 @@ class Tagging(Task):
     """
 
     family = "tagging"
+    config_class = TaggingConfig
     head = "token"
+    column_widths: ClassVar[dict[str, int]] = {"text": 60}
 
     def __init__(self, config: TaggingConfig):
         self.config = config
+
+    @classmethod
+    def configs_for_head(
+        cls, labels: tuple[str, ...], problem_type: str | None, max_length: int
+    ) -> tuple[TaggingConfig, ...]:
+        """The labels are the tags."""
+        del problem_type
+        return (TaggingConfig("columns", labels=labels, max_length=max_length),)
+
+    @property
+    def parsed_by(self) -> Literal["line", "document"]:
+        """A document where sentences are seen among those around them."""
+        return "document" if self.config.document_context else "line"
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
@@ -187,7 +202,9 @@ class Tagging(Task):
             )
         return rows
 
-    def parse(self, lines: Iterable[str], name: str) -> list[TaggedSentence]:
+    def parse(
+        self, lines: Iterable[str], name: str, first: int = 1
+    ) -> list[TaggedSentence]:
         """A sentence a line: words between blanks, or JSON {"words": [...]}.
 
         Text to be segmented comes as it is, and its characters are the words. With
@@ -195,7 +212,7 @@ class Tagging(Task):
         """
         rows, document = [], 0
         context = self.config.document_context
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(lines, first):
             where = f"{name}:{number}"
             words = formats.parse_words(line, where, characters=self.kind == "words")
             if words:
@@ -285,6 +302,24 @@ class Tagging(Task):
                 answer["entities"] = self._entities(answer)
             answers.append(answer)
         return answers
+
+    def cells(
+        self, row: TaggedSentence, prediction: dict[str, Any]
+    ) -> list[dict[str, str]]:
+        """Entities with probabilities; else the tagged words, and their least probable."""
+        if self.kind == "entities":
+            found = (
+                f"{entity['text']} ({entity['type']} {entity['probability']:.2f})"
+                for entity in prediction["entities"]
+            )
+            return [{"text": " ".join(row.words), "entities": ", ".join(found) or "-"}]
+        if self.kind == "words":
+            tagged = [entity["text"] for entity in prediction["entities"]]
+        else:
+            pairs = zip(prediction["words"], prediction["tags"], strict=True)
+            tagged = ["/".join(pair) for pair in pairs]
+        least = min(prediction["probabilities"])
+        return [{"least": f"{least:.4f}", "tagged": " ".join(tagged)}]
 
     def score(
         self, rows: Sequence[TaggedSentence], predictions: Sequence[dict[str, Any]]

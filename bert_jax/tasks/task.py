@@ -18,20 +18,49 @@ Head = Literal["sequence", "token", "choice", "span"]
 class Task(abc.ABC):
     """Rows from files, rows to sequences, outputs to predictions, predictions to scores.
 
-    head: which head the model needs. labels: the class names in the order of the
-    outputs; empty for regression, choices and spans. main_metric: the score (higher is
-    better) that picks the best checkpoint. eval_splits: the labelled splits that are
-    scored, the first of them picks the checkpoint. predict_splits: splits without
-    labels, of which predictions are written in the form the task's server wants.
+    family: the name of the kind of task, in configs and in saved models.
+    config_class: the frozen dataclass of its settings; a task is built from one.
+    head: which head the model needs.
+    labels: the class names in the order of the outputs; empty for regression, choices
+      and spans.
+    main_metric: the score (higher is better) that picks the best checkpoint.
+    eval_splits: the labelled splits that are scored; the first picks the checkpoint.
+    predict_splits: splits without labels, of which predictions are written in the form
+      that the task's server wants.
+    parsed_by: what of an input to predict is parsed together: each "line", a "document"
+      up to a blank line, or the whole "file".
+    column_widths: the most characters that a table of predictions shows in a column;
+      other columns are as wide as needed.
     """
 
     family: ClassVar[str]
+    config_class: ClassVar[type]
+    column_widths: ClassVar[dict[str, int]] = {}
+    parsed_by: Literal["line", "document", "file"] = "line"
     config: Any
     head: Head
     labels: tuple[str, ...]
     main_metric: str
     eval_splits: tuple[str, ...] = ("dev",)
     predict_splits: tuple[str, ...] = ()
+
+    @classmethod
+    def configs_for_head(
+        cls, labels: tuple[str, ...], problem_type: str | None, max_length: int
+    ) -> tuple[Any, ...]:
+        """Configs that fit the head of a checkpoint that was fine-tuned elsewhere.
+
+        Of several, predict takes the first whose task :meth:`reads` the input.
+        labels, problem_type: as Checkpoint has them. max_length: the model's positions.
+        Raises UserError for a head that the task cannot use.
+        """
+        del labels, problem_type
+        return (cls.config_class(max_length=max_length),)
+
+    def reads(self, line: str) -> bool:
+        """Whether a line to predict has the form of this task's input."""
+        del line
+        return True
 
     @property
     def outputs(self) -> int:
@@ -63,8 +92,11 @@ class Task(abc.ABC):
         """
 
     @abc.abstractmethod
-    def parse(self, lines: Iterable[str], name: str) -> list[Any]:
-        """Rows without labels from the lines of an input called ``name``, for predict."""
+    def parse(self, lines: Iterable[str], name: str, first: int = 1) -> list[Any]:
+        """Rows without labels, for predict.
+
+        name: of the input, for errors. first: the number of the first line in it.
+        """
 
     @abc.abstractmethod
     def features(
@@ -81,6 +113,10 @@ class Task(abc.ABC):
         outputs: float32 logits of each sequence, in the order of ``features``: (C,) for
         head "sequence", () for "choice", (L_i, C) for "token", (L_i, 2) for "span".
         """
+
+    @abc.abstractmethod
+    def cells(self, row: Any, prediction: dict[str, Any]) -> list[dict[str, str]]:
+        """The lines of a table that show a prediction, each a text for every column."""
 
     @abc.abstractmethod
     def score(

@@ -105,7 +105,9 @@ def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:
         raise UserError(
             f"config.family={family!r}, expected one of {', '.join(FAMILIES)}"
         )
-    data = from_settings(FAMILIES[family].config, settings.get("data", {}), "data")
+    data = from_settings(
+        FAMILIES[family].config_class, settings.get("data", {}), "data"
+    )
     config = from_settings(FineTuneConfig, settings | {"data": data}, "")
     check(config)
     return config

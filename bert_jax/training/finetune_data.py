@@ -59,7 +59,7 @@ def prepare(
             "the checkpoint beside its config.json"
         )
     check_length(config.data.max_length, checkpoint, "--config.data.max_length")
-    task = FAMILIES[config.family].task(config.data)
+    task = FAMILIES[config.family](config.data)
     train = _split(task, "train", checkpoint.tokenizer, log, config.train_rows)
     splits = [
         _split(task, name, checkpoint.tokenizer, log)

@@ -61,5 +61,5 @@ def test_neither_padding_nor_neighbours_change_an_answer(fill):
 def test_a_text_without_a_blank_or_too_long_is_named(fill):
     with pytest.raises(UserError, match=r"no \[MASK\] in 'the sea'"):
         fill(["the sea"])
-    with pytest.raises(UserError, match="at most 6 fit"):
+    with pytest.raises(UserError, match="at most 8 fit"):
         fill(["[MASK] " + "sea " * 30], length=8)

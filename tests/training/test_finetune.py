@@ -102,8 +102,8 @@ def test_the_folder_of_the_best_model_predicts_what_the_run_did(
         line[results["main_metric"]] for line in metrics(workdir, "dev")
     )
     family = FAMILIES[config.family]
-    data = from_settings(family.config, checkpoint.extra["data"], "data")
-    task = family.task(data)
+    data = from_settings(family.config_class, checkpoint.extra["data"], "data")
+    task = family(data)
     assert checkpoint.labels == tuple(task.labels)
     assert (checkpoint.problem_type == "regression") == (what == "regression")
     splits = []

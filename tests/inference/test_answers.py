@@ -1,20 +1,26 @@
 import pytest
 
-from bert_jax.inference.answer_tables import AnswerTable
-from bert_jax.inference.answering import Answers
+from bert_jax.inference.answers import Answers, AnswerTable
+from bert_jax.tasks.classification import Classification, ClassificationConfig
 from bert_jax.tasks.classification_read import Row
+from bert_jax.tasks.squad import Squad, SquadConfig
+from bert_jax.tasks.tagging import Tagging, TaggingConfig
 from bert_jax.tasks.tagging_formats import TaggedSentence
+
+CLASSIFICATION = Classification(ClassificationConfig("table", labels=("no", "yes")))
+TAGGING = Tagging(TaggingConfig("columns", labels=("B-LOC", "B-PER", "O")))
+SQUAD = Squad(SquadConfig())
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
 def classified(*rows):
     answers = [{"label": label, "probability": 0.5} for label, _ in rows]
-    return Answers([Row("x:1", text) for _, text in rows], answers, 0)
+    return Answers([Row("x:1", text) for _, text in rows], answers, CLASSIFICATION)
 
 
 def test_a_later_part_keeps_the_columns_of_the_first():
-    table = AnswerTable("classification")
+    table = AnswerTable()
     first = list(table.lines(classified(("yes", "one"), ("no", "four five"))))
     second = list(table.lines(classified(("yes", "x" * 100))))
     assert first == [
@@ -26,11 +32,11 @@ def test_a_later_part_keeps_the_columns_of_the_first():
 
 
 def test_wide_characters_take_two_columns_and_accents_none():
-    table = AnswerTable("tagging")
+    table = AnswerTable()
     sentences = [("北京", "abc"), ("e\u0301te\u0301", "x")]
     answers = [{"words": words, "tags": [], "entities": []} for words in sentences]
     rows = [TaggedSentence(words, None, 0, "x:1") for words in sentences]
-    assert list(table.lines(Answers(rows, answers, 0))) == [
+    assert list(table.lines(Answers(rows, answers, TAGGING))) == [
         "text      entities",
         "北京 abc  -",
         "e\u0301te\u0301 x     -",
@@ -39,7 +45,7 @@ def test_wide_characters_take_two_columns_and_accents_none():
 
 def test_a_terminal_is_not_told_what_to_do():
     rows = [("yes", "red \x1b[31malert\n\ttwo\u202eback")]
-    (_, line) = AnswerTable("classification").lines(classified(*rows))
+    (_, line) = AnswerTable().lines(classified(*rows))
     assert line.isprintable()
     assert line.endswith("red [31malert two back")
 
@@ -51,13 +57,13 @@ def test_every_entity_has_its_probability():
     ]
     words = ("Ann", "Lee", "likes", "Rome")
     row = TaggedSentence(words, None, 0, "x:1")
-    part = Answers([row], [{"words": words, "entities": entities}], 0)
-    (_, line) = AnswerTable("tagging").lines(part)
+    part = Answers([row], [{"words": words, "entities": entities}], TAGGING)
+    (_, line) = AnswerTable().lines(part)
     assert line == "Ann Lee likes Rome  Ann Lee (PER 0.93), Rome (LOC 0.50)"
 
 
 def test_no_answer_is_said():
     row = type("Question", (), {"question": "who?"})
-    part = Answers([row], [{"answer": "", "probability": 0.75}], 0)
-    (_, line) = AnswerTable("question_answering").lines(part)
+    part = Answers([row], [{"answer": "", "probability": 0.75}], SQUAD)
+    (_, line) = AnswerTable().lines(part)
     assert line == "(no answer)  0.7500       who?"
