@@ -1,0 +1,131 @@
+"""A new task is one file, and a new family is one file: both are added here, and run."""
+
+import csv
+import dataclasses
+import json
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.inference.answers import AnswerTable
+from bert_jax.inference.predict import Predictor
+from bert_jax.tasks.classification import LAYOUTS
+from bert_jax.tasks.families import FAMILIES
+from bert_jax.tasks.layouts import Layout, Split
+from bert_jax.tasks.sequences import join
+from bert_jax.tasks.task import Features, Task
+from bert_jax.training.finetune_config import finetune_config
+from bert_jax.training.sweep import run_one
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+# A new task on an existing head.
+MOODS = Layout(
+    {name: Split((f"{name}.csv",), "text", label="label") for name in ("train", "dev")},
+    metrics=("f1_macro", "accuracy"),
+    labels=("no", "yes"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClueConfig:
+    """dir: the folder of train.csv and dev.csv."""
+
+    dir: str = ""
+    labels: tuple[str, ...] = ()
+    max_length: int = 32
+
+
+class Clue(Task):
+    """A new family: which word of a text tells its label (the last "good" or "bad")."""
+
+    family = "clue"
+    config_class = ClueConfig
+    head = "token"
+    labels = ("other", "clue")
+    main_metric = "found"
+    column_widths: ClassVar[dict[str, int]] = {"text": 12}
+
+    def __init__(self, config):
+        self.config = config
+
+    def read(self, split):
+        with Path(self.config.dir, f"{split}.csv").open(newline="") as file:
+            rows = [row["text"].split() for row in csv.DictReader(file)]
+        return [(words, _clue(words)) for words in rows]
+
+    def parse(self, lines, name, first=1):
+        rows = []
+        for number, line in enumerate(lines, first):
+            if not line.strip():
+                raise UserError(f"{name}:{number} is empty; expected words")
+            rows.append((line.split(), None))
+        return rows
+
+    def features(self, rows, tokenizer, *, training):
+        sequences = [join(tokenizer, tokenizer.encode(" ".join(w))) for w, _ in rows]
+        ids, types = map(list, zip(*sequences, strict=True))
+        targets = {}
+        if all(clue is not None for _, clue in rows):
+            labels = [np.zeros(len(row), np.int32) for row in ids]
+            for row, (_, clue) in zip(labels, rows, strict=True):
+                row[1 + clue] = 1
+            targets = {"labels": labels}
+        return Features(ids, types, np.arange(len(rows), dtype=np.int32), targets)
+
+    def predictions(self, rows, features, outputs):
+        best = [int((row[1:-1, 1] - row[1:-1, 0]).argmax()) for row in outputs]
+        return [{"word": i, "clue": w[i]} for i, (w, _) in zip(best, rows, strict=True)]
+
+    def cells(self, row, prediction):
+        return [{"clue": prediction["clue"], "text": " ".join(row[0])}]
+
+    def score(self, rows, predictions):
+        found = [
+            p["word"] == clue for p, (_, clue) in zip(predictions, rows, strict=True)
+        ]
+        return {"found": 100 * float(np.mean(found))}
+
+    def write(self, rows, predictions, split, directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / f"{split}.json").write_text(json.dumps(predictions))
+        return [directory / f"{split}.json"]
+
+
+def _clue(words):
+    return max(i for i, word in enumerate(words) if word in ("good", "bad"))
+
+
+def run(settings, workdir):
+    results = run_one(finetune_config(settings), workdir, lambda line: None)
+    dev = results["scores"]["dev"]
+    return dev[results["main_metric"]], Predictor(workdir)
+
+
+def test_a_new_task_on_an_existing_head(settings, monkeypatch, tmp_path):
+    monkeypatch.setitem(LAYOUTS, "moods", MOODS)
+    score, predict = run(settings("classification", data={"task": "moods"}), tmp_path)
+    assert score == 100
+    answers = predict(["sea good ship", "sea bad ship"])
+    assert [answer["label"] for answer in answers] == ["yes", "no"]
+
+
+def test_a_new_family(settings, monkeypatch, tmp_path):
+    monkeypatch.setitem(FAMILIES, "clue", Clue)
+    config = settings("classification")
+    data = {"dir": config["data"]["dir"], "max_length": 24}
+    score, predict = run(config | {"family": "clue", "data": data}, tmp_path)
+    assert score > 90
+    assert predict.family == "clue"
+    (part,) = predict.stream(["the good man and the ship", "a bad dog"], "input")
+    assert [answer["clue"] for answer in part.answers] == ["good", "bad"]
+    assert list(AnswerTable().lines(part)) == [
+        "clue  text",
+        "good  the good ma…",
+        "bad   a bad dog",
+    ]
+    with pytest.raises(UserError, match="input:2 is empty"):
+        predict(["good", ""])
