@@ -1,39 +1,53 @@
 """Hugging Face folders: config.json, weights, tokenizer files and a model card."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tokenizers
 from flax import traverse_util
 from safetensors.numpy import load_file, save_file
+from sentencepiece import sentencepiece_model_pb2
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from bert_jax.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from bert_jax.data.tokenizer import Tokenizer, find_vocabulary, load_tokenizer
+from bert_jax.data.tokenizer_base import (
+    CLS,
+    SEP,
+    SPECIAL_TOKENS,
+    SPECIAL_TOKENS_MAP,
+    UNK,
+)
+from bert_jax.data.wordpiece import LONGEST_WORD
 from bert_jax.errors import UserError
-from bert_jax.files import new_folder
+from bert_jax.files import new_folder, read_json, write_json, write_text
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.config_json import (
+    config_from_dict,
     config_to_dict,
-    read_config,
     split_changes,
 )
-from bert_jax.interop.model_card import model_card
 from bert_jax.interop.names import from_params, guess_head, to_params
-from bert_jax.interop.tokenizer_files import write_tokenizer
 from bert_jax.interop.weights import read_weights
 from bert_jax.model.config import BertConfig, ComputeConfig
 
-# Architecture -> our head, and the parts that its checkpoints hold beside the encoder.
+# Architecture -> our head, the parts that its checkpoints hold beside the encoder, and its
+# task on the Hugging Face Hub.
 _ARCHITECTURES = {
-    "BertForPreTraining": ("pretraining", ("pooler", "mlm", "nsp")),
-    "BertForMaskedLM": ("pretraining", ("mlm",)),
-    "BertForNextSentencePrediction": ("pretraining", ("pooler", "nsp")),
-    "BertModel": ("none", ("pooler",)),
-    "BertForSequenceClassification": ("sequence", ("pooler", "classifier")),
-    "BertForMultipleChoice": ("choice", ("pooler", "classifier")),
-    "BertForTokenClassification": ("token", ("classifier",)),
-    "BertForQuestionAnswering": ("span", ("qa_outputs",)),
+    "BertForPreTraining": ("pretraining", ("pooler", "mlm", "nsp"), "fill-mask"),
+    "BertForMaskedLM": ("pretraining", ("mlm",), "fill-mask"),
+    "BertForNextSentencePrediction": ("pretraining", ("pooler", "nsp"), None),
+    "BertModel": ("none", ("pooler",), "feature-extraction"),
+    "BertForSequenceClassification": (
+        "sequence",
+        ("pooler", "classifier"),
+        "text-classification",
+    ),
+    "BertForMultipleChoice": ("choice", ("pooler", "classifier"), "multiple-choice"),
+    "BertForTokenClassification": ("token", ("classifier",), "token-classification"),
+    "BertForQuestionAnswering": ("span", ("qa_outputs",), "question-answering"),
 }
 BILSTM = "bilstm.safetensors"  # the tagger on a frozen encoder, under our names
 _PREFIXES = ("embeddings.", "encoder.", "pooler.")  # of an encoder saved on its own
@@ -48,10 +62,10 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
     Names may be those of a bare encoder or start with "bert."; LayerNorms may say
     gamma / beta. Tied copies of the word table are compared and then left out.
     """
-    model_changes, compute = split_changes(changes)
-    config = read_config(folder / "config.json", **model_changes)
-    compute = ComputeConfig(**compute)
-    settings = json.loads((folder / "config.json").read_bytes())
+    model_changes, compute_changes = split_changes(changes)
+    settings = read_json(folder / "config.json", "a BERT config")
+    config = config_from_dict(settings, **model_changes)
+    compute = ComputeConfig(**compute_changes)
     tensors = standard_names(read_weights(folder))
     untied = _take_tied(tensors)
     head, parts = _architecture(settings, tensors)
@@ -142,12 +156,10 @@ def save_huggingface(
             save_file(arrays, folder / BILSTM)
         if tokenizer is not None:
             write_tokenizer(folder, tokenizer, config)
-        text = json.dumps(settings, indent=2) + "\n"
-        (folder / "config.json").write_text(text)
+        write_json(folder / "config.json", settings)
         size = sum(array.size for array in tensors.values())
-        (folder / "README.md").write_text(
-            model_card(config, architecture, size, tuple(labels), card)
-        )
+        text = _model_card(config, architecture, size, labels, card)
+        write_text(folder / "README.md", text)
 
 
 def standard_names(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -186,13 +198,13 @@ def _architecture(
     """Head and expected parts: from config.json, else from the tensors' names."""
     for name in settings.get("architectures") or ():
         if name in _ARCHITECTURES:
-            return _ARCHITECTURES[name]
+            return _ARCHITECTURES[name][:2]
     return guess_head(tensors, "huggingface"), None
 
 
 def _architecture_of(head: str, params: Mapping[str, Any]) -> str:
     parts = set(params) - {"bert"}
-    for name, (its_head, its_parts) in _ARCHITECTURES.items():
+    for name, (its_head, its_parts, _) in _ARCHITECTURES.items():
         if head == its_head and parts == set(its_parts) - {"pooler"}:
             return name
     raise UserError(
@@ -212,3 +224,133 @@ def _labels(
     given = settings.get("id2label") or {}
     # transformers counts from LABEL_0 as well where the file does not say.
     return tuple(given.get(str(i), f"LABEL_{i}") for i in range(outputs))
+
+
+def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> None:
+    """Writes the vocabulary and its settings as AutoTokenizer and bert_jax read them."""
+    tokenizer.save(folder)
+    settings = tokenizer.config() | {"model_max_length": config.max_positions}
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        fast = _sentencepiece(tokenizer)
+        # transformers has no BERT tokenizer of this kind, but takes any tokenizer.json.
+        settings |= SPECIAL_TOKENS_MAP | {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        }
+    else:
+        fast = _wordpiece(tokenizer)
+        settings |= {"strip_accents": None, "tokenize_chinese_chars": True}
+    fast.add_special_tokens(list(SPECIAL_TOKENS))
+    fast.post_processor = processors.TemplateProcessing(
+        single=f"{CLS} $A {SEP}",
+        pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
+        special_tokens=[(CLS, tokenizer.cls_id), (SEP, tokenizer.sep_id)],
+    )
+    fast.save(str(folder / "tokenizer.json"))
+    write_json(folder / "tokenizer_config.json", settings)
+
+
+def _wordpiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
+    result = tokenizers.Tokenizer(
+        models.WordPiece(
+            tokenizer.ids, unk_token=UNK, max_input_chars_per_word=LONGEST_WORD
+        )
+    )
+    result.normalizer = normalizers.BertNormalizer(lowercase=tokenizer.lower_case)
+    result.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    result.decoder = decoders.WordPiece()
+    return result
+
+
+def _sentencepiece(tokenizer: SentencePieceTokenizer) -> tokenizers.Tokenizer:
+    """The model's tokens, scores and table of normal forms in the library's own form."""
+    model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.vocabulary_bytes())
+    table = model.normalizer_spec.precompiled_charsmap
+    result = tokenizers.Tokenizer(
+        models.Unigram(
+            list(zip(tokenizer.tokens, tokenizer.scores(), strict=True)),
+            unk_id=tokenizer.unk_id,
+        )
+    )
+    steps = [normalizers.Lowercase()] if tokenizer.lower_case else []
+    steps += [normalizers.Precompiled(table)] if table else []
+    steps += [normalizers.Replace(tokenizers.Regex(" {2,}"), " "), normalizers.Strip()]
+    result.normalizer = normalizers.Sequence(steps)
+    result.pre_tokenizer = pre_tokenizers.Metaspace()
+    result.decoder = decoders.Metaspace()
+    return result
+
+
+_CARD = """\
+---
+{metadata}
+---
+
+# {architecture}
+
+A BERT ([Devlin et al., 2019](https://arxiv.org/abs/1810.04805)) written by bert_jax.
+
+| | |
+|---|---|
+| architecture | `{architecture}` |
+| parameters | {size:,} |
+| layers | {config.num_layers} |
+| width | {config.hidden_size} |
+| attention heads | {config.num_heads} |
+| feed-forward width | {config.intermediate_size} |
+| activation | {config.activation} |
+| vocabulary | {config.vocab_size:,} tokens |
+| longest input | {config.max_positions} tokens |
+{labels}
+## Source
+
+{source}
+
+## License
+
+None is stated here. Who publishes this folder adds `license:` to the head of this file;
+the licenses of the source and of the training text bind.
+
+## Use
+
+```python
+from transformers import AutoTokenizer, {architecture}
+
+tokenizer = AutoTokenizer.from_pretrained("this/folder")
+model = {architecture}.from_pretrained("this/folder")
+```
+
+```python
+import bert_jax
+
+checkpoint = bert_jax.load("this/folder")  # config, params, tokenizer
+```
+"""
+
+
+def _model_card(
+    config: BertConfig,
+    architecture: str,
+    size: int,
+    labels: Sequence[str],
+    source: str | None,
+) -> str:
+    """Markdown with the metadata that the Hugging Face Hub reads.
+
+    size: parameters. source: Markdown, where the weights come from.
+    """
+    from huggingface_hub import ModelCardData  # takes 0.3 s to import
+
+    task = _ARCHITECTURES[architecture][2]
+    metadata = ModelCardData(
+        library_name="transformers", pipeline_tag=task, tags=["bert", "bert_jax"]
+    )
+    names = ", ".join(labels).replace("|", "\\|")  # which would end the table's cell
+    return _CARD.format(
+        metadata=metadata.to_yaml(),
+        architecture=architecture,
+        size=size,
+        config=config,
+        labels=f"| labels | {names} |\n" if names else "",
+        source=source or "Not stated.",
+    )

@@ -15,8 +15,11 @@ from safetensors.numpy import load_file, save_file
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
-from bert_jax.interop.huggingface import read_huggingface, save_huggingface
-from bert_jax.interop.tokenizer_files import write_tokenizer
+from bert_jax.interop.huggingface import (
+    read_huggingface,
+    save_huggingface,
+    write_tokenizer,
+)
 from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import BertConfig
 
