@@ -10,10 +10,10 @@ from flax import linen as nn
 
 from bert_jax.errors import UserError
 from bert_jax.interop.checkpoint import Checkpoint
-from bert_jax.model.bilstm import BiLstmConfig
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.feature_tagger import FeatureTagger
 from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
+from bert_jax.model.tagger import BiLstmConfig
 
 Params = dict[str, Any]
 _BEGIN_ANEW = "set --config.fresh_head=True to begin with a new head"

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.errors import UserError
-from bert_jax.model.attention_kernels import (
+from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.model.kernels.attention_fused import (
     LANES,
     attend_cudnn,
     attend_splash,
     mesh_platform,
 )
-from bert_jax.model.attention_xla import attend_xla
-from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.model.kernels.attention_xla import attend_xla
 from bert_jax.model.layers import FlatDense, kernel_init
 
 _logger = logging.getLogger(__name__)

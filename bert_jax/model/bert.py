@@ -6,8 +6,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.dropout import Dropout
 from bert_jax.model.encoder import Encoder
+from bert_jax.model.kernels.dropout import Dropout
+from bert_jax.model.kernels.products import product
 from bert_jax.model.layers import (
     activation,
     dense,
@@ -15,7 +16,6 @@ from bert_jax.model.layers import (
     kernel_init,
     layer_norm,
 )
-from bert_jax.model.products import product
 
 NO_TOKEN = -1e9  # the logit of a row of the word table beyond the vocabulary
 

@@ -8,7 +8,7 @@ from flax import linen as nn
 
 from bert_jax.model.attention import SelfAttention
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.dropout import Dropout
+from bert_jax.model.kernels.dropout import Dropout
 from bert_jax.model.layers import activation, dense, layer_norm
 
 

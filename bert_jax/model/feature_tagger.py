@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax.model.bilstm import BiLstmConfig, BiLstmTagger
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.hidden_states import hidden_states
+from bert_jax.model.tagger import BiLstmConfig, BiLstmTagger
 
 
 @dataclasses.dataclass(frozen=True)

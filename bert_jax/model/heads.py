@@ -10,7 +10,7 @@ from flax import linen as nn
 
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.dropout import Dropout
+from bert_jax.model.kernels.dropout import Dropout
 from bert_jax.model.layers import dense
 
 

@@ -9,7 +9,7 @@ from flax import linen as nn
 from jax.nn.initializers import Initializer
 
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.products import dot_general
+from bert_jax.model.kernels.products import dot_general
 
 
 def kernel_init(config: BertConfig) -> Initializer:

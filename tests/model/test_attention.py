@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.model import attention, attention_kernels
+from bert_jax.model import attention
 from bert_jax.model.attention import attend, choose_attention
-from bert_jax.model.attention_xla import MASKED_SCORE
-from bert_jax.model.dropout import keep_mask
+from bert_jax.model.kernels import attention_fused
+from bert_jax.model.kernels.attention_xla import MASKED_SCORE
+from bert_jax.model.kernels.dropout import keep_mask
 from bert_jax.parallel.mesh import MeshConfig, batch_sharding, make_mesh, traced_on
 
 KEY = jax.random.key(5)
@@ -126,7 +127,7 @@ def on_gpu(monkeypatch):
         return original(*args, implementation="xla", **options)
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", stand_in)
-    for module in (attention, attention_kernels):
+    for module in (attention, attention_fused):
         monkeypatch.setattr(module, "mesh_platform", lambda: "gpu")
     monkeypatch.setattr(attention, "_capability", lambda: 9.0)
     return asked

@@ -5,8 +5,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from bert_jax.model.dropout import keep_mask
-from bert_jax.model.products import einsum, swapaxes
+from bert_jax.model.kernels.dropout import keep_mask
+from bert_jax.model.kernels.products import einsum, swapaxes
 
 # Added to the score of a masked key, as the original does. Finite, so that a row whose
 # keys are all padding gives a mean instead of NaN.

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.dropout import dropout, keep_mask, mask_from_words
+from bert_jax.model.kernels.dropout import dropout, keep_mask, mask_from_words
 
 MASKS = pytest.mark.parametrize("mask", [keep_mask, mask_from_words])
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.model.bilstm import BiLstmConfig, BiLstmTagger
+from bert_jax.model.tagger import BiLstmConfig, BiLstmTagger
 
 SMALL = BiLstmConfig(labels=5, hidden_size=8, dropout=0.5)
 FEATURES = 12

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.errors import UserError
-from bert_jax.model.dropout import Dropout
+from bert_jax.model.kernels.dropout import Dropout
 
 
 @dataclasses.dataclass(frozen=True)

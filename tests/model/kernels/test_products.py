@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.attention_xla import attend_xla
-from bert_jax.model.products import einsum, product
+from bert_jax.model.kernels.attention_xla import attend_xla
+from bert_jax.model.kernels.products import einsum, product
 
 # Shapes of x and kernel, axes, and einsum's name for it.
 CASES = {
