@@ -11,6 +11,18 @@ from ml_collections import ConfigDict, config_flags
 
 from bert_jax.errors import UserError, unknown_field
 
+# Config files that were merged, with what they are now, beside the old place.
+_MERGED = {
+    "conll2003_features.py": "conll2003.py:features",
+    "sick_entailment.py": "sick.py:entailment",
+    "sick_relatedness.py": "sick.py:relatedness",
+    "squad2.py": "squad.py:v2",
+    "wnut17_features.py": "wnut17.py:features",
+} | {
+    f"{task}.py": f"glue.py:{task}"
+    for task in ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
+}
+
 
 class CommandLine(NamedTuple):
     """What was asked for.
@@ -38,6 +50,7 @@ def parse(
         print(usage.strip())
         raise SystemExit(0)
     command_line = usage.strip().splitlines()[-1].strip()
+    given, argv = _with_merged(argv)
     for value in re.findall(r"--?config[= ](\S+)", " ".join(argv)):
         path = value.split(":")[0]
         if not Path(path).is_file():
@@ -56,15 +69,29 @@ def parse(
         raise UserError(f"unexpected argument {rest[0]!r}; use {command_line}")
     if values.config is None:
         raise UserError(f"--config is missing; use {command_line}")
-    file, _, argument = config_flags.get_config_filename(values["config"]).partition(
-        ":"
-    )
+    config = config_flags.get_config_filename(values["config"])
+    file, _, argument = given.get(config, config).partition(":")
     name = "-".join(filter(None, (Path(file).stem, argument)))
     return CommandLine(
         plain(values.config),
         f"runs/{name}" if values.workdir is None else values.workdir,
         {flag: values[flag].value for flag in extra},
     )
+
+
+def _with_merged(argv: list[str]) -> tuple[dict[str, str], list[str]]:
+    """New config paths -> those given, and the command line with the new ones."""
+    given: dict[str, str] = {}
+    words = []
+    for before, word in zip(["", *argv], argv, strict=False):
+        flag, path = re.fullmatch(r"(--?config=)?(.*)", word, re.DOTALL).groups("")
+        new = _MERGED.get(Path(path).name)
+        asked = flag or before in ("--config", "-config")
+        if asked and new and not Path(path).is_file():
+            word = flag + str(Path(path).with_name(new))
+            given[word.removeprefix(flag)] = path
+        words.append(word)
+    return given, words
 
 
 def _flags(

@@ -7,7 +7,7 @@ stopped. Every setting of the config can be changed, the folder of the data amon
 --config.data.dir=DIR. --workdir (default: runs/NAME OF THE CONFIG) is where the run lives.
 
 usage:
-  python -m bert_jax.finetune --config experiments/finetune/mrpc.py --config.init_from=DIR
+  python -m bert_jax.finetune --config experiments/finetune/squad.py --config.init_from=DIR
 """
 
 import logging

@@ -7,16 +7,29 @@ from pathlib import Path
 import pytest
 
 from bert_jax.config_file import parse
+from bert_jax.errors import UserError
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.training.finetune_config import FineTuneConfig, finetune_config
 
 FOLDER = Path(__file__).parent.parent / "experiments" / "finetune"
 FILES = sorted(p for p in FOLDER.glob("*.py") if p.stem != "defaults")
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
+ARGUMENTS = {
+    "glue": GLUE,
+    "sick": ("entailment", "relatedness"),
+    "squad": ("v1", "v2"),
+    "conll2003": ("", "features"),
+    "wnut17": ("", "features"),
+}
+CONFIGS = [
+    f"{path.name}:{argument}".rstrip(":")
+    for path in FILES
+    for argument in ARGUMENTS.get(path.stem, ("",))
+]
 
 
-def load(path, *arguments):
-    settings, *_ = parse(["--config", str(path), *arguments], "usage: x")
+def load(name, *arguments):
+    settings, *_ = parse(["--config", f"{FOLDER}/{name}", *arguments], "usage: x")
     return settings, finetune_config(settings)
 
 
@@ -27,14 +40,14 @@ def test_a_config_says_its_data_result_and_command(path):
         assert word in text, word
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
-def test_every_setting_can_be_changed_and_the_task_is_built(path):
-    settings, config = load(path)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_setting_can_be_changed_and_the_task_is_built(name):
+    settings, config = load(name)
     assert set(settings) == {f.name for f in dataclasses.fields(FineTuneConfig)}
     for group in ("optimizer", "model", "mesh", "features", "sweep"):
         fields = dataclasses.fields(getattr(config, group))
         assert set(settings[group]) == {field.name for field in fields}, group
-    _, changed = load(path, "--config.data.max_length=77", "--config.seed=5")
+    _, changed = load(name, "--config.data.max_length=77", "--config.seed=5")
     assert (changed.data.max_length, changed.seed) == (77, 5)
     task = FAMILIES[config.family](config.data)
     heads = {
@@ -46,15 +59,41 @@ def test_every_setting_can_be_changed_and_the_task_is_built(path):
     assert task.head == heads[config.family]
 
 
-def test_every_family_and_every_task_of_glue_has_a_config():
-    assert {load(path)[1].family for path in FILES} == set(FAMILIES)
-    assert {path.stem for path in FILES} >= set(GLUE)
+def test_every_family_has_a_config():
+    assert {load(name)[1].family for name in CONFIGS} == set(FAMILIES)
 
 
-@pytest.mark.parametrize("name", [*GLUE, "squad", "swag"])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        *((f"{task}.py", f"glue.py:{task}") for task in GLUE),
+        ("sick_entailment.py", "sick.py:entailment"),
+        ("sick_relatedness.py", "sick.py:relatedness"),
+        ("squad2.py", "squad.py:v2"),
+        ("wnut17_features.py", "wnut17.py:features"),
+        ("conll2003_features.py", "conll2003.py:features"),
+    ],
+)
+def test_a_config_path_may_be_what_it_was(old, new):
+    """Settings are those of the new path, the workdir is that of the old one."""
+    assert load(old)[1] == load(new)[1]
+    assert load(old, "--config.seed=3")[1].seed == 3
+    for form in (["--config", f"{FOLDER}/{old}"], [f"--config={FOLDER}/{old}"]):
+        assert parse(form, "usage: x").workdir == f"runs/{old.removesuffix('.py')}"
+
+
+@pytest.mark.parametrize("name", ["glue.py", "glue.py:ax", "squad.py:v3", "wnut17.py:x"])
+def test_an_argument_that_no_task_has(name):
+    with pytest.raises(UserError, match="expected"):
+        load(name)
+
+
+@pytest.mark.parametrize(
+    "name", [*(f"glue.py:{task}" for task in GLUE), "squad.py", "swag.py"]
+)
 def test_the_paper_s_settings(name):
     """Appendix A.3; the optimizer is that of pretraining."""
-    _, config = load(FOLDER / f"{name}.py")
+    _, config = load(name)
     assert config.batch_size in (16, 32)
     assert config.optimizer.learning_rate in (5e-5, 3e-5, 2e-5)
     assert config.epochs == 3
@@ -70,8 +109,8 @@ def test_the_paper_s_settings(name):
 
 def test_the_windows_of_squad():
     """run_squad.py."""
-    for name, version_2 in (("squad", False), ("squad2", True)):
-        data = load(FOLDER / f"{name}.py")[1].data
+    for name, version_2 in (("squad.py", False), ("squad.py:v2", True)):
+        data = load(name)[1].data
         assert (data.max_length, data.stride, data.max_question_length) == (
             384,
             128,

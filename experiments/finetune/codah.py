@@ -13,13 +13,7 @@ from ml_collections import ConfigDict
 
 def get_config() -> ConfigDict:
     """The paper's settings for SWAG (section 4.4)."""
-    config = defaults(
-        "multiple_choice",
-        task="codah",
-        dir="multiple_choice",
-        fold=0,  # 0 to 4: which fifth of the rows is test, the next one dev
-        max_length=128,  # tokens of a context and one choice
-    )
+    config = defaults("multiple_choice", task="codah", dir="multiple_choice")
     config.batch_size = 16  # rows, each of all its choices
     config.eval_batch_size = 32
     config.optimizer.learning_rate = 5e-5

@@ -13,14 +13,6 @@ from ml_collections import ConfigDict
 
 def get_config() -> ConfigDict:
     """A tag for each character: begin, middle, end or single."""
-    return defaults(
-        "tagging",
-        task="segmented",
-        dir="segmentation",
-        train="",  # file names; empty: the data set's own
-        dev="",
-        test="",
-        max_length=256,  # tokens; longer sentences are cut into windows
-        stride=0,  # tokens from window to window; 0: half a window
-        document_context=False,  # fill up with the sentences around
-    )
+    config = defaults("tagging", task="segmented", dir="segmentation", max_length=256)
+    config.optimizer.learning_rate = 5e-5
+    return config

@@ -13,12 +13,7 @@ from ml_collections import ConfigDict
 
 def get_config() -> ConfigDict:
     """The paper's settings for SWAG (section 4.4)."""
-    config = defaults(
-        "multiple_choice",
-        task="swag",
-        dir="swag",
-        max_length=128,  # tokens of a context and one choice
-    )
+    config = defaults("multiple_choice", task="swag", dir="swag")
     config.batch_size = 16  # rows, each of all its choices
     config.eval_batch_size = 32
     config.optimizer.learning_rate = 2e-5

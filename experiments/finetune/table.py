@@ -14,21 +14,6 @@ from ml_collections import ConfigDict
 
 def get_config() -> ConfigDict:
     """The paper's settings for GLUE."""
-    return defaults(
-        "classification",
-        task="table",
-        dir="",
-        train="",  # file names; empty: train.csv, train.tsv, train.jsonl, ...
-        dev="",
-        test="",
-        text_a="text",  # column names
-        text_b="",  # of the second text, for tasks on pairs
-        label="label",
-        id="id",
-        labels=(),  # in the order of the outputs; empty: those of the training rows
-        regression=False,  # whether labels are numbers
-        max_length=128,  # tokens
-        truncation="head",  # of longer texts keep: head, tail, head_tail, or all in windows
-        head_tokens=128,  # tokens kept of the start with head_tail
-        stride=64,  # tokens from window to window
-    )
+    config = defaults("classification", task="table")
+    config.optimizer.learning_rate = 5e-5
+    return config

@@ -1,0 +1,37 @@
+"""GLUE: nine tasks on a text or a pair of texts.
+
+Data: the folder of a task's own TSV files, or --config.data.dir=tfds:glue/TASK.
+Result: the metric on dev; beside it what the paper's BASE / LARGE reach on test.
+  task  rows     asks                                          metric       paper
+  cola  8,551    Is a sentence grammatical?                    Matthews     52.1 / 60.5
+  sst2  67,349   Is a film review positive?                    accuracy     93.5 / 94.9
+  mrpc  3,668    Do two sentences mean the same?               F1           88.9 / 89.3
+  stsb  5,749    How similar are two, from 0 to 5?             Spearman     85.8 / 86.5
+  qqp   363,846  Do two questions ask the same?                F1           71.2 / 72.1
+  mnli  392,702  Entailment, neutral or contradiction?         accuracy     84.6 / 86.7
+  qnli  104,743  Does a sentence answer a question?            accuracy     90.5 / 92.7
+  rte   2,490    Does a text entail a sentence?                accuracy     66.4 / 70.1
+  wnli  635      Is a pronoun replaced rightly?                accuracy     left out
+  RTE is small: try several seeds (--sweep), and bias_correction=True where runs collapse.
+  MNLI predicts the diagnostic set AX too. WNLI's dev contradicts its training rows.
+Run:
+  python -m bert_jax.finetune --config experiments/finetune/glue.py:mrpc \\
+      --config.init_from=CHECKPOINT --config.data.dir=glue/MRPC
+"""
+
+from defaults import defaults
+from ml_collections import ConfigDict
+
+# The folders of GLUE's own download.
+FOLDERS = dict(cola="CoLA", sst2="SST-2", stsb="STS-B") | {
+    task: task.upper() for task in ("mrpc", "qqp", "mnli", "qnli", "rte", "wnli")
+}
+
+
+def get_config(task: str = "") -> ConfigDict:
+    """The paper's settings (A.3) for one of the nine; --sweep runs its whole grid."""
+    if task not in FOLDERS:
+        raise ValueError(f"task {task!r}, expected glue.py: with {', '.join(FOLDERS)}")
+    config = defaults("classification", task=task, dir=f"glue/{FOLDERS[task]}")
+    config.optimizer.learning_rate = 5e-5
+    return config
