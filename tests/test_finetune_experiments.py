@@ -82,7 +82,9 @@ def test_a_config_path_may_be_what_it_was(old, new):
         assert parse(form, "usage: x").workdir == f"runs/{old.removesuffix('.py')}"
 
 
-@pytest.mark.parametrize("name", ["glue.py", "glue.py:ax", "squad.py:v3", "wnut17.py:x"])
+@pytest.mark.parametrize(
+    "name", ["glue.py", "glue.py:ax", "squad.py:v3", "wnut17.py:x"]
+)
 def test_an_argument_that_no_task_has(name):
     with pytest.raises(UserError, match="expected"):
         load(name)

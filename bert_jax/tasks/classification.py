@@ -6,29 +6,30 @@ A text is [CLS] A [SEP], a pair [CLS] A [SEP] B [SEP] (BERT's paper, section 4.1
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable, Sequence
+import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import scipy.special
+import scipy.stats
+import sklearn.metrics
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import write_text
-from bert_jax.tasks import glue, sequences, sick, tables, tables_tfds
-from bert_jax.tasks.classification_metrics import (
-    classification_scores,
-    regression_scores,
-)
-from bert_jax.tasks.classification_read import (
+from bert_jax.tasks import glue, sequences, sick, tables
+from bert_jax.tasks.labelled_texts import (
+    Layout,
     Row,
+    Split,
     find_file,
     has_rows,
     parse_rows,
     read_rows,
 )
-from bert_jax.tasks.layouts import Layout, Split
 from bert_jax.tasks.task import Features, Task
 
 LAYOUTS: dict[str, Layout] = glue.TASKS | sick.TASKS
@@ -302,7 +303,7 @@ class Classification(Task):
     def _test_is_labelled(self) -> bool:
         """Of a table: whether the test file has the label column."""
         split = self.layout.splits["test"]
-        if tables_tfds.is_tfds(self.config.dir):
+        if tables.is_tfds(self.config.dir):
             return has_rows(self.config.dir, split)
         path = find_file(self.config.dir, split)
         return path is not None and split.label in tables.read_columns(path)
@@ -361,7 +362,7 @@ def _layout(config: ClassificationConfig) -> Layout:
             f"task={config.task!r} is not a classification task; expected one of "
             f"{', '.join([*LAYOUTS, TABLE])}"
         )
-    in_tfds = tables_tfds.is_tfds(config.dir)
+    in_tfds = tables.is_tfds(config.dir)
     splits = {}
     for name, default in (("train", "train"), ("dev", "validation"), ("test", "test")):
         given = getattr(config, name)
@@ -413,3 +414,65 @@ def _check(config: ClassificationConfig, *, pair: bool) -> None:
             f"head_tokens={config.head_tokens} leaves no room for the end; expected 1 to "
             f"{room - 1} at max_length={config.max_length}"
         )
+
+
+def classification_scores(
+    metrics: Sequence[str],
+    truth: Sequence[int],
+    predicted: Sequence[int],
+) -> dict[str, float]:
+    """Some of accuracy, f1 (of class 1), f1_macro and matthews (scikit-learn).
+
+    truth, predicted: class ids. f1_macro: the mean over the classes that occur. Where a
+    score is not defined, because one class alone occurs, it is 0.
+    """
+    functions: dict[str, Callable[[], float]] = {
+        "accuracy": lambda: sklearn.metrics.accuracy_score(truth, predicted),
+        "f1": lambda: sklearn.metrics.f1_score(
+            truth, predicted, labels=[1], average="macro", zero_division=0
+        ),
+        "f1_macro": lambda: sklearn.metrics.f1_score(
+            truth, predicted, average="macro", zero_division=0
+        ),
+        "matthews": lambda: _quiet(
+            lambda: sklearn.metrics.matthews_corrcoef(truth, predicted)
+        ),
+    }
+    return {name: 100 * float(functions[name]()) for name in metrics}
+
+
+def regression_scores(
+    metrics: Sequence[str], truth: Sequence[float], predicted: Sequence[float]
+) -> dict[str, float]:
+    """Some of pearson, spearman, and their mean pearson_spearman (scipy).
+
+    A constant has no correlation with anything: 0.
+    """
+    truth, predicted = np.asarray(truth, float), np.asarray(predicted, float)
+    pearson = _correlation(scipy.stats.pearsonr, truth, predicted)
+    spearman = _correlation(scipy.stats.spearmanr, truth, predicted)
+    scores = {
+        "pearson": pearson,
+        "spearman": spearman,
+        "pearson_spearman": (pearson + spearman) / 2,
+    }
+    return {name: 100 * scores[name] for name in metrics}
+
+
+def _correlation(function: Callable, truth: np.ndarray, predicted: np.ndarray) -> float:
+    if len(truth) < 2:
+        return 0.0
+    value = _quiet(lambda: float(function(truth, predicted).statistic))
+    return value if math.isfinite(value) else 0.0
+
+
+def _quiet(function: Callable[[], float]) -> float:
+    """Calls it without the warnings that its input is (nearly) constant."""
+    with warnings.catch_warnings():
+        for category in (
+            scipy.stats.ConstantInputWarning,
+            scipy.stats.NearConstantInputWarning,
+        ):
+            warnings.simplefilter("ignore", category)
+        warnings.filterwarnings("ignore", "A single label was found", UserWarning)
+        return function()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bert_jax.errors import UserError
 from bert_jax.files import new_file
-from bert_jax.tasks.layouts import Layout, Split
+from bert_jax.tasks.labelled_texts import Layout, Split
 
 _BINARY = ("0", "1")
 _ENTAILED = ("entailment", "not_entailment")

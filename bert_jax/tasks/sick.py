@@ -4,7 +4,7 @@ Two tasks on the same pairs of sentences: entailment in three classes, and relat
 from 1 to 5. SemEval's own metrics: accuracy, and Pearson's correlation.
 """
 
-from bert_jax.tasks.layouts import Layout, Split
+from bert_jax.tasks.labelled_texts import Layout, Split
 
 
 def _splits(label: str) -> dict[str, Split]:

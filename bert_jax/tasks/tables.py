@@ -1,8 +1,9 @@
-"""Rows of CSV, TSV and JSONL files with named columns, as they are or gzipped.
+"""Rows with named columns: CSV, TSV and JSONL files, plain or gzipped, and tfds.
 
 CSV is RFC 4180: quotes may hold commas and line ends. TSV is GLUE's: no quoting at all,
 a quotation mark is text. JSONL is one object a line. All are UTF-8, with or without a
-byte order mark; lines end with LF or CRLF.
+byte order mark; lines end with LF or CRLF. Data sets of tensorflow-datasets are read
+without TensorFlow.
 """
 
 import csv
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from bert_jax.data.corpus_tfds import Dataset, find_dataset
 from bert_jax.errors import UserError
 from bert_jax.files import decode_lines, parse_json
 
@@ -201,3 +203,79 @@ def _select_keys(
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+TFDS = "tfds:"
+# Rows fetched at once: a few hundred kB.
+_TFDS_ROWS = 1024
+
+
+def is_tfds(directory: str) -> bool:
+    """Whether a folder's name is that of a data set in tensorflow-datasets."""
+    return directory.startswith(TFDS)
+
+
+def has_split(name: str, split: str) -> bool:
+    """Whether the data set lies on disk and has this split."""
+    try:
+        find_dataset(f"{name}:{split}")
+    except UserError:
+        return False
+    return True
+
+
+def read_tfds(
+    name: str,
+    split: str,
+    columns: Sequence[str],
+    *,
+    optional: Sequence[str] = (),
+    labels: Sequence[str] = (),
+) -> Iterator[Record]:
+    """Where each row stands, and the text of its features, as tables.read_table does.
+
+    labels: stand for the classes, by number, whose names in the data set are others.
+    """
+    dataset = find_dataset(f"{name}:{split}")
+    features = dataset.builder.info.features
+    where = f"{TFDS}{name}:{split}"
+    for column in columns:
+        if column not in features:
+            raise missing_column(where, column, features)
+    wanted = [*columns, *(column for column in optional if column in features)]
+    names = {
+        column: _class_names(features[column], labels)
+        for column in wanted
+        if hasattr(features[column], "int2str")
+    }
+    empty = dict.fromkeys(optional)
+    for i, example in _examples(dataset):
+        yield (
+            f"{where}, row {i}",
+            empty
+            | {c: _text(example[c], names.get(c), f"{where}, row {i}") for c in wanted},
+        )
+
+
+def _examples(dataset: Dataset) -> Iterator[tuple[int, dict[str, Any]]]:
+    source = dataset.builder.as_data_source(split=dataset.split)
+    for begin in range(0, dataset.rows, _TFDS_ROWS):
+        numbers = list(range(begin, min(begin + _TFDS_ROWS, dataset.rows)))
+        yield from zip(numbers, source.__getitems__(numbers), strict=True)
+
+
+def _class_names(feature: Any, labels: Sequence[str]) -> list[str]:
+    names = list(feature.names)
+    if len(names) == len(labels) and not set(names) <= set(labels):
+        return list(labels)
+    return names
+
+
+def _text(value: Any, names: list[str] | None, where: str) -> str:
+    if names is not None:
+        if not 0 <= value < len(names):
+            raise UserError(f"{where}: class {value}, a row without a label")
+        return names[value]
+    if isinstance(value, bytes):
+        return value.decode()
+    return value if isinstance(value, str) else str(value)

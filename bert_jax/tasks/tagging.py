@@ -21,7 +21,6 @@ from scipy.special import softmax
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.tasks import tagging_formats as formats
-from bert_jax.tasks import tagging_metrics as metrics
 from bert_jax.tasks import tagging_windows as windows
 from bert_jax.tasks.tagging_formats import TaggedSentence
 from bert_jax.tasks.task import IGNORED, Features, Task
@@ -326,18 +325,18 @@ class Tagging(Task):
     ) -> dict[str, float]:
         """Accuracy of tags, and f1, precision and recall of what they spell, in percent.
 
-        Also "f1/TYPE" of entities; "surface_f1" for WNUT-17. See tagging_metrics.
+        Also "f1/TYPE" of entities; "surface_f1" for WNUT-17. See tagging_formats.
         """
         gold = [list(row.tags) for row in rows]
         predicted = [answer["tags"] for answer in predictions]
-        scores = metrics.accuracy(gold, predicted)
+        scores = formats.accuracy(gold, predicted)
         if self.kind == "entities":
-            scores |= metrics.entity_scores(gold, predicted)
+            scores |= formats.entity_scores(gold, predicted)
         elif self.kind == "words":
-            scores |= metrics.word_scores(gold, predicted)
+            scores |= formats.word_scores(gold, predicted)
         if self.config.task == "wnut17":
             sentences = [row.words for row in rows]
-            scores["surface_f1"] = metrics.surface_f1(sentences, gold, predicted)
+            scores["surface_f1"] = formats.surface_f1(sentences, gold, predicted)
         return scores
 
     def write(
@@ -357,8 +356,8 @@ class Tagging(Task):
         for row, answer in zip(rows, predictions, strict=True):
             tags = [row.tags, answer["tags"]] if row.tags else [answer["tags"]]
             if is_iobes:
-                spans = [metrics.entities(list(t)) for t in tags]
-                tags = [metrics.as_iob2(s, len(row.words)) for s in spans]
+                spans = [formats.entities(list(t)) for t in tags]
+                tags = [formats.as_iob2(s, len(row.words)) for s in spans]
             # One blank parts conlleval's columns, so no word may hold any.
             words = [re.sub(r"\s", "_", word) for word in row.words]
             lines += [*map(" ".join, zip(words, *tags, strict=True)), ""]
@@ -399,7 +398,7 @@ class Tagging(Task):
     def _entities(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
         """What the tags of an answer spell."""
         is_words = self.kind == "words"
-        spans = (metrics.words if is_words else metrics.entities)(answer["tags"])
+        spans = (formats.words if is_words else formats.entities)(answer["tags"])
         return [
             {
                 "type": name,

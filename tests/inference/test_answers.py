@@ -2,7 +2,7 @@ import pytest
 
 from bert_jax.inference.answers import Answers, AnswerTable
 from bert_jax.tasks.classification import Classification, ClassificationConfig
-from bert_jax.tasks.classification_read import Row
+from bert_jax.tasks.labelled_texts import Row
 from bert_jax.tasks.squad import Squad, SquadConfig
 from bert_jax.tasks.tagging import Tagging, TaggingConfig
 from bert_jax.tasks.tagging_formats import TaggedSentence

@@ -7,8 +7,9 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.tasks import sequences
-from bert_jax.tasks.classification import Classification, ClassificationConfig
-from bert_jax.tasks.classification_metrics import (
+from bert_jax.tasks.classification import (
+    Classification,
+    ClassificationConfig,
     classification_scores,
     regression_scores,
 )
@@ -317,7 +318,7 @@ def test_written_predictions(make, tmp_path):
     )
 
 
-def test_classification_metrics_by_hand():
+def test_classification_by_hand():
     truth, predicted = [1, 1, 1, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0, 1, 1]
     # 2 true positives, 1 false negative, 2 false positives, 3 true negatives.
     scores = classification_scores(

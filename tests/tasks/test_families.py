@@ -14,7 +14,7 @@ from bert_jax.inference.answers import AnswerTable
 from bert_jax.inference.predict import Predictor
 from bert_jax.tasks.classification import LAYOUTS
 from bert_jax.tasks.families import FAMILIES
-from bert_jax.tasks.layouts import Layout, Split
+from bert_jax.tasks.labelled_texts import Layout, Split
 from bert_jax.tasks.sequences import join
 from bert_jax.tasks.task import Features, Task
 from bert_jax.training.finetune_config import finetune_config

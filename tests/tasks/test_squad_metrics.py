@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bert_jax.tasks.squad_metrics import (
+from bert_jax.tasks.squad import (
     exact_match,
     f1,
     normalise_answer,

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from bert_jax.tasks.squad_format import Question
-from bert_jax.tasks.squad_spans import answer_question
-from bert_jax.tasks.squad_windows import Window
+from bert_jax.tasks.squad_windows import Window, answer_question
 
 CONTEXT = "aa bb cc dd ee"
 OFFSET = 2

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bert_jax.tasks import tagging_metrics as metrics
+from bert_jax.tasks import tagging_formats as metrics
 
 LABELS = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")
 

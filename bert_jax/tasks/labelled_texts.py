@@ -1,4 +1,4 @@
-"""Labelled texts from files: the rows of sequence classification and regression."""
+"""Labelled texts: how a data set of them lies in files, and its rows."""
 
 import dataclasses
 import math
@@ -8,8 +8,55 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.files import parse_json
-from bert_jax.tasks import tables, tables_tfds
-from bert_jax.tasks.layouts import Layout, Split
+from bert_jax.tasks import tables
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Where the rows of a split are.
+
+    files: names below the data set's folder; the first that exists is read.
+    text_a, text_b, label: columns by name; "" where there is no such column.
+    header: names of the columns where the file has no header line.
+    submission: name of the file in which the task's server wants predictions.
+    skip_short: the published file has rows of too few columns; leave them out.
+    tfds: the split's name in tensorflow-datasets.
+    tfds_dataset: the data set's name there, if not the one that the user gives.
+    """
+
+    files: tuple[str, ...]
+    text_a: str
+    text_b: str = ""
+    label: str = ""
+    index: str = "index"
+    header: tuple[str, ...] = ()
+    submission: str = ""
+    skip_short: bool = False
+    tfds: str = ""
+    tfds_dataset: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """A data set and its task.
+
+    labels: in the order of the outputs; empty for regression, or where the training
+      rows tell. For F1 the second label is the positive one.
+    metrics: names as in classification.py; the first picks the checkpoint.
+    tfds: features in tensorflow-datasets: first text, second text, label.
+    limits: of the values that a regression's server takes.
+    gaps: the published rows may lack one text of the two.
+    """
+
+    splits: dict[str, Split]
+    metrics: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+    regression: bool = False
+    eval_splits: tuple[str, ...] = ("dev",)
+    predict_splits: tuple[str, ...] = ()
+    tfds: tuple[str, str, str] = ("", "", "label")
+    limits: tuple[float, float] | None = None
+    gaps: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,9 +78,9 @@ def find_file(directory: str, split: Split) -> Path | None:
 
 def has_rows(directory: str, split: Split) -> bool:
     """Whether the split is there at all."""
-    if tables_tfds.is_tfds(directory):
+    if tables.is_tfds(directory):
         name, subset = _tfds_name(directory, split)
-        return tables_tfds.has_split(name, subset)
+        return tables.has_split(name, subset)
     return find_file(directory, split) is not None
 
 
@@ -105,14 +152,14 @@ def _records(
 ) -> Iterator[tuple[str, list[str], str | None, str | None]]:
     """Where a row stands, its texts, label and id, whatever holds it."""
     text_a, text_b, label, index = split.text_a, split.text_b, split.label, split.index
-    in_tfds = tables_tfds.is_tfds(directory)
+    in_tfds = tables.is_tfds(directory)
     if in_tfds:
         text_a, text_b, label, index = *layout.tfds, "idx"
     texts = [text_a, text_b] if text_b else [text_a]
     columns = [*texts, label] if labelled else texts
     if in_tfds:
         name, subset = _tfds_name(directory, split)
-        records = tables_tfds.read_tfds(
+        records = tables.read_tfds(
             name, subset, columns, optional=[index], labels=layout.labels
         )
     else:
@@ -134,7 +181,7 @@ def _records(
 
 def _tfds_name(directory: str, split: Split) -> tuple[str, str]:
     """Name of the data set and of the split, as tensorflow-datasets has them."""
-    name = split.tfds_dataset or directory.removeprefix(tables_tfds.PREFIX)
+    name = split.tfds_dataset or directory.removeprefix(tables.TFDS)
     return name, split.tfds
 
 
