@@ -20,6 +20,7 @@ import sklearn.metrics
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import write_text
+from bert_jax.settings import setting
 from bert_jax.tasks import glue, sequences, sick, tables
 from bert_jax.tasks.labelled_texts import (
     Layout,
@@ -42,44 +43,44 @@ _ENDINGS = tuple(ending + packed for ending in tables.FORMATS for packed in ("",
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationConfig:
-    """Which task, where its data is, and how long texts are cut.
+    """Which task, where its data is, and how long texts are cut."""
 
-    task: one of GLUE's, "cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte",
-      "wnli", "ax"; "sick_entailment", "sick_relatedness"; or "table", any CSV, TSV or
-      JSONL with named columns.
-    dir: the folder of the data set in its own layout, or "tfds:glue/mrpc".
-    train, dev, test: for "table", names of the files below ``dir`` (of the splits, in
-      tensorflow-datasets). Empty: train.csv, dev.jsonl.gz, ... whichever is there. A
-      test file with labels is scored, one without them is predicted.
-    text_a, text_b, label, id: for "table", columns by name. text_b: empty for tasks on
-      one text. id: need not be there.
-    labels: for "table", the label set in the order of the outputs; empty: those of the
-      training rows, sorted. The second of two is the positive one.
-    regression: for "table", whether the labels are numbers.
-    max_length: tokens of a sequence, [CLS] and [SEP] included.
-    truncation: what is kept of a text that is too long: "head", "tail", "head_tail", or
-      "windows": all of it in overlapping sequences; each is trained with the row's
-      label, and a row's logits are the mean over its windows. Of a pair the longer text
-      loses tokens until both fit; "windows" is for single texts.
-    head_tokens: tokens kept of the start for "head_tail".
-    stride: tokens from the start of one window to the next.
-    """
-
-    task: str = ""
-    dir: str = ""
-    train: str = ""
-    dev: str = ""
-    test: str = ""
-    text_a: str = "text"
-    text_b: str = ""
-    label: str = "label"
-    id: str = "id"
-    labels: tuple[str, ...] = ()
-    regression: bool = False
-    max_length: int = 128
-    truncation: str = "head"
-    head_tokens: int = 128
-    stride: int = 64
+    task: str = setting(
+        "",
+        "one of GLUE's (cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, ax), "
+        "sick_entailment or sick_relatedness; or table: CSV, TSV or JSONL with columns",
+    )
+    dir: str = setting(
+        "",
+        "the folder of the data set in its own layout, or tfds:NAME, as tfds:glue/mrpc",
+    )
+    train: str = setting(
+        "",
+        "table: a file below dir (a split of tfds); empty: train.csv, train.jsonl.gz...",
+    )
+    dev: str = setting("", "table: as train")
+    test: str = setting(
+        "", "table: as train; scored where it has labels, predicted where it has none"
+    )
+    text_a: str = setting("text", "table: the column of the text")
+    text_b: str = setting("", "table: the column of the second text; empty: no pairs")
+    label: str = setting("label", "table: the column of the label")
+    id: str = setting("id", "table: the column of the id, which may be missing")
+    labels: tuple[str, ...] = setting(
+        (),
+        "table: the labels in the order of the outputs, of two the second is positive; "
+        "empty: those of the training rows, sorted",
+    )
+    regression: bool = setting(False, "table: whether labels are numbers")
+    max_length: int = setting(128, "tokens of a sequence, [CLS] and [SEP] included")
+    truncation: str = setting(
+        "head",
+        "what is kept of a longer text: head, tail, head_tail, or windows: overlapping "
+        "sequences, each trained with the row's label, whose logits are averaged; the "
+        "longer text of a pair loses tokens until both fit",
+    )
+    head_tokens: int = setting(128, "head_tail: tokens kept of the start")
+    stride: int = setting(64, "windows: tokens from the start of one to the next")
 
 
 class Classification(Task):

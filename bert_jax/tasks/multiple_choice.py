@@ -18,6 +18,7 @@ import sklearn.metrics
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import parse_json, write_text
+from bert_jax.settings import setting
 from bert_jax.tasks import sequences, tables
 from bert_jax.tasks.task import Features, Task
 
@@ -155,27 +156,31 @@ _CODAH_FOLDS = ("cv_split/fold_{}", "fold_{}")
 
 @dataclasses.dataclass(frozen=True)
 class MultipleChoiceConfig:
-    """Which data set, and where.
+    """Which data set, and where."""
 
-    task: "swag", allenai's csv files; "codah"; or "table", JSONL with "context",
-      "choices" (any number, which may differ from row to row) and "label", from 0.
-    dir: the folder of the files.
-    train, dev, test: for "swag" and "table", names of the files below ``dir``. Empty:
-      train.csv, val.csv and test.csv for SWAG, train.jsonl and so on for "table". A
-      table's test file is scored if it has labels; SWAG's is predicted.
-    fold: for "codah", which of the five folds is the test set. The authors' own folds
-      (cv_split/fold_0/train.tsv, ...) are used where they are; codah.tsv alone is split
-      by row number: number % 5 == fold is test, the next row is dev, the others train.
-    max_length: tokens of a sequence; the longer of context and choice loses its end.
-    """
-
-    task: str = ""
-    dir: str = ""
-    train: str = ""
-    dev: str = ""
-    test: str = ""
-    fold: int = 0
-    max_length: int = 128
+    task: str = setting(
+        "",
+        "swag: its csv files; codah; or table: JSONL with context, choices (any number, "
+        "which may differ from row to row) and label, from 0",
+    )
+    dir: str = setting("", "the folder of the files")
+    train: str = setting(
+        "",
+        "swag, table: a file below dir; empty: train.csv of SWAG, train.jsonl of tables",
+    )
+    dev: str = setting("", "as train; empty: val.csv or dev.jsonl")
+    test: str = setting(
+        "", "as train; SWAG's is predicted, a table's is scored where it has labels"
+    )
+    fold: int = setting(
+        0,
+        "codah: which of the five folds is the test set; the authors' own folds "
+        "(cv_split/fold_0/train.tsv) where they are, else row number % 5 == fold is test, "
+        "the next row dev",
+    )
+    max_length: int = setting(
+        128, "tokens of a sequence; the longer of context and choice loses its end"
+    )
 
 
 class MultipleChoice(Task):

@@ -13,6 +13,7 @@ import numpy as np
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import write_json
+from bert_jax.settings import setting
 from bert_jax.tasks.squad_format import (
     BAD_ANSWERS,
     Question,
@@ -25,32 +26,30 @@ from bert_jax.tasks.task import Features, Task
 
 @dataclasses.dataclass(frozen=True)
 class SquadConfig:
-    """Where the questions are and how they are answered; defaults of run_squad.py.
+    """Where the questions are and how they are answered; defaults of run_squad.py."""
 
-    dir: the folder of the files. train, dev: SQuAD files; empty: the official names.
-    test: a file to write predictions for, if any. train_articles, dev_articles: slices
-    such as "0:36" over the articles of the two files, which may then be one.
-    version_2: whether a question may have no answer. max_length, stride,
-    max_question_length, max_answer_length: in tokens. null_threshold: a question is left
-    without answer when the odds against its best span exceed this; tune it on the
-    development set (``best_f1_threshold`` of the scores). bad_answers: "refuse" or "skip"
-    answers that do not stand where the file says.
-    """
-
-    dir: str = ""
-    train: str = ""
-    dev: str = ""
-    test: str = ""
-    train_articles: str = ""
-    dev_articles: str = ""
-    version_2: bool = False
-    max_length: int = 384
-    stride: int = 128
-    max_question_length: int = 64
-    max_answer_length: int = 30
-    n_best: int = 20
-    null_threshold: float = 0.0
-    bad_answers: str = "refuse"
+    dir: str = setting("", "the folder of the files")
+    train: str = setting("", "a SQuAD file; empty: train-v1.1.json or train-v2.0.json")
+    dev: str = setting("", "a SQuAD file; empty: dev-v1.1.json or dev-v2.0.json")
+    test: str = setting("", "a SQuAD file to write predictions for; empty: none")
+    train_articles: str = setting("", "a slice such as 0:36 of the file's articles")
+    dev_articles: str = setting("", "as train_articles; both may be of one file")
+    version_2: bool = setting(
+        False, "whether a question may have no answer (SQuAD 2.0)"
+    )
+    max_length: int = setting(384, "tokens of a window, question and context")
+    stride: int = setting(128, "tokens from the start of one window to the next")
+    max_question_length: int = setting(64, "tokens")
+    max_answer_length: int = setting(30, "tokens")
+    n_best: int = setting(20, "spans kept for a question")
+    null_threshold: float = setting(
+        0.0,
+        "version_2: no answer is given where the logits of none exceed those of the best "
+        "span by more; a run tunes it on dev for the best F1",
+    )
+    bad_answers: str = setting(
+        "refuse", "or skip: of answers that are not in the context where the file says"
+    )
 
     def __post_init__(self):
         if self.bad_answers not in BAD_ANSWERS:

@@ -20,6 +20,7 @@ from scipy.special import softmax
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.settings import setting
 from bert_jax.tasks import tagging_formats as formats
 from bert_jax.tasks import tagging_windows as windows
 from bert_jax.tasks.tagging_formats import TaggedSentence
@@ -55,30 +56,33 @@ _KINDS = {
 
 @dataclasses.dataclass(frozen=True)
 class TaggingConfig:
-    """Which data set, and how its sentences become sequences.
+    """Which data set, and how its sentences become sequences."""
 
-    task: "conll2003" (4 columns), "wnut17", "columns" (any file with a word a line) or
-      "segmented" (Chinese text with spaces between words).
-    dir: the folder of the files. train, dev, test: their names; empty for the task's own.
-    scheme: one of tagging_formats.SCHEMES, or "auto": as the training file's tags look.
-    column: of the tag, from 0, or from the end if negative; the word is in column 0.
-    labels: the tags (iob2 ones for iob1 files); empty for those of the training file.
-    max_length: tokens of a sequence, [CLS] and [SEP] included.
-    stride: tokens from one window over a longer sentence to the next; 0 for half a window.
-    document_context: fill sequences with the sentences around, of the same document.
-    """
-
-    task: str
-    dir: str = ""
-    train: str = ""
-    dev: str = ""
-    test: str = ""
-    scheme: str = "auto"
-    column: int = -1
-    labels: tuple[str, ...] = ()
-    max_length: int = 128
-    stride: int = 0
-    document_context: bool = False
+    task: str = setting(
+        doc="conll2003 (4 columns), wnut17, columns (any file with a word and its tag a "
+        "line) or segmented (Chinese text with spaces between words)"
+    )
+    dir: str = setting("", "the folder of the files")
+    train: str = setting("", "a file below dir; empty: the data set's own name")
+    dev: str = setting("", "as train")
+    test: str = setting("", "as train; need not be there")
+    scheme: str = setting(
+        "auto",
+        "iob1, iob2, iobes, bmes or plain; auto: as the training file's tags look",
+    )
+    column: int = setting(
+        -1, "of the tag, from 0, or from the end if negative; the word is in column 0"
+    )
+    labels: tuple[str, ...] = setting(
+        (), "the tags (iob2 ones for iob1 files); empty: those of the training file"
+    )
+    max_length: int = setting(128, "tokens of a sequence, [CLS] and [SEP] included")
+    stride: int = setting(
+        0, "tokens from one window over a longer sentence to the next; 0: half a window"
+    )
+    document_context: bool = setting(
+        False, "fill sequences with the sentences around, of the same document"
+    )
 
     def __post_init__(self):
         for name, known in (

@@ -12,6 +12,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.inference.answers import AnswerTable
 from bert_jax.inference.predict import Predictor
+from bert_jax.settings import setting_doc
 from bert_jax.tasks.classification import LAYOUTS
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.labelled_texts import Layout, Split
@@ -103,6 +104,14 @@ def run(settings, workdir):
     results = run_one(finetune_config(settings), workdir, lambda line: None)
     dev = results["scores"]["dev"]
     return dev[results["main_metric"]], Predictor(workdir)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_setting_of_a_family_says_what_it_means(family):
+    config = FAMILIES[family].config_class
+    assert FAMILIES[family].family == family
+    for field in dataclasses.fields(config):
+        assert len(setting_doc(config, field.name)) > 5, field.name
 
 
 def test_a_new_task_on_an_existing_head(settings, monkeypatch, tmp_path):
