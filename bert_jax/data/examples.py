@@ -7,12 +7,13 @@ thread draws it, or with which neighbours.
 
 import dataclasses
 import threading
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from bert_jax.data import masking
-from bert_jax.data.plan import EpochPlan, plan_epoch
+from bert_jax.data.plan import EpochPlan, plan_epoch, stops_at
+from bert_jax.data.random_bits import binomial_half, first_words
 from bert_jax.errors import UserError
 
 MASKINGS = ("token", "whole_word", "ngram")
@@ -26,10 +27,10 @@ _FIXED_WORDS = 2 + 2 * _CUT_WORDS
 class Sentences(Protocol):
     """What examples need of a TokenStore."""
 
-    sentence_lengths: np.ndarray
+    sentence_offsets: np.ndarray
     document_sentences: np.ndarray
 
-    def read_sentences(self, ranges: list[tuple[int, int]]) -> list[np.ndarray]: ...
+    def read_sentences(self, ranges: np.ndarray) -> list[np.ndarray]: ...
 
 
 class Vocabulary(Protocol):
@@ -74,6 +75,25 @@ class ExampleConfig:
                 f"{self.random_share}: expected a rate in (0, 1) and shares that add to "
                 "at most 1; set --config.data.examples"
             )
+
+
+class _Spans(NamedTuple):
+    """Where the store has the pairs of a batch, and how long they are before they are cut.
+
+    a, b: int64 (B, 2), first and stop of the sentences. a_lengths, b_lengths: int64 (B,),
+    in tokens, b_lengths 0 where there is no B. random_next: bool (B,), B does not follow A.
+    """
+
+    a: np.ndarray
+    b: np.ndarray
+    a_lengths: np.ndarray
+    b_lengths: np.ndarray
+    random_next: np.ndarray
+
+    def totals(self, L: int) -> np.ndarray:
+        """Tokens of each pair that is cut to ``L``, [CLS] and [SEP] included."""
+        tokens = np.minimum(self.a_lengths + self.b_lengths, L - 3)
+        return tokens + 2 + (self.b_lengths > 0)
 
 
 class ExampleSource:
@@ -139,16 +159,28 @@ class ExampleSource:
         mlm_ids int32 and mlm_weights float32 (count, M); nsp_labels int32 (count,), 0
         where B follows A.
         """
-        N = self.epoch_size
-        parts = []
-        while count:
-            epoch, index = divmod(first, N)
-            size = min(count, N - index)
-            parts.append(self._draw(epoch, index, size))
-            first, count = first + size, count - size
-        if len(parts) == 1:
-            return parts[0]
+        return self.draw_samples(np.arange(first, first + count))
+
+    def draw_samples(self, samples_B: np.ndarray) -> dict[str, np.ndarray]:
+        """Draws the samples with these numbers, ascending; returns what draw() does."""
+        parts = [self._draw(*part) for part in self._by_epoch(samples_B)]
         return {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
+
+    def lengths(self, first: int, count: int) -> np.ndarray:
+        """Tokens of the samples [first, first + count), int64, without reading them."""
+        parts = []
+        for epoch, indices in self._by_epoch(np.arange(first, first + count)):
+            bits = self._bits(1, epoch)
+            counters = indices.astype(np.uint64) * np.uint64(self._counters)
+            spans = self._spans(epoch, indices, first_words(bits, counters)[:, :2])
+            parts.append(spans.totals(self._length))
+        return np.concatenate(parts)
+
+    def _by_epoch(self, samples: np.ndarray) -> list[tuple[int, np.ndarray]]:
+        """The epochs of ascending samples, and the examples of each epoch."""
+        epochs, indices = np.divmod(samples, self.epoch_size)
+        known = np.unique(epochs).tolist() or [0]  # no samples: a batch of none
+        return [(epoch, indices[epochs == epoch]) for epoch in known]
 
     def _bits(self, purpose: int, epoch: int, counter: int = 0) -> np.random.Philox:
         # Two key words: the seed; and what the bits are for.
@@ -163,7 +195,7 @@ class ExampleSource:
                     del self._plans[max(self._plans, key=lambda e: abs(e - epoch))]
                 rng = np.random.Generator(self._bits(0, epoch))
                 plan = plan_epoch(
-                    self._store.sentence_lengths,
+                    self._store.sentence_offsets,
                     self._store.document_sentences,
                     self._documents,
                     rng,
@@ -175,67 +207,70 @@ class ExampleSource:
                 self._plans[epoch] = plan, order
             return self._plans[epoch]
 
-    def _draw(self, epoch: int, index: int, count: int) -> dict[str, np.ndarray]:
-        """Draws examples [index, index + count) of one epoch."""
-        plan, order = self._plan(epoch)
-        rows = order[np.arange(index, index + count) % len(plan)]
-        bits = self._bits(1, epoch, index * self._counters)
-        words_BW = bits.random_raw(count * self._counters * 4).reshape(count, -1)
+    def _draw(self, epoch: int, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """Draws the examples of one epoch that have these numbers, ascending."""
         L, M = self._length, self._max_predictions
+        words_BW = self._words(epoch, indices)
         keys_BL = words_BW[:, _FIXED_WORDS : _FIXED_WORDS + L]
-        words_BM2 = words_BW[:, _FIXED_WORDS + L :][:, : 2 * M].reshape(count, M, 2)
-        batch = self._pairs(plan, rows, words_BW[:, :_FIXED_WORDS])
+        words_BM2 = words_BW[:, _FIXED_WORDS + L :][:, : 2 * M].reshape(-1, M, 2)
+        spans = self._spans(epoch, indices, words_BW[:, :2])
+        batch = self._pairs(spans, words_BW[:, 2:_FIXED_WORDS])
         return batch | self._mask(batch, keys_BL, words_BM2)
 
-    def _pairs(
-        self, plan: EpochPlan, rows: np.ndarray, words_BW: np.ndarray
-    ) -> dict[str, np.ndarray]:
-        """Reads and joins A and B, cut to the sequence length."""
-        count, L = len(rows), self._length
-        lengths = self._store.sentence_lengths
-        firsts = plan.first[rows].astype(np.int64)
-        a_stops = firsts + plan.a_count[rows]
-        b_stops = a_stops + plan.b_count[rows]
+    def _words(self, epoch: int, indices: np.ndarray) -> np.ndarray:
+        """The random block of each example: uint64 (B, words)."""
+        words_BW = np.empty((len(indices), 4 * self._counters), np.uint64)
+        gaps = np.flatnonzero(np.diff(indices) != 1) + 1
+        for rows_CW, run in zip(
+            np.split(words_BW, gaps), np.split(indices, gaps), strict=True
+        ):
+            first = int(run[0]) if len(run) else 0
+            bits = self._bits(1, epoch, first * self._counters)
+            rows_CW[:] = bits.random_raw(rows_CW.size).reshape(rows_CW.shape)
+        return words_BW
+
+    def _spans(self, epoch: int, indices: np.ndarray, words_B2: np.ndarray) -> "_Spans":
+        """Where the store has A and B of these examples."""
+        plan, order = self._plan(epoch)
+        rows = order[indices % len(plan)]
+        offsets = self._store.sentence_offsets
+        a_starts = plan.first[rows].astype(np.int64)
+        a_stops = a_starts + plan.a_count[rows]
+        a_lengths = offsets[a_stops] - offsets[a_starts]
+        b_starts, b_stops = a_stops.copy(), a_stops + plan.b_count[rows]
         random_next = plan.random_next[rows]
         others, starts = self._other_sentences(
-            plan.document[rows].astype(np.int64), a_stops, words_BW[:, :2]
+            plan.document[rows][random_next].astype(np.int64),
+            a_stops[random_next],
+            words_B2[random_next],
         )
-        ranges: list[tuple[int, int]] = []
-        a_lengths = np.empty(count, np.int64)
-        targets = plan.target[rows]
-        for i in range(count):
-            first, a_stop = int(firsts[i]), int(a_stops[i])
-            a_lengths[i] = np.add.reduce(lengths[first:a_stop], dtype=np.int64)
-            if random_next[i]:
-                start = int(starts[i])
-                need = max(int(targets[i]) - int(a_lengths[i]), 1)
-                end = min(int(self._ends[others[i]]), start + need)
-                reached = np.searchsorted(np.cumsum(lengths[start:end]), need)
-                ranges += (first, a_stop), (start, min(start + int(reached) + 1, end))
-            else:
-                ranges.append((first, int(b_stops[i])))
-        texts = iter(self._store.read_sentences(ranges))
+        needs = np.maximum(plan.target[rows] - a_lengths, 1)[random_next]
+        b_starts[random_next] = starts
+        b_stops[random_next] = stops_at(offsets, starts, self._ends[others], needs)
+        b_lengths = offsets[b_stops] - offsets[b_starts]
+        return _Spans(
+            np.stack([a_starts, a_stops], axis=1),
+            np.stack([b_starts, b_stops], axis=1),
+            a_lengths,
+            b_lengths,
+            random_next,
+        )
 
-        pairs = []
-        for i in range(count):
-            text = next(texts)
-            if random_next[i]:
-                pairs.append((text, next(texts)))
-            else:
-                pairs.append((text[: a_lengths[i]], text[a_lengths[i] :]))
-        b_lengths = np.array([len(b) for _, b in pairs])
-        a_cuts, b_cuts = cut_lengths(a_lengths, b_lengths, L - 3)
-        a_fronts = binomial_half(a_cuts, words_BW[:, 2 : 2 + _CUT_WORDS])
-        b_fronts = binomial_half(b_cuts, words_BW[:, 2 + _CUT_WORDS :])
+    def _pairs(self, spans: "_Spans", words_BW: np.ndarray) -> dict[str, np.ndarray]:
+        """Reads and joins A and B, cut to the sequence length."""
+        B, L = len(spans.a_lengths), self._length
+        a_cuts, b_cuts = cut_lengths(spans.a_lengths, spans.b_lengths, L - 3)
+        a_fronts = binomial_half(a_cuts, words_BW[:, :_CUT_WORDS])
+        b_fronts = binomial_half(b_cuts, words_BW[:, _CUT_WORDS:])
+        a_sizes, b_sizes = spans.a_lengths - a_cuts, spans.b_lengths - b_cuts
+        texts = self._store.read_sentences(np.concatenate([spans.a, spans.b]))
 
         vocabulary = self._vocabulary
-        input_ids_BL = np.full((count, L), vocabulary.pad_id, np.int32)
-        token_type_ids_BL = np.zeros((count, L), np.int32)
-        a_sizes = a_lengths - a_cuts
-        b_sizes = b_lengths - b_cuts
-        totals = a_sizes + b_sizes + 2 + (b_sizes > 0)
+        input_ids_BL = np.full((B, L), vocabulary.pad_id, np.int32)
+        token_type_ids_BL = np.zeros((B, L), np.int32)
+        totals = spans.totals(L)
         input_ids_BL[:, 0] = vocabulary.cls_id
-        for i, (a, b) in enumerate(pairs):
+        for i, (a, b) in enumerate(zip(texts[:B], texts[B:], strict=True)):
             a_end = 1 + a_sizes[i]
             input_ids_BL[i, 1:a_end] = a[a_fronts[i] : a_fronts[i] + a_sizes[i]]
             input_ids_BL[i, a_end] = vocabulary.sep_id
@@ -248,7 +283,7 @@ class ExampleSource:
             "input_ids": input_ids_BL,
             "token_type_ids": token_type_ids_BL,
             "attention_mask": (np.arange(L) < totals[:, None]).astype(np.int32),
-            "nsp_labels": random_next.astype(np.int32),
+            "nsp_labels": spans.random_next.astype(np.int32),
         }
 
     def _other_sentences(
@@ -325,20 +360,3 @@ def cut_lengths(
     a_longer = a_lengths > b_lengths
     a_cuts = np.where(a_longer, level, 0) + rest // 2
     return a_cuts, excess - a_cuts
-
-
-def binomial_half(sizes_B: np.ndarray, words_BW: np.ndarray) -> np.ndarray:
-    """Binomial(size, 1/2) of each row, by counting random bits of its words (uint64).
-
-    A row of more tokens than bits seeds a generator with its first word instead.
-    """
-    W = words_BW.shape[1]
-    bits_BW = np.clip(sizes_B[:, None] - 64 * np.arange(W), 0, 64).astype(np.uint64)
-    # A shift by 64 is undefined: shift by 63 and once more.
-    used_BW = np.where(bits_BW == 0, np.uint64(0), words_BW)
-    dropped_BW = np.where(bits_BW == 0, np.uint64(0), np.uint64(64) - bits_BW)
-    counts_B = np.bitwise_count(used_BW >> dropped_BW).sum(1, dtype=np.int64)
-    for i in np.flatnonzero(sizes_B > 64 * W):
-        rng = np.random.Generator(np.random.Philox(key=int(words_BW[i, 0])))
-        counts_B[i] = rng.binomial(int(sizes_B[i]), 0.5)
-    return counts_B

@@ -8,7 +8,7 @@ import grain
 import numpy as np
 
 from bert_jax.data.examples import ExampleConfig, ExampleSource, Sentences, Vocabulary
-from bert_jax.data.row_packing import RowShapes, pack
+from bert_jax.data.row_packing import Packing
 from bert_jax.errors import UserError
 
 # Streams of random numbers: a training phase's number, or this.
@@ -58,9 +58,9 @@ class TrainingBatches:
     Global batch t of a phase holds its samples t * batch_size and on, whichever host
     draws them: the order does not depend on the number of hosts.
 
-    packing: pairs lie side by side in fewer rows, see row_packing.pack; their number is
-    a multiple of it; 0: a row each. Every host then draws the whole batch, for it must
-    know all lengths.
+    packing: pairs lie side by side in fewer rows, see Packing.pack; the number of rows is
+    a multiple of it; 0: a row each. Every host knows the length of each pair of the batch
+    and so which row it lies in, but reads and draws those of its own rows alone.
     """
 
     def __init__(
@@ -92,9 +92,9 @@ class TrainingBatches:
             )
             for number, phase in enumerate(phases)
         ]
-        self._shapes = [
-            RowShapes.of(
-                source.draw(0, _SAMPLE)["attention_mask"].sum(axis=1),
+        self._packings = [
+            Packing.of(
+                source.lengths(0, _SAMPLE),
                 phase.batch_size,
                 phase.sequence_length,
                 mask_rate=config.mask_rate,
@@ -113,25 +113,22 @@ class TrainingBatches:
         phase = self._phases[number]
         step -= int(self._ends[number]) - phase.steps
         first, source = step * phase.batch_size, self._sources[number]
-        if not self._shapes:
-            return _draw(source, first, self._rows(phase.batch_size))
-        batch = source.draw(first, phase.batch_size)
-        batch = pack(batch, self._shapes[number], self._pad_id)
-        runs = self._rows(len(batch["input_ids"]))
-        return {
-            name: np.concatenate([array[run.start : run.stop] for run in runs])
-            for name, array in batch.items()
-        }
+        if not self._packings:
+            own = _numbers(self._rows(phase.batch_size))
+            return source.draw_samples(first + own)
+        packing = self._packings[number]
+        rows = packing.rows(source.lengths(first, phase.batch_size))
+        rows = [rows[row] for row in _numbers(self._rows(len(rows)))]
+        pairs = sorted(pair for row in rows for pair in row)
+        place = {pair: i for i, pair in enumerate(pairs)}
+        batch = source.draw_samples(first + np.array(pairs, np.int64))
+        return packing.pack(
+            batch, [[place[pair] for pair in row] for row in rows], self._pad_id
+        )
 
 
-def _draw(
-    source: ExampleSource, first: int, runs: Sequence[range]
-) -> dict[str, np.ndarray]:
-    """The samples first + row, for the rows of all runs, one after the other."""
-    parts = [source.draw(first + run.start, len(run)) for run in runs]
-    if len(parts) == 1:
-        return parts[0]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+def _numbers(runs: Sequence[range]) -> np.ndarray:
+    return np.concatenate([np.arange(run.start, run.stop) for run in runs])
 
 
 def training_iterator(
@@ -170,6 +167,6 @@ def eval_batches(
         stream=_EVAL_STREAM,
         documents=documents,
     )
-    runs = rows(phase.batch_size)
+    own = _numbers(rows(phase.batch_size))
     for step in range(phase.steps):
-        yield _draw(source, step * phase.batch_size, runs)
+        yield source.draw_samples(step * phase.batch_size + own)

@@ -36,7 +36,7 @@ class EpochPlan:
 
 
 def plan_epoch(
-    sentence_lengths: np.ndarray,
+    sentence_offsets: np.ndarray,
     document_sentences: np.ndarray,
     documents: np.ndarray,
     rng: np.random.Generator,
@@ -47,6 +47,7 @@ def plan_epoch(
 ) -> EpochPlan:
     """Plans all examples that one pass over ``documents`` gives.
 
+    sentence_offsets, document_sentences: see TokenStore.
     A document's target is sequence_length - 3 tokens or, with ``short_sequence_rate``,
     uniform in [2, sequence_length - 3]. Without ``next_sentence`` B always follows A, and
     is absent where the chunk has a single sentence.
@@ -66,7 +67,7 @@ def plan_epoch(
         short = rng.random(len(group)) < short_sequence_rate
         targets[short] = rng.integers(2, longest, int(short.sum()), endpoint=True)
         parts += _plan_group(
-            sentence_lengths,
+            sentence_offsets,
             begins[group],
             ends[group],
             targets,
@@ -74,7 +75,7 @@ def plan_epoch(
             rng,
             next_sentence,
         )
-    wide = len(sentence_lengths) > np.iinfo(np.uint32).max
+    wide = len(sentence_offsets) > np.iinfo(np.uint32).max
     dtypes = (
         np.uint32,
         np.int64 if wide else np.uint32,
@@ -93,7 +94,7 @@ def plan_epoch(
 
 
 def _plan_group(
-    sentence_lengths: np.ndarray,
+    sentence_offsets: np.ndarray,
     begins: np.ndarray,
     ends: np.ndarray,
     targets: np.ndarray,
@@ -102,26 +103,13 @@ def _plan_group(
     next_sentence: bool,
 ) -> list[tuple[np.ndarray, ...]]:
     """The columns of EpochPlan, a tuple of arrays for each round."""
-    sizes = ends - begins
-    local_ends = np.cumsum(sizes)
-    local_begins = local_ends - sizes
-    if np.array_equal(ends[:-1], begins[1:]):  # neighbours in the store
-        lengths = sentence_lengths[begins[0] : ends[-1]]
-    else:
-        shift = np.repeat(begins - local_begins, sizes)
-        lengths = sentence_lengths[np.arange(local_ends[-1]) + shift]
-    # tokens_before[i]: tokens of the group before its i-th sentence.
-    tokens_before = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=tokens_before[1:])
-
     rounds = []
     active = np.arange(len(begins))
-    position = local_begins.copy()
+    position = begins.copy()
     while len(active):
         start = position[active]
         # The chunk ends with the sentence that reaches the target, or the document.
-        reach = tokens_before[start] + targets[active]
-        stop = np.minimum(np.searchsorted(tokens_before, reach), local_ends[active])
+        stop = stops_at(sentence_offsets, start, ends[active], targets[active])
         count = stop - start
         several = count > 1
         a_count = np.ones(len(active), np.int64)
@@ -133,7 +121,7 @@ def _plan_group(
         rounds.append(
             (
                 active + first_document,
-                start - local_begins[active] + begins[active],
+                start,
                 a_count,
                 np.where(random_next, 0, count - a_count),
                 random_next,
@@ -142,5 +130,26 @@ def _plan_group(
         )
         # The sentences after A go back where they were not used.
         position[active] = np.where(random_next, start + a_count, stop)
-        active = active[position[active] < local_ends[active]]
+        active = active[position[active] < ends[active]]
     return rounds
+
+
+def stops_at(
+    sentence_offsets: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    tokens: np.ndarray,
+) -> np.ndarray:
+    """The sentence after the one that reaches ``tokens`` from each start, or the end.
+
+    starts < ends, both sentences; tokens >= 1. A binary search of all at once, which
+    touches the index near the starts alone: no sentence is empty.
+    """
+    reach = sentence_offsets[starts] + tokens
+    low, high = starts + 1, np.minimum(ends, starts + tokens)
+    while (low < high).any():
+        middle = (low + high) // 2
+        reached = sentence_offsets[middle] >= reach
+        low = np.where(reached, low, middle + 1)
+        high = np.where(reached, middle, high)
+    return high

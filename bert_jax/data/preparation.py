@@ -31,6 +31,7 @@ from bert_jax.data.preparation_workers import (
 )
 from bert_jax.data.sentences import RULES
 from bert_jax.data.store import (
+    NoTextError,
     ShardWriter,
     StoreInfo,
     finish_store,
@@ -140,7 +141,7 @@ def prepare(
                 vocabulary_fingerprint=fingerprint,
                 settings=settings,
             )
-        except UserError:  # no text: leave the directory free for another try
+        except NoTextError:  # leave the directory free for another try
             _remove_shards(directory)
             raise
         (directory / _UNFINISHED).unlink()

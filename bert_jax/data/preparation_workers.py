@@ -4,7 +4,6 @@ preparation.py decides what each shard holds; here the shards are written, in th
 process or in several.
 """
 
-import contextlib
 import fcntl
 import multiprocessing
 import multiprocessing.connection
@@ -12,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -93,39 +92,24 @@ def write_shard(
     text_field: str,
 ) -> ShardCount:
     """Writes one shard; tells ``report`` how far it is after each document."""
-    writer = ShardWriter(directory, shard, shards, token_dtype(tokenizer.vocab_size))
     documents = tokens = unknown = done = 0
-    for part in parts:
-        for document in read_source(
-            part.source, part.start, part.stop, text_field=text_field
-        ):
-            sentences = tokenizer.encode_batch(document.sentences)
-            with _writing(directory):
+    dtype = token_dtype(tokenizer.vocab_size)
+    with ShardWriter(directory, shard, shards, dtype) as writer:
+        for part in parts:
+            for document in read_source(
+                part.source, part.start, part.stop, text_field=text_field
+            ):
+                sentences = tokenizer.encode_batch(document.sentences)
                 writer.write(sentences)
-            ids = np.concatenate(sentences)
-            documents += 1
-            tokens += len(ids)
-            unknown += int(np.count_nonzero(ids == tokenizer.unk_id))
-            within = min(document.offset - part.start, part_size(part))
-            report(documents, done + within)
-        done += part_size(part)
-    with _writing(directory):
-        writer.close()
+                ids = np.concatenate(sentences)
+                documents += 1
+                tokens += len(ids)
+                unknown += int(np.count_nonzero(ids == tokenizer.unk_id))
+                within = min(document.offset - part.start, part_size(part))
+                report(documents, done + within)
+            done += part_size(part)
     report(documents, done)
     return ShardCount(documents, tokens, unknown)
-
-
-@contextlib.contextmanager
-def _writing(directory: Path) -> Iterator[None]:
-    """Turns array_record's RuntimeError, its word for any failed write, into ours."""
-    try:
-        yield
-    except RuntimeError as error:
-        reason = str(error).partition(";")[0].strip()
-        raise UserError(
-            f"{directory}: {reason}; make room (a store takes about half of its text's "
-            "size) and run the same command again"
-        ) from error
 
 
 def run_here(

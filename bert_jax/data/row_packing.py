@@ -2,11 +2,12 @@
 
 Most examples fill their row, but those at the ends of documents and those that the
 original cuts short do not. The losses are means over a batch's pairs and masked tokens,
-so that the update is the same however they are laid out, but for dropout's masks.
+so that the step is the same however they are laid out, but for dropout's masks.
 """
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,19 +20,19 @@ QUANTILES = (1 / 3, 2 / 3, 1)
 
 
 @dataclasses.dataclass(frozen=True)
-class RowShapes:
-    """Some rows of ``length`` tokens, each with at most ``slots`` pairs.
+class Packing:
+    """How the pairs of a batch are packed into rows of ``length`` tokens.
 
-    counts: of rows, ascending; a batch has the first that it fits. multiple: what any
-    number of rows is one of. predictions: masked tokens of a row, with room for those of
-    any pairs that fit it.
+    row_counts: numbers of rows, ascending; a batch has the first that it fits. multiple:
+    every number of rows is one of it. max_pairs: of a row. max_predictions: masked tokens
+    of a row, enough for those of any pairs that fit it.
     """
 
-    counts: tuple[int, ...]
+    row_counts: tuple[int, ...]
     multiple: int
     length: int
-    slots: int
-    predictions: int
+    max_pairs: int
+    max_predictions: int
 
     @classmethod
     def of(
@@ -42,71 +43,98 @@ class RowShapes:
         *,
         mask_rate: float,
         multiple: int,
-    ) -> "RowShapes":
+    ) -> "Packing":
         """What random batches of pairs of such ``lengths`` need."""
-        slots, predictions = row_budget(length, mask_rate)
+        max_pairs, max_predictions = row_limits(length, mask_rate)
         random = np.random.default_rng(0)
         needed = [
-            len(best_fit(random.choice(lengths, batch_size), length, slots))
+            len(_fit(random.choice(lengths, batch_size), length, max_pairs))
             for _ in range(SAMPLE)
         ]
         counts = round_up(np.quantile(needed, QUANTILES, method="higher"), multiple)
         counts = tuple(np.unique(counts).tolist())
-        return cls(counts, multiple, length, slots, predictions)
+        return cls(counts, multiple, length, max_pairs, max_predictions)
+
+    def rows(self, lengths: np.ndarray) -> list[list[int]]:
+        """The pairs of each row of a batch, by their numbers; a row may have none.
+
+        The rows are dealt in turns to ``multiple`` parts of the batch, so that each
+        device, and each host, has as many short pairs as another. A batch that fits none
+        of the counts has as many rows as it needs.
+        """
+        rows = _fit(lengths, self.length, self.max_pairs)
+        fitting = [count for count in self.row_counts if count >= len(rows)]
+        count = fitting[0] if fitting else round_up(len(rows), self.multiple)
+        rows += [[] for _ in range(count - len(rows))]
+        return [
+            row for part in range(self.multiple) for row in rows[part :: self.multiple]
+        ]
+
+    def pack(
+        self,
+        batch: dict[str, np.ndarray],
+        rows: Sequence[Sequence[int]],
+        pad_id: int,
+    ) -> dict[str, np.ndarray]:
+        """A batch as ExampleSource.draw gives it, its pairs in ``rows``.
+
+        For R rows of up to S pairs: "input_ids", "token_type_ids" (R, L);
+        "attention_mask" (R, L); "segment_ids" (R, L), 1, 2, ... for the tokens of a row's
+        first, second, ... pair and 0 for padding; "starts" (R, S), where each pair
+        begins; "mlm_positions", "mlm_ids", "mlm_weights" (R, M); "nsp_labels" and float32
+        "nsp_weights" (R, S), 0 where a row has fewer pairs.
+        """
+        R, L = len(rows), self.length
+        S, M = self.max_pairs, self.max_predictions
+        order = np.array([pair for row in rows for pair in row], np.int64)
+        row_of = np.repeat(np.arange(R), [len(row) for row in rows])
+        place = np.array([i for row in rows for i in range(len(row))], np.int64)
+        batch = {name: array[order] for name, array in batch.items()}
+        read_PL, masked_PM = batch["attention_mask"] > 0, batch["mlm_weights"] > 0
+        sizes, counts = read_PL.sum(axis=1), masked_PM.sum(axis=1)
+        ends = np.cumsum(sizes)
+        first = np.searchsorted(row_of, row_of)  # the first pair of each pair's row
+        starts = (ends - sizes) - (ends - sizes)[first]
+        # Pairs lie one after the other from the row's beginning, and so do their masked
+        # tokens: in order, they are the True of these.
+        used_RL = np.arange(L) < np.bincount(row_of, sizes, R)[:, None]
+        used_RM = np.arange(M) < np.bincount(row_of, counts, R)[:, None]
+
+        packed = {
+            "input_ids": np.full((R, L), pad_id, np.int32),
+            "token_type_ids": np.zeros((R, L), np.int32),
+            "attention_mask": used_RL.astype(np.int32),
+            "segment_ids": np.zeros((R, L), np.int32),
+            "starts": np.zeros((R, S), np.int32),
+            "mlm_positions": np.zeros((R, M), np.int32),
+            "mlm_ids": np.zeros((R, M), np.int32),
+            "mlm_weights": used_RM.astype(np.float32),
+            "nsp_labels": np.zeros((R, S), np.int32),
+            "nsp_weights": np.zeros((R, S), np.float32),
+        }
+        for name in ("input_ids", "token_type_ids"):
+            packed[name][used_RL] = batch[name][read_PL]
+        packed["segment_ids"][used_RL] = np.repeat(place + 1, sizes)
+        positions_PM = batch["mlm_positions"] + starts[:, None]
+        packed["mlm_positions"][used_RM] = positions_PM[masked_PM]
+        packed["mlm_ids"][used_RM] = batch["mlm_ids"][masked_PM]
+        packed["starts"][row_of, place] = starts
+        packed["nsp_labels"][row_of, place] = batch["nsp_labels"]
+        packed["nsp_weights"][row_of, place] = 1
+        return packed
 
 
-def row_budget(length: int, mask_rate: float) -> tuple[int, int]:
-    """Slots for pairs and for masked tokens in a row of ``length``."""
-    slots = min(max(length // 64, 3), 8)
+def row_limits(length: int, mask_rate: float) -> tuple[int, int]:
+    """The most pairs, and masked tokens, of a row of ``length``."""
+    max_pairs = min(max(length // 64, 3), 8)
     # Each pair has at least one masked token, and its share is rounded.
-    return slots, math.ceil(mask_rate * length) + slots
+    return max_pairs, math.ceil(mask_rate * length) + max_pairs
 
 
-def pack(
-    batch: dict[str, np.ndarray], shapes: RowShapes, pad_id: int
-) -> dict[str, np.ndarray]:
-    """A batch as ExampleSource.draw gives it, in one of ``shapes``.
-
-    For R rows of S slots: "input_ids", "token_type_ids" (R, L); "attention_mask" (R, L);
-    "segment_ids" (R, L), 1, 2, ... for the tokens of a row's first, second, ... pair and
-    0 for padding; "starts" (R, S), where each pair begins; "mlm_positions", "mlm_ids",
-    "mlm_weights" (R, M);
-    "nsp_labels" and float32 "nsp_weights" (R, S), 0 for a slot that is empty. A batch
-    that fits none of the counts has as many rows as it needs.
-    """
-    sizes = batch["attention_mask"].sum(axis=1)
-    L, S, M = shapes.length, shapes.slots, shapes.predictions
-    rows = best_fit(sizes, L, S)
-    fitting = [count for count in shapes.counts if count >= len(rows)]
-    R = fitting[0] if fitting else round_up(len(rows), shapes.multiple)
-    packed = {
-        "input_ids": np.full((R, L), pad_id, np.int32),
-        "token_type_ids": np.zeros((R, L), np.int32),
-        "attention_mask": np.zeros((R, L), np.int32),
-        "segment_ids": np.zeros((R, L), np.int32),
-        "starts": np.zeros((R, S), np.int32),
-        "mlm_positions": np.zeros((R, M), np.int32),
-        "mlm_ids": np.zeros((R, M), np.int32),
-        "mlm_weights": np.zeros((R, M), np.float32),
-        "nsp_labels": np.zeros((R, S), np.int32),
-        "nsp_weights": np.zeros((R, S), np.float32),
-    }
-    masked = (batch["mlm_weights"] > 0).sum(axis=1)  # they come first
-    for row, examples in enumerate(rows):
-        start = predictions = 0
-        for slot, example in enumerate(examples):
-            size, count = sizes[example], masked[example]
-            tokens = np.s_[row, start : start + size]
-            for name in ("input_ids", "token_type_ids"):
-                packed[name][tokens] = batch[name][example, :size]
-            packed["attention_mask"][tokens] = 1
-            packed["segment_ids"][tokens] = slot + 1
-            packed["starts"][row, slot] = start
-            places = np.s_[row, predictions : predictions + count]
-            for name in ("mlm_positions", "mlm_ids", "mlm_weights"):
-                packed[name][places] = batch[name][example, :count]
-            packed["mlm_positions"][places] += start
-            packed["nsp_labels"][row, slot] = batch["nsp_labels"][example]
-            packed["nsp_weights"][row, slot] = 1
-            start, predictions = start + size, predictions + count
-    return packed
+def _fit(lengths: np.ndarray, length: int, max_pairs: int) -> list[list[int]]:
+    """best_fit(), but most pairs leave no room for another: they need no search."""
+    alone = lengths + lengths.min() > length
+    others = np.flatnonzero(~alone)
+    shared = best_fit(lengths[others], length, max_pairs)
+    rows = [[pair] for pair in np.flatnonzero(alone).tolist()]
+    return rows + [others[row].tolist() for row in shared]

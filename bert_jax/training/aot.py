@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from bert_jax.data.pipeline import Phase
-from bert_jax.data.row_packing import row_budget
+from bert_jax.data.row_packing import row_limits
 from bert_jax.errors import UserError
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.parallel.mesh import batch_divisor, batch_sharding, make_mesh
@@ -162,7 +162,7 @@ def abstract_batch(
     labels: tuple[int, ...] = (B,)
     packed = {}
     if config.data.packing:
-        slots, M = row_budget(L, config.data.examples.mask_rate)
+        slots, M = row_limits(L, config.data.examples.mask_rate)
         labels = (B, slots)
         packed = {
             "segment_ids": ((B, L), jnp.int32),

@@ -12,15 +12,12 @@ class ArrayStore:
     def __init__(self, documents):
         self.documents = documents
         sentences = [np.asarray(s) for d in documents for s in d]
-        self.sentence_lengths = np.array([len(s) for s in sentences], np.uint16)
+        self.sentence_offsets = np.cumsum([0, *map(len, sentences)])
         self.document_sentences = np.cumsum([0, *(len(d) for d in documents)])
         self._ids = np.concatenate(sentences)
-        self._starts = np.concatenate(
-            [[0], np.cumsum(self.sentence_lengths, dtype=np.int64)]
-        )
 
     def read_sentences(self, ranges):
-        return [self._ids[self._starts[a] : self._starts[b]] for a, b in ranges]
+        return [self._ids[a:b] for a, b in self.sentence_offsets[ranges]]
 
 
 @pytest.fixture(scope="session")

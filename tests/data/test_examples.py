@@ -4,7 +4,6 @@ import pytest
 from bert_jax.data.examples import (
     ExampleConfig,
     ExampleSource,
-    binomial_half,
     cut_lengths,
 )
 from bert_jax.errors import UserError
@@ -159,16 +158,30 @@ def test_cuts_take_from_the_longer_side_one_token_at_a_time():
         assert (a[i] - a_cuts[i], b[i] - b_cuts[i]) == (x, y)
 
 
-@pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 200, 512, 3000])
-def test_front_cuts_are_binomial(size):
-    n = 4000
-    words = np.random.default_rng(size).integers(0, 2**64, (n, 8), np.uint64)
-    counts = binomial_half(np.full(n, size), words)
-    assert counts.min() >= 0
-    assert counts.max() <= size
-    deviation = size**0.5 / 2
-    assert abs(counts.mean() - size / 2) <= 4 * deviation / n**0.5
-    assert counts.std() == pytest.approx(deviation, rel=4 / (2 * n) ** 0.5, abs=1e-9)
+@pytest.mark.parametrize("length", [32, 128])
+@pytest.mark.parametrize("next_sentence", [True, False])
+def test_samples_and_their_lengths_hang_on_their_numbers_alone(
+    moby_dick, uncased, length, next_sentence
+):
+    """Any samples, also of two epochs, are those of the batch; lengths need no tokens."""
+    source = ExampleSource(
+        moby_dick,
+        uncased,
+        ExampleConfig(next_sentence=next_sentence, short_sequence_rate=0.3),
+        sequence_length=length,
+        max_predictions=10,
+        seed=5,
+    )
+    first = source.epoch_size - 150
+    batch = source.draw(first, 300)
+    lengths = source.lengths(first, 300)
+    assert np.array_equal(lengths, batch["attention_mask"].sum(axis=1))
+    assert len(np.unique(lengths)) > 5
+    some = np.sort(np.random.default_rng(0).choice(300, 80, replace=False))
+    for name, array in source.draw_samples(first + some).items():
+        assert np.array_equal(array, batch[name][some])
+    for name, array in source.draw_samples(some[:0]).items():
+        assert array.shape == (0, *batch[name].shape[1:])
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,41 @@ def test_the_hosts_slices_make_up_the_same_global_batches(make, hosts, packing):
         assert same(joined, alone[t])
 
 
+@pytest.mark.parametrize("packing", [0, 8])
+def test_a_host_reads_its_own_rows_alone(moby_dick, make, monkeypatch, packing):
+    read = []
+
+    def count(ranges):
+        read.append(len(ranges) // 2)
+        return type(moby_dick).read_sentences(moby_dick, ranges)
+
+    monkeypatch.setattr(moby_dick, "read_sentences", count)
+
+    def half(size):
+        return (range(size // 2, size),)
+
+    batches = make(half, packing), make(packing=packing)
+    assert read == []
+    shares = []
+    for t in range(6):
+        for some in batches:
+            some[t]
+        shares.append(read[-2])
+        assert read[-1] == 8
+    assert all(2 <= share <= 6 for share in shares)
+    assert packing or set(shares) == {4}
+
+
+def test_a_host_whose_rows_are_empty_has_padding(make):
+    def last(size):
+        return (range(size - 1, size),)
+
+    # Phase 1 has four pairs, and with packing=8 eight rows.
+    batch, whole = make(last, packing=8)[7], make(packing=8)[7]
+    assert batch["nsp_weights"].sum() == 0 and whole["nsp_weights"].sum() == 4
+    assert same(batch, {name: array[-1:] for name, array in whole.items()})
+
+
 def test_packed_batches_have_the_pairs_of_the_others(make):
     packed, alone = make(packing=1), make()
     for t in range(11):

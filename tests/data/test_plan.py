@@ -17,7 +17,8 @@ def plan(lengths, bounds, seed=0, documents=None, **settings):
         documents = np.arange(len(bounds) - 1)
     rng = np.random.default_rng(seed)
     settings = {"sequence_length": 128} | settings
-    return plan_epoch(lengths, bounds, documents, rng, **settings)
+    offsets = np.cumsum([0, *lengths.tolist()])
+    return plan_epoch(offsets, bounds, documents, rng, **settings)
 
 
 def test_every_sentence_is_used_exactly_once_as_a_or_following_b():

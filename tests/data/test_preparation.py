@@ -269,7 +269,7 @@ def test_full_disk_is_one_line_and_nothing_whole(tokenizer, tmp_path):
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
     last = result.stderr.splitlines()[-1]
-    assert last.startswith(f"error: {directory}: write() failed: File too large")
+    assert last.startswith(f"error: {directory}/shard-00000-of-00001.tokens: File too")
     assert not (directory / "index.json").exists()
     assert not ShardWriter.is_written(directory, 0)
     report = prepare([str(TEXT)], tokenizer, directory, workers=1, shards=1)
@@ -281,8 +281,8 @@ def test_no_room_for_the_index_loses_no_shard(text, tokenizer, tmp_path, monkeyp
         def write(self, data):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(store, "_create", lambda *arguments: Full())
-    with pytest.raises(OSError, match="No space left"):
+    monkeypatch.setattr(store, "_new_array", lambda *arguments: Full())
+    with pytest.raises(UserError, match="No space left"):
         prepare([str(text)], tokenizer, tmp_path / "store", workers=1)
     assert not (tmp_path / "store" / "index.json").exists()
     monkeypatch.undo()

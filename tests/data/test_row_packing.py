@@ -5,7 +5,7 @@ import pytest
 
 from bert_jax.data.examples import ExampleConfig, ExampleSource
 from bert_jax.data.masking import prediction_counts
-from bert_jax.data.row_packing import RowShapes, pack
+from bert_jax.data.row_packing import Packing
 
 LENGTH = 64
 
@@ -35,8 +35,8 @@ def batch(moby_dick, uncased):
 @pytest.fixture(scope="module")
 def packed(batch, uncased):
     lengths = batch["attention_mask"].sum(axis=1)
-    shapes = RowShapes.of(lengths, 96, LENGTH, mask_rate=0.15, multiple=4)
-    return pack(batch, shapes, uncased.pad_id)
+    packing = Packing.of(lengths, 96, LENGTH, mask_rate=0.15, multiple=4)
+    return packing.pack(batch, packing.rows(lengths), uncased.pad_id)
 
 
 def as_seen(ids, segments, positions, mlm_ids, label):
@@ -92,24 +92,38 @@ def test_padding_is_a_few_percent(batch, packed):
     assert len(packed["input_ids"]) % 4 == 0
 
 
-def test_a_batch_that_fits_no_shape_has_the_rows_it_needs(batch, uncased):
-    shapes = RowShapes((4, 8), 4, LENGTH, slots=3, predictions=13)
-    packed = pack(batch, shapes, uncased.pad_id)
+def test_a_batch_that_fits_no_count_has_the_rows_it_needs(batch, uncased):
+    packing = Packing((4, 8), 4, LENGTH, max_pairs=3, max_predictions=13)
+    rows = packing.rows(batch["attention_mask"].sum(axis=1))
+    packed = packing.pack(batch, rows, uncased.pad_id)
     assert packed["nsp_weights"].sum() == 96
     assert 8 < len(packed["input_ids"]) <= 96
     assert len(packed["input_ids"]) % 4 == 0
+
+
+def test_parts_of_a_batch_have_the_same_work():
+    """Pairs and tokens of the 16 devices' rows are within a row of each other."""
+    random = np.random.default_rng(0)
+    lengths = np.where(random.random(4096) < 0.5, 128, random.integers(8, 128, 4096))
+    packing = Packing.of(lengths, 4096, 128, mask_rate=0.15, multiple=16)
+    rows = packing.rows(lengths)
+    assert sorted(pair for row in rows for pair in row) == list(range(4096))
+    parts = np.reshape([len(row) for row in rows], (16, -1)).sum(axis=1)
+    assert np.ptp(parts) <= 8  # of 256
+    tokens = np.reshape([lengths[row].sum() for row in rows], (16, -1)).sum(axis=1)
+    assert np.ptp(tokens) <= 128
 
 
 @pytest.mark.parametrize("mask_rate", [0.01, 0.15, 0.4])
 @pytest.mark.parametrize("length", [16, 128, 512])
 def test_every_row_has_room_for_its_masked_tokens(mask_rate, length):
     """Whatever pairs fit a row: each masks its rounded share, and one at least."""
-    shapes = RowShapes.of(
+    packing = Packing.of(
         np.array([5, length]), 8, length, mask_rate=mask_rate, multiple=1
     )
     random = np.random.default_rng(0)
     for _ in range(300):
-        cuts = np.sort(random.integers(5, length, shapes.slots - 1))
+        cuts = np.sort(random.integers(5, length, packing.max_pairs - 1))
         lengths = np.diff([0, *cuts, length])
         counts = prediction_counts(lengths[lengths >= 5], mask_rate, length)
-        assert counts.sum() <= shapes.predictions
+        assert counts.sum() <= packing.max_predictions

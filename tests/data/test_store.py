@@ -1,11 +1,10 @@
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from bert_jax.data.store import (
-    LONGEST_SENTENCE,
-    RECORD_TOKENS,
     ShardWriter,
     TokenStore,
     finish_store,
@@ -15,7 +14,7 @@ from bert_jax.errors import UserError
 
 
 def make_documents(seed=0, count=40):
-    """Documents of 1 to 60 sentences of 1 to 300 ids, one sentence over a record."""
+    """Documents of 1 to 60 sentences of 1 to 300 ids, one sentence beyond uint16."""
     rng = np.random.default_rng(seed)
     documents = [
         [
@@ -24,7 +23,7 @@ def make_documents(seed=0, count=40):
         ]
         for _ in range(count)
     ]
-    documents[3][0] = rng.integers(0, 30000, RECORD_TOKENS + 5).astype(np.uint16)
+    documents[3][0] = rng.integers(0, 30000, 70_000).astype(np.uint16)
     return documents
 
 
@@ -53,9 +52,8 @@ def test_every_sentence_and_range_reads_back(tmp_path):
     assert info.documents == len(documents)
     assert info.sentences == len(sentences)
     assert info.tokens == sum(map(len, sentences))
-    assert info.records > len(documents)
     assert np.diff(store.document_sentences).tolist() == [len(d) for d in documents]
-    assert store.sentence_lengths.tolist() == [len(s) for s in sentences]
+    assert np.diff(store.sentence_offsets).tolist() == [len(s) for s in sentences]
 
     rng = np.random.default_rng(1)
     ranges = []
@@ -64,7 +62,8 @@ def test_every_sentence_and_range_reads_back(tmp_path):
         first, end = store.document_sentences[d : d + 2]
         start = int(rng.integers(first, end))
         ranges.append((start, int(rng.integers(start, end)) + 1))
-    for (start, stop), ids in zip(ranges, store.read_sentences(ranges), strict=True):
+    found = store.read_sentences(np.array(ranges))
+    for (start, stop), ids in zip(ranges, found, strict=True):
         assert np.array_equal(ids, np.concatenate(sentences[start:stop]))
 
 
@@ -75,18 +74,13 @@ def test_empty_sentences_and_documents_are_left_out(tmp_path):
     assert (info.documents, info.sentences, info.tokens) == (2, 3, 6)
 
 
-def test_a_sentence_over_uint16_is_cut_into_several(tmp_path):
-    ids = np.arange(LONGEST_SENTENCE + 10) % 30000
-    info = write(tmp_path, [[[ids]]])
-    store = TokenStore(tmp_path)
-    assert info.sentences == 2
-    assert np.array_equal(store.read_sentences([(0, 2)])[0], ids)
-
-
 def test_ids_over_uint16_take_four_bytes(tmp_path):
     ids = np.array([70_000, 3])
     write(tmp_path, [[[ids]]], vocab_size=80_000)
-    assert TokenStore(tmp_path).read_sentences([(0, 1)])[0].tolist() == [70_000, 3]
+    assert TokenStore(tmp_path).read_sentences(np.array([[0, 1]]))[0].tolist() == [
+        70_000,
+        3,
+    ]
 
 
 def test_a_store_without_index_json_is_not_whole(tmp_path):
@@ -110,17 +104,49 @@ def test_no_text_at_all_is_an_error(tmp_path):
         write(tmp_path, [[]])
 
 
-def test_damage_is_named(tmp_path):
+def test_a_damaged_index_is_named(tmp_path):
     write(tmp_path, [make_documents()])
     index = tmp_path / "index.json"
     values = json.loads(index.read_text())
-    index.write_text(json.dumps(values | {"shards": [[values["shards"][0][0], 3]]}))
-    with pytest.raises(UserError, match="records, expected 3"):
-        TokenStore(tmp_path).read_sentences([(0, 1)])
-    index.write_text(json.dumps(values | {"format": 99}))
-    with pytest.raises(UserError, match="format 99"):
+    # Format 1 was ArrayRecord files.
+    index.write_text(json.dumps(values | {"format": 1}))
+    with pytest.raises(UserError, match="format 1, expected 2; prepare the text again"):
         TokenStore(tmp_path)
-    for content, message in (("{", "is not JSON"), ('{"format": 1}', "is damaged")):
+    index.write_text(json.dumps(values | {"sentences": 3}))
+    with pytest.raises(UserError, match="sentences, expected 3"):
+        TokenStore(tmp_path)
+    for content, message in (("{", "is not JSON"), ('{"format": 2}', "is damaged")):
         index.write_text(content)
         with pytest.raises(UserError, match=f"{message}.*prepare the text again"):
             TokenStore(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "grow", "empty", "remove"])
+def test_a_damaged_shard_is_named_when_it_is_read(tmp_path, damage):
+    documents = make_documents()
+    write(tmp_path, [documents[:15], documents[15:]])
+    path = tmp_path / "shard-00001-of-00002.tokens"
+    content = bytearray(path.read_bytes())
+    if damage == "flip":
+        content[len(content) // 2] ^= 1
+    changed = {"cut": content[:-2], "grow": content + b"\0\0", "empty": b""}
+    path.write_bytes(changed.get(damage, content))
+    if damage == "remove":
+        path.unlink()
+    store = TokenStore(tmp_path)
+    ids = store.read_sentences(np.array([[0, 1]]))[0]
+    assert np.array_equal(ids, documents[0][0])
+    last = store.info.sentences
+    with pytest.raises(UserError, match=rf"{path.name} is .*prepare the text again"):
+        store.read_sentences(np.array([[last - 1, last]]))
+
+
+def test_threads_read_what_one_reads(tmp_path):
+    documents = make_documents()
+    write(tmp_path, [documents[i::8] for i in range(8)])
+    store, ranges = TokenStore(tmp_path), np.arange(400)[:, None] + [0, 1]
+    with ThreadPoolExecutor(8) as pool:
+        rows = list(pool.map(store.read_sentences, [ranges] * 16))
+    expected = [s for i in range(8) for d in documents[i::8] for s in d][:400]
+    for row in rows:
+        assert all(map(np.array_equal, row, expected))

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.data.row_packing import RowShapes, pack
+from bert_jax.data.row_packing import Packing
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
@@ -97,8 +97,9 @@ def one_update(small_model_config, make_batch):
     def update(accumulation=1, packed=False):
         batch = make_batch(0)
         if packed:
-            shapes = RowShapes((16,), 4, length=16, slots=2, predictions=8)
-            batch = pack(batch, shapes, pad_id=0)
+            packing = Packing((16,), 4, length=16, max_pairs=2, max_predictions=8)
+            rows = packing.rows(batch["attention_mask"].sum(axis=1))
+            batch = packing.pack(batch, rows, pad_id=0)
             assert batch["nsp_weights"].sum(axis=1).max() == 2
         state = init_state(model, OPTIMIZER, mesh, METRICS, seed=1)
         # Past step 0, whose rate is 0.
