@@ -26,7 +26,6 @@ from bert_jax.tasks.labelled_texts import (
     Layout,
     Row,
     Split,
-    find_file,
     has_rows,
     parse_rows,
     read_rows,
@@ -306,7 +305,7 @@ class Classification(Task):
         split = self.layout.splits["test"]
         if tables.is_tfds(self.config.dir):
             return has_rows(self.config.dir, split)
-        path = find_file(self.config.dir, split)
+        path = tables.find_file(self.config.dir, split.files)
         return path is not None and split.label in tables.read_columns(path)
 
     def _targets(self, rows: Sequence[Row], numbers: np.ndarray) -> dict[str, Any]:

@@ -16,25 +16,38 @@ from bert_jax.tasks.labelled_texts import Layout, Split
 _BINARY = ("0", "1")
 _ENTAILED = ("entailment", "not_entailment")
 _NLI = ("entailment", "neutral", "contradiction")
-_COLA_COLUMNS = ("source", "label", "star", "sentence")
 
 
-def _three_files(
+def _task(
     text_a: str,
     text_b: str = "",
     label: str = "label",
     *,
     submission: str,
+    tfds: tuple[str, str, str] | None = None,
     header: tuple[str, ...] = (),
     skip_short: bool = False,
     test_files: tuple[str, ...] = ("test.tsv",),
-) -> dict[str, Split]:
+    metrics: tuple[str, ...] = ("accuracy",),
+    labels: tuple[str, ...] = _BINARY,
+    **settings,
+) -> Layout:
+    """A task with three files; published pairs may lack one text of the two."""
     labelled = dict(label=label, header=header, skip_short=skip_short)
-    return {
+    splits = {
         "train": Split(("train.tsv",), text_a, text_b, tfds="train", **labelled),
         "dev": Split(("dev.tsv",), text_a, text_b, tfds="validation", **labelled),
         "test": Split(test_files, text_a, text_b, tfds="test", submission=submission),
     }
+    return Layout(
+        splits,
+        metrics,
+        labels,
+        predict_splits=("test",),
+        tfds=tfds or (text_a, text_b, "label"),
+        gaps=bool(text_b),
+        **settings,
+    )
 
 
 def _mnli(file: str, tfds: str, label: str = "", submission: str = "") -> Split:
@@ -59,59 +72,45 @@ _AX = Split(
 )
 
 TASKS: dict[str, Layout] = {
-    "cola": Layout(
-        # No header in train and dev; "star" repeats the label as the linguists wrote it.
-        _three_files("sentence", header=_COLA_COLUMNS, submission="CoLA.tsv"),
+    # No header in train and dev; "star" repeats the label as the linguists wrote it.
+    "cola": _task(
+        "sentence",
+        submission="CoLA.tsv",
+        header=("source", "label", "star", "sentence"),
         metrics=("matthews", "accuracy"),
-        labels=_BINARY,
-        predict_splits=("test",),
-        tfds=("sentence", "", "label"),
     ),
-    "sst2": Layout(
-        _three_files("sentence", submission="SST-2.tsv"),
-        metrics=("accuracy",),
-        labels=_BINARY,
-        predict_splits=("test",),
-        tfds=("sentence", "", "label"),
-    ),
-    "mrpc": Layout(
-        _three_files(
-            "#1 String",
-            "#2 String",
-            "Quality",
-            submission="MRPC.tsv",
-            test_files=("test.tsv", "msr_paraphrase_test.txt"),
-        ),
-        metrics=("f1", "accuracy"),
-        labels=_BINARY,
-        predict_splits=("test",),
+    "sst2": _task("sentence", submission="SST-2.tsv"),
+    "mrpc": _task(
+        "#1 String",
+        "#2 String",
+        "Quality",
+        submission="MRPC.tsv",
         tfds=("sentence1", "sentence2", "label"),
-        gaps=True,
+        test_files=("test.tsv", "msr_paraphrase_test.txt"),
+        metrics=("f1", "accuracy"),
     ),
-    "stsb": Layout(
-        _three_files("sentence1", "sentence2", "score", submission="STS-B.tsv"),
+    "stsb": _task(
+        "sentence1",
+        "sentence2",
+        "score",
+        submission="STS-B.tsv",
         metrics=("spearman", "pearson", "pearson_spearman"),
+        labels=(),
         regression=True,
         limits=(0.0, 5.0),
-        predict_splits=("test",),
-        tfds=("sentence1", "sentence2", "label"),
-        gaps=True,
     ),
-    "qqp": Layout(
-        # A few questions hold a line end, which cuts their row in two short ones.
-        _three_files(
-            "question1",
-            "question2",
-            "is_duplicate",
-            submission="QQP.tsv",
-            skip_short=True,
-        ),
+    # A few questions hold a line end, which cuts their row in two short ones.
+    "qqp": _task(
+        "question1",
+        "question2",
+        "is_duplicate",
+        submission="QQP.tsv",
+        skip_short=True,
         metrics=("f1", "accuracy"),
-        labels=_BINARY,
-        predict_splits=("test",),
-        tfds=("question1", "question2", "label"),
-        gaps=True,
     ),
+    "qnli": _task("question", "sentence", submission="QNLI.tsv", labels=_ENTAILED),
+    "rte": _task("sentence1", "sentence2", submission="RTE.tsv", labels=_ENTAILED),
+    "wnli": _task("sentence1", "sentence2", submission="WNLI.tsv"),
     "mnli": Layout(
         {
             "train": _mnli("train.tsv", "train", "gold_label"),
@@ -132,30 +131,6 @@ TASKS: dict[str, Layout] = {
         eval_splits=("dev_matched", "dev_mismatched"),
         predict_splits=("test_matched", "test_mismatched", "ax"),
         tfds=("premise", "hypothesis", "label"),
-        gaps=True,
-    ),
-    "qnli": Layout(
-        _three_files("question", "sentence", submission="QNLI.tsv"),
-        metrics=("accuracy",),
-        labels=_ENTAILED,
-        predict_splits=("test",),
-        tfds=("question", "sentence", "label"),
-        gaps=True,
-    ),
-    "rte": Layout(
-        _three_files("sentence1", "sentence2", submission="RTE.tsv"),
-        metrics=("accuracy",),
-        labels=_ENTAILED,
-        predict_splits=("test",),
-        tfds=("sentence1", "sentence2", "label"),
-        gaps=True,
-    ),
-    "wnli": Layout(
-        _three_files("sentence1", "sentence2", submission="WNLI.tsv"),
-        metrics=("accuracy",),
-        labels=_BINARY,
-        predict_splits=("test",),
-        tfds=("sentence1", "sentence2", "label"),
         gaps=True,
     ),
     # Only predicted, by a model that learnt MNLI.

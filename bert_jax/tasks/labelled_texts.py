@@ -3,11 +3,9 @@
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.files import parse_json
 from bert_jax.tasks import tables
 
 
@@ -70,18 +68,12 @@ class Row:
     id: str | None = None
 
 
-def find_file(directory: str, split: Split) -> Path | None:
-    """The first of a split's files that exists below the folder."""
-    paths = (Path(directory) / name for name in split.files)
-    return next((path for path in paths if path.is_file()), None)
-
-
 def has_rows(directory: str, split: Split) -> bool:
     """Whether the split is there at all."""
     if tables.is_tfds(directory):
         name, subset = _tfds_name(directory, split)
         return tables.has_split(name, subset)
-    return find_file(directory, split) is not None
+    return tables.find_file(directory, split.files) is not None
 
 
 def read_rows(
@@ -123,19 +115,13 @@ def parse_rows(
     ids = [*(s.index for s in splits), "id", "idx"]
     pair = any(s.text_b for s in splits)
     rows = []
-    for number, line in enumerate(lines, start):
-        where = f"{name}:{number}"
-        line = line.rstrip("\r\n")
-        if number == 1:
-            line = line.removeprefix("\ufeff")
-        if line.lstrip().startswith("{"):
-            value = parse_json(line, where, "one object a line")
+    for where, value in tables.parse_lines(lines, name, start):
+        texts, index = value, None
+        if isinstance(value, dict):
             texts = [
                 _one_of(value, names, where) for names in (first, second)[: 1 + pair]
             ]
             index = next((tables.cell(value[key]) for key in ids if key in value), None)
-        else:
-            texts, index = line.split("\t"), None
         if len(texts) != 1 + pair:
             expected = "two, with a tab between them" if pair else "one"
             raise UserError(
@@ -164,7 +150,7 @@ def _records(
         )
     else:
         records = tables.read_table(
-            _existing_file(directory, split),
+            tables.existing_file(directory, split.files),
             columns,
             optional=[index],
             header=split.header,
@@ -183,16 +169,6 @@ def _tfds_name(directory: str, split: Split) -> tuple[str, str]:
     """Name of the data set and of the split, as tensorflow-datasets has them."""
     name = split.tfds_dataset or directory.removeprefix(tables.TFDS)
     return name, split.tfds
-
-
-def _existing_file(directory: str, split: Split) -> Path:
-    path = find_file(directory, split)
-    if path is None:
-        raise UserError(
-            f"{directory or 'config.data.dir'} has no {' or '.join(split.files)}; set "
-            "--config.data.dir to the folder of the data set"
-        )
-    return path
 
 
 def _check_texts(where: str, texts: Sequence[str], *, gaps: bool) -> None:

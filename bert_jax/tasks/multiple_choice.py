@@ -17,7 +17,7 @@ import sklearn.metrics
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import parse_json, write_text
+from bert_jax.files import write_text
 from bert_jax.settings import setting
 from bert_jax.tasks import sequences, tables
 from bert_jax.tasks.task import Features, Task
@@ -81,16 +81,11 @@ def read_jsonl(path: Path, *, labelled: bool) -> Iterator[ChoiceRow]:
 def parse_choices(lines: Iterable[str], name: str, first: int) -> list[ChoiceRow]:
     """Rows without labels: context and choices with tabs between, or JSON objects."""
     rows = []
-    for number, line in enumerate(lines, first):
-        where = f"{name}:{number}"
-        line = line.rstrip("\r\n")
-        if number == 1:
-            line = line.removeprefix("\ufeff")
-        if line.lstrip().startswith("{"):
-            value = parse_json(line, where, "one object a line")
+    for where, value in tables.parse_lines(lines, name, first):
+        if isinstance(value, dict):
             rows.append(_from_object(value, where, labelled=False))
             continue
-        context, *choices = line.split("\t")
+        context, *choices = value
         _check(where, context, choices)
         rows.append(ChoiceRow(where, context, tuple(choices)))
     return rows
@@ -229,7 +224,11 @@ class MultipleChoice(Task):
     @functools.cached_property
     def predict_splits(self) -> tuple[str, ...]:
         scored = "test" in self.eval_splits
-        return () if scored or self._find("test") is None else ("test",)
+        return (
+            ()
+            if scored or tables.find_file(self.config.dir, self._names("test")) is None
+            else ("test",)
+        )
 
     def read(self, split: str) -> list[ChoiceRow]:
         labelled = split == "train" or split in self.eval_splits
@@ -237,7 +236,12 @@ class MultipleChoice(Task):
             rows = self._read_codah(split)
         else:
             reader = read_swag if self.config.task == "swag" else read_jsonl
-            rows = list(reader(self._file(split), labelled=labelled))
+            rows = list(
+                reader(
+                    tables.existing_file(self.config.dir, self._names(split)),
+                    labelled=labelled,
+                )
+            )
         if not rows:
             raise UserError(
                 f"{self.config.dir}: the {split} split has no rows; expected some"
@@ -341,42 +345,28 @@ class MultipleChoice(Task):
 
     @property
     def _table_test_is_labelled(self) -> bool:
-        path = self._find("test") if self.config.task == "table" else None
+        path = (
+            tables.find_file(self.config.dir, self._names("test"))
+            if self.config.task == "table"
+            else None
+        )
         return path is not None and "label" in tables.read_columns(path)
 
-    def _find(self, split: str) -> Path | None:
+    def _names(self, split: str) -> tuple[str, ...]:
         given = getattr(self.config, split)
-        names = (given,) if given else _FILES[self.config.task][split]
-        paths = (Path(self.config.dir) / name for name in names)
-        return next((path for path in paths if path.is_file()), None)
-
-    def _file(self, split: str) -> Path:
-        path = self._find(split)
-        if path is None:
-            expected = getattr(self.config, split) or _FILES[self.config.task][split][0]
-            raise self._no_file(expected)
-        return path
+        return (given,) if given else _FILES[self.config.task][split]
 
     def _read_codah(self, split: str) -> list[ChoiceRow]:
-        folder = Path(self.config.dir)
-        for name in _CODAH_FOLDS:
-            path = folder / name.format(self.config.fold) / f"{split}.tsv"
-            if path.is_file():
-                return list(read_codah(path))
-        path = next((folder / n for n in _CODAH_FILES if (folder / n).is_file()), None)
-        if path is None:
-            raise self._no_file(_CODAH_FILES[0])
+        folds = [f"{f.format(self.config.fold)}/{split}.tsv" for f in _CODAH_FOLDS]
+        path = tables.find_file(self.config.dir, folds)
+        if path is not None:
+            return list(read_codah(path))
+        path = tables.existing_file(self.config.dir, _CODAH_FILES)
         return [
             row
             for number, row in enumerate(read_codah(path))
             if in_fold(number, split, self.config.fold)
         ]
-
-    def _no_file(self, expected: str) -> UserError:
-        return UserError(
-            f"{self.config.dir or 'config.data.dir'} has no {expected}; set "
-            "--config.data.dir to the folder of the data set"
-        )
 
 
 def _targets(rows: Sequence[ChoiceRow], mask: np.ndarray) -> dict[str, Any]:

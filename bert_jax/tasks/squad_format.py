@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.files import parse_json, read_json
+from bert_jax.files import read_json
+from bert_jax.tasks.tables import parse_lines
 
 logger = logging.getLogger(__name__)
 
@@ -69,16 +70,31 @@ def parse_questions(lines: Iterable[str], name: str) -> list[Question]:
         lines.pop()
     if not lines:
         raise UserError(f"{name} is empty; expected questions with their contexts")
-    if not lines[0].lstrip("\ufeff ").startswith("{"):
-        return _from_tsv(lines, name)
-    try:
-        document = json.loads("\n".join(lines).lstrip("\ufeff"))
-    except ValueError:
-        document = {}
-    if "data" in document:
-        # Whoever only asks has no use for answers, right or wrong.
-        return _Reader(name, "skip", quiet=True).questions(document, "")
-    return _from_json_lines(lines, name)
+    if lines[0].lstrip("\ufeff ").startswith("{"):
+        try:
+            document = json.loads("\n".join(lines).lstrip("\ufeff"))
+        except ValueError:  # an object a line
+            document = {}
+        if "data" in document:
+            # Whoever only asks has no use for answers, right or wrong.
+            return _Reader(name, "skip", quiet=True).questions(document, "")
+    rows = []
+    for number, (where, value) in enumerate(parse_lines(lines, name), 1):
+        if isinstance(value, dict):
+            texts = [value.get(key) for key in ("question", "context")]
+            if not all(isinstance(text, str) for text in texts):
+                raise UserError(f"{where} is {str(value)[:60]!r}; expected {_LINE}")
+            rows.append(_unlabelled(str(value.get("id", number)), *texts, where))
+        elif len(value) != 2:
+            raise UserError(
+                f"{where} has {len(value)} columns; expected two, question and context "
+                "with a tab between them"
+            )
+        elif number > 1 or value != ["question", "context"]:  # the header
+            rows.append(_unlabelled(str(number), *value, where))
+    if not rows:
+        raise UserError(f"{name} has no questions; expected some below its header")
+    return rows
 
 
 class _Reader:
@@ -195,35 +211,6 @@ def _slice(text: str) -> slice:
     if not re.fullmatch(r"-?\d*:-?\d*", text):
         raise UserError(f"articles={text!r} is not a slice; expected such as '0:36'")
     return slice(*(int(part) if part else None for part in text.split(":")))
-
-
-def _from_json_lines(lines: list[str], name: str) -> list[Question]:
-    rows = []
-    for number, line in enumerate(lines, 1):
-        where = f"{name}:{number}"
-        entry = parse_json(line, where, _LINE)
-        if not all(isinstance(entry.get(key), str) for key in ("question", "context")):
-            raise UserError(f"{where} is {line[:60]!r}; expected {_LINE}")
-        identity = str(entry.get("id", number))
-        rows.append(_unlabelled(identity, entry["question"], entry["context"], where))
-    return rows
-
-
-def _from_tsv(lines: list[str], name: str) -> list[Question]:
-    rows = []
-    for number, line in enumerate(lines, 1):
-        where = f"{name}:{number}"
-        columns = line.split("\t")
-        if len(columns) != 2:
-            raise UserError(
-                f"{where} has {len(columns)} columns; expected two, question and context "
-                "with a tab between them"
-            )
-        if number > 1 or columns != ["question", "context"]:  # the header
-            rows.append(_unlabelled(str(number), *columns, where))
-    if not rows:
-        raise UserError(f"{name} has no questions; expected some below its header")
-    return rows
 
 
 def _unlabelled(identity: str, question: str, context: str, where: str) -> Question:

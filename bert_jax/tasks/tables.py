@@ -116,6 +116,41 @@ def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"{path}:{line}", value
 
 
+def parse_lines(
+    lines: Iterable[str], name: str, first: int = 1
+) -> Iterator[tuple[str, dict[str, Any] | list[str]]]:
+    """The place of each line of an input, and its JSON object or its texts between tabs.
+
+    name: what errors call the input. first: the number of the first line in it.
+    """
+    for number, line in enumerate(lines, first):
+        where = f"{name}:{number}"
+        line = line.rstrip("\r\n")
+        if number == 1:
+            line = line.removeprefix("\ufeff")
+        if line.lstrip().startswith("{"):
+            yield where, parse_json(line, where, "one object a line, or plain text")
+        else:
+            yield where, line.split("\t")
+
+
+def find_file(directory: str | Path, names: Iterable[str]) -> Path | None:
+    """The first of these files that exists below a folder."""
+    paths = (Path(directory) / name for name in names)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def existing_file(directory: str | Path, names: Sequence[str]) -> Path:
+    """As :func:`find_file`; a UserError where none exists."""
+    path = find_file(directory, names)
+    if path is None:
+        raise UserError(
+            f"{directory or 'config.data.dir'} has no {' or '.join(names)}; set "
+            "--config.data.dir to the folder of the data set"
+        )
+    return path
+
+
 def cell(value: Any) -> str:
     """A JSON value as the text that a CSV file would hold."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -21,6 +21,7 @@ from scipy.special import softmax
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import setting
+from bert_jax.tasks import tables
 from bert_jax.tasks import tagging_formats as formats
 from bert_jax.tasks import tagging_windows as windows
 from bert_jax.tasks.tagging_formats import TaggedSentence
@@ -393,11 +394,10 @@ class Tagging(Task):
 
     def _path(self, split: str) -> Path:
         """The file of a split; where it may have several names, the one that is there."""
-        folder, name = Path(self.config.dir), getattr(self.config, split)
-        paths = [
-            folder / n for n in ([name] if name else _FILES[self.config.task][split])
-        ]
-        return next((path for path in paths if path.is_file()), paths[0])
+        name = getattr(self.config, split)
+        names = [name] if name else _FILES[self.config.task][split]
+        found = tables.find_file(self.config.dir, names)
+        return found or Path(self.config.dir) / names[0]
 
     def _entities(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
         """What the tags of an answer spell."""
