@@ -1,6 +1,7 @@
 """The one exception that means "the user can fix this"."""
 
 import difflib
+from collections.abc import Sequence
 
 
 class UserError(Exception):
@@ -28,3 +29,9 @@ def unknown_field(name: str, known: list[str]) -> str:
         else f"expected one of {sorted(known)}"
     )
     return f"config.{name} is not a setting; {hint}"
+
+
+def listed(items: Sequence[str], most: int = 5) -> str:
+    """One text, such as "a, b, c, d, e and 4 more"."""
+    rest = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(items[:most]) + rest

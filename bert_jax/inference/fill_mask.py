@@ -16,8 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference.answers import Answers
 from bert_jax.inference.batching import lengths_up_to
 from bert_jax.inference.lines import chunks
-from bert_jax.interop.checkpoint import Checkpoint
-from bert_jax.interop.load import check_length
+from bert_jax.interop.load import Checkpoint, check_length
 from bert_jax.model.bert import BertForPreTraining
 
 Guesses = list[

@@ -13,9 +13,8 @@ from bert_jax.inference.batching import batch_rows, lengths_up_to
 from bert_jax.inference.evaluation import Split, run_model
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.lines import CHUNK, chunks
-from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.initial import FeatureConfig, initial_params, make_model
-from bert_jax.interop.load import check_length, load
+from bert_jax.interop.load import Checkpoint, check_length, load
 from bert_jax.objectives.heads import jit_forward
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings

@@ -23,15 +23,14 @@ from bert_jax.data.tokenizer_base import (
 from bert_jax.data.wordpiece import LONGEST_WORD
 from bert_jax.errors import UserError
 from bert_jax.files import new_folder, read_json, write_json, write_text
-from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.config_json import (
     config_from_dict,
     config_to_dict,
-    split_changes,
 )
+from bert_jax.interop.load import Checkpoint
 from bert_jax.interop.names import from_params, guess_head, to_params
 from bert_jax.interop.weights import read_weights
-from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.model.config import BertConfig
 
 # Architecture -> our head, the parts that its checkpoints hold beside the encoder, and its
 # task on the Hugging Face Hub.
@@ -62,10 +61,8 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
     Names may be those of a bare encoder or start with "bert."; LayerNorms may say
     gamma / beta. Tied copies of the word table are compared and then left out.
     """
-    model_changes, compute_changes = split_changes(changes)
     settings = read_json(folder / "config.json", "a BERT config")
-    config = config_from_dict(settings, **model_changes)
-    compute = ComputeConfig(**compute_changes)
+    config = config_from_dict(settings, **changes)
     tensors = standard_names(read_weights(folder))
     untied = _take_tied(tensors)
     head, parts = _architecture(settings, tensors)
@@ -76,7 +73,6 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
             "huggingface",
             head=head,
             expected=parts,
-            scan=compute.scan_layers,
         )
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
@@ -87,7 +83,6 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
         params = params | {"bilstm": traverse_util.unflatten_dict(flat, sep="/")}
     return Checkpoint(
         config=config,
-        compute=compute,
         params=params,
         tokenizer=load_tokenizer(folder) if find_vocabulary(folder) else None,
         head=head if len(params) > 1 else "none",

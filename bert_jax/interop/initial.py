@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.errors import UserError
-from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.interop.load import Checkpoint
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.feature_tagger import FeatureTagger
 from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens

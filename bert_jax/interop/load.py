@@ -1,23 +1,22 @@
 """Reads a checkpoint of any origin, and writes one as a workdir of ours."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from flax import traverse_util
 
-from bert_jax.data.tokenizer import find_vocabulary, load_tokenizer
-from bert_jax.errors import UserError
-from bert_jax.files import new_folder
-from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.data.tokenizer import Tokenizer, find_vocabulary, load_tokenizer
+from bert_jax.errors import UserError, listed
+from bert_jax.files import new_folder, read_json, write_json
 from bert_jax.interop.checkpoints import read_params, write_params
 from bert_jax.interop.config_json import split_changes, with_compute
-from bert_jax.interop.huggingface import read_huggingface
-from bert_jax.interop.names import guess_head, to_params, with_scan
-from bert_jax.interop.tensorflow import find_prefix, read_tensorflow
-from bert_jax.interop.weights import has_weights
+from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.model.encoder import with_scan
+from bert_jax.model.heads import BertForSpans, BertForTokens
 
 _CHECKPOINTS = "checkpoints"
 _BEST = "best"  # where a fine-tuning run keeps its best model
@@ -25,6 +24,38 @@ _EXPECTED = (
     "expected a Hugging Face folder (config.json, model.safetensors), Google's "
     "bert_model.ckpt.* with bert_config.json, or a --workdir of bert_jax"
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A model read from disk.
+
+    params: float32 numpy tree with the keys "bert", and "mlm" and "nsp", or
+      "classifier", or "qa_outputs", or "bilstm"; the layers are stacked where
+      compute.scan_layers. The pooler and the parts of a head may be absent.
+    head: "pretraining", "none", "sequence", "token", "choice", "span" or
+      "features" (a BiLSTM on the frozen encoder).
+    compute: how it is computed, which the caller of ``load`` may choose.
+    labels: names of a classifier's outputs; empty for regression and other heads.
+    problem_type: as transformers has it: "regression", "single_label_classification",
+      "multi_label_classification" or None.
+    extra: what bert_jax itself kept with the model ("bert_jax" in config.json).
+    source: "huggingface", "tensorflow" or "bert_jax".
+    missing: tensors that the architecture has and the files have not. unexpected:
+      tensors of the files that are not read. Both in the source's own names.
+    """
+
+    config: BertConfig
+    params: dict[str, Any]
+    tokenizer: Tokenizer | None
+    head: str
+    labels: tuple[str, ...] = ()
+    problem_type: str | None = None
+    compute: ComputeConfig = ComputeConfig()
+    extra: dict[str, Any] = dataclasses.field(default_factory=dict)
+    source: str = "huggingface"
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
 
 
 def load(path: Path | str, **changes: Any) -> Checkpoint:
@@ -41,19 +72,9 @@ def load(path: Path | str, **changes: Any) -> Checkpoint:
     another size than the word table.
     """
     path = Path(path)
-    if (path / _BEST / "config.json").is_file():
-        checkpoint = read_huggingface(path / _BEST, **changes)
-    elif (path / _CHECKPOINTS).is_dir():
-        checkpoint = _read_workdir(path, changes)
-    elif has_weights(path):
-        checkpoint = read_huggingface(path, **changes)
-    elif (prefix := find_prefix(path)) is not None:
-        checkpoint = read_tensorflow(prefix, **changes)
-    elif path.is_dir():
-        raise UserError(f"{path} holds no weights; {_EXPECTED}")
-    else:
-        what = "is a file" if path.exists() else "does not exist"
-        raise UserError(f"{path} {what}; {_EXPECTED}")
+    model_changes, compute_changes = split_changes(changes)
+    checkpoint = _read(path, model_changes)
+    compute = dataclasses.replace(checkpoint.compute, **compute_changes)
     tokenizer, config = checkpoint.tokenizer, checkpoint.config
     if tokenizer is not None and tokenizer.vocab_size != config.vocab_size:
         raise UserError(
@@ -61,7 +82,8 @@ def load(path: Path | str, **changes: Any) -> Checkpoint:
             f"{config.vocab_size} rows; put the vocabulary there that came with the "
             "checkpoint"
         )
-    return checkpoint
+    params = with_scan(checkpoint.params, compute.scan_layers)
+    return dataclasses.replace(checkpoint, params=params, compute=compute)
 
 
 def check_length(max_length: int, checkpoint: Checkpoint, setting: str) -> None:
@@ -91,26 +113,42 @@ def save_workdir(directory: Path | str, checkpoint: Checkpoint) -> None:
         if checkpoint.tokenizer is not None:
             checkpoint.tokenizer.save(folder)
         write_params(folder / _CHECKPOINTS, checkpoint.params)
-        (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
+        write_json(folder / "config.json", settings)
+
+
+def _read(path: Path, changes: dict[str, Any]) -> Checkpoint:
+    if not (path / _BEST / "config.json").is_file() and (path / _CHECKPOINTS).is_dir():
+        return _read_workdir(path, changes)
+    # What others wrote; their tables of names are imported only here.
+    from bert_jax.interop.huggingface import read_huggingface
+    from bert_jax.interop.tensorflow import find_prefix, read_tensorflow
+    from bert_jax.interop.weights import has_weights
+
+    for folder in (path / _BEST, path):
+        if has_weights(folder):
+            return read_huggingface(folder, **changes)
+    if (prefix := find_prefix(path)) is not None:
+        return read_tensorflow(prefix, **changes)
+    if path.is_dir():
+        raise UserError(f"{path} holds no weights; {_EXPECTED}")
+    what = "is a file" if path.exists() else "does not exist"
+    raise UserError(f"{path} {what}; {_EXPECTED}")
 
 
 def _read_workdir(workdir: Path, changes: dict[str, Any]) -> Checkpoint:
     path = workdir / "config.json"
+    expected = "the config of a run of bert_jax; copy it from where the run was"
+    settings = with_compute(read_json(path, expected))
     try:
-        settings = with_compute(json.loads(path.read_bytes()))
-        model_changes, compute_changes = split_changes(changes)
-        config = BertConfig(**settings["model"] | model_changes)
-        compute = ComputeConfig(**settings.get("compute", {}) | compute_changes)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        config = BertConfig(**settings["model"] | changes)
+        compute = ComputeConfig(**settings.get("compute", {}))
+    except (KeyError, TypeError) as error:
         raise UserError(
-            f"{path} is not the config of a run of bert_jax ({error!r}); copy it from "
-            "where the run was"
+            f"{path} has no BERT ({error!r}); expected {expected}"
         ) from error
     params = read_params(workdir / _CHECKPOINTS)
-    flat = traverse_util.flatten_dict(with_scan(params, scan=False), sep="/")
-    head = settings.get("head") or guess_head(flat, "ours")
     try:
-        converted = to_params(flat, config, "ours", head=head, scan=compute.scan_layers)
+        missing = _check_params(params, config)
     except UserError as error:
         raise UserError(f"{workdir}: {error}") from error
     tokenizer = load_tokenizer(workdir) if find_vocabulary(workdir) else None
@@ -123,13 +161,70 @@ def _read_workdir(workdir: Path, changes: dict[str, Any]) -> Checkpoint:
     return Checkpoint(
         config=config,
         compute=compute,
-        params=converted.params,
+        params=params,
         tokenizer=tokenizer,
-        head=head,
+        head=settings.get("head") or ("pretraining" if "mlm" in params else "none"),
         labels=tuple(settings.get("labels", ())),
         problem_type=settings.get("problem_type"),
         extra=settings.get("extra", {}),
         source="bert_jax",
-        missing=converted.missing,
-        unexpected=converted.unexpected,
+        missing=missing,
     )
+
+
+def _check_params(params: dict[str, Any], config: BertConfig) -> tuple[str, ...]:
+    """Compares the parameters with those that the model itself initialises, by name.
+
+    Returns the names of the parts, pooler or heads, that are not there. Raises UserError
+    for other shapes and for parts that are not whole. The sizes of a BiLSTM stand in its
+    task's config, and are compared where it is used.
+    """
+    found = _shapes({name: part for name, part in params.items() if name != "bilstm"})
+    expected = _shapes(_initial_shapes(params, config))
+    parts = {_part(name) for name in found}
+    missing = tuple(name for name in expected if name not in found)
+    wrong = [
+        f"{name} is {found.get(name, 'not there')}, expected {expected.get(name, 'none')}"
+        for name in sorted(found.keys() | expected.keys())
+        if found.get(name) != expected.get(name)
+        and (name in found or _part(name) in parts)
+    ]
+    if wrong:
+        raise UserError(
+            f"the checkpoint does not fit its config: {listed(wrong)}; use the "
+            "config.json of the run"
+        )
+    return missing
+
+
+def _initial_shapes(params: dict[str, Any], config: BertConfig) -> dict[str, Any]:
+    """The tree of all parts that the model and the heads in ``params`` have."""
+    compute = ComputeConfig(scan_layers="layers" in params["bert"]["encoder"])
+    models = [BertForPreTraining(config, compute)]
+    if "classifier" in params:
+        outputs = params["classifier"]["bias"].shape[-1]
+        models.append(BertForTokens(config, outputs, compute))
+    if "qa_outputs" in params:
+        models.append(BertForSpans(config, compute))
+    ids_BL = jnp.zeros((1, 8), jnp.int32)
+    shapes: dict[str, Any] = {}
+    for model in models:
+        inputs = [ids_BL] * (4 if model is models[0] else 3)
+        tree = jax.eval_shape(
+            lambda key, model=model, inputs=inputs: model.init(
+                key, *inputs, deterministic=True
+            ),
+            jax.random.key(0),
+        )
+        shapes = tree["params"] | shapes
+    return shapes
+
+
+def _shapes(tree: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    flat = traverse_util.flatten_dict(tree, sep="/")
+    return {name: leaf.shape for name, leaf in flat.items()}
+
+
+def _part(name: str) -> str:
+    """Which part a parameter belongs to, of which all are there or none."""
+    return "pooler" if name.startswith("bert/pooler") else name.split("/")[0]

@@ -1,17 +1,16 @@
 """Names and shapes of every parameter: ours, Google's and Hugging Face's, in one table."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, listed
 from bert_jax.model.config import BertConfig
-from bert_jax.model.encoder import unstack_layers
+from bert_jax.model.encoder import with_scan
 
 Layout = Literal["ours", "google", "huggingface"]
 
@@ -229,9 +228,8 @@ def to_params(
     *,
     head: str,
     expected: Iterable[str] | None = None,
-    scan: bool = False,
 ) -> Converted:
-    """Tensors of another layout as our parameters, the layers stacked with ``scan``.
+    """Tensors of another layout as our parameters, the layers not stacked.
 
     head: which parts are read beside encoder and pooler; tensors of other heads are
     unexpected. expected: the parts that count as missing where they are not there, by
@@ -282,7 +280,7 @@ def to_params(
     params = traverse_util.unflatten_dict(flat, sep="/")
     used = {getattr(row, layout).name for row in rows}
     unexpected = tuple(sorted(set(tensors) - used))
-    return Converted(with_scan(params, scan), tuple(missing), unexpected)
+    return Converted(params, tuple(missing), unexpected)
 
 
 def from_params(
@@ -308,26 +306,6 @@ def from_params(
             array = np.asarray(flat[row.ours.name], np.float32)
             result[name] = _from_ours(array, row.ours.dims, dims, config.vocab_size)
     return result
-
-
-def with_scan(params: Mapping[str, Any], scan: bool) -> dict[str, Any]:
-    """``params`` with its layers stacked for ``scan_layers``, or each on its own."""
-    bert = dict(params["bert"])
-    stacked = "layers" in bert["encoder"]
-    if stacked and not scan:
-        bert["encoder"] = unstack_layers(bert["encoder"])
-    elif scan and not stacked:
-        layers = [bert["encoder"][f"layer_{i}"] for i in range(len(bert["encoder"]))]
-        # On the host, where model.encoder.stack_layers would use a device.
-        together = jax.tree.map(lambda *leaves: np.stack(leaves), *layers)
-        bert["encoder"] = {"layers": together}
-    return {**params, "bert": bert}
-
-
-def listed(items: Sequence[str], most: int = 5) -> str:
-    """One text, such as "a, b, c, d, e and 4 more"."""
-    rest = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(items[:most]) + rest
 
 
 def _check_complete(

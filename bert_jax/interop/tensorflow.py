@@ -19,10 +19,9 @@ import numpy as np
 
 from bert_jax.data.tokenizer import find_vocabulary, load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.interop.checkpoint import Checkpoint
-from bert_jax.interop.config_json import read_config, split_changes
+from bert_jax.interop.config_json import read_config
+from bert_jax.interop.load import Checkpoint
 from bert_jax.interop.names import guess_head, to_params
-from bert_jax.model.config import ComputeConfig
 
 _FOOTER_BYTES = 48
 _MAGIC = 0xDB4775248B80FB57
@@ -84,9 +83,7 @@ def read_tensorflow(prefix: Path, **changes: Any) -> Checkpoint:
     activation of bert_config.json is ambiguous; see config_json.config_from_dict.
     """
     folder = prefix.parent
-    model_changes, compute = split_changes(changes)
-    config = read_config(folder / "bert_config.json", **model_changes)
-    compute = ComputeConfig(**compute)
+    config = read_config(folder / "bert_config.json", **changes)
     variables = {
         name: array
         for name, array in read_checkpoint(prefix).items()
@@ -100,7 +97,6 @@ def read_tensorflow(prefix: Path, **changes: Any) -> Checkpoint:
             config,
             "google",
             head="pretraining" if head == "none" else head,
-            scan=compute.scan_layers,
         )
     except UserError as error:
         raise UserError(f"{prefix}: {error}") from error
@@ -110,7 +106,6 @@ def read_tensorflow(prefix: Path, **changes: Any) -> Checkpoint:
         labels = tuple(f"LABEL_{i}" for i in range(outputs)) if outputs > 1 else ()
     return Checkpoint(
         config=config,
-        compute=compute,
         params=converted.params,
         tokenizer=load_tokenizer(folder) if find_vocabulary(folder) else None,
         head=head if set(converted.params) > {"bert"} else "none",

@@ -1,9 +1,11 @@
 """The stack of post-LN Transformer layers (modeling.py, transformer_model)."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from bert_jax.model.attention import SelfAttention
@@ -115,7 +117,9 @@ class Encoder(nn.Module):
 def stack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
     """``layer_0``, ``layer_1``, ... to one ``layers`` with a leading layer dimension."""
     layers = [encoder_params[f"layer_{i}"] for i in range(len(encoder_params))]
-    return {"layers": jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)}
+    on_host = isinstance(jax.tree.leaves(layers)[0], np.ndarray)
+    stack = np.stack if on_host else jnp.stack
+    return {"layers": jax.tree.map(lambda *leaves: stack(leaves), *layers)}
 
 
 def unstack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
@@ -126,3 +130,15 @@ def unstack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
         f"layer_{i}": jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
         for i in range(count)
     }
+
+
+def with_scan(params: Mapping[str, Any], scan: bool) -> dict[str, Any]:
+    """The parameters of a BERT with its layers stacked for ``scan_layers``, or not.
+
+    Takes the tree with the key "bert". Of numpy arrays it makes numpy arrays.
+    """
+    bert = dict(params["bert"])
+    if scan != ("layers" in bert["encoder"]):
+        change = stack_layers if scan else unstack_layers
+        bert["encoder"] = change(bert["encoder"])
+    return {**params, "bert": bert}

@@ -16,6 +16,7 @@ from bert_jax.interop.names import from_params
 from bert_jax.interop.tensorflow import read_tensorflow
 from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import ComputeConfig
+from bert_jax.model.encoder import with_scan
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
@@ -165,7 +166,7 @@ def test_twenty_updates_are_the_originals(
 ):
     compute = ComputeConfig(scan_layers=scan_layers)
     prefix = golden / "google_bert/bert_model.ckpt"
-    params = read_tensorflow(prefix, scan_layers=scan_layers).params
+    params = with_scan(read_tensorflow(prefix).params, scan_layers)
     variables = from_params(params, config, "google")
     losses, final = train(config, compute, params, batches, mesh_config, devices)
     np.testing.assert_allclose(losses[:, 0], original["mlm_loss"], rtol=0, atol=1e-5)

@@ -12,6 +12,7 @@ import pytest
 import tokenizers
 from safetensors.numpy import load_file, save_file
 
+import bert_jax
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
@@ -111,7 +112,7 @@ def test_hidden_states_and_logits_are_those_of_transformers(folder, theirs, name
 
 
 def test_pretraining_heads_are_those_of_transformers(folder, theirs):
-    checkpoint = read_huggingface(folder / "pretraining", scan_layers=True)
+    checkpoint = bert_jax.load(folder / "pretraining", scan_layers=True)
     positions_BM = np.repeat(np.arange(11)[None], 3, 0)
     with jax.default_matmul_precision("highest"):
         output = BertForPreTraining(checkpoint.config, checkpoint.compute).apply(

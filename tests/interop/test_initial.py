@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.initial import FeatureConfig, initial_params, make_model
+from bert_jax.interop.load import Checkpoint
 from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")

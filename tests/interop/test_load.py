@@ -1,6 +1,8 @@
 import dataclasses
 import json
 import shutil
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -9,11 +11,11 @@ import pytest
 import bert_jax
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.interop.checkpoints import CheckpointStore, read_params
+from bert_jax.interop.checkpoints import CheckpointStore, read_params, write_params
 from bert_jax.interop.huggingface import read_huggingface, save_huggingface
 from bert_jax.interop.load import save_workdir
 from bert_jax.model.bert import BertForPreTraining
-from bert_jax.model.encoder import stack_layers
+from bert_jax.model.encoder import stack_layers, with_scan
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
 from bert_jax.training.state import init_state
@@ -233,7 +235,71 @@ def test_a_config_that_does_not_fit_names_the_tensor(workdir):
     ):
         bert_jax.load(workdir)
     (workdir / "config.json").write_text("{}")
-    with pytest.raises(UserError, match=r"config.json is not the config of a run"):
+    with pytest.raises(
+        UserError, match=r"config.json has no BERT .*expected the config"
+    ):
+        bert_jax.load(workdir)
+
+
+def test_a_workdir_of_an_earlier_version_loads(workdir, golden):
+    """Its group "model" also says how the run computed."""
+    before = bert_jax.load(workdir)
+    old = json.loads((golden / "workdir/config.json").read_text())
+    assert old["model"]["dtype"] == "bfloat16"
+    assert old["model"]["scan_layers"]
+    (workdir / "config.json").write_text(json.dumps(old))
+    (workdir / "vocab.txt").unlink()
+    checkpoint = bert_jax.load(workdir)
+    assert (checkpoint.source, checkpoint.head) == ("bert_jax", "pretraining")
+    assert checkpoint.config == before.config
+    assert (checkpoint.compute.dtype, checkpoint.compute.scan_layers) == (
+        "bfloat16",
+        True,
+    )
+    same(checkpoint.params, with_scan(before.params, True))
+    same(bert_jax.load(workdir, scan_layers=False).params, before.params)
+
+
+def test_a_workdir_needs_no_table_of_names(workdir):
+    """A variant of the model loads from its own workdirs before others know of it."""
+    code = f"import sys, bert_jax; bert_jax.load({str(workdir)!r}); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    loaded = {name for name in done.stdout.split() if name.startswith("bert_jax.")}
+    assert "bert_jax.interop.load" in loaded
+    assert not loaded & {
+        f"bert_jax.interop.{name}" for name in ("names", "huggingface", "tensorflow")
+    }
+
+
+@pytest.mark.parametrize(
+    "head", ["pretraining", "none", "sequence", "choice", "token", "span"]
+)
+def test_every_head_survives_a_workdir(folders, tmp_path, head):
+    checkpoint = bert_jax.load(folders / head)
+    save_workdir(tmp_path / "run", checkpoint)
+    again = bert_jax.load(tmp_path / "run")
+    assert (again.head, again.labels) == (head, checkpoint.labels)
+    same(again.params, checkpoint.params)
+    assert {name.split("/")[0] for name in again.missing} <= {"bert", "mlm", "nsp"}
+
+
+def test_a_part_is_there_or_not_but_never_half(workdir):
+    checkpoint = bert_jax.load(workdir)
+    shutil.rmtree(workdir / "checkpoints")
+    params = {name: checkpoint.params[name] for name in ("bert", "mlm")}
+    write_params(workdir / "checkpoints", params)
+    again = bert_jax.load(workdir)
+    assert sorted(again.missing) == ["nsp/bias", "nsp/kernel"]
+    shutil.rmtree(workdir / "checkpoints")
+    half = {"kernel": checkpoint.params["nsp"]["kernel"], "odd": np.zeros(3)}
+    write_params(workdir / "checkpoints", params | {"nsp": half})
+    with pytest.raises(
+        UserError,
+        match=r"run: .*: nsp/bias is not there, expected \(2,\), nsp/odd is \(3,\), "
+        r"expected none; use",
+    ):
         bert_jax.load(workdir)
 
 
