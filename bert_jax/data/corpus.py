@@ -11,15 +11,15 @@ import gzip
 import hashlib
 import logging
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from bert_jax.data import corpus_formats, corpus_tfds, python_docs
+from bert_jax.data import corpus_tfds, python_docs
+from bert_jax.data.corpus_formats import FORMATS, Lines, detect_format
 from bert_jax.errors import UserError
 from bert_jax.files import decode
 
-FORMATS = ("lines", "paragraphs", "wikiextractor", "markdown", "jsonl")
 PYTHON_DOCS = "python-docs"
 TFDS = "tfds:"
 
@@ -62,9 +62,9 @@ class Source:
     @property
     def splittable(self) -> bool:
         """Whether :func:`read_source` can begin and end in the middle."""
-        return self.format == "tfds" or (
-            not self.gzipped and self.format not in (PYTHON_DOCS, "markdown")
-        )
+        if self.format in FORMATS:
+            return FORMATS[self.format].is_boundary is not None and not self.gzipped
+        return self.format == "tfds"
 
 
 def read_documents(
@@ -143,9 +143,7 @@ def _file_source(path: Path, format: str) -> Source | None:
     if not head.strip():
         return None
     text = decode(head, path, cut=True)
-    chosen = (
-        corpus_formats.detect_format(path.name, text) if format == "auto" else format
-    )
+    chosen = detect_format(path.name, text) if format == "auto" else format
     digest = hashlib.sha256(f"{size} {chosen} ".encode() + head).hexdigest()[:16]
     if gzipped:
         size *= _GZIP_RATIO
@@ -166,50 +164,33 @@ def read_source(
         dataset = corpus_tfds.find_dataset(source.name.removeprefix(TFDS))
         documents = dataset.read(start, stop, text_field)
     else:
-        lines = _read_lines(source, start, stop)
-        if source.format == "jsonl":
-            documents = corpus_formats.read_jsonl_format(
-                lines, text_field, lambda offset: _locate(source, offset)
-            )
-        else:
-            documents = _READERS[source.format](lines)
+        documents = FORMATS[source.format].read(
+            _read_lines(source, start, stop),
+            text_field,
+            lambda offset: _locate(source, offset),
+        )
     for offset, sentences in documents:
         yield Document(sentences, source.name, offset)
 
 
-_READERS: dict[str, Callable[[corpus_formats.Lines], corpus_formats.Documents]] = {
-    "lines": corpus_formats.read_lines_format,
-    "paragraphs": corpus_formats.read_paragraphs_format,
-    "wikiextractor": corpus_formats.read_wikiextractor_format,
-    "markdown": corpus_formats.read_markdown_format,
-}
-# Where a byte range may begin: at the first such line at or after its first byte.
-_CUTS: dict[str, Callable[[str], bool]] = {
-    "lines": lambda line: not line or line.isspace(),
-    "paragraphs": lambda line: not line or line.isspace(),
-    "wikiextractor": lambda line: line.startswith("<doc "),
-    "jsonl": lambda line: True,
-}
-
-
-def _read_lines(source: Source, start: int, stop: int | None) -> corpus_formats.Lines:
+def _read_lines(source: Source, start: int, stop: int | None) -> Lines:
     """(byte offset, line) from the range's first cut to the first cut behind its end."""
     if start == 0 and stop is None:
         yield from _read_from(source, 0)
         return
     if start == stop:
         return
-    is_cut = _CUTS[source.format]
+    is_boundary = FORMATS[source.format].is_boundary
     owned = start == 0
     for offset, line in _read_from(source, start):
-        if stop is not None and offset >= stop and is_cut(line):
+        if stop is not None and offset >= stop and is_boundary(line):
             return
-        owned = owned or is_cut(line)
+        owned = owned or is_boundary(line)
         if owned:
             yield offset, line
 
 
-def _read_from(source: Source, start: int) -> corpus_formats.Lines:
+def _read_from(source: Source, start: int) -> Lines:
     """(byte offset, line without its end) of the lines that begin at ``start`` or after."""
     path = Path(source.name)
     with _open_text(path, source.gzipped) as file:

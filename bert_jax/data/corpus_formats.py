@@ -1,10 +1,12 @@
-"""The text formats: lines of a file to documents, and what format a file is in.
+"""The text formats: lines of a file to documents, and which format a file has.
 
-Every reader takes (offset, line) pairs and yields (offset, sentences) with the byte
-offset at which the document begins. Readers hold one document at a time; a longer one
-than LONGEST_DOCUMENT is cut, so memory does not depend on the file.
+A format is one entry of FORMATS, at the end. Every reader takes (offset, line) pairs and
+yields (offset, sentences) with the byte offset at which the document begins. Readers hold
+one document at a time and cut one that is longer than LONGEST_DOCUMENT, so memory does
+not depend on the file.
 """
 
+import dataclasses
 import html
 import itertools
 import json
@@ -36,7 +38,7 @@ def is_heading(text: str) -> bool:
     return len(text) < HEADING and not text.endswith(_END_MARKS)
 
 
-def read_lines_format(lines: Lines) -> Documents:
+def read_lines_format(lines: Lines, *_: object) -> Documents:
     """One sentence a line, kept as it is; blank lines between documents."""
     first, size, sentences = 0, 0, []
     for offset, line in lines:
@@ -53,7 +55,7 @@ def read_lines_format(lines: Lines) -> Documents:
         yield first, sentences
 
 
-def read_paragraphs_format(lines: Lines) -> Documents:
+def read_paragraphs_format(lines: Lines, *_: object) -> Documents:
     """Paragraphs between blank lines, hard-wrapped or not; headings are dropped.
 
     A document ends with the file, at two blank lines in a row, or at a form feed, where
@@ -79,7 +81,7 @@ _TAG = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
 _EMPTY_PARENTHESES = re.compile(r" ?\([\s,;]*\)")
 
 
-def read_wikiextractor_format(lines: Lines) -> Documents:
+def read_wikiextractor_format(lines: Lines, *_: object) -> Documents:
     """WikiExtractor's <doc> elements, one document each.
 
     As the paper has it, only text passages are kept: titles, headings, list items and
@@ -179,7 +181,7 @@ _EMPHASIS = re.compile(r"(?<![^\W_])[_*]+(?=[^\s_*])|(?<=[^\s_*])[_*]+(?![^\W_])
 _ESCAPE = re.compile(r"\\([\\`*_{}\[\]()#+\-.!>~|])")
 
 
-def read_markdown_format(lines: Lines) -> Documents:
+def read_markdown_format(lines: Lines, *_: object) -> Documents:
     """Markdown as prose: a chapter, which a header begins, is a document.
 
     Headers, front matter, rules, code, tables and wholly bold lines (speakers in plays,
@@ -270,23 +272,6 @@ class _Builder:
         self._sentences, self._size, self._first = [], 0, None
 
 
-def detect_format(name: str, head: str) -> str:
-    """The format of a file from its name and the beginning of its text.
-
-    Returns "lines", "paragraphs", "wikiextractor", "markdown" or "jsonl". A trailing
-    .gz of the name is ignored.
-    """
-    suffix = PurePath(name.lower().removesuffix(".gz")).suffix
-    start = head.lstrip()
-    if start.startswith(_DOC_START):
-        return "wikiextractor"
-    if suffix in (".jsonl", ".ndjson", ".json") or _is_json_object(start):
-        return "jsonl"
-    if suffix in (".md", ".markdown"):
-        return "markdown"
-    return "lines" if _has_sentence_lines(head) else "paragraphs"
-
-
 def _is_json_object(start: str) -> bool:
     first = start.split("\n", 1)[0]
     try:
@@ -309,3 +294,65 @@ def _has_sentence_lines(head: str) -> bool:
         and sentences < 1.3 * len(filled)
         and (followed or len(filled) == 1)
     )
+
+
+def _is_blank(line: str) -> bool:
+    return not line or line.isspace()
+
+
+@dataclasses.dataclass(frozen=True)
+class TextFormat:
+    """How text of one format is known and read.
+
+    matches(suffix, head): whether a file with this suffix of its name, in small letters
+    and without .gz, and this beginning has the format. read(lines, text_field, locate):
+    the documents; text_field is the user's, locate(offset) names file and line for errors.
+    is_boundary(line): whether a reader may begin at this line, so that several processes
+    read one file; None where it reads files as a whole.
+    """
+
+    matches: Callable[[str, str], bool]
+    read: Callable[[Lines, str, Callable[[int], str]], Documents]
+    is_boundary: Callable[[str], bool] | None = None
+
+
+# From the general to the special: of those that match a file the last one is taken.
+FORMATS: dict[str, TextFormat] = {
+    "paragraphs": TextFormat(
+        matches=lambda suffix, head: True,
+        read=read_paragraphs_format,
+        is_boundary=_is_blank,
+    ),
+    "lines": TextFormat(
+        matches=lambda suffix, head: _has_sentence_lines(head),
+        read=read_lines_format,
+        is_boundary=_is_blank,
+    ),
+    "markdown": TextFormat(
+        matches=lambda suffix, head: suffix in (".md", ".markdown"),
+        read=read_markdown_format,
+    ),
+    "jsonl": TextFormat(
+        matches=lambda suffix, head: (
+            suffix in (".jsonl", ".ndjson", ".json") or _is_json_object(head.lstrip())
+        ),
+        read=read_jsonl_format,
+        is_boundary=lambda line: True,
+    ),
+    "wikiextractor": TextFormat(
+        matches=lambda suffix, head: head.lstrip().startswith(_DOC_START),
+        read=read_wikiextractor_format,
+        is_boundary=lambda line: line.startswith(_DOC_START),
+    ),
+}
+
+
+def detect_format(name: str, head: str) -> str:
+    """The format of a file from its name and the beginning of its text."""
+    suffix = PurePath(name.lower().removesuffix(".gz")).suffix
+    matching = (
+        format
+        for format, rules in reversed(FORMATS.items())
+        if rules.matches(suffix, head)
+    )
+    return next(matching)

@@ -6,9 +6,10 @@ import tracemalloc
 
 import pytest
 
-from bert_jax.data import corpus
+from bert_jax.data import corpus, corpus_formats
 from bert_jax.data.corpus import FORMATS, find_sources, read_documents, read_source
 from bert_jax.data.corpus_formats import HEADING, detect_format, text_sentences
+from bert_jax.data.preparation import prepare
 from bert_jax.errors import UserError
 
 LINES = """The first sentence.
@@ -428,3 +429,45 @@ def test_headings_are_short_and_have_no_end_mark(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("x" * (HEADING - 1) + "\n\n" + "y" * HEADING + "\n\nShort. One.\n")
     assert read(path, format="paragraphs") == [["y" * HEADING, "Short.", "One."]]
+
+
+def test_a_new_format_is_one_entry_of_the_table(tmp_path, monkeypatch, uncased):
+    """Subtitles: found by their suffix, split between processes, prepared."""
+
+    def read(lines, text_field, locate):
+        sentences, first = [], 0
+        for offset, line in lines:
+            if line.isdigit():
+                if sentences:
+                    yield first, sentences
+                sentences, first = [], offset
+            elif line and "-->" not in line:
+                sentences.append(line)
+            elif not line and not sentences:
+                raise UserError(f"{locate(offset)}: no text")
+        if sentences:
+            yield first, sentences
+
+    subtitles = corpus_formats.TextFormat(
+        matches=lambda suffix, head: suffix == ".srt",
+        read=read,
+        is_boundary=str.isdigit,
+    )
+    monkeypatch.setitem(corpus_formats.FORMATS, "subtitles", subtitles)
+    path = tmp_path / "film.SRT"
+    blocks = [f"{i}\n00:01 --> 00:02\nLine {i}.\nGo on.\n\n" for i in range(1, 200)]
+    path.write_text("".join(blocks))
+    (source,) = find_sources([str(path)])
+    assert source.format == "subtitles" and source.splittable
+    whole = list(read_source(source))
+    assert [document.sentences for document in whole] == [
+        [f"Line {i}.", "Go on."] for i in range(1, 200)
+    ]
+    cuts = [0, 100, 1000, 1001, source.size]
+    parts = [read_source(source, *cut) for cut in itertools.pairwise(cuts)]
+    assert [document for part in parts for document in part] == whole
+    report = prepare([str(path)], uncased, tmp_path / "store", workers=1)
+    assert report.info.documents == 199
+    path.write_text("1\n\n")
+    with pytest.raises(UserError, match=r"film\.SRT:2: no text"):
+        list(read_documents([str(path)], format="subtitles"))

@@ -111,7 +111,7 @@ def test_parts_of_a_batch_have_the_same_work():
     parts = np.reshape([len(row) for row in rows], (16, -1)).sum(axis=1)
     assert np.ptp(parts) <= 8  # of 256
     tokens = np.reshape([lengths[row].sum() for row in rows], (16, -1)).sum(axis=1)
-    assert np.ptp(tokens) <= 128
+    assert np.ptp(tokens) <= 256  # two rows of 196
 
 
 @pytest.mark.parametrize("mask_rate", [0.01, 0.15, 0.4])
