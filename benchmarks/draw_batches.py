@@ -8,6 +8,11 @@ seconds of one core, so that a busy machine counts less.
 usage:
   python benchmarks/draw_batches.py [--repeats 5] [--peer_python PEER/bin/python]
     [--output FILE.json]
+  python benchmarks/draw_batches.py --hosts 1,4,32,256 [--output FILE.json]
+
+With --hosts: what a step of pretraining costs each host, whose share of the packed batch is
+drawn here one after the other. A host has four devices; text is random, of Wikipedia's
+lengths.
 """
 
 import argparse
@@ -28,8 +33,9 @@ from measure import (
 from reference_data import ReferenceTokenizer, instances
 
 from bert_jax.data.examples import ExampleConfig, ExampleSource
+from bert_jax.data.pipeline import Phase, TrainingBatches
 from bert_jax.data.preparation import prepare
-from bert_jax.data.store import TokenStore
+from bert_jax.data.store import ShardWriter, TokenStore, finish_store, token_dtype
 from bert_jax.data.tokenizer import load_tokenizer
 
 GOLDEN = HERE.parent / "tests" / "golden"
@@ -42,6 +48,9 @@ CASES = (
     (512, 77, "whole_word"),
     (128, 20, "ngram"),
 )
+
+HOST_CASES = ((256, 512, 77), (32_768, 128, 20), (32_768, 512, 77))
+DEVICES = 4  # of a host
 
 
 def ours(
@@ -91,6 +100,79 @@ def collator(sentences, tokenizer, length, python, folder, repeats) -> dict:
     )
 
 
+def random_store(folder: Path, tokens: int = 40_000_000) -> TokenStore:
+    """Documents of log-normal length, 600 tokens on average; sentences of 3 to 47."""
+    random = np.random.default_rng(0)
+    with ShardWriter(folder, 0, 1, token_dtype(30_522)) as writer:
+        while tokens > 0:
+            count = int(random.lognormal(2.5, 1.1)) + 1
+            sizes = random.integers(3, 48, count)
+            ids = random.integers(999, 30_522, sizes.sum()).astype(np.uint16)
+            writer.write(np.split(ids, np.cumsum(sizes[:-1])))
+            tokens -= len(ids)
+    finish_store(
+        folder, 1, vocab_size=30_522, vocabulary_fingerprint="random", settings={}
+    )
+    return TokenStore(folder)
+
+
+def hosts_shares(store, tokenizer, case, hosts: int) -> dict:
+    """CPU milliseconds of a step of each of ``hosts``: the mean, the most, the common part.
+
+    case: pairs, length, predictions.
+    """
+    pairs, length, predictions = case
+    host = 0
+
+    def rows(size: int) -> tuple[range]:
+        bounds = (min(h * size // hosts, size) for h in (host, host + 1))
+        return (range(*bounds),)
+
+    batches = TrainingBatches(
+        store,
+        tokenizer,
+        (Phase(8, pairs, length, predictions),),
+        ExampleConfig(),
+        seed=0,
+        documents=np.arange(store.info.documents),
+        rows=rows,
+        packing=DEVICES * hosts,
+    )
+    batches[0]  # maps the store
+    seconds, shares = [], []
+    for host in range(hosts):  # noqa: B007 - the rows above are this host's
+        start = time.process_time()
+        batch = batches[1]
+        seconds.append(time.process_time() - start)
+        shares.append(batch["nsp_weights"].sum())
+    host = hosts  # which has no rows: what every host does
+    start = time.process_time()
+    batches[1]
+    common = time.process_time() - start
+    return {
+        "batch": f"{pairs:,} x {length}",
+        "hosts": hosts,
+        "pairs of a host": f"{min(shares):,.0f} to {max(shares):,.0f}",
+        "CPU ms a step": 1e3 * np.mean(seconds),
+        "most": 1e3 * max(seconds),
+        "of it the plan of the batch": 1e3 * common,
+    }
+
+
+def measure_hosts(counts: list[int], output: Path | None) -> None:
+    """Prints the table of the hosts' shares."""
+    with tempfile.TemporaryDirectory() as folder:
+        store, tokenizer = random_store(Path(folder)), load_tokenizer(VOCABULARY)
+        rows = [
+            hosts_shares(store, tokenizer, case, hosts)
+            for case in HOST_CASES
+            for hosts in counts
+            if DEVICES * hosts <= case[0]
+        ]
+    print(markdown(rows))
+    write_report(output, {"rows": rows})
+
+
 def main() -> None:
     """Measures, and prints the table."""
     parser = argparse.ArgumentParser(
@@ -98,8 +180,12 @@ def main() -> None:
     )
     parser.add_argument("--peer_python")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--hosts", help="numbers of hosts")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
+    if options.hosts:
+        measure_hosts([int(n) for n in options.hosts.split(",")], options.output)
+        return
     tokenizer, reference = load_tokenizer(VOCABULARY), ReferenceTokenizer(VOCABULARY)
     rows, table = [], []
     with tempfile.TemporaryDirectory() as directory:
