@@ -1,10 +1,12 @@
 """Predicts labels, tags, answers or choices, with probabilities, for lines of text.
 
---checkpoint: a workdir of bert_jax.finetune, or any checkpoint with a head; one of
-pretraining fills in each [MASK]. --input: UTF-8 lines, - for stdin: a text, two texts
-with a tab between them, words to tag, question TAB context (or a SQuAD file), context TAB
-choice TAB choice; or JSON objects. --output: a new file, whole or not at all; without it
-stdout. --format: an aligned table, the default on a terminal, or a JSON object a line.
+--checkpoint: a workdir of bert_jax.finetune, or any checkpoint with a head. With a
+pretrained checkpoint the command fills in each [MASK].
+--input: UTF-8 lines, or - for stdin. A line is a text, two texts with a tab between them,
+words to tag, question TAB context (or a SQuAD file), context TAB choice TAB choice, or a
+JSON object.
+--output: a new file, which is complete or not there; stdout without it.
+--format: an aligned table, the default on a terminal, or a JSON object for each line.
 
 usage:
   python -m bert_jax.predict --checkpoint W --input FILE|- [--output FILE] [--format jsonl]

@@ -30,7 +30,7 @@ from bert_jax.tasks.labelled_texts import (
     parse_rows,
     read_rows,
 )
-from bert_jax.tasks.task import Features, Task
+from bert_jax.tasks.task import Features, Predictions, Task
 
 LAYOUTS: dict[str, Layout] = glue.TASKS | sick.TASKS
 TABLE = "table"
@@ -214,10 +214,7 @@ class Classification(Task):
         )
 
     def predictions(
-        self,
-        rows: Sequence[Row],
-        features: Features,
-        outputs: Sequence[np.ndarray],
+        self, rows: Sequence[Row], features: Features, outputs: Sequence[np.ndarray]
     ) -> list[dict[str, Any]]:
         logits = np.zeros((len(rows), self.outputs))
         np.add.at(
@@ -254,9 +251,7 @@ class Classification(Task):
             return [cells | {"text": row.text_a}]
         return [cells | {"text_a": row.text_a, "text_b": row.text_b}]
 
-    def score(
-        self, rows: Sequence[Row], predictions: Sequence[dict[str, Any]]
-    ) -> dict[str, float]:
+    def score(self, rows: Sequence[Row], predictions: Predictions) -> dict[str, float]:
         metrics = self.layout.metrics
         if self.regression:
             return regression_scores(
@@ -271,11 +266,7 @@ class Classification(Task):
         )
 
     def write(
-        self,
-        rows: Sequence[Row],
-        predictions: Sequence[dict[str, Any]],
-        split: str,
-        directory: Path,
+        self, rows: Sequence[Row], predictions: Predictions, split: str, directory: Path
     ) -> list[Path]:
         """The file that GLUE's server wants, or SPLIT_predictions.tsv of the same form.
 

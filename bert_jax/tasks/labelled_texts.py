@@ -136,7 +136,7 @@ def parse_rows(
 def _records(
     directory: str, split: Split, layout: Layout, labelled: bool
 ) -> Iterator[tuple[str, list[str], str | None, str | None]]:
-    """Where a row stands, its texts, label and id, whatever holds it."""
+    """The place of each row, its texts, label and id, from files or tfds."""
     text_a, text_b, label, index = split.text_a, split.text_b, split.label, split.index
     in_tfds = tables.is_tfds(directory)
     if in_tfds:

@@ -20,7 +20,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import write_text
 from bert_jax.settings import setting
 from bert_jax.tasks import sequences, tables
-from bert_jax.tasks.task import Features, Task
+from bert_jax.tasks.task import Features, Predictions, Task
 
 FOLDS = 5
 _SWAG_ENDINGS = ("ending0", "ending1", "ending2", "ending3")
@@ -254,9 +254,9 @@ class MultipleChoice(Task):
     def features(
         self, rows: Sequence[ChoiceRow], tokenizer: Tokenizer, *, training: bool
     ) -> Features:
-        """Rows of fewer choices than the most are filled up with [CLS] [SEP].
+        """Rows with fewer choices than others are padded with sequences [CLS] [SEP].
 
-        extra: whether a sequence is a choice of its row. Where rows are filled up,
+        extra: whether a sequence is a choice of its row. Where rows are padded,
         targets have "choice_mask", float32 (rows, choices), 0 for what is no choice.
         """
         contexts = tokenizer.encode_batch([row.context for row in rows])
@@ -323,7 +323,7 @@ class MultipleChoice(Task):
         return [cells | {"choice": prediction["text"], "context": row.context}]
 
     def score(
-        self, rows: Sequence[ChoiceRow], predictions: Sequence[dict[str, Any]]
+        self, rows: Sequence[ChoiceRow], predictions: Predictions
     ) -> dict[str, float]:
         accuracy = sklearn.metrics.accuracy_score(
             [row.label for row in rows], [answer["choice"] for answer in predictions]
@@ -333,7 +333,7 @@ class MultipleChoice(Task):
     def write(
         self,
         rows: Sequence[ChoiceRow],
-        predictions: Sequence[dict[str, Any]],
+        predictions: Predictions,
         split: str,
         directory: Path,
     ) -> list[Path]:

@@ -21,7 +21,7 @@ from bert_jax.tasks.squad_format import (
     read_questions,
 )
 from bert_jax.tasks.squad_windows import answer_question, build_windows
-from bert_jax.tasks.task import Features, Task
+from bert_jax.tasks.task import Features, Predictions, Task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Squad(Task):
         ]
 
     def score(
-        self, rows: Sequence[Question], predictions: Sequence[dict[str, Any]]
+        self, rows: Sequence[Question], predictions: Predictions
     ) -> dict[str, float]:
         """Exact match and F1, and for SQuAD 2.0 the best thresholds; see scores_v2."""
         answers = [prediction["answer"] for prediction in predictions]
@@ -177,7 +177,7 @@ class Squad(Task):
     def write(
         self,
         rows: Sequence[Question],
-        predictions: Sequence[dict[str, Any]],
+        predictions: Predictions,
         split: str,
         directory: Path,
     ) -> list[Path]:

@@ -50,7 +50,7 @@ def read_questions(
 
     articles: a Python slice such as "0:36" or "36:" over the file's articles; all where
     empty, so that one file can be split into training and development sets.
-    bad_answers: what becomes of an answer that does not stand at its answer_start:
+    bad_answers: what happens to an answer that is not at its answer_start:
     "refuse" raises, "skip" leaves it out, and its question where no other is left, and
     logs how many.
     Raises UserError for a file that is missing or is not as expected.
@@ -128,7 +128,7 @@ class _Reader:
             raise UserError(f"{self.name} has no questions; expected {_FORM}")
         if self.skipped and not self.quiet:
             logger.warning(
-                "%s: skipped %d answers that do not stand at their answer_start, and %d "
+                "%s: skipped %d answers that are not at their answer_start, and %d "
                 "questions with them",
                 self.name,
                 self.skipped,
@@ -143,7 +143,7 @@ class _Reader:
             place_of_it = f"question {name}"
             if name in self.seen:
                 raise UserError(
-                    f"{self.name}: {place_of_it} stands twice; expected ids that differ"
+                    f"{self.name}: {place_of_it} occurs twice; expected every id once"
                 )
             self.seen.add(name)
             question = self._text(entry, "question", place_of_it)
@@ -176,8 +176,8 @@ class _Reader:
         if self.bad_answers == "refuse":
             raise UserError(
                 f"{self.name}: {place}: expected the answer {text!r} at answer_start "
-                f"{start}, but there stands {found!r}; correct the file, or leave such "
-                "answers out with bad_answers='skip'"
+                f"{start}, but the context has {found!r} there; correct the file, or "
+                "leave such answers out with bad_answers='skip'"
             )
         self.skipped += 1
         return []

@@ -61,7 +61,7 @@ def read_table(
     header: Sequence[str] = (),
     skip_short: bool = False,
 ) -> Iterator[Record]:
-    """Where each row stands, and its text in the columns asked for.
+    """The place of each row, "FILE:LINE", and its text in the columns asked for.
 
     columns: must be there. optional: None where the table has no such column.
     header: names of the columns of a CSV or TSV file without a header line.
@@ -111,7 +111,7 @@ def read_table(
 
 
 def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Where each object of a JSONL file stands, and the object; blank lines skipped."""
+    """The place of each object of a JSONL file, and the object; blank lines are skipped."""
     for line, value in _objects(path):
         yield f"{path}:{line}", value
 
@@ -211,7 +211,7 @@ def _find(path: Path, header: Sequence[str], name: str) -> int:
     if name not in header:
         raise missing_column(str(path), name, header)
     if header.count(name) > 1:
-        raise UserError(f"{path}: column {name!r} stands twice; rename one of them")
+        raise UserError(f"{path}: column {name!r} occurs twice; rename one of them")
     return header.index(name)
 
 
@@ -267,7 +267,7 @@ def read_tfds(
     optional: Sequence[str] = (),
     labels: Sequence[str] = (),
 ) -> Iterator[Record]:
-    """Where each row stands, and the text of its features, as tables.read_table does.
+    """The place of each row and the text of its features, as read_table gives them.
 
     labels: stand for the classes, by number, whose names in the data set are others.
     """

@@ -25,7 +25,7 @@ from bert_jax.tasks import tables
 from bert_jax.tasks import tagging_formats as formats
 from bert_jax.tasks import tagging_windows as windows
 from bert_jax.tasks.tagging_formats import TaggedSentence
-from bert_jax.tasks.task import IGNORED, Features, Task
+from bert_jax.tasks.task import IGNORED, Features, Predictions, Task
 
 logger = logging.getLogger(__name__)
 
@@ -326,7 +326,7 @@ class Tagging(Task):
         return [{"least": f"{least:.4f}", "tagged": " ".join(tagged)}]
 
     def score(
-        self, rows: Sequence[TaggedSentence], predictions: Sequence[dict[str, Any]]
+        self, rows: Sequence[TaggedSentence], predictions: Predictions
     ) -> dict[str, float]:
         """Accuracy of tags, and f1, precision and recall of what they spell, in percent.
 
@@ -347,7 +347,7 @@ class Tagging(Task):
     def write(
         self,
         rows: Sequence[TaggedSentence],
-        predictions: Sequence[dict[str, Any]],
+        predictions: Predictions,
         split: str,
         directory: Path,
     ) -> list[Path]:

@@ -84,7 +84,7 @@ def read_columns(path: Path, column: int, columns: int = 0) -> list[TaggedSenten
                 like = "" if columns else f", as in line {first}"
                 raise UserError(
                     f"{path}:{number} has {_count(sum(map(bool, row)))}, expected "
-                    f"{expected}{like}, parted by {'tabs' if tabs else 'blanks'}; "
+                    f"{expected}{like}, separated by {'tabs' if tabs else 'blanks'}; "
                     "correct the line"
                 )
         sentences.append(

@@ -13,6 +13,7 @@ from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import Tokenizer
 
 Head = Literal["sequence", "token", "choice", "span"]
+Predictions = Sequence[dict[str, Any]]  # a JSON-able answer for each row
 
 
 class Task(abc.ABC):
@@ -119,17 +120,11 @@ class Task(abc.ABC):
         """The lines of a table that show a prediction, each a text for every column."""
 
     @abc.abstractmethod
-    def score(
-        self, rows: Sequence[Any], predictions: Sequence[dict[str, Any]]
-    ) -> dict[str, float]:
+    def score(self, rows: Sequence[Any], predictions: Predictions) -> dict[str, float]:
         """Metrics in percent, as the field reports them; main_metric is among them."""
 
     @abc.abstractmethod
     def write(
-        self,
-        rows: Sequence[Any],
-        predictions: Sequence[dict[str, Any]],
-        split: str,
-        directory: Path,
+        self, rows: Sequence[Any], predictions: Predictions, split: str, directory: Path
     ) -> list[Path]:
         """Writes a split's predictions in the task's official form; the files made."""

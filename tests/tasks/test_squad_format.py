@@ -69,7 +69,7 @@ def test_an_answer_that_does_not_stand_there(tmp_path, caplog, bad, found):
         read_questions(path)
     message = str(error.value)
     assert message.startswith(f"{path}: question q1: expected the answer {bad[0]!r}")
-    assert f"there stands {found!r}" in message and "bad_answers='skip'" in message
+    assert f"the context has {found!r}" in message and "bad_answers='skip'" in message
     with caplog.at_level(logging.WARNING):
         rows = read_questions(path, bad_answers="skip")
     assert [row.id for row in rows] == ["q2", "q3"]
@@ -88,7 +88,7 @@ def test_an_answer_that_does_not_stand_there(tmp_path, caplog, bad, found):
         ({"data": [article("A", entry(), context=" ")]}, "the context is empty"),
         ({"data": [article("A", {**entry(), "question": " "})]}, "question is empty"),
         ({"data": [article("A", {"question": "a"})]}, "question 0 has no 'id'"),
-        ({"data": [article("A", entry(), entry())]}, "question q1 stands twice"),
+        ({"data": [article("A", entry(), entry())]}, "question q1 occurs twice"),
         ({"data": [article("A", entry(answers=[("sea", "4")]))]}, "is a str; expected"),
         ({"data": [article("A", entry(answers=[("", 4)]))]}, "expected the answer ''"),
         ({"data": [article("A")]}, "has no questions"),

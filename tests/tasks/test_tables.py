@@ -105,7 +105,7 @@ def test_short_rows_are_left_out_with_a_notice(table, caplog):
         ("a.csv", "a,b\n1\n", r"a\.csv:2: row has 1 column, the header has 2"),
         ("a.csv", 'a,b\n"x\ny",2\n1,2,3\n', r"a\.csv:4: row has 3 columns"),
         ("a.csv", "b,c\n1,2\n", r"a\.csv: no column 'a'; the columns are b, c"),
-        ("a.csv", "a,a\n1,2\n", r"a\.csv: column 'a' stands twice"),
+        ("a.csv", "a,a\n1,2\n", r"a\.csv: column 'a' occurs twice"),
         ("a.csv", 'a,b\n"x"y,2\n', r"a\.csv:2: not CSV"),
         ("a.csv", 'a,b\n"x,2\n3,4\n', r"a\.csv:2: not CSV"),
         ("a.csv", "", r"a\.csv is empty"),

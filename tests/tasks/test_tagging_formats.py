@@ -76,9 +76,19 @@ def test_windows_line_ends_and_the_byte_order_mark(tmp_path):
     "text, column, columns, message",
     [
         ("a X O\nb O\n", -1, 0, "train.txt:2 has 2 columns, expected 3, as in line 1"),
-        ("\na X\n", -1, 4, "train.txt:2 has 2 columns, expected 4, parted by blanks"),
+        (
+            "\na X\n",
+            -1,
+            4,
+            "train.txt:2 has 2 columns, expected 4, separated by blanks",
+        ),
         ("a\tO\n\tO\n", -1, 0, "train.txt:2 has 1 column, expected 2"),
-        ("a\tO\nb c\n", -1, 2, "train.txt:2 has 1 column, expected 2, parted by tabs"),
+        (
+            "a\tO\nb c\n",
+            -1,
+            2,
+            "train.txt:2 has 1 column, expected 2, separated by tabs",
+        ),
         ("a\nb\n", -1, 0, "train.txt:1 has 1 column; expected a word and its tag"),
         ("a X\n", 2, 0, "train.txt:1 has 2 columns, the tag was to be in column 2"),
         ("a X\n", 0, 0, "config.data.column to 1 to 1"),
