@@ -24,7 +24,12 @@ _JSON_NAMES = {
     "initializer_range": "initializer_range",
 }
 # Where Hugging Face's config.json can say that the model is another one.
-_ONLY = {"model_type": "bert", "position_embedding_type": "absolute"}
+_ONLY = {
+    "model_type": "bert",
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
 # bert_config.json says "gelu" for both forms; Hugging Face tells them apart.
 _FROM_JSON_ACTIVATION = {
     "gelu": "gelu",
@@ -45,8 +50,8 @@ def config_from_dict(values: Mapping[str, Any], **changes: Any) -> BertConfig:
     for name, only in _ONLY.items():
         if values.get(name, only) != only:
             raise UserError(
-                f"the config has {name}={values[name]!r}, expected {only!r}: this "
-                "code runs BERT alone"
+                f"the config has {name}={values[name]!r}, expected {only!r}: bert_jax "
+                "runs the encoder of BERT only"
             )
     sizes = {}
     for ours, theirs in _JSON_NAMES.items():

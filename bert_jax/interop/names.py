@@ -12,7 +12,7 @@ from bert_jax.errors import UserError, listed
 from bert_jax.model.config import BertConfig
 from bert_jax.model.encoder import with_scan
 
-Layout = Literal["ours", "google", "huggingface"]
+Layout = Literal["google", "huggingface"]
 
 
 class Tensor(NamedTuple):
@@ -43,153 +43,75 @@ class Converted(NamedTuple):
     unexpected: tuple[str, ...]
 
 
-def _dense(
-    ours: str, our_dims: str, google: str, google_dims: str, huggingface: str
+# The names of a layer's kernel and bias: ours, Google's, Hugging Face's.
+_LEAVES = {
+    "dense": (("kernel", "/kernel", ".weight"), ("bias", "/bias", ".bias")),
+    "output": (
+        ("kernel", "/output_weights", ".weight"),
+        ("bias", "/output_bias", ".bias"),
+    ),
+    "norm": (("scale", "/gamma", ".weight"), ("bias", "/beta", ".bias")),
+    "table": (("embedding", "", ".weight"),),
+    "bias": (("output_bias", "/output_bias", ".bias"),),
+}
+
+
+def _layer(
+    kind: str, dims: str, ours: str, google: str, huggingface: str = ""
 ) -> list[Parameter]:
-    """A kernel, and a bias over the dimensions that the kernel gives.
+    """The parameters of one layer.
 
-    torch keeps a kernel as (outputs, inputs).
+    kind: see _LEAVES; "output" is a last layer, which Google keeps as (outputs, inputs).
+    dims: of our kernel. huggingface: where it is not Google's name with dots.
     """
-    given, made = google_dims.split()
-    bias = " ".join(letter for letter in our_dims if letter in made)
-    return [
-        Parameter(
-            Tensor(f"{ours}/kernel", our_dims),
-            Tensor(f"{google}/kernel", f"{given} {made}"),
-            Tensor(f"{huggingface}.weight", f"{made} {given}"),
-        ),
-        Parameter(
-            Tensor(f"{ours}/bias", bias),
-            Tensor(f"{google}/bias", made),
-            Tensor(f"{huggingface}.bias", made),
-        ),
-    ]
-
-
-def _norm(ours: str, google: str, huggingface: str) -> list[Parameter]:
-    return [
-        Parameter(
-            Tensor(f"{ours}/scale", "D"),
-            Tensor(f"{google}/gamma", "D"),
-            Tensor(f"{huggingface}.weight", "D"),
-        ),
-        Parameter(
-            Tensor(f"{ours}/bias", "D"),
-            Tensor(f"{google}/beta", "D"),
-            Tensor(f"{huggingface}.bias", "D"),
-        ),
-    ]
-
-
-def _outputs(ours: str, google: str, huggingface: str) -> list[Parameter]:
-    """A last layer, the one kernel that Google keeps as (outputs, inputs) too."""
-    return [
-        Parameter(
-            Tensor(f"{ours}/kernel", "D C"),
-            Tensor(f"{google}output_weights", "C D"),
-            Tensor(f"{huggingface}.weight", "C D"),
-        ),
-        Parameter(
-            Tensor(f"{ours}/bias", "C"),
-            Tensor(f"{google}output_bias", "C"),
-            Tensor(f"{huggingface}.bias", "C"),
-        ),
-    ]
-
-
-_EMBEDDINGS = [
-    Parameter(
-        Tensor(f"bert/embeddings/{ours}/embedding", f"{our_rows} D"),
-        Tensor(f"bert/embeddings/{theirs}_embeddings", f"{rows} D"),
-        Tensor(f"bert.embeddings.{theirs}_embeddings.weight", f"{rows} D"),
-    )
-    for ours, our_rows, theirs, rows in (
-        ("word", "W", "word", "V"),
-        ("position", "P", "position", "P"),
-        ("segment", "S", "token_type", "S"),
-    )
-] + _norm(
-    "bert/embeddings/norm", "bert/embeddings/LayerNorm", "bert.embeddings.LayerNorm"
-)
-
-
-def _layer(i: int) -> list[Parameter]:
-    ours, google = (f"bert/encoder/layer_{i}",) * 2
-    theirs = f"bert.encoder.layer.{i}"
-    heads = [
-        parameter
-        for name in ("query", "key", "value")
-        for parameter in _dense(
-            f"{ours}/attention/{name}",
-            "D N H",
-            f"{google}/attention/self/{name}",
-            "D NH",
-            f"{theirs}.attention.self.{name}",
+    huggingface = huggingface or google.replace("/", ".").replace("layer_", "layer.")
+    theirs = dims.replace("N H", "NH").replace("W", "V")
+    turned = " ".join(reversed(theirs.split()))  # torch keeps (outputs, inputs)
+    made = theirs.split()[-1]  # what the kernel gives, the dimensions of the bias
+    kernel_dims = {"dense": (dims, theirs, turned), "output": (dims, turned, turned)}
+    bias_dims = (made.replace("NH", "N H"), made, made)
+    leaf_dims = (kernel_dims.get(kind, (dims, theirs, theirs)), bias_dims)
+    names = [
+        (
+            f"{ours}/{leaf}",
+            f"{google}{google_leaf}".lstrip("/"),
+            huggingface + torch_leaf,
         )
+        for leaf, google_leaf, torch_leaf in _LEAVES[kind]
     ]
-    return [
-        *heads,
-        *_dense(
-            f"{ours}/attention/output",
-            "N H D",
-            f"{google}/attention/output/dense",
-            "NH D",
-            f"{theirs}.attention.output.dense",
-        ),
-        *_norm(
-            f"{ours}/attention_norm",
-            f"{google}/attention/output/LayerNorm",
-            f"{theirs}.attention.output.LayerNorm",
-        ),
-        *_dense(
-            f"{ours}/intermediate",
-            "D F",
-            f"{google}/intermediate/dense",
-            "D F",
-            f"{theirs}.intermediate.dense",
-        ),
-        *_dense(
-            f"{ours}/feed_forward_output",
-            "F D",
-            f"{google}/output/dense",
-            "F D",
-            f"{theirs}.output.dense",
-        ),
-        *_norm(
-            f"{ours}/feed_forward_norm",
-            f"{google}/output/LayerNorm",
-            f"{theirs}.output.LayerNorm",
-        ),
-    ]
+    # Without a bias its dimensions are of no use.
+    pairs = zip(names, leaf_dims, strict=False)
+    return [Parameter(*map(Tensor, name, dims)) for name, dims in pairs]
 
 
+# The table: kind, dimensions, our name, Google's, Hugging Face's where it is another.
+_EMBEDDINGS = (
+    ("table", "W D", "word", "word_embeddings"),
+    ("table", "P D", "position", "position_embeddings"),
+    ("table", "S D", "segment", "token_type_embeddings"),
+    ("norm", "D", "norm", "LayerNorm"),
+)
+_ENCODER_LAYER = (
+    ("dense", "D N H", "attention/query", "attention/self/query"),
+    ("dense", "D N H", "attention/key", "attention/self/key"),
+    ("dense", "D N H", "attention/value", "attention/self/value"),
+    ("dense", "N H D", "attention/output", "attention/output/dense"),
+    ("norm", "D", "attention_norm", "attention/output/LayerNorm"),
+    ("dense", "D F", "intermediate", "intermediate/dense"),
+    ("dense", "F D", "feed_forward_output", "output/dense"),
+    ("norm", "D", "feed_forward_norm", "output/LayerNorm"),
+)
 # What may be missing, part by part.
 PARTS = {
-    "pooler": _dense(
-        "bert/pooler", "D E", "bert/pooler/dense", "D E", "bert.pooler.dense"
-    ),
+    "pooler": _layer("dense", "D E", "bert/pooler", "bert/pooler/dense"),
     "mlm": [
-        *_dense(
-            "mlm/transform",
-            "D E",
-            "cls/predictions/transform/dense",
-            "D E",
-            "cls.predictions.transform.dense",
-        ),
-        *_norm(
-            "mlm/norm",
-            "cls/predictions/transform/LayerNorm",
-            "cls.predictions.transform.LayerNorm",
-        ),
-        Parameter(
-            Tensor("mlm/output_bias", "V"),
-            Tensor("cls/predictions/output_bias", "V"),
-            Tensor("cls.predictions.bias", "V"),
-        ),
+        *_layer("dense", "D E", "mlm/transform", "cls/predictions/transform/dense"),
+        *_layer("norm", "D", "mlm/norm", "cls/predictions/transform/LayerNorm"),
+        *_layer("bias", "V", "mlm", "cls/predictions"),
     ],
-    "nsp": _outputs("nsp", "cls/seq_relationship/", "cls.seq_relationship"),
-    "classifier": _outputs("classifier", "", "classifier"),
-    "qa_outputs": _outputs("qa_outputs", "cls/squad/", "qa_outputs"),
+    "nsp": _layer("output", "D C", "nsp", "cls/seq_relationship"),
+    "classifier": _layer("output", "D C", "classifier", "", "classifier"),
+    "qa_outputs": _layer("output", "D C", "qa_outputs", "cls/squad", "qa_outputs"),
 }
 # The parts of a model with this head, beside encoder and pooler.
 HEADS = {
@@ -204,9 +126,15 @@ _OUTPUTS = {"nsp": 2, "qa_outputs": 2}  # C, where it is always the same
 
 
 def encoder_parameters(num_layers: int) -> list[Parameter]:
-    """The table of embeddings and layers, the layers not scanned."""
-    layers = [row for i in range(num_layers) for row in _layer(i)]
-    return [*_EMBEDDINGS, *layers]
+    """The table of embeddings and layers, the layers not stacked."""
+    places = [("bert/embeddings", _EMBEDDINGS)]
+    places += [(f"bert/encoder/layer_{i}", _ENCODER_LAYER) for i in range(num_layers)]
+    return [
+        parameter
+        for place, layers in places
+        for kind, dims, ours, google in layers
+        for parameter in _layer(kind, dims, f"{place}/{ours}", f"{place}/{google}")
+    ]
 
 
 def guess_head(names: Collection[str], layout: Layout) -> str:

@@ -135,6 +135,11 @@ def test_refuses_models_that_only_look_like_bert():
     relative = GOOGLE_BASE | {"position_embedding_type": "relative_key"}
     with pytest.raises(UserError, match="position_embedding_type='relative_key'"):
         config_from_dict(relative)
+    # transformers' BertLMHeadModel: masked to the left, with attention to an encoder.
+    for name in ("is_decoder", "add_cross_attention"):
+        assert config_from_dict(GOOGLE_BASE | {name: False})
+        with pytest.raises(UserError, match=f"{name}=True, expected False"):
+            config_from_dict(GOOGLE_BASE | {name: True})
 
 
 def test_settings_that_say_how_to_compute_have_a_group_of_their_own():
