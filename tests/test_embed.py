@@ -14,8 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference.embed import Embedder, write_vectors
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertModel
-from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.hidden_states import hidden_states
+from bert_jax.model.config import BertConfig
 
 WORDS = "the a man dog cat eats sees paris rome big small good bad film who where"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -49,7 +48,10 @@ def checkpoint(params, tmp_path_factory):
 @pytest.fixture(scope="module")
 def by_hand(params):
     """A function of texts: layers (3, L, D), pooled (D,) and ids of their sequence."""
-    run = jax.jit(functools.partial(hidden_states, CONFIG, ComputeConfig()))
+    apply = functools.partial(
+        BertModel(CONFIG).apply, deterministic=True, hidden_states=True
+    )
+    run = jax.jit(lambda params, *arrays: apply({"params": params}, *arrays))
 
     def states(*parts):
         ids, segments = [TOKENIZER.cls_id], [0]
@@ -59,8 +61,9 @@ def by_hand(params):
             segments += [segment] * len(added)
         arrays = np.zeros((3, 1, CONFIG.max_positions), np.int32)
         arrays[:, 0, : len(ids)] = [ids, segments, [1] * len(ids)]
-        layers, pooled = run(params, *arrays)
-        return np.array(layers)[:, 0, : len(ids)], np.array(pooled)[0], ids
+        output = run(params, *arrays)
+        layers = np.array(output.hidden_states)[:, 0, : len(ids)]
+        return layers, np.array(output.pooled_BD)[0], ids
 
     return states
 

@@ -16,9 +16,9 @@ from bert_jax.inference.evaluation import with_outputs
 from bert_jax.inference.lines import CHUNK, chunks, input_name, read_lines
 from bert_jax.inference.packed_texts import packed_texts
 from bert_jax.interop.load import check_length, load
+from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import take_positions
-from bert_jax.model.hidden_states import hidden_states
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, traced_on
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.tasks import sequences
@@ -254,20 +254,22 @@ def _vectors(
 ) -> jax.Array:
     """float32 (B, S, W) of rows of texts, or (B, L, W) without pooling."""
     segment_ids_BL, starts_BS = batch["segment_ids"], batch["starts"]
-    states = hidden_states(
-        config,
-        compute,
-        params,
+    encoded = BertModel(config, compute).apply(
+        {"params": params},
         batch["input_ids"],
         batch["token_type_ids"],
         batch["attention_mask"],
-        segment_ids_BL,
-        starts_BS,
+        deterministic=True,
+        pool=pooling == "pooler",
+        segment_ids_BL=segment_ids_BL,
+        starts_BS=starts_BS,
+        hidden_states=True,
     )
     if pooling == "pooler":
-        vectors = states.pooled
+        vectors = encoded.pooled_BD.astype(jnp.float32)
     else:
-        x_BLW = jnp.concatenate([states.layers[i] for i in layers], axis=-1)
+        states = [encoded.hidden_states[i].astype(jnp.float32) for i in layers]
+        x_BLW = jnp.concatenate(states, axis=-1)
         if pooling == "mean":
             # Padding, of segment 0, belongs to none.
             own_BLS = jax.nn.one_hot(segment_ids_BL - 1, starts_BS.shape[1])

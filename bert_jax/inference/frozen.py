@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.inference.evaluation import Split, run_model
-from bert_jax.model.feature_tagger import FeatureTagger
+from bert_jax.model.tagger import FeatureTagger
 from bert_jax.parallel.mesh import traced_on
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.tasks.batches import bucket_lengths
@@ -40,7 +40,8 @@ def with_hidden(
 
     def hidden(params, batch):
         names = ("input_ids", "token_type_ids", "attention_mask")
-        return model.features(params, *(batch[name] for name in names))
+        inputs = [batch[name] for name in names]
+        return model.apply({"params": {"bert": params}}, *inputs, method="features")
 
     forward = jax.jit(traced_on(mesh, hidden))
     buckets = bucket_lengths(lengths, 4, model.config.max_positions)

@@ -1,7 +1,7 @@
 """The model of a fine-tuning run and its first parameters."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,9 +11,8 @@ from flax import linen as nn
 from bert_jax.errors import UserError
 from bert_jax.interop.load import Checkpoint
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.feature_tagger import FeatureTagger
 from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
-from bert_jax.model.tagger import BiLstmConfig
+from bert_jax.model.tagger import BiLstmConfig, FeatureTagger
 
 Params = dict[str, Any]
 _BEGIN_ANEW = "set --config.fresh_head=True to begin with a new head"
@@ -39,7 +38,7 @@ def make_model(
     outputs: int,
     features: FeatureConfig,
     compute: ComputeConfig = ComputeConfig(),
-) -> nn.Module | FeatureTagger:
+) -> nn.Module:
     """The module of a head: "sequence", "choice", "token" or "span".
 
     With layers in ``features`` that of the feature-based approach, for head "token".
@@ -79,7 +78,7 @@ def _feature_tagger(
 
 def initial_params(
     checkpoint: Checkpoint,
-    model: nn.Module | FeatureTagger,
+    model: nn.Module,
     head: str,
     labels: Sequence[str],
     key: jax.Array,
@@ -96,7 +95,7 @@ def initial_params(
         if "bilstm" in checkpoint.params and not fresh_head:
             _check_tagger(checkpoint, model, labels)
             return given | {"bilstm": checkpoint.params["bilstm"]}, []
-        return given | jax.jit(model.init)(key), ["bilstm"]
+        return given | jax.jit(_init_tagger(model))(key), ["bilstm"]
     ids = jnp.zeros((1, 8), jnp.int32)
     shapes = jax.eval_shape(
         lambda key: model.init(key, ids, ids, ids + 1, deterministic=True)["params"],
@@ -136,10 +135,23 @@ def _check_head(checkpoint: Checkpoint, outputs: int, labels: Sequence[str]) -> 
     _check_labels(checkpoint.labels, labels)
 
 
+def _init_tagger(model: FeatureTagger) -> Callable[[jax.Array], Params]:
+    """A function of a key: new parameters of the BiLSTM alone."""
+    features_BLF = jnp.zeros((1, 2, model.width))
+    mask_BL = jnp.ones((1, 2), jnp.int32)
+
+    def init(key: jax.Array) -> Params:
+        return model.init(key, features_BLF, mask_BL, deterministic=True, method="tag")[
+            "params"
+        ]
+
+    return init
+
+
 def _check_tagger(
     checkpoint: Checkpoint, model: FeatureTagger, labels: Sequence[str]
 ) -> None:
-    shapes = jax.eval_shape(model.init, jax.random.key(0))["bilstm"]
+    shapes = jax.eval_shape(_init_tagger(model), jax.random.key(0))["bilstm"]
     sizes, found = (
         jax.tree.map(lambda leaf: leaf.shape, tree)
         for tree in (shapes, checkpoint.params["bilstm"])

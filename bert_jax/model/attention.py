@@ -8,129 +8,105 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.errors import UserError
-from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.kernels.attention_fused import (
-    LANES,
-    attend_cudnn,
-    attend_splash,
-    mesh_platform,
-)
+from bert_jax.model.config import MASKED_SCORE, BertConfig, ComputeConfig
+from bert_jax.model.kernels import attention_fused
 from bert_jax.model.kernels.attention_xla import attend_xla
-from bert_jax.model.layers import FlatDense, kernel_init
+from bert_jax.model.kernels.dropout import drop
+from bert_jax.model.layers import Dense
 
 _logger = logging.getLogger(__name__)
+
+
+def attend_plain(
+    q_BQNH: jax.Array,
+    k_BLNH: jax.Array,
+    v_BLNH: jax.Array,
+    query_ids_BQ: jax.Array,
+    key_ids_BL: jax.Array,
+    *,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+) -> jax.Array:
+    """softmax(q k / sqrt(H)) v: (B, Q, N, H).
+
+    A query attends to the keys whose id is its own. ``query_ids_BQ`` may be (B, 1), one
+    id for all queries of a row. Dropout falls on the probabilities; without
+    ``dropout_key`` there is none. Scores and softmax are float32.
+    """
+    scores_BNQL = jnp.einsum(
+        "BQNH,BLNH->BNQL", q_BQNH, k_BLNH, preferred_element_type=jnp.float32
+    )
+    attends_BQL = query_ids_BQ[:, :, None] == key_ids_BL[:, None, :]
+    bias_BQL = jnp.where(attends_BQL, 0.0, MASKED_SCORE)
+    scores_BNQL = scores_BNQL / q_BQNH.shape[-1] ** 0.5 + bias_BQL[:, None]
+    probs_BNQL = jax.nn.softmax(scores_BNQL)
+    if dropout_key is not None:
+        probs_BNQL = drop(probs_BNQL, dropout_rate, dropout_key)
+    return jnp.einsum("BNQL,BLNH->BQNH", probs_BNQL.astype(v_BLNH.dtype), v_BLNH)
+
+
+_IMPLEMENTATIONS = {
+    "plain": attend_plain,
+    "xla": attend_xla,
+    "splash": attention_fused.attend_splash,
+    "cudnn": attention_fused.attend_cudnn,
+}
 
 
 def attend(
     q_BQNH: jax.Array,
     k_BLNH: jax.Array,
     v_BLNH: jax.Array,
-    attention_mask_BL: jax.Array,
+    query_ids_BQ: jax.Array,
+    key_ids_BL: jax.Array,
     *,
-    query_numbers_BQ: jax.Array | None = None,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
     implementation: str = "auto",
 ) -> jax.Array:
-    """Each query's mean of the values, weighted by softmax(q k / sqrt(H)): (B, Q, N, H).
+    """:func:`attend_plain`, by the implementation that choose_attention names.
 
-    attention_mask_BL: 0 where a key is padding. In packed rows it numbers the sequences;
-    with query_numbers_BQ a query reads the keys that have its number. Dropout falls on
-    the probabilities; without ``dropout_key`` there is none. implementation: see
-    choose_attention.
+    All give the plain formula's numbers, up to the order of sums and the rounding to
+    the dtype of the values.
     """
+    length = k_BLNH.shape[1]
     rate = dropout_rate if dropout_key is not None else 0.0
     chosen = choose_attention(
-        implementation,
-        keys=k_BLNH.shape[1],
-        dtype=v_BLNH.dtype.name,
-        dropout_rate=rate,
+        implementation, length=length, dtype=v_BLNH.dtype.name, dropout_rate=rate
     )
-    _log_once(chosen, k_BLNH.shape[1], rate)
-    if chosen == "splash":
-        numbers = _numbers(q_BQNH, attention_mask_BL, query_numbers_BQ)
-        return attend_splash(q_BQNH, k_BLNH, v_BLNH, *numbers)
-    if query_numbers_BQ is None:
-        read_BQL = attention_mask_BL[:, None, :] != 0
-    else:
-        read_BQL = attention_mask_BL[:, None, :] == query_numbers_BQ[:, :, None]
-    if chosen == "cudnn":
-        return attend_cudnn(q_BQNH, k_BLNH, v_BLNH, read_BQL)
-    return attend_xla(
-        q_BQNH,
-        k_BLNH,
-        v_BLNH,
-        read_BQL,
-        dropout_rate=rate,
-        dropout_key=dropout_key,
+    _log_once(chosen, length, rate)
+    dropout = {"dropout_rate": rate, "dropout_key": dropout_key} if rate else {}
+    return _IMPLEMENTATIONS[chosen](
+        q_BQNH, k_BLNH, v_BLNH, query_ids_BQ, key_ids_BL, **dropout
     )
-
-
-def _numbers(
-    q_BQNH: jax.Array, attention_mask_BL: jax.Array, query_numbers_BQ: jax.Array | None
-) -> tuple[jax.Array, jax.Array]:
-    """Queries, (B, Q), read the keys, (B, L), of the same number."""
-    if query_numbers_BQ is not None:
-        return query_numbers_BQ, attention_mask_BL
-    read_BL = attention_mask_BL != 0
-    # A row that only fills the batch up reads all it has, rather than nothing.
-    read_BL |= ~read_BL.any(axis=1, keepdims=True)
-    return jnp.ones(q_BQNH.shape[:2], jnp.int32), read_BL.astype(jnp.int32)
 
 
 def choose_attention(
-    implementation: str, *, keys: int, dtype: str, dropout_rate: float
+    implementation: str, *, length: int, dtype: str, dropout_rate: float
 ) -> str:
-    """The implementation of ``keys`` positions on the devices at hand.
+    """The implementation for ``length`` keys on the devices at hand.
 
-    "xla": plain products, for all devices, with dropout. "splash": a TPU's kernel, of
-    multiples of 128 positions. "cudnn": a GPU's of compute capability 8 or more, in
-    bfloat16. Neither has dropout. "auto": splash from 512 positions and cudnn where they
-    can be had, else xla. Raises UserError where what is asked for cannot be had.
+    "plain" and "xla" run everywhere, with dropout. "splash" and "cudnn" are fused kernels
+    without dropout, for some devices. "auto" takes a fused kernel where one fits, else
+    "xla". Raises UserError where the kernel that was asked for cannot run.
     """
     if implementation in ("plain", "xla"):
         return implementation
-    platform = mesh_platform()
-    needs = {
-        "splash": (
-            (platform in ("tpu", "cpu"), "a TPU"),
-            (keys % LANES == 0, f"sequences of a multiple of {LANES} tokens"),
-        ),
-        "cudnn": (
-            (platform == "gpu" and _capability() >= 8, "an NVIDIA GPU from Ampere on"),
-            (dtype == "bfloat16", "--config.compute.dtype=bfloat16"),
-            (keys % 2 == 0, "sequences of an even number of tokens"),
-        ),
-    }
     if implementation == "auto":
-        fused = {"tpu": "splash", "gpu": "cudnn"}.get(platform)
-        if fused is None or dropout_rate or (fused == "splash" and keys < 512):
-            return "xla"
-        return fused if all(met for met, _ in needs[fused]) else "xla"
-    for met, need in (
-        *needs[implementation],
-        (not dropout_rate, "--config.model.attention_dropout=0"),
-    ):
-        if not met:
-            raise UserError(
-                f"attention_impl={implementation!r} needs {need}; change that, or set "
-                "--config.compute.attention_impl=auto"
-            )
+        return attention_fused.fitting_kernel(length, dtype, dropout_rate) or "xla"
+    missing = attention_fused.missing(implementation, length, dtype, dropout_rate)
+    if missing:
+        raise UserError(
+            f"attention_impl={implementation!r} needs {missing}; change that, or set "
+            "--config.compute.attention_impl=auto"
+        )
     return implementation
 
 
-def _capability() -> float:
-    """An NVIDIA GPU's compute capability, 0 of others'."""
-    try:
-        return float(getattr(jax.devices()[0], "compute_capability", 0))
-    except ValueError:  # AMD's are names
-        return 0.0
-
-
 @functools.cache
-def _log_once(chosen: str, keys: int, dropout_rate: float) -> None:
+def _log_once(chosen: str, length: int, dropout_rate: float) -> None:
     _logger.info(
-        "attention over %d positions, dropout %g: %s", keys, dropout_rate, chosen
+        "attention over %d positions, dropout %g: %s", length, dropout_rate, chosen
     )
 
 
@@ -145,40 +121,35 @@ class SelfAttention(nn.Module):
         self,
         x_BQD: jax.Array,
         x_BLD: jax.Array,
-        attention_mask_BL: jax.Array,
-        query_numbers_BQ: jax.Array | None,
+        query_ids_BQ: jax.Array,
+        key_ids_BL: jax.Array,
+        *,
         deterministic: bool,
     ) -> jax.Array:
-        """What the positions ``x_BQD`` read in ``x_BLD``, of which they are some or all.
+        """What the positions ``x_BQD`` gather from ``x_BLD``: (B, Q, D).
 
-        attention_mask_BL and query_numbers_BQ: see attend().
+        query_ids_BQ, key_ids_BL: see attend_plain.
         """
         config, compute = self.config, self.compute
-
-        def project(name: str, x_BLD: jax.Array) -> jax.Array:
-            # (D, N, H) kernels: a mesh splits them by heads.
-            return FlatDense(
-                (config.num_heads, config.head_size),
-                dtype=jnp.dtype(compute.dtype),
-                kernel_init=kernel_init(config),
-                name=name,
-            )(x_BLD)
-
+        heads = (config.num_heads, config.head_size)
+        query = Dense(config, compute, heads, name="query")
+        key = Dense(config, compute, heads, name="key")
+        value = Dense(config, compute, heads, name="value")
+        output = Dense(
+            config, compute, (config.hidden_size,), contracted=2, name="output"
+        )
         use_dropout = config.attention_dropout > 0 and not deterministic
         context_BQNH = attend(
-            project("query", x_BQD),
-            project("key", x_BLD),
-            project("value", x_BLD),
-            attention_mask_BL,
-            query_numbers_BQ=query_numbers_BQ,
+            query(x_BQD),
+            key(x_BLD),
+            value(x_BLD),
+            query_ids_BQ,
+            key_ids_BL,
             dropout_rate=config.attention_dropout,
             dropout_key=self.make_rng("dropout") if use_dropout else None,
-            implementation=compute.attention_impl,
+            # Parameters are initialised on a few tokens, which no kernel needs to take.
+            implementation=(
+                "plain" if self.is_initializing() else compute.attention_impl
+            ),
         )
-        return FlatDense(
-            config.hidden_size,
-            axis=(-2, -1),
-            dtype=jnp.dtype(compute.dtype),
-            kernel_init=kernel_init(config),
-            name="output",
-        )(context_BQNH)
+        return output(context_BQNH)

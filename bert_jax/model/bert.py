@@ -6,37 +6,41 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.encoder import Encoder
+from bert_jax.model.encoder import Encoder, take_positions
 from bert_jax.model.kernels.dropout import Dropout
 from bert_jax.model.kernels.products import product
 from bert_jax.model.layers import (
+    Dense,
     activation,
-    dense,
-    first_rows,
-    kernel_init,
+    embedding,
+    for_product,
     layer_norm,
 )
 
-NO_TOKEN = -1e9  # the logit of a row of the word table beyond the vocabulary
+PADDING_LOGIT = -1e9  # of the word table's rows beyond the vocabulary
 
 
 @flax.struct.dataclass
 class EncoderOutput:
-    """sequence_BLD: the last layer; with positions given, at those alone.
+    """What BertModel gives, in the dtype of the activations.
 
+    sequence_BLD: the last layer; with positions given, at those alone.
     pooled_BD: tanh of a dense layer on [CLS], or None; (B, S, D) of packed rows.
+    hidden_states: of the embeddings and of each layer, (B, L, D); empty unless asked for.
     """
 
     sequence_BLD: jax.Array
     pooled_BD: jax.Array | None
+    hidden_states: list[jax.Array]
 
 
 @flax.struct.dataclass
 class PreTrainingOutput:
     """float32 logits: of the tokens at the masked positions, of IsNext / NotNext.
 
-    mlm_logits_BMW: of the word table's rows; those that are no token have NO_TOKEN, which
-    softmax makes 0. A loss takes them as they are, for cutting them off is a copy.
+    mlm_logits_BMW: of the word table's rows. The rows that pad the vocabulary have
+    PADDING_LOGIT, which the softmax makes 0. A loss takes the logits with this padding,
+    because cutting it off is a copy. nsp_logits_B2: (B, S, 2) of packed rows.
     """
 
     mlm_logits_BMW: jax.Array
@@ -45,45 +49,42 @@ class PreTrainingOutput:
 
     @property
     def mlm_logits_BMV(self) -> jax.Array:
-        """Of the tokens alone."""
+        """Of the tokens of the vocabulary alone."""
         return self.mlm_logits_BMW[..., : self.vocab_size]
 
 
 class Embeddings(nn.Module):
-    """Word + segment + learned position embeddings, LayerNorm, dropout."""
+    """Word + token type + learned position embeddings, LayerNorm, dropout."""
 
     config: BertConfig
-    compute: ComputeConfig = ComputeConfig()
+    compute: ComputeConfig
 
     def setup(self):
-        config = self.config
-
-        def table(rows: int, used: int | None = None) -> nn.Embed:
-            return nn.Embed(
-                rows,
-                config.hidden_size,
-                dtype=jnp.dtype(self.compute.dtype),
-                embedding_init=first_rows(kernel_init(config), used or rows),
-            )
-
-        self.word = table(config.word_rows, config.vocab_size)
-        self.position = table(config.max_positions)
-        self.segment = table(config.type_vocab_size)
-        self.norm = layer_norm(config, self.compute, None)
+        config, compute = self.config, self.compute
+        self.word = embedding(config, compute, config.word_rows, config.vocab_size)
+        self.position = embedding(config, compute, config.max_positions)
+        self.segment = embedding(config, compute, config.type_vocab_size)
+        self.norm = layer_norm(config, compute)
         self.dropout = Dropout(config.hidden_dropout)
 
     def __call__(
         self,
         input_ids_BL: jax.Array,
         token_type_ids_BL: jax.Array,
-        starts_BL: jax.Array | None,
+        positions_BL: jax.Array,
+        *,
         deterministic: bool,
     ) -> jax.Array:
-        """starts_BL: where the sequence begins that a token is of; None: at 0."""
-        positions_1L = jnp.arange(input_ids_BL.shape[1])[None]
-        positions_BL = positions_1L if starts_BL is None else positions_1L - starts_BL
-        x_BLD = self.word(input_ids_BL) + self.segment(token_type_ids_BL)
-        x_BLD = self.norm(x_BLD + self.position(positions_BL))
+        """positions_BL, or (1, L): where a token is in its own sequence."""
+        words_BLD, types_BLD, positions_BLD = (
+            table(ids).astype(self.compute.dtype)
+            for table, ids in (
+                (self.word, input_ids_BL),
+                (self.segment, token_type_ids_BL),
+                (self.position, positions_BL),
+            )
+        )
+        x_BLD = self.norm(words_BLD + types_BLD + positions_BLD)
         return self.dropout(x_BLD, deterministic)
 
 
@@ -94,9 +95,10 @@ class BertModel(nn.Module):
     compute: ComputeConfig = ComputeConfig()
 
     def setup(self):
-        self.embeddings = Embeddings(self.config, self.compute)
-        self.encoder = Encoder(self.config, self.compute)
-        self.pooler = dense(self.config, self.compute, self.config.hidden_size, None)
+        config, compute = self.config, self.compute
+        self.embeddings = Embeddings(config, compute)
+        self.encoder = Encoder(config, compute)
+        self.pooler = Dense(config, compute, (config.hidden_size,))
 
     def __call__(
         self,
@@ -109,43 +111,57 @@ class BertModel(nn.Module):
         positions_BQ: jax.Array | None = None,
         segment_ids_BL: jax.Array | None = None,
         starts_BS: jax.Array | None = None,
+        hidden_states: bool = False,
     ) -> EncoderOutput:
-        """Encodes; attention_mask_BL is 1 for tokens and 0 for padding.
+        """Encodes the tokens whose attention_mask_BL is 1; 0 is padding.
 
-        Without ``deterministic`` it needs the "dropout" rng. Where ``pool`` is never
-        asked for, the parameters hold no pooler. positions_BQ: see Encoder; the first
-        one is [CLS], 0, where the pooler is wanted.
-
-        segment_ids_BL, starts_BS: of rows that pack several sequences. To which of them,
-        counted from 1, a token belongs (0: padding), and where each begins; each is
-        encoded as if it were alone. The pooler wants positions_BQ to begin with
-        them, and gives (B, S, D).
+        deterministic: no dropout; else the "dropout" rng is needed. pool: whether to
+          compute pooled_BD; parameters initialised without it hold no pooler.
+        positions_BQ: compute the last layer at these positions alone. The pooler then
+          expects [CLS] first: position 0, or the S starts of a packed row.
+        segment_ids_BL, starts_BS: for rows that pack up to S sequences, each of which is
+          encoded as if it were alone: which sequence a token belongs to, from 1 (0 is
+          padding), and where each sequence begins.
+        hidden_states: whether to return the output of each layer.
         """
-        own_BL = None
-        if starts_BS is not None:
-            attention_mask_BL = segment_ids_BL
-            numbers_BL = jnp.maximum(segment_ids_BL - 1, 0)
-            own_BL = jnp.take_along_axis(starts_BS, numbers_BL, axis=1)
-        x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL, own_BL, deterministic)
-        x_BLD = self.encoder(
+        positions_BL = jnp.arange(input_ids_BL.shape[1])[None]
+        if segment_ids_BL is not None:
+            own_BL = jnp.maximum(segment_ids_BL - 1, 0)
+            positions_BL -= jnp.take_along_axis(starts_BS, own_BL, axis=1)
+        x_BLD = self.embeddings(
+            input_ids_BL, token_type_ids_BL, positions_BL, deterministic=deterministic
+        )
+        y_BLD, states = self.encoder(
             x_BLD,
             attention_mask_BL,
-            deterministic,
+            segment_ids_BL,
             positions_BQ,
-            packed=starts_BS is not None,
+            deterministic=deterministic,
+            hidden_states=hidden_states,
         )
-        if not pool:
-            return EncoderOutput(x_BLD, None)
-        cls = x_BLD[:, 0] if starts_BS is None else x_BLD[:, : starts_BS.shape[1]]
-        return EncoderOutput(x_BLD, self.pooled(cls))
+        return EncoderOutput(
+            sequence_BLD=y_BLD,
+            pooled_BD=(self._pooled(y_BLD, positions_BQ, starts_BS) if pool else None),
+            hidden_states=[x_BLD, *states] if hidden_states else [],
+        )
 
-    def pooled(self, cls: jax.Array) -> jax.Array:
-        """What the pooler makes of the last layer's [CLS], (..., D)."""
+    def _pooled(
+        self,
+        x_BLD: jax.Array,
+        positions_BQ: jax.Array | None,
+        starts_BS: jax.Array | None,
+    ) -> jax.Array:
+        if starts_BS is None:
+            cls = x_BLD[:, 0]
+        elif positions_BQ is None:
+            cls = take_positions(x_BLD, starts_BS)
+        else:
+            cls = x_BLD[:, : starts_BS.shape[1]]
         return jnp.tanh(self.pooler(cls))
 
     def attend_to_words(self, x_BMD: jax.Array) -> jax.Array:
         """Products with the word table, the MLM head's tied weights: (B, M, W)."""
-        table_WD = self.embeddings.word.embedding.astype(x_BMD.dtype)
+        table_WD = for_product(self.embeddings.word.embedding, self.compute)
         return product(x_BMD, table_WD, ((2,), (1,)), jnp.float32)
 
 
@@ -153,21 +169,16 @@ class MlmHead(nn.Module):
     """Dense, activation and LayerNorm before the word table, a bias after it."""
 
     config: BertConfig
-    compute: ComputeConfig = ComputeConfig()
+    compute: ComputeConfig
 
     @nn.compact
     def __call__(self, x_BMD: jax.Array, bert: BertModel) -> jax.Array:
-        x_BMD = dense(self.config, self.compute, self.config.hidden_size, "transform")(
-            x_BMD
-        )
-        x_BMD = layer_norm(self.config, self.compute, "norm")(
-            activation(self.config)(x_BMD)
-        )
-        bias_V = self.param(
-            "output_bias", nn.initializers.zeros, (self.config.vocab_size,)
-        )
-        rest = self.config.word_rows - self.config.vocab_size
-        bias_W = jnp.pad(bias_V, (0, rest), constant_values=NO_TOKEN)
+        config, compute = self.config, self.compute
+        x_BMD = Dense(config, compute, (config.hidden_size,), name="transform")(x_BMD)
+        x_BMD = layer_norm(config, compute, "norm")(activation(config)(x_BMD))
+        bias_V = self.param("output_bias", nn.initializers.zeros, (config.vocab_size,))
+        padding = config.word_rows - config.vocab_size
+        bias_W = jnp.pad(bias_V, (0, padding), constant_values=PADDING_LOGIT)
         return bert.attend_to_words(x_BMD) + bias_W[None, None, :]
 
 
@@ -180,7 +191,7 @@ class BertForPreTraining(nn.Module):
     def setup(self):
         self.bert = BertModel(self.config, self.compute)
         self.mlm = MlmHead(self.config, self.compute)
-        self.nsp = dense(self.config, self.compute, 2, None)
+        self.nsp = Dense(self.config, self.compute, (2,))
 
     def __call__(
         self,
@@ -195,13 +206,12 @@ class BertForPreTraining(nn.Module):
     ) -> PreTrainingOutput:
         """Logits at ``mlm_positions_BM`` (indices into L) and for the sentence pair.
 
-        Class 0 of nsp_logits_B2 is IsNext. Nothing but [CLS] and these positions is read
-        of the last layer, so it computes no others; the vocabulary product, of a seventh
-        of the positions, would else cost six times as much. starts_BS: of packed rows,
-        see BertModel; the NSP logits are then (B, S, 2).
+        Class 0 of nsp_logits_B2 is IsNext. segment_ids_BL, starts_BS: for packed rows,
+        see BertModel. The last layer computes [CLS] and the masked positions alone,
+        since the heads read no others.
         """
         cls_BS = starts_BS
-        if starts_BS is None:
+        if cls_BS is None:
             cls_BS = jnp.zeros_like(mlm_positions_BM[:, :1])
         encoded = self.bert(
             input_ids_BL,

@@ -16,6 +16,10 @@ ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 ATTENTION_IMPLS = ("auto", "plain", "xla", "splash", "cudnn")
 DTYPES = ("float32", "bfloat16")
 
+# Added to the score of a key that a query does not attend to, as in modeling.py. It is
+# finite, so that a row without any token gives a mean instead of NaN.
+MASKED_SCORE = -10000.0
+
 _TILE = 128  # rows and columns of a matrix unit's tile
 _SIZES = (
     "vocab_size",
@@ -145,6 +149,12 @@ class ComputeConfig:
         False,
         "compile one layer and apply it num_layers times: compiles faster, and stacks "
         "the layers' parameters",
+    )
+
+    float32_gradients: bool = setting(
+        False,
+        "sum the gradients of parameters over rows and devices in float32 where dtype is "
+        "bfloat16; twice the bytes between devices",
     )
 
     def __post_init__(self):

@@ -11,7 +11,7 @@ from flax import linen as nn
 from bert_jax.model.attention import SelfAttention
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.kernels.dropout import Dropout
-from bert_jax.model.layers import activation, dense, layer_norm
+from bert_jax.model.layers import Dense, activation, layer_norm
 
 
 class Layer(nn.Module):
@@ -20,44 +20,48 @@ class Layer(nn.Module):
     config: BertConfig
     compute: ComputeConfig
     deterministic: bool
-    packed: bool = False
 
     @nn.compact
     def __call__(
         self,
         x_BLD: jax.Array,
-        attention_mask_BL: jax.Array,
+        query_ids_BQ: jax.Array,
+        key_ids_BL: jax.Array,
         positions_BQ: jax.Array | None = None,
     ) -> jax.Array:
-        """The output at ``positions_BQ``, (B, Q, D), or at all positions.
+        """The layer's output at ``positions_BQ``, (B, Q, D), or at all positions.
 
-        With ``packed`` the mask numbers a row's sequences, which do not see each other.
+        query_ids_BQ, key_ids_BL: which positions attend to which, see attend_plain.
         """
         config, compute = self.config, self.compute
         dropout = Dropout(config.hidden_dropout)
         x_BQD = take_positions(x_BLD, positions_BQ)
-        numbers_BQ = None
-        if self.packed:
-            numbers_BQ = take_positions(attention_mask_BL, positions_BQ)
         attn_BQD = SelfAttention(config, compute, name="attention")(
-            x_BQD, x_BLD, attention_mask_BL, numbers_BQ, self.deterministic
+            x_BQD, x_BLD, query_ids_BQ, key_ids_BL, deterministic=self.deterministic
         )
         x_BQD = layer_norm(config, compute, "attention_norm")(
             x_BQD + dropout(attn_BQD, self.deterministic)
         )
-        h_BQF = dense(config, compute, config.intermediate_size, "intermediate")(x_BQD)
+        h_BQF = Dense(
+            config, compute, (config.intermediate_size,), name="intermediate"
+        )(x_BQD)
         h_BQF = activation(config)(h_BQF)
-        h_BQD = dense(config, compute, config.hidden_size, "feed_forward_output")(h_BQF)
+        h_BQD = Dense(
+            config, compute, (config.hidden_size,), name="feed_forward_output"
+        )(h_BQF)
         return layer_norm(config, compute, "feed_forward_norm")(
             x_BQD + dropout(h_BQD, self.deterministic)
         )
 
 
 class _ScanLayer(Layer):
-    """A layer with the carry and the per-layer output that nn.scan wants."""
+    """A layer as nn.scan wants it: with a carry, and an output that is stacked."""
 
-    def __call__(self, x_BLD: jax.Array, attention_mask_BL: jax.Array):
-        return super().__call__(x_BLD, attention_mask_BL), None
+    stack: bool = False
+
+    def __call__(self, x_BLD: jax.Array, *ids: jax.Array):
+        x_BLD = super().__call__(x_BLD, *ids)
+        return x_BLD, x_BLD if self.stack else None
 
 
 def take_positions(x_BL: jax.Array, positions_BQ: jax.Array | None) -> jax.Array:
@@ -79,39 +83,52 @@ class Encoder(nn.Module):
         self,
         x_BLD: jax.Array,
         attention_mask_BL: jax.Array,
-        deterministic: bool,
+        segment_ids_BL: jax.Array | None = None,
         positions_BQ: jax.Array | None = None,
         *,
-        packed: bool = False,
-    ) -> jax.Array:
-        """The last layer's output at ``positions_BQ``, (B, Q, D), or at all positions.
+        deterministic: bool,
+        hidden_states: bool = False,
+    ) -> tuple[jax.Array, list[jax.Array]]:
+        """The last layer's output at ``positions_BQ``, or all; and each layer's output.
 
-        What the last layer's other positions would give is then not computed, unless
-        the layers are scanned, which makes them all alike.
+        Without segment_ids_BL all positions attend to those whose attention_mask_BL is 1;
+        with them, each to those of its own segment. The second result is empty unless
+        ``hidden_states``.
+
+        The last layer computes ``positions_BQ`` alone, unless the layers are scanned,
+        which makes them all alike.
         """
         config, compute = self.config, self.compute
+        if segment_ids_BL is None:
+            key_ids_BL = attention_mask_BL
+            query_ids_BQ = last_ids_BQ = jnp.ones_like(attention_mask_BL[:, :1])
+        else:
+            key_ids_BL = query_ids_BQ = segment_ids_BL
+            last_ids_BQ = take_positions(segment_ids_BL, positions_BQ)
         if compute.scan_layers:
-            layer = (
-                nn.remat(_ScanLayer, prevent_cse=False) if compute.remat else _ScanLayer
-            )
+            layer = _ScanLayer
+            if compute.remat:
+                layer = nn.remat(layer, prevent_cse=False)
             layers = nn.scan(
                 layer,
                 variable_axes={"params": 0, "intermediates": 0},
                 split_rngs={"params": True, "dropout": True},
                 in_axes=nn.broadcast,
                 length=config.num_layers,
-            )
-            x_BLD, _ = layers(config, compute, deterministic, packed, name="layers")(
-                x_BLD, attention_mask_BL
-            )
-            return take_positions(x_BLD, positions_BQ)
+            )(config, compute, deterministic, hidden_states, name="layers")
+            x_BLD, stacked = layers(x_BLD, query_ids_BQ, key_ids_BL)
+            states = list(stacked) if hidden_states else []
+            return take_positions(x_BLD, positions_BQ), states
         layer = nn.remat(Layer) if compute.remat else Layer
+        states = []
         for i in range(config.num_layers):
-            last = i == config.num_layers - 1
-            x_BLD = layer(config, compute, deterministic, packed, name=f"layer_{i}")(
-                x_BLD, attention_mask_BL, positions_BQ if last else None
-            )
-        return x_BLD
+            apply = layer(config, compute, deterministic, name=f"layer_{i}")
+            if i < config.num_layers - 1:
+                x_BLD = apply(x_BLD, query_ids_BQ, key_ids_BL)
+            else:
+                x_BLD = apply(x_BLD, last_ids_BQ, key_ids_BL, positions_BQ)
+            states.append(x_BLD)
+        return x_BLD, states if hidden_states else []
 
 
 def stack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,4 @@
-"""BERT with the heads of the paper's fine-tuning tasks (section 4, figure 4).
-
-``segment_ids_BL`` and ``starts_BS`` of each, for rows that pack several sequences: see
-BertModel.
-"""
+"""BERT with the heads of the paper's fine-tuning tasks (section 4, figure 4)."""
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +7,14 @@ from flax import linen as nn
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.kernels.dropout import Dropout
-from bert_jax.model.layers import dense
+from bert_jax.model.layers import Dense
 
 
 class BertForSequence(nn.Module):
     """One dense layer on the pooled [CLS]: classes, or one number (run_classifier.py).
 
-    With one output and the choices of a row side by side in the batch it scores
-    multiple choice too.
+    With one output it also scores the choices of multiple choice, each a row of the
+    batch.
     """
 
     config: BertConfig
@@ -28,7 +24,7 @@ class BertForSequence(nn.Module):
     def setup(self):
         self.bert = BertModel(self.config, self.compute)
         self.dropout = Dropout(self.config.hidden_dropout)
-        self.classifier = dense(self.config, self.compute, self.outputs, None)
+        self.classifier = Dense(self.config, self.compute, (self.outputs,))
 
     def __call__(
         self,
@@ -40,7 +36,7 @@ class BertForSequence(nn.Module):
         segment_ids_BL: jax.Array | None = None,
         starts_BS: jax.Array | None = None,
     ) -> jax.Array:
-        """Logits (B, outputs); of packed rows, (B, S, outputs)."""
+        """Logits (B, outputs); of packed rows, see BertModel, (B, S, outputs)."""
         # [CLS] is all that the pooler reads.
         cls_BS = jnp.zeros_like(input_ids_BL[:, :1]) if starts_BS is None else starts_BS
         encoded = self.bert(
@@ -66,7 +62,7 @@ class BertForTokens(nn.Module):
     def setup(self):
         self.bert = BertModel(self.config, self.compute)
         self.dropout = Dropout(self.config.hidden_dropout)
-        self.classifier = dense(self.config, self.compute, self.outputs, None)
+        self.classifier = Dense(self.config, self.compute, (self.outputs,))
 
     def __call__(
         self,
@@ -75,18 +71,16 @@ class BertForTokens(nn.Module):
         attention_mask_BL: jax.Array,
         *,
         deterministic: bool,
-        segment_ids_BL: jax.Array | None = None,
-        starts_BS: jax.Array | None = None,
+        **packed: jax.Array,
     ) -> jax.Array:
-        """Logits (B, L, outputs)."""
+        """Logits (B, L, outputs); ``packed``: segment_ids_BL and starts_BS."""
         encoded = self.bert(
             input_ids_BL,
             token_type_ids_BL,
             attention_mask_BL,
             deterministic=deterministic,
             pool=False,
-            segment_ids_BL=segment_ids_BL,
-            starts_BS=starts_BS,
+            **packed,
         )
         x_BLD = self.dropout(encoded.sequence_BLD, deterministic)
         return self.classifier(x_BLD)
@@ -100,7 +94,7 @@ class BertForSpans(nn.Module):
 
     def setup(self):
         self.bert = BertModel(self.config, self.compute)
-        self.qa_outputs = dense(self.config, self.compute, 2, None)
+        self.qa_outputs = Dense(self.config, self.compute, (2,))
 
     def __call__(
         self,
@@ -109,17 +103,15 @@ class BertForSpans(nn.Module):
         attention_mask_BL: jax.Array,
         *,
         deterministic: bool,
-        segment_ids_BL: jax.Array | None = None,
-        starts_BS: jax.Array | None = None,
+        **packed: jax.Array,
     ) -> jax.Array:
-        """Logits (B, L, 2): start, end."""
+        """Logits (B, L, 2): start, end; ``packed``: segment_ids_BL and starts_BS."""
         encoded = self.bert(
             input_ids_BL,
             token_type_ids_BL,
             attention_mask_BL,
             deterministic=deterministic,
             pool=False,
-            segment_ids_BL=segment_ids_BL,
-            starts_BS=starts_BS,
+            **packed,
         )
         return self.qa_outputs(encoded.sequence_BLD)

@@ -1,4 +1,4 @@
-"""The tagger of the paper's feature-based approach: a BiLSTM on a frozen encoder.
+"""The paper's feature-based approach: a BiLSTM tagger on a frozen encoder.
 
 Paper, section 5.3: "we apply the feature-based approach by extracting the activations from
 one or more layers without fine-tuning any parameters of BERT. These contextual embeddings
@@ -13,6 +13,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.errors import UserError
+from bert_jax.model.bert import BertModel
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.kernels.dropout import Dropout
 
 
@@ -80,13 +82,13 @@ class _Cell(nn.RNNCellBase):
         return 1
 
 
-class BiLstmTagger(nn.Module):
+class BiLstm(nn.Module):
     """Features of tokens to logits of labels; float32 throughout.
 
-    features_BLF: float32, frozen; F is as many layers as are concatenated times D.
-    attention_mask_BL: 1 for tokens, 0 for padding, which is at the end of a row. The
-    backward direction begins at a row's last token, so padding changes no token's logits.
-    Returns logits float32 (B, L, labels). Needs a "dropout" key unless ``deterministic``.
+    features_BLF: F features a token. attention_mask_BL: 1 for tokens, 0 for padding, which
+    is at the end of a row. The backward direction begins at a row's last token, so
+    padding changes no token's logits. Returns float32 (B, L, labels). Needs a "dropout"
+    rng unless ``deterministic``.
     """
 
     config: BiLstmConfig
@@ -116,3 +118,67 @@ class BiLstmTagger(nn.Module):
                 outputs.append(rnn(gates, seq_lengths=lengths_B))
             x_BLF = dropout(jnp.concatenate(outputs, axis=-1), deterministic)
         return nn.Dense(self.config.labels, name="classifier")(x_BLF)
+
+
+class FeatureTagger(nn.Module):
+    """Hidden states of a frozen encoder, concatenated, under a BiLSTM.
+
+    layers: which hidden states; 0 is the embeddings', -1 the last layer's. The encoder
+    has no dropout and gets no gradient, so its features may be computed once, with
+    :meth:`features`, and be given to :meth:`tag` in each epoch.
+    """
+
+    config: BertConfig
+    layers: tuple[int, ...]
+    bilstm_config: BiLstmConfig
+    compute: ComputeConfig = ComputeConfig()
+
+    def setup(self):
+        self.bert = BertModel(self.config, self.compute)
+        self.bilstm = BiLstm(self.bilstm_config)
+
+    @property
+    def width(self) -> int:
+        """F: features of a token."""
+        return len(self.layers) * self.config.hidden_size
+
+    def __call__(
+        self,
+        input_ids_BL: jax.Array,
+        token_type_ids_BL: jax.Array,
+        attention_mask_BL: jax.Array,
+        *,
+        deterministic: bool,
+    ) -> jax.Array:
+        """Logits (B, L, labels) of tokens."""
+        x_BLF = self.features(input_ids_BL, token_type_ids_BL, attention_mask_BL)
+        return self.tag(x_BLF, attention_mask_BL, deterministic=deterministic)
+
+    def features(
+        self,
+        input_ids_BL: jax.Array,
+        token_type_ids_BL: jax.Array,
+        attention_mask_BL: jax.Array,
+    ) -> jax.Array:
+        """float32 (B, L, width)."""
+        encoded = self.bert(
+            input_ids_BL,
+            token_type_ids_BL,
+            attention_mask_BL,
+            deterministic=True,
+            pool=False,
+            hidden_states=True,
+        )
+        states = [encoded.hidden_states[i] for i in self.layers]
+        x_BLF = jnp.concatenate(states, axis=-1).astype(jnp.float32)
+        return jax.lax.stop_gradient(x_BLF)
+
+    def tag(
+        self,
+        features_BLF: jax.Array,
+        attention_mask_BL: jax.Array,
+        *,
+        deterministic: bool,
+    ) -> jax.Array:
+        """Logits (B, L, labels) of what :meth:`features` gave."""
+        return self.bilstm(features_BLF, attention_mask_BL, deterministic=deterministic)

@@ -29,7 +29,9 @@ def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
     }
     if "hidden" in batch:  # what the frozen encoder of a FeatureTagger gave
         mask_BL = batch["attention_mask"]
-        return model.tag(params, batch["hidden"], mask_BL, **settings)
+        return model.apply(
+            {"params": params}, batch["hidden"], mask_BL, method="tag", **settings
+        )
     inputs = [batch[n] for n in ("input_ids", "token_type_ids", "attention_mask")]
     choices = inputs[0].shape[1:-1]
     if choices:

@@ -27,7 +27,7 @@ from bert_jax.inference.evaluation import (
 )
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.initial import initial_params, make_model
-from bert_jax.model.feature_tagger import FeatureTagger
+from bert_jax.model.tagger import FeatureTagger
 from bert_jax.objectives.heads import jit_forward
 from bert_jax.parallel.mesh import (
     batch_divisor,

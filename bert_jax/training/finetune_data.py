@@ -11,7 +11,7 @@ from bert_jax.inference.evaluation import Split
 from bert_jax.inference.frozen import with_hidden
 from bert_jax.interop.initial import make_model
 from bert_jax.interop.load import Checkpoint, check_length, load
-from bert_jax.model.feature_tagger import FeatureTagger
+from bert_jax.model.tagger import FeatureTagger
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.task import Task

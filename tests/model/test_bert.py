@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from bert_jax.model.attention import attend
 from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import stack_layers, unstack_layers
@@ -259,19 +258,6 @@ def test_a_fully_padded_row_is_finite_and_leaves_the_others_alone(dtype):
     assert_close(output.mlm_logits_BMV[others], whole.mlm_logits_BMV[others], 1e-6)
 
 
-def test_attention_by_hand():
-    """One query at a time, in float64; half of the keys masked."""
-    rng = np.random.default_rng(0)
-    q, k, v = rng.normal(size=(3, 2, 6, 3, 8))
-    mask = np.array([[1, 1, 1, 1, 1, 1], [1, 0, 1, 0, 0, 1]])
-    out = attend(*(jnp.float32(x) for x in (q, k, v)), mask)
-    for b, i, n in np.ndindex(2, 6, 3):
-        keys = mask[b] == 1
-        weights = np.exp(k[b, keys, n] @ q[b, i, n] / np.sqrt(8))
-        expected = weights / weights.sum() @ v[b, keys, n]
-        np.testing.assert_allclose(out[b, i, n], expected, rtol=0, atol=2e-6)
-
-
 def test_order_segments_and_positions_matter():
     ids, segments, mask, positions = make_batch()
     base = forward(SMALL, init(), (ids, segments, mask, positions)).nsp_logits_B2
@@ -310,24 +296,6 @@ def test_bfloat16_stays_near_float32():
     assert np.max(np.abs(sequence[real])) < 0.1
     assert_close(rough.nsp_logits_B2, exact.nsp_logits_B2, 0.01)
     assert_close(rough.mlm_logits_BMV, exact.mlm_logits_BMV, 0.02)
-
-
-def test_attention_dropout_keeps_and_rescales_single_probabilities():
-    """Uniform attention to one-hot values shows each probability."""
-    B, L, N, rate = 8, 32, 4, 0.1
-    q = jnp.zeros((B, L, N, L))
-    v = jnp.broadcast_to(jnp.eye(L)[None, :, None], (B, L, N, L))
-    mask = jnp.ones((B, L), jnp.int32)
-    key = jax.random.key(3)
-    out = attend(q, q, v, mask, dropout_rate=rate, dropout_key=key)
-    kept = np.asarray(out > 0)
-    np.testing.assert_allclose(out[kept], 1 / L / (1 - rate), rtol=1e-5)
-    # 32,768 draws: the standard error is 0.0017. Four of them.
-    assert abs(kept.mean() - (1 - rate)) < 0.0066
-    # Not broadcast over rows, queries, heads or keys: neighbours agree by chance.
-    for axis in range(4):
-        neighbours = np.roll(kept, 1, axis)
-        assert abs(np.mean(kept == neighbours) - 0.82) < 0.015, axis
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])

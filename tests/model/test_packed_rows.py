@@ -114,7 +114,8 @@ def test_without_starts_the_sequences_of_a_row_would_see_each_other(
     packed, params, alone
 ):
     """The test above could fail."""
-    inputs, _ = packed
+    (ids, types, segment_ids), _ = packed
     expected, _ = alone
-    mixed = encode(params, *inputs, pool=False).sequence_BLD
+    mask = np.sign(segment_ids)
+    mixed = encode(params, ids, types, mask, pool=False).sequence_BLD
     assert np.abs(mixed[0, :5] - expected[0, :5]).max() > 1e-2

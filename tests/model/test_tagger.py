@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.model.tagger import BiLstmConfig, BiLstmTagger
+from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.model.encoder import stack_layers
+from bert_jax.model.tagger import BiLstm, BiLstmConfig, FeatureTagger
 
 SMALL = BiLstmConfig(labels=5, hidden_size=8, dropout=0.5)
 FEATURES = 12
@@ -21,7 +23,7 @@ def make_batch(length=9, lengths=(9, 4, 1), seed=0):
 
 def shapes(config, features):
     """The tree of parameters, without making any."""
-    init = partial(BiLstmTagger(config).init, deterministic=True)
+    init = partial(BiLstm(config).init, deterministic=True)
     batch = jnp.zeros((1, 2, features)), jnp.ones((1, 2), jnp.int32)
     return jax.eval_shape(init, jax.random.key(0), *batch)["params"]
 
@@ -38,7 +40,7 @@ def parameters():
 
 @cache
 def _apply(deterministic):
-    return jax.jit(partial(BiLstmTagger(SMALL).apply, deterministic=deterministic))
+    return jax.jit(partial(BiLstm(SMALL).apply, deterministic=deterministic))
 
 
 def run(features, mask, key=None):
@@ -61,7 +63,7 @@ def test_parameter_count():
 
 
 def test_fresh_parameters():
-    init = jax.jit(partial(BiLstmTagger(SMALL).init, deterministic=True))
+    init = jax.jit(partial(BiLstm(SMALL).init, deterministic=True))
     params = init(jax.random.key(0), *make_batch())["params"]
     assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, parameters())
     ways = [np.asarray(params[f"layer_0_{w}"]["state"]["kernel"]) for w in WAYS]
@@ -134,7 +136,7 @@ def test_learns_and_has_finite_gradients_with_padding():
     @jax.jit
     def gradients(params):
         def loss(params):
-            logits = BiLstmTagger(SMALL).apply(
+            logits = BiLstm(SMALL).apply(
                 {"params": params}, features, mask, deterministic=True
             )
             return jnp.sum(jnp.square(logits) * mask[..., None])
@@ -157,3 +159,84 @@ def test_learns_and_has_finite_gradients_with_padding():
 def test_refuses_settings(changes, message):
     with pytest.raises(UserError, match=message):
         BiLstmConfig(**{"labels": 3} | changes)
+
+
+BERT = BertConfig(
+    vocab_size=50,
+    hidden_size=6,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=8,
+    max_positions=12,
+    initializer_range=0.3,
+)
+
+
+@pytest.fixture(scope="module")
+def tagger():
+    """The module, its parameters, and inputs of the encoder."""
+    model = FeatureTagger(BERT, (0, -1), SMALL)
+    _, mask = make_batch()
+    ids = np.random.default_rng(0).integers(0, 50, mask.shape, np.int32)
+    inputs = ids, np.zeros_like(ids), mask
+    init = jax.jit(partial(model.init, deterministic=True))
+    return model, init(jax.random.key(0), *inputs)["params"], inputs
+
+
+def test_a_tagger_is_a_module_of_an_encoder_and_a_bilstm(tagger):
+    model, params, inputs = tagger
+    assert set(params) == {"bert", "bilstm"}
+    assert set(params["bert"]) == {"embeddings", "encoder"}
+    assert model.width == 2 * 6
+    assert count(params["bilstm"]) == SMALL.parameter_count(model.width)
+    alone = model.init(
+        jax.random.key(0), np.zeros((1, 2, 12)), inputs[2][:1, :2],
+        deterministic=True, method="tag",
+    )["params"]  # fmt: skip
+    assert jax.tree.map(np.shape, alone) == {
+        "bilstm": jax.tree.map(np.shape, params["bilstm"])
+    }
+
+
+def test_tagging_features_is_tagging_tokens(tagger):
+    model, params, inputs = tagger
+    whole = model.apply({"params": params}, *inputs, deterministic=True)
+    features = model.apply(
+        {"params": {"bert": params["bert"]}}, *inputs, method="features"
+    )
+    assert (features.shape, features.dtype) == ((3, 9, 12), np.float32)
+    tagged = model.apply(
+        {"params": {"bilstm": params["bilstm"]}},
+        features,
+        inputs[2],
+        deterministic=True,
+        method="tag",
+    )
+    np.testing.assert_allclose(tagged, whole, atol=1e-6)
+    scanned = FeatureTagger(BERT, (0, -1), SMALL, ComputeConfig(scan_layers=True))
+    bert = params["bert"] | {"encoder": stack_layers(params["bert"]["encoder"])}
+    stacked = scanned.apply(
+        {"params": params | {"bert": bert}}, *inputs, deterministic=True
+    )
+    np.testing.assert_allclose(stacked, whole, atol=1e-5)
+
+
+def test_the_encoder_is_frozen_and_has_no_dropout(tagger):
+    model, params, inputs = tagger
+
+    @jax.jit
+    def gradients(params):
+        def loss(params):
+            logits = model.apply(
+                {"params": params},
+                *inputs,
+                deterministic=False,
+                rngs={"dropout": jax.random.key(1)},
+            )
+            return jnp.sum(jnp.square(logits) * inputs[2][..., None])
+
+        return jax.grad(loss)(params)
+
+    found = gradients(params)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(found["bert"]))
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(found["bilstm"]))

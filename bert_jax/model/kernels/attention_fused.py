@@ -1,6 +1,6 @@
-"""Attention in one kernel, its scores never in memory: splash (TPU) and cuDNN (GPU).
+"""Attention whose scores are never in memory: splash (TPU) and cuDNN (GPU).
 
-Neither drops probabilities as the paper does: splash has no dropout, and JAX's cuDNN
+Neither has the paper's dropout on the probabilities: splash has none, and JAX's cuDNN
 attention draws the same mask at every step.
 """
 
@@ -15,36 +15,72 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 )
 from jax.sharding import PartitionSpec as P
 
-LANES = 128  # queries and keys come in blocks of a multiple of it
+LANES = 128  # splash takes queries and keys in blocks of a multiple of it
 _LARGEST_BLOCK = 512
+_SPLASH_FROM = 512  # positions; below, XLA's products are as fast
+
+
+def missing(kernel: str, length: int, dtype: str, dropout_rate: float) -> str | None:
+    """What ``kernel``, "splash" or "cudnn", needs and does not have here, or None."""
+    platform = _platform()
+    needs = {
+        "splash": (
+            (platform in ("tpu", "cpu"), "a TPU"),
+            (length % LANES == 0, f"sequences of a multiple of {LANES} tokens"),
+        ),
+        "cudnn": (
+            (platform == "gpu" and _capability() >= 8, "an NVIDIA GPU from Ampere on"),
+            (dtype == "bfloat16", "--config.compute.dtype=bfloat16"),
+            (length % 2 == 0, "sequences of an even number of tokens"),
+        ),
+    }[kernel]
+    without_dropout = (not dropout_rate, "--config.model.attention_dropout=0")
+    return next((need for met, need in (*needs, without_dropout) if not met), None)
+
+
+def fitting_kernel(length: int, dtype: str, dropout_rate: float) -> str | None:
+    """The kernel to take on the devices at hand, or None where none is faster."""
+    kernel = {"tpu": "splash", "gpu": "cudnn"}.get(_platform())
+    if kernel == "splash" and length < _SPLASH_FROM:
+        return None
+    if kernel is None or missing(kernel, length, dtype, dropout_rate):
+        return None
+    return kernel
 
 
 def attend_splash(
     q_BQNH: jax.Array,
     k_BLNH: jax.Array,
     v_BLNH: jax.Array,
-    query_numbers_BQ: jax.Array,
-    key_numbers_BL: jax.Array,
+    query_ids_BQ: jax.Array,
+    key_ids_BL: jax.Array,
 ) -> jax.Array:
-    """See attention.attend; a query reads the keys that have its number.
+    """See attention.attend_plain.
 
     L must be a multiple of LANES. On a CPU the kernel is interpreted, for tests. Under a
     mesh (parallel.mesh.traced_on) each device computes its rows and heads.
     """
-    _, Q, _, H = q_BQNH.shape
+    B, Q, _, H = q_BQNH.shape
     L = k_BLNH.shape[1]
+    if query_ids_BQ.shape[1] == 1:
+        # Splash gives NaN to a query without keys: a row of padding alone attends to it.
+        own_BL = key_ids_BL == query_ids_BQ
+        key_ids_BL = jnp.where(
+            own_BL.any(axis=1, keepdims=True), key_ids_BL, query_ids_BQ
+        )
+        query_ids_BQ = jnp.broadcast_to(query_ids_BQ, (B, Q))
     fill = -Q % LANES
-    if fill:  # what queries of no sequence read is cut off again
+    if fill:  # the outputs of these queries are cut off again
         q_BQNH = jnp.pad(q_BQNH, ((0, 0), (0, fill), (0, 0), (0, 0)))
-        query_numbers_BQ = jnp.pad(query_numbers_BQ, ((0, 0), (0, fill)))
-    # A power of two, which leaves the bits of the numbers as they are, for heads of 64.
+        query_ids_BQ = jnp.pad(query_ids_BQ, ((0, 0), (0, fill)))
+    # A power of two, so that no bit of the queries is lost, for heads of 64.
     q_BQNH = q_BQNH * jnp.asarray(H**-0.5, q_BQNH.dtype)
 
-    def local(q_BQNH, k_BLNH, v_BLNH, query_numbers_BQ, key_numbers_BL):
+    def local(q_BQNH, k_BLNH, v_BLNH, query_ids_BQ, key_ids_BL):
         kernel = _splash_kernel(q_BQNH.shape[2], Q + fill, L)
         q, k, v = (jnp.swapaxes(x, 1, 2) for x in (q_BQNH, k_BLNH, v_BLNH))
-        numbers = SegmentIds(query_numbers_BQ, key_numbers_BL)
-        return jnp.swapaxes(jax.vmap(kernel)(q, k, v, numbers), 1, 2)
+        ids = SegmentIds(query_ids_BQ, key_ids_BL)
+        return jnp.swapaxes(jax.vmap(kernel)(q, k, v, ids), 1, 2)
 
     rows = P(("replica", "data"))
     heads = P(("replica", "data"), None, "model")
@@ -55,7 +91,7 @@ def attend_splash(
             out_specs=heads,
             check_vma=False,
         )
-    out_BQNH = local(q_BQNH, k_BLNH, v_BLNH, query_numbers_BQ, key_numbers_BL)
+    out_BQNH = local(q_BQNH, k_BLNH, v_BLNH, query_ids_BQ, key_ids_BL)
     return out_BQNH[:, :Q]
 
 
@@ -73,7 +109,7 @@ def _splash_kernel(heads: int, queries: int, keys: int):
     return make_splash_mha_single_device(
         MultiHeadMask([FullMask((queries, keys))] * heads),
         block_sizes=sizes,
-        interpret=mesh_platform() == "cpu",
+        interpret=_platform() == "cpu",
     )
 
 
@@ -85,26 +121,41 @@ def _block(size: int) -> int:
 
 
 def attend_cudnn(
-    q_BQNH: jax.Array, k_BLNH: jax.Array, v_BLNH: jax.Array, read_BQL: jax.Array
+    q_BQNH: jax.Array,
+    k_BLNH: jax.Array,
+    v_BLNH: jax.Array,
+    query_ids_BQ: jax.Array,
+    key_ids_BL: jax.Array,
 ) -> jax.Array:
-    """See attention.attend; ``read_BQL``, or (B, 1, L), is True where a key is read.
+    """See attention.attend_plain.
 
     bfloat16, L even. The mask goes in as a bias of a row's heads, which holds for packed
     rows and for padding wherever it lies.
     """
-    Q, L = q_BQNH.shape[1], k_BLNH.shape[1]
-    read_BQL = jnp.broadcast_to(read_BQL, (len(read_BQL), Q, L))
+    B, Q = q_BQNH.shape[:2]
+    attends_BQL = query_ids_BQ[:, :, None] == key_ids_BL[:, None, :]
+    attends_BQL = jnp.broadcast_to(attends_BQL, (B, Q, k_BLNH.shape[1]))
     odd = Q % 2  # the gradient wants an even number of queries
     if odd:
         q_BQNH = jnp.pad(q_BQNH, ((0, 0), (0, 1), (0, 0), (0, 0)))
-        read_BQL = jnp.pad(read_BQL, ((0, 0), (0, 1), (0, 0)), constant_values=True)
+        attends_BQL = jnp.pad(
+            attends_BQL, ((0, 0), (0, 1), (0, 0)), constant_values=True
+        )
     out_BQNH = jax.nn.dot_product_attention(
-        q_BQNH, k_BLNH, v_BLNH, mask=read_BQL[:, None], implementation="cudnn"
+        q_BQNH, k_BLNH, v_BLNH, mask=attends_BQL[:, None], implementation="cudnn"
     )
     return out_BQNH[:, :Q]
 
 
-def mesh_platform() -> str:
+def _platform() -> str:
     """cpu, gpu or tpu: of the mesh in use, or of the devices at hand."""
     mesh = jax.sharding.get_abstract_mesh()
     return jax.default_backend() if mesh.empty else mesh.abstract_device.platform
+
+
+def _capability() -> float:
+    """The compute capability of an NVIDIA GPU, 0 of other devices."""
+    try:
+        return float(getattr(jax.devices()[0], "compute_capability", 0))
+    except ValueError:  # AMD's are names
+        return 0.0

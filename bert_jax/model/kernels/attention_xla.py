@@ -1,33 +1,28 @@
-"""Attention as plain products, for every device, with dropout on the probabilities."""
+"""Attention with a gradient by hand, for every device, with dropout."""
 
 import functools
 
 import jax
 import jax.numpy as jnp
 
+from bert_jax.model.config import MASKED_SCORE
 from bert_jax.model.kernels.dropout import keep_mask
 from bert_jax.model.kernels.products import einsum, swapaxes
-
-# Added to the score of a masked key, as the original does. Finite, so that a row whose
-# keys are all padding gives a mean instead of NaN.
-MASKED_SCORE = -10000.0
 
 
 def attend_xla(
     q_BQNH: jax.Array,
     k_BLNH: jax.Array,
     v_BLNH: jax.Array,
-    read_BQL: jax.Array,
+    query_ids_BQ: jax.Array,
+    key_ids_BL: jax.Array,
     *,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
 ) -> jax.Array:
-    """See attention.attend; ``read_BQL``, or (B, 1, L), is True where a key is read.
-
-    Dropout falls on the probabilities, for each head and position on its own. Scores and
-    softmax are float32.
-    """
-    bias_BQL = jnp.where(read_BQL, 0.0, MASKED_SCORE)
+    """See attention.attend_plain."""
+    attends_BQL = query_ids_BQ[:, :, None] == key_ids_BL[:, None, :]
+    bias_BQL = jnp.where(attends_BQL, 0.0, MASKED_SCORE)
     if not dropout_rate or dropout_key is None:
         return _attend(q_BQNH, k_BLNH, v_BLNH, bias_BQL, None, 0.0)
     B, Q, N, _ = q_BQNH.shape

@@ -58,13 +58,13 @@ def mask_from_bytes(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.
     return bytes_[:, :width].reshape(shape).astype(jnp.int32) >= threshold
 
 
-def dropout(x: jax.Array, rate: float, key: jax.Array) -> jax.Array:
+def drop(x: jax.Array, rate: float, key: jax.Array) -> jax.Array:
     """Zero with probability ``rate``, otherwise x / (1 - rate)."""
     return jnp.where(keep_mask(key, rate, x.shape), x / (1 - rate), 0)
 
 
 class Dropout(nn.Module):
-    """:func:`dropout` with the "dropout" rng, unless ``deterministic``."""
+    """:func:`drop` with the "dropout" rng, unless ``deterministic``."""
 
     rate: float
 
@@ -72,4 +72,4 @@ class Dropout(nn.Module):
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
         if deterministic or not self.rate:
             return x
-        return dropout(x, self.rate, self.make_rng("dropout"))
+        return drop(x, self.rate, self.make_rng("dropout"))

@@ -4,8 +4,9 @@ A CPU gets those with kernels as products of two matrices: XLA copies kernels of
 dimensions, and their gradients, into another layout. In bfloat16 its library has
 products with float32 results alone, of a first factor that is contracted over its last
 dimension; others are done in float32, on a CPU with matrix units (AMX) too. So it is
-asked for those alone. Other devices get the product as it is written. Sums are float32
-on all, rounded once.
+asked for those alone. Other devices get the product as it is written. A device sums in
+float32 and rounds once. The sum of gradients over devices is in the dtype of the gradient:
+that of the activations, or float32 with ComputeConfig.float32_gradients.
 """
 
 import functools
@@ -23,20 +24,29 @@ def product(
 ) -> jax.Array:
     """``x`` times ``kernel`` over ``axes`` of each: (*rest of x, *rest of kernel).
 
-    The axes are the last of ``x`` and the first or the last of ``kernel``, in order. dtype:
-    the result's, that of ``x`` by default. The products of the gradient have the dtype of
-    ``x`` too: a float32 gradient of bfloat16 factors is rounded first.
+    The axes are the last of ``x`` and the first or the last of ``kernel``, in order. The
+    factors of all products, those of the gradients too, are rounded to the dtype of
+    ``x``. dtype: the result's, that of ``x`` by default. The gradient of each factor has
+    the dtype in which the factor was given, and is rounded to it once.
     """
     dtype = jnp.dtype(dtype or x.dtype)
     return _product(x, kernel, axes, dtype)
 
 
-def dot_general(
-    x: jax.Array, kernel: jax.Array, dimensions: tuple[Axes, Axes], precision: None
-) -> jax.Array:
-    """:func:`product` with the arguments that Flax's dense layers give."""
-    del precision
-    return product(x, kernel, dimensions[0])
+@jax.custom_vjp
+def add_bias(y: jax.Array, bias: jax.Array) -> jax.Array:
+    """``y``, (rows, ...), plus ``bias``, (...), in the dtype of ``y``.
+
+    The gradient of ``bias`` is summed in float32 and has the dtype that ``bias`` has.
+    """
+    return y + bias.astype(y.dtype)[None]
+
+
+def _add_bias_backward(bias: jax.Array, grad: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return grad, jnp.sum(grad, axis=0, dtype=jnp.float32).astype(bias.dtype)
+
+
+add_bias.defvjp(lambda y, bias: (add_bias(y, bias), bias), _add_bias_backward)
 
 
 def einsum(
@@ -68,11 +78,11 @@ def swapaxes(x: jax.Array, axis1: int, axis2: int) -> jax.Array:
 def _product(
     x: jax.Array, kernel: jax.Array, axes: Axes, dtype: jnp.dtype
 ) -> jax.Array:
-    return _dot(x, kernel, axes, dtype)
+    return _dot(x, kernel.astype(x.dtype), axes, dtype)
 
 
 def _forward(x, kernel, axes, dtype):
-    return _dot(x, kernel, axes, dtype), (x, kernel)
+    return _product(x, kernel, axes, dtype), (x, kernel)
 
 
 def _backward(axes, dtype, kept, grad):
@@ -82,7 +92,7 @@ def _backward(axes, dtype, kept, grad):
     rows = tuple(range(x.ndim - len(axes[0])))
     columns = tuple(axis for axis in range(kernel.ndim) if axis not in axes[1])
     grad_columns = tuple(range(len(rows), grad.ndim))
-    grad_x = _dot(grad, kernel, (grad_columns, columns), x.dtype)
+    grad_x = _dot(grad, kernel.astype(x.dtype), (grad_columns, columns), x.dtype)
     factors = (x, grad) if axes[1][0] == 0 else (grad, x)
     return grad_x, _dot(*factors, (rows, rows), kernel.dtype)
 

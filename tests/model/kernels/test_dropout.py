@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.kernels.dropout import dropout, keep_mask, mask_from_words
+from bert_jax.model.kernels.dropout import drop, keep_mask, mask_from_words
 
 MASKS = pytest.mark.parametrize("mask", [keep_mask, mask_from_words])
 
@@ -36,7 +36,7 @@ def test_elements_of_one_call_are_independent(mask):
 @pytest.mark.parametrize("width", [1, 3, 4, 7])
 def test_what_is_kept_is_scaled_in_every_width_and_dtype(width):
     x = jnp.full((300, width), 2.0, jnp.bfloat16)
-    out = np.asarray(dropout(x, 0.2, jax.random.key(2)), np.float32)
+    out = np.asarray(drop(x, 0.2, jax.random.key(2)), np.float32)
     assert out.shape == x.shape
     assert set(np.unique(out)) == {0.0, 2.5}
 

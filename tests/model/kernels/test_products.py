@@ -112,10 +112,10 @@ def test_a_cpu_multiplies_what_it_is_given(case, dtype, short):
 
 def test_a_cpu_attends_in_bfloat16():
     q = jnp.zeros((2, 32, 2, 16), jnp.bfloat16)
-    read = jnp.ones((2, 1, 32), bool)
+    ids = jnp.ones((2, 1), jnp.int32), jnp.ones((2, 32), jnp.int32)
 
     def step(q, k, v, grad):
-        found, pull = jax.vjp(lambda *qkv: attend_xla(*qkv, read), q, k, v)
+        found, pull = jax.vjp(lambda *qkv: attend_xla(*qkv, *ids), q, k, v)
         return found, pull(grad)
 
     # Forward two, backward four.
@@ -128,9 +128,10 @@ def test_a_cpu_attends_in_one_call_of_its_library():
     Of small arrays it makes two calls.
     """
     q = jax.ShapeDtypeStruct((8, 128, 12, 64), jnp.float32)
-    mask = jax.ShapeDtypeStruct((8, 1, 128), jnp.int32)
+    mask = jax.ShapeDtypeStruct((8, 128), jnp.int32)
     computations = compiled(
-        lambda q, k, v, mask: attend_xla(q, k, v, mask > 0), q, q, q, mask
+        lambda q, k, v, mask: attend_xla(q, k, v, jnp.ones((8, 1), int), mask),
+        *(q, q, q, mask),
     )
     (call,) = (text for text in computations if factors([text]))
     assert factors([call]) == 2 * [("f32", "f32")]

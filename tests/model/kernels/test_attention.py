@@ -1,0 +1,124 @@
+"""Every implementation of attention, and its gradient, against the plain formula."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.model.attention import attend, attend_plain
+from bert_jax.model.kernels import attention_fused
+from bert_jax.parallel.mesh import MeshConfig, batch_sharding, make_mesh, traced_on
+
+KEY = jax.random.key(5)
+
+
+def inputs(queries=12, L=12):
+    """Queries, keys, values, an output's gradient; rows without, with and all padding."""
+    rng = np.random.default_rng(0)
+    B, N, H = 4, 2, 8
+    shapes = ((B, queries, N, H), (B, L, N, H), (B, L, N, H), (B, queries, N, H))
+    arrays = [np.float32(rng.normal(size=shape)) for shape in shapes]
+    mask = np.int32(np.arange(L) < np.array([[L], [7], [1], [0]]))
+    return *arrays, np.ones((B, 1), np.int32), mask
+
+
+def output_and_gradients(function, q, k, v, grad, *ids, **options):
+    out, vjp = jax.vjp(lambda *qkv: function(*qkv, *ids, **options), q, k, v)
+    return [np.float32(x) for x in (out, *vjp(grad.astype(out.dtype)))]
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("queries", [12, 5])
+def test_output_and_gradients_are_those_of_the_plain_formula(rate, queries):
+    options = {"dropout_rate": rate, "dropout_key": KEY} if rate else {}
+    ours = output_and_gradients(attend, *inputs(queries), **options)
+    theirs = output_and_gradients(attend_plain, *inputs(queries), **options)
+    for got, expected in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=5e-6)
+
+
+def test_bfloat16_rounds_a_few_times_and_no_more():
+    """Root mean square errors of output and gradients, in units of 2**-9.
+
+    A single rounding to nearest of numbers of any size makes about 0.6 of it.
+    """
+    exact_inputs = [jnp.asarray(x, jnp.bfloat16) for x in inputs()[:4]]
+    ids = inputs()[4:]
+    exact = output_and_gradients(
+        attend_plain, *(x.astype(jnp.float32) for x in exact_inputs), *ids
+    )
+    rough = output_and_gradients(attend, *exact_inputs, *ids)
+    for ours, theirs in zip(rough, exact, strict=True):
+        error = np.sqrt(np.mean((ours - theirs) ** 2) / np.mean(theirs**2))
+        assert 0.3 < error * 2**9 < 4
+
+
+def packed(queries=128, L=128):
+    """As inputs(), with sequences side by side."""
+    arrays = inputs(queries, L)[:4]
+    ids = np.int32(np.arange(L) // 50 + 1) * (np.arange(L) < L - 9)
+    query_ids = ids if queries == L else np.int32(np.arange(queries) % 2 + 1)
+    arrays[3][:] *= (query_ids > 0)[:, None, None]  # nothing is asked of padding
+    return *arrays, np.tile(query_ids, (4, 1)), np.tile(ids, (4, 1))
+
+
+@pytest.mark.parametrize("queries", [128, 5])
+def test_splash_equals_the_plain_formula(queries):
+    ours = output_and_gradients(attend, *inputs(queries, 128), implementation="splash")
+    theirs = output_and_gradients(attend_plain, *inputs(queries, 128))
+    for got, expected in zip(ours, theirs, strict=True):
+        # A row of padding alone is beyond comparison at float32: scores - 10,000.
+        np.testing.assert_allclose(got[:3], expected[:3], rtol=1e-6, atol=5e-6)
+
+
+@pytest.mark.parametrize("queries", [128, 5])
+@pytest.mark.parametrize("implementation", ["xla", "splash"])
+def test_packed_sequences_do_not_see_each_other(implementation, queries):
+    arrays = packed(queries)
+    ours = output_and_gradients(attend, *arrays, implementation=implementation)
+    theirs = output_and_gradients(attend_plain, *arrays)
+    real = (arrays[4] > 0)[:, :, None, None]
+    np.testing.assert_allclose(ours[0] * real, theirs[0] * real, rtol=0, atol=5e-6)
+    for got, expected in zip(ours[1:], theirs[1:], strict=True):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=5e-6)
+
+
+def test_splash_on_a_mesh_computes_each_devices_rows_and_heads():
+    mesh = make_mesh(MeshConfig(data=4, model=2))
+    q, k, v, _, *ids = inputs(128, 128)
+
+    def output(q, k, v):
+        return attend(q, k, v, *ids, implementation="splash")
+
+    spread = jax.device_put((q, k, v), batch_sharding(mesh))
+    ours = jax.jit(traced_on(mesh, output))(*spread)
+    assert len(ours.sharding.device_set) == 8
+    np.testing.assert_array_equal(ours, jax.jit(output)(q, k, v))
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """What cuDNN is asked for, computed by XLA instead."""
+    asked = []
+    original = jax.nn.dot_product_attention
+
+    def stand_in(*args, implementation, **options):
+        asked.append(implementation)
+        return original(*args, implementation="xla", **options)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", stand_in)
+    monkeypatch.setattr(attention_fused, "_platform", lambda: "gpu")
+    monkeypatch.setattr(attention_fused, "_capability", lambda: 9.0)
+    return asked
+
+
+@pytest.mark.parametrize("queries", [12, 5])
+def test_cudnn_is_asked_for_the_same(on_gpu, queries):
+    """Its padding of queries and its mask; the kernel itself needs a GPU."""
+    arrays = [jnp.asarray(x, jnp.bfloat16) for x in inputs(queries)[:4]]
+    ids = inputs()[4:]
+    ours = output_and_gradients(attend, *arrays, *ids)
+    theirs = output_and_gradients(attend, *arrays, *ids, implementation="xla")
+    assert set(on_gpu) == {"cudnn"}
+    for got, expected in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(got[:3], expected[:3], rtol=0, atol=0.03)
