@@ -14,6 +14,7 @@ import numpy as np
 from bert_jax.data import masking
 from bert_jax.data.plan import EpochPlan, plan_epoch, stops_at
 from bert_jax.data.random_bits import binomial_half, first_words
+from bert_jax.data.sequences import pair_lengths
 from bert_jax.errors import UserError
 
 MASKINGS = ("token", "whole_word", "ngram")
@@ -259,10 +260,10 @@ class ExampleSource:
     def _pairs(self, spans: "_Spans", words_BW: np.ndarray) -> dict[str, np.ndarray]:
         """Reads and joins A and B, cut to the sequence length."""
         B, L = len(spans.a_lengths), self._length
-        a_cuts, b_cuts = cut_lengths(spans.a_lengths, spans.b_lengths, L - 3)
-        a_fronts = binomial_half(a_cuts, words_BW[:, :_CUT_WORDS])
-        b_fronts = binomial_half(b_cuts, words_BW[:, _CUT_WORDS:])
-        a_sizes, b_sizes = spans.a_lengths - a_cuts, spans.b_lengths - b_cuts
+        a_sizes, b_sizes = pair_lengths(spans.a_lengths, spans.b_lengths, L - 3)
+        # How much of what a text loses it loses at its beginning.
+        a_fronts = binomial_half(spans.a_lengths - a_sizes, words_BW[:, :_CUT_WORDS])
+        b_fronts = binomial_half(spans.b_lengths - b_sizes, words_BW[:, _CUT_WORDS:])
         texts = self._store.read_sentences(np.concatenate([spans.a, spans.b]))
 
         vocabulary = self._vocabulary
@@ -344,19 +345,3 @@ class ExampleSource:
             mask_share=config.mask_share,
             random_share=config.random_share,
         )
-
-
-def cut_lengths(
-    a_lengths: np.ndarray, b_lengths: np.ndarray, limit: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """How many tokens A and B lose until both fit into ``limit`` tokens together.
-
-    The original takes one token at a time from the longer side, from B where they are
-    equal (truncate_seq_pair).
-    """
-    excess = np.maximum(a_lengths + b_lengths - limit, 0)
-    level = np.minimum(np.abs(a_lengths - b_lengths), excess)
-    rest = excess - level
-    a_longer = a_lengths > b_lengths
-    a_cuts = np.where(a_longer, level, 0) + rest // 2
-    return a_cuts, excess - a_cuts

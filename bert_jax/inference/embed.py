@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.array_files import array_file
@@ -21,7 +22,6 @@ from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import take_positions
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, traced_on
 from bert_jax.parallel.sharding import tree_shardings
-from bert_jax.tasks import sequences
 from bert_jax.tasks.task import Features
 
 Pooling = Literal["none", "mean", "cls", "pooler"]

@@ -17,11 +17,12 @@ import scipy.special
 import scipy.stats
 import sklearn.metrics
 
+from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import write_text
 from bert_jax.settings import setting
-from bert_jax.tasks import glue, sequences, sick, tables
+from bert_jax.tasks import glue, sick, tables
 from bert_jax.tasks.labelled_texts import (
     Layout,
     Row,
@@ -319,8 +320,8 @@ class Classification(Task):
         room = self.config.max_length - 2
         for ids in texts:
             if self.config.truncation == "windows":
-                parts = sequences.windows(ids, room, self.config.stride)
-                yield [[part] for part in parts], False
+                windows = sequences.token_windows(len(ids), room, self.config.stride)
+                yield [[ids[start:stop]] for start, stop in windows], False
             else:
                 yield [[self._cut(ids, room)]], len(ids) > room
 

@@ -15,11 +15,12 @@ import numpy as np
 import scipy.special
 import sklearn.metrics
 
+from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import write_text
 from bert_jax.settings import setting
-from bert_jax.tasks import sequences, tables
+from bert_jax.tasks import tables
 from bert_jax.tasks.task import Features, Predictions, Task
 
 FOLDS = 5

@@ -15,10 +15,10 @@ import sentencepiece
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
+from bert_jax.data.sequences import join, owners, token_windows
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_base import UNK
 from bert_jax.data.wordpiece import LONGEST_WORD
-from bert_jax.tasks.sequences import join
 from bert_jax.tasks.squad_format import Question
 from bert_jax.tasks.task import Features
 
@@ -147,31 +147,6 @@ class Window:
     best: np.ndarray
 
 
-def window_ranges(tokens: int, room: int, stride: int) -> np.ndarray:
-    """First and stop of the windows over a context: int (n, 2).
-
-    room: tokens that a window holds. Windows begin ``stride`` apart, or ``room`` where
-    that is less, so that nothing is left out; the last one ends with the context.
-    """
-    step = min(stride, room)
-    count = 1 + max(0, -(-(tokens - room) // step))
-    first = np.arange(count) * step
-    return np.stack([first, np.minimum(first + room, tokens)], axis=1)
-
-
-def best_windows(ranges: np.ndarray) -> np.ndarray:
-    """The window, for each token of a context, that has most context around it: int (T,).
-
-    That is the smaller of the tokens to its left and right; the longer window where they
-    are equal, then the first.
-    """
-    first, stop = ranges[:, :1], ranges[:, 1:]
-    place = np.arange(ranges[-1, 1])[None]
-    context = np.minimum(place - first, stop - 1 - place)
-    inside = (place >= first) & (place < stop)
-    return np.where(inside, context + 0.01 * (stop - first), -1.0).argmax(axis=0)
-
-
 def answer_tokens(tokens: Tokens, text: str, start: int) -> tuple[int, int] | None:
     """First and last token of the answer at a character; None where it has no tokens.
 
@@ -215,12 +190,15 @@ def build_windows(
         tokens = encoded[row.context]
         offset = len(question) + 2
         room = max_length - offset - 1
-        ranges = window_ranges(len(tokens.ids), room, stride)
+        count = len(tokens.ids)
+        ranges = token_windows(count, room, stride)
         answer = None
         if labelled and row.answers:
             answer = answer_tokens(tokens, *row.answers[0])
-        best = None if training else best_windows(ranges)
-        for k, (first, stop) in enumerate(ranges.tolist()):
+        best = None
+        if not training:
+            best = owners(np.arange(count + 1), (0, count), ranges)
+        for k, (first, stop) in enumerate(ranges):
             sequence, segments = join(tokenizer, question, tokens.ids[first:stop])
             features.input_ids.append(sequence)
             features.token_type_ids.append(segments)

@@ -18,12 +18,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from scipy.special import softmax
 
+from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import setting
-from bert_jax.tasks import tables
+from bert_jax.tasks import tables, tagging_windows
 from bert_jax.tasks import tagging_formats as formats
-from bert_jax.tasks import tagging_windows as windows
 from bert_jax.tasks.tagging_formats import TaggedSentence
 from bert_jax.tasks.task import IGNORED, Features, Predictions, Task
 
@@ -120,7 +120,7 @@ class TaggingConfig:
 class Tagging(Task):
     """One tag a word; scores as conlleval's where tags spell entities.
 
-    A sentence over max_length tokens is cut into windows (tagging_windows.owners says
+    A sentence over max_length tokens is cut into windows (sequences.owners says
     which of them a word is predicted in); each word is trained on and predicted once.
     """
 
@@ -242,16 +242,19 @@ class Tagging(Task):
         bounds = np.cumsum([0, *(len(row.words) for row in rows)]).tolist()
         own = list(itertools.pairwise(bounds))
         context = self.config.document_context
-        around = windows.documents([row.document for row in rows], own)
+        around = tagging_windows.documents([row.document for row in rows], own)
 
         label_ids = {label: i for i, label in enumerate(self.labels)}
         cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
         input_ids, labels, extra, sequence_rows = [], [], [], []
         for i, (row, (first, last)) in enumerate(zip(rows, own, strict=True)):
-            spans = windows.cut(offsets, (first, last), capacity, stride)
+            spans = sequences.windows(offsets, (first, last), capacity, stride)
             if context:
-                spans = [windows.widen(offsets, s, around[i], capacity) for s in spans]
-            owner = windows.owners(offsets, (first, last), spans)
+                spans = [
+                    tagging_windows.widen(offsets, s, around[i], capacity)
+                    for s in spans
+                ]
+            owner = sequences.owners(offsets, (first, last), spans)
             for j, (start, stop) in enumerate(spans):
                 words = np.flatnonzero(owner == j)
                 if not len(words):

@@ -4,7 +4,6 @@ import pytest
 from bert_jax.data.examples import (
     ExampleConfig,
     ExampleSource,
-    cut_lengths,
 )
 from bert_jax.errors import UserError
 
@@ -141,21 +140,6 @@ def test_a_single_document_never_calls_its_own_continuation_not_next(
 def test_without_next_sentence_all_labels_are_0(moby_dick, uncased, draw):
     batch = draw(moby_dick, 64, next_sentence=False)
     assert not batch["nsp_labels"].any()
-
-
-def test_cuts_take_from_the_longer_side_one_token_at_a_time():
-    rng = np.random.default_rng(0)
-    a, b = rng.integers(1, 200, (2, 500))
-    limits = 61
-    a_cuts, b_cuts = cut_lengths(a, b, limits)
-    for i in range(500):
-        x, y = int(a[i]), int(b[i])
-        while x + y > limits:
-            if x > y:
-                x -= 1
-            else:
-                y -= 1
-        assert (a[i] - a_cuts[i], b[i] - b_cuts[i]) == (x, y)
 
 
 @pytest.mark.parametrize("length", [32, 128])

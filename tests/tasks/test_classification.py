@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.tasks import sequences
 from bert_jax.tasks.classification import (
     Classification,
     ClassificationConfig,
@@ -223,17 +222,6 @@ def test_truncation_of_pairs(make, tokenizer, first, second, truncation, expecte
     assert letters(tokenizer, features) == [expected]
     tokens = len(first.split()) + len(second.split())
     assert features.truncated == (tokens > 8 - 3)
-
-
-def test_pair_lengths_are_those_of_run_classifier():
-    for first in range(12):
-        for second in range(12):
-            for room in range(2, 14):
-                a, b = list(range(first)), list(range(second))
-                while len(a) + len(b) > room:
-                    (a if len(a) > len(b) else b).pop()
-                expected = len(a), len(b)
-                assert sequences.pair_lengths(first, second, room) == expected
 
 
 def test_windows_train_with_the_label_of_their_row_and_predict_its_mean(

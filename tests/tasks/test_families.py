@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from bert_jax.data.sequences import join
 from bert_jax.errors import UserError
 from bert_jax.inference.answers import AnswerTable
 from bert_jax.inference.predict import Predictor
@@ -16,7 +17,6 @@ from bert_jax.settings import setting_doc
 from bert_jax.tasks.classification import LAYOUTS
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.labelled_texts import Layout, Split
-from bert_jax.tasks.sequences import join
 from bert_jax.tasks.task import Features, Task
 from bert_jax.training.finetune_config import finetune_config
 from bert_jax.training.sweep import run_one

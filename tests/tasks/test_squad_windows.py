@@ -14,10 +14,8 @@ from bert_jax.tasks.squad_format import Question
 from bert_jax.tasks.squad_windows import (
     Window,
     answer_question,
-    best_windows,
     build_windows,
     encode_with_offsets,
-    window_ranges,
 )
 
 # Accents of both forms, ideographs, dropped characters, letters that change length.
@@ -196,43 +194,6 @@ def test_an_answer_within_a_token_is_the_token(uncased):
     (start,), (end,) = features.targets["start"], features.targets["end"]
     token = uncased.tokens[features.input_ids[0][start]]
     assert (start, end) == (6, 6) and token == "japanese"  # [CLS] who ? [SEP] the "
-
-
-@pytest.mark.parametrize(
-    ("tokens", "room", "stride", "expected"),
-    [
-        (0, 5, 2, [(0, 0)]),
-        (5, 5, 2, [(0, 5)]),
-        (6, 5, 2, [(0, 5), (2, 6)]),
-        (9, 5, 2, [(0, 5), (2, 7), (4, 9)]),
-        (9, 3, 8, [(0, 3), (3, 6), (6, 9)]),  # no further apart than they are long
-    ],
-)
-def test_window_ranges(tokens, room, stride, expected):
-    np.testing.assert_array_equal(window_ranges(tokens, room, stride), expected)
-
-
-def test_windows_leave_nothing_out():
-    generator = random.Random(1)
-    for _ in range(500):
-        tokens, room, stride = (generator.randint(1, top) for top in (300, 60, 60))
-        ranges = window_ranges(tokens, room, stride)
-        covered = set().union(*(range(*r) for r in ranges.tolist()))
-        assert covered == set(range(tokens))
-        assert (ranges[:, 1] - ranges[:, 0] <= room).all()
-        assert (np.diff(ranges[:, 1]) > 0).all()  # every window adds something
-
-
-def test_the_best_window_has_most_context_on_its_shorter_side():
-    # Windows 0-5, 2-7, 4-9 of 9 tokens; e.g. token 4 has 0, 2 and 0 tokens beside it.
-    ranges = np.array([(0, 5), (2, 7), (4, 9)])
-    #  places: 0  1  2  3  4  5  6  7  8; at 3 both have 1, the first wins
-    expected = [0, 0, 0, 0, 1, 1, 2, 2, 2]
-    np.testing.assert_array_equal(best_windows(ranges), expected)
-    # The longer window wins a tie: token 5 is the last of one, the first of the other.
-    np.testing.assert_array_equal(
-        best_windows(np.array([(0, 6), (5, 15)])), [0] * 5 + [1] * 10
-    )
 
 
 def test_every_token_is_best_in_one_window(uncased, words):

@@ -1,0 +1,104 @@
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from bert_jax.data.sequences import owners, pair_lengths, token_windows, windows
+
+
+def test_pair_lengths_are_those_of_run_classifier():
+    for first in range(12):
+        for second in range(12):
+            for room in range(2, 14):
+                a, b = list(range(first)), list(range(second))
+                while len(a) + len(b) > room:
+                    (a if len(a) > len(b) else b).pop()
+                expected = len(a), len(b)
+                assert pair_lengths(first, second, room) == expected
+
+
+def test_pairs_of_a_batch_are_cut_as_each_alone():
+    first, second = np.random.default_rng(0).integers(0, 200, (2, 500))
+    left = np.stack(pair_lengths(first, second, 61), axis=1)
+    alone = [
+        pair_lengths(int(a), int(b), 61) for a, b in zip(first, second, strict=True)
+    ]
+    assert np.array_equal(left, alone)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "room", "stride", "expected"),
+    [
+        (0, 5, 2, [(0, 0)]),
+        (5, 5, 2, [(0, 5)]),
+        (6, 5, 2, [(0, 5), (2, 6)]),
+        (9, 5, 2, [(0, 5), (2, 7), (4, 9)]),
+        (9, 3, 8, [(0, 3), (3, 6), (6, 9)]),  # no further apart than they are long
+    ],
+)
+def test_windows_of_tokens(tokens, room, stride, expected):
+    assert token_windows(tokens, room, stride) == expected
+
+
+def test_windows_leave_nothing_out():
+    generator = random.Random(1)
+    for _ in range(500):
+        tokens, room, stride = (generator.randint(1, top) for top in (300, 60, 60))
+        ranges = token_windows(tokens, room, stride)
+        covered = set().union(*(range(*r) for r in ranges))
+        ranges = np.array(ranges)
+        assert covered == set(range(tokens))
+        assert (ranges[:, 1] - ranges[:, 0] <= room).all()
+        assert (np.diff(ranges[:, 1]) > 0).all()  # every window adds something
+
+
+def test_the_best_window_has_most_context_on_its_shorter_side():
+    # Windows 0-5, 2-7, 4-9 of 9 tokens; e.g. token 4 has 0, 2 and 0 tokens beside it.
+    ranges = [(0, 5), (2, 7), (4, 9)]
+    #  places: 0  1  2  3  4  5  6  7  8; at 3 both have 1, the first wins
+    expected = [0, 0, 0, 0, 1, 1, 2, 2, 2]
+    assert owners(np.arange(10), (0, 9), ranges).tolist() == expected
+    # The longer window wins a tie: token 5 is the last of one, the first of the other.
+    found = owners(np.arange(16), (0, 15), [(0, 6), (5, 15)])
+    assert found.tolist() == [0] * 5 + [1] * 10
+
+
+def random_offsets(rng, words, longest):
+    return np.cumsum([0, *rng.integers(1, longest + 1, words)])
+
+
+def context(offsets, window, word):
+    left = offsets[word] - offsets[window[0]]
+    right = offsets[window[1]] - offsets[word + 1]
+    return min(left, right), left + right
+
+
+def test_windows_cover_each_word_with_the_most_context():
+    rng = np.random.default_rng(0)
+    several = 0
+    for _ in range(300):
+        capacity = int(rng.integers(1, 30))
+        offsets = random_offsets(rng, 80, min(capacity, 6))
+        first, last = sorted(rng.choice(80, 2, replace=False).tolist())
+        stride = int(rng.integers(1, capacity + 1))
+        spans = windows(offsets, (first, last), capacity, stride)
+        assert spans[0][0] == first and spans[-1][1] == last
+        for start, stop in spans:
+            assert 0 < offsets[stop] - offsets[start] <= capacity
+            # Full: the next word would not have fitted.
+            assert stop == last or offsets[stop + 1] - offsets[start] > capacity
+        for (a, b), (c, d) in itertools.pairwise(spans):
+            assert a < c <= b <= d
+            assert offsets[c] - offsets[a] <= stride or c == a + 1
+        owner = owners(offsets, (first, last), spans)
+        assert owner.min() >= 0
+        for word, i in enumerate(owner, first):
+            start, stop = spans[i]
+            assert start <= word < stop
+            inside = [s for s in spans if s[0] <= word < s[1]]
+            assert context(offsets, spans[i], word) == max(
+                context(offsets, s, word) for s in inside
+            )
+        several += len(spans) > 1
+    assert several > 100
