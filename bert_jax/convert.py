@@ -1,8 +1,7 @@
 """Converts a BERT between Hugging Face's, Google's and our own form.
 
 --input: a Hugging Face folder, Google's bert_model.ckpt (folder or prefix), or a --workdir
-of bert_jax. --output: a new folder, for transformers or for bert_jax. Numbers stay what
-they are, to the bit.
+of bert_jax. --output: a new folder, for transformers or for bert_jax. No value changes.
 
 usage:
   python -m bert_jax.convert --input A --output B [--to hf|bert_jax]
@@ -26,7 +25,7 @@ _ORIGINS = {
 
 
 def main(argv: list[str]) -> None:
-    """Parses the command line, converts, and lists what did not fit."""
+    """Parses the command line, converts, and lists missing and unexpected tensors."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         "python -m bert_jax.convert", description=__doc__, formatter_class=raw
@@ -37,8 +36,8 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--activation",
         choices=ACTIVATIONS,
-        help="instead of the file's: Google's later checkpoints mean gelu_tanh where "
-        "bert_config.json says gelu",
+        help="replaces the file's: Google's checkpoints since February 2019 mean "
+        "gelu_tanh where bert_config.json says gelu",
     )
     args = parser.parse_args(argv)
 
@@ -46,7 +45,7 @@ def main(argv: list[str]) -> None:
     checkpoint = load(args.input, **changes)
     config, origin = checkpoint.config, _ORIGINS[checkpoint.source]
     size = sum(array.size for array in jax.tree.leaves(checkpoint.params))
-    # The word table's rows beyond the vocabulary are no parameters.
+    # The padding rows of the word table are not parameters.
     size -= (config.word_rows - config.vocab_size) * config.hidden_size
     print(
         f"{args.input}: {origin}; a BERT with {config.num_layers} layers, width "

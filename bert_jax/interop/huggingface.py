@@ -58,8 +58,8 @@ _MLM_BIAS = "cls.predictions.bias"
 def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
     """Reads a folder that transformers, or :func:`save_huggingface`, wrote.
 
-    Names may be those of a bare encoder or start with "bert."; LayerNorms may say
-    gamma / beta. Tied copies of the word table are compared and then left out.
+    Names may start with "bert." or be those of a bare encoder, and those of a LayerNorm
+    may be gamma and beta. Copies of tied tensors are compared and then left out.
     """
     settings = read_json(folder / "config.json", "a BERT config")
     config = config_from_dict(settings, **changes)
@@ -113,8 +113,7 @@ def save_huggingface(
     params: the tree of a BERT with this ``head`` (see Checkpoint), on host or devices,
     the layers stacked or not. labels: names of a classifier's outputs. extra: kept in
     config.json under "bert_jax". card: Markdown for the model card, where the weights
-    come from. Raises UserError where ``directory`` holds something, unless
-    ``overwrite``.
+    come from. Raises UserError if ``directory`` is not empty, unless ``overwrite``.
     """
     bilstm = params.get("bilstm")
     if bilstm is not None:  # not in any architecture of transformers: a file of its own
@@ -133,7 +132,7 @@ def save_huggingface(
         if len(names) != outputs:
             raise UserError(
                 f"{len(names)} labels for a classifier of {outputs} outputs; give one "
-                "label an output"
+                "label for each output"
             )
         settings["id2label"] = {str(i): name for i, name in enumerate(names)}
         settings["label2id"] = {name: i for i, name in enumerate(names)}
@@ -158,7 +157,7 @@ def save_huggingface(
 
 
 def standard_names(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Tensors under the names of names.py; buffers that hold no weights left out."""
+    """Tensors under the names of names.py, without buffers that hold no weights."""
     bare = "embeddings.word_embeddings.weight" in tensors
     result = {}
     for name, array in tensors.items():
@@ -174,7 +173,7 @@ def standard_names(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _take_tied(tensors: dict[str, np.ndarray]) -> list[str]:
-    """Removes copies of tied tensors; returns those that differ, with a remark."""
+    """Removes copies of tied tensors; returns the names of those that differ."""
     weight = tensors.pop(f"{_DECODER}weight", None)
     bias = tensors.pop(f"{_DECODER}bias", None)
     untied = []
@@ -203,8 +202,8 @@ def _architecture_of(head: str, params: Mapping[str, Any]) -> str:
         if head == its_head and parts == set(its_parts) - {"pooler"}:
             return name
     raise UserError(
-        f"a BERT with head {head!r} and parameters {', '.join(sorted(params))} is none "
-        f"that transformers has; expected one of {', '.join(_ARCHITECTURES)}"
+        f"a BERT with head {head!r} and parameters {', '.join(sorted(params))} has no "
+        f"class in transformers; expected one of {', '.join(_ARCHITECTURES)}"
     )
 
 
@@ -283,7 +282,7 @@ _CARD = """\
 
 # {architecture}
 
-A BERT ([Devlin et al., 2019](https://arxiv.org/abs/1810.04805)) written by bert_jax.
+A BERT ([Devlin et al., 2019](https://arxiv.org/abs/1810.04805)), saved by bert_jax.
 
 | | |
 |---|---|
@@ -303,8 +302,8 @@ A BERT ([Devlin et al., 2019](https://arxiv.org/abs/1810.04805)) written by bert
 
 ## License
 
-None is stated here. Who publishes this folder adds `license:` to the head of this file;
-the licenses of the source and of the training text bind.
+No license is stated here. Whoever publishes this folder should add `license:` to the head
+of this file. The licenses of the source and of the training text apply.
 
 ## Use
 

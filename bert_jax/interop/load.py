@@ -35,14 +35,14 @@ class Checkpoint:
       compute.scan_layers. The pooler and the parts of a head may be absent.
     head: "pretraining", "none", "sequence", "token", "choice", "span" or
       "features" (a BiLSTM on the frozen encoder).
-    compute: how it is computed, which the caller of ``load`` may choose.
+    compute: how to compute it, by default as the workdir says.
     labels: names of a classifier's outputs; empty for regression and other heads.
     problem_type: as transformers has it: "regression", "single_label_classification",
       "multi_label_classification" or None.
     extra: what bert_jax itself kept with the model ("bert_jax" in config.json).
     source: "huggingface", "tensorflow" or "bert_jax".
-    missing: tensors that the architecture has and the files have not. unexpected:
-      tensors of the files that are not read. Both in the source's own names.
+    missing: tensors that the architecture has and the files do not. unexpected: tensors
+      of the files that are not read. Both are named as the source names them.
     """
 
     config: BertConfig
@@ -67,9 +67,9 @@ def load(path: Path | str, **changes: Any) -> Checkpoint:
       activation="gelu_tanh" that Google's files cannot express; and fields of
       ComputeConfig, such as dtype="bfloat16" or scan_layers=True.
 
-    Raises UserError where there is no checkpoint, where a tensor of the encoder is
-    missing or has another shape than the config gives, and where the vocabulary has
-    another size than the word table.
+    Raises UserError if there is no checkpoint, if a tensor of the encoder is missing or
+    has another shape than the config gives, or if the vocabulary and the word table
+    differ in size.
     """
     path = Path(path)
     model_changes, compute_changes = split_changes(changes)
@@ -79,7 +79,7 @@ def load(path: Path | str, **changes: Any) -> Checkpoint:
     if tokenizer is not None and tokenizer.vocab_size != config.vocab_size:
         raise UserError(
             f"{path}: the vocabulary has {tokenizer.vocab_size} tokens, the word table "
-            f"{config.vocab_size} rows; put the vocabulary there that came with the "
+            f"{config.vocab_size} rows; put there the vocabulary that came with the "
             "checkpoint"
         )
     params = with_scan(checkpoint.params, compute.scan_layers)
@@ -87,7 +87,7 @@ def load(path: Path | str, **changes: Any) -> Checkpoint:
 
 
 def check_length(max_length: int, checkpoint: Checkpoint, setting: str) -> None:
-    """Raises where sequences would be longer than the position table."""
+    """Raises UserError if sequences would be longer than the position table."""
     positions = checkpoint.config.max_positions
     if max_length > positions:
         raise UserError(
@@ -99,7 +99,7 @@ def check_length(max_length: int, checkpoint: Checkpoint, setting: str) -> None:
 def save_workdir(directory: Path | str, checkpoint: Checkpoint) -> None:
     """Writes a checkpoint as a workdir that :func:`load` reads, whole or not at all.
 
-    Raises UserError where ``directory`` holds something.
+    Raises UserError if ``directory`` is not empty.
     """
     settings = {
         "model": dataclasses.asdict(checkpoint.config),
@@ -119,7 +119,7 @@ def save_workdir(directory: Path | str, checkpoint: Checkpoint) -> None:
 def _read(path: Path, changes: dict[str, Any]) -> Checkpoint:
     if not (path / _BEST / "config.json").is_file() and (path / _CHECKPOINTS).is_dir():
         return _read_workdir(path, changes)
-    # What others wrote; their tables of names are imported only here.
+    # Imported here because our own workdirs need no table of foreign names.
     from bert_jax.interop.huggingface import read_huggingface
     from bert_jax.interop.tensorflow import find_prefix, read_tensorflow
     from bert_jax.interop.weights import has_weights
@@ -155,8 +155,8 @@ def _read_workdir(workdir: Path, changes: dict[str, Any]) -> Checkpoint:
     trained_with = settings.get("text", {}).get("vocabulary")
     if tokenizer and trained_with not in (None, tokenizer.fingerprint()):
         raise UserError(
-            f"{workdir}: the vocabulary there is not the one that the run was trained "
-            "with; copy it from where the run was"
+            f"{workdir}: its vocabulary is not the one that the run was trained with; "
+            "copy the vocabulary from where the run was"
         )
     return Checkpoint(
         config=config,

@@ -20,7 +20,7 @@ class Tensor(NamedTuple):
 
     The dimensions are letters (see model/config.py; E is a second hidden size, C the
     outputs of a head), separated by spaces: "D NH" has two, the second of size N * H.
-    Where ours is W, V filled up with zeros, the others have V.
+    Ours has W rows where the others have V; the rows beyond V are zero.
     """
 
     name: str
@@ -138,9 +138,9 @@ def encoder_parameters(num_layers: int) -> list[Parameter]:
 
 
 def guess_head(names: Collection[str], layout: Layout) -> str:
-    """The head that the tensors called ``names`` make up; see HEADS.
+    """The head that has tensors of these ``names``; see HEADS.
 
-    A classifier is taken for one of sequences: the names do not tell.
+    A classifier is taken for one of sequences, since the names do not tell.
     """
     for head in ("span", "sequence", "pretraining"):
         rows = [row for part in HEADS[head] for row in PARTS[part]]
@@ -159,11 +159,10 @@ def to_params(
 ) -> Converted:
     """Tensors of another layout as our parameters, the layers not stacked.
 
-    head: which parts are read beside encoder and pooler; tensors of other heads are
-    unexpected. expected: the parts that count as missing where they are not there, by
-    default those of the head and the pooler. A part is read whole or not at all. Raises
-    UserError for a tensor that the encoder lacks, and for shapes that ``config`` does
-    not give.
+    head: decides which parts are read beside encoder and pooler; tensors of other heads
+    are unexpected. expected: the parts that are listed as missing if they are not there,
+    by default those of the head and the pooler. A part is read whole or not at all.
+    Raises UserError if the encoder lacks a tensor, or if a shape does not fit ``config``.
     """
     wanted = ("pooler", *HEADS[head])
     expected = wanted if expected is None else tuple(expected)

@@ -21,6 +21,7 @@ from scipy.special import softmax
 from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.files import write_text
 from bert_jax.settings import setting
 from bert_jax.tasks import tables, tagging_windows
 from bert_jax.tasks import tagging_formats as formats
@@ -369,16 +370,15 @@ class Tagging(Task):
             # One blank parts conlleval's columns, so no word may hold any.
             words = [re.sub(r"\s", "_", word) for word in row.words]
             lines += [*map(" ".join, zip(words, *tags, strict=True)), ""]
-        directory.mkdir(parents=True, exist_ok=True)
         paths = [directory / f"{split}.conll"]
-        paths[0].write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        write_text(paths[0], "".join(f"{line}\n" for line in lines))
         if self.kind == "words":
             paths.append(directory / f"{split}.segmented.txt")
             sentences = (
                 " ".join(word["text"] for word in answer["entities"])
                 for answer in predictions
             )
-            paths[1].write_text("".join(f"{line}\n" for line in sentences), "utf-8")
+            write_text(paths[1], "".join(f"{line}\n" for line in sentences))
         return paths
 
     @functools.cached_property
