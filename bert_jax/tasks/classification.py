@@ -192,18 +192,18 @@ class Classification(Task):
     ) -> Features:
         first = tokenizer.encode_batch([row.text_a for row in rows])
         if self._is_pair:
-            texts = [row.text_b or "" for row in rows]
-            parts = self._pairs(first, tokenizer.encode_batch(texts))
+            second = tokenizer.encode_batch([row.text_b or "" for row in rows])
+            cut_rows = self._pairs(first, second)
         else:
-            parts = self._singles(first)
+            cut_rows = self._singles(first)
         input_ids, token_type_ids, numbers = [], [], []
         truncated = 0
-        for number, (tokens, cuts) in enumerate(parts):
-            truncated += cuts
-            for token in tokens:
-                ids, segments = sequences.join(tokenizer, *token)
+        for number, (sequences_texts, is_cut) in enumerate(cut_rows):
+            truncated += is_cut
+            for texts in sequences_texts:
+                ids, types = sequences.join(tokenizer, *texts)
                 input_ids.append(ids)
-                token_type_ids.append(segments)
+                token_type_ids.append(types)
                 numbers.append(number)
         row_numbers = np.array(numbers, np.int32)
         return Features(
@@ -310,7 +310,7 @@ class Classification(Task):
         return {"label": labels[numbers]}
 
     def _pairs(self, first: list[np.ndarray], second: list[np.ndarray]):
-        """For each row its one sequence's parts, and whether text is lost."""
+        """For each row the texts of its one sequence, and whether they lost tokens."""
         for a, b in zip(first, second, strict=True):
             lengths = sequences.pair_lengths(len(a), len(b), self.config.max_length - 3)
             parts = [self._cut(*part) for part in zip((a, b), lengths, strict=True)]

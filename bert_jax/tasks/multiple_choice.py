@@ -273,11 +273,9 @@ class MultipleChoice(Task):
                 choice = next(texts)
                 first, second = sequences.pair_lengths(len(context), len(choice), room)
                 cut |= first + second < len(context) + len(choice)
-                ids, segments = sequences.join(
-                    tokenizer, context[:first], choice[:second]
-                )
+                ids, types = sequences.join(tokenizer, context[:first], choice[:second])
                 input_ids.append(ids)
-                token_type_ids.append(segments)
+                token_type_ids.append(types)
             truncated += cut
             missing = most - len(row.choices)
             input_ids += [filler[0]] * missing

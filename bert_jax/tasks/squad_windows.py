@@ -199,9 +199,9 @@ def build_windows(
         if not training:
             best = owners(np.arange(count + 1), (0, count), ranges)
         for k, (first, stop) in enumerate(ranges):
-            sequence, segments = join(tokenizer, question, tokens.ids[first:stop])
+            sequence, types = join(tokenizer, question, tokens.ids[first:stop])
             features.input_ids.append(sequence)
-            features.token_type_ids.append(segments)
+            features.token_type_ids.append(types)
             row_of.append(i)
             inside = answer is not None and first <= answer[0] and answer[1] < stop
             shift = offset - first

@@ -230,7 +230,7 @@ class Tagging(Task):
     def features(
         self, rows: Sequence[TaggedSentence], tokenizer: Tokenizer, *, training: bool
     ) -> Features:
-        """Sequences [CLS] words [SEP], all of segment 0; see Task.features.
+        """Sequences [CLS] words [SEP], all of token type 0; see Task.features.
 
         A word without tokens (control characters) is [UNK], so that it has a prediction;
         one with more tokens than a window loses its last ones (counted in truncated).
