@@ -117,14 +117,12 @@ class TrainingBatches:
             own = _numbers(self._rows(phase.batch_size))
             return source.draw_samples(first + own)
         packing = self._packings[number]
-        rows = packing.rows(source.lengths(first, phase.batch_size))
-        rows = [rows[row] for row in _numbers(self._rows(len(rows)))]
-        pairs = sorted(pair for row in rows for pair in row)
-        place = {pair: i for i, pair in enumerate(pairs)}
-        batch = source.draw_samples(first + np.array(pairs, np.int64))
-        return packing.pack(
-            batch, [[place[pair] for pair in row] for row in rows], self._pad_id
-        )
+        rows, count = packing.rows(source.lengths(first, phase.batch_size))
+        own = _numbers(self._rows(count))
+        pairs = np.flatnonzero(np.isin(rows, own))
+        batch = source.draw_samples(first + pairs)
+        places = np.searchsorted(own, rows[pairs])
+        return packing.pack(batch, places, len(own), self._pad_id)
 
 
 def _numbers(runs: Sequence[range]) -> np.ndarray:

@@ -5,13 +5,13 @@ original cuts short do not. The losses are means over a batch's pairs and masked
 so that the step is the same however they are laid out, but for dropout's masks.
 """
 
+import bisect
 import dataclasses
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
-from bert_jax.data.bin_packing import best_fit, round_up
+from bert_jax.data.bin_packing import round_up
 
 SAMPLE = 64  # random batches that the numbers of rows are chosen on
 # A batch needs a few rows more or fewer than another: with one number for all, 8% of 256 x
@@ -48,52 +48,46 @@ class Packing:
         max_pairs, max_predictions = row_limits(length, mask_rate)
         random = np.random.default_rng(0)
         needed = [
-            len(_fit(random.choice(lengths, batch_size), length, max_pairs))
+            _fit(random.choice(lengths, batch_size), length, max_pairs)[1]
             for _ in range(SAMPLE)
         ]
         counts = round_up(np.quantile(needed, QUANTILES, method="higher"), multiple)
         counts = tuple(np.unique(counts).tolist())
         return cls(counts, multiple, length, max_pairs, max_predictions)
 
-    def rows(self, lengths: np.ndarray) -> list[list[int]]:
-        """The pairs of each row of a batch, by their numbers; a row may have none.
+    def rows(self, lengths: np.ndarray) -> tuple[np.ndarray, int]:
+        """The row of each pair of a batch, int (pairs,), and how many rows it has.
 
         The rows are dealt in turns to ``multiple`` parts of the batch, so that each
         device, and each host, has as many short pairs as another. A batch that fits none
         of the counts has as many rows as it needs.
         """
-        rows = _fit(lengths, self.length, self.max_pairs)
-        fitting = [count for count in self.row_counts if count >= len(rows)]
-        count = fitting[0] if fitting else round_up(len(rows), self.multiple)
-        rows += [[] for _ in range(count - len(rows))]
-        return [
-            row for part in range(self.multiple) for row in rows[part :: self.multiple]
-        ]
+        rows, needed = _fit(lengths, self.length, self.max_pairs)
+        fitting = [count for count in self.row_counts if count >= needed]
+        count = fitting[0] if fitting else round_up(needed, self.multiple)
+        turn, part = np.divmod(rows, self.multiple)
+        return part * (count // self.multiple) + turn, count
 
     def pack(
-        self,
-        batch: dict[str, np.ndarray],
-        rows: Sequence[Sequence[int]],
-        pad_id: int,
+        self, batch: dict[str, np.ndarray], rows: np.ndarray, R: int, pad_id: int
     ) -> dict[str, np.ndarray]:
-        """A batch as ExampleSource.draw gives it, its pairs in ``rows``.
+        """A batch as ExampleSource.draw gives it, its pairs in the ``rows`` of R.
 
-        For R rows of up to S pairs: "input_ids", "token_type_ids" (R, L);
+        For rows of up to S pairs: "input_ids", "token_type_ids" (R, L);
         "attention_mask" (R, L); "segment_ids" (R, L), 1, 2, ... for the tokens of a row's
         first, second, ... pair and 0 for padding; "starts" (R, S), where each pair
         begins; "mlm_positions", "mlm_ids", "mlm_weights" (R, M); "nsp_labels" and float32
         "nsp_weights" (R, S), 0 where a row has fewer pairs.
         """
-        R, L = len(rows), self.length
-        S, M = self.max_pairs, self.max_predictions
-        order = np.array([pair for row in rows for pair in row], np.int64)
-        row_of = np.repeat(np.arange(R), [len(row) for row in rows])
-        place = np.array([i for row in rows for i in range(len(row))], np.int64)
+        L, S, M = self.length, self.max_pairs, self.max_predictions
+        order = np.argsort(rows, kind="stable")
+        row_of = rows[order]
         batch = {name: array[order] for name, array in batch.items()}
         read_PL, masked_PM = batch["attention_mask"] > 0, batch["mlm_weights"] > 0
         sizes, counts = read_PL.sum(axis=1), masked_PM.sum(axis=1)
         ends = np.cumsum(sizes)
         first = np.searchsorted(row_of, row_of)  # the first pair of each pair's row
+        place = np.arange(len(row_of)) - first
         starts = (ends - sizes) - (ends - sizes)[first]
         # Pairs lie one after the other from the row's beginning, and so do their masked
         # tokens: in order, they are the True of these.
@@ -131,10 +125,40 @@ def row_limits(length: int, mask_rate: float) -> tuple[int, int]:
     return max_pairs, math.ceil(mask_rate * length) + max_pairs
 
 
-def _fit(lengths: np.ndarray, length: int, max_pairs: int) -> list[list[int]]:
-    """best_fit(), but most pairs leave no room for another: they need no search."""
-    alone = lengths + lengths.min() > length
-    others = np.flatnonzero(~alone)
-    shared = best_fit(lengths[others], length, max_pairs)
-    rows = [[pair] for pair in np.flatnonzero(alone).tolist()]
-    return rows + [others[row].tolist() for row in shared]
+def _fit(lengths: np.ndarray, length: int, max_pairs: int) -> tuple[np.ndarray, int]:
+    """The row of each pair, int (pairs,), and the number of rows.
+
+    Longest first, each where it leaves the least space, as best_fit(); but pairs of one
+    length go at once into rows of one space, as a batch of 32,768 has hundreds of each.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    sizes, firsts = np.unique(-lengths[order], return_index=True)
+    rows, pairs = np.empty(len(lengths), np.int64), np.zeros(len(lengths), np.int64)
+    spaces: list[int] = []  # ascending
+    open_rows: dict[int, np.ndarray] = {}  # by their space
+    count = 0
+    for size, group in zip((-sizes).tolist(), np.split(order, firsts[1:]), strict=True):
+        while len(group):
+            at = bisect.bisect_left(spaces, size)
+            space = spaces[at] if at < len(spaces) else length
+            # How many rows take the group, as many of it in each as fit.
+            wanted = -(-len(group) // min(space // size, max_pairs))
+            if at < len(spaces):
+                found, rest = np.split(open_rows[space], [wanted])
+                open_rows[space] = rest
+                if not len(rest):
+                    del spaces[at], open_rows[space]
+            else:
+                found, count = np.arange(count, count + wanted), count + wanted
+            group, placed = group[len(found) :], group[: len(found)]
+            rows[placed] = found
+            pairs[found] += 1
+            left, found = space - size, found[pairs[found] < max_pairs]
+            if left < -sizes[-1] or not len(found):
+                continue
+            if left in open_rows:
+                open_rows[left] = np.concatenate([open_rows[left], found])
+            else:
+                bisect.insort(spaces, left)
+                open_rows[left] = found
+    return rows, count

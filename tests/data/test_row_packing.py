@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from bert_jax.data.bin_packing import best_fit
 from bert_jax.data.examples import ExampleConfig, ExampleSource
 from bert_jax.data.masking import prediction_counts
-from bert_jax.data.row_packing import Packing
+from bert_jax.data.row_packing import Packing, row_limits
 
 LENGTH = 64
 
@@ -36,7 +37,7 @@ def batch(moby_dick, uncased):
 def packed(batch, uncased):
     lengths = batch["attention_mask"].sum(axis=1)
     packing = Packing.of(lengths, 96, LENGTH, mask_rate=0.15, multiple=4)
-    return packing.pack(batch, packing.rows(lengths), uncased.pad_id)
+    return packing.pack(batch, *packing.rows(lengths), uncased.pad_id)
 
 
 def as_seen(ids, segments, positions, mlm_ids, label):
@@ -95,7 +96,7 @@ def test_padding_is_a_few_percent(batch, packed):
 def test_a_batch_that_fits_no_count_has_the_rows_it_needs(batch, uncased):
     packing = Packing((4, 8), 4, LENGTH, max_pairs=3, max_predictions=13)
     rows = packing.rows(batch["attention_mask"].sum(axis=1))
-    packed = packing.pack(batch, rows, uncased.pad_id)
+    packed = packing.pack(batch, *rows, uncased.pad_id)
     assert packed["nsp_weights"].sum() == 96
     assert 8 < len(packed["input_ids"]) <= 96
     assert len(packed["input_ids"]) % 4 == 0
@@ -106,12 +107,24 @@ def test_parts_of_a_batch_have_the_same_work():
     random = np.random.default_rng(0)
     lengths = np.where(random.random(4096) < 0.5, 128, random.integers(8, 128, 4096))
     packing = Packing.of(lengths, 4096, 128, mask_rate=0.15, multiple=16)
-    rows = packing.rows(lengths)
-    assert sorted(pair for row in rows for pair in row) == list(range(4096))
-    parts = np.reshape([len(row) for row in rows], (16, -1)).sum(axis=1)
-    assert np.ptp(parts) <= 8  # of 256
-    tokens = np.reshape([lengths[row].sum() for row in rows], (16, -1)).sum(axis=1)
+    rows, count = packing.rows(lengths)
+    assert np.bincount(rows, lengths).max() <= 128 and np.bincount(rows).max() <= 3
+    part = rows // (count // 16)
+    assert np.ptp(np.bincount(part, minlength=16)) <= 8  # of 256
+    tokens = np.bincount(part, lengths)
     assert np.ptp(tokens) <= 256  # two rows of 196
+
+
+@pytest.mark.parametrize("length", [128, 512])
+def test_there_are_as_few_rows_as_pair_by_pair(length):
+    random = np.random.default_rng(0)
+    for size in (64, 256, 4096):
+        lengths = random.integers(8, length + 1, size)
+        limits = {"length": length, "max_pairs": row_limits(length, 0.15)[0]}
+        packing = Packing((), 1, max_predictions=90, **limits)
+        _, count = packing.rows(lengths)
+        alone = len(best_fit(lengths, length, limits["max_pairs"]))
+        assert abs(count - alone) <= 1 + alone // 500
 
 
 @pytest.mark.parametrize("mask_rate", [0.01, 0.15, 0.4])
