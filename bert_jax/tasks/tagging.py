@@ -23,7 +23,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import write_text
 from bert_jax.settings import setting
-from bert_jax.tasks import tables, tagging_windows
+from bert_jax.tasks import tables
 from bert_jax.tasks import tagging_formats as formats
 from bert_jax.tasks.tagging_formats import TaggedSentence
 from bert_jax.tasks.task import IGNORED, Features, Predictions, Task
@@ -243,7 +243,7 @@ class Tagging(Task):
         bounds = np.cumsum([0, *(len(row.words) for row in rows)]).tolist()
         own = list(itertools.pairwise(bounds))
         context = self.config.document_context
-        around = tagging_windows.documents([row.document for row in rows], own)
+        around = documents([row.document for row in rows], own)
 
         label_ids = {label: i for i, label in enumerate(self.labels)}
         cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
@@ -251,10 +251,7 @@ class Tagging(Task):
         for i, (row, (first, last)) in enumerate(zip(rows, own, strict=True)):
             spans = sequences.windows(offsets, (first, last), capacity, stride)
             if context:
-                spans = [
-                    tagging_windows.widen(offsets, s, around[i], capacity)
-                    for s in spans
-                ]
+                spans = [widen(offsets, s, around[i], capacity) for s in spans]
             owner = sequences.owners(offsets, (first, last), spans)
             for j, (start, stop) in enumerate(spans):
                 words = np.flatnonzero(owner == j)
@@ -416,6 +413,40 @@ class Tagging(Task):
             }
             for name, start, end in spans
         ]
+
+
+def documents(
+    numbers: Sequence[int], sentences: list[sequences.Window]
+) -> list[sequences.Window]:
+    """The words of the document around each sentence; equal numbers in a row are one."""
+    around = []
+    for _, group in itertools.groupby(range(len(numbers)), numbers.__getitem__):
+        members = list(group)
+        window = sentences[members[0]][0], sentences[members[-1]][1]
+        around += [window] * len(members)
+    return around
+
+
+def widen(
+    offsets: np.ndarray,
+    window: sequences.Window,
+    document: sequences.Window,
+    capacity: int,
+) -> sequences.Window:
+    """A window with as many words of its document around it as fit, half on each side.
+
+    offsets, capacity: see data.sequences.windows. Where the document ends on one side,
+    the other has the rest.
+    """
+    (start, stop), (low, high) = window, document
+    room = capacity - (offsets[stop] - offsets[start])
+    after = offsets[high] - offsets[stop]
+    before = max(room // 2, room - after)
+    start = max(low, int(np.searchsorted(offsets, offsets[start] - before)))
+    stop = min(high, sequences.last_stop(offsets, start, capacity))
+    # What the end of the document, or a long word there, left free.
+    start = max(low, int(np.searchsorted(offsets, offsets[stop] - capacity)))
+    return start, stop
 
 
 def _encode(
