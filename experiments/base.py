@@ -61,6 +61,7 @@ def get_config(schedule: str = "paper") -> ConfigDict:
             ),
             compute=dict(
                 dtype="bfloat16",  # of the activations; parameters are float32
+                float32_gradients=False,  # summed in dtype; True: in float32
                 attention_impl="auto",  # or plain, xla, splash (TPU), cudnn (GPU)
                 remat=False,  # recompute layers in the backward pass: less memory
                 scan_layers=False,  # one compiled layer for all: compiles faster

@@ -32,6 +32,7 @@ def get_config() -> ConfigDict:
             ),
             compute=dict(
                 dtype="float32",  # of the activations
+                float32_gradients=False,  # where dtype is bfloat16
                 attention_impl="auto",
                 remat=False,
                 scan_layers=False,

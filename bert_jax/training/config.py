@@ -128,6 +128,7 @@ _MAY_CHANGE = frozenset(
         "compute.dtype",
         "compute.remat",
         "compute.attention_impl",
+        "compute.float32_gradients",
         "data.path",  # the store is compared by its contents
         "data.packing",
         "data.threads",
