@@ -2,29 +2,25 @@
 
 usage:
   python benchmarks/padding_finetuning.py --model all-MiniLM-L6-v2 --data DATA
-    [--tasks sst2,mrpc] [--output FILE.json]
+    [--tasks sst2,mrpc] [--buckets 1,2,6] [--output FILE.json]
 
-Model, data and tasks: see finetune.py. The rows, batches and shapes are those of its runs;
-nothing is trained. "sorted": the same with --config.packing=False.
+Model, data and tasks: see finetune.py. Nothing is trained, and no device is needed: rows
+are laid out as for 1, 4, 8 and 16 of them. Each column: padding, number of shapes.
 """
 
 import argparse
-import collections
-import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from finetune import TASKS, our_settings
 from measure import markdown, write_report
 
 from bert_jax.config_file import parse
-from bert_jax.inference.evaluation import Split
+from bert_jax.data.batching import EpochBatches
 from bert_jax.interop.load import load
-from bert_jax.parallel.mesh import make_mesh
 from bert_jax.tasks.families import FAMILIES
-from bert_jax.training.finetune import training_batches
 from bert_jax.training.finetune_config import FineTuneConfig, finetune_config
-from bert_jax.training.finetune_data import Prepared
 
 
 def config_of(task: str, options: argparse.Namespace, *more: str) -> FineTuneConfig:
@@ -32,27 +28,27 @@ def config_of(task: str, options: argparse.Namespace, *more: str) -> FineTuneCon
     return finetune_config(parse([*our_settings(task, options), *more], __doc__, {})[0])
 
 
-def measure(config: FineTuneConfig) -> dict:
-    """Batches, shapes and padding of the first epoch."""
+def measure(config: FineTuneConfig, devices: int, buckets: int) -> tuple[float, int]:
+    """Share of padding and shapes of the first epoch, on so many devices."""
     checkpoint = load(config.init_from, **config.model.changes())
     task = FAMILIES[config.family](config.data)
     rows = task.read("train")[: config.train_rows or None]
     features = task.features(rows, checkpoint.tokenizer, training=True)
-    prepared = Prepared(checkpoint, task, Split("train", rows, features), ())
-    batches = training_batches(config, prepared, make_mesh(config.mesh))
-    order = batches.epoch(config.seed, 0)
-    real, shapes = 0, collections.Counter()
-    for units in order:
-        mask = batches.arrays(units)["attention_mask"]
-        real += np.count_nonzero(mask)
-        shapes[mask.shape] += 1
-    computed = sum(math.prod(shape) * count for shape, count in shapes.items())
-    return {
-        "batches": len(order),
-        "tokens a sequence": np.mean([len(ids) for ids in features.input_ids]),
-        "padding": f"{1 - real / computed:.1%}",
-        "shapes": len(shapes),
-    }
+    batches = EpochBatches(
+        features,
+        batch_size=config.batch_size,
+        epochs=1,
+        seed=config.seed,
+        pad_id=checkpoint.tokenizer.pad_id,
+        buckets=buckets,
+        limit=checkpoint.config.max_positions,
+        multiple=devices * config.accumulation,
+        accumulation=config.accumulation,
+    )
+    masks = [arrays["attention_mask"] for arrays in batches]
+    computed = sum(mask.size for mask in masks)
+    padding = 1 - sum(map(np.count_nonzero, masks)) / computed
+    return padding, len({mask.shape for mask in masks})
 
 
 def main() -> None:
@@ -63,16 +59,18 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--data", required=True)
     parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--buckets", default="1,2,6")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     rows = []
     for task in options.tasks.split(","):
-        config = config_of(task, options)
-        row = {"task": task, "batches are": "packed" if config.packing else "sorted"}
-        rows.append(row | measure(config))
-        if config.packing:
-            config = config_of(task, options, "--config.packing=False")
-            rows.append({"task": task, "batches are": "sorted"} | measure(config))
+        for buckets in map(int, options.buckets.split(",")):
+            row: dict[str, Any] = {"task": task, "buckets": buckets}
+            config = config_of(task, options)
+            for devices in (1, 4, 8, 16):
+                padding, shapes = measure(config, devices, buckets)
+                row[f"{devices} devices"] = f"{padding:.1%}, {shapes}"
+            rows.append(row)
     print(markdown(rows))
     write_report(options.output, {"rows": rows})
 

@@ -176,7 +176,7 @@ def test_chunks_and_batches_change_nothing(pooling, checkpoint, tmp_path, monkey
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "pooler", "none"])
 def test_rows_of_several_lengths(pooling, checkpoint, by_hand, monkeypatch):
-    monkeypatch.setattr("bert_jax.inference.packed_texts.LENGTHS", (8, 20))
+    monkeypatch.setattr("bert_jax.data.batching.LENGTHS", (8, 20))
     texts = sentences(23)
     sizes = {bisect.bisect((8, 20), len(by_hand(text)[2]) - 1) for text in texts}
     assert sizes == {0, 1, 2}

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -28,6 +28,13 @@ SAMPLE = 128  # batches of each class of lengths that its shape is chosen on
 # is as long as the rest: 840 and 940 for all-MiniLM-L6-v2 (forward and backward, a token's
 # and a sequence's head, two CPU cores); by the count of operations more for wider models.
 EVEN_LENGTH = 1200
+
+# Row lengths where inputs come one after the other and a model is only applied: the shorter
+# the row, the less attention computes between sequences that do not see each other. One of
+# SHORT where it holds all there is.
+LENGTHS = (32, 64, 96, 128, 192, 256, 384, 512)
+SHORT = 16
+SLOT = 4  # tokens of a row for each sequence that it may hold; the shortest has three
 
 # Rows of the global batch to the runs of them that this process's devices hold, ascending.
 HostRows = Callable[[int], Sequence[range]]
@@ -246,6 +253,8 @@ class EpochBatches:
         sequences = (units[:, None] * C + np.arange(C)).ravel()
         in_rows = [sequences[members] for members in rows]
         arrays = packed_rows(features, in_rows, shape, self._pad_id, self._hidden)
+        if self._hidden is not None:
+            del arrays["segment_ids"], arrays["starts"]
         slots = np.zeros(len(sequences), np.int32)
         for r, members in enumerate(rows):
             slots[members] = r * S + np.arange(len(members))
@@ -363,6 +372,71 @@ def packed_rows(
             for name, target in tokens.items():
                 arrays[name][place] = target[sequence]
             end += len(ids)
-    if hidden is not None:
-        del arrays["segment_ids"], arrays["starts"]
     return arrays
+
+
+class RowBatch(NamedTuple):
+    """R rows of L tokens. rows: the sequences of each, in order, by their numbers.
+
+    arrays: "input_ids", ... as packed_rows() makes them, without targets.
+    """
+
+    rows: list[list[int]]
+    arrays: dict[str, np.ndarray]
+
+
+def inference_batches(
+    features: Features,
+    *,
+    batch_size: int,
+    limit: int,
+    pad_id: int,
+    multiple: int = 1,
+    hidden: Sequence[np.ndarray] | None = None,
+    packed: bool = True,
+) -> Iterator[RowBatch]:
+    """Every sequence of ``features`` once, none longer than ``limit``, the longest first.
+
+    batch_size: rows of LENGTHS[0] tokens, or fewer longer ones with about as many; where
+    there are fewer rows, a power of two. multiple: the number of rows is one of it.
+    packed: sequences share rows; else each has a row, without "segment_ids" and "starts".
+    """
+    inputs = dataclasses.replace(features, targets={})
+    lengths = features.lengths_UC.ravel()
+    for length, rows in rows_by_length(lengths, limit, packed):
+        count = max(batch_size * LENGTHS[0] // length, 1)
+        count = round_up(min(count, 1 << (len(rows) - 1).bit_length()), multiple)
+        for first in range(0, len(rows), count):
+            part = rows[first : first + count]
+            shape = Shape(count, length, _slots(length, packed))
+            arrays = packed_rows(inputs, part, shape, pad_id, hidden)
+            if not packed:
+                del arrays["segment_ids"], arrays["starts"]
+            yield RowBatch(part, arrays)
+
+
+def row_length(tokens: int, limit: int) -> int:
+    """The length of the row that a sequence of so many tokens takes alone."""
+    lengths = (SHORT, *LENGTHS)
+    return next((n for n in lengths if tokens <= n < limit), limit)
+
+
+def rows_by_length(
+    lengths: np.ndarray, limit: int, packed: bool = True
+) -> Iterator[tuple[int, list[list[int]]]]:
+    """Row lengths, the longest first, and the sequences of each row."""
+    choices = [*(n for n in LENGTHS if n < limit), limit]
+    if lengths.sum() <= SHORT <= limit:
+        choices = [SHORT]
+    left = np.arange(len(lengths))
+    for shorter, length in zip([0, *choices][-2::-1], choices[::-1], strict=True):
+        rows = best_fit(lengths[left], length, _slots(length, packed))
+        # Shorter sequences fill the rows that are needed for longer ones, and no others.
+        rows = [row for row in rows if lengths[left[row[0]]] > shorter]
+        if rows:
+            yield length, [left[row].tolist() for row in rows]
+            left = np.delete(left, np.concatenate(rows))
+
+
+def _slots(length: int, packed: bool) -> int:
+    return max(length // SLOT, 1) if packed else 1

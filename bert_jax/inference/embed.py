@@ -10,19 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.data import sequences
+from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.array_files import array_file
-from bert_jax.inference.evaluation import with_outputs
+from bert_jax.inference.evaluation import run_model
 from bert_jax.inference.lines import CHUNK, chunks, input_name, read_lines
-from bert_jax.inference.packed_texts import packed_texts
 from bert_jax.interop.load import check_length, load
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import take_positions
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, traced_on
 from bert_jax.parallel.sharding import tree_shardings
-from bert_jax.tasks.task import Features
 
 Pooling = Literal["none", "mean", "cls", "pooler"]
 POOLINGS: tuple[str, ...] = get_args(Pooling)
@@ -93,7 +92,7 @@ class Embedder:
                 f"max_length={max_length} leaves no room for text; set it to 5 at least"
             )
         _check(config, params, layers, pooling, path)
-        self._batch_size = batch_size
+        self._batch_size, self._limit = batch_size, config.max_positions
         self._mesh = make_mesh(MeshConfig())
         if pooling != "pooler":
             params = {name: part for name, part in params.items() if name != "pooler"}
@@ -183,27 +182,16 @@ class Embedder:
 
     def _run(self, features: Features) -> np.ndarray:
         """(texts, W); without pooling (tokens of all texts, W)."""
-        batches = packed_texts(
+        vectors = run_model(
+            self._forward,
+            self._params,
             features,
-            self._batch_size,
-            self.tokenizer.pad_id,
-            self.max_length,
-            self._mesh,
+            batch_size=self._batch_size,
+            limit=self._limit,
+            pad_id=self.tokenizer.pad_id,
+            mesh=self._mesh,
         )
-        whole = self.pooling == "none"
-        vectors: list[Any] = [None] * len(features.row)
-        for batch, values in with_outputs(
-            self._forward, self._params, batches, self._mesh
-        ):
-            for r, texts in enumerate(batch.texts):
-                for slot, text in enumerate(texts):
-                    if whole:
-                        start = batch.arrays["starts"][r, slot]
-                        end = start + len(features.input_ids[text])
-                        vectors[text] = values[r, start:end]
-                    else:  # a view would keep the empty slots too
-                        vectors[text] = values[r, slot].copy()
-        return np.concatenate(vectors) if whole else np.stack(vectors)
+        return np.concatenate(vectors) if self.pooling == "none" else np.stack(vectors)
 
 
 def _texts(line: str, where: str) -> list[str]:

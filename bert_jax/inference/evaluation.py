@@ -1,35 +1,35 @@
-"""Every row of a split through the model exactly once, on any number of devices."""
+"""Every sequence through a model exactly once, on any number of devices and hosts."""
 
 import collections
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.parallel.mesh import put_batch, steps_ahead
-from bert_jax.tasks.batches import (
-    WORTH,
-    bucket_lengths,
-    evaluation_order,
-    make_batch,
-    unit_lengths,
+from bert_jax.data.batching import Features, RowBatch, inference_batches
+from bert_jax.model.bert import BertModel
+from bert_jax.model.tagger import FeatureTagger
+from bert_jax.parallel.mesh import (
+    batch_divisor,
+    process_rows,
+    put_batch,
+    steps_ahead,
+    traced_on,
 )
-from bert_jax.tasks.task import Features, Task
+from bert_jax.parallel.sharding import tree_shardings
+from bert_jax.tasks.task import Task
 
-AnyBatch = TypeVar("AnyBatch")
-
-# What the model reads; with targets too, a labelled split and one without labels would
-# compile the same shape twice.
-_INPUTS = ("input_ids", "token_type_ids", "attention_mask", "segment_ids")
-_INPUTS += ("starts", "hidden")
+CHUNK = 512  # sequences whose frozen features are in memory together
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Rows of one file and their sequences. hidden: of a frozen encoder, if any."""
+    """The examples of one file and their sequences. hidden: of a frozen encoder."""
 
     name: str
     rows: Sequence[Any]
@@ -45,8 +45,79 @@ class Evaluation:
     scores: dict[str, float]
 
 
+def run_model(
+    forward: Callable,
+    params: Any,
+    features: Features,
+    *,
+    batch_size: int,
+    limit: int,
+    pad_id: int,
+    mesh: Mesh,
+    hidden: Sequence[np.ndarray] | None = None,
+    packed: bool = True,
+) -> list[np.ndarray]:
+    """What ``forward`` gives for each sequence, in their order; on each process for all.
+
+    forward: (params, batch) to float32, whole on every device: for R rows of L tokens with
+    S slots (R, S, ...), and then each sequence has its slot's; or (R, L, ...), and it has
+    its own tokens' (L_i, ...). batch_size, limit, packed: see inference_batches(); with
+    ``hidden``, a frozen encoder's, each sequence has a row of its own.
+    """
+    packed = packed and hidden is None
+    outputs: list[Any] = [None] * len(features.input_ids)
+    batches = inference_batches(
+        features,
+        batch_size=batch_size,
+        limit=limit,
+        pad_id=pad_id,
+        multiple=batch_divisor(mesh),
+        hidden=hidden,
+        packed=packed,
+    )
+    for batch, values in _with_outputs(forward, params, batches, mesh):
+        length = batch.arrays["input_ids"].shape[1]
+        by_token = not packed or values.shape[1] == length
+        for r, row in enumerate(batch.rows):
+            start = 0
+            for slot, sequence in enumerate(row):
+                end = start + len(features.input_ids[sequence])
+                if by_token:
+                    outputs[sequence] = values[r, start:end]
+                else:  # a view would keep the empty slots too
+                    outputs[sequence] = np.array(values[r, slot])
+                start = end
+    return outputs
+
+
+def _with_outputs(
+    forward: Callable, params: Any, batches: Iterable[RowBatch], mesh: Mesh
+) -> Iterator[tuple[RowBatch, np.ndarray]]:
+    """The host makes the next batches while an accelerator is at work."""
+    ahead = steps_ahead(mesh)
+    pending: collections.deque[tuple[RowBatch, jax.Array]] = collections.deque()
+    for batch in batches:
+        pending.append((batch, forward(params, put_rows(batch.arrays, mesh))))
+        if len(pending) > ahead:
+            done, outputs = pending.popleft()
+            yield done, jax.device_get(outputs)
+    for done, outputs in pending:
+        yield done, jax.device_get(outputs)
+
+
+def put_rows(arrays: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+    """Puts this process's share of a global batch, which every one has made, on devices."""
+    own = {
+        name: np.concatenate(
+            [array[run.start : run.stop] for run in process_rows(mesh, len(array))]
+        )
+        for name, array in arrays.items()
+    }
+    return put_batch(own, mesh)
+
+
 def evaluate(task: Task, split: Split, outputs: Sequence[np.ndarray]) -> Evaluation:
-    """Predictions and, where the rows have labels, their scores."""
+    """Predictions and, where the examples have labels, their scores."""
     predictions = task.predictions(split.rows, split.features, outputs)
     labelled = split.name in task.eval_splits
     return Evaluation(
@@ -63,75 +134,62 @@ def evaluate_tuned(
     return tuned, evaluation if tuned is task else evaluate(tuned, split, outputs)
 
 
-def run_model(
-    forward: Callable,
-    params: Any,
+def with_hidden(
     split: Split,
+    model: FeatureTagger,
+    bert_params: Any,
+    folder: Path,
     *,
     batch_size: int,
-    buckets: Sequence[int],
     pad_id: int,
     mesh: Mesh,
-) -> list[np.ndarray]:
-    """The logits of each sequence of ``split``, as Task.predictions takes them.
+    log: Callable[[str], None],
+) -> Split:
+    """The split with ``hidden``: float32 (L_i, W) of each sequence, in a memory map.
 
-    ``forward`` is what jit_forward gives. A batch that is not full is filled with rows
-    whose outputs are dropped.
+    The file takes 4 * W bytes a token; ``folder`` may go once the run is over.
     """
     features = split.features
-    outputs: list[Any] = [None] * len(features.input_ids)
-    batches = (
-        make_batch(features, units, batch_size, buckets, pad_id, split.hidden)
-        for units in evaluation_order(unit_lengths(features), batch_size)
+    lengths = features.lengths_UC.ravel()
+    params = jax.device_put(bert_params, tree_shardings(bert_params, mesh))
+
+    def vectors(params: Any, batch: dict[str, jax.Array]) -> jax.Array:
+        encoded = BertModel(model.config, model.compute).apply(
+            {"params": params},
+            batch["input_ids"],
+            batch["token_type_ids"],
+            batch["attention_mask"],
+            deterministic=True,
+            pool=False,
+            segment_ids_BL=batch["segment_ids"],
+            starts_BS=batch["starts"],
+            hidden_states=True,
+        )
+        states_BLD = [encoded.hidden_states[i] for i in model.layers]
+        return jnp.concatenate(states_BLD, axis=-1).astype(jnp.float32)
+
+    forward = jax.jit(
+        traced_on(mesh, vectors), out_shardings=NamedSharding(mesh, PartitionSpec())
     )
-    for batch, logits in with_outputs(forward, params, batches, mesh):
-        for unit, values in zip(batch.units, logits, strict=True):
-            if unit < 0:
-                continue
-            if features.choices > 1:
-                first = unit * features.choices
-                outputs[first : first + features.choices] = list(values)
-            elif values.ndim == 2:  # an output a token
-                outputs[unit] = values[: len(features.input_ids[unit])]
-            else:
-                outputs[unit] = values
-    return outputs
-
-
-def with_outputs(
-    forward: Callable, params: Any, batches: Iterable[AnyBatch], mesh: Mesh
-) -> Iterator[tuple[AnyBatch, np.ndarray]]:
-    """Each batch, whose ``arrays`` the model reads, and what ``forward`` gives for it.
-
-    The host makes the next batches while an accelerator is at work.
-    """
-    ahead = steps_ahead(mesh)
-    pending: collections.deque[tuple[AnyBatch, jax.Array]] = collections.deque()
-    for batch in batches:
-        inputs = {k: v for k, v in batch.arrays.items() if k in _INPUTS}
-        pending.append((batch, forward(params, put_rows(inputs, mesh))))
-        if len(pending) > ahead:
-            done, outputs = pending.popleft()
-            yield done, jax.device_get(outputs)
-    for done, outputs in pending:
-        yield done, jax.device_get(outputs)
-
-
-def put_rows(arrays: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """Puts this host's share of a global batch, which every host has made, on devices."""
-    hosts, host = jax.process_count(), jax.process_index()
-    mine = {name: np.split(array, hosts)[host] for name, array in arrays.items()}
-    return put_batch(mine, mesh)
-
-
-def shared_buckets(
-    splits: Sequence[Split], batch_size: int, most: int, longest: int
-) -> tuple[int, ...]:
-    """Bucket lengths that serve all these splits."""
-    maxima = [
-        lengths[units].max()
-        for split in splits
-        for lengths in [unit_lengths(split.features)]
-        for units in evaluation_order(lengths, batch_size)
-    ]
-    return bucket_lengths(np.array(maxima), most, longest, WORTH)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{split.name}-{jax.process_index()}.npy"
+    shape = (int(lengths.sum()), model.width)
+    states = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
+    ends = np.cumsum(lengths)
+    for first in range(0, len(lengths), CHUNK):
+        part = slice(first, first + CHUNK)
+        ids = features.input_ids[part]
+        outputs = run_model(
+            forward,
+            params,
+            Features(ids, features.token_type_ids[part], np.arange(len(ids))),
+            batch_size=batch_size,
+            limit=model.config.max_positions,
+            pad_id=pad_id,
+            mesh=mesh,
+        )
+        start = ends[first] - lengths[first]
+        states[start : start + lengths[part].sum()] = np.concatenate(outputs)
+    states.flush()
+    log(f"{split.name}: {shape[0]:,} vectors of {shape[1]:,} in {path}")
+    return dataclasses.replace(split, hidden=np.split(states, ends[:-1]))

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from bert_jax.data.batching import row_length
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_base import MASK
 from bert_jax.errors import UserError
 from bert_jax.inference.answers import Answers
-from bert_jax.inference.batching import lengths_up_to
 from bert_jax.inference.lines import chunks
 from bert_jax.interop.load import Checkpoint, check_length
 from bert_jax.model.bert import BertForPreTraining
@@ -130,13 +130,12 @@ class FillMask:
             batch = [rows[i] for i in numbers]
             # Repeated up to a power of two, so that few shapes are compiled.
             full = min(1 << (len(batch) - 1).bit_length(), self._batch_size)
-            longest = lengths[numbers].max()
             guesses = _guesses(
                 self._model,
                 self._params,
                 self._tokenizer,
                 batch + batch[:1] * (full - len(batch)),
-                min(n for n in lengths_up_to(self.max_length) if n >= longest),
+                row_length(lengths[numbers].max(), self.max_length),
                 self._top,
             )
             for i, blanks in zip(numbers, guesses, strict=False):

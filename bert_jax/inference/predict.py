@@ -9,8 +9,7 @@ import jax
 
 from bert_jax.errors import UserError
 from bert_jax.inference.answers import Answers
-from bert_jax.inference.batching import batch_rows, lengths_up_to
-from bert_jax.inference.evaluation import Split, run_model
+from bert_jax.inference.evaluation import run_model
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.lines import CHUNK, chunks
 from bert_jax.interop.initial import FeatureConfig, initial_params, make_model
@@ -110,7 +109,7 @@ class _TaskModel:
         self.max_length: int = task.config.max_length
         check_length(self.max_length, checkpoint, "--max_length")
         self._tokenizer = checkpoint.tokenizer
-        self._batch_size = batch_size
+        self._batch_size, self._limit = batch_size, checkpoint.config.max_positions
         features = from_settings(
             FeatureConfig, checkpoint.extra.get("features", {}), "features"
         )
@@ -125,6 +124,7 @@ class _TaskModel:
                 f"{path} lacks {', '.join(fresh)}, which a {task.head} head needs; "
                 "fine-tune it with python -m bert_jax.finetune"
             )
+        self._packed = not features.layers  # a BiLSTM reads one sequence a row
         self._mesh = make_mesh(MeshConfig())
         self._params = jax.device_put(params, tree_shardings(params, self._mesh))
         self._forward = jit_forward(self._mesh, model)
@@ -151,15 +151,15 @@ class _TaskModel:
 
     def _answer(self, task: Task, rows: list[Any]) -> Answers:
         features = task.features(rows, self._tokenizer, training=False)
-        units = len(features.input_ids) // features.choices
         outputs = run_model(
             self._forward,
             self._params,
-            Split("predict", rows, features),
-            batch_size=batch_rows(units, self._batch_size, self._mesh),
-            buckets=lengths_up_to(self.max_length),
+            features,
+            batch_size=self._batch_size,
+            limit=self._limit,
             pad_id=self._tokenizer.pad_id,
             mesh=self._mesh,
+            packed=self._packed,
         )
         answers = task.predictions(rows, features, outputs)
         return Answers(rows, answers, task, features.truncated)

@@ -20,7 +20,7 @@ def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
     """Logits of a batch; dropout where there is a ``key``.
 
     Rows with several choices, (B, C, L), give scores (B, C). Packed rows (see
-    tasks/packing.py) have "starts" too, and give a result for each slot, (B, S, ...), or,
+    data/batching.py) have "starts" too, and give a result for each slot, (B, S, ...), or,
     with "slots" (U, C), the scores of U units' choices.
     """
     settings = {

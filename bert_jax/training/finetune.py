@@ -15,6 +15,7 @@ import numpy as np
 from flax import linen as nn
 from jax.sharding import Mesh
 
+from bert_jax.data.batching import EpochBatches
 from bert_jax.errors import DivergenceError
 from bert_jax.inference.evaluation import (
     Evaluation,
@@ -23,7 +24,6 @@ from bert_jax.inference.evaluation import (
     evaluate_tuned,
     put_rows,
     run_model,
-    shared_buckets,
 )
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.initial import initial_params, make_model
@@ -37,8 +37,6 @@ from bert_jax.parallel.mesh import (
 )
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.settings import to_dict
-from bert_jax.tasks.batches import SortedBatches
-from bert_jax.tasks.packing import PackedBatches
 from bert_jax.tasks.task import Task
 from bert_jax.training import finetune_step as step_lib
 from bert_jax.training.finetune_config import FineTuneConfig, FineTuneOptimizer
@@ -124,17 +122,10 @@ class _Run:
         self.mesh = make_mesh(config.mesh)
         for name in ("batch_size", "eval_batch_size"):
             check_batch_size(getattr(config, name), self.mesh, name)
-        limit = self.checkpoint.config.max_positions
         self.batches = training_batches(config, prepared, self.mesh)
-        self.orders = [
-            self.batches.epoch(config.seed, epoch) for epoch in range(config.epochs)
-        ]
-        self.updates = sum(map(len, self.orders))
+        self.updates = len(self.batches)
         self.real_tokens = 0
         self.shapes: collections.Counter[tuple[int, ...]] = collections.Counter()
-        self.eval_buckets = shared_buckets(
-            prepared.splits, config.eval_batch_size, config.buckets, limit
-        )
         self.seconds = {"train_seconds": 0.0, "evaluation_seconds": 0.0}
         self.model = make_model(
             self.checkpoint.config,
@@ -161,10 +152,11 @@ class _Run:
         ahead = steps_ahead(self.mesh)
         started = time.perf_counter()
         window: list[dict[str, jax.Array]] = []
-        for epoch, order in enumerate(self.orders):
-            stops = evaluation_stops(len(order), config.evaluations)
-            for i, units in enumerate(order, 1):
-                arrays = self.batches.arrays(units)
+        steps = self.batches.steps_per_epoch
+        stops = evaluation_stops(steps, config.evaluations)
+        for epoch in range(config.epochs):
+            for i in range(1, steps + 1):
+                arrays = self.batches[step]
                 mask = arrays["attention_mask"]
                 self.real_tokens += np.count_nonzero(mask)
                 self.shapes[mask.shape] += 1
@@ -175,13 +167,11 @@ class _Run:
                 if len(window) > ahead:  # the host is never far ahead of the device
                     jax.block_until_ready(window[-1 - ahead])
                 if step % config.log_every == 0 or i in stops:
-                    self._report(writer, step, epoch + i / len(order), window, rate)
+                    self._report(writer, step, epoch + i / steps, window, rate)
                     window = []
                 if i in stops:
                     self.seconds["train_seconds"] += time.perf_counter() - started
-                    best = self._evaluate(
-                        writer, step, epoch + i / len(order), state, best
-                    )
+                    best = self._evaluate(writer, step, epoch + i / steps, state, best)
                     started = time.perf_counter()
         return best
 
@@ -240,11 +230,12 @@ class _Run:
         return run_model(
             compiled_forward(self.mesh, self.model),
             params,
-            split,
+            split.features,
             batch_size=self.config.eval_batch_size,
-            buckets=self.eval_buckets,
+            limit=self.checkpoint.config.max_positions,
             pad_id=self.checkpoint.tokenizer.pad_id,
             mesh=self.mesh,
+            hidden=split.hidden,
         )
 
     def _evaluate(
@@ -330,23 +321,20 @@ class _Run:
 
 def training_batches(
     config: FineTuneConfig, prepared: Prepared, mesh: Mesh
-) -> PackedBatches | SortedBatches:
-    """What makes the batches of the epochs, as the config says."""
-    settings: dict[str, Any] = {
-        "batch_size": config.batch_size,
-        "pad_id": prepared.checkpoint.tokenizer.pad_id,
-        "most": config.buckets,
-        "limit": prepared.checkpoint.config.max_positions,
-    }
-    features = prepared.train.features
-    if config.packing:
-        return PackedBatches.of(
-            features,
-            **settings,
-            parts=config.accumulation,
-            multiple=batch_divisor(mesh),
-        )
-    return SortedBatches.of(features, **settings, hidden=prepared.train.hidden)
+) -> EpochBatches:
+    """The batches of the run."""
+    return EpochBatches(
+        prepared.train.features,
+        batch_size=config.batch_size,
+        epochs=config.epochs,
+        seed=config.seed,
+        pad_id=prepared.checkpoint.tokenizer.pad_id,
+        buckets=config.buckets,
+        limit=prepared.checkpoint.config.max_positions,
+        multiple=batch_divisor(mesh) * config.accumulation,
+        accumulation=config.accumulation,
+        hidden=prepared.train.hidden,
+    )
 
 
 def learning_rate(config: FineTuneConfig, updates: int) -> Callable[[int], float]:

@@ -69,8 +69,9 @@ class FineTuneConfig:
     family: a key of FAMILIES, whose config ``data`` is. init_from: what
       ``bert_jax.load`` reads. fresh_head: drop the head that the checkpoint may have.
     batch_size: rows an update (windows, for long texts). accumulation: microbatches.
-    packing: batches are random, and their sequences share rows; else batches are of like
-      lengths, as frozen features need it. buckets: shapes that are compiled, at most.
+    buckets: classes of lengths, at most: a batch is of one class. Each compiles a shape of
+      its own; more of them leave less padding where the devices are as many as a batch's
+      sequences.
     train_rows: use the first rows alone; 0 for all. evaluations: on dev, an epoch.
     log_every: updates. seed: of the head, the order and dropout.
     """
@@ -90,8 +91,7 @@ class FineTuneConfig:
     epochs: int = 3
     accumulation: int = 1
     evaluations: int = 1
-    packing: bool = True
-    buckets: int = 12
+    buckets: int = 2
     train_rows: int = 0
     log_every: int = 50
     seed: int = 0
@@ -139,11 +139,6 @@ def check(config: FineTuneConfig) -> None:
         raise UserError(
             f"batch_size={config.batch_size} is not a multiple of "
             f"accumulation={config.accumulation}; set --config.accumulation"
-        )
-    if config.packing and config.features.layers:
-        raise UserError(
-            "packing=True, but frozen features are of one sequence a row; set "
-            "--config.packing=False"
         )
     for name, values in dataclasses.asdict(config.sweep).items():
         if not values:

@@ -7,8 +7,7 @@ from typing import Any
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.inference.evaluation import Split
-from bert_jax.inference.frozen import with_hidden
+from bert_jax.inference.evaluation import Split, with_hidden
 from bert_jax.interop.initial import make_model
 from bert_jax.interop.load import Checkpoint, check_length, load
 from bert_jax.model.tagger import FeatureTagger

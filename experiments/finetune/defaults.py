@@ -23,7 +23,7 @@ def with_approach(config: ConfigDict, approach: str, epochs: int) -> ConfigDict:
         return config
     if approach != "features":
         raise ValueError(f"approach {approach!r}, expected features, or nothing")
-    config.packing = False  # the BiLSTM reads one sentence a row
+    config.buckets = 6  # the BiLSTM reads one sentence a row
     config.features.layers = (-4, -3, -2, -1)  # hidden states, concatenated
     config.optimizer.learning_rate = 1e-3  # of a BiLSTM that begins from nothing
     config.optimizer.bias_correction = True

@@ -20,9 +20,6 @@ def get_config(version: str = "v1") -> ConfigDict:
     if version not in ("v1", "v2"):
         raise ValueError(f"version {version!r}, expected v1 or v2")
     config = defaults("question_answering", version_2=version == "v2", dir="squad")
-    # A row would have to hold the longest window, more than twice the mean: attention over
-    # such rows costs more than padding does.
-    config.packing = False
     config.epochs, config.batch_size = (2, 48) if version == "v2" else (3, 32)
     config.eval_batch_size = 32
     config.optimizer.learning_rate = 5e-5

@@ -1,6 +1,7 @@
-"""Batches for training: every example once, few shapes, little padding, and which
-examples a step sees does not depend on how they are laid out."""
+"""Every example once, few shapes, little padding; and which examples a step sees does not
+depend on how they are laid out."""
 
+import collections
 import concurrent.futures
 import itertools
 
@@ -9,10 +10,14 @@ import pytest
 
 from bert_jax.data.batching import (
     IGNORED,
+    LENGTHS,
     MULTIPLE,
+    SHORT,
     EpochBatches,
     Features,
+    inference_batches,
     length_classes,
+    row_length,
 )
 
 BATCH = 8
@@ -311,3 +316,111 @@ def test_rows_do_not_exceed_the_position_table():
     features = labelled([61, *random_lengths(100, longest=30)])
     for arrays in make_batches(features, limit=61, buckets=1):
         assert arrays["input_ids"].shape[1] == 61
+
+
+def batches_of(lengths, batch_size=32, limit=512, **settings):
+    return list(
+        inference_batches(
+            make_features(lengths),
+            batch_size=batch_size,
+            limit=limit,
+            pad_id=7,
+            **settings,
+        )
+    )
+
+
+def sentence_lengths(count):
+    drawn = np.random.default_rng(0).lognormal(3.3, 0.8, count)
+    return np.clip(drawn.astype(int), 3, 512).tolist()
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("multiple", [1, 8])
+@pytest.mark.parametrize(
+    "lengths", [[3], [16], [17, 3], [512] * 3, [3] * 100, sentence_lengths(700)]
+)
+def test_inference_has_every_sequence_whole_and_once(lengths, multiple, packed):
+    features, seen = make_features(lengths), []
+    for rows, arrays in batches_of(lengths, multiple=multiple, packed=packed):
+        covered = np.zeros(arrays["input_ids"].shape, bool)
+        for r, row in enumerate(rows):
+            start = 0
+            for s, sequence in enumerate(row):
+                place = np.s_[r, start : start + lengths[sequence]]
+                ids, types = features.input_ids, features.token_type_ids
+                assert np.array_equal(arrays["input_ids"][place], ids[sequence])
+                assert np.array_equal(arrays["token_type_ids"][place], types[sequence])
+                if packed:
+                    assert (arrays["segment_ids"][place] == s + 1).all()
+                    assert arrays["starts"][r, s] == start
+                covered[place] = True
+                start += lengths[sequence]
+                seen.append(sequence)
+            assert packed or len(row) == 1
+        assert np.array_equal(arrays["attention_mask"], covered)
+        assert (arrays["input_ids"][~covered] == 7).all()
+        assert len(arrays["input_ids"]) % multiple == 0
+        if packed:
+            assert not arrays["segment_ids"][~covered].any()
+        else:
+            assert not arrays.keys() & {"segment_ids", "starts"}
+    assert sorted(seen) == list(range(len(lengths)))
+
+
+def test_inference_leaves_hardly_any_padding_and_few_shapes():
+    lengths = sentence_lengths(4000)
+    shapes = [arrays["input_ids"].shape for _, arrays in batches_of(lengths)]
+    computed = sum(rows * length for rows, length in shapes)
+    assert sum(lengths) <= computed <= 1.03 * sum(lengths)
+    assert len(set(shapes)) <= len(LENGTHS)  # one of each length
+    assert max(rows * length for rows, length in shapes) <= 32 * LENGTHS[0]
+
+
+def test_short_sequences_do_not_lie_in_long_rows_that_nothing_needs():
+    rows = collections.Counter()
+    for members, arrays in batches_of([20] * 50 + [100] + [3] * 50):
+        rows[arrays["input_ids"].shape[1]] += len(members)
+    # One of 20 and two of 3 lie beside the 100, the other 49 and 48 in rows of their own.
+    assert rows == {128: 1, 32: 49}
+
+
+@pytest.mark.parametrize(
+    ("lengths", "limit", "shape"),
+    [
+        ([9], 512, (1, 16)),
+        ([8, 8], 512, (1, 16)),
+        ([8, 9], 512, (1, 32)),
+        ([30] * 3, 512, (4, 32)),
+        ([300], 512, (1, 384)),
+        ([300], 300, (1, 300)),
+        ([5], 6, (1, 6)),
+    ],
+)
+def test_a_few_sequences_take_a_small_batch(lengths, limit, shape):
+    (batch,) = batches_of(lengths, limit=limit)
+    assert batch.arrays["input_ids"].shape == shape
+
+
+@pytest.mark.parametrize(
+    ("count", "batch_size", "multiple", "rows"),
+    [
+        (1, 32, 1, 1),
+        (5, 32, 1, 8),
+        (31, 24, 1, 24),
+        (1000, 32, 1, 32),
+        (1, 32, 8, 8),
+        (9, 12, 8, 16),
+    ],
+)
+def test_small_inputs_have_small_batches(count, batch_size, multiple, rows):
+    for batch in batches_of([30] * count, batch_size, multiple=multiple):
+        assert batch.arrays["input_ids"].shape == (rows, 32)
+
+
+def test_row_lengths_are_multiples_that_accelerators_like():
+    assert {length % MULTIPLE for length in (SHORT, *LENGTHS)} == {0}
+    lengths = [row_length(tokens, 512) for tokens in range(1, 513)]
+    assert set(lengths) == {SHORT, *LENGTHS}
+    assert all(tokens <= length for tokens, length in enumerate(lengths, 1))
+    assert [row_length(tokens, 40) for tokens in (16, 17, 33, 40)] == [16, 32, 40, 40]

@@ -4,17 +4,11 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.inference.evaluation import (
-    Split,
-    evaluate,
-    run_model,
-    shared_buckets,
-)
+from bert_jax.data.batching import Features
+from bert_jax.inference.evaluation import Split, evaluate, run_model
 from bert_jax.objectives.heads import jit_forward
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
-from bert_jax.tasks.batches import make_batch
-from bert_jax.tasks.task import Features
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -51,22 +45,24 @@ def setting(make_head, init_params):
 
 @pytest.fixture(scope="module")
 def expected(setting):
-    """What the model says of each sequence, in one batch with more padding."""
+    """What the model says of each sequence, one by one, with more padding."""
 
     @functools.cache
     def outputs(head):
         features = make_features(max(COUNTS), 3 if head == "choice" else 1)
         forward, params, _ = setting(head, 1)
-        units = np.arange(max(COUNTS))
-        batch = make_batch(features, units, len(units), (24,), pad_id=0).arrays
-        inputs = ("input_ids", "token_type_ids", "attention_mask")
-        logits = np.asarray(forward(params, {name: batch[name] for name in inputs}))
-        if head == "choice":
-            return features, list(logits.reshape(-1))
-        if logits.ndim == 3:
-            lengths = map(len, features.input_ids)
-            return features, [x[:n] for x, n in zip(logits, lengths, strict=True)]
-        return features, list(logits)
+        right = []
+        for ids, types in zip(features.input_ids, features.token_type_ids, strict=True):
+            arrays = {
+                "input_ids": ids,
+                "token_type_ids": types,
+                "attention_mask": np.ones_like(ids),
+            }
+            arrays = {k: np.pad(v, (0, 24 - len(v)))[None] for k, v in arrays.items()}
+            (logits,) = np.asarray(forward(params, arrays))
+            by_token = head in ("token", "span")
+            right.append(logits[: len(ids)] if by_token else logits)
+        return features, right
 
     return outputs
 
@@ -89,15 +85,8 @@ def test_every_sequence_once_and_in_order(head, devices, setting, expected):
     features, right = expected(head)
     for count in COUNTS:
         part = first(features, count)
-        split = Split("dev", list(range(count)), part)
         outputs = run_model(
-            forward,
-            params,
-            split,
-            batch_size=BATCH,
-            buckets=(16,),
-            pad_id=0,
-            mesh=mesh,
+            forward, params, part, batch_size=BATCH, limit=32, pad_id=0, mesh=mesh
         )
         assert len(outputs) == len(part.input_ids)
         for output, wanted in zip(outputs, right, strict=False):
@@ -111,34 +100,18 @@ def test_every_sequence_once_and_in_order(head, devices, setting, expected):
 def test_labels_do_not_compile_a_shape_again(setting):
     forward, params, mesh = setting("span", 1)
     features = make_features(BATCH)
-    before = forward._cache_size()
+    sizes = []
     for targets in ({}, {"start": np.zeros(BATCH, np.int32)}):
-        split = Split("dev", [], Features(*features_parts(features), targets))
+        labelled = Features(*features_parts(features), targets)
         run_model(
-            forward,
-            params,
-            split,
-            batch_size=BATCH,
-            buckets=(32,),
-            pad_id=0,
-            mesh=mesh,
+            forward, params, labelled, batch_size=BATCH, limit=64, pad_id=0, mesh=mesh
         )
-    assert forward._cache_size() == before + 1
+        sizes.append(forward._cache_size())
+    assert sizes[0] == sizes[1]
 
 
 def features_parts(features):
     return features.input_ids, features.token_type_ids, features.row
-
-
-def test_buckets_serve_every_split():
-    splits = [
-        Split(name, [], make_features(400, seed=i, longest=longest))
-        for i, (name, longest) in enumerate({"dev": 20, "test": 31}.items())
-    ]
-    buckets = shared_buckets(splits, BATCH, 2, 32)
-    assert len(buckets) == 2
-    lengths = [len(ids) for split in splits for ids in split.features.input_ids]
-    assert max(lengths) <= buckets[-1] <= 32
 
 
 def test_only_labelled_splits_are_scored():

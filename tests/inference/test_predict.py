@@ -322,7 +322,7 @@ def test_sizes_that_cannot_be(tmp_path):
     [
         ("classification", {}),
         ("question_answering", {}),
-        ("tagging", {"features": {"layers": (-2, -1), "width": 8}, "packing": False}),
+        ("tagging", {"features": {"layers": (-2, -1), "width": 8}}),
     ],
 )
 def test_a_run_predicts_as_it_was_scored(what, changes, settings, tmp_path):

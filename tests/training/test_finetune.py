@@ -13,7 +13,6 @@ from bert_jax.inference.evaluation import (
     Split,
     evaluate,
     run_model,
-    shared_buckets,
 )
 from bert_jax.interop.initial import FeatureConfig, make_model
 from bert_jax.interop.load import load
@@ -118,9 +117,9 @@ def test_the_folder_of_the_best_model_predicts_what_the_run_did(
         outputs = run_model(
             forward,
             jax.device_put(checkpoint.params, tree_shardings(checkpoint.params, mesh)),
-            split,
+            split.features,
             batch_size=8,
-            buckets=shared_buckets(splits, 8, 1, 32),
+            limit=32,
             pad_id=checkpoint.tokenizer.pad_id,
             mesh=mesh,
         )
@@ -134,9 +133,7 @@ def test_the_folder_of_the_best_model_predicts_what_the_run_did(
 
 def test_the_feature_based_approach_trains_the_bilstm_alone(settings, tmp_path):
     features = dict(layers=(0, -1), width=32, lstm_layers=2, dropout=0.0)
-    config = finetune_config(
-        settings("tagging", features=features, packing=False, epochs=16)
-    )
+    config = finetune_config(settings("tagging", features=features, epochs=16))
     results = run_one(config, tmp_path, [].append)
     losses = [line["loss"] for line in metrics(tmp_path)]
     assert losses[-1] < losses[0] / 2

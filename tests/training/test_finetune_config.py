@@ -61,7 +61,6 @@ def test_no_dropout_is_a_choice():
         ({"data": 3}, "config.data=3, expected a group of settings"),
         ({"epochs": "three"}, "config.epochs='three', expected a value of type int"),
         ({"epochs": 0}, "epochs=0, expected at least 1; set --config.epochs"),
-        ({"features": {"layers": (-1,)}}, "packing=True, but frozen features"),
         ({"buckets": 0}, "buckets=0, expected at least 1"),
         ({"train_rows": -1}, "train_rows=-1, expected at least 0"),
         ({"seed": -1}, "seed=-1, expected at least 0"),

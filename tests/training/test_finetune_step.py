@@ -6,12 +6,11 @@ import numpy as np
 import optax
 import pytest
 
+from bert_jax.data.batching import IGNORED, EpochBatches, Features
 from bert_jax.inference.evaluation import put_rows
 from bert_jax.model.config import ComputeConfig
 from bert_jax.objectives.heads import jit_forward
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
-from bert_jax.tasks.packing import PackedBatches
-from bert_jax.tasks.task import IGNORED, Features
 from bert_jax.training.finetune_step import (
     Layout,
     init_state,
@@ -110,8 +109,16 @@ def pack(head, arrays, parts):
             targets[name] = arrays[name]
     rows = np.arange(len(ids), dtype=np.int32)
     features = Features(**cut, row=rows, targets=targets, choices=choices)
-    batches = PackedBatches.of(features, len(ids), 0, most=1, limit=32, parts=parts)
-    return batches.arrays(np.random.default_rng(0).permutation(len(ids)))
+    return EpochBatches(
+        features,
+        batch_size=len(ids),
+        epochs=1,
+        seed=0,
+        pad_id=0,
+        buckets=1,
+        limit=32,
+        accumulation=parts,
+    )[0]
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])

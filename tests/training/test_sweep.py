@@ -8,9 +8,9 @@ import types
 
 import pytest
 
+from bert_jax.data import batching
 from bert_jax.errors import DivergenceError, UserError
 from bert_jax.interop.load import load
-from bert_jax.tasks import row_shapes
 from bert_jax.training import finetune as run
 from bert_jax.training import sweep
 from bert_jax.training.finetune_config import SweepConfig, finetune_config
@@ -31,7 +31,7 @@ NAMES = [
 def _several_shapes():
     """Also of so few rows, where a second one is not worth its compilation."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(row_shapes, "WORTH", 0)
+        monkeypatch.setattr(batching, "WORTH", 0)
         yield
 
 
