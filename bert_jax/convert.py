@@ -30,7 +30,7 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(
         "python -m bert_jax.convert", description=__doc__, formatter_class=raw
     )
-    parser.add_argument("--input", type=Path, required=True, metavar="A")
+    parser.add_argument("--input", required=True, metavar="A")
     parser.add_argument("--output", type=Path, required=True, metavar="B")
     parser.add_argument("--to", choices=("hf", "bert_jax"), default="hf")
     parser.add_argument(

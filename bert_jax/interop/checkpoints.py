@@ -18,6 +18,7 @@ import numpy as np
 from orbax.checkpoint.experimental import v1 as ocp
 
 from bert_jax.errors import UserError
+from bert_jax.parallel.remote import is_remote
 from bert_jax.parallel.sharding import path_name
 
 
@@ -99,13 +100,13 @@ def read_params(directory: Path) -> dict[str, Any]:
     """
     latest = None
     if directory.is_dir():
-        with ocp.training.Checkpointer(directory.absolute()) as checkpointer:
+        with ocp.training.Checkpointer(_absolute(directory)) as checkpointer:
             latest = checkpointer.latest
     if latest is None:
         raise UserError(
             f"{directory} holds no whole checkpoint; wait for the run's first one"
         )
-    path = directory.absolute() / str(latest.step)
+    path = _absolute(directory) / str(latest.step)
     metadata = ocp.checkpointables_metadata(path).metadata["state"]["params"]
     on_host = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), metadata)
     context = ocp.Context()
@@ -117,9 +118,14 @@ def read_params(directory: Path) -> dict[str, Any]:
 
 def write_params(directory: Path, params: Any) -> None:
     """Writes checkpoint 0 of ``directory`` with nothing but parameters."""
-    path = directory.absolute() / "0"
+    path = _absolute(directory) / "0"
     with _writing(path):
         ocp.save_checkpointables(path, {"state": {"params": params}})
+
+
+def _absolute(directory: Path) -> Path:
+    """Orbax takes absolute paths and URLs; a URL's own ``absolute`` is a wrong path."""
+    return directory if is_remote(directory) else directory.absolute()
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:

@@ -1,11 +1,13 @@
 """Reads a checkpoint of any origin, and writes one as a workdir of ours."""
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from etils import epath
 from flax import traverse_util
 
 from bert_jax.data.tokenizer import Tokenizer, find_vocabulary, load_tokenizer
@@ -17,6 +19,7 @@ from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import with_scan
 from bert_jax.model.heads import BertForSpans, BertForTokens
+from bert_jax.parallel.remote import is_remote, local_checkpoint
 
 _CHECKPOINTS = "checkpoints"
 _BEST = "best"  # where a fine-tuning run keeps its best model
@@ -58,11 +61,12 @@ class Checkpoint:
     unexpected: tuple[str, ...] = ()
 
 
-def load(path: Path | str, **changes: Any) -> Checkpoint:
+def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
     """Reads config, parameters and tokenizer of a BERT, whoever wrote it.
 
     path: a Hugging Face folder, a folder or prefix of Google's bert_model.ckpt, or a
       workdir of ours: of pretraining (its newest checkpoint), of fine-tuning (its best).
+      It may be a URL such as gs://bucket/folder.
     changes: fields of BertConfig that replace what the files say, such as the
       activation="gelu_tanh" that Google's files cannot express; and fields of
       ComputeConfig, such as dtype="bfloat16" or scan_layers=True.
@@ -71,9 +75,10 @@ def load(path: Path | str, **changes: Any) -> Checkpoint:
     has another shape than the config gives, or if the vocabulary and the word table
     differ in size.
     """
-    path = Path(path)
     model_changes, compute_changes = split_changes(changes)
-    checkpoint = _read(path, model_changes)
+    local = local_checkpoint(path)
+    run = epath.Path(path) if is_remote(path) else local
+    checkpoint = _read(local, run / _CHECKPOINTS, model_changes)
     compute = dataclasses.replace(checkpoint.compute, **compute_changes)
     tokenizer, config = checkpoint.tokenizer, checkpoint.config
     if tokenizer is not None and tokenizer.vocab_size != config.vocab_size:
@@ -116,9 +121,9 @@ def save_workdir(directory: Path | str, checkpoint: Checkpoint) -> None:
         write_json(folder / "config.json", settings)
 
 
-def _read(path: Path, changes: dict[str, Any]) -> Checkpoint:
-    if not (path / _BEST / "config.json").is_file() and (path / _CHECKPOINTS).is_dir():
-        return _read_workdir(path, changes)
+def _read(path: Path, checkpoints: Path, changes: dict[str, Any]) -> Checkpoint:
+    if not (path / _BEST / "config.json").is_file() and checkpoints.is_dir():
+        return _read_workdir(path, checkpoints, changes)
     # Imported here because our own workdirs need no table of foreign names.
     from bert_jax.interop.huggingface import read_huggingface
     from bert_jax.interop.tensorflow import find_prefix, read_tensorflow
@@ -135,7 +140,9 @@ def _read(path: Path, changes: dict[str, Any]) -> Checkpoint:
     raise UserError(f"{path} {what}; {_EXPECTED}")
 
 
-def _read_workdir(workdir: Path, changes: dict[str, Any]) -> Checkpoint:
+def _read_workdir(
+    workdir: Path, checkpoints: Path, changes: dict[str, Any]
+) -> Checkpoint:
     path = workdir / "config.json"
     expected = "the config of a run of bert_jax; copy it from where the run was"
     settings = with_compute(read_json(path, expected))
@@ -146,7 +153,7 @@ def _read_workdir(workdir: Path, changes: dict[str, Any]) -> Checkpoint:
         raise UserError(
             f"{path} has no BERT ({error!r}); expected {expected}"
         ) from error
-    params = read_params(workdir / _CHECKPOINTS)
+    params = read_params(checkpoints)
     try:
         missing = _check_params(params, config)
     except UserError as error:

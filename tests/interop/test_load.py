@@ -7,6 +7,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+from etils import epath
 
 import bert_jax
 from bert_jax.data.tokenizer import load_tokenizer
@@ -301,6 +302,21 @@ def test_a_part_is_there_or_not_but_never_half(workdir):
         r"expected none; use",
     ):
         bert_jax.load(workdir)
+
+
+@pytest.mark.parametrize("name", ["pretraining", "sequence", "workdir"])
+def test_a_url_is_read_as_a_folder_is(bucket, folders, workdir, name):
+    source = workdir if name == "workdir" else folders / name
+    for file in source.iterdir():
+        if file.is_file():
+            target = epath.Path(bucket) / name / file.name
+            target.write_bytes(file.read_bytes())
+    if name == "workdir":  # Orbax marks what is whole in another way in a store
+        params = bert_jax.load(source).params
+        write_params(epath.Path(bucket) / name / "checkpoints", params)
+    checkpoint, expected = bert_jax.load(f"{bucket}/{name}"), bert_jax.load(source)
+    assert (checkpoint.head, checkpoint.source) == (expected.head, expected.source)
+    same(checkpoint.params, expected.params)
 
 
 def test_a_full_workdir_is_not_overwritten(workdir, folders):
