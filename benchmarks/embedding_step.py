@@ -17,13 +17,14 @@ import jax
 import numpy as np
 from workers import embedding_options, process_bytes, read_texts
 
+from bert_jax import cli
 from bert_jax.inference.embed import Embedder
-from bert_jax.training.host_memory import reuse_memory
 
 
 def measure(options: Namespace) -> dict:
     """The results as a dictionary for JSON."""
-    reuse_memory()
+    jax.config.update("jax_enable_compilation_cache", False)  # it is measured
+    cli.start()
     texts = read_texts(options.texts, options.count)
     embed = Embedder(
         options.model,

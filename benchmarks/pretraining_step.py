@@ -20,6 +20,7 @@ import jax
 import numpy as np
 from workers import SIZES, process_bytes, process_seconds, step_parser
 
+from bert_jax import cli
 from bert_jax.data.pipeline import Phase
 from bert_jax.interop.config_json import config_from_dict, config_to_dict
 from bert_jax.model.bert import BertForPreTraining
@@ -28,7 +29,6 @@ from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch, steps_ahead
 from bert_jax.training import loop
 from bert_jax.training.config import DataConfig, TrainConfig
 from bert_jax.training.flops import peak_flops, step_flops
-from bert_jax.training.host_memory import reuse_memory
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import METRICS
@@ -70,7 +70,8 @@ def random_batch(config: TrainConfig) -> dict[str, np.ndarray]:
 
 def measure(options: argparse.Namespace) -> dict:
     """The results as a dictionary for JSON."""
-    reuse_memory()
+    jax.config.update("jax_enable_compilation_cache", False)  # it is measured
+    cli.start()
     config = train_config(options)
     mesh = make_mesh(MeshConfig())
     model = BertForPreTraining(config.model, config.compute)

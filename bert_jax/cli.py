@@ -1,33 +1,157 @@
-"""What every command shares: how it starts, and how it fails."""
+"""What every command shares: how it starts, and how it ends."""
 
+import ctypes
 import errno
+import hashlib
+import os
+import platform
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 from bert_jax.errors import Preempted, UserError
 
 PREEMPTED = 75  # exit code of a run that saved and is to be started again: EX_TEMPFAIL
 
+# Flags of a command that may run as several processes, with their defaults.
+JOB_FLAGS = {
+    "distributed": False,
+    "coordinator_address": "",
+    "num_processes": 0,
+    "process_id": -1,
+    "join_timeout": 300,
+}
+
+# What a user can put right: the machine, whatever file met it, and a file that is named.
+# A file that a user names and that is not there is a UserError of whoever reads it.
+_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENOMEM, errno.EMFILE}
+_NAMED_FILE = {
+    *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
+    *(errno.ELOOP, errno.EFBIG, errno.EIO, errno.ESTALE),
+}
+
+# From malloc.h: when the heap's top is trimmed, how far it is padded, how many blocks may
+# be mapped on their own, how many heaps there are.
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
+
+_joined = False  # whether this process is one of a job
+
 
 def run(main: Callable[[list[str]], int | None]) -> None:
-    """Runs ``main(argv)`` and exits; a UserError becomes one line and exit code 2."""
+    """Runs ``main(argv)`` and exits; what a user can put right is one line and code 2.
+
+    Of a job of several processes, one that fails ends all of them.
+    """
     try:
-        code = main(sys.argv[1:])
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        code = 2
+        code, message = main(sys.argv[1:]) or 0, ""
     except Preempted as stop:
-        print(stop, file=sys.stderr)
-        code = PREEMPTED
+        code, message = PREEMPTED, str(stop)
+    except UserError as error:
+        code, message = 2, f"error: {error}"
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        code = 130
+        code, message = 130, "interrupted"
     except BrokenPipeError:  # the reader of our output left, as `head` does
-        code = 0
-    except OSError as error:  # a full disk, a directory without permission
-        where = f" ({error.filename})" if error.filename else ""
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        hint = "; make room and run the same command again" if full else ""
-        print(f"error: {error.strerror or error}{where}{hint}", file=sys.stderr)
-        code = 2
+        code, message = 0, ""
+    except Exception as error:
+        line = _users_line(error)
+        code, message = (1, traceback.format_exc()) if line is None else (2, line)
+    if _joined:
+        from bert_jax.parallel.distributed import abandon, leave
+
+        if code not in (0, PREEMPTED):
+            abandon(message.rstrip(), code)
+        leave()
+    if message:
+        print(message.rstrip(), file=sys.stderr)
     sys.exit(code)
+
+
+def _users_line(error: Exception) -> str | None:
+    """One line for an OSError that a user can put right; None for a bug."""
+    if not isinstance(error, OSError):
+        return None
+    if error.errno not in _MACHINE | (_NAMED_FILE if error.filename else set()):
+        return None
+    where = f" ({error.filename})" if error.filename else ""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    hint = "; make room and run the same command again" if full else ""
+    return f"error: {error.strerror}{where}{hint}"
+
+
+def start(flags: Mapping[str, Any] | None = None) -> None:
+    """Readies JAX: compiled programs kept on disk, a CPU's memory, the other processes.
+
+    flags: values of JOB_FLAGS of a command that has them. Must be called before anything
+    asks JAX for devices.
+    """
+    import jax
+
+    _keep_programs()
+    # On a CPU each step runs in the call that starts it: one that runs on its own is done
+    # before its buffers are free, and the next may start in between, on twice the memory.
+    # Steps over several devices do not heed it.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    if flags is not None:
+        from bert_jax.parallel.distributed import Job, join
+
+        global _joined
+        _joined = join(
+            Job(
+                flags["distributed"],
+                flags["coordinator_address"],
+                flags["num_processes"],
+                flags["process_id"],
+                flags["join_timeout"],
+            )
+        )
+    if jax.default_backend() == "cpu":
+        _keep_freed_memory()
+
+
+def _keep_programs() -> None:
+    """Keeps what takes over a second to compile in ~/.cache/bert_jax, from run to run.
+
+    $XDG_CACHE_HOME stands for ~/.cache where it is set. Does nothing where JAX was told a
+    folder of its own ($JAX_COMPILATION_CACHE_DIR). A home may be shared by machines of
+    different processors, whose programs do not run on each other: each kind has a folder.
+    """
+    import jax
+
+    if jax.config.jax_compilation_cache_dir is not None:
+        return
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = home / "bert_jax" / f"xla-{_processor()}"
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
+def _processor() -> str:
+    """Eight digits for the processor's instruction set."""
+    kind = platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        lines = [platform.processor()]
+    names = ("flags", "Features")  # x86, ARM
+    kind += next((line for line in lines if line.startswith(names)), lines[0])
+    return hashlib.sha256(kind.encode()).hexdigest()[:8]
+
+
+def _keep_freed_memory() -> None:
+    """Keeps what is freed on the heap of this process, for the next step on a CPU.
+
+    There XLA allocates its buffers with malloc at every step. By default glibc maps large
+    ones anew, page fault by page fault: a sixth of a fine-tuning step on two cores, a
+    quarter of one of BASE. One heap, since only the main one can grow beyond 64 MiB
+    without mapping; all of its freed top is kept, so the process stays as large as it ever
+    was. Elsewhere than on Linux with glibc this does nothing.
+    """
+    if sys.platform != "linux":
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, 1)
+        mallopt(_M_MMAP_MAX, 0)
+        mallopt(_M_TOP_PAD, 1 << 26)
+        mallopt(_M_TRIM_THRESHOLD, -1)  # never; a C int could name 2 GiB at most

@@ -1,5 +1,6 @@
 """``--config FILE[:ARG] --config.name=value`` and plain flags beside it."""
 
+import itertools
 import re
 import sys
 from collections.abc import Mapping
@@ -51,7 +52,11 @@ def parse(
         raise SystemExit(0)
     command_line = usage.strip().splitlines()[-1].strip()
     given, argv = _with_merged(argv)
-    for value in re.findall(r"--?config[= ](\S+)", " ".join(argv)):
+    for argument, following in itertools.zip_longest(argv, argv[1:], fillvalue=""):
+        match = re.fullmatch(r"--?config(=.*)?", argument, re.DOTALL)
+        if match is None:
+            continue
+        value = following if match[1] is None else match[1][1:]
         path = value.split(":")[0]
         if not Path(path).is_file():
             raise UserError(f"--config={path} is not a file; use {command_line}")

@@ -56,12 +56,9 @@ def main(argv: list[str]) -> None:
     # Imported late: --help and a wrong command line answer at once.
     from bert_jax.inference.array_files import check_ending
     from bert_jax.inference.embed import Embedder, write_vectors
-    from bert_jax.training.compilation_cache import use_compilation_cache
-    from bert_jax.training.host_memory import reuse_memory
 
     check_ending(args.output)
-    reuse_memory()
-    use_compilation_cache()
+    cli.start()
     embedder = Embedder(
         args.checkpoint,
         layers=args.layers,

@@ -21,15 +21,12 @@ def main(argv: list[str]) -> None:
     """Parses the command line and fine-tunes."""
     settings, workdir, flags = parse(argv, __doc__, {"sweep": False})
     # Imported late: --help and a wrong command line answer at once.
-    from bert_jax.training.compilation_cache import use_compilation_cache
     from bert_jax.training.finetune_config import finetune_config
-    from bert_jax.training.host_memory import reuse_memory
     from bert_jax.training.sweep import run_one, run_sweep
 
     logging.basicConfig(format="%(message)s")
     logging.getLogger("bert_jax").setLevel(logging.INFO)
-    reuse_memory()
-    use_compilation_cache()
+    cli.start()
     (run_sweep if flags["sweep"] else run_one)(finetune_config(settings), Path(workdir))
 
 

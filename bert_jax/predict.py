@@ -45,11 +45,8 @@ def main(argv: list[str]) -> None:
     from bert_jax.inference.answers import AnswerTable, json_lines
     from bert_jax.inference.lines import input_name, read_lines
     from bert_jax.inference.predict import Predictor
-    from bert_jax.training.compilation_cache import use_compilation_cache
-    from bert_jax.training.host_memory import reuse_memory
 
-    reuse_memory()
-    use_compilation_cache()
+    cli.start()
     predictor = Predictor(
         args.checkpoint,
         batch_size=args.batch_size,

@@ -17,42 +17,21 @@ import logging
 from bert_jax import cli
 from bert_jax.config_file import parse
 
-JOB_FLAGS = {
-    "distributed": False,
-    "coordinator_address": "",
-    "num_processes": 0,
-    "process_id": -1,
-    "join_timeout": 300,
-}
-
 
 def main(argv: list[str]) -> None:
     """Parses the command line and trains."""
-    settings, workdir, flags = parse(argv, __doc__, JOB_FLAGS)
+    settings, workdir, flags = parse(argv, __doc__, cli.JOB_FLAGS)
     # Imported late: --help and a wrong command line answer at once.
-    from bert_jax.parallel.distributed import Job, is_leader, join, leave
-    from bert_jax.training.compilation_cache import use_compilation_cache
+    from bert_jax.parallel.distributed import is_leader
     from bert_jax.training.config import train_config
-    from bert_jax.training.host_memory import reuse_memory
     from bert_jax.training.pretrain import pretrain
 
     config = train_config(settings)
-    reuse_memory()
-    use_compilation_cache()
-    join(
-        Job(
-            flags["distributed"],
-            flags["coordinator_address"],
-            flags["num_processes"],
-            flags["process_id"],
-            flags["join_timeout"],
-        )
-    )
+    cli.start(flags)
     if is_leader():
         logging.basicConfig(format="%(message)s")
         logging.getLogger("bert_jax").setLevel(logging.INFO)
     pretrain(config, workdir)
-    leave()
 
 
 if __name__ == "__main__":

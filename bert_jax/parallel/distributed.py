@@ -1,15 +1,19 @@
 """The processes of a job: how they find one another, and how they are asked to stop."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import jax
 import numpy as np
+from jax._src import distributed as jax_distributed
 from jax._src.clusters import ClusterEnv
 from jax.experimental import multihost_utils
 
@@ -35,10 +39,12 @@ class Job:
     timeout: int = 300
 
 
-def join(job: Job) -> None:
+def join(job: Job) -> bool:
     """Connects this process with the others, before anything else asks for devices.
 
-    Raises UserError that names the processes which did not come in time.
+    Returns whether there are others. From here on a process that fails must call
+    :func:`abandon`, and one that is done :func:`leave`. Raises UserError that names the
+    processes which did not come in time.
     """
     by_hand = bool(job.coordinator_address)
     if not by_hand and (job.num_processes or job.process_id >= 0):
@@ -52,7 +58,7 @@ def join(job: Job) -> None:
             "expected 0 or more and below the number of processes"
         )
     if not (by_hand or job.from_environment):
-        return
+        return False
     address, count, process = job.coordinator_address, job.num_processes, job.process_id
     if not by_hand:
         # Private, but the only way to learn who is expected before JAX waits for them.
@@ -66,12 +72,73 @@ def join(job: Job) -> None:
             )
     roll_call(address, count, process, job.timeout)
     jax.distributed.initialize(address, count, process)
+    threading.Thread(target=_watch, name="watch", daemon=True).start()
+    return True
 
 
 def leave() -> None:
     """Waits for the others to end too, so that no process waits for one that is gone."""
-    if jax.distributed.is_initialized():
+    jax.distributed.shutdown()
+
+
+# Held by the thread that ends this process, and never released.
+_ending = threading.Lock()
+_FAILED = "bert_jax/failed"  # the key under which the first process that fails says why
+_LINGER = 10_000  # ms that a process which fails waits until the others have heard
+
+
+def abandon(message: str, code: int) -> NoReturn:
+    """Prints ``message`` and ends all processes of the job with ``code``.
+
+    Without it the others would wait in a collective for one that does not come. The last
+    line of ``message`` is what they print.
+    """
+    _ending.acquire()
+    print(message, file=sys.stderr)
+    report = {
+        "process": jax.process_index(),
+        "line": message.splitlines()[-1].removeprefix("error: "),
+        "code": code,
+    }
+    # Where another process failed before this one, its report stays.
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        _client().key_value_set(_FAILED, json.dumps(report))
+    _end(code)
+
+
+def _watch() -> None:
+    """Waits, on a thread, for another process to fail; then ends this one."""
+    client = _client()
+    while True:
+        try:
+            report = json.loads(client.blocking_key_value_get(_FAILED, 3_600_000))
+            break
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" not in str(error):  # the job is over
+                return
+    # Else this process has failed itself.
+    if _ending.acquire(blocking=False):
+        line = f"error: process {report['process']}: {report['line']}"
+        print(line, file=sys.stderr)
+        _end(report["code"])
+
+
+def _end(code: int) -> NoReturn:
+    """Ends this process, whatever its threads wait for, when all have heard of it.
+
+    Process 0 keeps the service that tells them; while it is there nothing is said in C++.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with contextlib.suppress(Exception):  # of one that was killed there is no answer
+        _client().wait_at_barrier(_FAILED, _LINGER)
         jax.distributed.shutdown()
+    os._exit(code)
+
+
+def _client() -> Any:
+    # Private, as is every other way to JAX's own connection between the processes.
+    return jax_distributed.global_state.client
 
 
 def is_leader() -> bool:
@@ -105,7 +172,7 @@ def check_same(value: Any, name: str) -> None:
     text = json.dumps(value, sort_keys=True)
     digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
     if (multihost_utils.broadcast_one_to_all(digest) != digest).any():
-        raise UserError(f"process {jax.process_index()} and process 0 differ in {name}")
+        raise UserError(f"this process and process 0 differ in {name}")
 
 
 def on_every_host(tree: Any) -> Any:

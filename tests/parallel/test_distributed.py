@@ -38,6 +38,33 @@ leave()
 """
 
 
+FAILS = """
+import sys
+import jax
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 1)
+from bert_jax import cli
+from bert_jax.errors import UserError
+from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
+
+def main(argv):
+    process, failing, failing_step, kind, port = argv
+    cli.start(cli.JOB_FLAGS | dict(
+        coordinator_address=f"127.0.0.1:{port}", num_processes=2,
+        process_id=int(process), join_timeout=120,
+    ))
+    mesh = make_mesh(MeshConfig())
+    for step in range(100):
+        if step == int(failing_step) and process in failing:
+            raise {"user": UserError, "bug": ValueError}[kind]("the disk is full")
+        batch = put_batch({"x": jax.numpy.ones((1, 4))}, mesh)
+        print(jax.jit(jax.numpy.sum)(batch["x"]))
+    return 0
+
+cli.run(main)
+"""
+
+
 def slurm(job, process):
     return {
         "SLURM_JOB_ID": f"{job}",
@@ -84,6 +111,48 @@ def test_a_job_is_found_in_the_environment(launcher, job_number, tmp_path):
     for number, process in enumerate(processes):
         assert process.returncode == 0, outputs
         assert (tmp_path / f"{number}").read_text() == f"{number} (2, 3, 6)"
+
+
+@pytest.mark.parametrize(
+    ("failing", "step", "kind", "code"),
+    [
+        ("0", 3, "user", 2),
+        ("1", 3, "bug", 1),
+        ("1", 0, "user", 2),
+        ("01", 3, "user", 2),
+    ],
+)
+def test_a_process_that_fails_ends_all_with_its_line(failing, step, kind, code):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    processes = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                FAILS,
+                *map(str, (process, failing, step, kind, port)),
+            ],
+            cwd=REPOSITORY,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for process in range(2)
+    ]
+    errors = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [code, code], errors
+    name = {"user": "", "bug": "ValueError: "}[kind]
+    for number, error in enumerate(errors):
+        own = f"{name or 'error: '}the disk is full"
+        told = f"error: process {1 - number}: {name}the disk is full"
+        # Of two that fail at once, each may hear of the other first.
+        expected = {own} if f"{number}" in failing else {told}
+        if failing == "01":
+            expected.add(told)
+        assert error.splitlines()[-1] in expected
+        assert "***" not in error  # of a C++ stack trace
+        assert error.count("Traceback") == (kind == "bug" and f"{number}" in failing)
 
 
 @pytest.mark.parametrize(

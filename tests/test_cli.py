@@ -1,0 +1,178 @@
+"""How commands start and end: errors, compiled programs, a CPU's memory."""
+
+import ctypes
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from bert_jax import cli
+from bert_jax.config_file import parse
+from bert_jax.errors import Preempted, UserError
+
+PROGRAM = """
+import ctypes
+from bert_jax import cli
+from bert_jax.config_file import parse
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = libc.sbrk.restype = ctypes.c_void_p
+libc.malloc.argtypes = libc.sbrk.argtypes = [ctypes.c_ssize_t]
+libc.free.argtypes = [ctypes.c_void_p]
+{call}
+begin = libc.sbrk(0)
+block = libc.malloc(5 << 29)  # never written, so no memory
+assert block
+high = libc.sbrk(0)
+libc.free(block)
+print(high - begin, libc.sbrk(0) - begin)
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "mallopt"),
+    reason="needs Linux with glibc",
+)
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_freed_block_of_more_than_2_gib_stays_on_the_heap(keeps):
+    """mallopt is for a whole process: hence one of its own."""
+    program = PROGRAM.format(call="cli.start()" if keeps else "")
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    grown, kept = map(int, result.stdout.split())
+    if keeps:
+        assert kept == grown >= 5 << 29
+    else:
+        assert kept <= grown < 1 << 28  # mapped on its own
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_step_is_done_when_the_call_returns(waits):
+    """Then its buffers are free, as they are not yet when its results are ready."""
+    program = f"""
+import jax
+import jax.numpy as jnp
+from bert_jax import cli
+from bert_jax.config_file import parse
+
+if {waits}:
+    cli.start()
+step = jax.jit(lambda x: jnp.tanh(x @ x) @ x)
+x = jnp.ones((2048, 2048))
+jax.block_until_ready(step(x))
+print(step(x).is_ready())
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.split() == [str(waits)]
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+def test_freed_memory_is_kept_where_steps_run_on_the_cpu_alone(monkeypatch, platform):
+    kept = []
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    monkeypatch.setattr(cli, "_keep_freed_memory", lambda: kept.append(True))
+    cli.start()
+    assert kept == [True] * (platform == "cpu")
+
+
+@pytest.fixture
+def configured():
+    """The folder that JAX is told, as it was before and after the test."""
+    before = jax.config.jax_compilation_cache_dir
+    yield lambda folder: jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_programs_are_kept_below_the_users_cache(configured, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    configured(None)
+    cli._keep_programs()
+    folder = Path(jax.config.jax_compilation_cache_dir)
+    assert folder.parent == tmp_path / "bert_jax"
+    assert folder.name.startswith("xla-") and len(folder.name) == 12
+    configured(None)
+    cli._keep_programs()
+    assert Path(jax.config.jax_compilation_cache_dir) == folder
+
+
+def test_a_folder_of_the_users_own_stays(configured, tmp_path):
+    configured(str(tmp_path))
+    cli._keep_programs()
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path)
+
+
+def os_error(number, *names):
+    return OSError(number, os.strerror(number), *names)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (UserError("x=1, expected 2"), 2, "error: x=1, expected 2"),
+        (Preempted("saved"), 75, "saved"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (BrokenPipeError(), 0, ""),
+        (
+            os_error(errno.ENOSPC),
+            2,
+            "error: No space left on device; make room and run the same command again",
+        ),
+        (os_error(errno.EROFS, "/x"), 2, "error: Read-only file system (/x)"),
+        (os_error(errno.EACCES, "/x"), 2, "error: Permission denied (/x)"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_what_a_user_can_put_right_is_one_line(capsys, error, code, line):
+    def fails(argv):
+        raise error
+
+    with pytest.raises(SystemExit) as end:
+        cli.run(fails)
+    assert end.value.code == code
+    assert capsys.readouterr().err == (f"{line}\n" if line else "")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("a bug"),
+        os_error(errno.EBADF),  # a file that was closed
+        os_error(errno.EACCES),  # to nobody's file
+        os_error(errno.ENOENT, "/x"),  # which nobody was asked for
+        ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_bug_keeps_its_traceback(capsys, error):
+    def fails(argv):
+        raise error
+
+    with pytest.raises(SystemExit) as end:
+        cli.run(fails)
+    assert end.value.code == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[-1] == f"{type(error).__name__}: {error}"
+    assert any("in fails" in line for line in lines)
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_a_config_s_path_may_have_spaces(tmp_path, joined):
+    path = tmp_path / "my configs" / "a b.py"
+    path.parent.mkdir()
+    path.write_text(
+        "from ml_collections import ConfigDict\n"
+        "def get_config(size):\n"
+        "    return ConfigDict(dict(size=size, seed=0))\n"
+    )
+    config = [f"--config={path}:big"] if joined else ["--config", f"{path}:big"]
+    line = parse([*config, "--config.seed=3"], "usage:\n  command")
+    assert line.settings == {"size": "big", "seed": 3}
+    assert line.workdir == "runs/a b-big"
