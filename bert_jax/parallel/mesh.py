@@ -132,11 +132,20 @@ def batch_divisor(mesh: Mesh) -> int:
     return mesh.shape["replica"] * mesh.shape["data"]
 
 
-def check_batch_size(batch_size: int, mesh: Mesh, setting: str) -> None:
-    """Raises when the devices do not divide ``batch_size``; ``setting`` names it."""
-    parts = batch_divisor(mesh)
+def check_batch_size(
+    batch_size: int, mesh: Mesh, setting: str, accumulation: int = 1
+) -> None:
+    """Raises UserError unless each device has as many rows in each microbatch.
+
+    setting: the batch size's name. accumulation: microbatches of a step.
+    """
+    devices = batch_divisor(mesh)
+    parts = devices * accumulation
     if batch_size % parts:
+        what = f"the {devices} devices that share a batch"
+        if accumulation > 1:
+            what = f"{parts}, {what} times accumulation={accumulation}"
         raise UserError(
-            f"{setting}={batch_size} is not a multiple of the {parts} devices that "
-            f"share a batch; set --config.{setting} to a multiple of {parts}"
+            f"{setting}={batch_size} is not a multiple of {what}; set "
+            f"--config.{setting} to a multiple of {parts}"
         )

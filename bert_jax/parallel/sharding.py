@@ -7,6 +7,8 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from bert_jax.errors import UserError
+
 # A pattern is searched in the slash-joined path of the leaf, so that a parameter and
 # its optimizer moments match the same rule. A spec speaks of the last dimensions: the
 # leading layer dimension of scanned layers is never split.
@@ -71,12 +73,22 @@ def tree_shardings(tree: Any, mesh: Mesh, *, fsdp: bool = False) -> Any:
     """A NamedSharding for each leaf of a tree of arrays or ShapeDtypeStructs.
 
     fsdp: the devices of a slice share the memory of every matrix; slices do not, so that
-    only gradients cross the network between them.
+    only gradients cross the network between them. Raises UserError where an axis of the
+    mesh does not divide the dimension that it splits.
     """
     split = mesh.shape["data"] if fsdp else 1
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: NamedSharding(
-            mesh, partition_spec(path_name(path), leaf.shape, split)
-        ),
-        tree,
-    )
+
+    def sharding(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        name = path_name(path)
+        spec = partition_spec(name, leaf.shape, split)
+        for size, axis in zip(leaf.shape, spec, strict=False):
+            if axis is not None and size % mesh.shape[axis]:
+                raise UserError(
+                    f"mesh.{axis}={mesh.shape[axis]} does not divide the {size} of {name}, "
+                    f"which has shape {tuple(leaf.shape)}; set --config.mesh.{axis} to a "
+                    "divisor of the number of heads, the feed-forward width and the rows "
+                    "of the word table"
+                )
+        return NamedSharding(mesh, spec)
+
+    return jax.tree_util.tree_map_with_path(sharding, tree)

@@ -12,9 +12,8 @@ from jax.sharding import Mesh
 
 from bert_jax.data.pipeline import Phase
 from bert_jax.data.row_packing import row_limits
-from bert_jax.errors import UserError
 from bert_jax.model.bert import BertForPreTraining
-from bert_jax.parallel.mesh import batch_divisor, batch_sharding, make_mesh
+from bert_jax.parallel.mesh import batch_sharding, check_batch_size, make_mesh
 from bert_jax.parallel.topology import Slices
 from bert_jax.training import loop
 from bert_jax.training.collectives import Traffic, collectives
@@ -72,13 +71,7 @@ def compile_step(config: TrainConfig, phase: Phase, slices: Slices) -> Report:
     Raises UserError where the slices do not divide the batch.
     """
     mesh = make_mesh(config.mesh, slices.devices)
-    parts = batch_divisor(mesh) * config.accumulation
-    if phase.batch_size % parts:
-        raise UserError(
-            f"batch_size={phase.batch_size} is not a multiple of {parts}, the devices "
-            "that share a batch times accumulation; set --config.mesh.model or "
-            "--config.accumulation"
-        )
+    check_batch_size(phase.batch_size, mesh, "batch_size", config.accumulation)
     lowered, state = lower_step(config, phase, mesh)
     started = time.perf_counter()
     hbm = slices.generation.hbm_bytes

@@ -58,14 +58,9 @@ def pretrain(
     if not is_leader():
         log = _silence
     for i, phase in enumerate(config.phases):
-        check_batch_size(phase.batch_size, mesh, f"phases[{i}].batch_size")
-        parts = batch_divisor(mesh) * config.accumulation
-        if phase.batch_size % parts:
-            raise UserError(
-                f"phases[{i}].batch_size={phase.batch_size} is not a multiple of "
-                f"{parts}, the devices that share a batch times accumulation; set "
-                "--config.accumulation"
-            )
+        check_batch_size(
+            phase.batch_size, mesh, f"phases[{i}].batch_size", config.accumulation
+        )
     folder = RunFolder(workdir)
     folder.fetch()
     store, tokenizer = open_text(config.data, folder, log)

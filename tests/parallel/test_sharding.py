@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import partition_spec, path_name, tree_shardings
 
@@ -57,3 +58,21 @@ def test_fsdp_splits_a_whole_dimension_over_data(name, shape, expected):
 def test_fsdp_leaves_looked_up_tables_whole():
     name = "params/bert/embeddings/word/embedding"
     assert partition_spec(name, (96, 8), split=4) == partition_spec(name, (96, 8))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "size"),
+    [
+        ("layers_0/attention/query/kernel", (768, 12, 64), 12),
+        ("layers_0/intermediate/bias", (3076,), 3076),
+        ("embeddings/word/embedding", (300, 768), 300),
+    ],
+)
+def test_an_axis_that_does_not_divide_a_dimension_is_one_line(name, shape, size):
+    mesh = make_mesh(MeshConfig(data=1, model=8))
+    tree = {name: jax.ShapeDtypeStruct(shape, jnp.float32)}
+    with pytest.raises(UserError) as error:
+        tree_shardings(tree, mesh)
+    message = str(error.value)
+    assert message.startswith(f"mesh.model=8 does not divide the {size} of {name}")
+    assert "set --config.mesh.model" in message and "\n" not in message
