@@ -119,6 +119,7 @@ class RunFolder:
         All processes must call it. Raises UserError where a local workdir is not on a
         disk that they share; only the store of a remote one is shared, and is.
         """
+        wait_for_all(name)
         content = ""
         if self._remote is None and (self.local / name).is_file():
             content = (self.local / name).read_text()
@@ -147,21 +148,27 @@ def local_copy(path: str | os.PathLike, last: str) -> Path:
 
 
 def local_checkpoint(path: str | os.PathLike) -> Path:
-    """A local path with the files of the checkpoint ``path``: itself, or a cached copy.
+    """A local path with the files of the checkpoint ``path``: itself, or a copy.
 
-    path: a folder, or the prefix of Google's bert_model.ckpt files. Files in the folder
-    and in best/ are copied where they changed; checkpoints/ of a run is not: Orbax reads
-    it in the store.
+    path: a folder, or the prefix of Google's bert_model.ckpt files, local or remote. Files
+    of a remote folder and of its best/ are copied into the cache where they changed.
+    checkpoints/, which a workdir has, stays remote: Orbax reads it in the store.
     """
     if not is_remote(path):
         return Path(path)
     remote = _open(path)
-    if not remote.exists():
-        folder = _cache_folder(remote.parent)
-        _mirror(remote.parent, folder, only=())
-        return folder / remote.name
     folder = _cache_folder(remote)
-    _mirror(remote, folder, only=("best",))
+    if not remote.exists():
+        folder = _cache_folder(remote.parent) / remote.name
+        found = [p for p in remote.parent.iterdir() if p.name.startswith(remote.name)]
+        if not found:
+            raise UserError(f"{remote} does not exist; expected a checkpoint")
+        # Beside the prefix stand the config and the vocabulary.
+        found += [p for p in remote.parent.iterdir() if p.suffix in (".json", ".txt")]
+        for source in found:
+            _copy(source, epath.Path(folder.parent / source.name))
+    else:
+        _mirror(remote, folder, only=("best",))
     return folder
 
 
