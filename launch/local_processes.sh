@@ -10,12 +10,14 @@
 #
 #   --port P          of the coordinator on 127.0.0.1 (default: a free one)
 #   --logs LOGS       folder of the other processes' output (default: runs/logs)
+#   --caches CACHES   a cache folder for each process, as machines of their own have
+#                     (default: one for all)
 #   --restarts N      start the job again, at most N times, when it was preempted or a
 #                     process was killed; it goes on from its last checkpoint (default: 0)
 #   --dry_run         print every command instead of running it
 set -euo pipefail
 
-PROCESSES=2 DEVICES="" PORT="" LOGS="runs/logs" RESTARTS=0 DRY_RUN=0
+PROCESSES=2 DEVICES="" PORT="" LOGS="runs/logs" CACHES="" RESTARTS=0 DRY_RUN=0
 GRACE=20     # seconds that the others have when one process fails
 PREEMPTED=75 # exit code of a run that was asked to stop and saved; see bert_jax/cli.py
 PYTHON="${PYTHON:-python}"
@@ -31,6 +33,7 @@ while (($#)); do
     --devices) DEVICES="$2"; shift 2 ;;
     --port) PORT="$2"; shift 2 ;;
     --logs) LOGS="$2"; shift 2 ;;
+    --caches) CACHES="$2"; shift 2 ;;
     --restarts) RESTARTS="$2"; shift 2 ;;
     --dry_run) DRY_RUN=1; shift ;;
     -h | --help) sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//'; exit 0 ;;
@@ -59,6 +62,7 @@ job() {
     local command=("$PYTHON" -m bert_jax.train
       --coordinator_address "127.0.0.1:$port" --num_processes "$PROCESSES"
       --process_id "$i" "$@")
+    [[ -z "$CACHES" ]] || command=(env "XDG_CACHE_HOME=$CACHES/$i" "${command[@]}")
     if ((DRY_RUN)); then
       printf '%q ' "${command[@]}"
       echo

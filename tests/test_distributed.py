@@ -2,17 +2,21 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from etils import epath
+
+from bert_jax.parallel.remote import RunFolder
 
 REPOSITORY = Path(__file__).parent.parent
-STEPS = 39  # some seconds: time to stop it in
-# Rows over half of the devices, heads and feed-forward over 2. The job of four has 16
-# devices in all, the others 8: one run, whatever the mesh.
+STEPS = 32  # some seconds: time to stop it in
+# Rows over half of the devices, heads and feed-forward over 2. The job of four has 8
+# devices in all, the others 4: one run, whatever the mesh.
 RUN = (
     "--config.mesh.data=-1",
     "--config.mesh.model=2",
@@ -30,17 +34,31 @@ def command(*arguments) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def one_phase(one_phase_of):
-    """One compilation for each process."""
-    return one_phase_of(0)
+def one_phase(one_phase_of, small_store):
+    """One compilation for each process, on a text that the run prepares for itself."""
+    path = one_phase_of(0)
+    text = small_store[0].parent / "text.txt"
+    path.write_text(
+        path.read_text()
+        + f"""
+one_phase = get_config
+
+def get_config():
+    config = one_phase()
+    config.data.path, config.data.vocabulary_size = "", {small_store[1]}
+    config.data.corpus = ("{text}",)
+    return config
+"""
+    )
+    return path
 
 
-def start(processes, logs, *arguments, devices=8):
+def start(processes, logs, *arguments, devices=4):
     """launch/local_processes.sh, its output a pipe of text."""
     script = [
         REPOSITORY / "launch/local_processes.sh",
         "--processes", processes, "--devices", devices // processes, "--logs", logs,
-        "--", *arguments,
+        "--caches", logs.parent / "caches", "--", *arguments,
     ]  # fmt: skip
     return subprocess.Popen(
         [*map(str, script)],
@@ -98,7 +116,7 @@ def check_equal(one_process, metric_lines):
 def test_four_processes_train_as_one(check_equal, one_phase, tmp_path):
     logs = tmp_path / "logs"
     arguments = ("--config", one_phase, "--workdir", tmp_path / "run", *RUN)
-    code, output = finish(start(4, logs, *arguments, devices=16), logs)
+    code, output = finish(start(4, logs, *arguments, devices=8), logs)
     assert code == 0, output
     check_equal(tmp_path / "run")
     others = [path.read_text() for path in logs.iterdir()]
@@ -109,15 +127,19 @@ def test_four_processes_train_as_one(check_equal, one_phase, tmp_path):
 
 
 def test_killed_or_asked_to_stop_it_goes_on_with_other_hosts(
-    check_equal, one_phase, tmp_path
+    check_equal, one_phase, bucket, tmp_path
 ):
-    """Two processes, of which one is killed; four, which are asked to stop; then one."""
+    """Two processes, of which one is killed; four, which are asked to stop; then one.
+
+    The workdir is gs://, and no process has a file that another one wrote on a disk.
+    """
     logs = tmp_path / "logs"
-    arguments = ("--config", one_phase, "--workdir", tmp_path / "run", *RUN)
+    arguments = ("--config", one_phase, "--workdir", bucket, *RUN)
     job = start(2, logs, *arguments)
-    wait_for_step(job, 12)  # the save at step 10 waited for that at step 5
+    printed = wait_for_step(job, 12)  # the save at step 10 waited for that at step 5
+    assert "preparing" in printed
     victim = subprocess.run(
-        ["pgrep", "-f", f"process_id 1 .*{tmp_path}"],
+        ["pgrep", "-f", f"process_id 1 .*{bucket}"],
         capture_output=True,
         text=True,
         check=True,
@@ -127,21 +149,51 @@ def test_killed_or_asked_to_stop_it_goes_on_with_other_hosts(
     assert code not in (0, 75), output
 
     # So few checkpoints that the next is one on request.
+    shutil.rmtree(tmp_path / "caches")
     job = start(4, logs, *arguments, "--config.checkpoint_every=1000")
     printed = wait_for_step(job, 16)
     assert re.search(r"resuming at step (5|10)\b", printed), printed
+    assert "preparing" not in printed
     job.send_signal(signal.SIGTERM)
     code, output = finish(job, logs)
     assert code == 75, output
     stopped = re.search(rf"asked to stop after step (\d+) of {STEPS}; saved", output)
     assert stopped, output
-    newest = max(int(p.name) for p in (tmp_path / "run/checkpoints").iterdir())
+    newest = max(int(p.name) for p in (epath.Path(bucket) / "checkpoints").iterdir())
     assert newest == int(stopped[1])
 
     code, output = finish(start(1, logs, *arguments), logs)
     assert code == 0, output
     assert f"resuming at step {newest}" in output
-    check_equal(tmp_path / "run")
+    assert "gcsfs" not in output
+    folder = RunFolder(bucket)
+    folder.fetch()
+    check_equal(folder.local)
+
+
+def test_processes_of_different_runs_end_with_one_line(one_phase, tmp_path):
+    config = tmp_path / "seeds.py"
+    config.write_text(
+        one_phase.read_text()
+        + """
+import sys
+same = get_config
+
+def get_config():
+    config = same()
+    config.seed += sys.argv[sys.argv.index("--process_id") + 1] == "1"
+    return config
+"""
+    )
+    logs = tmp_path / "logs"
+    job = start(2, logs, "--config", config, "--workdir", tmp_path / "run")
+    code, output = finish(job, logs)
+    assert code == 2
+    error = "this process and process 0 differ in config or text; start all with the"
+    assert output.count(f"error: process 1: {error}") == 1
+    assert output.count(f"error: {error}") == 1
+    assert "Traceback" not in output and "***" not in output
+    assert not (tmp_path / "run/config.json").exists()
 
 
 def test_a_process_that_does_not_come_is_named(config_file, tmp_path):
