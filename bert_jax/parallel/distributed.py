@@ -163,7 +163,7 @@ def wait_for_all(name: str) -> None:
 
 
 def check_same(value: Any, name: str) -> None:
-    """Raises UserError unless ``value``, as JSON, is the same in all processes.
+    """Raises UserError on all processes unless ``value``, as JSON, is the same on all.
 
     All processes must call it.
     """
@@ -171,8 +171,11 @@ def check_same(value: Any, name: str) -> None:
         return
     text = json.dumps(value, sort_keys=True)
     digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
-    if (multihost_utils.broadcast_one_to_all(digest) != digest).any():
-        raise UserError(f"this process and process 0 differ in {name}")
+    digests = multihost_utils.process_allgather(digest)
+    others = np.flatnonzero((digests != digests[0]).any(axis=1))
+    if len(others):
+        names = ", ".join(map(str, others))
+        raise UserError(f"process {names} and process 0 differ in {name}")
 
 
 def on_every_host(tree: Any) -> Any:
