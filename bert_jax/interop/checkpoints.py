@@ -23,7 +23,9 @@ from bert_jax.parallel.sharding import path_name
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """False for tracebacks of failed writes, which _writing reports in one line."""
+    """False for what the run itself reports: failed writes, and that it stops."""
+    if "Reached preemption sync point" in record.getMessage():
+        return False
     return "os_error_code" not in str(record.exc_info and record.exc_info[1])
 
 
