@@ -91,5 +91,5 @@ def test_a_tokenizer_that_cuts_otherwise_is_refused(folder, path, value, said):
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"model": 1}'])
 def test_what_is_no_tokenizer_is_one_line(folder, text):
     (folder / "tokenizer.json").write_text(text)
-    with pytest.raises(UserError, match=r"is not the tokenizer.json of a WordPiece"):
+    with pytest.raises(UserError, match=r"the tokenizer.json of a WordPiece"):
         load_tokenizer(folder)
