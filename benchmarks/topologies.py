@@ -17,8 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from bert_jax.training.aot import Report
-from bert_jax.training.aot_table import table
+from bert_jax.training.aot import Report, table
 from bert_jax.training.collectives import Traffic
 
 ROOT = Path(__file__).parents[1]

@@ -27,8 +27,7 @@ def main(argv: list[str]) -> int:
     import jax
 
     from bert_jax.parallel.topology import named_slices
-    from bert_jax.training.aot import advice, compile_step
-    from bert_jax.training.aot_table import table
+    from bert_jax.training.aot import advice, compile_step, table
     from bert_jax.training.config import train_config
 
     # It cannot read back programs for devices that are not there.

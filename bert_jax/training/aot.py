@@ -28,6 +28,22 @@ from bert_jax.training.step import METRICS
 _USED = re.compile(r"Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm")
 _TEMPORARIES = re.compile(r"required for HLO temporaries \(([\d.]+)([KMGT]?)\)")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_GIB = 1 << 30
+_HEAD = (
+    "topology",
+    "chips",
+    "devices",
+    "batch x length",
+    "arguments, GiB",
+    "temporaries, GiB",
+    "of, GiB",
+    "fits, spare",
+    "GFLOP a device",
+    "at peak, s",
+    "estimate, s",
+    "collectives",
+    "compiled in, s",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,3 +233,33 @@ def _estimate(compiled: Any) -> float | None:
     analysis = compiled.cost_analysis() or {}
     seconds = float(analysis.get("optimal_seconds", 0.0))
     return seconds if seconds > 0 else None
+
+
+def table(reports: list[Report]) -> str:
+    """Markdown: a row for each report, bytes in GiB (2**30) and seconds."""
+    lines = [f"| {' | '.join(_HEAD)} |", "|" + "---|" * len(_HEAD)]
+    lines += [f"| {' | '.join(_row(report))} |" for report in reports]
+    return "\n".join(lines)
+
+
+def _row(report: Report) -> list[str]:
+    slices = f"{report.num_slices} x " if report.num_slices > 1 else ""
+    estimate = report.estimated_seconds
+    return [
+        f"{slices}{report.topology}",
+        f"{report.chips}",
+        f"{report.devices}",
+        f"{report.batch_size} x {report.sequence_length}",
+        f"{report.argument_bytes / _GIB:.2f}",
+        f"{report.temp_bytes / _GIB:.2f}",
+        f"{report.hbm_bytes / _GIB:.0f}",
+        f"yes, {report.spare:.0%}" if report.fits else "no",
+        f"{report.model_flops_per_device / 1e9:,.0f}",
+        f"{report.seconds_at_peak:.4f}",
+        "" if estimate is None else f"{estimate:.4f}",
+        ", ".join(
+            f"{traffic.count} {kind} {traffic.bytes / 1e6:,.0f} MB"
+            for kind, traffic in sorted(report.collectives.items())
+        ),
+        f"{report.compile_seconds:.0f}",
+    ]
