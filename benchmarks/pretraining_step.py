@@ -25,13 +25,17 @@ from bert_jax.data.pipeline import Phase
 from bert_jax.interop.config_json import config_from_dict, config_to_dict
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import DTYPES, BertConfig, ComputeConfig
+from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch, steps_ahead
-from bert_jax.training import loop
 from bert_jax.training.config import DataConfig, TrainConfig
 from bert_jax.training.flops import peak_flops, step_flops
-from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
+from bert_jax.training.optimizer import (
+    OptimizerConfig,
+    bert_optimizer,
+    make_schedule,
+)
 from bert_jax.training.state import abstract_state, init_state
-from bert_jax.training.step import METRICS
+from bert_jax.training.step import compile_step
 
 
 def train_config(options: argparse.Namespace) -> TrainConfig:
@@ -46,7 +50,7 @@ def train_config(options: argparse.Namespace) -> TrainConfig:
         ),
         compute=ComputeConfig(dtype=options.dtype, attention_impl=options.attention),
         data=DataConfig(),
-        optimizer=OptimizerConfig(1e-4, warmup_steps=10, total_steps=1000),
+        optimizer=OptimizerConfig(1e-4, warmup_steps=10),
         phases=(Phase(1000, options.batch, options.length, options.predictions),),
     )
 
@@ -74,12 +78,13 @@ def measure(options: argparse.Namespace) -> dict:
     cli.start()
     config = train_config(options)
     mesh = make_mesh(MeshConfig())
-    model = BertForPreTraining(config.model, config.compute)
+    objective = MlmNsp(BertForPreTraining(config.model, config.compute))
     optimizer = bert_optimizer(config.optimizer)
-    abstract = abstract_state(model, optimizer, mesh, METRICS)
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    step, _ = loop.jit_steps(config, model, optimizer, shardings)
-    state = init_state(model, optimizer, mesh, METRICS, seed=0)
+    step = compile_step(
+        objective, config.optimizer, abstract_state(objective, optimizer, mesh)
+    )
+    state = init_state(objective, optimizer, mesh, seed=0)
+    schedule = make_schedule(config.optimizer, config.total_steps)
     batch = put_batch(random_batch(config), mesh)
     ahead = steps_ahead(mesh)
 
@@ -87,7 +92,7 @@ def measure(options: argparse.Namespace) -> dict:
         nonlocal state, sums
         begin = time.perf_counter()
         for _ in range(steps):
-            state, sums = step(state, batch)
+            state, sums = step(state, batch, schedule)
             # As the training loop does, which draws a batch while buffers are freed.
             if not ahead:
                 jax.block_until_ready(state)
@@ -112,7 +117,7 @@ def measure(options: argparse.Namespace) -> dict:
         ),
         "peak_flops": peak_flops(),
         "peak_bytes": memory.get("peak_bytes_in_use", process_bytes()),
-        "loss": float(sums["loss_sum"]) / float(sums["steps"]),
+        "loss": float(sums["step_loss"]) / float(sums["steps"]),
         "device": device.device_kind,
         "versions": {"jax": jax.__version__},
     }

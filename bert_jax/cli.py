@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import hashlib
+import logging
 import os
 import platform
 import sys
@@ -83,8 +84,8 @@ def _users_line(error: Exception) -> str | None:
 def start(flags: Mapping[str, Any] | None = None) -> None:
     """Readies JAX: compiled programs kept on disk, a CPU's memory, the other processes.
 
-    flags: values of JOB_FLAGS of a command that has them. Must be called before anything
-    asks JAX for devices.
+    flags: values of JOB_FLAGS of a command that has them; process 0 then logs. Must be
+    called before anything asks JAX for devices.
     """
     import jax
 
@@ -106,8 +107,20 @@ def start(flags: Mapping[str, Any] | None = None) -> None:
                 flags["join_timeout"],
             )
         )
+        if jax.process_index() == 0:
+            _log_to_screen()
     if jax.default_backend() == "cpu":
         _keep_freed_memory()
+
+
+def _log_to_screen() -> None:
+    """Shows what this package logs. Other libraries may have set up the root's handlers."""
+    logger = logging.getLogger("bert_jax")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
 
 
 def _keep_programs() -> None:

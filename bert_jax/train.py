@@ -12,8 +12,6 @@ usage:
   python -m bert_jax.train --config experiments/tiny.py [--workdir D] [--config.seed=1]
 """
 
-import logging
-
 from bert_jax import cli
 from bert_jax.config_file import parse
 
@@ -22,15 +20,11 @@ def main(argv: list[str]) -> None:
     """Parses the command line and trains."""
     settings, workdir, flags = parse(argv, __doc__, cli.JOB_FLAGS)
     # Imported late: --help and a wrong command line answer at once.
-    from bert_jax.parallel.distributed import is_leader
     from bert_jax.training.config import train_config
     from bert_jax.training.pretrain import pretrain
 
     config = train_config(settings)
     cli.start(flags)
-    if is_leader():
-        logging.basicConfig(format="%(message)s")
-        logging.getLogger("bert_jax").setLevel(logging.INFO)
     pretrain(config, workdir)
 
 

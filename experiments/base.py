@@ -89,6 +89,7 @@ def get_config(schedule: str = "paper") -> ConfigDict:
                 name="adam",  # or lamb
                 learning_rate=1e-4,  # peak
                 warmup_steps=10_000,  # updates
+                warmup=0.0,  # share of all steps, where warmup_steps is 0
                 beta1=0.9,
                 beta2=0.999,
                 epsilon=1e-6,  # outside the square root

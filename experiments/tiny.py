@@ -60,6 +60,7 @@ def get_config() -> ConfigDict:
                 name="adam",  # or lamb
                 learning_rate=2e-3,  # peak
                 warmup_steps=200,  # updates
+                warmup=0.0,  # share of all steps, where warmup_steps is 0
                 beta1=0.9,
                 beta2=0.98,
                 epsilon=1e-6,  # outside the square root

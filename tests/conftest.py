@@ -50,7 +50,7 @@ def get_config():
 """
 
 # What depends on the clock, or on which steps a process has timed.
-TIMINGS = ("tokens_per_second", "mfu", "data_wait", "padding")
+TIMINGS = ("tokens_per_second", "mfu", "data_wait", "seconds_left")
 
 # Eight devices stand in for a slice; a rank that is promoted silently is a bug.
 jax.config.update("jax_num_cpu_devices", 8)

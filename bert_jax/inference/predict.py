@@ -12,7 +12,7 @@ from bert_jax.inference.answers import Answers
 from bert_jax.inference.evaluation import run_model
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.lines import CHUNK, chunks
-from bert_jax.interop.initial import FeatureConfig, initial_params, make_model
+from bert_jax.interop.initial import FeatureConfig, head_params, make_model
 from bert_jax.interop.load import Checkpoint, check_length, load
 from bert_jax.objectives.heads import jit_forward
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
@@ -116,12 +116,10 @@ class _TaskModel:
         model = make_model(
             checkpoint.config, task.head, task.outputs, features, checkpoint.compute
         )
-        params, fresh = initial_params(
-            checkpoint, model, task.head, task.labels, jax.random.key(0)
-        )
-        if fresh:
+        params, missing = head_params(checkpoint, model, task.head, task.labels)
+        if missing:
             raise UserError(
-                f"{path} lacks {', '.join(fresh)}, which a {task.head} head needs; "
+                f"{path} lacks {', '.join(missing)}, which a {task.head} head needs; "
                 "fine-tune it with python -m bert_jax.finetune"
             )
         self._packed = not features.layers  # a BiLSTM reads one sequence a row

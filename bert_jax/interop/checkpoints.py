@@ -54,8 +54,10 @@ class CheckpointStore:
         latest = self._checkpointer.latest
         return None if latest is None else latest.step
 
-    def save(self, step: int, state: Any, config: dict[str, Any]) -> None:
+    def save(self, step: int, state: Any, notes: dict[str, Any]) -> None:
         """Starts an asynchronous save; waits for the one before it, not for this one.
+
+        notes: JSON-able, kept beside the state.
 
         The arrays are copied before this returns, so the step may donate them.
         """
@@ -63,17 +65,18 @@ class CheckpointStore:
             return
         with _writing(self._checkpointer.directory):
             self._checkpointer.save_checkpointables_async(
-                step, {"state": state}, custom_metadata=config
+                step, {"state": state}, custom_metadata=notes
             )
         self._saved = step
 
-    def restore(self, abstract: Any) -> Any:
-        """The newest state, in ``abstract``'s shardings."""
+    def restore(self, abstract: Any) -> tuple[Any, dict[str, Any]]:
+        """The newest state, in ``abstract``'s shardings, and the notes beside it."""
         step = self.latest_step
         self._check_fits(step, abstract)
         loaded = self._checkpointer.load_checkpointables(step, {"state": abstract})
         self._saved = step
-        return loaded["state"]
+        notes = self._checkpointer.checkpointables_metadata(step).custom_metadata
+        return loaded["state"], dict(notes or {})
 
     def _check_fits(self, step: int, abstract: Any) -> None:
         """Raises UserError that names the first array which is not as expected."""

@@ -1,7 +1,8 @@
 """The model of a fine-tuning run and its first parameters."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
 from bert_jax.model.tagger import BiLstmConfig, FeatureTagger
 
 Params = dict[str, Any]
-_BEGIN_ANEW = "set --config.fresh_head=True to begin with a new head"
+_NEW_HEAD = "set --config.fresh_head=True to begin with a new head"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,16 +77,15 @@ def _feature_tagger(
     return FeatureTagger(config, features.layers, bilstm, compute)
 
 
-def initial_params(
+def head_params(
     checkpoint: Checkpoint,
     model: nn.Module,
     head: str,
     labels: Sequence[str],
-    key: jax.Array,
     *,
     fresh_head: bool = False,
 ) -> tuple[Params, list[str]]:
-    """The checkpoint's encoder under a head; and the names of what is made anew.
+    """What the checkpoint gives a model with this head; and the parts that it lacks.
 
     A head of the same kind and labels is kept, as between two runs on one label set,
     unless ``fresh_head``. Raises UserError for one of the same kind that does not fit.
@@ -95,33 +95,22 @@ def initial_params(
         if "bilstm" in checkpoint.params and not fresh_head:
             _check_tagger(checkpoint, model, labels)
             return given | {"bilstm": checkpoint.params["bilstm"]}, []
-        return given | jax.jit(_init_tagger(model))(key), ["bilstm"]
-    ids = jnp.zeros((1, 8), jnp.int32)
+        return given, ["bilstm"]
+    ids_BL = jax.ShapeDtypeStruct((1, 8), jnp.int32)
     shapes = jax.eval_shape(
-        lambda key: model.init(key, ids, ids, ids + 1, deterministic=True)["params"],
-        key,
-    )
-    given = {"bert": dict(checkpoint.params["bert"])}
+        functools.partial(model.init, deterministic=True),
+        jax.random.key(0),
+        *(ids_BL, ids_BL, ids_BL),
+    )["params"]
+    # A pooler that this head does not look at is left behind.
+    parts = checkpoint.params["bert"].items()
+    given = {"bert": {name: part for name, part in parts if name in shapes["bert"]}}
     (name,) = shapes.keys() - {"bert"}
     if checkpoint.head == head and not fresh_head and name in checkpoint.params:
         _check_head(checkpoint, shapes[name]["kernel"].shape[-1], labels)
         given[name] = checkpoint.params[name]
-    parts = [("bert", "pooler"), (name,)]
-    missing = [part for part in parts if _has(shapes, part) and not _has(given, part)]
-
-    def make(key: jax.Array) -> list[Any]:
-        params = model.init(key, ids, ids, ids + 1, deterministic=True)["params"]
-        return [_get(params, part) for part in missing]
-
-    fresh = jax.jit(make)(key) if missing else []
-    for part, value in zip(missing, fresh, strict=True):
-        if len(part) == 1:
-            given[part[0]] = value
-        else:
-            given["bert"][part[1]] = value
-    # A pooler that this head does not look at is left behind.
-    given["bert"] = {k: v for k, v in given["bert"].items() if k in shapes["bert"]}
-    return given, ["/".join(part) for part in missing]
+    new = [f"bert/{part}" for part in shapes["bert"] if part not in given["bert"]]
+    return given, new + [name] * (name not in given)
 
 
 def _check_head(checkpoint: Checkpoint, outputs: int, labels: Sequence[str]) -> None:
@@ -130,28 +119,22 @@ def _check_head(checkpoint: Checkpoint, outputs: int, labels: Sequence[str]) -> 
     if found != outputs:
         raise UserError(
             f"the checkpoint's head has {found} outputs, the task needs {outputs}; "
-            f"{_BEGIN_ANEW}"
+            f"{_NEW_HEAD}"
         )
     _check_labels(checkpoint.labels, labels)
-
-
-def _init_tagger(model: FeatureTagger) -> Callable[[jax.Array], Params]:
-    """A function of a key: new parameters of the BiLSTM alone."""
-    features_BLF = jnp.zeros((1, 2, model.width))
-    mask_BL = jnp.ones((1, 2), jnp.int32)
-
-    def init(key: jax.Array) -> Params:
-        return model.init(key, features_BLF, mask_BL, deterministic=True, method="tag")[
-            "params"
-        ]
-
-    return init
 
 
 def _check_tagger(
     checkpoint: Checkpoint, model: FeatureTagger, labels: Sequence[str]
 ) -> None:
-    shapes = jax.eval_shape(_init_tagger(model), jax.random.key(0))["bilstm"]
+    features_BLF = jax.ShapeDtypeStruct((1, 2, model.width), jnp.float32)
+    mask_BL = jax.ShapeDtypeStruct((1, 2), jnp.int32)
+    shapes = jax.eval_shape(
+        functools.partial(model.init, deterministic=True, method="tag"),
+        jax.random.key(0),
+        features_BLF,
+        mask_BL,
+    )["params"]["bilstm"]
     sizes, found = (
         jax.tree.map(lambda leaf: leaf.shape, tree)
         for tree in (shapes, checkpoint.params["bilstm"])
@@ -161,7 +144,7 @@ def _check_tagger(
     if sizes != found or tuple(layers) != model.layers:
         raise UserError(
             "the checkpoint's BiLSTM is for other layers, or of other sizes, than "
-            f"config.features says; set them as they were, or {_BEGIN_ANEW}"
+            f"config.features says; set them as they were, or {_NEW_HEAD}"
         )
 
 
@@ -169,19 +152,5 @@ def _check_labels(found: Sequence[str], labels: Sequence[str]) -> None:
     if labels and found and tuple(labels) != tuple(found):
         raise UserError(
             f"the checkpoint's head was trained for {', '.join(found)}, the task has "
-            f"{', '.join(labels)}; {_BEGIN_ANEW}"
+            f"{', '.join(labels)}; {_NEW_HEAD}"
         )
-
-
-def _has(tree: Any, path: Sequence[str]) -> bool:
-    for name in path:
-        if name not in tree:
-            return False
-        tree = tree[name]
-    return True
-
-
-def _get(tree: Any, path: Sequence[str]) -> Any:
-    for name in path:
-        tree = tree[name]
-    return tree

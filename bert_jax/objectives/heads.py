@@ -1,5 +1,6 @@
-"""The loss of each head, as a sum and the weight to divide it by."""
+"""The objectives of fine-tuning: one for each head (paper, section 4; figure 4)."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -8,12 +9,133 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bert_jax.objectives.objective import Batch, Params
 from bert_jax.parallel.mesh import traced_on
 from bert_jax.tasks.task import IGNORED
 
-Batch = dict[str, jax.Array]
-
 PADDED_SCORE = -1e30  # of what cannot be chosen: padding, an absent choice
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """The mean loss of what a head predicts; ``losses`` says of what.
+
+    model: a module of model/heads.py.
+    """
+
+    model: nn.Module
+    sum_names = ("loss", "weight")
+
+    def init(self, key: jax.Array) -> Params:
+        ids_BL = jnp.zeros((1, 8), jnp.int32)
+        variables = self.model.init(key, ids_BL, ids_BL, ids_BL + 1, deterministic=True)
+        return variables["params"]
+
+    def logits(self, params: Params, batch: Batch, key: jax.Array | None) -> jax.Array:
+        """float32, as ``losses`` takes them; dropout where there is a ``key``."""
+        return forward(self.model, params, batch, key).astype(jnp.float32)
+
+    def losses(self, logits: jax.Array, batch: Batch) -> jax.Array:
+        """Of each thing that is predicted, in the shape of ``loss_weights``."""
+        raise NotImplementedError
+
+    def loss_weights(self, batch: Batch) -> jax.Array:
+        """1 for what is learned from: by default each sequence; 0 for padding."""
+        return batch["weights"]
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        return {"loss": jnp.maximum(jnp.sum(self.loss_weights(batch)), 1.0)}
+
+    def sums(
+        self, params: Params, batch: Batch, key: jax.Array | None
+    ) -> dict[str, jax.Array]:
+        weights = self.loss_weights(batch)
+        losses = self.losses(self.logits(params, batch, key), batch)
+        return {
+            "loss": jnp.sum(jnp.where(weights > 0, losses * weights, 0.0)),
+            "weight": jnp.sum(weights),
+        }
+
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        return {"loss": sums["loss"] / max(sums["weight"], 1.0)}
+
+    def summary(self, metrics: dict[str, float]) -> str:
+        del metrics
+        return ""
+
+
+class Classification(Head):
+    """Cross-entropy over classes; squared error where the labels are floats (STS-B)."""
+
+    def losses(self, logits_BC: jax.Array, batch: Batch) -> jax.Array:
+        if jnp.issubdtype(batch["label"].dtype, jnp.floating):
+            return jnp.square(logits_BC[..., 0] - batch["label"])
+        return _cross_entropy(logits_BC, batch["label"])
+
+
+class Tagging(Head):
+    """Cross-entropy over the tags of every token that has a label."""
+
+    def losses(self, logits_BLC: jax.Array, batch: Batch) -> jax.Array:
+        return _cross_entropy(logits_BLC, jnp.maximum(batch["labels"], 0))
+
+    def loss_weights(self, batch: Batch) -> jax.Array:
+        return (batch["labels"] != IGNORED).astype(jnp.float32)
+
+
+class FrozenTagging(Tagging):
+    """Trains the BiLSTM of a FeatureTagger on what its frozen encoder gave: "hidden"."""
+
+    def init(self, key: jax.Array) -> Params:
+        features_BLF = jnp.zeros((1, 2, self.model.width))
+        mask_BL = jnp.ones((1, 2), jnp.int32)
+        variables = self.model.init(
+            key, features_BLF, mask_BL, deterministic=True, method="tag"
+        )
+        return variables["params"]
+
+
+class MultipleChoice(Head):
+    """Softmax over the choices of a row (paper, section 4.4)."""
+
+    def losses(self, scores_BC: jax.Array, batch: Batch) -> jax.Array:
+        if "choice_mask" in batch:  # a choice that a row does not have is never right
+            scores_BC = jnp.where(batch["choice_mask"] > 0, scores_BC, PADDED_SCORE)
+        return _cross_entropy(scores_BC, batch["label"])
+
+
+class Span(Head):
+    """Mean of the losses of start and end over a sequence's tokens (run_squad.py)."""
+
+    def losses(self, logits_BL2: jax.Array, batch: Batch) -> jax.Array:
+        if "starts" in batch:  # rows that pack several sequences: (B, S)
+            starts_BS = batch["starts"]
+            numbers_S = jnp.arange(1, starts_BS.shape[1] + 1)
+            own_BSL = batch["segment_ids"][:, None, :] == numbers_S[None, :, None]
+            logits = jnp.where(own_BSL[..., None], logits_BL2[:, None], PADDED_SCORE)
+        else:
+            starts_BS = 0
+            real_BL = batch["attention_mask"] > 0
+            logits = jnp.where(real_BL[:, :, None], logits_BL2, PADDED_SCORE)
+        return 0.5 * (
+            _cross_entropy(logits[..., 0], batch["start"] + starts_BS)
+            + _cross_entropy(logits[..., 1], batch["end"] + starts_BS)
+        )
+
+
+# By the head of a task; see tasks/task.py.
+HEADS = {
+    "sequence": Classification,
+    "token": Tagging,
+    "choice": MultipleChoice,
+    "span": Span,
+}
+
+
+def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """-log softmax(logits)[label] along the last dimension."""
+    log_p = jax.nn.log_softmax(logits)
+    return -jnp.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0]
 
 
 def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
@@ -43,73 +165,6 @@ def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
     if choices:
         return logits.reshape(-1, *choices)
     return logits.ravel()[batch["slots"]] if "slots" in batch else logits
-
-
-def loss_weight(head: str, batch: dict[str, jax.Array]) -> jax.Array:
-    """What the sum of losses is divided by: labelled tokens, or rows (float32)."""
-    if head == "token":
-        return jnp.sum((batch["labels"] != IGNORED).astype(jnp.float32))
-    return jnp.sum(batch["weights"])
-
-
-def loss_sum(head: str, logits: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
-    """The sum of losses in float32, logits as the model gives them.
-
-    head "token": over all labelled tokens. "span": mean of start and end
-    (run_squad.py). "choice": softmax over a row's choices (paper, section 4.4).
-    "sequence": cross-entropy, or squared error where the labels are floats (STS-B).
-    Of packed rows everything but tokens has a dimension for slots, (B, S, ...).
-    """
-    logits = logits.astype(jnp.float32)
-    if head == "token":
-        labels_BL = batch["labels"]
-        losses_BL = cross_entropy(logits, jnp.maximum(labels_BL, 0))
-        return jnp.sum(jnp.where(labels_BL != IGNORED, losses_BL, 0.0))
-    if head == "span":
-        losses_B = span_losses(logits, batch)
-    elif head == "choice":
-        losses_B = cross_entropy(mask_choices(logits, batch), batch["label"])
-    elif jnp.issubdtype(batch["label"].dtype, jnp.floating):
-        losses_B = jnp.square(logits[..., 0] - batch["label"])
-    else:
-        losses_B = cross_entropy(logits, batch["label"])
-    return jnp.sum(losses_B * batch["weights"])
-
-
-def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """-log softmax(logits)[label] along the last dimension."""
-    return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)[
-        ..., 0
-    ]
-
-
-def span_losses(logits_BL2: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
-    """Mean of the losses of start and end: of each row, or of each slot (B, S)."""
-    starts_BS = batch.get("starts")
-    if starts_BS is None:
-        logits = mask_padding(logits_BL2, batch["attention_mask"])
-        offsets = 0
-    else:
-        numbers_S = jnp.arange(1, starts_BS.shape[1] + 1)
-        own_BSL = batch["segment_ids"][:, None, :] == numbers_S[None, :, None]
-        logits = jnp.where(own_BSL[..., None], logits_BL2[:, None], PADDED_SCORE)
-        offsets = starts_BS
-    return 0.5 * (
-        cross_entropy(logits[..., 0], batch["start"] + offsets)
-        + cross_entropy(logits[..., 1], batch["end"] + offsets)
-    )
-
-
-def mask_padding(logits_BL2: jax.Array, attention_mask_BL: jax.Array) -> jax.Array:
-    """Padding can neither start nor end an answer, whatever the batch's length."""
-    return jnp.where(attention_mask_BL[:, :, None] > 0, logits_BL2, PADDED_SCORE)
-
-
-def mask_choices(scores_BC: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
-    """A choice that a row does not have is never the right one."""
-    if "choice_mask" not in batch:
-        return scores_BC
-    return jnp.where(batch["choice_mask"] > 0, scores_BC, PADDED_SCORE)
 
 
 def jit_forward(mesh: Mesh, model: nn.Module) -> Callable:

@@ -1,34 +1,156 @@
-"""The pretraining losses as sums, which add up over microbatches and devices."""
+"""Masked LM and next sentence prediction (paper, section 3.1; run_pretraining.py)."""
+
+import dataclasses
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.model.bert import BertForPreTraining
+from bert_jax.objectives.objective import Batch, Params
+
+_MLM = ("mlm_loss", "mlm_weight", "mlm_correct")
+_NSP = ("nsp_loss", "nsp_weight", "nsp_correct")
+
+
+@dataclasses.dataclass(frozen=True)
+class MlmNsp:
+    """Mean loss of the masked tokens plus mean loss of the sentence pairs.
+
+    next_sentence: whether pairs are learned from. Without, the loss is that of the masked
+    tokens, and nothing is reported of an NSP head that nobody trains.
+    """
+
+    model: BertForPreTraining
+    next_sentence: bool = True
+
+    @property
+    def sum_names(self) -> tuple[str, ...]:
+        return _MLM + _NSP * self.next_sentence
+
+    def init(self, key: jax.Array) -> Params:
+        tokens_BL = jnp.zeros((1, 8), jnp.int32)
+        positions_BM = jnp.zeros((1, 2), jnp.int32)
+        variables = self.model.init(
+            key, tokens_BL, tokens_BL, tokens_BL + 1, positions_BM, deterministic=True
+        )
+        return variables["params"]
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """The original adds 1e-5 to the number of masked tokens."""
+        weights = {"mlm_loss": jnp.sum(batch["mlm_weights"]) + 1e-5}
+        if self.next_sentence:
+            weights["nsp_loss"] = jnp.sum(_pair_weights(batch))
+        return weights
+
+    def sums(
+        self, params: Params, batch: Batch, key: jax.Array | None
+    ) -> dict[str, jax.Array]:
+        output = self.model.apply(
+            {"params": params},
+            batch["input_ids"],
+            batch["token_type_ids"],
+            batch["attention_mask"],
+            batch["mlm_positions"],
+            deterministic=key is None,
+            segment_ids_BL=batch.get("segment_ids"),
+            starts_BS=batch.get("starts"),
+            rngs=None if key is None else {"dropout": key},
+        )
+        sums = pretraining_sums(output.mlm_logits_BMW, output.nsp_logits_B2, batch)
+        return {name: sums[name] for name in self.sum_names}
+
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        mlm_weight = max(float(sums["mlm_weight"]), 1.0)
+        metrics = {
+            "loss": float(sums["mlm_loss"]) / mlm_weight,
+            "mlm_loss": float(sums["mlm_loss"]) / mlm_weight,
+            "mlm_accuracy": float(sums["mlm_correct"]) / mlm_weight,
+        }
+        if self.next_sentence:
+            nsp_weight = max(float(sums["nsp_weight"]), 1.0)
+            metrics["nsp_loss"] = float(sums["nsp_loss"]) / nsp_weight
+            metrics["nsp_accuracy"] = float(sums["nsp_correct"]) / nsp_weight
+            metrics["loss"] += metrics["nsp_loss"]
+        return metrics
+
+    def summary(self, metrics: dict[str, float]) -> str:
+        parts = [f"mlm {metrics['mlm_loss']:.4f} ({metrics['mlm_accuracy']:.1%})"]
+        if self.next_sentence:
+            parts += [f"nsp {metrics['nsp_loss']:.4f} ({metrics['nsp_accuracy']:.1%})"]
+        return "  ".join(parts)
+
+    def eval_sums(self, params: Params, batch: Batch) -> dict[str, jax.Array]:
+        """The sums without dropout, and how often each answer was the right one.
+
+        mlm_counts int32 (V,): of the masked tokens; nsp_counts int32 (2,): of the labels.
+        """
+        V = self.model.config.vocab_size
+        masked = jnp.where(batch["mlm_weights"] > 0, batch["mlm_ids"], V)
+        sums = self.sums(params, batch, None)
+        sums["mlm_counts"] = jnp.bincount(masked.ravel(), length=V + 1)[:-1]
+        if self.next_sentence:
+            sums["nsp_counts"] = jnp.bincount(batch["nsp_labels"], length=2)
+        return sums
+
+    def eval_metrics(
+        self, batches: Sequence[dict[str, np.ndarray]]
+    ) -> dict[str, float]:
+        """Metrics from the eval_sums of several batches, and what guessing reaches.
+
+        mlm_majority: accuracy of always the most frequent masked token; nsp_majority: of
+        always the more frequent label.
+        """
+        totals = {
+            name: np.sum(
+                [np.asarray(sums[name], np.float64) for sums in batches], axis=0
+            )
+            for name in batches[0]
+        }
+        metrics = self.metrics(totals)
+        for name in ("mlm", "nsp")[: 1 + self.next_sentence]:
+            counts = totals[f"{name}_counts"]
+            metrics[f"{name}_majority"] = float(counts.max() / counts.sum())
+        return metrics
+
+    def eval_summary(self, metrics: dict[str, float]) -> str:
+        """A line of the log about eval_metrics."""
+        line = (
+            f"loss {metrics['loss']:.4f}  mlm accuracy {metrics['mlm_accuracy']:.1%} "
+            f"(most frequent token: {metrics['mlm_majority']:.1%})"
+        )
+        if self.next_sentence:
+            line += (
+                f"  nsp accuracy {metrics['nsp_accuracy']:.1%} "
+                f"(more frequent label: {metrics['nsp_majority']:.1%})"
+            )
+        return line
 
 
 def pretraining_sums(
-    mlm_logits_BMW: jax.Array, nsp_logits_B2: jax.Array, batch: dict[str, jax.Array]
+    mlm_logits_BMW: jax.Array, nsp_logits_B2: jax.Array, batch: Batch
 ) -> dict[str, jax.Array]:
     """float32 sums of losses, weights and right answers (run_pretraining.py).
 
-    The mean MLM loss is mlm_loss_sum / (mlm_weight + 1e-5), the mean NSP loss
-    nsp_loss_sum / nsp_weight, both over the global batch. Packed rows have NSP logits
-    (R, S, 2) and "nsp_weights".
+    Packed rows have NSP logits (R, S, 2) and "nsp_weights".
     """
     weights_BM = batch["mlm_weights"]
     mlm_losses_BM, mlm_right_BM = _cross_entropy(mlm_logits_BMW, batch["mlm_ids"])
     nsp_losses_B, nsp_right_B = _cross_entropy(nsp_logits_B2, batch["nsp_labels"])
-    nsp_weights_B = pair_weights(batch)
+    nsp_weights_B = _pair_weights(batch)
     return {
-        "mlm_loss_sum": jnp.sum(weights_BM * mlm_losses_BM),
+        "mlm_loss": jnp.sum(weights_BM * mlm_losses_BM),
         "mlm_weight": jnp.sum(weights_BM),
         "mlm_correct": jnp.sum(weights_BM * mlm_right_BM),
-        "nsp_loss_sum": jnp.sum(nsp_weights_B * nsp_losses_B),
+        "nsp_loss": jnp.sum(nsp_weights_B * nsp_losses_B),
         "nsp_weight": jnp.sum(nsp_weights_B),
         "nsp_correct": jnp.sum(nsp_weights_B * nsp_right_B),
     }
 
 
-def pair_weights(batch: dict[str, jax.Array]) -> jax.Array:
-    """1 for each pair of the batch; 0 for a packed row's slot that is empty."""
+def _pair_weights(batch: Batch) -> jax.Array:
+    """1 for each pair of the batch; 0 where a packed row has room for one more."""
     ones = jnp.ones(batch["nsp_labels"].shape, jnp.float32)
     return batch.get("nsp_weights", ones)
 
@@ -36,8 +158,8 @@ def pair_weights(batch: dict[str, jax.Array]) -> jax.Array:
 def _cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
     """-log softmax(logits)[label] and whether the label's logit is the largest.
 
-    Both along the last dimension, in float32. Compared with the maximum, for an argmax
-    over the vocabulary takes as long as a layer on a CPU.
+    Both along the last dimension, in float32. The label's logit is compared with the
+    maximum because an argmax over the vocabulary takes a CPU as long as a layer.
     """
     logits = logits.astype(jnp.float32)
     chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]

@@ -178,6 +178,19 @@ def check_same(value: Any, name: str) -> None:
         raise UserError(f"process {names} and process 0 differ in {name}")
 
 
+def from_leader(action: Callable[[], T]) -> T:
+    """What ``action``, which process 0 alone calls, returns: in every process, as JSON.
+
+    All processes must call it.
+    """
+    if jax.process_count() == 1:
+        return action()
+    content = json.dumps(action()).encode() if is_leader() else b""
+    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(content))))
+    padded = np.frombuffer(content.ljust(size, b" ")[:size], np.uint8)
+    return json.loads(bytes(multihost_utils.broadcast_one_to_all(padded)))
+
+
 def on_every_host(tree: Any) -> Any:
     """Whole arrays from ones that may lie on several hosts; all processes must call it."""
     if jax.process_count() == 1:

@@ -6,6 +6,7 @@ never see. Checkpoints, which are large, go straight to the store through Orbax.
 """
 
 import contextlib
+import copy
 import hashlib
 import os
 import shutil
@@ -59,6 +60,17 @@ class RunFolder:
             self.local = _cache_folder(self._remote)
             self.checkpoints = self._remote / CHECKPOINTS
         self._uploaded: dict[str, tuple[int, int]] = {}
+
+    def child(self, name: str) -> "RunFolder":
+        """A folder within this one as the workdir of another run, such as one of a sweep.
+
+        Its upload is that of the whole.
+        """
+        child = copy.copy(self)
+        child.local = self.local / name
+        child.checkpoints = epath.Path(self.checkpoints).parent / name / CHECKPOINTS
+        child.upload = self.upload
+        return child
 
     def fetch(self) -> None:
         """Makes process 0's small files those of the store; all processes must call it.

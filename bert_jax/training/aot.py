@@ -13,15 +13,15 @@ from jax.sharding import Mesh
 from bert_jax.data.pipeline import Phase
 from bert_jax.data.row_packing import row_limits
 from bert_jax.model.bert import BertForPreTraining
+from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import batch_sharding, check_batch_size, make_mesh
 from bert_jax.parallel.topology import Slices
-from bert_jax.training import loop
+from bert_jax.training import step as training_step
 from bert_jax.training.collectives import Traffic, collectives
 from bert_jax.training.config import TrainConfig
 from bert_jax.training.flops import PEAK_FLOPS, step_flops
-from bert_jax.training.optimizer import bert_optimizer
+from bert_jax.training.optimizer import bert_optimizer, make_schedule
 from bert_jax.training.state import TrainState, abstract_state
-from bert_jax.training.step import METRICS
 
 # "Ran out of memory in memory space hbm. Used 20.35G of 15.48G hbm." counts arguments too;
 # "the total memory required for HLO temporaries (63.07G) exceeds available HBM" does not.
@@ -150,13 +150,23 @@ def compile_step(config: TrainConfig, phase: Phase, slices: Slices) -> Report:
 def lower_step(
     config: TrainConfig, phase: Phase, mesh: Mesh
 ) -> tuple[jax.stages.Lowered, TrainState]:
-    """``phase``'s update, ready to compile for ``mesh``, and the shapes of its state."""
-    model = BertForPreTraining(config.model, config.compute)
+    """``phase``'s step, ready to compile for ``mesh``, and the shapes of its state."""
+    objective = MlmNsp(
+        BertForPreTraining(config.model, config.compute),
+        config.data.examples.next_sentence,
+    )
     optimizer = bert_optimizer(config.optimizer)
-    state = abstract_state(model, optimizer, mesh, METRICS, fsdp=config.mesh.fsdp)
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-    train, _ = loop.jit_steps(config, model, optimizer, shardings)
-    return train.lower(state, abstract_batch(config, phase, mesh)), state
+    state = abstract_state(objective, optimizer, mesh, fsdp=config.mesh.fsdp)
+    train_step = training_step.compile_step(
+        objective,
+        config.optimizer,
+        state,
+        accumulation=config.accumulation,
+        log_every=config.log_every,
+    )
+    schedule = make_schedule(config.optimizer, config.total_steps)
+    batch = abstract_batch(config, phase, mesh)
+    return train_step.lower(state, batch, schedule), state
 
 
 def abstract_batch(

@@ -66,28 +66,22 @@ class TrainConfig:
 
     @property
     def total_steps(self) -> int:
-        """Updates over all phases."""
+        """Steps over all phases, which one schedule runs through."""
         return sum(phase.steps for phase in self.phases)
 
 
 def train_config(settings: Mapping[str, Any]) -> TrainConfig:
-    """Builds a TrainConfig from nested mappings, checking every name and type.
-
-    ``optimizer.total_steps`` is always the sum of the phases' steps: one schedule runs
-    through all phases.
-    """
+    """Builds a TrainConfig from nested mappings, checking every name and type."""
     settings = with_compute(settings)
     phases = from_settings(tuple[Phase, ...], settings.get("phases", ()), "phases")
     if not phases:
         raise UserError("config.phases is empty; give at least one phase")
-    optimizer = dict(settings.get("optimizer", {}))
-    if "total_steps" in optimizer:
+    if "total_steps" in settings.get("optimizer", {}):
         raise UserError(
             "config.optimizer.total_steps is the sum of the phases' steps; "
             "set --config.phases[0].steps instead"
         )
-    optimizer["total_steps"] = sum(phase.steps for phase in phases)
-    config = from_settings(TrainConfig, settings | {"optimizer": optimizer}, "")
+    config = from_settings(TrainConfig, settings, "")
     _check(config)
     return config
 

@@ -1,132 +1,120 @@
-"""A fine-tuning run: updates, evaluations, and the best model in a folder."""
+"""A fine-tuning run from its config: batches, objective and evaluation for the engine."""
 
-import collections
-import dataclasses
 import functools
-import json
-import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from etils import epath
 from flax import linen as nn
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from bert_jax.data.batching import EpochBatches
-from bert_jax.errors import DivergenceError
+from bert_jax.files import read_json, write_json
 from bert_jax.inference.evaluation import (
     Evaluation,
     Split,
     evaluate,
     evaluate_tuned,
-    put_rows,
     run_model,
 )
 from bert_jax.interop.huggingface import save_huggingface
-from bert_jax.interop.initial import initial_params, make_model
+from bert_jax.interop.initial import head_params, make_model
+from bert_jax.interop.load import load
 from bert_jax.model.tagger import FeatureTagger
-from bert_jax.objectives.heads import jit_forward
+from bert_jax.objectives.heads import HEADS, FrozenTagging, Head, jit_forward
+from bert_jax.objectives.objective import Batch, Params
+from bert_jax.parallel.distributed import is_leader, on_every_host
 from bert_jax.parallel.mesh import (
     batch_divisor,
-    check_batch_size,
     make_mesh,
-    steps_ahead,
+    process_rows,
 )
+from bert_jax.parallel.remote import RunFolder
 from bert_jax.parallel.sharding import tree_shardings
-from bert_jax.settings import to_dict
+from bert_jax.settings import differences, to_dict
 from bert_jax.tasks.task import Task
-from bert_jax.training import finetune_step as step_lib
-from bert_jax.training.finetune_config import FineTuneConfig, FineTuneOptimizer
+from bert_jax.training.finetune_config import FineTuneConfig
 from bert_jax.training.finetune_data import Prepared
-from bert_jax.training.metric_writer import MetricWriter
-from bert_jax.training.optimizer import OptimizerConfig, bert_direction
+from bert_jax.training.flops import step_flops
+from bert_jax.training.metrics import Reporter
+from bert_jax.training.run import Job, run
 
 BEST = "best"  # the folder of the best model, as bert_jax.load finds it
 RESULTS = "results.json"
 PREDICTIONS = "predictions"  # the folder of answers in the task's official form
-
-
-@functools.cache
-def compiled_update(
-    model: nn.Module,
-    head: str,
-    optimizer: OptimizerConfig,
-    accumulation: int,
-    layout: step_lib.Layout,
-) -> step_lib.TrainStep:
-    """The update, which runs of a sweep share; a shape compiles at its first batch."""
-    return step_lib.jit_train_step(
-        layout,
-        model=model,
-        head=head,
-        optimizer=bert_direction(optimizer),
-        accumulation=accumulation,
-    )
-
-
-@functools.cache
-def compiled_forward(mesh: Mesh, model: nn.Module) -> Callable:
-    """The forward pass of evaluations, shared like the update."""
-    return jit_forward(mesh, model)
+# What may differ between the run in a workdir and the config: how it computes and what it
+# reports, not what it learns.
+MAY_CHANGE = (
+    "log_every",
+    "checkpoint_every",
+    "sweep",
+    "mesh",
+    "accumulation",
+    "eval_batch_size",
+)
 
 
 def finetune(
     config: FineTuneConfig,
     prepared: Prepared,
-    workdir: Path,
+    folder: RunFolder,
     log: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Trains, keeps the best model on dev in ``workdir``/best, returns results.json.
+    """Trains, keeps the best model on dev in the workdir's best/, returns results.json.
 
     Files: config.json, metrics.jsonl, tensorboard/, best/ (a Hugging Face folder),
-    predictions/ (in the task's official form) and results.json, written last.
+    predictions/ (in the task's official form) and results.json, written last. Checkpoints
+    are there until then.
     """
-    run = _Run(config, prepared, workdir, log)
-    writer = MetricWriter(workdir, 0)
-    try:
-        best = run.train(writer)
-    finally:
-        writer.close()
-    results = run.results(best)
-    write_json(workdir / RESULTS, results)
+    fine_tuning = _FineTuning(config, prepared, folder, log)
+    _, progress = run(fine_tuning.job(), folder, log)
+    results = fine_tuning.results(progress)
+    if is_leader():
+        write_json(folder.local / RESULTS, results)
+        folder.upload()
+        # What is left to do with a finished run needs no optimizer.
+        epath.Path(folder.checkpoints).rmtree(missing_ok=True)
     return results
 
 
-@dataclasses.dataclass
-class _Best:
-    """The parameters with the highest main metric on dev so far, on the host.
+def config_differences(
+    old: dict[str, Any], new: dict[str, Any], free: Sequence[str] = MAY_CHANGE
+) -> list[str]:
+    """The settings that keep a run from going on: 'name: old -> new'."""
+    return [
+        f"{name}: {a!r} -> {b!r}"
+        for name, a, b in differences(old, new)
+        if not any(name == f or name.startswith((f"{f}.", f"{f}[")) for f in free)
+    ]
 
-    task: with the thresholds that were tuned on dev.
+
+class _FineTuning:
+    """What the engine asks of a fine-tuning run, and its results.
+
+    The best model so far lies in best/; ``progress["best"]`` has its epoch and its scores
+    on dev.
     """
 
-    epoch: float
-    task: Task
-    dev: Evaluation
-    params: Any
-
-
-class _Run:
     def __init__(
         self,
         config: FineTuneConfig,
         prepared: Prepared,
-        workdir: Path,
+        folder: RunFolder,
         log: Callable[[str], None],
     ):
-        self.config, self.prepared, self.log = config, prepared, log
-        self.workdir = workdir
+        self.config, self.prepared, self.folder, self.log = (
+            config,
+            prepared,
+            folder,
+            log,
+        )
         self.task, self.checkpoint = prepared.task, prepared.checkpoint
         self.mesh = make_mesh(config.mesh)
-        for name in ("batch_size", "eval_batch_size"):
-            check_batch_size(getattr(config, name), self.mesh, name)
-        self.batches = training_batches(config, prepared, self.mesh)
-        self.updates = len(self.batches)
-        self.real_tokens = 0
-        self.shapes: collections.Counter[tuple[int, ...]] = collections.Counter()
-        self.seconds = {"train_seconds": 0.0, "evaluation_seconds": 0.0}
         self.model = make_model(
             self.checkpoint.config,
             self.task.head,
@@ -134,101 +122,191 @@ class _Run:
             config.features,
             self.checkpoint.compute,
         )
-        self.features = isinstance(self.model, FeatureTagger)
-
-    def train(self, writer: MetricWriter) -> _Best:
-        """Runs every update; returns the best parameters on the first dev split."""
-        config = self.config
-        state = self._initial_state()
-        update = compiled_update(
-            self.model,
-            self.task.head,
-            optimizer_config(config.optimizer),
-            config.accumulation,
-            step_lib.Layout.of(state),
+        self.frozen = isinstance(self.model, FeatureTagger)
+        kind = FrozenTagging if self.frozen else HEADS[self.task.head]
+        self.objective: Head = kind(self.model)
+        self.batches = EpochBatches(
+            prepared.train.features,
+            batch_size=config.batch_size,
+            epochs=config.epochs,
+            seed=config.seed,
+            pad_id=self.checkpoint.tokenizer.pad_id,
+            buckets=config.buckets,
+            limit=self.checkpoint.config.max_positions,
+            multiple=batch_divisor(self.mesh) * config.accumulation,
+            accumulation=config.accumulation,
+            hidden=prepared.train.hidden,
+            rows=functools.partial(process_rows, self.mesh),
         )
-        rate = learning_rate(config, self.updates)
-        best, step = None, 0
-        ahead = steps_ahead(self.mesh)
-        started = time.perf_counter()
-        window: list[dict[str, jax.Array]] = []
-        steps = self.batches.steps_per_epoch
-        stops = evaluation_stops(steps, config.evaluations)
-        for epoch in range(config.epochs):
-            for i in range(1, steps + 1):
-                arrays = self.batches[step]
-                mask = arrays["attention_mask"]
-                self.real_tokens += np.count_nonzero(mask)
-                self.shapes[mask.shape] += 1
-                arrays = put_rows(arrays, self.mesh)
-                state, sums = update(state, arrays, np.float32(rate(step)))
-                step += 1
-                window.append(sums)
-                if len(window) > ahead:  # the host is never far ahead of the device
-                    jax.block_until_ready(window[-1 - ahead])
-                if step % config.log_every == 0 or i in stops:
-                    self._report(writer, step, epoch + i / steps, window, rate)
-                    window = []
-                if i in stops:
-                    self.seconds["train_seconds"] += time.perf_counter() - started
-                    best = self._evaluate(writer, step, epoch + i / steps, state, best)
-                    started = time.perf_counter()
-        return best
+        self.best: tuple[float, Evaluation] | None = (
+            None  # epoch, if it is of this process
+        )
 
-    def results(self, best: _Best) -> dict[str, Any]:
-        """Scores the best parameters on every split and writes the predictions."""
-        computed = sum(math.prod(s) * count for s, count in self.shapes.items())
-        results: dict[str, Any] = {
-            "main_metric": self.task.main_metric,
-            "best_epoch": round(best.epoch, 3),
-            "updates": self.updates,
-            "padding_share": 1 - float(self.real_tokens / computed),
-            "train_sequences": len(self.prepared.train.features.input_ids),
-            "shapes": sorted(map(list, self.shapes)),
-            "scores": {},
-        }
-        params = self._to_mesh(best.params)
-        for i, split in enumerate(self.prepared.splits):
-            evaluation = best.dev
-            if i > 0:
-                evaluation = evaluate(best.task, split, self._outputs(params, split))
-            if evaluation.scores:
-                results["scores"][split.name] = evaluation.scores
-                self.log(f"{split.name}: {show(evaluation.scores)}")
-            if jax.process_index() == 0:
-                folder = self.workdir / PREDICTIONS
-                for path in self.task.write(
-                    split.rows, evaluation.predictions, split.name, folder
-                ):
-                    self.log(f"predictions of {split.name}: {path}")
-        return results | {k: round(v, 2) for k, v in self.seconds.items()}
-
-    def _initial_state(self) -> step_lib.FineTuneState:
-        head_key, run_key = jax.random.split(jax.random.key(self.config.seed))
-        params, fresh = initial_params(
+    def job(self) -> Job:
+        """The run for the engine."""
+        config = self.config
+        given, _ = head_params(
             self.checkpoint,
             self.model,
             self.task.head,
             self.task.labels,
-            head_key,
-            fresh_head=self.config.fresh_head,
+            fresh_head=config.fresh_head,
         )
-        if fresh:
-            self.log(f"made anew: {', '.join(fresh)}")
-        if self.features:  # the encoder is frozen, its work done
-            params = {"bilstm": params["bilstm"]}
-        optimizer = bert_direction(optimizer_config(self.config.optimizer))
-        return step_lib.init_state(
-            params, optimizer, run_key, self.mesh, fsdp=self.config.mesh.fsdp
+        if self.frozen:  # the encoder's work is done
+            given = {name: part for name, part in given.items() if name == "bilstm"}
+        return Job(
+            objective=self.objective,
+            optimizer=config.optimizer,
+            batches=self.batches,
+            mesh=self.mesh,
+            fsdp=config.mesh.fsdp,
+            identity=to_dict(config),
+            differences=config_differences,
+            given=given,
+            evaluates=self._evaluates,
+            evaluate=self._evaluate,
+            flops=self._batch_flops,
+            seed=config.seed,
+            accumulation=config.accumulation,
+            log_every=config.log_every,
+            checkpoint_every=config.checkpoint_every,
+            keep_checkpoints=1,
+            prefetch=4,
+            one_program=False,  # there are many shapes
         )
 
-    def _to_mesh(self, params: Any) -> Any:
+    def results(self, progress: dict[str, Any]) -> dict[str, Any]:
+        """Scores the best parameters on every split and writes the predictions."""
+        best = progress["best"]
+        results: dict[str, Any] = {
+            "main_metric": self.task.main_metric,
+            "best_epoch": round(best["epoch"], 3),
+            "steps": len(self.batches),
+            "padding_share": 1 - progress["tokens"] / progress["computed_tokens"],
+            "train_sequences": len(self.prepared.train.features.input_ids),
+            "shapes": progress["shapes"],
+            "scores": {},
+        }
+        task, params = self.task.tuned(best["scores"]), self._best_params()
+        for i, split in enumerate(self.prepared.splits):
+            if i == 0 and self.best and self.best[0] == best["epoch"]:
+                evaluation = self.best[1]
+            else:
+                evaluation = evaluate(task, split, self._outputs(params, split))
+            if evaluation.scores:
+                results["scores"][split.name] = evaluation.scores
+                self.log(f"{split.name}: {show(evaluation.scores)}")
+            if is_leader():
+                for path in task.write(
+                    split.rows,
+                    evaluation.predictions,
+                    split.name,
+                    self.folder.local / PREDICTIONS,
+                ):
+                    self.log(f"predictions of {split.name}: {path}")
+        seconds = progress["evaluation_seconds"]
+        return results | {
+            "train_seconds": round(progress["seconds"] - seconds, 2),
+            "evaluation_seconds": round(seconds, 2),
+        }
+
+    def _evaluates(self, step: int) -> bool:
+        """Whether dev is scored after a step."""
+        steps = self.batches.steps_per_epoch
+        return (step - 1) % steps + 1 in evaluation_steps(
+            steps, self.config.evaluations
+        )
+
+    def _evaluate(
+        self, step: int, params: Params, reporter: Reporter, progress: dict[str, Any]
+    ) -> None:
+        """Scores dev, and keeps the parameters where they are the best so far."""
+        started = time.perf_counter()
+        split = self.prepared.splits[0]
+        task, evaluation = evaluate_tuned(
+            self.task, split, self._outputs(params, split)
+        )
+        scores, metric = evaluation.scores, self.task.main_metric
+        epoch = step / self.batches.steps_per_epoch
+        reporter.writer.write(step, split.name, scores)
+        reporter.log(f"epoch {epoch:.2f}  {split.name}: {show(scores)}")
+        best = progress.get("best")
+        if best is None or scores[metric] > best["scores"][metric]:
+            whole = on_every_host(params)
+            if is_leader():
+                self._save_best(task, jax.device_get(whole), scores)
+            progress["best"] = {"epoch": epoch, "scores": scores}
+            self.best = epoch, evaluation
+        progress["evaluation_seconds"] = (
+            progress.get("evaluation_seconds", 0.0) + time.perf_counter() - started
+        )
+
+    def _save_best(self, task: Task, params: Params, scores: dict[str, float]) -> None:
+        head, extra = task.head, {}
+        if self.frozen:
+            params = params | {"bert": self.checkpoint.params["bert"]}
+            extra = {"features": to_dict(self.config.features)}
+            head = "features"
+        regression = task.outputs == 1 and task.head == "sequence"
+        save_huggingface(
+            self.folder.local / BEST,
+            self.checkpoint.config,
+            params,
+            self.checkpoint.tokenizer,
+            head=head,
+            labels=task.labels,
+            problem_type="regression" if regression else None,
+            extra=extra
+            | {
+                "family": self.config.family,
+                "data": to_dict(task.saved_config()),
+                "scores": scores,
+            },
+            card=f"Fine-tuned with bert_jax from {self.config.init_from}; "
+            f"dev: {show(scores)}.",
+            overwrite=True,
+        )
+
+    def _batch_flops(self, batch: Batch) -> float:
+        """Of the encoder: a head is a thousandth of it, and a BiLSTM is not counted."""
+        if self.frozen:
+            return 0.0
+        rows, length = batch["input_ids"].shape
+        return step_flops(
+            self.checkpoint.config,
+            length,
+            0,
+            rows,
+            batch["starts"].shape[1],
+            # The last layer is computed where the head reads it.
+            scan_layers=self.checkpoint.compute.scan_layers
+            or self.task.head in ("token", "span"),
+        )
+
+    def _best_params(self) -> Params:
+        """The parameters in best/, which process 0 has, on the mesh."""
+
+        def read() -> Params:
+            scan = self.checkpoint.compute.scan_layers
+            best = load(self.folder.local / BEST, scan_layers=scan)
+            return head_params(best, self.model, self.task.head, self.task.labels)[0]
+
+        if jax.process_count() == 1:
+            params = read()
+        else:
+            shapes = jax.eval_shape(self.objective.init, jax.random.key(0))
+            if self.frozen:
+                shapes = shapes | {"bert": self.checkpoint.params["bert"]}
+            zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+            params = multihost_utils.broadcast_one_to_all(
+                read() if is_leader() else zeros
+            )
         shardings = tree_shardings(params, self.mesh, fsdp=self.config.mesh.fsdp)
         return jax.device_put(params, shardings)
 
-    def _outputs(self, params: Any, split: Split) -> list[np.ndarray]:
+    def _outputs(self, params: Params, split: Split) -> list[np.ndarray]:
         return run_model(
-            compiled_forward(self.mesh, self.model),
+            _forward(self.mesh, self.model),
             params,
             split.features,
             batch_size=self.config.eval_batch_size,
@@ -238,131 +316,16 @@ class _Run:
             hidden=split.hidden,
         )
 
-    def _evaluate(
-        self,
-        writer: MetricWriter,
-        step: int,
-        epoch: float,
-        state: Any,
-        best: _Best | None,
-    ) -> _Best:
-        """Scores dev, and keeps the parameters where they are the best so far."""
-        started = time.perf_counter()
-        split = self.prepared.splits[0]
-        outputs = self._outputs(state.params, split)
-        task, evaluation = evaluate_tuned(self.task, split, outputs)
-        scores = evaluation.scores
-        writer.write(step, split.name, scores)
-        self.log(f"epoch {epoch:.2f}  {split.name}: {show(scores)}")
-        metric = self.task.main_metric
-        if best is None or scores[metric] > best.dev.scores[metric]:
-            best = _Best(epoch, task, evaluation, jax.device_get(state.params))
-            self._save(best)
-        self.seconds["evaluation_seconds"] += time.perf_counter() - started
-        return best
 
-    def _save(self, best: _Best) -> None:
-        if jax.process_index() != 0:
-            return
-        task, params, extra = best.task, best.params, {}
-        head = task.head
-        if self.features:
-            params = params | {"bert": self.checkpoint.params["bert"]}
-            extra = {"features": to_dict(self.config.features)}
-            head = "features"
-        save_huggingface(
-            self.workdir / BEST,
-            self.checkpoint.config,
-            params,
-            self.checkpoint.tokenizer,
-            head=head,
-            labels=task.labels,
-            problem_type="regression"
-            if task.outputs == 1 and task.head == "sequence"
-            else None,
-            extra=extra
-            | {
-                "family": self.config.family,
-                "data": to_dict(task.saved_config()),
-                "scores": best.dev.scores,
-            },
-            card=f"Fine-tuned with bert_jax from {self.config.init_from}; "
-            f"dev: {show(best.dev.scores)}.",
-            overwrite=True,
-        )
-
-    def _report(
-        self,
-        writer: MetricWriter,
-        step: int,
-        epoch: float,
-        window: list[dict[str, jax.Array]],
-        rate: Callable[[int], float],
-    ) -> None:
-        """Writes the means since the last report; refuses a loss that is not finite."""
-        sums = jax.device_get(window)
-        weight = max(sum(float(s["weight"]) for s in sums), 1.0)
-        metrics = {
-            "loss": sum(float(s["loss_sum"]) for s in sums) / weight,
-            "grad_norm": sum(float(s["grad_norm"]) for s in sums) / len(sums),
-            "learning_rate": rate(step - 1),
-        }
-        for name in ("loss", "grad_norm"):
-            if not math.isfinite(metrics[name]):
-                raise DivergenceError(
-                    f"the {name} became {metrics[name]} in the updates before step {step}; "
-                    "lower --config.optimizer.learning_rate"
-                )
-        writer.write(step, "train", metrics)
-        self.log(
-            f"step {step}/{self.updates}  epoch {epoch:.2f}  loss {metrics['loss']:.4f}"
-        )
+@functools.lru_cache(maxsize=4)
+def _forward(mesh: Mesh, model: nn.Module) -> Callable:
+    """The forward pass of evaluations, whose programs the runs of a sweep share."""
+    return jit_forward(mesh, model)
 
 
-def training_batches(
-    config: FineTuneConfig, prepared: Prepared, mesh: Mesh
-) -> EpochBatches:
-    """The batches of the run."""
-    return EpochBatches(
-        prepared.train.features,
-        batch_size=config.batch_size,
-        epochs=config.epochs,
-        seed=config.seed,
-        pad_id=prepared.checkpoint.tokenizer.pad_id,
-        buckets=config.buckets,
-        limit=prepared.checkpoint.config.max_positions,
-        multiple=batch_divisor(mesh) * config.accumulation,
-        accumulation=config.accumulation,
-        hidden=prepared.train.hidden,
-    )
-
-
-def learning_rate(config: FineTuneConfig, updates: int) -> Callable[[int], float]:
-    """The rate of each update from 0: linear warmup, then linear decay (paper, A.3).
-
-    The decay begins at update 0, as in pretraining.
-    """
-    peak = config.optimizer.learning_rate
-    warmup = int(updates * config.optimizer.warmup)
-
-    def rate(step: int) -> float:
-        return peak * (step / warmup if step < warmup else 1 - step / updates)
-
-    return rate
-
-
-def evaluation_stops(updates: int, evaluations: int) -> set[int]:
-    """After which of an epoch's updates, from 1, dev is scored: evenly, and at the end."""
-    return {-(-updates * (i + 1) // evaluations) for i in range(evaluations)}
-
-
-def optimizer_config(settings: FineTuneOptimizer) -> OptimizerConfig:
-    """The part that does not change from update to update; the rate comes with each."""
-    kept = dataclasses.asdict(settings)
-    del kept["warmup"]
-    return OptimizerConfig(
-        **kept | {"learning_rate": 1.0}, warmup_steps=0, total_steps=1
-    )
+def evaluation_steps(steps: int, evaluations: int) -> set[int]:
+    """After which of an epoch's steps, from 1, dev is scored: evenly, and at the end."""
+    return {-(-steps * (i + 1) // evaluations) for i in range(evaluations)}
 
 
 def show(scores: dict[str, float]) -> str:
@@ -370,10 +333,7 @@ def show(scores: dict[str, float]) -> str:
     return "  ".join(f"{name} {value:.2f}" for name, value in scores.items())
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Writes a file whole or not at all."""
-    if jax.process_index() != 0:
-        return
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content, indent=2) + "\n")
-    temporary.replace(path)
+def read_results(workdir: Path) -> dict[str, Any] | None:
+    """The results of a finished run; None where there are none."""
+    path = workdir / RESULTS
+    return read_json(path, "the results of a run") if path.exists() else None

@@ -11,6 +11,7 @@ from bert_jax.model.config import ComputeConfig
 from bert_jax.parallel.mesh import MeshConfig
 from bert_jax.settings import from_settings
 from bert_jax.tasks.families import FAMILIES
+from bert_jax.training.optimizer import OptimizerConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,21 +36,11 @@ class ModelSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class FineTuneOptimizer:
-    """Paper, A.3: the pretraining optimizer, peak rate 5e-5, 3e-5 or 2e-5.
-
-    warmup: share of the updates; the rate then decays linearly. bias_correction: of
-    Adam, see OptimizerConfig; it keeps small tasks from collapsing.
-    """
+class FineTuneOptimizer(OptimizerConfig):
+    """Paper, A.3: the pretraining optimizer, peak learning rate 5e-5, 3e-5 or 2e-5."""
 
     learning_rate: float = 2e-5
-    warmup: float = 0.1
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-6
-    weight_decay: float = 0.01
-    clip_norm: float = 1.0
-    bias_correction: bool = False
+    warmup: float = 0.1  # share of the steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +64,7 @@ class FineTuneConfig:
       its own; more of them leave less padding where the devices are as many as a batch's
       sequences.
     train_rows: use the first rows alone; 0 for all. evaluations: on dev, an epoch.
-    log_every: updates. seed: of the head, the order and dropout.
+    log_every, checkpoint_every: steps. seed: of the head, the order and dropout.
     """
 
     family: str
@@ -94,6 +85,7 @@ class FineTuneConfig:
     buckets: int = 2
     train_rows: int = 0
     log_every: int = 50
+    checkpoint_every: int = 500
     seed: int = 0
 
 
@@ -116,7 +108,7 @@ def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:
 def check(config: FineTuneConfig) -> None:
     """Raises UserError for a value that no run can have."""
     positive = ("batch_size", "eval_batch_size", "epochs", "accumulation")
-    positive += ("evaluations", "buckets", "log_every")
+    positive += ("evaluations", "buckets", "log_every", "checkpoint_every")
     lowest_values = dict.fromkeys(positive, 1) | {"train_rows": 0, "seed": 0}
     for name, lowest in lowest_values.items():
         if getattr(config, name) < lowest:
@@ -146,8 +138,3 @@ def check(config: FineTuneConfig) -> None:
                 f"sweep.{name} is empty, expected one value at least; set "
                 f"--config.sweep.{name}"
             )
-    if not 0 <= config.optimizer.warmup < 1:
-        raise UserError(
-            f"optimizer.warmup={config.optimizer.warmup}, expected a share from 0 to "
-            "below 1; set --config.optimizer.warmup"
-        )

@@ -3,8 +3,10 @@
 import dataclasses
 from typing import Any
 
+import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from bert_jax.errors import UserError
@@ -12,17 +14,18 @@ from bert_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """Paper, A.2: rate 1e-4, 10,000 warmup steps, decay 0.01, linear decay of the rate.
+    """Paper, A.2: learning rate 1e-4, 10,000 warmup steps, weight decay 0.01, linear decay.
 
     name: "adam", or "lamb" for batches of thousands (You et al., 2020, algorithm 2).
-    learning_rate: the peak. warmup_steps, total_steps: updates. epsilon: added outside
-    the square root. weight_decay: decoupled, times the rate. clip_norm: of the global
-    gradient. bias_correction: the original has none; it helps small fine-tuning tasks.
+    learning_rate: the peak. warmup_steps: steps; 0 to have ``warmup``, a share of all
+    steps, instead. epsilon: added outside the square root. weight_decay: decoupled, times
+    the learning rate. clip_norm: of the global gradient. bias_correction: the original
+    has none; it keeps small fine-tuning tasks from collapsing.
     """
 
     learning_rate: float
-    warmup_steps: int
-    total_steps: int
+    warmup_steps: int = 0
+    warmup: float = 0.0
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-6
@@ -37,7 +40,7 @@ class OptimizerConfig:
         for name, fits, expected in (
             ("learning_rate", self.learning_rate >= 0, "0 or more"),
             ("warmup_steps", self.warmup_steps >= 0, "0 or more"),
-            ("total_steps", self.total_steps >= 1, "at least 1"),
+            ("warmup", 0 <= self.warmup < 1, "a share from 0 to below 1"),
             ("beta1", 0 <= self.beta1 < 1, "from 0 to below 1"),
             ("beta2", 0 <= self.beta2 < 1, "from 0 to below 1"),
             ("epsilon", self.epsilon > 0, "above 0"),
@@ -46,35 +49,49 @@ class OptimizerConfig:
         ):
             if not fits:
                 value = getattr(self, name)
-                raise UserError(f"optimizer.{name}={value}, expected {expected}")
+                raise UserError(
+                    f"optimizer.{name}={value}, expected {expected}; set "
+                    f"--config.optimizer.{name}"
+                )
 
 
-def learning_rate(config: OptimizerConfig) -> optax.Schedule:
-    """The rate of update number ``step``, the first being 0, whose rate is 0.
+@flax.struct.dataclass
+class Schedule:
+    """The learning rate over the steps of a run; float32 scalars.
+
+    An argument of the step, so that runs that differ in it alone share their programs.
+    """
+
+    peak: jax.Array
+    warmup_steps: jax.Array
+    total_steps: jax.Array
+
+
+def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
+    """The schedule of a run of ``total_steps``, on the host."""
+    warmup = config.warmup_steps or int(total_steps * config.warmup)
+    values = (config.learning_rate, warmup, total_steps)
+    return Schedule(*(np.float32(value) for value in values))
+
+
+def learning_rate(schedule: Schedule, step: jax.Array | int) -> jax.Array:
+    """The learning rate of step number ``step``; the first is 0, and its rate is 0.
 
     Linear warmup to the peak; then a linear decay that began at step 0, so that the rate
     drops a little where warmup ends.
     """
-
-    def schedule(step: jax.Array | int) -> jax.Array:
-        step = jnp.asarray(step, jnp.float32)
-        decayed = 1 - jnp.minimum(step / config.total_steps, 1.0)
-        warming = step / max(config.warmup_steps, 1)
-        factor = jnp.where(step < config.warmup_steps, warming, decayed)
-        return config.learning_rate * factor
-
-    return schedule
+    step = jnp.asarray(step, jnp.float32)
+    decayed = 1 - jnp.minimum(step / schedule.total_steps, 1.0)
+    warming = step / jnp.maximum(schedule.warmup_steps, 1)
+    factor = jnp.where(step < schedule.warmup_steps, warming, decayed)
+    return schedule.peak * factor
 
 
 def bert_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Clip by global norm, Adam, decoupled weight decay, for LAMB the trust ratio; rate."""
-    return optax.chain(
-        *_direction(config), optax.scale_by_learning_rate(learning_rate(config))
-    )
+    """Clip by global norm, Adam, decoupled weight decay, for LAMB the trust ratio.
 
-
-def bert_direction(config: OptimizerConfig) -> optax.GradientTransformation:
-    """What :func:`bert_optimizer` multiplies by minus the learning rate."""
+    What it gives is multiplied by minus the learning rate.
+    """
     return optax.chain(*_direction(config))
 
 

@@ -1,48 +1,40 @@
-"""A pretraining run from its config: data, mesh, state and files, then the loop."""
+"""A pretraining run from its config: text, batches and objective for the engine."""
 
 import dataclasses
 import functools
-import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import NamedSharding, PartitionSpec
 
-from bert_jax.data.pipeline import (
-    TrainingBatches,
-    eval_batches,
-    split_documents,
-    training_iterator,
-)
+from bert_jax.data.pipeline import TrainingBatches, eval_batches, split_documents
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import write_json
 from bert_jax.inference.fill_mask import fill_mask
-from bert_jax.interop.checkpoints import CheckpointStore
+from bert_jax.interop.load import load
 from bert_jax.model.bert import BertForPreTraining
-from bert_jax.parallel.distributed import (
-    StopRequests,
-    check_same,
-    is_leader,
-    on_every_host,
-)
+from bert_jax.model.config import BertConfig
+from bert_jax.objectives.mlm_nsp import MlmNsp
+from bert_jax.objectives.objective import Batch, Params
+from bert_jax.parallel.distributed import is_leader, on_every_host
 from bert_jax.parallel.mesh import (
     batch_divisor,
     check_batch_size,
     make_mesh,
     process_rows,
+    put_batch,
+    traced_on,
 )
 from bert_jax.parallel.remote import RunFolder
 from bert_jax.settings import to_dict
-from bert_jax.training import loop
 from bert_jax.training.config import TrainConfig, resume_differences
-from bert_jax.training.initial import begin_from
-from bert_jax.training.metric_writer import MetricWriter, NoWriter
-from bert_jax.training.optimizer import bert_optimizer, learning_rate
-from bert_jax.training.state import abstract_state, init_state
-from bert_jax.training.step import METRICS
+from bert_jax.training.flops import step_flops
+from bert_jax.training.metrics import Reporter
+from bert_jax.training.run import Job, run
 from bert_jax.training.text import open_text
 
 
@@ -52,11 +44,11 @@ def pretrain(
     """Runs ``config`` in ``workdir`` to its last step, from its newest checkpoint.
 
     Returns the last evaluation, or None without one. ``log`` takes lines for people. Of
-    several processes, which must share ``workdir``, process 0 alone writes and says.
+    several processes process 0 alone writes and logs.
     """
-    mesh = make_mesh(config.mesh)
     if not is_leader():
-        log = _silence
+        log = _discard
+    mesh = make_mesh(config.mesh)
     for i, phase in enumerate(config.phases):
         check_batch_size(
             phase.batch_size, mesh, f"phases[{i}].batch_size", config.accumulation
@@ -70,88 +62,106 @@ def pretrain(
             f"text has {tokenizer.vocab_size} tokens; set "
             f"--config.model.vocab_size={tokenizer.vocab_size}"
         )
-    saved_config = _identity(config, store)
-    check_same(saved_config, "config or text; start all with the same command")
-    if is_leader():
-        _claim_workdir(saved_config, tokenizer, folder.local)
-    folder.check_shared("config.json")
-
-    model = BertForPreTraining(config.model, config.compute)
-    optimizer = bert_optimizer(config.optimizer)
     training, held_out = split_documents(store.info.documents, config.data.holdout)
     if config.eval_every and not len(held_out):
         raise UserError(
-            f"no document of {store.info.documents} is held out for evaluation; set "
+            f"no document of {store.info.documents} is left for evaluation; set "
             "--config.data.holdout (it takes two documents), or --config.eval_every=0"
         )
+    objective = MlmNsp(
+        BertForPreTraining(config.model, config.compute),
+        config.data.examples.next_sentence,
+    )
     rows = functools.partial(process_rows, mesh)
-    examples = config.data.examples
-    # The last phase's lengths, so that evaluations of all phases compare.
-    eval_phase = dataclasses.replace(config.phases[-1], steps=config.eval_batches)
-    checkpoints = CheckpointStore(folder.checkpoints, config.keep_checkpoints)
-    fsdp = config.mesh.fsdp
-    abstract = abstract_state(model, optimizer, mesh, METRICS, fsdp=fsdp)
-    step = checkpoints.latest_step or 0
-    log(_description(config, store, step))
-    if step:
-        state = checkpoints.restore(abstract)
-    else:
-        state = init_state(model, optimizer, mesh, METRICS, config.seed, fsdp=fsdp)
-        if config.init_from:
-            state = begin_from(config.init_from, config.model, tokenizer, state, log)
+    batches = TrainingBatches(
+        store,
+        tokenizer,
+        config.phases,
+        config.data.examples,
+        seed=config.seed,
+        documents=training,
+        rows=rows,
+        packing=batch_divisor(mesh) * config.accumulation * config.data.packing,
+    )
+    evaluations: list[dict[str, float]] = []
+    eval_sums = jax.jit(
+        traced_on(mesh, objective.eval_sums),
+        out_shardings=NamedSharding(mesh, PartitionSpec()),  # whole in every process
+    )
 
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    train_fn, eval_fn = loop.jit_steps(config, model, optimizer, shardings)
-    data = training_iterator(
-        TrainingBatches(
+    def evaluate(
+        step: int, params: Params, reporter: Reporter, progress: dict[str, Any]
+    ) -> None:
+        del progress
+        # The last phase's lengths, so that evaluations of all phases compare.
+        phase = dataclasses.replace(config.phases[-1], steps=config.eval_batches)
+        drawn = eval_batches(
             store,
             tokenizer,
-            config.phases,
-            examples,
-            seed=config.seed,
-            documents=training,
+            phase,
+            config.data.examples,
+            documents=held_out,
             rows=rows,
-            packing=batch_divisor(mesh) * config.accumulation * config.data.packing,
-        ),
-        first=step,
-        threads=config.data.threads,
-        prefetch=config.data.prefetch,
-    )
-    writer = MetricWriter(folder.local, step) if is_leader() else NoWriter()
-    stop_requests = StopRequests()
-    try:
-        state, evaluation = loop.run(
-            config,
-            state=state,
-            train_fn=train_fn,
-            eval_fn=eval_fn,
-            data=data,
-            eval_batches=lambda: eval_batches(
-                store, tokenizer, eval_phase, examples, documents=held_out, rows=rows
-            ),
-            mesh=mesh,
-            checkpoints=checkpoints,
-            reporter=loop.Reporter(
-                config, mesh, writer, learning_rate(config.optimizer), log
-            ),
-            saved_config=saved_config,
-            stop_requests=stop_requests,
-            upload=folder.upload,
         )
-    finally:
-        stop_requests.close()
-        checkpoints.close()
-        writer.close()
-        folder.upload()
+        metrics = objective.eval_metrics(
+            [jax.device_get(eval_sums(params, put_batch(b, mesh))) for b in drawn]
+        )
+        evaluations.append(metrics)
+        reporter.writer.write(step, "eval", metrics)
+        reporter.log(f"step {step}  eval: {objective.eval_summary(metrics)}")
+
+    log(_description(config, store))
+    state, _ = run(
+        Job(
+            objective=objective,
+            optimizer=config.optimizer,
+            batches=batches,
+            mesh=mesh,
+            fsdp=config.mesh.fsdp,
+            identity=_identity(config, store),
+            differences=resume_differences,
+            tokenizer=tokenizer,
+            given=_given(config, tokenizer, log) if config.init_from else None,
+            evaluates=functools.partial(_evaluates, config),
+            evaluate=evaluate,
+            flops=functools.partial(_batch_flops, config),
+            seed=config.seed,
+            accumulation=config.accumulation,
+            log_every=config.log_every,
+            checkpoint_every=config.checkpoint_every,
+            keep_checkpoints=config.keep_checkpoints,
+            threads=config.data.threads,
+            prefetch=config.data.prefetch,
+        ),
+        folder,
+        log,
+    )
     if config.prompts:
         params = on_every_host(state.params)
         if is_leader():
-            _show_blanks(config, model, params, tokenizer, log)
-    return evaluation
+            _log_prompts(config, objective.model, params, tokenizer, log)
+    return evaluations[-1] if evaluations else None
 
 
-def _silence(line: str) -> None:
+def _discard(line: str) -> None:
     pass
+
+
+def _evaluates(config: TrainConfig, step: int) -> bool:
+    every = config.eval_every
+    return bool(every) and (step % every == 0 or step == config.total_steps)
+
+
+def _batch_flops(config: TrainConfig, batch: Batch) -> float:
+    rows, length = batch["input_ids"].shape
+    return step_flops(
+        config.model,
+        length,
+        batch["mlm_ids"].shape[1],
+        rows,
+        math.prod(batch["nsp_labels"].shape[1:]),
+        scan_layers=config.compute.scan_layers,
+    )
 
 
 def _identity(config: TrainConfig, store: TokenStore) -> dict[str, Any]:
@@ -165,22 +175,48 @@ def _identity(config: TrainConfig, store: TokenStore) -> dict[str, Any]:
     }
 
 
-def _claim_workdir(new: dict[str, Any], tokenizer: Tokenizer, workdir: Path) -> None:
-    """Writes config.json and the vocabulary; refuses a workdir of another run."""
-    path = workdir / "config.json"
-    if path.exists():
-        differences = resume_differences(json.loads(path.read_text()), new)
-        if differences:
+# What a run may choose; the rest of a BertConfig the checkpoint has decided.
+_FREE = {
+    "hidden_dropout",
+    "attention_dropout",
+    "initializer_range",
+}
+
+
+def _given(
+    config: TrainConfig, tokenizer: Tokenizer, log: Callable[[str], None]
+) -> Params:
+    """The parameters of ``init_from`` that a pretraining model has; fine-tuned heads go.
+
+    Raises UserError where its sizes are not the config's or its vocabulary is not that
+    of the text.
+    """
+    path = config.init_from
+    checkpoint = load(path, scan_layers=config.compute.scan_layers)
+    for field in dataclasses.fields(BertConfig):
+        name, value = field.name, getattr(checkpoint.config, field.name)
+        if name not in _FREE and getattr(config.model, name) != value:
             raise UserError(
-                f"{workdir} holds another run ({'; '.join(differences)}); use "
-                "that config, or another --workdir"
+                f"model.{name}={getattr(config.model, name)!r}, but {path} has "
+                f"{value!r}; set --config.model.{name}={value}"
             )
-    else:
-        tokenizer.save(workdir)
-    write_json(path, new)
+    if (
+        checkpoint.tokenizer is not None
+        and checkpoint.tokenizer.fingerprint() != tokenizer.fingerprint()
+    ):
+        raise UserError(
+            f"the vocabulary of {path} is not the one that the text was prepared with; "
+            "prepare the text with the checkpoint's vocabulary"
+        )
+    log(f"begins with {path}")
+    return {
+        name: part
+        for name, part in checkpoint.params.items()
+        if name in ("bert", "mlm", "nsp")
+    }
 
 
-def _description(config: TrainConfig, store: TokenStore, step: int) -> str:
+def _description(config: TrainConfig, store: TokenStore) -> str:
     model = config.model
     phases = ", ".join(
         f"{p.steps:,} steps of {p.batch_size} x {p.sequence_length}"
@@ -191,21 +227,21 @@ def _description(config: TrainConfig, store: TokenStore, step: int) -> str:
         f"BERT with {model.num_layers} layers, width {model.hidden_size}, "
         f"{model.parameter_count():,} parameters; {phases}; {store.info.tokens:,} tokens "
         f"in {store.info.documents:,} documents; {jax.device_count()} x "
-        f"{device.device_kind}" + (f"; resuming at step {step:,}" if step else "")
+        f"{device.device_kind}"
     )
 
 
-def _show_blanks(
+def _log_prompts(
     config: TrainConfig,
     model: BertForPreTraining,
-    params: Any,
+    params: Params,
     tokenizer: Tokenizer,
     log: Callable[[str], None],
 ) -> None:
     length = config.phases[-1].sequence_length
     answers = fill_mask(model, params, tokenizer, config.prompts, length=length)
-    for text, blanks in zip(config.prompts, answers, strict=True):
+    for text, masks in zip(config.prompts, answers, strict=True):
         guesses = " | ".join(
-            ", ".join(f"{token} {p:.0%}" for token, p in tokens) for tokens in blanks
+            ", ".join(f"{token} {p:.0%}" for token, p in tokens) for tokens in masks
         )
         log(f"{text}  ->  {guesses}")

@@ -1,73 +1,50 @@
 """The train state: everything that a checkpoint must hold to go on exactly."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
-from flax import linen as nn
+from flax import traverse_util
 from jax.sharding import Mesh
 
+from bert_jax.objectives.objective import Objective, Params
 from bert_jax.parallel.sharding import tree_shardings
+
+# Sums of the engine's own, beside those of the objective: steps since the last report,
+# their losses and gradient norms; tokens of the batches, and tokens computed.
+STEP_SUMS = ("steps", "step_loss", "grad_norm", "tokens", "computed_tokens")
 
 
 @flax.struct.dataclass
 class TrainState:
-    """Arrays only; the model and the optimizer are arguments of the step.
+    """Arrays only; the objective and the optimizer are arguments of the step.
 
-    step: int32, updates done. params: float32. opt_state: of the optax optimizer.
+    step: int32, steps done. params: float32. opt_state: of the optax optimizer.
     key: the run's typed PRNG key, folded with the step for dropout.
-    sums: float32 metric sums since the last report (see step.METRICS), kept here so
-    that a resumed run reports the same means as an uninterrupted one.
+    sums: float32 sums since the last report, kept here so that a resumed run reports the
+    same means as an uninterrupted one.
     """
 
     step: jax.Array
-    params: Any
+    params: Params
     opt_state: Any
     key: jax.Array
     sums: dict[str, jax.Array]
 
 
-def init_params(model: nn.Module, key: jax.Array) -> Any:
-    """float32 parameters; their shapes depend on the model's config alone."""
-    tokens_BL = jnp.zeros((1, 8), jnp.int32)
-    positions_BM = jnp.zeros((1, 2), jnp.int32)
-    variables = model.init(
-        key, tokens_BL, tokens_BL, tokens_BL + 1, positions_BM, deterministic=True
-    )
-    return variables["params"]
-
-
-def make_state(
-    model: nn.Module,
-    optimizer: optax.GradientTransformation,
-    key: jax.Array,
-    metrics: tuple[str, ...],
-) -> TrainState:
-    """A fresh state; trace it with ``jax.eval_shape`` or jit it with shardings."""
-    init_key, run_key = jax.random.split(key)
-    params = init_params(model, init_key)
-    return TrainState(
-        step=jnp.zeros((), jnp.int32),
-        params=params,
-        opt_state=optimizer.init(params),
-        key=run_key,
-        sums={name: jnp.zeros((), jnp.float32) for name in metrics},
-    )
-
-
 def abstract_state(
-    model: nn.Module,
+    objective: Objective,
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
-    metrics: tuple[str, ...],
     *,
     fsdp: bool = False,
 ) -> TrainState:
     """Shapes, dtypes and shardings of the state: what a checkpoint is restored to."""
     shapes = jax.eval_shape(
-        lambda key: make_state(model, optimizer, key, metrics), jax.random.key(0)
+        lambda key: _make_state(objective, optimizer, key, {}), jax.random.key(0)
     )
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(
@@ -79,18 +56,59 @@ def abstract_state(
 
 
 def init_state(
-    model: nn.Module,
+    objective: Objective,
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
-    metrics: tuple[str, ...],
     seed: int,
     *,
     fsdp: bool = False,
+    given: Params | None = None,
 ) -> TrainState:
-    """Initialises each shard where it lies: nothing exists unsharded at any time."""
-    abstract = abstract_state(model, optimizer, mesh, metrics, fsdp=fsdp)
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    """Initialises each shard where it lies: nothing exists unsharded on a device.
+
+    given: parameters of a checkpoint, on the host, for any part of the model; the others
+    are drawn. The state shares no memory with them.
+    """
+    abstract = abstract_state(objective, optimizer, mesh, fsdp=fsdp)
+    places = _flat(abstract.params)
+    flat = {
+        name: jax.device_put(array, places[name].sharding)
+        for name, array in _flat(given or {}).items()
+    }
     init = jax.jit(
-        lambda key: make_state(model, optimizer, key, metrics), out_shardings=shardings
+        lambda key, flat: _make_state(objective, optimizer, key, flat),
+        out_shardings=jax.tree.map(lambda leaf: leaf.sharding, abstract),
     )
-    return init(jax.random.key(seed))
+    return init(jax.random.key(seed), flat)
+
+
+def new_parameters(abstract: TrainState, given: Params) -> list[str]:
+    """The parts of the model for which ``given`` has no parameters, such as bert/pooler."""
+    missing = _flat(abstract.params).keys() - _flat(given).keys()
+    return sorted({"/".join(name[: 1 + (name[0] == "bert")]) for name in missing})
+
+
+def _make_state(
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    key: jax.Array,
+    given: Mapping[tuple[str, ...], jax.Array],
+) -> TrainState:
+    init_key, run_key = jax.random.split(key)
+    params = {
+        name: jnp.copy(given[name]) if name in given else array
+        for name, array in _flat(objective.init(init_key)).items()
+    }
+    params = traverse_util.unflatten_dict(params)
+    names = (*objective.sum_names, *STEP_SUMS)
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        opt_state=optimizer.init(params),
+        key=run_key,
+        sums={name: jnp.zeros((), jnp.float32) for name in names},
+    )
+
+
+def _flat(params: Params) -> dict[tuple[str, ...], Any]:
+    return traverse_util.flatten_dict(params)

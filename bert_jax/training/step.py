@@ -1,65 +1,91 @@
-"""One update and one evaluation batch, as pure functions of (state, batch)."""
+"""A training step, as pure functions of (state, batch)."""
 
+import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from flax import linen as nn
 
-from bert_jax.objectives.mlm_nsp import pair_weights, pretraining_sums
+from bert_jax.objectives.objective import Batch, Objective, Params
+from bert_jax.parallel.mesh import traced_on
+from bert_jax.training.optimizer import (
+    OptimizerConfig,
+    Schedule,
+    bert_optimizer,
+    learning_rate,
+)
 from bert_jax.training.state import TrainState
 
-Batch = dict[str, jax.Array]
-
-LOSS_SUMS = (
-    "mlm_loss_sum",
-    "mlm_weight",
-    "mlm_correct",
-    "nsp_loss_sum",
-    "nsp_weight",
-    "nsp_correct",
-)
-METRICS = (*LOSS_SUMS, "loss_sum", "grad_norm_sum", "steps")
+Sums = dict[str, jax.Array]
 
 
 def train_step(
     state: TrainState,
     batch: Batch,
+    schedule: Schedule,
     *,
-    model: nn.Module,
+    objective: Objective,
     optimizer: optax.GradientTransformation,
-    next_sentence: bool,
     accumulation: int,
     log_every: int,
-) -> tuple[TrainState, dict[str, jax.Array]]:
+) -> tuple[TrainState, Sums]:
     """One optimizer update on the global batch (run_pretraining.py, optimization.py).
 
-    The means run over the global batch, whatever its sharding or ``accumulation``, the
-    number of microbatches it is cut into. Returns the new state and the metric sums
-    since the last report; the state's own sums start anew every ``log_every`` steps.
+    Returns the new state and the sums since the last report, which the state begins
+    again every ``log_every`` steps.
     """
-    mlm_weight = jnp.sum(batch["mlm_weights"]) + 1e-5
-    pairs = jnp.sum(pair_weights(batch))
+    grads, sums = gradients(
+        state, batch, objective=objective, accumulation=accumulation
+    )
+    return apply_gradients(
+        state, grads, sums, schedule, optimizer=optimizer, log_every=log_every
+    )
+
+
+def gradients(
+    state: TrainState, batch: Batch, *, objective: Objective, accumulation: int
+) -> tuple[Params, Sums]:
+    """Gradients of the batch's loss, and its sums.
+
+    The means run over the global batch, whatever its sharding or ``accumulation``, the
+    number of microbatches it is cut into.
+    """
+    weights = objective.weights(batch)
+
+    def loss_fn(params: Params, part: Batch, key: jax.Array):
+        sums = objective.sums(params, part, key)
+        return sum(sums[name] / weight for name, weight in weights.items()), sums
+
     key = jax.random.fold_in(state.key, state.step)
-
-    def loss_fn(params: Any, part: Batch, key: jax.Array):
-        sums = _sums(model, params, part, key)
-        loss = sums["mlm_loss_sum"] / mlm_weight
-        if next_sentence:
-            loss += sums["nsp_loss_sum"] / pairs
-        return loss, sums
-
-    (loss, sums), grads = summed_gradients(
+    (loss, sums), grads = _summed_gradients(
         loss_fn, state.params, batch, key, accumulation
     )
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-    sums = sums | {
-        "loss_sum": loss,
-        "grad_norm_sum": optax.tree.norm(grads),
+    tokens = batch["attention_mask"]
+    return grads, sums | {
         "steps": jnp.ones((), jnp.float32),
+        "step_loss": loss,
+        "tokens": jnp.sum(tokens.astype(jnp.float32)),
+        "computed_tokens": jnp.float32(tokens.size),
     }
+
+
+def apply_gradients(
+    state: TrainState,
+    grads: Params,
+    sums: Sums,
+    schedule: Schedule,
+    *,
+    optimizer: optax.GradientTransformation,
+    log_every: int,
+) -> tuple[TrainState, Sums]:
+    """The new state and the sums since the last report; see :func:`train_step`."""
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    rate = learning_rate(schedule, state.step)
+    updates = jax.tree.map(lambda update: -rate * update, updates)
+    sums = sums | {"grad_norm": optax.tree.norm(grads)}
     sums = jax.tree.map(jnp.add, state.sums, sums)
     step = state.step + 1
     report = step % log_every == 0
@@ -73,10 +99,72 @@ def train_step(
     return new_state, sums
 
 
-def summed_gradients(
-    loss_fn: Callable, params: Any, batch: Batch, key: jax.Array, parts: int
-) -> tuple[tuple[jax.Array, Any], Any]:
-    """((loss, aux), gradients) of ``loss_fn(params, part, key)``, summed over parts.
+def compile_step(
+    objective: Objective,
+    optimizer: OptimizerConfig,
+    abstract: TrainState,
+    *,
+    accumulation: int = 1,
+    log_every: int = 1,
+    whole: bool = True,
+) -> Callable[[TrainState, Batch, Schedule], tuple[TrainState, Sums]]:
+    """The compiled step. Its state is donated; the new one lies as ``abstract`` does.
+
+    whole: one program for gradients and optimizer. Otherwise two: where batches have many
+    shapes, each of which is compiled, the optimizer, a fifth of the work, is compiled
+    once. Calls with equal arguments, such as the runs of a sweep, share their programs.
+    """
+    # The schedule is an argument of the step.
+    optimizer = dataclasses.replace(
+        optimizer, learning_rate=0.0, warmup_steps=0, warmup=0.0
+    )
+    leaves, tree = jax.tree.flatten(jax.tree.map(lambda leaf: leaf.sharding, abstract))
+    return _compiled(
+        objective, optimizer, tree, tuple(leaves), accumulation, log_every, whole
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(
+    objective: Objective,
+    optimizer: OptimizerConfig,
+    tree: Any,
+    leaves: tuple[Any, ...],
+    accumulation: int,
+    log_every: int,
+    whole: bool,
+) -> Callable[[TrainState, Batch, Schedule], tuple[TrainState, Sums]]:
+    # The new state's layout is given to the letter: a sharding that the compiler chose,
+    # though it is the same, would compile each shape a second time.
+    shardings = jax.tree.unflatten(tree, leaves)
+    mesh = shardings.step.mesh
+    grad_settings = dict(objective=objective, accumulation=accumulation)
+    apply_settings = dict(optimizer=bert_optimizer(optimizer), log_every=log_every)
+    if whole:
+        step = functools.partial(train_step, **grad_settings, **apply_settings)
+        return jax.jit(
+            traced_on(mesh, step), donate_argnums=0, out_shardings=(shardings, None)
+        )
+    backward = jax.jit(
+        traced_on(mesh, functools.partial(gradients, **grad_settings)),
+        out_shardings=(shardings.params, None),
+    )
+    update = jax.jit(
+        functools.partial(apply_gradients, **apply_settings),
+        donate_argnums=0,
+        out_shardings=(shardings, None),
+    )
+
+    def step(state: TrainState, batch: Batch, schedule: Schedule):
+        return update(state, *backward(state, batch), schedule)
+
+    return step
+
+
+def _summed_gradients(
+    loss_fn: Callable, params: Params, batch: Batch, key: jax.Array, parts: int
+) -> tuple[tuple[jax.Array, Sums], Params]:
+    """((loss, sums), gradients) of ``loss_fn(params, part, key)``, summed over parts.
 
     Microbatch i of ``parts`` has the rows i, i + parts, ... and a key of its own; one
     comes after the other.
@@ -98,37 +186,6 @@ def summed_gradients(
     return jax.lax.scan(add_part, zero, (cut, jnp.arange(parts)))[0]
 
 
-def eval_step(params: Any, batch: Batch, *, model: nn.Module) -> dict[str, jax.Array]:
-    """The sums of LOSS_SUMS over one batch, without dropout; and what was asked for.
-
-    mlm_counts (V,) int32: how often each token was masked; nsp_counts (2,): the labels.
-    """
-    vocabulary = model.config.vocab_size
-    masked = jnp.where(batch["mlm_weights"] > 0, batch["mlm_ids"], vocabulary)
-    counts = {
-        "mlm_counts": jnp.bincount(masked.ravel(), length=vocabulary + 1)[:-1],
-        "nsp_counts": jnp.bincount(batch["nsp_labels"], length=2),
-    }
-    return _sums(model, params, batch, None) | counts
-
-
-def _sums(
-    model: nn.Module, params: Any, batch: Batch, dropout_key: jax.Array | None
-) -> dict[str, jax.Array]:
-    output = model.apply(
-        {"params": params},
-        batch["input_ids"],
-        batch["token_type_ids"],
-        batch["attention_mask"],
-        batch["mlm_positions"],
-        deterministic=dropout_key is None,
-        segment_ids_BL=batch.get("segment_ids"),
-        starts_BS=batch.get("starts"),
-        rngs=None if dropout_key is None else {"dropout": dropout_key},
-    )
-    return pretraining_sums(output.mlm_logits_BMW, output.nsp_logits_B2, batch)
-
-
 def _split(x_B: jax.Array, parts: int) -> jax.Array:
     """(B, ...) to (parts, B/parts, ...), every part with rows of every device.
 
@@ -136,18 +193,3 @@ def _split(x_B: jax.Array, parts: int) -> jax.Array:
     is as evenly spread as the batch and no row travels.
     """
     return jnp.moveaxis(x_B.reshape(-1, parts, *x_B.shape[1:]), 1, 0)
-
-
-def means(sums: dict[str, Any]) -> dict[str, float]:
-    """Losses and accuracies from sums over any number of batches (host floats)."""
-    mlm_weight = max(float(sums["mlm_weight"]), 1.0)
-    mlm_loss = float(sums["mlm_loss_sum"]) / mlm_weight
-    nsp_weight = max(float(sums["nsp_weight"]), 1.0)
-    nsp_loss = float(sums["nsp_loss_sum"]) / nsp_weight
-    return {
-        "loss": mlm_loss + nsp_loss,
-        "mlm_loss": mlm_loss,
-        "nsp_loss": nsp_loss,
-        "mlm_accuracy": float(sums["mlm_correct"]) / mlm_weight,
-        "nsp_accuracy": float(sums["nsp_correct"]) / nsp_weight,
-    }

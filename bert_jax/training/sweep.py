@@ -1,8 +1,7 @@
-"""One run, or the paper's grid of runs, in a workdir."""
+"""One fine-tuning run, or the paper's grid of runs, in a workdir."""
 
 import dataclasses
 import itertools
-import json
 import math
 import shutil
 import statistics
@@ -10,81 +9,108 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from etils import epath
+
 from bert_jax.errors import DivergenceError, UserError
-from bert_jax.settings import differences, to_dict
+from bert_jax.files import read_json, write_json
+from bert_jax.parallel.distributed import from_leader, is_leader
+from bert_jax.parallel.remote import RunFolder
+from bert_jax.settings import to_dict
 from bert_jax.training.finetune import (
     BEST,
+    MAY_CHANGE,
     PREDICTIONS,
     RESULTS,
+    config_differences,
     finetune,
+    read_results,
     show,
-    write_json,
 )
 from bert_jax.training.finetune_config import FineTuneConfig, check
-from bert_jax.training.finetune_data import FEATURES, Prepared, prepare
+from bert_jax.training.finetune_data import FEATURES, prepare
 
 SWEEP = "sweep"  # the folder of a sweep's runs
 _DIVERGED = "diverged"  # in the results of a run: it has no scores
 _KEPT = "kept.json"  # in it: the run whose model is in best
-# What may differ between the run in a workdir and the config: reports alone.
-_FREE = ("log_every", "sweep")
 _GRID = ("batch_size", "optimizer.learning_rate", "epochs", "seed")
 
+Log = Callable[[str], None]
+Results = dict[str, Any]
 
-def run_one(
-    config: FineTuneConfig, workdir: Path, log: Callable[[str], None] = print
-) -> dict[str, Any]:
+
+def run_one(config: FineTuneConfig, workdir: Path | str, log: Log = print) -> Results:
     """Runs ``config`` in ``workdir``; a finished run is reported and not run again."""
-    if (workdir / SWEEP).exists():
-        raise UserError(
-            f"{workdir} holds a sweep; add --sweep to go on with it, or use another "
-            "--workdir"
-        )
-    finished = _claim(config, workdir)
+    folder, log = _open(workdir, log)
+    finished = from_leader(lambda: _finished_run(config, folder.local))
     if finished is not None:
         for split, scores in finished["scores"].items():
             log(f"finished before: {split}: {show(scores)}")
         return finished
-    results = _run(config, prepare(config, workdir, log), workdir, log)
-    shutil.rmtree(workdir / FEATURES, ignore_errors=True)
+    results = finetune(config, prepare(config, folder.local, log), folder, log)
+    shutil.rmtree(folder.local / FEATURES, ignore_errors=True)
     return results
 
 
-def run_sweep(
-    config: FineTuneConfig, workdir: Path, log: Callable[[str], None] = print
-) -> dict[str, Any]:
+def run_sweep(config: FineTuneConfig, workdir: Path | str, log: Log = print) -> Results:
     """Every point of the grid with every seed; runs finished before are kept.
 
-    Prints mean and spread of each point. ``workdir``/best is the best model of all runs
+    Logs mean and spread of each point. ``workdir``/best is the best model of all runs
     there, sweep.json the table. Of the other runs the results stay, the weights go. A run
-    that diverges is told, counted, and not tried again.
+    that diverges is logged, counted, and not tried again.
     """
-    grid, folder = config.sweep, workdir / SWEEP
+    folder, log = _open(workdir, log)
+    points, runs = _grid(config)
+    # All of them before the first runs: what is wrong shows at once.
+    finished = from_leader(lambda: _finished_runs(config, runs, folder.local))
+    prepared = None
+    table: dict[tuple, list[Results]] = {point: [] for point in points}
+    for name, (point, run_config) in runs.items():
+        results = finished[name]
+        if results is None:
+            prepared = prepared or prepare(config, folder.local, log)
+            log(f"== {name}")
+            run_folder = folder.child(f"{SWEEP}/{name}")
+            try:
+                results = finetune(run_config, prepared, run_folder, log)
+            except DivergenceError as error:
+                log(f"diverged: {error}")
+                results = {"main_metric": prepared.task.main_metric, _DIVERGED: True}
+                if is_leader():
+                    shutil.rmtree(run_folder.local / BEST, ignore_errors=True)
+                    epath.Path(run_folder.checkpoints).rmtree(missing_ok=True)
+                    write_json(run_folder.local / RESULTS, results)
+        table[point].append(results)
+        if is_leader():
+            _keep_best(name, results, folder.local)
+        folder.upload()
+    shutil.rmtree(folder.local / FEATURES, ignore_errors=True)
+    content = from_leader(lambda: _summarise(table, folder.local, log))
+    folder.upload()
+    return content
+
+
+def _open(workdir: Path | str, log: Log) -> tuple[RunFolder, Log]:
+    """The workdir, up to date on this machine; process 0 alone logs."""
+    folder = RunFolder(workdir)
+    folder.fetch()
+    return folder, log if is_leader() else lambda line: None
+
+
+def _grid(
+    config: FineTuneConfig,
+) -> tuple[list[tuple], dict[str, tuple[tuple, FineTuneConfig]]]:
+    """The points of the grid, and its runs by name with the point of each."""
+    grid = config.sweep
     points = list(itertools.product(grid.batch_size, grid.learning_rate, grid.epochs))
     runs = {
         _name(point, seed): (point, _point_config(config, point, seed))
         for seed, point in itertools.product(grid.seeds, points)
     }
-    _check_workdir(config, workdir)
-    # All of them before the first runs: what is wrong shows at once.
-    finished = {name: _claim(run, folder / name) for name, (_, run) in runs.items()}
-    kept = _kept(workdir)
-    prepared = None
-    table: dict[tuple, list[dict[str, Any]]] = {point: [] for point in points}
-    for name, (point, run_config) in runs.items():
-        results = finished[name]
-        if results is None:
-            prepared = prepared or prepare(config, workdir, log)
-            log(f"== {name}")
-            try:
-                results = _run(run_config, prepared, folder / name, log)
-            except DivergenceError as error:
-                log(f"diverged: {error}")
-                results = _diverged(folder / name, prepared.task.main_metric)
-        table[point].append(results)
-        if _DIVERGED not in results:
-            kept = _keep_better(workdir, (name, _dev_score(results)), kept)
-    shutil.rmtree(workdir / FEATURES, ignore_errors=True)
+    return points, runs
+
+
+def _summarise(table: dict[tuple, list[Results]], workdir: Path, log: Log) -> Results:
+    """Logs the points from the worst to the best, and writes sweep.json."""
     summary = [_summary(point, results) for point, results in table.items()]
     metric = next(iter(table.values()))[0]["main_metric"]
     for row in sorted(
@@ -92,6 +118,7 @@ def run_sweep(
     ):
         log(_line(row, metric))
     scores = [score for row in summary for score in row["scores"]]
+    folder, kept = workdir / SWEEP, _kept(workdir)
     if not scores:
         raise UserError(
             f"every run in {folder} diverged; lower --config.sweep.learning_rate"
@@ -125,55 +152,47 @@ def _point_config(config: FineTuneConfig, point: tuple, seed: int) -> FineTuneCo
     return changed
 
 
-def _run(
-    config: FineTuneConfig,
-    prepared: Prepared,
-    workdir: Path,
-    log: Callable[[str], None],
-) -> dict[str, Any]:
-    workdir.mkdir(parents=True, exist_ok=True)
-    write_json(workdir / "config.json", to_dict(config))
-    return finetune(config, prepared, workdir, log)
+def _finished_run(config: FineTuneConfig, workdir: Path) -> Results | None:
+    """The results of a finished run of this config; None where it has still to run.
 
-
-def _diverged(workdir: Path, metric: str) -> dict[str, Any]:
-    """The results of a run that diverged: no scores, and no model."""
-    shutil.rmtree(workdir / BEST, ignore_errors=True)
-    results = {"main_metric": metric, _DIVERGED: True}
-    write_json(workdir / RESULTS, results)
-    return results
-
-
-def _claim(config: FineTuneConfig, workdir: Path) -> dict[str, Any] | None:
-    """The results of a finished run of this config; None where it must (still) run.
-
-    Raises UserError where the workdir is that of another run. One that failed before
-    its first evaluation left nothing to lose.
+    Raises UserError where the workdir is that of another run or of a sweep.
     """
-    results, path = _results(workdir), workdir / "config.json"
-    if path.exists() and (results is not None or (workdir / BEST).exists()):
-        _refuse_another(path, config, _FREE)
+    if (workdir / SWEEP).exists():
+        raise UserError(
+            f"{workdir} holds a sweep; add --sweep to go on with it, or use another "
+            "--workdir"
+        )
+    results = read_results(workdir)
+    if results is not None:
+        _refuse_another(workdir / "config.json", config, MAY_CHANGE)
     return results
 
 
-def _check_workdir(config: FineTuneConfig, workdir: Path) -> None:
-    """Raises where the models there are not of this sweep."""
+def _finished_runs(
+    config: FineTuneConfig,
+    runs: dict[str, tuple[tuple, FineTuneConfig]],
+    workdir: Path,
+) -> dict[str, Results | None]:
+    """The results of the runs that are finished, None for the others.
+
+    Raises UserError where the models there are not of this sweep.
+    """
     if (workdir / "config.json").exists():
         raise UserError(
             f"{workdir} holds a single run; use another --workdir for a sweep"
         )
     for path in sorted((workdir / SWEEP).glob("*/config.json")):
         if (path.parent / RESULTS).exists():
-            _refuse_another(path, config, (*_FREE, *_GRID))
+            _refuse_another(path, config, (*MAY_CHANGE, *_GRID))
+    return {
+        name: _finished_run(run, workdir / SWEEP / name)
+        for name, (_, run) in runs.items()
+    }
 
 
 def _refuse_another(path: Path, config: FineTuneConfig, free: tuple[str, ...]) -> None:
-    found = differences(json.loads(path.read_text()), to_dict(config))
-    changes = [
-        f"{name}: {old!r} -> {new!r}"
-        for name, old, new in found
-        if not any(name == f or name.startswith((f"{f}.", f"{f}[")) for f in free)
-    ]
+    saved = read_json(path, "the config of a run")
+    changes = config_differences(saved, to_dict(config), free)
     if changes:
         raise UserError(
             f"{path.parent} holds another run ({'; '.join(changes)}); use that config, "
@@ -181,19 +200,14 @@ def _refuse_another(path: Path, config: FineTuneConfig, free: tuple[str, ...]) -
         )
 
 
-def _results(workdir: Path) -> dict[str, Any] | None:
-    path = workdir / RESULTS
-    return json.loads(path.read_text()) if path.exists() else None
-
-
 def _kept(workdir: Path) -> tuple[str, float] | None:
     """The run whose model is in best, and its score; ends a move that was cut short."""
     record = workdir / SWEEP / _KEPT
     if not record.exists():
         return None
-    name = json.loads(record.read_text())["run"]
+    name = read_json(record, "the name of a run")["run"]
     folder = workdir / SWEEP / name
-    results = _results(folder)
+    results = read_results(folder)
     if results is None:  # it is to run again
         return None
     if (folder / BEST).exists():
@@ -201,21 +215,17 @@ def _kept(workdir: Path) -> tuple[str, float] | None:
     return (name, _dev_score(results)) if (workdir / BEST).exists() else None
 
 
-def _keep_better(
-    workdir: Path, run: tuple[str, float], kept: tuple[str, float] | None
-) -> tuple[str, float] | None:
-    """Moves the model of ``run`` to best, or deletes it; the run that is kept now."""
-    name, score = run
-    model = workdir / SWEEP / name / BEST
-    if not model.exists():
-        return kept
-    if kept is not None and score <= kept[1]:
+def _keep_best(name: str, results: Results, workdir: Path) -> None:
+    """Moves the model of a run to best where it is the best so far, or deletes it."""
+    kept, model = _kept(workdir), workdir / SWEEP / name / BEST
+    if not model.exists() or _DIVERGED in results:
+        return
+    if kept is not None and _dev_score(results) <= kept[1]:
         shutil.rmtree(model)
-        return kept
+        return
     # First the record, then the move: _kept makes up for what happens in between.
     write_json(workdir / SWEEP / _KEPT, {"run": name})
     _replace(model, workdir / BEST)
-    return run
 
 
 def _dev_score(results: dict[str, Any]) -> float:

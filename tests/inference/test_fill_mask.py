@@ -6,7 +6,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference.fill_mask import fill_mask
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
-from bert_jax.training.state import init_params
+from bert_jax.objectives.mlm_nsp import MlmNsp
 
 TEXTS = ["the [MASK] of the sea", "a [MASK] and [MASK] ship ."]
 
@@ -27,7 +27,7 @@ def fill(small_store):
             initializer_range=0.5,
         )
     )
-    params = init_params(model, jax.random.key(0))
+    params = MlmNsp(model).init(jax.random.key(0))
 
     def fill(texts, length=32, top=3):
         return fill_mask(model, params, tokenizer, texts, length=length, top=top)

@@ -7,25 +7,25 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.interop.checkpoints import CheckpointStore
 from bert_jax.model.bert import BertForPreTraining
+from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
 from bert_jax.training.state import abstract_state, init_state
-from bert_jax.training.step import METRICS
 
-OPTIMIZER = bert_optimizer(OptimizerConfig(1e-3, 1, 10))
+OPTIMIZER = bert_optimizer(OptimizerConfig(1e-3))
 
 
 @pytest.fixture(scope="module")
-def model(small_model_config):
-    return BertForPreTraining(small_model_config)
+def objective(small_model_config):
+    return MlmNsp(BertForPreTraining(small_model_config))
 
 
 @pytest.fixture
-def state(model):
-    return init_state(model, OPTIMIZER, make_mesh(MeshConfig()), METRICS, seed=1)
+def state(objective):
+    return init_state(objective, OPTIMIZER, make_mesh(MeshConfig()), seed=1)
 
 
-def test_a_save_survives_the_donation_of_its_buffers(model, state, tmp_path):
+def test_a_save_survives_the_donation_of_its_buffers(objective, state, tmp_path):
     """The save runs in the background while the next updates overwrite the arrays."""
     shift = jax.jit(
         lambda params: jax.tree.map(lambda x: x + 1, params), donate_argnums=0
@@ -40,10 +40,11 @@ def test_a_save_survives_the_donation_of_its_buffers(model, state, tmp_path):
 
     # On another mesh: the arrays are laid out anew, the values stay.
     mesh = make_mesh(MeshConfig(data=2, model=2, replica=2))
-    abstract = abstract_state(model, OPTIMIZER, mesh, METRICS)
+    abstract = abstract_state(objective, OPTIMIZER, mesh)
     store = CheckpointStore(tmp_path, keep=2)
     assert store.latest_step == 3
-    restored = store.restore(abstract)
+    restored, notes = store.restore(abstract)
+    assert notes == {"seed": 1}
     store.close()
     assert restored.step == 3
     assert jax.random.key_data(restored.key).tolist() == (
@@ -58,15 +59,14 @@ def test_a_save_survives_the_donation_of_its_buffers(model, state, tmp_path):
 
 
 def test_a_checkpoint_of_another_model_is_one_clear_error(
-    model, state, small_model_config, tmp_path
+    state, small_model_config, tmp_path
 ):
     store = CheckpointStore(tmp_path, keep=1)
     store.save(1, state, {})
     store.close()
-    wider = BertForPreTraining(
-        dataclasses.replace(small_model_config, intermediate_size=48)
-    )
-    abstract = abstract_state(wider, OPTIMIZER, make_mesh(MeshConfig()), METRICS)
+    config = dataclasses.replace(small_model_config, intermediate_size=48)
+    wider = MlmNsp(BertForPreTraining(config))
+    abstract = abstract_state(wider, OPTIMIZER, make_mesh(MeshConfig()))
     store = CheckpointStore(tmp_path, keep=1)
     with pytest.raises(
         UserError,

@@ -4,10 +4,7 @@ What the original computed, with the tanh form of GELU and without dropout, lies
 tests/golden/google_bert: outputs for one batch, and 20 updates.
 """
 
-from functools import partial
-
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -17,11 +14,15 @@ from bert_jax.interop.tensorflow import read_tensorflow
 from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import ComputeConfig
 from bert_jax.model.encoder import with_scan
+from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
-from bert_jax.parallel.sharding import tree_shardings
-from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
-from bert_jax.training.state import TrainState
-from bert_jax.training.step import METRICS, train_step
+from bert_jax.training.optimizer import (
+    OptimizerConfig,
+    bert_optimizer,
+    make_schedule,
+)
+from bert_jax.training.state import abstract_state, init_state
+from bert_jax.training.step import compile_step
 
 STEPS = 20
 OUR_NAMES = {
@@ -117,37 +118,19 @@ def test_outputs_are_the_originals(outputs, original, name):
 
 
 def train(config, compute, params, batches, mesh_config, devices):
-    """The losses of 20 updates, and the variables after them."""
-    model = BertForPreTraining(config, compute)
-    optimizer = bert_optimizer(
-        OptimizerConfig(learning_rate=1e-3, warmup_steps=5, total_steps=STEPS)
-    )
+    """The losses of 20 steps, and the variables after them."""
+    objective = MlmNsp(BertForPreTraining(config, compute))
+    settings = OptimizerConfig(learning_rate=1e-3, warmup_steps=5)
+    optimizer = bert_optimizer(settings)
     mesh = make_mesh(mesh_config, jax.devices()[:devices])
-    state = TrainState(
-        step=jnp.int32(0),
-        params=params,
-        opt_state=optimizer.init(params),
-        key=jax.random.key(0),
-        sums={name: jnp.float32(0) for name in METRICS},
-    )
-    shardings = tree_shardings(state, mesh)
-    state = jax.device_put(state, shardings)
-    step = jax.jit(
-        partial(
-            train_step,
-            model=model,
-            optimizer=optimizer,
-            next_sentence=True,
-            accumulation=1,
-            log_every=1,
-        ),
-        out_shardings=(shardings, None),
-    )
+    state = init_state(objective, optimizer, mesh, seed=0, given=params)
+    step = compile_step(objective, settings, abstract_state(objective, optimizer, mesh))
+    schedule = make_schedule(settings, STEPS)
     losses = []
     for batch in batches:
-        state, sums = step(state, put_batch(batch, mesh))
-        mlm = sums["mlm_loss_sum"] / (sums["mlm_weight"] + 1e-5)
-        losses.append((float(mlm), float(sums["nsp_loss_sum"] / sums["nsp_weight"])))
+        state, sums = step(state, put_batch(batch, mesh), schedule)
+        mlm = sums["mlm_loss"] / (sums["mlm_weight"] + 1e-5)
+        losses.append((float(mlm), float(sums["nsp_loss"] / sums["nsp_weight"])))
     final = from_params(jax.device_get(state.params), config, "google")
     return np.array(losses), final
 

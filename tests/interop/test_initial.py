@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.interop.initial import FeatureConfig, initial_params, make_model
+from bert_jax.interop.initial import FeatureConfig, head_params, make_model
 from bert_jax.interop.load import Checkpoint
 from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
+from bert_jax.objectives.heads import HEADS, FrozenTagging
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -28,8 +29,13 @@ def make_checkpoint(model_config, init_params):
 
 
 def initial(checkpoint, head, labels=(), outputs=3, key=KEY, **options):
+    """What a run begins with, and which parts the checkpoint did not give."""
     model = make_model(checkpoint.config, head, outputs, FULL)
-    return initial_params(checkpoint, model, head, labels, key, **options)
+    given, new = head_params(checkpoint, model, head, labels, **options)
+    drawn = jax.jit(HEADS[head](model).init)(key)
+    return {name: given.get(name, part) for name, part in drawn.items()} | {
+        "bert": drawn["bert"] | given["bert"]
+    }, new
 
 
 def same(a, b):
@@ -178,25 +184,23 @@ def tagger(model_config):
 
 def test_a_bilstm_is_made_beside_the_frozen_encoder_or_kept(make_checkpoint, tagger):
     checkpoint = make_checkpoint("sequence", LABELS)
-    params, fresh = initial_params(checkpoint, tagger(), "token", LABELS, KEY)
+    given, fresh = head_params(checkpoint, tagger(), "token", LABELS)
     assert fresh == ["bilstm"]
-    assert set(params) == {"bert", "bilstm"}
-    assert same(params["bert"], checkpoint.params["bert"])
+    assert set(given) == {"bert"}
+    assert same(given["bert"], checkpoint.params["bert"])
+    params = given | FrozenTagging(tagger()).init(KEY)
     trained = dataclasses.replace(
         checkpoint,
         params=params,
         head="features",
         extra={"features": {"layers": [0, -1]}, "data": {"labels": list(LABELS)}},
     )
-    other = jax.random.key(8)
-    kept, fresh = initial_params(trained, tagger(), "token", LABELS, other)
+    kept, fresh = head_params(trained, tagger(), "token", LABELS)
     assert fresh == []
     assert same(kept, params)
-    new, fresh = initial_params(
-        trained, tagger(), "token", LABELS, other, fresh_head=True
-    )
+    new, fresh = head_params(trained, tagger(), "token", LABELS, fresh_head=True)
     assert fresh == ["bilstm"]
-    assert not same(new, params)
+    assert set(new) == {"bert"}
     for model, labels, message in (
         (tagger(2), LABELS[:2], "was trained for no, yes, perhaps"),
         (tagger(layers=(-1, 0)), LABELS, "for other layers"),
@@ -205,7 +209,7 @@ def test_a_bilstm_is_made_beside_the_frozen_encoder_or_kept(make_checkpoint, tag
         (tagger(lstm_layers=1), LABELS, "of other sizes"),
     ):
         with pytest.raises(UserError, match=r"--config\.fresh_head=True") as error:
-            initial_params(trained, model, "token", labels, KEY)
+            head_params(trained, model, "token", labels)
         assert message in str(error.value)
 
 

@@ -17,10 +17,10 @@ from bert_jax.interop.huggingface import read_huggingface, save_huggingface
 from bert_jax.interop.load import save_workdir
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.encoder import stack_layers, with_scan
+from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
 from bert_jax.training.state import init_state
-from bert_jax.training.step import METRICS
 
 
 @pytest.fixture(scope="module")
@@ -146,11 +146,9 @@ def test_two_tensorflow_checkpoints_in_a_folder_must_be_named(golden, tmp_path):
 def test_weights_of_a_sharded_run_are_read_whole(small_model_config, tmp_path):
     """From eight devices, with the optimizer beside them, to the host."""
     mesh = make_mesh(MeshConfig(data=2, model=2, replica=2))
-    optimizer = bert_optimizer(
-        OptimizerConfig(learning_rate=1e-3, warmup_steps=2, total_steps=9)
-    )
-    model = BertForPreTraining(small_model_config)
-    state = init_state(model, optimizer, mesh, METRICS, seed=1)
+    optimizer = bert_optimizer(OptimizerConfig(learning_rate=1e-3))
+    objective = MlmNsp(BertForPreTraining(small_model_config))
+    state = init_state(objective, optimizer, mesh, seed=1)
     store = CheckpointStore(tmp_path / "checkpoints", keep=1)
     store.save(3, state, {})
     store.close()

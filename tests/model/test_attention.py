@@ -10,7 +10,7 @@ from bert_jax.model.attention import attend, attend_plain, choose_attention
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.kernels import attention_fused
-from bert_jax.training.state import init_params
+from bert_jax.objectives.mlm_nsp import MlmNsp
 
 ONE = np.ones((2, 1), np.int32)  # the id of all queries of a row
 
@@ -118,7 +118,7 @@ def test_a_model_with_splash_is_initialised_and_takes_a_step():
     def gradients(implementation):
         compute = ComputeConfig(attention_impl=implementation)
         model = BertForPreTraining(config, compute)
-        params = jax.jit(lambda key: init_params(model, key))(jax.random.key(0))
+        params = jax.jit(MlmNsp(model).init)(jax.random.key(0))
         ids = np.random.default_rng(0).integers(0, 60, (2, 128), np.int32)
         mask = np.int32(np.arange(128) < [[128], [90]])
 

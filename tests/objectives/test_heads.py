@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from bert_jax.objectives.heads import loss_sum, loss_weight
+from bert_jax.objectives.heads import HEADS as OBJECTIVES
 from bert_jax.tasks.task import IGNORED
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
@@ -12,8 +12,16 @@ pytestmark = pytest.mark.usefixtures("quick_compiles")
 HEADS = ("sequence", "regression", "choice", "token", "span")
 
 
-def name_of(head):
-    return "sequence" if head == "regression" else head
+def loss_sum(head, logits, batch):
+    """The sum of losses times their weights, of logits as the model gives them."""
+    objective = OBJECTIVES["sequence" if head == "regression" else head](None)
+    weights = objective.loss_weights(batch)
+    losses = objective.losses(logits.astype(jnp.float32), batch)
+    return jnp.sum(jnp.where(weights > 0, losses * weights, 0.0))
+
+
+def loss_weight(head, batch):
+    return OBJECTIVES[head](None).weights(batch)["loss"]
 
 
 def test_classes_by_hand():
@@ -89,9 +97,9 @@ def test_the_loss_is_float32_whatever_the_logits_are(head, make_arrays):
         "span": (8, 16, 2),
     }[head]
     logits = jnp.asarray(np.random.default_rng(0).normal(size=shape), jnp.bfloat16)
-    loss = loss_sum(name_of(head), logits, arrays)
+    loss = loss_sum(head, logits, arrays)
     assert loss.dtype == jnp.float32
-    exact = loss_sum(name_of(head), logits.astype(jnp.float32), arrays)
+    exact = loss_sum(head, logits.astype(jnp.float32), arrays)
     assert float(loss) == float(exact)
 
 
@@ -110,7 +118,7 @@ def test_what_is_masked_has_no_gradient(head, make_arrays):
     if head in ("token", "span"):
         shape = (8, 16, outputs[head])
     logits = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    grads = jax.jit(jax.grad(lambda x: loss_sum(name_of(head), x, arrays)))(logits)
+    grads = jax.jit(jax.grad(lambda x: loss_sum(head, x, arrays)))(logits)
     counts = np.broadcast_to(
         {
             "token": lambda: (arrays["labels"] != IGNORED)[..., None],

@@ -3,9 +3,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.objectives import mlm_nsp as losses
+from bert_jax.model.bert import BertForPreTraining
+from bert_jax.objectives import mlm_nsp
+from bert_jax.objectives.mlm_nsp import MlmNsp
 
-pretraining_sums = jax.jit(losses.pretraining_sums)
+pretraining_sums = jax.jit(mlm_nsp.pretraining_sums)
 
 
 @pytest.fixture
@@ -30,15 +32,15 @@ def by_hand(mlm_logits, nsp_logits, batch):
         logits = np.float64(logits)
         return -np.log(np.exp(logits[label]) / np.sum(np.exp(logits)))
 
-    sums = dict.fromkeys(("mlm_loss_sum", "mlm_weight", "mlm_correct"), 0.0)
+    sums = dict.fromkeys(("mlm_loss", "mlm_weight", "mlm_correct"), 0.0)
     for b, m in np.argwhere(batch["mlm_weights"] > 0):
         label = batch["mlm_ids"][b, m]
-        sums["mlm_loss_sum"] += loss(mlm_logits[b, m], label)
+        sums["mlm_loss"] += loss(mlm_logits[b, m], label)
         sums["mlm_weight"] += 1
         sums["mlm_correct"] += np.argmax(mlm_logits[b, m]) == label
     rows = list(zip(nsp_logits, batch["nsp_labels"], strict=True))
     return sums | {
-        "nsp_loss_sum": sum(loss(*row) for row in rows),
+        "nsp_loss": sum(loss(*row) for row in rows),
         "nsp_weight": len(rows),
         "nsp_correct": sum(np.argmax(logits) == label for logits, label in rows),
     }
@@ -72,7 +74,7 @@ def test_a_prediction_of_weight_zero_counts_nowhere(case):
 
     def loss(mlm_logits):
         sums = pretraining_sums(mlm_logits, nsp_logits, batch)
-        return sums["mlm_loss_sum"], sums
+        return sums["mlm_loss"], sums
 
     grads, sums = jax.grad(loss, has_aux=True)(mlm_logits)
     unused = batch["mlm_weights"] == 0
@@ -87,16 +89,14 @@ def test_without_predictions_the_losses_are_zero_and_finite(case):
     mlm_logits, nsp_logits, batch = case
     batch = batch | {"mlm_weights": np.zeros((6, 5), np.float32)}
     sums = pretraining_sums(mlm_logits, nsp_logits, batch)
-    assert [float(sums[f"mlm_{x}"]) for x in ("loss_sum", "weight", "correct")] == [
-        0
-    ] * 3
+    assert [float(sums[f"mlm_{x}"]) for x in ("loss", "weight", "correct")] == [0] * 3
 
 
 def test_equal_logits_cost_the_logarithm_of_the_choices(case):
     _, _, batch = case
     sums = pretraining_sums(jnp.zeros((6, 5, 11)), jnp.zeros((6, 2)), batch)
-    assert float(sums["mlm_loss_sum"]) == pytest.approx(15 * np.log(11), rel=1e-6)
-    assert float(sums["nsp_loss_sum"]) == pytest.approx(6 * np.log(2), rel=1e-6)
+    assert float(sums["mlm_loss"]) == pytest.approx(15 * np.log(11), rel=1e-6)
+    assert float(sums["nsp_loss"]) == pytest.approx(6 * np.log(2), rel=1e-6)
 
 
 def test_large_logits_do_not_overflow(case):
@@ -116,3 +116,59 @@ def test_bfloat16_logits_are_summed_in_float32(case):
     for name, value in pretraining_sums(*rounded, batch).items():
         assert value.dtype == jnp.float32
         assert float(value) == pytest.approx(expected[name], rel=1e-6), name
+
+
+def objective(config, **settings):
+    return MlmNsp(BertForPreTraining(config), **settings)
+
+
+def test_metrics_divide_by_their_own_weights(small_model_config):
+    sums = {
+        "mlm_loss": 30.0,
+        "mlm_weight": 10.0,
+        "mlm_correct": 4.0,
+        "nsp_loss": 2.0,
+        "nsp_weight": 4.0,
+        "nsp_correct": 3.0,
+    }
+    assert objective(small_model_config).metrics(sums) == {
+        "loss": 3.5,
+        "mlm_loss": 3.0,
+        "nsp_loss": 0.5,
+        "mlm_accuracy": 0.4,
+        "nsp_accuracy": 0.75,
+    }
+    alone = objective(small_model_config, next_sentence=False).metrics(sums)
+    assert alone == {"loss": 3.0, "mlm_loss": 3.0, "mlm_accuracy": 0.4}
+
+
+def test_eval_sums_add_over_batches(small_model_config, make_batch):
+    both = objective(small_model_config)
+    params = both.init(jax.random.key(1))
+    evaluate = jax.jit(both.eval_sums)
+    halves = [make_batch(5, rows=8), make_batch(6, rows=8)]
+    whole = {k: np.concatenate([h[k] for h in halves]) for k in halves[0]}
+    one, parts = evaluate(params, whole), [evaluate(params, h) for h in halves]
+    for name, value in one.items():
+        total = sum(np.asarray(part[name]) for part in parts)
+        assert total == pytest.approx(np.asarray(value), rel=1e-5), name
+    asked = whole["mlm_ids"][whole["mlm_weights"] > 0]
+    assert np.array_equal(one["mlm_counts"], np.bincount(asked, minlength=96))
+    assert np.array_equal(one["nsp_counts"], np.bincount(whole["nsp_labels"]))
+    metrics = both.eval_metrics([jax.device_get(part) for part in parts])
+    assert metrics["mlm_majority"] == np.bincount(asked).max() / len(asked)
+    assert metrics["nsp_majority"] == np.bincount(whole["nsp_labels"]).max() / 16
+    assert metrics["loss"] == pytest.approx(
+        metrics["mlm_loss"] + metrics["nsp_loss"], rel=1e-6
+    )
+
+
+def test_without_next_sentence_nothing_is_said_of_it(small_model_config, make_batch):
+    """The loss of an NSP head that nobody trains is ln 2, whatever is learned."""
+    mlm = objective(small_model_config, next_sentence=False)
+    params, batch = mlm.init(jax.random.key(1)), make_batch(5)
+    metrics = mlm.eval_metrics([jax.device_get(mlm.eval_sums(params, batch))])
+    assert metrics["loss"] == metrics["mlm_loss"]
+    assert not any(name.startswith("nsp") for name in metrics)
+    assert "nsp" not in mlm.summary(metrics) + mlm.eval_summary(metrics)
+    assert set(mlm.weights(batch)) == {"mlm_loss"}

@@ -10,7 +10,7 @@ from bert_jax.parallel.remote import (
     local_checkpoint,
     local_copy,
 )
-from bert_jax.training.metric_writer import MetricWriter, read_metrics
+from bert_jax.training.metrics import MetricWriter, read_metrics
 
 
 @pytest.fixture

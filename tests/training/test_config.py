@@ -37,7 +37,7 @@ def settings():
 
 def test_one_schedule_runs_through_all_phases(settings):
     config = train_config(settings)
-    assert config.total_steps == config.optimizer.total_steps == 15
+    assert config.total_steps == 15
     assert config.optimizer.learning_rate == 1.0  # an int where a float is due
 
 

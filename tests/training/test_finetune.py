@@ -21,9 +21,9 @@ from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.settings import from_settings
 from bert_jax.tasks.families import FAMILIES
-from bert_jax.training import finetune as run
-from bert_jax.training import sweep
-from bert_jax.training.finetune import evaluation_stops, learning_rate
+from bert_jax.training import finetune, sweep
+from bert_jax.training import run as engine
+from bert_jax.training.finetune import evaluation_steps
 from bert_jax.training.finetune_config import finetune_config
 from bert_jax.training.sweep import run_one
 
@@ -133,7 +133,7 @@ def test_the_folder_of_the_best_model_predicts_what_the_run_did(
 
 def test_the_feature_based_approach_trains_the_bilstm_alone(settings, tmp_path):
     features = dict(layers=(0, -1), width=32, lstm_layers=2, dropout=0.0)
-    config = finetune_config(settings("tagging", features=features, epochs=16))
+    config = finetune_config(settings("tagging", features=features, epochs=24, seed=2))
     results = run_one(config, tmp_path, [].append)
     losses = [line["loss"] for line in metrics(tmp_path)]
     assert losses[-1] < losses[0] / 2
@@ -160,7 +160,7 @@ def test_what_a_run_leaves(finished):
     assert set(results) == {
         "main_metric",
         "best_epoch",
-        "updates",
+        "steps",
         "padding_share",
         "train_sequences",
         "shapes",
@@ -169,7 +169,7 @@ def test_what_a_run_leaves(finished):
         "evaluation_seconds",
     }
     assert results["main_metric"] == "accuracy"
-    assert results["updates"] == 30
+    assert results["steps"] == 30
     assert results["train_sequences"] == 24
     assert 1 <= len(results["shapes"]) <= 2  # the last batch of an epoch is smaller
     assert 0 < results["padding_share"] < 0.5
@@ -181,12 +181,15 @@ def test_what_a_run_leaves(finished):
     answers = (workdir / "predictions/test_predictions.tsv").read_text().splitlines()
     assert len(answers) == 1 + 5
     steps = [line["step"] for line in metrics(workdir)]
-    assert steps == sorted({*range(2, 31, 2), *range(3, 31, 3)})
+    assert steps == list(range(2, 31, 2))
     assert [line["step"] for line in metrics(workdir, "dev")] == list(range(3, 31, 3))
     for line in metrics(workdir):
-        assert set(line) == {"step", "split", "loss", "grad_norm", "learning_rate"}
-    assert any("made anew: classifier" in s for s in said)
-    assert "step 30/30  epoch 10.00" in "\n".join(said)
+        assert set(line) == {
+            *("step", "split", "loss", "grad_norm", "learning_rate", "padding"),
+            *("tokens_per_second", "mfu", "data_wait", "seconds_left"),
+        }
+    assert any("initialised at random: classifier" in s for s in said)
+    assert "step 30/30  loss" in "\n".join(said)
 
 
 @pytest.fixture(scope="module")
@@ -209,15 +212,15 @@ def short_config(settings, **changes):
     )
 
 
-def test_the_same_seed_gives_the_same_bits_and_another_does_not(short):
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(short, metric_lines):
     (first, results), (second, again), (other, _) = (
         short(0, 0),
         short(0, 1),
         short(1, 0),
     )
     assert without_times(results) == without_times(again)
-    weights = "best/model.safetensors"
-    for name in ("metrics.jsonl", weights, "predictions/test_predictions.tsv"):
+    assert metric_lines(first) == metric_lines(second) != metric_lines(other)
+    for name in ("best/model.safetensors", "predictions/test_predictions.tsv"):
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
         assert (first / name).read_bytes() != (other / name).read_bytes(), name
 
@@ -243,24 +246,48 @@ def test_a_workdir_of_another_run_is_refused(short, settings):
     assert "optimizer.warmup: 0.1 -> 0.2" in message
 
 
-def test_an_interrupted_run_begins_again_and_ends_the_same(short, settings, tmp_path):
+@pytest.mark.parametrize(
+    "line", ["step 1/", "step 5/", "epoch 1", "epoch 2", "dev: acc"]
+)
+def test_an_interrupted_run_goes_on_bit_for_bit(
+    line, short, settings, metric_lines, tmp_path
+):
+    """Before the first checkpoint, between two, in an evaluation, and after the end."""
     whole, results = short(0, 0)
-    workdir = tmp_path / "run"
+    every_step = dict(log_every=1, checkpoint_every=2)
 
-    def interrupt(line):
-        if line.startswith("epoch 2"):
+    def interrupt(logged):
+        if logged.startswith(line):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_one(short_config(settings), workdir, interrupt)
-    assert not (workdir / "results.json").exists()
-    assert load(workdir).extra["scores"]  # the best so far is whole
-    with pytest.raises(UserError, match="holds another run"):
-        run_one(short_config(settings, seed=1), workdir, print)
-    again = run_one(short_config(settings), workdir, [].append)
+        run_one(short_config(settings, **every_step), tmp_path, interrupt)
+    assert not (tmp_path / "results.json").exists()
+    logged = []
+    again = run_one(short_config(settings, **every_step), tmp_path, logged.append)
+    resumed = [text for text in logged if text.startswith("resuming at step")]
+    assert len(resumed) == (line != "step 1/")
     assert without_times(again) == without_times(results)
-    for name in ("metrics.jsonl", "best/model.safetensors"):
-        assert (workdir / name).read_bytes() == (whole / name).read_bytes()
+    weights = "best/model.safetensors"
+    assert (tmp_path / weights).read_bytes() == (whole / weights).read_bytes()
+    dev = metrics(whole, "dev")
+    assert metrics(tmp_path, "dev") == dev
+    assert [x["step"] for x in metric_lines(tmp_path) if x["split"] == "train"] == [
+        *range(1, 7)
+    ]
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_run_that_has_begun_is_not_taken_over_by_another(settings, tmp_path):
+    def interrupt(logged):
+        if logged.startswith("epoch 2"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_one(short_config(settings), tmp_path, interrupt)
+    assert load(tmp_path).extra["scores"]  # the best so far is whole
+    with pytest.raises(UserError, match="holds another run"):
+        run_one(short_config(settings, seed=1), tmp_path, print)
 
 
 def test_a_loss_that_is_not_finite_stops_before_a_model_is_saved(settings, tmp_path):
@@ -280,13 +307,23 @@ def test_a_loss_that_is_not_finite_keeps_the_best_model_so_far(
     settings, tmp_path, monkeypatch
 ):
     workdir = tmp_path / "run"
-    real = run.learning_rate
+    real = engine.compile_step
 
-    def late(config, updates):
-        rate = real(config, updates)
-        return lambda step: rate(step) if step < 3 else 1e30
+    def late(*args, **kwargs):
+        step = real(*args, **kwargs)
 
-    monkeypatch.setattr(run, "learning_rate", late)
+        def broken(state, batch, schedule):
+            number = int(state.step)
+            state, sums = step(state, batch, schedule)
+            if number >= 3:
+                with jax.transfer_guard("allow"):
+                    params = jax.tree.map(lambda x: x * np.nan, state.params)
+                state = state.replace(params=params)
+            return state, sums
+
+        return broken
+
+    monkeypatch.setattr(engine, "compile_step", late)
     with pytest.raises(UserError, match=r"became (nan|inf)"):
         run_one(short_config(settings), workdir, [].append)
     assert [line["step"] for line in metrics(workdir, "dev")] == [3]
@@ -296,7 +333,7 @@ def test_a_loss_that_is_not_finite_keeps_the_best_model_so_far(
 
 def test_eight_devices_train_as_one(short, settings, tmp_path, monkeypatch):
     workdir, results = short(0, 0)
-    monkeypatch.setattr(run, "make_mesh", make_mesh)
+    monkeypatch.setattr(finetune, "make_mesh", make_mesh)
     mesh = dict(mesh=dict(data=4, model=2))
     eight = run_one(short_config(settings, **mesh), tmp_path / "run", [].append)
     for a, b in zip(metrics(workdir), metrics(tmp_path / "run"), strict=True):
@@ -320,25 +357,13 @@ def test_scanned_layers_train_as_others_and_are_saved_as_others(
     assert next(shapes) == next(shapes)
 
 
-def test_a_batch_that_devices_do_not_divide_is_refused_and_leaves_nothing_to_undo(
-    settings, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(run, "make_mesh", make_mesh)
-    with pytest.raises(
-        UserError, match="eval_batch_size=12 is not a multiple of the 8"
-    ):
-        run_one(short_config(settings, eval_batch_size=12), tmp_path, [].append)
-    with pytest.raises(UserError, match="batch_size=12 is not a multiple of the 8"):
-        run_one(short_config(settings, batch_size=12), tmp_path, [].append)
-
-
 def test_a_checkpoint_goes_on_from_its_own_head(short, settings, tmp_path):
     """Fine-tuned further on the same labels; other labels are refused."""
     workdir, _ = short(0, 0)
     said = []
     config = short_config(settings, init_from=str(workdir), epochs=1)
     run_one(config, tmp_path / "run", said.append)
-    assert not any("made anew" in line for line in said)
+    assert not any("initialised at random" in line for line in said)
     labels = dict(init_from=str(workdir), data={"labels": ("yes", "no")})
     with pytest.raises(UserError, match="fresh_head"):
         run_one(short_config(settings, **labels), tmp_path / "other", [].append)
@@ -350,7 +375,7 @@ def test_a_part_of_the_training_rows_and_several_evaluations_an_epoch(
     changes = dict(train_rows=20, epochs=1, evaluations=2)
     results = run_one(short_config(settings, **changes), tmp_path, [].append)
     assert results["train_sequences"] == 20
-    assert results["updates"] == 3
+    assert results["steps"] == 3
     assert [line["step"] for line in metrics(tmp_path, "dev")] == [2, 3]
 
 
@@ -370,7 +395,7 @@ def test_a_part_of_the_training_rows_and_several_evaluations_an_epoch(
 def test_what_cannot_run_is_one_line_and_leaves_nothing(
     changes, message, settings, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(run, "make_mesh", make_mesh)
+    monkeypatch.setattr(finetune, "make_mesh", make_mesh)
     config = finetune_config(settings("classification", **changes))
     with pytest.raises(UserError) as error:
         run_one(config, tmp_path / "run", [].append)
@@ -379,40 +404,14 @@ def test_what_cannot_run_is_one_line_and_leaves_nothing(
     assert not (tmp_path / "run" / "best").exists()
 
 
-@pytest.mark.parametrize("updates", [1, 5, 10, 99, 1000])
-@pytest.mark.parametrize("warmup", [0.0, 0.1, 0.5])
-def test_the_rate_warms_up_and_decays_linearly(updates, warmup):
-    config = finetune_config(
-        dict(
-            family="classification",
-            data=dict(task="mrpc"),
-            optimizer=dict(learning_rate=3e-5, warmup=warmup),
-        )
-    )
-    rates = np.array([learning_rate(config, updates)(i) for i in range(updates)])
-    first = int(updates * warmup)
-    expected = np.concatenate(
-        [
-            3e-5 * np.arange(first) / max(first, 1),
-            3e-5 * (1 - np.arange(first, updates) / updates),
-        ]
-    )
-    np.testing.assert_allclose(rates, expected, rtol=1e-12)
-    assert rates.max() <= 3e-5
-    if first:
-        assert rates[0] == 0
-        assert abs(rates.argmax() - first) <= 1  # the decay has begun at update 0
-    assert rates[-1] == pytest.approx(3e-5 / updates if updates > 1 else 3e-5)
-
-
 def test_dev_is_scored_evenly_and_at_the_end():
-    assert evaluation_stops(10, 1) == {10}
-    assert evaluation_stops(10, 2) == {5, 10}
-    assert evaluation_stops(10, 3) == {4, 7, 10}
-    assert evaluation_stops(3, 10) == {1, 2, 3}
-    for updates in range(1, 40):
+    assert evaluation_steps(10, 1) == {10}
+    assert evaluation_steps(10, 2) == {5, 10}
+    assert evaluation_steps(10, 3) == {4, 7, 10}
+    assert evaluation_steps(3, 10) == {1, 2, 3}
+    for steps in range(1, 40):
         for count in range(1, 8):
-            stops = evaluation_stops(updates, count)
-            assert max(stops) == updates
-            assert len(stops) == min(updates, count)
+            stops = evaluation_steps(steps, count)
+            assert max(stops) == steps
+            assert len(stops) == min(steps, count)
             assert min(stops) >= 1

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -9,17 +10,20 @@ from flax import traverse_util
 from bert_jax.errors import UserError
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import ComputeConfig
+from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.training.optimizer import (
     OptimizerConfig,
     bert_optimizer,
     decay_mask,
     learning_rate,
+    make_schedule,
     scale_by_trust_ratio,
 )
-from bert_jax.training.state import init_params
 
-PAPER = OptimizerConfig(learning_rate=1e-4, warmup_steps=10_000, total_steps=1_000_000)
-SHORT = OptimizerConfig(learning_rate=0.01, warmup_steps=3, total_steps=12)
+PAPER = OptimizerConfig(learning_rate=1e-4, warmup_steps=10_000)
+PAPER_SCHEDULE = make_schedule(PAPER, 1_000_000)
+TOTAL = 12
+SHORT = OptimizerConfig(learning_rate=0.01, warmup_steps=3)
 
 
 @pytest.mark.parametrize(
@@ -38,20 +42,50 @@ SHORT = OptimizerConfig(learning_rate=0.01, warmup_steps=3, total_steps=12)
 )
 def test_the_papers_rate(step, rate):
     # float32 takes 1 - step / total from numbers near 1: good to 1e-7 of the peak.
-    assert float(learning_rate(PAPER)(step)) == pytest.approx(rate, rel=1e-6, abs=1e-11)
+    assert float(learning_rate(PAPER_SCHEDULE, step)) == pytest.approx(
+        rate, rel=1e-6, abs=1e-11
+    )
 
 
 def test_the_rate_is_the_same_traced():
-    schedule = learning_rate(PAPER)
+    schedule = functools.partial(learning_rate, PAPER_SCHEDULE)
     steps = jnp.array([0, 1, 9_999, 10_000, 123_456, 1_000_000])
     traced = jax.jit(jax.vmap(schedule))(steps)
     np.testing.assert_allclose(traced, [schedule(s) for s in steps], rtol=1e-6)
 
 
 def test_without_warmup_the_first_update_has_the_full_rate():
-    schedule = learning_rate(dataclasses.replace(SHORT, warmup_steps=0))
-    assert float(schedule(0)) == pytest.approx(0.01)
-    assert float(schedule(6)) == pytest.approx(0.005)
+    schedule = make_schedule(dataclasses.replace(SHORT, warmup_steps=0), TOTAL)
+    assert float(learning_rate(schedule, 0)) == pytest.approx(0.01)
+    assert float(learning_rate(schedule, 6)) == pytest.approx(0.005)
+
+
+def test_warmup_may_be_a_share_of_the_steps():
+    share = dataclasses.replace(PAPER, warmup_steps=0, warmup=0.1)
+    assert make_schedule(share, 99).warmup_steps == 9
+    assert (
+        make_schedule(dataclasses.replace(share, warmup_steps=5), 99).warmup_steps == 5
+    )
+
+
+@pytest.mark.parametrize("steps", [1, 5, 10, 99, 1000])
+@pytest.mark.parametrize("warmup", [0.0, 0.1, 0.5])
+def test_the_learning_rate_warms_up_and_decays_linearly(steps, warmup):
+    config = OptimizerConfig(learning_rate=3e-5, warmup=warmup)
+    schedule = make_schedule(config, steps)
+    rates = np.asarray(learning_rate(schedule, jnp.arange(steps)))
+    first = int(steps * warmup)
+    expected = np.concatenate(
+        [
+            3e-5 * np.arange(first) / max(first, 1),
+            3e-5 * (1 - np.arange(first, steps) / steps),
+        ]
+    )
+    # float32 takes 1 - step / total from numbers near 1: good to 1e-7 of the peak.
+    np.testing.assert_allclose(rates, expected, rtol=1e-6, atol=3e-12)
+    if first:
+        assert rates[0] == 0
+        assert abs(rates.argmax() - first) <= 1  # the decay has begun at step 0
 
 
 def adam_by_hand(config, params, all_grads):
@@ -63,7 +97,7 @@ def adam_by_hand(config, params, all_grads):
         if t < config.warmup_steps:
             rate = config.learning_rate * t / config.warmup_steps
         else:
-            rate = config.learning_rate * (1 - t / config.total_steps)
+            rate = config.learning_rate * (1 - t / TOTAL)
         norm = np.sqrt(sum(np.sum(np.float64(g) ** 2) for g in grads.values()))
         for name, grad in grads.items():
             g = np.float64(grad) * min(1.0, config.clip_norm / norm)
@@ -111,14 +145,17 @@ def test_updates_equal_those_by_hand(scale, bias_correction, name):
     params = traverse_util.unflatten_dict(start, sep="/")
     state = optimizer.init(params)
 
+    schedule = make_schedule(config, TOTAL)
+
     @jax.jit
-    def update(grads, state, params):
+    def update(grads, state, params, step):
         updates, state = optimizer.update(grads, state, params)
-        return jax.tree.map(jnp.add, params, updates), state
+        rate = learning_rate(schedule, step)
+        return jax.tree.map(lambda p, u: p - rate * u, params, updates), state
 
     for t, grads in enumerate(all_grads):
         params, state = update(
-            traverse_util.unflatten_dict(grads, sep="/"), state, params
+            traverse_util.unflatten_dict(grads, sep="/"), state, params, t
         )
         flat = traverse_util.flatten_dict(params, sep="/")
         expected = adam_by_hand(config, start, all_grads[: t + 1])
@@ -165,13 +202,13 @@ def test_clipping_is_by_the_norm_of_all_gradients_together():
 
 
 def test_decay_without_gradient_shrinks_kernels_alone():
-    """In one update by the rate times 0.01; Adam adds nothing."""
+    """In one step by the learning rate times 0.01; Adam adds nothing."""
     config = dataclasses.replace(SHORT, warmup_steps=0)
     params = {"dense": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}}
     optimizer = bert_optimizer(config)
     zero = jax.tree.map(jnp.zeros_like, params)
     updates, _ = optimizer.update(zero, optimizer.init(params), params)
-    np.testing.assert_allclose(updates["dense"]["kernel"], -0.01 * 0.01, rtol=1e-6)
+    np.testing.assert_allclose(updates["dense"]["kernel"], 0.01, rtol=1e-6)
     assert np.all(updates["dense"]["bias"] == 0)
 
 
@@ -181,7 +218,7 @@ def test_decay_falls_on_exactly_these(small_model_config, scan_layers):
     model = BertForPreTraining(
         small_model_config, ComputeConfig(scan_layers=scan_layers)
     )
-    params = jax.eval_shape(lambda key: init_params(model, key), jax.random.key(0))
+    params = jax.eval_shape(MlmNsp(model).init, jax.random.key(0))
     mask = traverse_util.flatten_dict(decay_mask(params), sep="/")
     layers = ["layers"] if scan_layers else ["layer_0", "layer_1"]
     kernels = (
@@ -218,7 +255,7 @@ def test_moments_are_two_arrays_per_parameter_and_not_shared():
     "changes",
     [
         dict(warmup_steps=-1),
-        dict(total_steps=0),
+        dict(warmup=1.0),
         dict(learning_rate=-1e-4),
         dict(clip_norm=0.0),
         dict(beta2=1.0),

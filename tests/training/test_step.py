@@ -8,45 +8,37 @@ import pytest
 
 from bert_jax.data.row_packing import Packing
 from bert_jax.model.bert import BertForPreTraining
+from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
-from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
+from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer, make_schedule
 from bert_jax.training.state import abstract_state, init_state
-from bert_jax.training.step import METRICS, eval_step, means, train_step
+from bert_jax.training.step import compile_step
 
-OPTIMIZER = bert_optimizer(
-    OptimizerConfig(learning_rate=1e-2, warmup_steps=2, total_steps=100)
-)
+SETTINGS = OptimizerConfig(learning_rate=1e-2, warmup_steps=2)
+OPTIMIZER = bert_optimizer(SETTINGS)
+SCHEDULE = make_schedule(SETTINGS, 100)
+
+
+def compiled(objective, mesh, *, fsdp=False, **settings):
+    abstract = abstract_state(objective, OPTIMIZER, mesh, fsdp=fsdp)
+    return compile_step(objective, SETTINGS, abstract, log_every=2, **settings)
 
 
 @pytest.fixture(scope="module")
 def run(small_model_config, make_batch):
-    """Three updates on a mesh: final state and the sums after each update."""
+    """Three steps on a mesh: final state and the sums after each step."""
     model = BertForPreTraining(small_model_config)
 
     @functools.cache
-    def three_steps(mesh_config, devices=8, accumulation=1, next_sentence=True):
+    def three_steps(mesh_config, devices=8, next_sentence=True, **settings):
+        objective = MlmNsp(model, next_sentence)
         mesh = make_mesh(mesh_config, jax.devices()[:devices])
         fsdp = mesh_config.fsdp
-        state = init_state(model, OPTIMIZER, mesh, METRICS, seed=1, fsdp=fsdp)
-        shardings = jax.tree.map(
-            lambda leaf: leaf.sharding,
-            abstract_state(model, OPTIMIZER, mesh, METRICS, fsdp=fsdp),
-        )
-        step = jax.jit(
-            functools.partial(
-                train_step,
-                model=model,
-                optimizer=OPTIMIZER,
-                next_sentence=next_sentence,
-                accumulation=accumulation,
-                log_every=2,
-            ),
-            donate_argnums=0,
-            out_shardings=(shardings, None),
-        )
+        state = init_state(objective, OPTIMIZER, mesh, seed=1, fsdp=fsdp)
+        step = compiled(objective, mesh, fsdp=fsdp, **settings)
         sums = []
         for number in range(3):
-            state, out = step(state, put_batch(make_batch(number), mesh))
+            state, out = step(state, put_batch(make_batch(number), mesh), SCHEDULE)
             sums.append(jax.device_get(out))
         return jax.device_get(state.replace(key=jax.random.key_data(state.key))), sums
 
@@ -71,10 +63,11 @@ def test_fsdp_shares_the_memory_of_parameters_and_moments(small_model_config):
     config = dataclasses.replace(
         small_model_config, hidden_size=32, intermediate_size=128, num_layers=1
     )
-    model, mesh = BertForPreTraining(config), make_mesh(MeshConfig(data=8))
+    objective = MlmNsp(BertForPreTraining(config))
+    mesh = make_mesh(MeshConfig(data=8))
 
     def device_bytes(fsdp):
-        state = init_state(model, OPTIMIZER, mesh, METRICS, seed=1, fsdp=fsdp)
+        state = init_state(objective, OPTIMIZER, mesh, seed=1, fsdp=fsdp)
         trees = (state.params, state.opt_state)
         shards = [leaf.addressable_shards[0].data for leaf in jax.tree.leaves(trees)]
         return sum(shard.nbytes for shard in shards)
@@ -84,13 +77,63 @@ def test_fsdp_shares_the_memory_of_parameters_and_moments(small_model_config):
     assert device_bytes(False) - device_bytes(True) == spared
 
 
+def test_two_programs_compute_what_one_does(run, max_difference):
+    """Where batches have many shapes the optimizer is a program of its own."""
+    one, one_sums = run(MeshConfig(data=1), devices=1)
+    two, two_sums = run(MeshConfig(data=1), devices=1, whole=False)
+    assert max_difference(one_sums, two_sums) < 1e-5
+    assert max_difference(one.params, two.params) < 1e-6
+
+
+def test_runs_that_differ_in_the_schedule_share_their_programs(small_model_config):
+    objective, mesh = (
+        MlmNsp(BertForPreTraining(small_model_config)),
+        make_mesh(MeshConfig()),
+    )
+    abstract = abstract_state(objective, OPTIMIZER, mesh)
+    faster = dataclasses.replace(
+        SETTINGS, learning_rate=1.0, warmup_steps=0, warmup=0.5
+    )
+    again = MlmNsp(BertForPreTraining(dataclasses.replace(small_model_config)))
+    assert compile_step(objective, SETTINGS, abstract) is compile_step(
+        again, faster, abstract
+    )
+    lamb = dataclasses.replace(SETTINGS, name="lamb")
+    assert compile_step(objective, SETTINGS, abstract) is not compile_step(
+        objective, lamb, abstract
+    )
+
+
+def test_the_state_begins_with_what_a_checkpoint_gives(
+    small_model_config, max_difference
+):
+    """The rest is drawn as without it. No memory is shared: a step takes the state's."""
+    objective, mesh = (
+        MlmNsp(BertForPreTraining(small_model_config)),
+        make_mesh(MeshConfig()),
+    )
+    plain = init_state(objective, OPTIMIZER, mesh, seed=1)
+    other = jax.device_get(init_state(objective, OPTIMIZER, mesh, seed=2).params)
+    given = {"bert": other["bert"]}
+    kept = jax.tree.map(np.copy, given)
+    state = init_state(objective, OPTIMIZER, mesh, seed=1, given=given)
+    assert max_difference(state.params["bert"], other["bert"]) == 0
+    assert max_difference(state.params["nsp"], plain.params["nsp"]) == 0
+    assert jax.tree.map(lambda x: x.sharding, state) == jax.tree.map(
+        lambda x: x.sharding, plain
+    )
+    shift = jax.jit(lambda x: jax.tree.map(lambda y: y + 1, x), donate_argnums=0)
+    shift(state.params)
+    assert max_difference(given, kept) == 0
+
+
 @pytest.fixture(scope="module")
 def one_update(small_model_config, make_batch):
-    """A function: the parameters after an update without dropout, and its sums."""
+    """A function: the parameters after a step without dropout, and its sums."""
     config = dataclasses.replace(
         small_model_config, hidden_dropout=0.0, attention_dropout=0.0
     )
-    model = BertForPreTraining(config)
+    objective = MlmNsp(BertForPreTraining(config))
     mesh = make_mesh(MeshConfig(data=1), jax.devices()[:1])
 
     @functools.cache
@@ -101,20 +144,13 @@ def one_update(small_model_config, make_batch):
             rows = packing.rows(batch["attention_mask"].sum(axis=1))
             batch = packing.pack(batch, *rows, pad_id=0)
             assert batch["nsp_weights"].sum(axis=1).max() == 2
-        state = init_state(model, OPTIMIZER, mesh, METRICS, seed=1)
-        # Past step 0, whose rate is 0.
-        state = state.replace(step=jnp.int32(1), opt_state=_advance(state.opt_state))
-        state, sums = jax.jit(
-            functools.partial(
-                train_step,
-                model=model,
-                optimizer=OPTIMIZER,
-                next_sentence=True,
-                accumulation=accumulation,
-                log_every=2,
-            )
-        )(state, put_batch(batch, mesh))
-        return state.params, sums
+        state = init_state(objective, OPTIMIZER, mesh, seed=1)
+        # Past step 0, whose learning rate is 0.
+        state = state.replace(step=jnp.int32(1))
+        step = compiled(objective, mesh, accumulation=accumulation)
+        state, sums = step(state, put_batch(batch, mesh), SCHEDULE)
+        # Packed rows are another number of tokens to compute.
+        return state.params, {k: v for k, v in sums.items() if k != "computed_tokens"}
 
     return update
 
@@ -133,36 +169,24 @@ def test_accumulation_and_packing_change_nothing_but_the_dropout_masks(
     assert max_difference(params, other_params) < 1e-5
 
 
-def _advance(opt_state):
-    """Counters (the int32 leaves) moved by one."""
-    return jax.tree.map(
-        lambda leaf: leaf + 1 if leaf.dtype == jnp.int32 else leaf, opt_state
-    )
-
-
 def test_sums_start_anew_after_each_report(run):
     state, sums = run(MeshConfig())
     assert [float(s["steps"]) for s in sums] == [1.0, 2.0, 1.0]
+    tokens = [float(s["tokens"] / s["computed_tokens"]) for s in sums]
+    assert all(0.5 < share < 1 for share in tokens)
     assert state.sums["steps"] == 1.0
     assert state.step == 3
 
 
-def test_the_first_update_has_rate_zero_and_later_ones_move_all(
+def test_the_first_step_has_rate_zero_and_later_ones_move_all(
     small_model_config, make_batch
 ):
-    model = BertForPreTraining(small_model_config)
-    mesh = make_mesh(MeshConfig())
-    state = init_state(model, OPTIMIZER, mesh, METRICS, seed=1)
-    step = jax.jit(
-        functools.partial(
-            train_step,
-            model=model,
-            optimizer=OPTIMIZER,
-            next_sentence=True,
-            accumulation=1,
-            log_every=2,
-        )
+    objective, mesh = (
+        MlmNsp(BertForPreTraining(small_model_config)),
+        make_mesh(MeshConfig()),
     )
+    state = init_state(objective, OPTIMIZER, mesh, seed=1)
+    step = compiled(objective, mesh)
 
     def largest_move(state):
         difference = jax.tree.map(
@@ -174,9 +198,9 @@ def test_the_first_update_has_rate_zero_and_later_ones_move_all(
         }
 
     fresh = jax.device_get(state.params)
-    first, _ = step(state, put_batch(make_batch(0), mesh))
+    first, _ = step(state, put_batch(make_batch(0), mesh), SCHEDULE)
     assert max(largest_move(first).values()) == 0
-    second, _ = step(first, put_batch(make_batch(1), mesh))
+    second, _ = step(first, put_batch(make_batch(1), mesh), SCHEDULE)
     # A bias on the keys moves all scores of a query alike: softmax does not see it.
     moves = {k: v for k, v in largest_move(second).items() if "key/bias" not in k}
     assert min(moves.values()) > 1e-4, moves
@@ -195,41 +219,3 @@ def test_without_next_sentence_its_head_has_no_gradient(run):
     assert not np.array_equal(
         jax.tree.leaves(with_nsp.params)[0], jax.tree.leaves(without.params)[0]
     )
-
-
-def test_eval_sums_add_over_batches(small_model_config, make_batch):
-    model = BertForPreTraining(small_model_config)
-    mesh = make_mesh(MeshConfig())
-    params = init_state(model, OPTIMIZER, mesh, METRICS, seed=1).params
-    evaluate = jax.jit(functools.partial(eval_step, model=model))
-    halves = [make_batch(5, rows=8), make_batch(6, rows=8)]
-    whole = {k: np.concatenate([h[k] for h in halves]) for k in halves[0]}
-    total = jax.tree.map(
-        jnp.add, *(evaluate(params, put_batch(h, mesh)) for h in halves)
-    )
-    one = evaluate(params, put_batch(whole, mesh))
-    for name, value in one.items():
-        assert np.asarray(total[name]) == pytest.approx(np.asarray(value), rel=1e-5), (
-            name
-        )
-    asked = whole["mlm_ids"][whole["mlm_weights"] > 0]
-    assert np.array_equal(one["mlm_counts"], np.bincount(asked, minlength=96))
-    assert np.array_equal(one["nsp_counts"], np.bincount(whole["nsp_labels"]))
-
-
-def test_means_divide_by_their_own_weights():
-    sums = {
-        "mlm_loss_sum": 30.0,
-        "mlm_weight": 10.0,
-        "mlm_correct": 4.0,
-        "nsp_loss_sum": 2.0,
-        "nsp_weight": 4.0,
-        "nsp_correct": 3.0,
-    }
-    assert means(sums) == {
-        "loss": 3.5,
-        "mlm_loss": 3.0,
-        "nsp_loss": 0.5,
-        "mlm_accuracy": 0.4,
-        "nsp_accuracy": 0.75,
-    }

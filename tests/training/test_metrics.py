@@ -1,6 +1,6 @@
 import json
 
-from bert_jax.training.metric_writer import MetricWriter, read_metrics
+from bert_jax.training.metrics import MetricWriter, read_metrics
 
 
 def test_lines_hold_step_split_and_metrics(tmp_path):

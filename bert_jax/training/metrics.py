@@ -1,0 +1,187 @@
+"""What a run reports: metrics of a window of steps, in files and as lines of a log."""
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+from tensorboardX import SummaryWriter
+
+from bert_jax.errors import DivergenceError
+from bert_jax.objectives.objective import Batch, Objective
+from bert_jax.training.flops import peak_flops
+from bert_jax.training.optimizer import Schedule, learning_rate
+
+
+class Reporter:
+    """Turns the sums of a window of steps into a line of metrics, one step late.
+
+    flops: of a batch, from the shapes of its global arrays: model operations of the
+    forward and the backward pass. log takes lines for people.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        schedule: Schedule,
+        writer: "MetricWriter | NoWriter",
+        log: Callable[[str], None],
+        flops: Callable[[Batch], float],
+    ):
+        self.writer, self.log = writer, log
+        self._objective, self._schedule, self._flops_of = objective, schedule, flops
+        self._total_steps = int(schedule.total_steps)
+        self._peak = peak_flops()
+        self._pending: tuple[int, dict[str, Any], dict[str, float | None]] | None = None
+        self.start_window()
+
+    def start_window(self) -> None:
+        """Forgets time that was not spent on steps: evaluation, compilation."""
+        self._start = time.perf_counter()
+        self._steps, self._wait, self._tokens, self._flops = 0, 0.0, 0.0, 0.0
+
+    def add_step(self, batch: Batch, wait: float) -> None:
+        """Counts the work of one step; wait: seconds until its batch was there."""
+        self._steps += 1
+        self._tokens += batch["input_ids"].size  # of the global batch, padding too
+        self._flops += self._flops_of(batch)
+        self._wait += wait
+
+    def report(self, step: int, sums: dict[str, jax.Array]) -> None:
+        """Takes the sums of the window that ends at ``step``; flush writes them."""
+        seconds = time.perf_counter() - self._start
+        # A window that holds only the step that was compiled has no rates.
+        timed = self._steps > 0
+        known = timed and self._peak is not None
+        rates = {
+            "tokens_per_second": self._tokens / seconds if timed else None,
+            "mfu": self._flops / seconds / self._peak if known else None,
+            "data_wait": self._wait / seconds if timed else None,
+            "seconds_left": (
+                (self._total_steps - step) * seconds / self._steps if timed else None
+            ),
+        }
+        self._pending = (step, sums, rates)
+        self.start_window()
+
+    def flush(self) -> dict[str, float] | None:
+        """Writes the pending line, and returns its sums.
+
+        Raises DivergenceError where the loss is not finite.
+        """
+        if self._pending is None:
+            return None
+        step, device_sums, rates = self._pending
+        self._pending = None
+        sums = {k: float(v) for k, v in jax.device_get(device_sums).items()}
+        check_finite(step, sums)
+        metrics = self._objective.metrics(sums)
+        metrics["loss"] = sums["step_loss"] / sums["steps"]
+        # That of the step that ended the window. A scalar's arithmetic on the device: the
+        # one transfer that the loop allows.
+        with jax.transfer_guard("allow"):
+            metrics["learning_rate"] = float(learning_rate(self._schedule, step - 1))
+        metrics["grad_norm"] = sums["grad_norm"] / sums["steps"]
+        metrics["padding"] = 1 - sums["tokens"] / sums["computed_tokens"]
+        self.writer.write(step, "train", metrics | rates)
+        parts = [f"step {step}/{self._total_steps}", f"loss {metrics['loss']:.4f}"]
+        parts.append(self._objective.summary(metrics))
+        if rates["tokens_per_second"] is not None:
+            parts.append(f"{rates['tokens_per_second']:,.0f} tokens/s")
+            parts.append(f"{duration(rates['seconds_left'])} left")
+        self.log("  ".join(filter(None, parts)))
+        return sums
+
+
+def check_finite(step: int, values: dict[str, Any]) -> None:
+    """Raises DivergenceError when the loss, the gradient or the parameters went bad."""
+    names = {"step_loss": "loss", "grad_norm": "gradient norm"}
+    for name, value in values.items():
+        if not math.isfinite(float(value)):
+            raise DivergenceError(
+                f"the {names.get(name, name)} became {float(value)} in the steps before "
+                f"step {step}; the last good checkpoint is kept: lower "
+                "--config.optimizer.learning_rate or set --config.model.dtype=float32, "
+                "and run again with the same --workdir"
+            )
+
+
+def duration(seconds: float) -> str:
+    """Such as 3 d 4 h, 2 h 5 min, 7 min 10 s, 12 s: the two largest units."""
+    left, parts = round(seconds), []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count or parts or unit == "s":
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
+class NoWriter:
+    """What the processes that do not log write to."""
+
+    def write(self, step: int, split: str, metrics: dict[str, float | None]) -> None:
+        """Writes nothing."""
+
+    def sync(self) -> None:
+        """Nothing to make durable."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class MetricWriter:
+    """Appends one JSON object a line: ``step``, ``split``, then the metrics.
+
+    Opening it after a resume drops the lines after ``step``, so that the file goes on
+    as if the run had never stopped; a torn last line goes too.
+    """
+
+    def __init__(self, workdir: Path, step: int):
+        self._path = workdir / "metrics.jsonl"
+        if self._path.exists():
+            _drop_lines_after(self._path, step)
+        self._file = self._path.open("a")
+        self._tensorboard = SummaryWriter(
+            str(workdir / "tensorboard"), purge_step=step + 1 if step else None
+        )
+
+    def write(self, step: int, split: str, metrics: dict[str, float | None]) -> None:
+        """Writes one line and its TensorBoard scalars; None becomes null."""
+        self._file.write(json.dumps({"step": step, "split": split, **metrics}) + "\n")
+        self._file.flush()
+        for name, value in metrics.items():
+            if value is not None and math.isfinite(value):
+                self._tensorboard.add_scalar(f"{split}/{name}", value, step)
+
+    def sync(self) -> None:
+        """Makes every line durable: called before a checkpoint of the same step."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._tensorboard.flush()
+
+    def close(self) -> None:
+        """Closes both files."""
+        self._file.close()
+        self._tensorboard.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl, without a torn last one."""
+    lines = []
+    for line in path.read_text().splitlines():
+        try:
+            lines.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return lines
+
+
+def _drop_lines_after(path: Path, step: int) -> None:
+    kept = [line for line in read_metrics(path) if line["step"] <= step]
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    temporary.replace(path)

@@ -1,0 +1,142 @@
+"""What a pretraining run begins with, and what it refuses before its first step."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.config_file import parse
+from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.errors import UserError
+from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.model.bert import BertForPreTraining
+from bert_jax.objectives.mlm_nsp import MlmNsp
+from bert_jax.training import pretrain as pretraining
+from bert_jax.training.config import train_config
+from bert_jax.training.pretrain import pretrain
+
+
+@pytest.fixture(scope="module")
+def configure(config_file):
+    """A function of flags: the config of the small run with them."""
+
+    def make(*flags):
+        settings = parse(["--config", str(config_file), *flags], "usage").settings
+        return train_config(settings)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def start(configure, small_store, tmp_path_factory):
+    """A config, its tokenizer, and a whole checkpoint: its folder and parameters."""
+    config = configure("--config.model.num_layers=2")
+    tokenizer = load_tokenizer(small_store[0])
+    objective = MlmNsp(BertForPreTraining(config.model))
+    params = jax.device_get(jax.jit(objective.init)(jax.random.key(1)))
+    path = tmp_path_factory.mktemp("checkpoints") / "whole"
+    save_huggingface(path, config.model, params, tokenizer, head="pretraining")
+    return dataclasses.replace(config, init_from=str(path)), tokenizer, path, params
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_every_parameter_is_the_checkpoints(start, scan_layers):
+    config, tokenizer, _, params = start
+    compute = dataclasses.replace(config.compute, scan_layers=scan_layers)
+    config = dataclasses.replace(config, compute=compute)
+    given = pretraining._given(config, tokenizer, print)
+    shapes = jax.eval_shape(
+        MlmNsp(BertForPreTraining(config.model, compute)).init, jax.random.key(0)
+    )
+    assert jax.tree.map(np.shape, given) == jax.tree.map(lambda x: x.shape, shapes)
+    query = given["bert"]["encoder"]
+    query = (
+        query["layers"]["attention"]["query"]["kernel"][1]
+        if scan_layers
+        else query["layer_1"]["attention"]["query"]["kernel"]
+    )
+    expected = params["bert"]["encoder"]["layer_1"]["attention"]["query"]["kernel"]
+    assert np.array_equal(query, expected)
+    assert np.array_equal(given["nsp"]["kernel"], params["nsp"]["kernel"])
+
+
+def test_other_sizes_and_other_vocabularies_are_refused(start, tmp_path):
+    config, tokenizer, _, _ = start
+    model = dataclasses.replace(config.model, num_heads=4)
+    other = dataclasses.replace(config, model=model)
+    with pytest.raises(UserError, match=r"model.num_heads=4, but .* has 2"):
+        pretraining._given(other, tokenizer, print)
+    tokens = tokenizer.tokens.copy()
+    tokens[-1], tokens[-2] = tokens[-2], tokens[-1]
+    (tmp_path / "vocab.txt").write_text("\n".join(tokens) + "\n")
+    swapped = load_tokenizer(tmp_path / "vocab.txt")
+    with pytest.raises(UserError, match="vocabulary"):
+        pretraining._given(config, swapped, print)
+
+
+def test_a_head_that_is_not_there_is_drawn_and_logged(start, configure, tmp_path):
+    config, tokenizer, _, params = start
+    bare = {"bert": params["bert"]}
+    save_huggingface(tmp_path / "bare", config.model, bare, tokenizer, head="none")
+    config = configure(
+        "--config.model.num_layers=2",
+        "--config.eval_every=0",
+        "--config.phases[0].steps=1",
+        "--config.phases[1].steps=1",
+        "--config.prompts=()",
+    )
+    config = dataclasses.replace(config, init_from=str(tmp_path / "bare"))
+    lines = []
+    pretrain(config, tmp_path / "run", lines.append)
+    assert "initialised at random: mlm, nsp" in lines
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("init_from", "nowhere does not exist"),
+        ("--config.data.holdout=1.5", "holdout=1.5, expected a share"),
+        (
+            "--config.phases[0].sequence_length=4",
+            "sequence_length=4, expected at least 5",
+        ),
+        ("--config.phases[1].max_predictions=31", "max_predictions=31, expected 1 to"),
+        ("--config.mesh.data=3", "does not use exactly the 8 devices"),
+    ],
+)
+def test_a_run_that_fails_before_its_first_step_leaves_its_workdir_free(
+    configure, tmp_path, flag, message
+):
+    """The corrected command is not told that the workdir holds another run."""
+    if flag == "init_from":
+        config = dataclasses.replace(configure(), init_from="nowhere")
+    else:
+        config = configure(flag)
+    with pytest.raises(UserError, match=message):
+        pretrain(config, tmp_path, lambda line: None)
+    assert not (tmp_path / "config.json").exists()
+
+
+def test_a_workdir_without_a_checkpoint_belongs_to_nobody(
+    configure, tmp_path, monkeypatch
+):
+    """Also where a run failed while its first step was compiled."""
+    run = functools.partial(pretrain, workdir=tmp_path, log=lambda line: None)
+    short = (
+        "--config.eval_every=0", "--config.phases[0].steps=1",
+        "--config.phases[1].steps=1", "--config.prompts=()",
+    )  # fmt: skip
+
+    def fail(*args, **kwargs):
+        raise RuntimeError("no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bert_jax.training.run.compile_step", fail)
+        with pytest.raises(RuntimeError, match="no memory"):
+            run(configure(*short))
+    assert (tmp_path / "config.json").exists()
+    run(configure(*short, "--config.seed=5"))
+    with pytest.raises(UserError, match=r"holds another run \(seed: 5 -> 6"):
+        run(configure(*short, "--config.seed=6"))
