@@ -10,12 +10,12 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
-from bert_jax.data.bin_packing import best_fit, round_up
+from bert_jax.data.packing import HostRows, all_rows, best_fit, round_up
 
 IGNORED = -1  # a label that neither the loss nor a metric counts
 
@@ -35,14 +35,6 @@ EVEN_LENGTH = 1200
 LENGTHS = (32, 64, 96, 128, 192, 256, 384, 512)
 SHORT = 16
 SLOT = 4  # tokens of a row for each sequence that it may hold; the shortest has three
-
-# Rows of the global batch to the runs of them that this process's devices hold, ascending.
-HostRows = Callable[[int], Sequence[range]]
-
-
-def all_rows(rows: int) -> tuple[range]:
-    """The rows of the only process."""
-    return (range(rows),)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,6 @@ import numpy as np
 
 from bert_jax.data import masking
 from bert_jax.data.plan import EpochPlan, plan_epoch, stops_at
-from bert_jax.data.random_bits import binomial_half, first_words
 from bert_jax.data.sequences import pair_lengths
 from bert_jax.errors import UserError
 
@@ -171,9 +170,7 @@ class ExampleSource:
         """Tokens of the samples [first, first + count), int64, without reading them."""
         parts = []
         for epoch, indices in self._by_epoch(np.arange(first, first + count)):
-            bits = self._bits(1, epoch)
-            counters = indices.astype(np.uint64) * np.uint64(self._counters)
-            spans = self._spans(epoch, indices, first_words(bits, counters)[:, :2])
+            spans = self._spans(epoch, indices, self._words(epoch, indices)[:, :2])
             parts.append(spans.totals(self._length))
         return np.concatenate(parts)
 
@@ -345,3 +342,20 @@ class ExampleSource:
             mask_share=config.mask_share,
             random_share=config.random_share,
         )
+
+
+def binomial_half(sizes_B: np.ndarray, words_BW: np.ndarray) -> np.ndarray:
+    """Binomial(size, 1/2) of each row, by counting random bits of its words (uint64).
+
+    A row of more tokens than bits seeds a generator with its first word instead.
+    """
+    W = words_BW.shape[1]
+    bits_BW = np.clip(sizes_B[:, None] - 64 * np.arange(W), 0, 64).astype(np.uint64)
+    # A shift by 64 is undefined: shift by 63 and once more.
+    used_BW = np.where(bits_BW == 0, np.uint64(0), words_BW)
+    dropped_BW = np.where(bits_BW == 0, np.uint64(0), np.uint64(64) - bits_BW)
+    counts_B = np.bitwise_count(used_BW >> dropped_BW).sum(1, dtype=np.int64)
+    for i in np.flatnonzero(sizes_B > 64 * W):
+        rng = np.random.Generator(np.random.Philox(key=int(words_BW[i, 0])))
+        counts_B[i] = rng.binomial(int(sizes_B[i]), 0.5)
+    return counts_B

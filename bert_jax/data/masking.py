@@ -62,7 +62,7 @@ def choose_words(
             np.argsort(keys[begin:end]).tolist(),
             starts[begin:end].tolist(),
             sizes[begin:end].tolist(),
-            runs[begin:end].tolist() if max_ngram > 1 else None,
+            runs[begin:end].tolist(),
             counts[b],
         )
         chosen_BM[b, : len(picked)] = sorted(picked)
@@ -74,22 +74,14 @@ def _pick(
     order: list[int],
     starts: list[int],
     sizes: list[int],
-    runs: list[int] | None,
+    runs: list[int],
     limit: int,
 ) -> list[int]:
     """Positions of the words taken, greedily and in ``order``, up to ``limit``.
 
-    runs: the most words to take from each on; None for one.
+    runs: the most words to take, from each word on.
     """
     picked: list[int] = []
-    if runs is None:
-        for word in order:
-            size = sizes[word]
-            if len(picked) + size <= limit:
-                picked += range(starts[word], starts[word] + size)
-                if len(picked) == limit:
-                    break
-        return picked
     taken = [False] * len(starts)
     for word in order:
         if len(picked) >= limit:

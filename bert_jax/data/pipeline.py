@@ -1,27 +1,19 @@
 """Batches for the training loop: phases, host slices and a Grain iterator."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import SupportsIndex
 
 import grain
 import numpy as np
 
 from bert_jax.data.examples import ExampleConfig, ExampleSource, Sentences, Vocabulary
-from bert_jax.data.row_packing import Packing
+from bert_jax.data.packing import HostRows, Packing, all_rows
 from bert_jax.errors import UserError
 
 # Streams of random numbers: a training phase's number, or this.
 _EVAL_STREAM = 255
 _SAMPLE = 4096  # pairs whose lengths the shape of packed rows is chosen on
-
-# Batch size to the runs of the global batch's rows that a host feeds, ascending.
-HostRows = Callable[[int], Sequence[range]]
-
-
-def all_rows(batch_size: int) -> tuple[range]:
-    """The rows of the only host."""
-    return (range(batch_size),)
 
 
 @dataclasses.dataclass(frozen=True)

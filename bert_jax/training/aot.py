@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from bert_jax.data.packing import row_limits
 from bert_jax.data.pipeline import Phase
-from bert_jax.data.row_packing import row_limits
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import batch_sharding, check_batch_size, make_mesh

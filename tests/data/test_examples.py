@@ -1,10 +1,7 @@
 import numpy as np
 import pytest
 
-from bert_jax.data.examples import (
-    ExampleConfig,
-    ExampleSource,
-)
+from bert_jax.data.examples import ExampleConfig, ExampleSource, binomial_half
 from bert_jax.errors import UserError
 
 
@@ -189,3 +186,15 @@ def test_impossible_lengths_are_named(settings, message, moby_dick, uncased):
 def test_impossible_settings_are_named(settings):
     with pytest.raises(UserError, match=r"--config\.data\.examples"):
         ExampleConfig(**settings)
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 200, 512, 3000])
+def test_front_cuts_are_binomial(size):
+    n = 4000
+    words = np.random.default_rng(size).integers(0, 2**64, (n, 8), np.uint64)
+    counts = binomial_half(np.full(n, size), words)
+    assert counts.min() >= 0
+    assert counts.max() <= size
+    deviation = size**0.5 / 2
+    assert abs(counts.mean() - size / 2) <= 4 * deviation / n**0.5
+    assert counts.std() == pytest.approx(deviation, rel=4 / (2 * n) ** 0.5, abs=1e-9)

@@ -1,22 +1,54 @@
-"""Pretraining pairs side by side: the same batch in fewer rows, with hardly any padding.
+"""Several sequences in one row: the same batch in fewer rows, with hardly any padding.
 
-Most examples fill their row, but those at the ends of documents and those that the
-original cuts short do not. The losses are means over a batch's pairs and masked tokens,
-so that the step is the same however they are laid out, but for dropout's masks.
+Most pretraining pairs fill their row. Those at the ends of documents and those that the
+original cuts short do not. The losses are means over the pairs and masked tokens of a
+batch, so the layout changes nothing in a step but the masks of dropout.
 """
 
 import bisect
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bert_jax.data.bin_packing import round_up
+# From the number of rows of a global batch to the ranges of them that this process's
+# devices hold, ascending.
+HostRows = Callable[[int], Sequence[range]]
 
 SAMPLE = 64  # random batches that the numbers of rows are chosen on
 # A batch needs a few rows more or fewer than another: with one number for all, 8% of 256 x
 # 512 of Wikipedia would be padding, with three 2.4%, and each has to be compiled.
 QUANTILES = (1 / 3, 2 / 3, 1)
+
+
+def all_rows(rows: int) -> tuple[range]:
+    """The rows of the only process."""
+    return (range(rows),)
+
+
+def round_up(number, multiple: int):
+    """The least multiple that is not below ``number``, an int or an array of them."""
+    return -(-number // multiple) * multiple
+
+
+def best_fit(lengths: np.ndarray, length: int, slots: int) -> list[list[int]]:
+    """The examples of each row, by best fit: longest first, each into the fullest row."""
+    full: list[list[int]] = []
+    # Rows with space, by it: ascending (space, number); and their members by number.
+    spaces: list[tuple[int, int]] = []
+    for example in np.argsort(-lengths, kind="stable").tolist():
+        size = int(lengths[example])
+        place = bisect.bisect_left(spaces, (size, 0))
+        if place < len(spaces):
+            space, number = spaces.pop(place)
+        else:
+            space, number = length, len(full)
+            full.append([])
+        full[number].append(example)
+        if len(full[number]) < slots:
+            bisect.insort(spaces, (space - size, number))
+    return full
 
 
 @dataclasses.dataclass(frozen=True)
