@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_jax import embed
-from bert_jax.data.wordpiece import WordPieceTokenizer
+from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.embed import Embedder, write_vectors
 from bert_jax.interop.huggingface import save_huggingface

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bert_jax import finetune
-from bert_jax.data.wordpiece import WordPieceTokenizer
+from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertModel

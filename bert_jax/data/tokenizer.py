@@ -1,22 +1,247 @@
 """Text to tokens: Google's WordPiece, exactly, or SentencePiece."""
 
+import abc
+import hashlib
+import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from bert_jax.data.sentencepiece_tokenizer import SentencePieceTokenizer
-from bert_jax.data.tokenizer_base import (
-    UNK,
-    Tokenizer,
-    check_special_tokens,
-    config_path,
-)
-from bert_jax.data.wordpiece import PREFIX, WordPieceTokenizer
+import numpy as np
+import sentencepiece
+
+from bert_jax.data.wordpiece import PREFIX, Splitter, WordIds
 from bert_jax.errors import UserError
-from bert_jax.files import read_json
+from bert_jax.files import read_json, read_text, write_bytes, write_json
 
-__all__ = ["Tokenizer", "find_vocabulary", "load_tokenizer"]
-
+PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = (
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+)
+# The same under transformers' names.
+SPECIAL_TOKENS_MAP = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
+# The vocabulary files, as transformers names them, in the order of preference.
 _FILES = ("vocab.txt", "spiece.model", "tokenizer.json")
+# How SentencePiece writes a space.
+_SPACE = "\u2581"
+
+
+class Tokenizer(abc.ABC):
+    """What every kind of tokenizer offers.
+
+    tokens: token of each id. ids: id of each token. lower_case: whether text is
+    lower-cased first. continuation: bool (vocab_size,), tokens that continue the word
+    before them; whole-word masking joins them. kind: "wordpiece" or "sentencepiece".
+    dtype: of the ids, uint16, or uint32 where the vocabulary needs it.
+    """
+
+    kind: ClassVar[str]
+    file_name: ClassVar[str]  # of the vocabulary, as transformers names it
+
+    def __init__(
+        self, tokens: Sequence[str], continuation: np.ndarray, lower_case: bool
+    ):
+        self.tokens = list(tokens)
+        self.lower_case = lower_case
+        self.continuation = continuation
+        self.ids = {token: i for i, token in enumerate(tokens)}
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
+            self.ids[token] for token in SPECIAL_TOKENS
+        )
+        self.dtype = np.dtype(np.uint16 if len(tokens) <= 1 << 16 else np.uint32)
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens."""
+        return len(self.tokens)
+
+    @abc.abstractmethod
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of each text, without [CLS] and [SEP]; the arrays may be read-only.
+
+        Text that spells a special token, such as "[MASK]", is ordinary text.
+        """
+
+    @abc.abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """Tokens joined to words again; special tokens are kept."""
+
+    @abc.abstractmethod
+    def vocabulary_bytes(self) -> bytes:
+        """The content of the vocabulary file."""
+
+    def encode(self, text: str, *, allow_mask: bool = False) -> np.ndarray:
+        """Ids of one text; "[MASK]" in it is ordinary text unless ``allow_mask``."""
+        parts = self.encode_batch(text.split(MASK) if allow_mask else [text])
+        mask = np.array([self.mask_id], self.dtype)
+        return np.concatenate([ids for part in parts for ids in (mask, part)][1:])
+
+    def tokenize(self, text: str) -> list[str]:
+        """The tokens of a text."""
+        return [self.tokens[i] for i in self.encode(text)]
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the vocabulary and of what else decides the ids."""
+        text = "\n".join([self.kind, str(self.lower_case), *self.tokens])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def config(self) -> dict:
+        """What tokenizer_config.json holds; transformers reads the same file."""
+        return {"kind": self.kind, "do_lower_case": self.lower_case}
+
+    def save(self, directory: str | os.PathLike) -> None:
+        """Writes the vocabulary and tokenizer_config.json, as transformers reads them."""
+        self.save_as(Path(directory) / self.file_name)
+
+    def save_as(self, path: str | os.PathLike) -> None:
+        """Writes the vocabulary to this file and its settings beside it."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # The vocabulary last: whoever finds it finds its settings too.
+        write_json(config_path(path), self.config())
+        write_bytes(path, self.vocabulary_bytes())
+
+
+class WordPieceTokenizer(Tokenizer):
+    """Greedy longest match over a vocabulary whose continuations start with ##."""
+
+    kind = "wordpiece"
+    file_name = "vocab.txt"
+
+    def __init__(self, tokens: Sequence[str], lower_case: bool):
+        continuation = np.array(
+            [p.startswith(PREFIX) and p != PREFIX for p in tokens], bool
+        )
+        super().__init__(tokens, continuation, lower_case)
+        self._splitter = Splitter(lower_case)
+        self._word_ids = WordIds(self.ids, self.unk_id, self._splitter, self.dtype)
+
+    @classmethod
+    def from_file(cls, path: Path, lower_case: bool | None) -> "WordPieceTokenizer":
+        """Reads a vocab.txt: one token a line, its id the line's number from 0.
+
+        lower_case: None lower-cases unless the tokens have capitals, as those of every
+        cased vocabulary of a Latin script do; Google's own files say it nowhere.
+        """
+        tokens = _read_tokens(path)
+        check_special_tokens(tokens, path)
+        if lower_case is None:
+            lower_case = not any(re.match(r"[^\[]*[A-Z]", token) for token in tokens)
+        return cls(tokens, lower_case)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of each text, read-only; see Tokenizer.encode_batch."""
+        words, ids = self._splitter.rough_words, self._word_ids.__getitem__
+        return [np.frombuffer(b"".join(map(ids, words(t))), self.dtype) for t in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Tokens joined by spaces, continuations to the word before them."""
+        return " ".join(self.tokens[i] for i in ids).replace(f" {PREFIX}", "")
+
+    def vocabulary_bytes(self) -> bytes:
+        """One token a line."""
+        return "".join(f"{token}\n" for token in self.tokens).encode()
+
+    def config(self) -> dict:
+        """Settings that transformers' AutoTokenizer makes a BertTokenizer of."""
+        return {
+            **super().config(),
+            "tokenizer_class": "BertTokenizer",
+            **SPECIAL_TOKENS_MAP,
+        }
+
+    def __reduce__(self):
+        """Pickles without the cache."""
+        return WordPieceTokenizer, (self.tokens, self.lower_case)
+
+
+def _read_tokens(path: Path) -> list[str]:
+    text = read_text(path, "a vocabulary, one token a line")
+    # Only line feeds end a line: a token may be any other separator of Unicode. Google
+    # strips each line, carriage return included.
+    tokens = [line.strip() for line in text.split("\n")]
+    while tokens and not tokens[-1]:
+        tokens.pop()
+    if not tokens:
+        raise UserError(f"{path} is empty; expected a vocabulary, one token a line")
+    return tokens
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A SentencePiece model that has BERT's special tokens.
+
+    A word starts with the token that holds the space before it; in a language without
+    spaces whole-word masking therefore masks whole sentences, so use another masking.
+    """
+
+    kind = "sentencepiece"
+    file_name = "spiece.model"
+
+    def __init__(self, model: bytes, lower_case: bool | None, path: Path):
+        """Takes a .model file's content.
+
+        lower_case: None means unless tokens have capitals. path: what errors name.
+        """
+        try:
+            if not model:  # which the library would take, with a line on stderr
+                raise RuntimeError("empty")
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError as error:
+            raise UserError(
+                f"{path} is not a SentencePiece model; expected one that python -m "
+                "bert_jax.vocabulary --kind sentencepiece wrote"
+            ) from error
+        self._model = model
+        self._path = path
+        processor, size = self._processor, self._processor.vocab_size()
+        tokens = [processor.id_to_piece(i) for i in range(size)]
+        check_special_tokens(tokens, path)
+        self._special = frozenset(
+            i for i in range(size) if processor.is_control(i) or processor.is_unknown(i)
+        )
+        continuation = np.array(
+            [
+                i not in self._special and not token.startswith(_SPACE)
+                for i, token in enumerate(tokens)
+            ]
+        )
+        if lower_case is None:
+            text = "".join(t for i, t in enumerate(tokens) if i not in self._special)
+            lower_case = not any(map(str.isupper, text))
+        super().__init__(tokens, continuation, lower_case)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of each text; see Tokenizer.encode_batch."""
+        if self.lower_case:
+            texts = [text.lower() for text in texts]
+        # A lone surrogate becomes "?": UTF-8 cannot hold it.
+        content = [text.encode("utf-8", "replace") for text in texts]
+        rows = self._processor.encode(content, num_threads=1)
+        return [np.array(row, self.dtype) for row in rows]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Tokens joined, spaces where the tokens have them and around special ones."""
+        text = "".join(
+            f" {self.tokens[i]} " if i in self._special else self.tokens[i]
+            for i in map(int, ids)
+        )
+        return " ".join(text.replace(_SPACE, " ").split())
+
+    def scores(self) -> list[float]:
+        """The log probability of each token."""
+        return [self._processor.get_score(i) for i in range(self.vocab_size)]
+
+    def vocabulary_bytes(self) -> bytes:
+        """The .model file."""
+        return self._model
+
+    def __reduce__(self):
+        """Pickles as its file."""
+        return SentencePieceTokenizer, (self._model, self.lower_case, self._path)
 
 
 def find_vocabulary(directory: Path) -> Path | None:
@@ -47,59 +272,54 @@ def load_tokenizer(path: Path | str, *, lower_case: bool | None = None) -> Token
     if lower_case is None:
         lower_case = _saved_lower_case(path)
     if path.suffix == ".model":
-        return SentencePieceTokenizer.from_file(path, lower_case)
+        return SentencePieceTokenizer(path.read_bytes(), lower_case, path)
     if path.suffix == ".json":
-        tokens, its_lower_case = _read_tokenizer_json(path)
-        return WordPieceTokenizer(
-            tokens, its_lower_case if lower_case is None else lower_case
-        )
+        return _read_tokenizer_json(path, lower_case)
     return WordPieceTokenizer.from_file(path, lower_case)
 
 
 def _saved_lower_case(vocabulary: Path) -> bool | None:
     """What the settings beside a vocabulary say; None where they say nothing."""
-    for path in (
-        config_path(vocabulary),
-        vocabulary.with_name("tokenizer_config.json"),
-    ):
-        if path.is_file():
-            break
-    else:
+    paths = config_path(vocabulary), vocabulary.with_name("tokenizer_config.json")
+    path = next(filter(Path.is_file, paths), None)
+    if path is None:
         return None
     settings = read_json(path, "the settings of a tokenizer")
     lower_case = settings.get("do_lower_case")
-    _refuse_other_rules(settings, lower_case, path)
-    return lower_case
-
-
-def _refuse_other_rules(settings: dict, lower_case: bool | None, path: Path) -> None:
-    """Refuses settings under which transformers cuts text in other ways than Google."""
     rules = {
         "do_lower_case": (True, False, None),
         "tokenize_chinese_chars": (True, None),
     }
     if lower_case is not None:
         rules["strip_accents"] = (lower_case, None)
-    for name, known in rules.items():
-        value = settings.get(name)
-        if not any(value is rule for rule in known):
-            raise UserError(
-                f"{path} asks for {name}={value!r}; expected {known[0]}, as Google's "
-                "tokenizer works; change it, or take another vocabulary"
-            )
+    _check_rules(settings, rules, path)
+    return lower_case
 
 
-def _read_tokenizer_json(path: Path) -> tuple[list[str], bool]:
-    """The tokens of a tokenizer.json by their ids, and whether text is lower-cased.
+def _read_tokenizer_json(path: Path, lower_case: bool | None) -> WordPieceTokenizer:
+    """The tokenizer of a tokenizer.json, which tells the case where nobody else does.
 
-    Raises UserError for any tokenizer which cuts text in another way than Google's.
+    Raises UserError for any tokenizer that cuts text in another way than Google's.
     """
     settings = read_json(path, "the tokenizer.json of a WordPiece tokenizer")
     try:
         model, normalizer = settings["model"], settings["normalizer"]
         ids = dict(model["vocab"])
         ids |= {t["content"]: t["id"] for t in settings.get("added_tokens", ())}
-        _check_rules(settings, model, normalizer, path)
+        its_lower_case = normalizer.get("lowercase")
+        rules = {
+            "model.type": ("WordPiece",),
+            "model.unk_token": (UNK,),
+            "model.continuing_subword_prefix": (PREFIX,),
+            "normalizer.type": ("BertNormalizer",),
+            "normalizer.lowercase": (True, False),
+            "normalizer.clean_text": (True,),
+            "normalizer.handle_chinese_chars": (True,),
+            "normalizer.strip_accents": (None, its_lower_case),
+            "pre_tokenizer.type": ("BertPreTokenizer",),
+        }
+        model.setdefault("type", "WordPiece")  # old files leave it out
+        _check_rules(settings, rules, path)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path} is not the tokenizer.json of a WordPiece tokenizer ({error!r}); "
@@ -112,34 +332,51 @@ def _read_tokenizer_json(path: Path) -> tuple[list[str], bool]:
             f"{len(tokens) - 1}; expected every id once"
         )
     check_special_tokens(tokens, path)
-    return tokens, normalizer["lowercase"]
+    return WordPieceTokenizer(
+        tokens, its_lower_case if lower_case is None else lower_case
+    )
 
 
-def _check_rules(
-    settings: dict[str, Any],
-    model: dict[str, Any],
-    normalizer: dict[str, Any],
-    path: Path,
-) -> None:
-    lower_case = normalizer.get("lowercase")
-    strip_accents = normalizer.get("strip_accents")
-    ideographs = normalizer.get("handle_chinese_chars")
-    prefix = model.get("continuing_subword_prefix")
-    pre_tokenizer = settings["pre_tokenizer"]
-    rules = [
-        ("model.type", model.get("type", "WordPiece"), ("WordPiece",)),
-        ("model.unk_token", model.get("unk_token"), (UNK,)),
-        ("model.continuing_subword_prefix", prefix, (PREFIX,)),
-        ("normalizer.type", normalizer.get("type"), ("BertNormalizer",)),
-        ("normalizer.lowercase", lower_case, (True, False)),
-        ("normalizer.clean_text", normalizer.get("clean_text"), (True,)),
-        ("normalizer.handle_chinese_chars", ideographs, (True,)),
-        ("normalizer.strip_accents", strip_accents, (None, lower_case)),
-        ("pre_tokenizer.type", pre_tokenizer.get("type"), ("BertPreTokenizer",)),
-    ]
-    for name, value, known in rules:
-        if value not in known:
+def _check_rules(settings: dict[str, Any], rules: dict[str, tuple], path: Path) -> None:
+    """Raises where a setting has none of its known values: text would be cut otherwise.
+
+    rules: the known values of each setting; a dot leads into a nested object.
+    """
+    for name, known in rules.items():
+        value: Any = settings
+        for key in name.split("."):
+            value = value.get(key)
+        if repr(value) not in map(repr, known):  # 1 is not True
             raise UserError(
                 f"{path} asks for {name}={value!r}; expected {known[0]!r}, as Google's "
-                "tokenizer works; take a WordPiece vocabulary made for it"
+                "tokenizer works; change it, or take another vocabulary"
+            )
+
+
+def config_path(vocabulary: Path) -> Path:
+    """Where the settings of a vocabulary file lie.
+
+    A file of another name than transformers' own has settings of its own: cased.txt and
+    uncased.txt can share a folder.
+    """
+    if vocabulary.name in _FILES:
+        return vocabulary.with_name("tokenizer_config.json")
+    return vocabulary.with_name(f"{vocabulary.stem}_config.json")
+
+
+def check_special_tokens(tokens: Sequence[str], path: Path) -> None:
+    """Raises where a special token is missing or a token stands twice."""
+    missing = [token for token in SPECIAL_TOKENS if token not in set(tokens)]
+    if missing:
+        raise UserError(
+            f"{path} has {len(tokens)} tokens but no {' '.join(missing)}; expected a BERT "
+            "vocabulary, one token a line"
+        )
+    first: dict[str, int] = {}
+    for i, token in enumerate(tokens):
+        # An empty line keeps its id, which no text ever gets.
+        if token and first.setdefault(token, i) != i:
+            raise UserError(
+                f"{path} has the token {token!r} twice, as ids {first[token]} and {i}; "
+                "expected every token once, so remove or rename one of them"
             )

@@ -9,17 +9,18 @@ from pathlib import Path
 import sentencepiece
 import tokenizers
 
-from bert_jax.data.sentencepiece_tokenizer import SentencePieceTokenizer
-from bert_jax.data.tokenizer_base import (
+from bert_jax.data.tokenizer import (
     CLS,
     MASK,
     PAD,
     SEP,
     SPECIAL_TOKENS,
     UNK,
+    SentencePieceTokenizer,
     Tokenizer,
+    WordPieceTokenizer,
 )
-from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, Splitter, WordPieceTokenizer
+from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, Splitter
 from bert_jax.errors import UserError
 
 KINDS = ("wordpiece", "sentencepiece")
@@ -49,10 +50,9 @@ def train_vocabulary(
 ) -> Tokenizer:
     """Trains a tokenizer of ``size`` tokens, special and unused ones counted.
 
-    Memory holds the different words, for SentencePiece a sample of sentences, and not
-    the text. The same sentences give the same
-    vocabulary. It has fewer tokens where the text does not give as many: WordPiece joins
-    tokens that meet ``min_frequency`` times.
+    Memory holds the different words, or for SentencePiece a sample of the sentences. The
+    same sentences give the same vocabulary. A small text gives fewer tokens: WordPiece
+    joins only tokens that meet ``min_frequency`` times.
     """
     if kind not in KINDS:
         raise UserError(f"kind {kind!r}, expected one of {', '.join(KINDS)}")
@@ -71,15 +71,7 @@ def special_tokens(size: int) -> list[str]:
     if size < _SMALLEST_WITH_UNUSED:
         return list(SPECIAL_TOKENS)
     unused = [f"[unused{i}]" for i in range(UNUSED)]
-    return [
-        PAD,
-        *unused[:_UNUSED_FIRST],
-        UNK,
-        CLS,
-        SEP,
-        MASK,
-        *unused[_UNUSED_FIRST:],
-    ]
+    return [PAD, *unused[:_UNUSED_FIRST], UNK, CLS, SEP, MASK, *unused[_UNUSED_FIRST:]]
 
 
 def _train_wordpiece(

@@ -10,19 +10,9 @@ output is the same string for string (tests/data/test_tokenizer.py).
 import functools
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
-
-from bert_jax.data.tokenizer_base import (
-    SPECIAL_TOKENS_MAP,
-    UNK,
-    Tokenizer,
-    check_special_tokens,
-)
-from bert_jax.errors import UserError
-from bert_jax.files import read_text
 
 LONGEST_WORD = 200  # characters; a longer word is [UNK]
 CACHED_WORDS = 1 << 18  # about 30 MB
@@ -84,7 +74,7 @@ class _Space(dict):
 def _find_rough_words() -> Callable[[str], list[str]]:
     """Cuts cleaned text at spaces and around what stands alone.
 
-    Characters beyond U+FFFF are left to _Splitter.words: in a regular expression's
+    Characters beyond U+FFFF are left to Splitter.words: in a regular expression's
     character class they would slow every match down.
     """
     alone = [_stands_alone(code) for code in range(0x10000)]
@@ -122,12 +112,13 @@ class Splitter:
         return rough_word.translate(self._space).split()
 
 
-class _WordIds(dict):
+class WordIds(dict):
     """Rough word -> the bytes of its ids; works out what it has not seen."""
 
-    def __init__(self, ids: dict[str, int], splitter: Splitter, dtype: np.dtype):
-        self._ids = ids
-        self._unk = ids[UNK]
+    def __init__(
+        self, ids: dict[str, int], unk_id: int, splitter: Splitter, dtype: np.dtype
+    ):
+        self._ids, self._unk = ids, unk_id
         self._longest = max(map(len, ids))
         self._splitter = splitter
         self._dtype = dtype
@@ -158,68 +149,3 @@ class _WordIds(dict):
             ids.append(token)
             start, prefix = stop, PREFIX
         return ids
-
-
-class WordPieceTokenizer(Tokenizer):
-    """Greedy longest match over a vocabulary whose continuations start with ##."""
-
-    kind = "wordpiece"
-    file_name = "vocab.txt"
-
-    def __init__(self, tokens: Sequence[str], lower_case: bool):
-        continuation = np.array(
-            [p.startswith(PREFIX) and p != PREFIX for p in tokens], bool
-        )
-        super().__init__(tokens, continuation, lower_case)
-        self._splitter = Splitter(lower_case)
-        self._word_ids = _WordIds(self.ids, self._splitter, self.dtype)
-
-    @classmethod
-    def from_file(cls, path: Path, lower_case: bool | None) -> "WordPieceTokenizer":
-        """Reads a vocab.txt: one token a line, its id the line's number from 0.
-
-        lower_case: None lower-cases unless the tokens have capitals, as those of every
-        cased vocabulary of a Latin script do; Google's own files say it nowhere.
-        """
-        tokens = _read_tokens(path)
-        check_special_tokens(tokens, path)
-        if lower_case is None:
-            lower_case = not any(re.match(r"[^\[]*[A-Z]", token) for token in tokens)
-        return cls(tokens, lower_case)
-
-    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Ids of each text, read-only; see Tokenizer.encode_batch."""
-        words, ids = self._splitter.rough_words, self._word_ids.__getitem__
-        return [np.frombuffer(b"".join(map(ids, words(t))), self.dtype) for t in texts]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Tokens joined by spaces, continuations to the word before them."""
-        return " ".join(self.tokens[i] for i in ids).replace(f" {PREFIX}", "")
-
-    def vocabulary_bytes(self) -> bytes:
-        """One token a line."""
-        return "".join(f"{token}\n" for token in self.tokens).encode()
-
-    def config(self) -> dict:
-        """Settings that transformers' AutoTokenizer makes a BertTokenizer of."""
-        return {
-            **super().config(),
-            "tokenizer_class": "BertTokenizer",
-            **SPECIAL_TOKENS_MAP,
-        }
-
-    def __reduce__(self):
-        """Pickles without the cache."""
-        return WordPieceTokenizer, (self.tokens, self.lower_case)
-
-
-def _read_tokens(path: Path) -> list[str]:
-    text = read_text(path, "a vocabulary, one token a line")
-    # Only line feeds end a line: a token may be any other separator of Unicode. Google
-    # strips each line, carriage return included.
-    tokens = [line.strip() for line in text.split("\n")]
-    while tokens and not tokens[-1]:
-        tokens.pop()
-    if not tokens:
-        raise UserError(f"{path} is empty; expected a vocabulary, one token a line")
-    return tokens

@@ -11,8 +11,7 @@ import numpy as np
 from flax import linen as nn
 
 from bert_jax.data.batching import row_length
-from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.tokenizer_base import MASK
+from bert_jax.data.tokenizer import MASK, Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.answers import Answers
 from bert_jax.inference.lines import chunks

@@ -11,14 +11,16 @@ from safetensors.numpy import load_file, save_file
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from bert_jax.data.sentencepiece_tokenizer import SentencePieceTokenizer
-from bert_jax.data.tokenizer import Tokenizer, find_vocabulary, load_tokenizer
-from bert_jax.data.tokenizer_base import (
+from bert_jax.data.tokenizer import (
     CLS,
     SEP,
     SPECIAL_TOKENS,
     SPECIAL_TOKENS_MAP,
     UNK,
+    SentencePieceTokenizer,
+    Tokenizer,
+    find_vocabulary,
+    load_tokenizer,
 )
 from bert_jax.data.wordpiece import LONGEST_WORD
 from bert_jax.errors import UserError

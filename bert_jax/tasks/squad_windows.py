@@ -16,8 +16,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
 from bert_jax.data.sequences import join, owners, token_windows
-from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.tokenizer_base import UNK
+from bert_jax.data.tokenizer import UNK, Tokenizer
 from bert_jax.data.wordpiece import LONGEST_WORD
 from bert_jax.tasks.squad_format import Question
 from bert_jax.tasks.task import Features

@@ -7,7 +7,7 @@ import pytest
 import scipy.special
 from safetensors.numpy import load_file, save_file
 
-from bert_jax.data.wordpiece import WordPieceTokenizer
+from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.predict import Predictor
 from bert_jax.interop.huggingface import save_huggingface

@@ -7,9 +7,8 @@ import unicodedata
 import numpy as np
 import pytest
 
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer import WordPieceTokenizer, load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
-from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.tasks.squad_format import Question
 from bert_jax.tasks.squad_windows import (
     Window,
