@@ -4,10 +4,11 @@
 #   launch/local_processes.sh --processes 2 --devices 4 -- \
 #     --config experiments/tiny.py --workdir runs/two
 #
-# What stands behind -- goes to bert_jax.train. Each process has its own --devices CPU
+# What stands behind -- goes to --module, bert_jax.train by default. Each process has its own --devices CPU
 # devices; on a machine with accelerators leave --devices out and set what each may see
 # (CUDA_VISIBLE_DEVICES). Process 0 prints here, the others to LOGS/process_N.log.
 #
+#   --module M        the command: bert_jax.train or bert_jax.finetune
 #   --port P          of the coordinator on 127.0.0.1 (default: a free one)
 #   --logs LOGS       folder of the other processes' output (default: runs/logs)
 #   --caches CACHES   a cache folder for each process, as machines of their own have
@@ -17,7 +18,7 @@
 #   --dry_run         print every command instead of running it
 set -euo pipefail
 
-PROCESSES=2 DEVICES="" PORT="" LOGS="runs/logs" CACHES="" RESTARTS=0 DRY_RUN=0
+MODULE=bert_jax.train PROCESSES=2 DEVICES="" PORT="" LOGS="runs/logs" CACHES="" RESTARTS=0 DRY_RUN=0
 GRACE=20     # seconds that the others have when one process fails
 PREEMPTED=75 # exit code of a run that was asked to stop and saved; see bert_jax/cli.py
 PYTHON="${PYTHON:-python}"
@@ -29,6 +30,7 @@ fail() {
 
 while (($#)); do
   case "$1" in
+    --module) MODULE="$2"; shift 2 ;;
     --processes) PROCESSES="$2"; shift 2 ;;
     --devices) DEVICES="$2"; shift 2 ;;
     --port) PORT="$2"; shift 2 ;;
@@ -59,7 +61,7 @@ job() {
   fi
   ((DRY_RUN)) || mkdir -p "$LOGS"
   for ((i = PROCESSES - 1; i >= 0; i--)); do
-    local command=("$PYTHON" -m bert_jax.train
+    local command=("$PYTHON" -m "$MODULE"
       --coordinator_address "127.0.0.1:$port" --num_processes "$PROCESSES"
       --process_id "$i" "$@")
     [[ -z "$CACHES" ]] || command=(env "XDG_CACHE_HOME=$CACHES/$i" "${command[@]}")

@@ -1,8 +1,10 @@
-"""The finetune command as a user runs it; what a run does is in tests/finetuning."""
+"""The finetune command as a user runs it; what a run does is in tests/training."""
 
 import functools
 import json
 import os
+import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +33,7 @@ def get_config():
         optimizer=dict(learning_rate=1e-3, warmup=0.1),
         sweep=dict(batch_size=(4,), learning_rate=(1e-3,), epochs=(1,), seeds=(0, 1)),
         batch_size=4, eval_batch_size=4, epochs=1, buckets=1, log_every=1,
+        checkpoint_every=2,
     ))
 """
 # What is compiled is shared with other runs of the suite.
@@ -91,6 +94,120 @@ def test_a_sweep_and_its_second_call(folder, tmp_path):
     assert second.returncode == 0, second.stderr
     assert "==" not in second.stdout
     assert second.stdout.splitlines() == first.stdout.splitlines()[-2:]
+
+
+# Twelve steps in three epochs, with dropout and packed rows: what is lost would show.
+RESUMED = (
+    "--config.epochs=3", "--config.batch_size=2", "--config.sweep.epochs=(3,)",
+    "--config.sweep.batch_size=(2,)",
+    "--config.model.hidden_dropout=0.1", "--config.model.attention_dropout=0.1",
+)  # fmt: skip
+
+
+def start(*arguments):
+    return subprocess.Popen(
+        [sys.executable, "-u", "-m", "bert_jax.finetune", *map(str, arguments)],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=ENVIRONMENT,
+    )
+
+
+def of_a_run(workdir, metric_lines):
+    """What must be equal, bit for bit."""
+    results = json.loads((workdir / "results.json").read_text())
+    return (
+        metric_lines(workdir),
+        {k: v for k, v in results.items() if not k.endswith("_seconds")},
+        {
+            path.relative_to(workdir): path.read_bytes()
+            for path in sorted(workdir.glob("predictions/*"))
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(folder, tmp_path_factory):
+    """The workdirs of a run and of a sweep that nobody stopped."""
+    path = tmp_path_factory.mktemp("whole")
+    for name, flags in (("run", ()), ("sweep", ("--sweep",))):
+        done = command(
+            *("--config", folder / "config.py", "--workdir", path / name),
+            *(*RESUMED, *flags),
+        )
+        assert done.returncode == 0, done.stderr
+    return path
+
+
+def test_killed_at_any_moment_a_run_goes_on_bit_for_bit(
+    folder, whole, metric_lines, tmp_path
+):
+    """SIGKILL after a few lines of the log, three times; then to the end."""
+    arguments = ("--config", folder / "config.py", "--workdir", tmp_path, *RESUMED)
+    moments = random.Random(0)
+    for _ in range(3):
+        process = start(*arguments)
+        lines = 0
+        with process:
+            for line in process.stdout:
+                lines += line.startswith(("step ", "epoch "))
+                if lines > moments.randrange(12):
+                    break
+            process.kill()
+    done = command(*arguments)
+    assert done.returncode == 0, done.stderr
+    found, expected = (of_a_run(w, metric_lines) for w in (tmp_path, whole / "run"))
+    assert found == expected
+    weights = "best/model.safetensors"
+    assert (tmp_path / weights).read_bytes() == (whole / "run" / weights).read_bytes()
+
+
+def test_a_sweep_that_is_killed_goes_on_bit_for_bit(
+    folder, whole, metric_lines, tmp_path
+):
+    """In the middle of its second run."""
+    arguments = ("--sweep", "--config", folder / "config.py", "--workdir", tmp_path)
+    process = start(*arguments, *RESUMED)
+    runs = steps = 0
+    with process:
+        for line in process.stdout:
+            runs += line.startswith("== ")
+            steps += runs == 2 and line.startswith("step ")
+            if steps == 3:
+                break
+        process.kill()
+    done = command(*arguments, *RESUMED)
+    assert done.returncode == 0, done.stderr
+    tables = [
+        json.loads((w / "sweep.json").read_text()) for w in (tmp_path, whole / "sweep")
+    ]
+    assert tables[0] == tables[1]
+    for run in sorted((whole / "sweep" / "sweep").glob("batch*")):
+        name = run.relative_to(whole / "sweep")
+        assert of_a_run(tmp_path / name, metric_lines) == of_a_run(run, metric_lines)
+    weights = "best/model.safetensors"
+    assert (tmp_path / weights).read_bytes() == (whole / "sweep" / weights).read_bytes()
+
+
+def test_asked_to_stop_it_saves_and_ends_with_75(folder, whole, metric_lines, tmp_path):
+    arguments = ("--config", folder / "config.py", "--workdir", tmp_path, *RESUMED)
+    arguments = (*arguments, "--config.checkpoint_every=1000")
+    process = start(*arguments)
+    with process:
+        for line in process.stdout:
+            if line.startswith("step 3/"):
+                process.send_signal(signal.SIGTERM)
+            last = line
+    assert process.returncode == 75
+    assert "asked to stop after step" in last
+    assert "the same command goes on from there" in last
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] >= ["3"]
+    done = command(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert "resuming at step" in done.stdout
+    assert of_a_run(tmp_path, metric_lines) == of_a_run(whole / "run", metric_lines)
 
 
 def test_a_user_error_is_one_line_and_exit_code_2(folder, tmp_path):
