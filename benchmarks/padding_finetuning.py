@@ -20,12 +20,17 @@ from bert_jax.config_file import parse
 from bert_jax.data.batching import EpochBatches
 from bert_jax.interop.load import load
 from bert_jax.tasks.families import FAMILIES
-from bert_jax.training.finetune_config import FineTuneConfig, finetune_config
+from bert_jax.training.finetune_config import (
+    FineTuneConfig,
+    finetune_config,
+    finetune_settings,
+)
 
 
 def config_of(task: str, options: argparse.Namespace, *more: str) -> FineTuneConfig:
     """The config of finetune.py's run of ``task``."""
-    return finetune_config(parse([*our_settings(task, options), *more], __doc__, {})[0])
+    line = [*our_settings(task, options), *more]
+    return finetune_config(parse(line, __doc__, finetune_settings).settings)
 
 
 def measure(config: FineTuneConfig, devices: int, buckets: int) -> tuple[float, int]:

@@ -15,12 +15,13 @@ import json
 from bert_jax import cli
 from bert_jax.config_file import parse
 from bert_jax.errors import UserError
+from bert_jax.train import defaults
 
 
 def main(argv: list[str]) -> int:
     """Parses the command line, compiles, and prints a table or JSON."""
     settings, _, flags = parse(
-        argv, __doc__, {"topology": "", "num_slices": 1, "json": False}
+        argv, __doc__, defaults, {"topology": "", "num_slices": 1, "json": False}
     )
     if not flags["topology"]:
         raise UserError("--topology is missing, such as v2:4x4")

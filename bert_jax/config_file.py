@@ -1,9 +1,9 @@
 """``--config FILE[:ARG] --config.name=value`` and plain flags beside it."""
 
-import itertools
+import importlib.util
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,9 +28,9 @@ _MERGED = {
 class CommandLine(NamedTuple):
     """What was asked for.
 
-    settings: the config, overrides applied, as plain values. workdir: a path or a URL;
-    runs/NAME where none is given, NAME being the config file's, with its argument. flags:
-    by name.
+    settings: the whole config, overrides applied, as plain values. workdir: a path or a
+    URL; runs/NAME where none is given, NAME being the config file's, with its argument.
+    flags: by name.
     """
 
     settings: dict[str, Any]
@@ -39,72 +39,102 @@ class CommandLine(NamedTuple):
 
 
 def parse(
-    argv: list[str], usage: str, flags: Mapping[str, str | int | bool] | None = None
+    argv: list[str],
+    usage: str,
+    defaults: Callable[[dict[str, Any]], dict[str, Any]],
+    flags: Mapping[str, str | int | bool] | None = None,
 ) -> CommandLine:
     """Reads the command line of a command that takes --config and --workdir.
 
-    flags: others that it takes, with their defaults. A setting that does not exist, a
-    value of the wrong type and a missing file are UserErrors.
+    defaults: from what the config file says to the whole config, so that any setting can
+    be overridden. flags: others that the command takes, with their defaults. A setting
+    that does not exist, a value of the wrong type and a missing file are UserErrors.
     """
-    extra = flags or {}
     if {"-h", "--help"} & set(argv):
         print(usage.strip())
         raise SystemExit(0)
     command_line = usage.strip().splitlines()[-1].strip()
-    given, argv = _with_merged(argv)
-    for argument, following in itertools.zip_longest(argv, argv[1:], fillvalue=""):
-        match = re.fullmatch(r"--?config(=.*)?", argument, re.DOTALL)
-        if match is None:
-            continue
-        value = following if match[1] is None else match[1][1:]
-        path = value.split(":")[0]
-        if not Path(path).is_file():
-            raise UserError(f"--config={path} is not a file; use {command_line}")
-        # A config may import its neighbours, as large.py does.
-        sys.path.insert(0, str(Path(path).parent.resolve()))
+    given, argv = _take_config(argv)
+    if not given:
+        raise UserError(f"--config is missing; use {command_line}")
+    file, _, argument = _merged(given).partition(":")
+    if not Path(file).is_file():
+        raise UserError(f"--config={file} is not a file; use {command_line}")
+    config = _config_dict(defaults(_load(file, argument)))
+    known = _leaves(config, "")
+    for word in argv:
+        match = re.match(r"--?(?:no)?config\.([^=\s]+)", word)
+        if match and re.sub(r"\[\d+\]$", "", match[1]) not in known:
+            raise UserError(unknown_field(match[1], known))
+    # Flags of our own and not absl's global ones: a command may be called twice in one
+    # process, as the tests do.
+    values = absl_flags.FlagValues()
     try:
-        values = _flags(argv, extra)
+        _define(values, argv, config, flags or {})
         rest = values(["", *argv])[1:]
-    except (AttributeError, KeyError, IndexError) as error:  # no such setting
-        raise UserError(_unknown(argv, extra, error)) from error
-    except (absl_flags.Error, TypeError, ValueError) as error:
-        # Of an error within a config file its last line tells what is wrong.
+    except (absl_flags.Error, IndexError, TypeError, ValueError) as error:
         raise UserError(str(error).strip().splitlines()[-1]) from error
     if rest:
         raise UserError(f"unexpected argument {rest[0]!r}; use {command_line}")
-    if values.config is None:
-        raise UserError(f"--config is missing; use {command_line}")
-    config = config_flags.get_config_filename(values["config"])
-    file, _, argument = given.get(config, config).partition(":")
+    file, _, argument = given.partition(":")
     name = "-".join(filter(None, (Path(file).stem, argument)))
     return CommandLine(
         plain(values.config),
         f"runs/{name}" if values.workdir is None else values.workdir,
-        {flag: values[flag].value for flag in extra},
+        {flag: values[flag].value for flag in flags or {}},
     )
 
 
-def _with_merged(argv: list[str]) -> tuple[dict[str, str], list[str]]:
-    """New config paths -> those given, and the command line with the new ones."""
-    given: dict[str, str] = {}
-    words = []
-    for before, word in zip(["", *argv], argv, strict=False):
-        flag, path = re.fullmatch(r"(--?config=)?(.*)", word, re.DOTALL).groups("")
-        new = _MERGED.get(Path(path).name)
-        asked = flag or before in ("--config", "-config")
-        if asked and new and not Path(path).is_file():
-            word = flag + str(Path(path).with_name(new))
-            given[word.removeprefix(flag)] = path
-        words.append(word)
-    return given, words
+def _take_config(argv: list[str]) -> tuple[str, list[str]]:
+    """The value of --config, "" without one, and the other arguments."""
+    config, rest, words = "", [], iter(argv)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag in ("--config", "-config"):
+            config = value if equals else next(words, "")
+        else:
+            rest.append(word)
+    return config, rest
 
 
-def _flags(
-    argv: list[str], extra: Mapping[str, str | int | bool]
-) -> absl_flags.FlagValues:
-    # Flags of our own and not absl's global ones: a command may be called twice in one
-    # process, as the tests do.
-    values = absl_flags.FlagValues()
+def _merged(config: str) -> str:
+    """FILE[:ARG] as it is today, for a file that was merged into another one."""
+    path = Path(config)
+    new = _MERGED.get(path.name)
+    return str(path.with_name(new)) if new and not path.is_file() else config
+
+
+def _load(file: str, argument: str) -> dict[str, Any]:
+    """What get_config of a config file gives, as plain values."""
+    spec = importlib.util.spec_from_file_location("config", file)
+    if spec is None or spec.loader is None:
+        raise UserError(f"--config={file} is not a Python file; its name ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    folder = str(Path(file).parent.resolve())
+    sys.path.insert(0, folder)  # it may import its neighbours, as large.py does
+    try:
+        spec.loader.exec_module(module)
+        if not hasattr(module, "get_config"):
+            raise UserError(f"--config={file} has no function get_config")
+        settings = module.get_config(*filter(None, [argument]))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"--config={file}: {error}") from error
+    finally:
+        sys.path.remove(folder)
+    if not isinstance(settings, Mapping | ConfigDict):
+        raise UserError(
+            f"get_config of {file} gave {type(settings).__name__}, expected a dict or a "
+            "ConfigDict of settings"
+        )
+    return plain(settings)
+
+
+def _define(
+    values: absl_flags.FlagValues,
+    argv: list[str],
+    config: ConfigDict,
+    extra: Mapping[str, str | int | bool],
+) -> None:
     absl_flags.DEFINE_string("workdir", None, "where the run lives", flag_values=values)
     define = {
         str: absl_flags.DEFINE_string,
@@ -113,23 +143,9 @@ def _flags(
     }
     for name, default in extra.items():
         define[type(default)](name, default, "", flag_values=values)
-    config_flags.DEFINE_config_file(
-        "config", None, "FILE[:ARG]", flag_values=values, sys_argv=["", *argv]
+    config_flags.DEFINE_config_dict(
+        "config", config, flag_values=values, sys_argv=["", *argv]
     )
-    return values
-
-
-def _unknown(argv: list[str], extra: Mapping[str, Any], error: Exception) -> str:
-    """The message for the first --config.name that the config file does not have."""
-    file_only = [a for a in argv if not re.match(r"--?config\.", a)]
-    values = _flags(file_only, extra)
-    values(["", *file_only])
-    known = _leaves(values.config, "")
-    for argument in argv:
-        match = re.match(r"--?config\.([^=\s]+)", argument)
-        if match and match[1] not in known:
-            return unknown_field(match[1], known)
-    return str(error).splitlines()[0]
 
 
 def _leaves(node: Any, name: str) -> list[str]:
@@ -144,8 +160,17 @@ def _leaves(node: Any, name: str) -> list[str]:
 
 def plain(node: Any) -> Any:
     """Dicts for ConfigDicts, also within tuples."""
-    if isinstance(node, ConfigDict):
+    if isinstance(node, Mapping | ConfigDict):
         return {key: plain(node[key]) for key in node}
     if isinstance(node, tuple):
         return tuple(map(plain, node))
+    return node
+
+
+def _config_dict(node: Any) -> Any:
+    """ConfigDicts for dicts, also within tuples."""
+    if isinstance(node, dict):
+        return ConfigDict({key: _config_dict(value) for key, value in node.items()})
+    if isinstance(node, tuple):
+        return tuple(map(_config_dict, node))
     return node

@@ -21,8 +21,13 @@ class Preempted(Exception):  # noqa: N818 - a request, not an error
 
 
 def unknown_field(name: str, known: list[str]) -> str:
-    """The message for a setting that does not exist, with the nearest one that does."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    """The message for a setting that does not exist, with the nearest one that does.
+
+    One of the same name in another group is nearest.
+    """
+    leaf = name.rpartition(".")[2]
+    same = [other for other in known if other.rpartition(".")[2] == leaf]
+    near = same or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = (
         f"did you mean config.{near[0]}?"
         if near

@@ -2,28 +2,44 @@
 
 The best model on the development set lands in WORKDIR/best, a Hugging Face folder, and
 WORKDIR/predictions holds the answers in the task's official form. --sweep runs the
-config's grid of batch sizes, learning rates, epochs and seeds, and goes on where it
-stopped. Every setting of the config can be changed, the folder of the data among them:
---config.data.dir=DIR. --workdir (default: runs/NAME OF THE CONFIG) is where the run lives;
-the same command goes on where it stopped. Several hosts and SIGTERM: as with
-python -m bert_jax.train.
+config's grid of batch sizes, learning rates, epochs and seeds. --workdir (default:
+runs/NAME OF THE CONFIG) is where the run lives; the same command goes on where it stopped.
+
+Every setting can be changed, the folder of the data among them: --config.data.dir=DIR;
+--print_config shows them all, with their meaning, and ends. Several hosts and SIGTERM: as
+with python -m bert_jax.train.
 
 usage:
   python -m bert_jax.finetune --config experiments/finetune/squad.py --config.init_from=DIR
 """
 
+from typing import Any
+
 from bert_jax import cli
 from bert_jax.config_file import parse
+from bert_jax.settings import describe
+
+
+def defaults(given: dict[str, Any]) -> dict[str, Any]:
+    """The whole config of a fine-tuning run from what its config file says."""
+    # Imported late, as below: --help and a wrong command line answer at once.
+    from bert_jax.training.finetune_config import finetune_settings
+
+    return finetune_settings(given)
 
 
 def main(argv: list[str]) -> None:
     """Parses the command line and fine-tunes."""
-    settings, workdir, flags = parse(argv, __doc__, cli.JOB_FLAGS | {"sweep": False})
-    # Imported late: --help and a wrong command line answer at once.
+    own = cli.JOB_FLAGS | {"sweep": False, "print_config": False}
+    settings, workdir, flags = parse(argv, __doc__, defaults, own)
     from bert_jax.training.finetune_config import finetune_config
-    from bert_jax.training.sweep import run_one, run_sweep
 
     config = finetune_config(settings)
+    if flags["print_config"]:
+        print(*describe(config), sep="\n")
+        return
+    from bert_jax.training.sweep import run_one, run_sweep
+
     cli.start(flags)
     (run_sweep if flags["sweep"] else run_one)(config, workdir)
 

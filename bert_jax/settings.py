@@ -41,6 +41,47 @@ def setting_doc(config: Any, name: str) -> str:
     return field.metadata.get("doc", "")
 
 
+def with_defaults(kind: Any, value: Any) -> Any:
+    """Plain values of a config of type ``kind``, with defaults for what they leave out.
+
+    Groups are filled too, also those in tuples. What kind does not have stays as it is:
+    :func:`from_settings` refuses it.
+    """
+    if typing.get_origin(kind) is tuple and isinstance(value, tuple | list):
+        item = typing.get_args(kind)[0]
+        return tuple(with_defaults(item, v) for v in value)
+    if kind is float and type(value) is int:
+        return float(value)
+    if not dataclasses.is_dataclass(kind) or not isinstance(value, Mapping):
+        return value
+    hints = typing.get_type_hints(kind)
+    whole = {}
+    for field in dataclasses.fields(kind):
+        hint = hints[field.name]
+        if field.name in value:
+            whole[field.name] = with_defaults(hint, value[field.name])
+        elif dataclasses.is_dataclass(hint):
+            whole[field.name] = with_defaults(hint, {})
+        elif field.default is not REQUIRED:
+            whole[field.name] = field.default
+    return whole | {k: v for k, v in value.items() if k not in whole}
+
+
+def describe(config: Any, name: str = "") -> list[str]:
+    """A config's settings, a line each: full name, value and meaning."""
+    lines = []
+    for field in dataclasses.fields(config):
+        full, value = name + field.name, getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            lines += describe(value, f"{full}.")
+        elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+            for i, item in enumerate(value):
+                lines += describe(item, f"{full}[{i}].")
+        else:
+            lines.append(f"{full} = {value!r}  # {field.metadata.get('doc', '')}")
+    return lines
+
+
 def from_settings(kind: type[T], value: Any, name: str) -> T:
     """Turns plain values into the annotated type, or says which setting is wrong.
 

@@ -1,7 +1,8 @@
 """Pretrains BERT with masked LM and next sentence prediction.
 
 Run it again with the same --workdir (default: runs/NAME OF THE CONFIG) and it goes on
-where it stopped. Every setting of the config can be changed: --config.NAME=VALUE.
+where it stopped. Every setting can be changed: --config.NAME=VALUE. --print_config shows
+all settings, with their meaning, and ends.
 
 On several hosts start it on each of them: with --distributed where Cloud TPU, GKE, Slurm
 or Open MPI started the job; elsewhere with --coordinator_address=HOST:PORT (of process 0),
@@ -12,18 +13,33 @@ usage:
   python -m bert_jax.train --config experiments/tiny.py [--workdir D] [--config.seed=1]
 """
 
+from typing import Any
+
 from bert_jax import cli
 from bert_jax.config_file import parse
+from bert_jax.settings import describe
+
+
+def defaults(given: dict[str, Any]) -> dict[str, Any]:
+    """The whole config of a pretraining run from what its config file says."""
+    # Imported late, as below: --help and a wrong command line answer at once.
+    from bert_jax.training.config import train_settings
+
+    return train_settings(given)
 
 
 def main(argv: list[str]) -> None:
     """Parses the command line and trains."""
-    settings, workdir, flags = parse(argv, __doc__, cli.JOB_FLAGS)
-    # Imported late: --help and a wrong command line answer at once.
+    own = cli.JOB_FLAGS | {"print_config": False}
+    settings, workdir, flags = parse(argv, __doc__, defaults, own)
     from bert_jax.training.config import train_config
-    from bert_jax.training.pretrain import pretrain
 
     config = train_config(settings)
+    if flags["print_config"]:
+        print(*describe(config), sep="\n")
+        return
+    from bert_jax.training.pretrain import pretrain
+
     cli.start(flags)
     pretrain(config, workdir)
 

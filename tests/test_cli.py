@@ -11,13 +11,11 @@ import jax
 import pytest
 
 from bert_jax import cli
-from bert_jax.config_file import parse
 from bert_jax.errors import Preempted, UserError
 
 PROGRAM = """
 import ctypes
 from bert_jax import cli
-from bert_jax.config_file import parse
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = libc.sbrk.restype = ctypes.c_void_p
@@ -58,7 +56,6 @@ def test_a_step_is_done_when_the_call_returns(waits):
 import jax
 import jax.numpy as jnp
 from bert_jax import cli
-from bert_jax.config_file import parse
 
 if {waits}:
     cli.start()
@@ -161,18 +158,3 @@ def test_a_bug_keeps_its_traceback(capsys, error):
     assert lines[0] == "Traceback (most recent call last):"
     assert lines[-1] == f"{type(error).__name__}: {error}"
     assert any("in fails" in line for line in lines)
-
-
-@pytest.mark.parametrize("joined", [True, False])
-def test_a_config_s_path_may_have_spaces(tmp_path, joined):
-    path = tmp_path / "my configs" / "a b.py"
-    path.parent.mkdir()
-    path.write_text(
-        "from ml_collections import ConfigDict\n"
-        "def get_config(size):\n"
-        "    return ConfigDict(dict(size=size, seed=0))\n"
-    )
-    config = [f"--config={path}:big"] if joined else ["--config", f"{path}:big"]
-    line = parse([*config, "--config.seed=3"], "usage:\n  command")
-    assert line.settings == {"size": "big", "seed": 3}
-    assert line.workdir == "runs/a b-big"

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from bert_jax import cli, finetune, train
 from bert_jax.config_file import plain
 from bert_jax.data.corpus import read_documents
+from bert_jax.errors import UserError
 from bert_jax.training.config import train_config
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
@@ -88,3 +90,15 @@ def test_tiny_fills_in_sentences_that_it_did_not_train_on(monkeypatch):
         before, after = map(re.escape, prompt.rstrip(".").split("[MASK]"))
         pattern = re.compile(f"{before}.*{after}", re.IGNORECASE)
         assert not any(pattern.search(sentence) for sentence in corpus), prompt
+
+
+@pytest.mark.parametrize("name", ["base.py", "finetune/glue.py:mrpc"])
+def test_the_command_prints_every_setting_and_ends(name, capsys, monkeypatch):
+    command = finetune if "finetune" in name else train
+    monkeypatch.delattr(cli, "start")  # it asks for devices
+    line = ["--config", f"{EXPERIMENTS}/{name}", "--config.compute.dtype=float32"]
+    command.main([*line, "--print_config"])
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("compute.dtype = 'float32'  # ") for line in lines) == 1
+    with pytest.raises(UserError, match=r"did you mean config\.compute\.dtype"):
+        command.main([*line, "--config.model.dtype=bfloat16"])

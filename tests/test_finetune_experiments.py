@@ -9,7 +9,11 @@ import pytest
 from bert_jax.config_file import parse
 from bert_jax.errors import UserError
 from bert_jax.tasks.families import FAMILIES
-from bert_jax.training.finetune_config import FineTuneConfig, finetune_config
+from bert_jax.training.finetune_config import (
+    FineTuneConfig,
+    finetune_config,
+    finetune_settings,
+)
 
 FOLDER = Path(__file__).parent.parent / "experiments" / "finetune"
 FILES = sorted(p for p in FOLDER.glob("*.py") if p.stem != "defaults")
@@ -29,7 +33,8 @@ CONFIGS = [
 
 
 def load(name, *arguments):
-    settings, *_ = parse(["--config", f"{FOLDER}/{name}", *arguments], "usage: x")
+    line = ["--config", f"{FOLDER}/{name}", *arguments]
+    settings = parse(line, "usage: x", finetune_settings).settings
     return settings, finetune_config(settings)
 
 
@@ -79,7 +84,8 @@ def test_a_config_path_may_be_what_it_was(old, new):
     assert load(old)[1] == load(new)[1]
     assert load(old, "--config.seed=3")[1].seed == 3
     for form in (["--config", f"{FOLDER}/{old}"], [f"--config={FOLDER}/{old}"]):
-        assert parse(form, "usage: x").workdir == f"runs/{old.removesuffix('.py')}"
+        line = parse(form, "usage: x", finetune_settings)
+        assert line.workdir == f"runs/{old.removesuffix('.py')}"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop.config_json import with_compute
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.parallel.mesh import MeshConfig
-from bert_jax.settings import differences, from_settings
+from bert_jax.settings import differences, from_settings, with_defaults
 from bert_jax.training.optimizer import OptimizerConfig
 
 
@@ -68,6 +68,11 @@ class TrainConfig:
     def total_steps(self) -> int:
         """Steps over all phases, which one schedule runs through."""
         return sum(phase.steps for phase in self.phases)
+
+
+def train_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config file says, with the default of every setting that it leaves out."""
+    return with_defaults(TrainConfig, with_compute(given))
 
 
 def train_config(settings: Mapping[str, Any]) -> TrainConfig:

@@ -9,7 +9,7 @@ from bert_jax.interop.config_json import with_compute
 from bert_jax.interop.initial import FeatureConfig
 from bert_jax.model.config import ComputeConfig
 from bert_jax.parallel.mesh import MeshConfig
-from bert_jax.settings import from_settings
+from bert_jax.settings import from_settings, with_defaults
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.training.optimizer import OptimizerConfig
 
@@ -89,17 +89,26 @@ class FineTuneConfig:
     seed: int = 0
 
 
-def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:
-    """Builds a FineTuneConfig from nested mappings, checking every name and type."""
-    settings = with_compute(settings)
+def finetune_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config file says, with the default of every setting that it leaves out."""
+    settings = with_compute(given)
+    data = with_defaults(_data_class(settings), settings.get("data", {}))
+    return with_defaults(FineTuneConfig, settings | {"data": data})
+
+
+def _data_class(settings: Mapping[str, Any]) -> type:
     family = settings.get("family")
     if family not in FAMILIES:
         raise UserError(
             f"config.family={family!r}, expected one of {', '.join(FAMILIES)}"
         )
-    data = from_settings(
-        FAMILIES[family].config_class, settings.get("data", {}), "data"
-    )
+    return FAMILIES[family].config_class
+
+
+def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:
+    """Builds a FineTuneConfig from nested mappings, checking every name and type."""
+    settings = with_compute(settings)
+    data = from_settings(_data_class(settings), settings.get("data", {}), "data")
     config = from_settings(FineTuneConfig, settings | {"data": data}, "")
     check(config)
     return config

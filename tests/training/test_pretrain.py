@@ -14,7 +14,7 @@ from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.training import pretrain as pretraining
-from bert_jax.training.config import train_config
+from bert_jax.training.config import train_config, train_settings
 from bert_jax.training.pretrain import pretrain
 
 
@@ -23,8 +23,8 @@ def configure(config_file):
     """A function of flags: the config of the small run with them."""
 
     def make(*flags):
-        settings = parse(["--config", str(config_file), *flags], "usage").settings
-        return train_config(settings)
+        line = ["--config", str(config_file), *flags]
+        return train_config(parse(line, "usage", train_settings).settings)
 
     return make
 
