@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bert_jax.errors import UserError
 from bert_jax.model.config import MASKED_SCORE, BertConfig, ComputeConfig
 from bert_jax.model.kernels import attention_fused
 from bert_jax.model.kernels.attention_xla import attend_xla
@@ -29,8 +28,8 @@ def attend_plain(
 ) -> jax.Array:
     """softmax(q k / sqrt(H)) v: (B, Q, N, H).
 
-    A query attends to the keys whose id is its own. ``query_ids_BQ`` may be (B, 1), one
-    id for all queries of a row. Dropout falls on the probabilities; without
+    A query attends to the keys that have its id. ``query_ids_BQ`` may be (B, 1), one id
+    for all queries of a row. Dropout is applied to the probabilities; without
     ``dropout_key`` there is none. Scores and softmax are float32.
     """
     scores_BNQL = jnp.einsum(
@@ -64,14 +63,14 @@ def attend(
     dropout_key: jax.Array | None = None,
     implementation: str = "auto",
 ) -> jax.Array:
-    """:func:`attend_plain`, by the implementation that choose_attention names.
+    """:func:`attend_plain`, computed by the fastest implementation that fits.
 
-    All give the plain formula's numbers, up to the order of sums and the rounding to
-    the dtype of the values.
+    implementation: see ComputeConfig.attention_impl. All return the numbers of the plain
+    formula, up to the order of sums and the rounding to the dtype of the values.
     """
     length = k_BLNH.shape[1]
     rate = dropout_rate if dropout_key is not None else 0.0
-    chosen = choose_attention(
+    chosen = attention_fused.choose_attention(
         implementation, length=length, dtype=v_BLNH.dtype.name, dropout_rate=rate
     )
     _log_once(chosen, length, rate)
@@ -79,28 +78,6 @@ def attend(
     return _IMPLEMENTATIONS[chosen](
         q_BQNH, k_BLNH, v_BLNH, query_ids_BQ, key_ids_BL, **dropout
     )
-
-
-def choose_attention(
-    implementation: str, *, length: int, dtype: str, dropout_rate: float
-) -> str:
-    """The implementation for ``length`` keys on the devices at hand.
-
-    "plain" and "xla" run everywhere, with dropout. "splash" and "cudnn" are fused kernels
-    without dropout, for some devices. "auto" takes a fused kernel where one fits, else
-    "xla". Raises UserError where the kernel that was asked for cannot run.
-    """
-    if implementation in ("plain", "xla"):
-        return implementation
-    if implementation == "auto":
-        return attention_fused.fitting_kernel(length, dtype, dropout_rate) or "xla"
-    missing = attention_fused.missing(implementation, length, dtype, dropout_rate)
-    if missing:
-        raise UserError(
-            f"attention_impl={implementation!r} needs {missing}; change that, or set "
-            "--config.compute.attention_impl=auto"
-        )
-    return implementation
 
 
 @functools.cache
@@ -126,7 +103,7 @@ class SelfAttention(nn.Module):
         *,
         deterministic: bool,
     ) -> jax.Array:
-        """What the positions ``x_BQD`` gather from ``x_BLD``: (B, Q, D).
+        """Attention of the positions ``x_BQD`` to ``x_BLD``: (B, Q, D).
 
         query_ids_BQ, key_ids_BL: see attend_plain.
         """
@@ -147,7 +124,7 @@ class SelfAttention(nn.Module):
             key_ids_BL,
             dropout_rate=config.attention_dropout,
             dropout_key=self.make_rng("dropout") if use_dropout else None,
-            # Parameters are initialised on a few tokens, which no kernel needs to take.
+            # Parameters are initialised on a few tokens, which a kernel may not take.
             implementation=(
                 "plain" if self.is_initializing() else compute.attention_impl
             ),

@@ -8,25 +8,19 @@ from flax import linen as nn
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import Encoder, take_positions
 from bert_jax.model.kernels.dropout import Dropout
-from bert_jax.model.kernels.products import product
-from bert_jax.model.layers import (
-    Dense,
-    activation,
-    embedding,
-    for_product,
-    layer_norm,
-)
+from bert_jax.model.layers import Dense, Embed, activation, layer_norm
 
-PADDING_LOGIT = -1e9  # of the word table's rows beyond the vocabulary
+PADDING_LOGIT = -1e9  # of the rows of the word table beyond the vocabulary
 
 
 @flax.struct.dataclass
 class EncoderOutput:
-    """What BertModel gives, in the dtype of the activations.
+    """What BertModel returns, in the dtype of the activations.
 
-    sequence_BLD: the last layer; with positions given, at those alone.
-    pooled_BD: tanh of a dense layer on [CLS], or None; (B, S, D) of packed rows.
-    hidden_states: of the embeddings and of each layer, (B, L, D); empty unless asked for.
+    sequence_BLD: the last layer; (B, Q, D) where positions_BQ is given.
+    pooled_BD: tanh of a dense layer on [CLS]; (B, S, D) of packed rows; None without
+      pool.
+    hidden_states: the embeddings and the output of each layer; empty unless asked for.
     """
 
     sequence_BLD: jax.Array
@@ -36,11 +30,12 @@ class EncoderOutput:
 
 @flax.struct.dataclass
 class PreTrainingOutput:
-    """float32 logits: of the tokens at the masked positions, of IsNext / NotNext.
+    """float32 logits of the masked tokens, and of IsNext and NotNext.
 
-    mlm_logits_BMW: of the word table's rows. The rows that pad the vocabulary have
-    PADDING_LOGIT, which the softmax makes 0. A loss takes the logits with this padding,
-    because cutting it off is a copy. nsp_logits_B2: (B, S, 2) of packed rows.
+    mlm_logits_BMW: one for each row of the word table. The rows that pad the vocabulary
+      have PADDING_LOGIT, so their probability is 0. A loss takes the logits with this
+      padding, because cutting it off is a copy.
+    nsp_logits_B2: (B, S, 2) of packed rows.
     """
 
     mlm_logits_BMW: jax.Array
@@ -49,7 +44,7 @@ class PreTrainingOutput:
 
     @property
     def mlm_logits_BMV(self) -> jax.Array:
-        """Of the tokens of the vocabulary alone."""
+        """The logits of the vocabulary alone."""
         return self.mlm_logits_BMW[..., : self.vocab_size]
 
 
@@ -61,9 +56,9 @@ class Embeddings(nn.Module):
 
     def setup(self):
         config, compute = self.config, self.compute
-        self.word = embedding(config, compute, config.word_rows, config.vocab_size)
-        self.position = embedding(config, compute, config.max_positions)
-        self.segment = embedding(config, compute, config.type_vocab_size)
+        self.word = Embed(config, compute, config.vocab_size, config.word_rows)
+        self.position = Embed(config, compute, config.max_positions)
+        self.segment = Embed(config, compute, config.type_vocab_size)
         self.norm = layer_norm(config, compute)
         self.dropout = Dropout(config.hidden_dropout)
 
@@ -75,16 +70,9 @@ class Embeddings(nn.Module):
         *,
         deterministic: bool,
     ) -> jax.Array:
-        """positions_BL, or (1, L): where a token is in its own sequence."""
-        words_BLD, types_BLD, positions_BLD = (
-            table(ids).astype(self.compute.dtype)
-            for table, ids in (
-                (self.word, input_ids_BL),
-                (self.segment, token_type_ids_BL),
-                (self.position, positions_BL),
-            )
-        )
-        x_BLD = self.norm(words_BLD + types_BLD + positions_BLD)
+        """positions_BL: of each token in its own sequence; (1, L) where rows agree."""
+        x_BLD = self.word(input_ids_BL) + self.segment(token_type_ids_BL)
+        x_BLD = self.norm(x_BLD + self.position(positions_BL))
         return self.dropout(x_BLD, deterministic)
 
 
@@ -107,31 +95,37 @@ class BertModel(nn.Module):
         attention_mask_BL: jax.Array,
         *,
         deterministic: bool,
-        pool: bool = True,
-        positions_BQ: jax.Array | None = None,
         segment_ids_BL: jax.Array | None = None,
         starts_BS: jax.Array | None = None,
+        positions_BQ: jax.Array | None = None,
+        pool: bool = True,
         hidden_states: bool = False,
     ) -> EncoderOutput:
         """Encodes the tokens whose attention_mask_BL is 1; 0 is padding.
 
-        deterministic: no dropout; else the "dropout" rng is needed. pool: whether to
-          compute pooled_BD; parameters initialised without it hold no pooler.
-        positions_BQ: compute the last layer at these positions alone. The pooler then
-          expects [CLS] first: position 0, or the S starts of a packed row.
-        segment_ids_BL, starts_BS: for rows that pack up to S sequences, each of which is
-          encoded as if it were alone: which sequence a token belongs to, from 1 (0 is
-          padding), and where each sequence begins.
-        hidden_states: whether to return the output of each layer.
+        deterministic: no dropout. Otherwise the "dropout" rng is needed.
+        segment_ids_BL, starts_BS: for packed rows of up to S sequences. segment_ids_BL is
+          the sequence that a token belongs to, from 1 (0 is padding); starts_BS is where
+          each sequence starts. A packed sequence is encoded as if it were alone.
+        positions_BQ: return the last layer at these positions only. The last layer is
+          then computed only there and at each [CLS].
+        pool: whether to compute pooled_BD. Parameters initialised with pool=False have
+          no pooler.
+        hidden_states: whether to return the output of every layer.
         """
         positions_BL = jnp.arange(input_ids_BL.shape[1])[None]
+        cls_BS = jnp.zeros_like(input_ids_BL[:, :1])
         if segment_ids_BL is not None:
+            cls_BS = starts_BS
             own_BL = jnp.maximum(segment_ids_BL - 1, 0)
             positions_BL -= jnp.take_along_axis(starts_BS, own_BL, axis=1)
+        S = cls_BS.shape[1]
+        if positions_BQ is not None:
+            positions_BQ = jnp.concatenate([cls_BS, positions_BQ], axis=1)
         x_BLD = self.embeddings(
             input_ids_BL, token_type_ids_BL, positions_BL, deterministic=deterministic
         )
-        y_BLD, states = self.encoder(
+        x_BLD, states = self.encoder(
             x_BLD,
             attention_mask_BL,
             segment_ids_BL,
@@ -139,47 +133,33 @@ class BertModel(nn.Module):
             deterministic=deterministic,
             hidden_states=hidden_states,
         )
-        return EncoderOutput(
-            sequence_BLD=y_BLD,
-            pooled_BD=(self._pooled(y_BLD, positions_BQ, starts_BS) if pool else None),
-            hidden_states=[x_BLD, *states] if hidden_states else [],
-        )
-
-    def _pooled(
-        self,
-        x_BLD: jax.Array,
-        positions_BQ: jax.Array | None,
-        starts_BS: jax.Array | None,
-    ) -> jax.Array:
-        if starts_BS is None:
-            cls = x_BLD[:, 0]
-        elif positions_BQ is None:
-            cls = take_positions(x_BLD, starts_BS)
+        if positions_BQ is None:
+            cls_BSD = take_positions(x_BLD, cls_BS)
         else:
-            cls = x_BLD[:, : starts_BS.shape[1]]
-        return jnp.tanh(self.pooler(cls))
-
-    def attend_to_words(self, x_BMD: jax.Array) -> jax.Array:
-        """Products with the word table, the MLM head's tied weights: (B, M, W)."""
-        table_WD = for_product(self.embeddings.word.embedding, self.compute)
-        return product(x_BMD, table_WD, ((2,), (1,)), jnp.float32)
+            cls_BSD, x_BLD = x_BLD[:, :S], x_BLD[:, S:]
+        pooled_BD = None
+        if pool:
+            pooled_BD = jnp.tanh(self.pooler(cls_BSD))
+            if segment_ids_BL is None:
+                pooled_BD = pooled_BD[:, 0]
+        return EncoderOutput(x_BLD, pooled_BD, states)
 
 
 class MlmHead(nn.Module):
-    """Dense, activation and LayerNorm before the word table, a bias after it."""
+    """Dense, activation and LayerNorm; then the word table, transposed, and a bias."""
 
     config: BertConfig
     compute: ComputeConfig
 
     @nn.compact
-    def __call__(self, x_BMD: jax.Array, bert: BertModel) -> jax.Array:
+    def __call__(self, x_BMD: jax.Array, words: Embed) -> jax.Array:
         config, compute = self.config, self.compute
         x_BMD = Dense(config, compute, (config.hidden_size,), name="transform")(x_BMD)
         x_BMD = layer_norm(config, compute, "norm")(activation(config)(x_BMD))
         bias_V = self.param("output_bias", nn.initializers.zeros, (config.vocab_size,))
         padding = config.word_rows - config.vocab_size
         bias_W = jnp.pad(bias_V, (0, padding), constant_values=PADDING_LOGIT)
-        return bert.attend_to_words(x_BMD) + bias_W[None, None, :]
+        return words.attend(x_BMD) + bias_W[None, None, :]
 
 
 class BertForPreTraining(nn.Module):
@@ -204,27 +184,21 @@ class BertForPreTraining(nn.Module):
         segment_ids_BL: jax.Array | None = None,
         starts_BS: jax.Array | None = None,
     ) -> PreTrainingOutput:
-        """Logits at ``mlm_positions_BM`` (indices into L) and for the sentence pair.
+        """Logits at ``mlm_positions_BM``, which index L, and of the sentence pair.
 
-        Class 0 of nsp_logits_B2 is IsNext. segment_ids_BL, starts_BS: for packed rows,
-        see BertModel. The last layer computes [CLS] and the masked positions alone,
-        since the heads read no others.
+        Class 0 of nsp_logits_B2 is IsNext. See BertModel for the other arguments.
         """
-        cls_BS = starts_BS
-        if cls_BS is None:
-            cls_BS = jnp.zeros_like(mlm_positions_BM[:, :1])
         encoded = self.bert(
             input_ids_BL,
             token_type_ids_BL,
             attention_mask_BL,
             deterministic=deterministic,
-            positions_BQ=jnp.concatenate([cls_BS, mlm_positions_BM], axis=1),
             segment_ids_BL=segment_ids_BL,
             starts_BS=starts_BS,
+            positions_BQ=mlm_positions_BM,
         )
-        mlm_BMD = encoded.sequence_BLD[:, cls_BS.shape[1] :]
         return PreTrainingOutput(
-            mlm_logits_BMW=self.mlm(mlm_BMD, self.bert),
+            mlm_logits_BMW=self.mlm(encoded.sequence_BLD, self.bert.embeddings.word),
             nsp_logits_B2=self.nsp(encoded.pooled_BD).astype(jnp.float32),
             vocab_size=self.config.vocab_size,
         )

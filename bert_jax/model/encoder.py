@@ -55,7 +55,7 @@ class Layer(nn.Module):
 
 
 class _ScanLayer(Layer):
-    """A layer as nn.scan wants it: with a carry, and an output that is stacked."""
+    """A layer with the signature of nn.scan: returns the carry and what is stacked."""
 
     stack: bool = False
 
@@ -89,14 +89,12 @@ class Encoder(nn.Module):
         deterministic: bool,
         hidden_states: bool = False,
     ) -> tuple[jax.Array, list[jax.Array]]:
-        """The last layer's output at ``positions_BQ``, or all; and each layer's output.
+        """Returns the last layer and, if ``hidden_states``, its input and every layer.
 
-        Without segment_ids_BL all positions attend to those whose attention_mask_BL is 1;
-        with them, each to those of its own segment. The second result is empty unless
-        ``hidden_states``.
-
-        The last layer computes ``positions_BQ`` alone, unless the layers are scanned,
-        which makes them all alike.
+        segment_ids_BL: tokens attend to the tokens of their own segment. Without it, all
+        attend to those whose attention_mask_BL is 1.
+        positions_BQ: return the last layer at these positions only, (B, Q, D). A scan
+        computes all positions of it all the same, since its layers are all alike.
         """
         config, compute = self.config, self.compute
         if segment_ids_BL is None:
@@ -116,11 +114,11 @@ class Encoder(nn.Module):
                 in_axes=nn.broadcast,
                 length=config.num_layers,
             )(config, compute, deterministic, hidden_states, name="layers")
-            x_BLD, stacked = layers(x_BLD, query_ids_BQ, key_ids_BL)
-            states = list(stacked) if hidden_states else []
-            return take_positions(x_BLD, positions_BQ), states
+            y_BLD, stacked = layers(x_BLD, query_ids_BQ, key_ids_BL)
+            states = [x_BLD, *stacked] if hidden_states else []
+            return take_positions(y_BLD, positions_BQ), states
         layer = nn.remat(Layer) if compute.remat else Layer
-        states = []
+        states = [x_BLD]
         for i in range(config.num_layers):
             apply = layer(config, compute, deterministic, name=f"layer_{i}")
             if i < config.num_layers - 1:
@@ -132,7 +130,7 @@ class Encoder(nn.Module):
 
 
 def stack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
-    """``layer_0``, ``layer_1``, ... to one ``layers`` with a leading layer dimension."""
+    """``layer_0``, ``layer_1``, ... as one ``layers`` with a leading layer dimension."""
     layers = [encoder_params[f"layer_{i}"] for i in range(len(encoder_params))]
     on_host = isinstance(jax.tree.leaves(layers)[0], np.ndarray)
     stack = np.stack if on_host else jnp.stack
@@ -150,9 +148,9 @@ def unstack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_scan(params: Mapping[str, Any], scan: bool) -> dict[str, Any]:
-    """The parameters of a BERT with its layers stacked for ``scan_layers``, or not.
+    """Parameters with the key "bert", its layers stacked for ``scan_layers`` or not.
 
-    Takes the tree with the key "bert". Of numpy arrays it makes numpy arrays.
+    numpy arrays stay numpy arrays.
     """
     bert = dict(params["bert"])
     if scan != ("layers" in bert["encoder"]):

@@ -1,7 +1,10 @@
-"""BERT with the heads of the paper's fine-tuning tasks (section 4, figure 4)."""
+"""BERT with the heads of the paper's fine-tuning tasks (section 4, figure 4).
+
+All take the arguments of BertModel: input_ids_BL, token_type_ids_BL and attention_mask_BL,
+and segment_ids_BL and starts_BS for packed rows. All return logits.
+"""
 
 import jax
-import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.model.bert import BertModel
@@ -11,79 +14,52 @@ from bert_jax.model.layers import Dense
 
 
 class BertForSequence(nn.Module):
-    """One dense layer on the pooled [CLS]: classes, or one number (run_classifier.py).
+    """Dropout and one dense layer on the pooled [CLS] (run_classifier.py).
 
-    With one output it also scores the choices of multiple choice, each a row of the
-    batch.
+    outputs: classes; or 1 for regression, and for the score of a choice, each of which is
+    a row of the batch.
     """
 
     config: BertConfig
     outputs: int
     compute: ComputeConfig = ComputeConfig()
 
-    def setup(self):
-        self.bert = BertModel(self.config, self.compute)
-        self.dropout = Dropout(self.config.hidden_dropout)
-        self.classifier = Dense(self.config, self.compute, (self.outputs,))
-
+    @nn.compact
     def __call__(
-        self,
-        input_ids_BL: jax.Array,
-        token_type_ids_BL: jax.Array,
-        attention_mask_BL: jax.Array,
-        *,
-        deterministic: bool,
-        segment_ids_BL: jax.Array | None = None,
-        starts_BS: jax.Array | None = None,
+        self, *tokens_BL: jax.Array, deterministic: bool, **packed: jax.Array
     ) -> jax.Array:
-        """Logits (B, outputs); of packed rows, see BertModel, (B, S, outputs)."""
-        # [CLS] is all that the pooler reads.
-        cls_BS = jnp.zeros_like(input_ids_BL[:, :1]) if starts_BS is None else starts_BS
-        encoded = self.bert(
-            input_ids_BL,
-            token_type_ids_BL,
-            attention_mask_BL,
-            deterministic=deterministic,
-            positions_BQ=cls_BS,
-            segment_ids_BL=segment_ids_BL,
-            starts_BS=starts_BS,
+        """Logits (B, outputs), or (B, S, outputs) of packed rows."""
+        bert = BertModel(self.config, self.compute, name="bert")
+        none_BQ = tokens_BL[0][:, :0]  # no position beside [CLS]
+        encoded = bert(
+            *tokens_BL, deterministic=deterministic, positions_BQ=none_BQ, **packed
         )
-        x_BD = self.dropout(encoded.pooled_BD, deterministic)
-        return self.classifier(x_BD)
+        dropout = Dropout(self.config.hidden_dropout, name="dropout")
+        classifier = Dense(
+            self.config, self.compute, (self.outputs,), name="classifier"
+        )
+        return classifier(dropout(encoded.pooled_BD, deterministic))
 
 
 class BertForTokens(nn.Module):
-    """One dense layer on every token: tags (paper, section 5.3)."""
+    """Dropout and one dense layer on every token, for tags (paper, section 5.3)."""
 
     config: BertConfig
     outputs: int
     compute: ComputeConfig = ComputeConfig()
 
-    def setup(self):
-        self.bert = BertModel(self.config, self.compute)
-        self.dropout = Dropout(self.config.hidden_dropout)
-        self.classifier = Dense(self.config, self.compute, (self.outputs,))
-
+    @nn.compact
     def __call__(
-        self,
-        input_ids_BL: jax.Array,
-        token_type_ids_BL: jax.Array,
-        attention_mask_BL: jax.Array,
-        *,
-        deterministic: bool,
-        **packed: jax.Array,
+        self, *tokens_BL: jax.Array, deterministic: bool, **packed: jax.Array
     ) -> jax.Array:
-        """Logits (B, L, outputs); ``packed``: segment_ids_BL and starts_BS."""
-        encoded = self.bert(
-            input_ids_BL,
-            token_type_ids_BL,
-            attention_mask_BL,
-            deterministic=deterministic,
-            pool=False,
-            **packed,
+        """Logits (B, L, outputs)."""
+        bert = BertModel(self.config, self.compute, name="bert")
+        encoded = bert(*tokens_BL, deterministic=deterministic, pool=False, **packed)
+        dropout = Dropout(self.config.hidden_dropout, name="dropout")
+        classifier = Dense(
+            self.config, self.compute, (self.outputs,), name="classifier"
         )
-        x_BLD = self.dropout(encoded.sequence_BLD, deterministic)
-        return self.classifier(x_BLD)
+        return classifier(dropout(encoded.sequence_BLD, deterministic))
 
 
 class BertForSpans(nn.Module):
@@ -92,26 +68,12 @@ class BertForSpans(nn.Module):
     config: BertConfig
     compute: ComputeConfig = ComputeConfig()
 
-    def setup(self):
-        self.bert = BertModel(self.config, self.compute)
-        self.qa_outputs = Dense(self.config, self.compute, (2,))
-
+    @nn.compact
     def __call__(
-        self,
-        input_ids_BL: jax.Array,
-        token_type_ids_BL: jax.Array,
-        attention_mask_BL: jax.Array,
-        *,
-        deterministic: bool,
-        **packed: jax.Array,
+        self, *tokens_BL: jax.Array, deterministic: bool, **packed: jax.Array
     ) -> jax.Array:
-        """Logits (B, L, 2): start, end; ``packed``: segment_ids_BL and starts_BS."""
-        encoded = self.bert(
-            input_ids_BL,
-            token_type_ids_BL,
-            attention_mask_BL,
-            deterministic=deterministic,
-            pool=False,
-            **packed,
-        )
-        return self.qa_outputs(encoded.sequence_BLD)
+        """Logits (B, L, 2): start, end."""
+        bert = BertModel(self.config, self.compute, name="bert")
+        encoded = bert(*tokens_BL, deterministic=deterministic, pool=False, **packed)
+        qa_outputs = Dense(self.config, self.compute, (2,), name="qa_outputs")
+        return qa_outputs(encoded.sequence_BLD)

@@ -13,19 +13,18 @@ from bert_jax.model.kernels.products import add_bias, product
 
 
 def kernel_init(config: BertConfig) -> Initializer:
-    """Normal of deviation initializer_range, redrawn beyond two of them, not rescaled.
+    """A normal distribution cut at two standard deviations (create_initializer).
 
-    modeling.py, create_initializer: the cut leaves a deviation of 0.88 of the nominal.
+    As in modeling.py it is not rescaled: the cut leaves 0.88 of initializer_range.
     """
     return jax.nn.initializers.truncated_normal(config.initializer_range)
 
 
 def for_product(parameter: jax.Array, compute: ComputeConfig) -> jax.Array:
-    """A float32 parameter as a product takes it, which decides its gradient's dtype.
+    """Casts a float32 parameter to the dtype that its gradient is to have.
 
-    A product rounds its factors to the dtype of the activations. It gives the gradient
-    of a parameter in the dtype that the parameter came in, and in that dtype gradients
-    are summed over devices.
+    A product computes in the dtype of the activations whatever the parameter's dtype is.
+    The gradient has the parameter's dtype, in which devices then sum it.
     """
     return parameter if compute.float32_gradients else parameter.astype(compute.dtype)
 
@@ -33,8 +32,8 @@ def for_product(parameter: jax.Array, compute: ComputeConfig) -> jax.Array:
 class Dense(nn.Module):
     """x times kernel, plus bias.
 
-    features: the dimensions that take the place of the last ``contracted`` ones of x. The
-    kernel is (*contracted, *features): a mesh splits those of attention by heads.
+    features: the dimensions that replace the last ``contracted`` dimensions of x. The
+    kernel keeps both apart, so that a mesh can split attention's kernels by heads.
     """
 
     config: BertConfig
@@ -62,21 +61,34 @@ class Dense(nn.Module):
         return kernel_init(self.config)(key, matrix).reshape(shape)
 
 
-def embedding(
-    config: BertConfig, compute: ComputeConfig, rows: int, used: int | None = None
-) -> nn.Embed:
-    """A table of ``rows`` vectors; those from ``used`` on are padding, and start as 0."""
+class Embed(nn.Module):
+    """A table of one vector for each of ``size`` ids, and its transpose.
 
-    def init(key: jax.Array, shape: tuple[int, int], dtype: jnp.dtype) -> jax.Array:
-        values = kernel_init(config)(key, (used or rows, shape[1]), dtype)
-        return jnp.pad(values, ((0, rows - len(values)), (0, 0)))
+    rows: of the table, if more than ``size``. The rest is padding and starts as 0.
+    """
 
-    return nn.Embed(
-        rows,
-        config.hidden_size,
-        dtype=jnp.float32 if compute.float32_gradients else jnp.dtype(compute.dtype),
-        embedding_init=init,
-    )
+    config: BertConfig
+    compute: ComputeConfig
+    size: int
+    rows: int | None = None
+
+    def setup(self):
+        self.embedding = self.param("embedding", self._init)
+
+    def __call__(self, ids: jax.Array) -> jax.Array:
+        """The vectors of ``ids``: (..., D)."""
+        table_WD = for_product(self.embedding, self.compute)
+        return jnp.take(table_WD, ids, axis=0).astype(self.compute.dtype)
+
+    def attend(self, x_BMD: jax.Array) -> jax.Array:
+        """The products of ``x_BMD`` with all vectors: float32 (B, M, rows)."""
+        table_WD = for_product(self.embedding, self.compute)
+        return product(x_BMD, table_WD, ((2,), (1,)), jnp.float32)
+
+    def _init(self, key: jax.Array) -> jax.Array:
+        shape = self.size, self.config.hidden_size
+        padding = (self.rows or self.size) - self.size
+        return jnp.pad(kernel_init(self.config)(key, shape), ((0, padding), (0, 0)))
 
 
 def layer_norm(

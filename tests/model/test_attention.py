@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.model.attention import attend, attend_plain, choose_attention
+from bert_jax.model.attention import attend, attend_plain
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.kernels import attention_fused
@@ -77,7 +77,7 @@ def test_auto_takes_the_kernel_that_can_be_had(
     monkeypatch.setattr(attention_fused, "_platform", lambda: platform)
     monkeypatch.setattr(attention_fused, "_capability", lambda: 9.0)
     settings = {"length": length, "dtype": dtype, "dropout_rate": rate}
-    assert choose_attention("auto", **settings) == chosen
+    assert attention_fused.choose_attention("auto", **settings) == chosen
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_auto_takes_the_kernel_that_can_be_had(
 def test_what_cannot_be_had_is_named(implementation, settings, message):
     settings = {"length": 128, "dtype": "float32", "dropout_rate": 0.0} | settings
     with pytest.raises(UserError, match=message):
-        choose_attention(implementation, **settings)
+        attention_fused.choose_attention(implementation, **settings)
 
 
 def test_the_choice_is_logged_once(caplog):

@@ -1,6 +1,6 @@
-"""Attention whose scores are never in memory: splash (TPU) and cuDNN (GPU).
+"""Attention that never writes its scores to memory: splash (TPU) and cuDNN (GPU).
 
-Neither has the paper's dropout on the probabilities: splash has none, and JAX's cuDNN
+Neither has the paper's dropout of probabilities: splash has no dropout, and JAX's cuDNN
 attention draws the same mask at every step.
 """
 
@@ -15,14 +15,29 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 )
 from jax.sharding import PartitionSpec as P
 
+from bert_jax.errors import UserError
+
 LANES = 128  # splash takes queries and keys in blocks of a multiple of it
 _LARGEST_BLOCK = 512
 _SPLASH_FROM = 512  # positions; below, XLA's products are as fast
 
 
-def missing(kernel: str, length: int, dtype: str, dropout_rate: float) -> str | None:
-    """What ``kernel``, "splash" or "cudnn", needs and does not have here, or None."""
+def choose_attention(
+    implementation: str, *, length: int, dtype: str, dropout_rate: float
+) -> str:
+    """Which implementation to take for ``length`` keys on the devices at hand.
+
+    "plain" and "xla" run everywhere. "auto" takes a fused kernel where one is faster, and
+    otherwise "xla". Raises UserError where the kernel that was asked for cannot run.
+    """
     platform = _platform()
+    kernel = implementation
+    if implementation == "auto":
+        kernel = {"tpu": "splash", "gpu": "cudnn"}.get(platform, "xla")
+        if kernel == "splash" and length < _SPLASH_FROM:
+            kernel = "xla"
+    if kernel in ("plain", "xla"):
+        return kernel
     needs = {
         "splash": (
             (platform in ("tpu", "cpu"), "a TPU"),
@@ -35,17 +50,13 @@ def missing(kernel: str, length: int, dtype: str, dropout_rate: float) -> str | 
         ),
     }[kernel]
     without_dropout = (not dropout_rate, "--config.model.attention_dropout=0")
-    return next((need for met, need in (*needs, without_dropout) if not met), None)
-
-
-def fitting_kernel(length: int, dtype: str, dropout_rate: float) -> str | None:
-    """The kernel to take on the devices at hand, or None where none is faster."""
-    kernel = {"tpu": "splash", "gpu": "cudnn"}.get(_platform())
-    if kernel == "splash" and length < _SPLASH_FROM:
-        return None
-    if kernel is None or missing(kernel, length, dtype, dropout_rate):
-        return None
-    return kernel
+    unmet = [need for met, need in (*needs, without_dropout) if not met]
+    if unmet and implementation != "auto":
+        raise UserError(
+            f"attention_impl={implementation!r} needs {unmet[0]}; change that, or set "
+            "--config.compute.attention_impl=auto"
+        )
+    return "xla" if unmet else kernel
 
 
 def attend_splash(
