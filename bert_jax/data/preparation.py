@@ -1,8 +1,8 @@
 """Text to a token store: sources cut into shards, shards written in parallel.
 
-A shard is a byte range of all sources put end to end, so that what a store holds
-depends on the text and the number of shards alone, not on how many processes wrote it or
-how often they were interrupted. Whole shards are kept when a run is repeated.
+A shard is a byte range of all sources put end to end. What a store holds depends on the
+text and the number of shards alone, not on how many processes wrote it or how often they
+were interrupted. A run that is repeated keeps the shards that are whole.
 """
 
 import bisect
@@ -13,22 +13,23 @@ import functools
 import hashlib
 import importlib.metadata
 import math
+import multiprocessing
 import os
+import signal
+import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from bert_jax.data.corpus import Source, find_sources
-from bert_jax.data.preparation_workers import (
-    Part,
-    default_workers,
-    part_size,
-    progress_bar,
-    run_here,
-    run_in_processes,
-    write_shard,
-)
+import numpy as np
+from tqdm import tqdm
+
+from bert_jax.data.corpus import Source, find_sources, read_source
 from bert_jax.data.sentences import RULES
 from bert_jax.data.store import (
     NoTextError,
@@ -36,6 +37,7 @@ from bert_jax.data.store import (
     StoreInfo,
     finish_store,
     read_info,
+    token_dtype,
 )
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -46,6 +48,30 @@ _UNFINISHED = "unfinished.json"
 # Bytes of text a shard: enough of them for the workers, few enough to open, none so
 # large that its part of the index fills the memory.
 _SMALL_SHARD, _MANY_SHARDS, _LARGE_SHARD = 4 << 20, 256, 512 << 20
+# A worker takes up to 180 MiB, mostly for the words that the tokenizer remembers. This
+# many stay below 1 GiB together; more come only where --workers asks for them.
+_MOST_WORKERS = 4
+
+
+class Part(NamedTuple):
+    """A source's byte range [start, stop); stop None is the source's end."""
+
+    source: Source
+    start: int
+    stop: int | None
+
+    @property
+    def size(self) -> int:
+        """Bytes of text, estimated where the source's size is."""
+        return (self.source.size if self.stop is None else self.stop) - self.start
+
+
+class ShardCount(NamedTuple):
+    """What was written of a shard. size: bytes of text."""
+
+    size: int
+    tokens: int
+    unknown: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,16 +149,28 @@ def prepare(
             for shard in range(shards)
             if not ShardWriter.is_written(directory, shard)
         }
-        size = sum(map(part_size, (p for ps in missing.values() for p in ps)))
+        size = sum(part.size for parts in missing.values() for part in parts)
         total = sum(source.size for source in sources)
-        work = functools.partial(
-            write_shard, tokenizer=tokenizer, directory=directory, shards=shards,
+        write = functools.partial(
+            _write_shard, tokenizer=tokenizer, directory=directory, shards=shards,
             text_field=text_field,
         )  # fmt: skip
-        with progress_bar(total, total - size) as progress:
-            workers = min(workers or default_workers(), len(missing))
-            run = run_here if workers <= 1 else run_in_processes
-            counts = run(work, missing, progress, workers)
+        workers = min(workers or _default_workers(), len(missing))
+        counts = []
+        with (
+            contextlib.closing(_write_shards(write, missing, workers)) as written,
+            tqdm(
+                total=total,
+                initial=total - size,
+                unit="B",
+                unit_scale=True,
+                desc="preparing",
+                mininterval=0.5 if sys.stderr.isatty() else 30,
+            ) as progress,
+        ):
+            for count in written:
+                counts.append(count)
+                progress.update(count.size)
         try:
             info = finish_store(
                 directory,
@@ -182,6 +220,90 @@ def plan_shards(sources: Sequence[Source], shards: int) -> list[list[Part]]:
             shard += 1
         begin = end
     return plan
+
+
+def _default_workers() -> int:
+    if hasattr(os, "sched_getaffinity"):  # Linux: what a container may use
+        return min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
+    return min(_MOST_WORKERS, os.cpu_count() or 1)
+
+
+def _write_shard(
+    shard: int,
+    parts: Sequence[Part],
+    *,
+    tokenizer: Tokenizer,
+    directory: Path,
+    shards: int,
+    text_field: str,
+) -> ShardCount:
+    tokens = unknown = 0
+    dtype = token_dtype(tokenizer.vocab_size)
+    with ShardWriter(directory, shard, shards, dtype) as writer:
+        for part in parts:
+            for document in read_source(*part, text_field=text_field):
+                sentences = tokenizer.encode_batch(document.sentences)
+                writer.write(sentences)
+                ids = np.concatenate(sentences)
+                tokens += len(ids)
+                unknown += int(np.count_nonzero(ids == tokenizer.unk_id))
+    return ShardCount(sum(part.size for part in parts), tokens, unknown)
+
+
+def _write_shards(
+    write: Callable[..., ShardCount], missing: dict[int, list[Part]], workers: int
+) -> Iterator[ShardCount]:
+    """Writes the missing shards, in as many processes as ``workers``, or here for one.
+
+    write: _write_shard with everything but shard and parts. The first error ends all
+    processes, and so does closing this iterator.
+    """
+    if workers <= 1:
+        for shard, parts in missing.items():
+            yield write(shard, parts)
+        return
+    # Spawned, not forked: the parent may have threads (TensorBoard, JAX, a notebook).
+    context = multiprocessing.get_context("spawn")
+    # The parent alone holds the other end: when it closes it, or dies, the workers exit.
+    parent, end = context.Pipe(duplex=False)
+    directory = write.keywords["directory"]
+    with ProcessPoolExecutor(
+        workers, context, initializer=_start_worker, initargs=(write, directory, parent)
+    ) as executor:
+        try:
+            futures = [executor.submit(_work, *item) for item in missing.items()]
+            for future in as_completed(futures):
+                yield future.result()
+        except BrokenProcessPool as error:
+            raise UserError(
+                "a worker process died, perhaps for want of memory; the same command "
+                f"goes on from what is in {directory}: try it with fewer --workers"
+            ) from error
+        except BaseException:
+            end.close()  # shards that are being written stay unfinished, as after a kill
+            raise
+
+
+_write: Callable[..., ShardCount]  # of this worker, which keeps its tokenizer's cache
+
+
+def _start_worker(
+    write: Callable[..., ShardCount], directory: Path, parent: Connection
+) -> None:
+    global _write
+    _write = write
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+    fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_SH)
+    threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
+
+
+def _exit_with(parent: Connection) -> None:
+    parent.poll(None)
+    os._exit(1)
+
+
+def _work(shard: int, parts: list[Part]) -> ShardCount:
+    return _write(shard, parts)
 
 
 def _settings(
@@ -258,21 +380,17 @@ def _locked(directory: Path) -> Iterator[None]:
     handle = os.open(directory, os.O_RDONLY)
     try:
         deadline = time.monotonic() + 5  # workers of a killed run leave within seconds
-        while not _try_lock(handle, fcntl.LOCK_EX):
-            if time.monotonic() > deadline:
-                raise UserError(
-                    f"{directory}: another run is writing to it; wait for its end"
-                )
-            time.sleep(0.1)
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise UserError(
+                        f"{directory}: another run is writing to it; wait for its end"
+                    ) from error
+                time.sleep(0.1)
         fcntl.flock(handle, fcntl.LOCK_SH)  # the workers hold it too
         yield
     finally:
         os.close(handle)
-
-
-def _try_lock(handle: int, kind: int) -> bool:
-    try:
-        fcntl.flock(handle, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

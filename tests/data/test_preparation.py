@@ -14,12 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.data import preparation, preparation_workers, store
+from bert_jax.data import preparation, store
 from bert_jax.data.corpus import find_sources, read_documents
 from bert_jax.data.preparation import plan_shards, prepare, shard_count
-from bert_jax.data.preparation_workers import part_size
 from bert_jax.data.store import ShardWriter, TokenStore
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer import WordPieceTokenizer, load_tokenizer
 from bert_jax.errors import UserError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -117,15 +116,20 @@ def test_interrupted_run_goes_on_and_ends_equal(
     whole, _ = prepared
     directory = tmp_path / "store"
 
-    def interrupt_later(progress, documents, size):
+    # Within the second shard; of several processes, when the first shard is whole.
+    place = (ShardWriter, "write") if workers == 1 else (preparation.tqdm, "update")
+    original = getattr(*place)
+
+    def interrupt_later(*arguments):
         if any(directory.glob("index/part-*.npz")):
             raise KeyboardInterrupt
+        original(*arguments)
 
-    monkeypatch.setattr(preparation_workers, "_advance", interrupt_later)
-    monkeypatch.setattr(preparation_workers, "_POLL", 0.01)
+    monkeypatch.setattr(*place, interrupt_later)
     with pytest.raises(KeyboardInterrupt):
         prepare([str(text)], tokenizer, directory, shards=4, workers=workers)
     monkeypatch.undo()
+    assert not multiprocessing.active_children()
     assert not (directory / "index.json").exists()
     with pytest.raises(UserError, match="not a finished store"):
         TokenStore(directory)
@@ -137,17 +141,16 @@ def test_interrupted_run_goes_on_and_ends_equal(
 def test_killed_run_goes_on_and_leaves_no_process(prepared, text, tokenizer, tmp_path):
     whole, _ = prepared
     directory = tmp_path / "store"
-    # Whatever has been written when the first shard is whole, the parent is killed.
+    # The parent is killed when the first shard is whole, whatever has been written.
     code = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from bert_jax.data import preparation, preparation_workers\n"
+        "from bert_jax.data import preparation\n"
         "from bert_jax.data.tokenizer import load_tokenizer\n"
         "directory = Path(sys.argv[3])\n"
-        "def kill(progress, documents, size):\n"
-        "    if any(directory.glob('index/part-*.npz')):\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "preparation_workers._advance = kill\n"
+        "def kill(progress, size):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "preparation.tqdm.update = kill\n"
         "if __name__ == '__main__':\n"
         "    preparation.prepare([sys.argv[1]], load_tokenizer(sys.argv[2]),\n"
         "        directory, shards=4, workers=2)\n"
@@ -303,15 +306,21 @@ def test_a_second_run_at_the_same_time_is_refused(
             prepare([str(text)], tokenizer, tmp_path / "store")
 
 
-def test_dead_worker_is_one_clear_error(text, tokenizer, tmp_path, monkeypatch):
-    def kill_a_worker(progress, documents, size):
-        for child in multiprocessing.active_children():
-            child.kill()
+class Deadly(WordPieceTokenizer):
+    """Kills the process that uses it."""
 
-    monkeypatch.setattr(preparation_workers, "_advance", kill_a_worker)
-    monkeypatch.setattr(preparation_workers, "_POLL", 0.01)
+    def encode_batch(self, texts):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def __reduce__(self):
+        return Deadly, (self.tokens, self.lower_case)
+
+
+def test_dead_worker_is_one_clear_error(text, tokenizer, tmp_path):
+    deadly = Deadly(tokenizer.tokens, tokenizer.lower_case)
     with pytest.raises(UserError, match="a worker process died"):
-        prepare([str(text)], tokenizer, tmp_path / "store", shards=4, workers=2)
+        prepare([str(text)], deadly, tmp_path / "store", shards=4, workers=2)
+    assert not multiprocessing.active_children()
 
 
 def test_plan_covers_everything_once(text):
@@ -329,7 +338,7 @@ def test_plan_covers_everything_once(text):
             assert source.splittable or ranges == [(0, source.size)] * copies
             assert len(ranges) >= copies
         sizes = [
-            sum(map(part_size, shard))
+            sum(part.size for part in shard)
             for shard in plan_shards([s for s in sources if s.splittable], shards)
         ]
         assert max(sizes) - min(sizes) <= 1
