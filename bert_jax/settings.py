@@ -1,10 +1,12 @@
 """Settings: fields of frozen dataclasses that know what they mean, from plain values.
 
 A setting has one home, a field made by :func:`setting`. The config files, the command
-line, ``--print_config`` and the reference page all read that field.
+line, ``--print_config`` and the reference page all read that field. The page is made by
+``python -m bert_jax.settings > docs/settings.md``.
 """
 
 import dataclasses
+import inspect
 import json
 import types
 import typing
@@ -16,6 +18,21 @@ from bert_jax.errors import UserError, unknown_field
 T = TypeVar("T")
 REQUIRED = dataclasses.MISSING
 
+_PAGE = """# Settings
+
+<!-- Made by: python -m bert_jax.settings > docs/settings.md -->
+
+A config file names the settings that its experiment is about. The others have the defaults
+below. The command line can change every setting: `--config.NAME=VALUE`. With
+`--print_config` a command shows all settings of a run and ends.
+
+## Pretraining
+
+`python -m bert_jax.train`"""
+_FINETUNE = """## Fine-tuning
+
+`python -m bert_jax.finetune`"""
+
 
 def setting(
     default: Any = REQUIRED,
@@ -26,8 +43,8 @@ def setting(
 ) -> Any:
     """A dataclass field with its default, and its unit and meaning in ``doc``.
 
-    Give a nested group as ``setting(factory=MeshConfig, doc="...")``. A setting without
-    default and factory has to be given. ``field``: further arguments of
+    A nested group is ``setting(factory=MeshConfig)``; its class says what it means. A
+    setting without default and factory has to be given. ``field``: further arguments of
     dataclasses.field.
     """
     return dataclasses.field(
@@ -80,6 +97,49 @@ def describe(config: Any, name: str = "") -> list[str]:
         else:
             lines.append(f"{full} = {value!r}  # {field.metadata.get('doc', '')}")
     return lines
+
+
+def tables(kind: type, name: str = "", level: str = "##") -> str:
+    """The settings of a config's type in Markdown, with a table for each group."""
+    hints = typing.get_type_hints(kind)
+    rows, groups = [], []
+    for field in dataclasses.fields(kind):
+        full = name + field.name
+        group, dot = _group(hints[field.name])
+        if group is not None:
+            groups.append(
+                f"{level}# `{full}`\n{tables(group, full + dot, f'{level}#')}"
+            )
+        elif "doc" in field.metadata:
+            default = field.default
+            shown = "must be given" if default is REQUIRED else f"`{default!r}`"
+            rows.append(f"| `{full}` | {shown} | {field.metadata['doc']} |")
+    text = inspect.getdoc(kind).replace("``", "`")
+    head = "| setting | default | meaning |\n|---|---|---|"
+    return "\n\n".join([text, "\n".join([head, *rows]), *groups])
+
+
+def _group(hint: Any) -> tuple[type | None, str]:
+    """The dataclass of a group, or of each in a tuple, and what follows its name."""
+    if dataclasses.is_dataclass(hint):
+        return hint, "."
+    item = (*typing.get_args(hint), None)[0]
+    return (item, "[0].") if dataclasses.is_dataclass(item) else (None, "")
+
+
+def reference() -> str:
+    """The reference page: every setting of every config."""
+    from bert_jax.tasks.families import FAMILIES
+    from bert_jax.training.config import TrainConfig
+    from bert_jax.training.finetune_config import FineTuneConfig
+
+    data = [
+        f"### `data` of the family {name}\n{tables(family.config_class, 'data.', '###')}"
+        for name, family in FAMILIES.items()
+    ]
+    return "\n\n".join(
+        [_PAGE, tables(TrainConfig), _FINETUNE, tables(FineTuneConfig), *data]
+    )
 
 
 def from_settings(kind: type[T], value: Any, name: str) -> T:
@@ -157,3 +217,7 @@ def differences(old: Any, new: Any, name: str = "") -> list[tuple[str, Any, Any]
     else:
         return [] if old == new else [(name, old, new)]
     return [d for key, a, b in pairs for d in differences(a, b, key)]
+
+
+if __name__ == "__main__":
+    print(reference())

@@ -1,11 +1,24 @@
 """Settings are fields with a default, a unit and a meaning, checked when they are read."""
 
 import dataclasses
+import typing
+from pathlib import Path
 
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.settings import from_settings, setting, setting_doc
+from bert_jax.settings import (
+    describe,
+    from_settings,
+    reference,
+    setting,
+    setting_doc,
+)
+from bert_jax.tasks.families import FAMILIES
+from bert_jax.training.config import TrainConfig
+from bert_jax.training.finetune_config import FineTuneConfig
+
+PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,3 +51,50 @@ def test_nested_settings_are_checked_by_their_full_name():
         from_settings(Outer, {"steps": 3, "inner": {"rat": 0.1}}, "")
     with pytest.raises(UserError, match=r"config\.inner\.rate='x'"):
         from_settings(Outer, {"steps": 3, "inner": {"rate": "x"}}, "")
+
+
+def leaves(kind):
+    """Every setting of a config's type, with its class."""
+    hints = typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        hint = hints[field.name]
+        inner = (*typing.get_args(hint), hint)[0]
+        if dataclasses.is_dataclass(inner):
+            yield from leaves(inner)
+        elif hint is not typing.Any:
+            yield kind, field
+
+
+@pytest.mark.parametrize(
+    "kind", [TrainConfig, FineTuneConfig, *(f.config_class for f in FAMILIES.values())]
+)
+def test_every_setting_has_a_meaning(kind):
+    without = [
+        f"{owner.__name__}.{field.name}"
+        for owner, field in leaves(kind)
+        if not field.metadata.get("doc")
+    ]
+    assert without == []
+
+
+def test_the_reference_page_is_up_to_date():
+    command = "python -m bert_jax.settings > docs/settings.md"
+    assert PAGE.read_text() == f"{reference()}\n", f"run {command}"
+
+
+def test_the_reference_page_has_every_setting_of_every_family():
+    page = PAGE.read_text()
+    for config in (TrainConfig, FineTuneConfig):
+        for _, field in leaves(config):
+            assert f"{field.name}` | " in page
+    for family in FAMILIES.values():
+        section = page.partition(f"### `data` of the family {family.family}\n")[2]
+        for _, field in leaves(family.config_class):
+            assert f"| `data.{field.name}` | " in section.partition("###")[0]
+
+
+def test_a_config_is_described_by_name_value_and_meaning():
+    assert describe(Outer(3)) == [
+        "steps = 3  # optimizer steps",
+        "inner.rate = 0.1  # probability of dropping a value",
+    ]

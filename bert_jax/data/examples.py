@@ -15,6 +15,7 @@ from bert_jax.data import masking
 from bert_jax.data.plan import EpochPlan, plan_epoch, stops_at
 from bert_jax.data.sequences import pair_lengths
 from bert_jax.errors import UserError
+from bert_jax.settings import setting
 
 MASKINGS = ("token", "whole_word", "ngram")
 
@@ -46,22 +47,24 @@ class Vocabulary(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class ExampleConfig:
-    """How pairs and masks are drawn; the defaults are the original's.
+    """How pairs and masks are drawn; the defaults are the original's (A.1 and C.2)."""
 
-    masking: "token", "whole_word" or "ngram" (runs of up to max_ngram words).
-    mask_rate: share of all tokens predicted. mask_share, random_share: of these, the
-    share that becomes [MASK], and a random token; the rest stays (paper, A.1 and C.2).
-    short_sequence_rate: share of documents cut to a random shorter length.
-    next_sentence: half the pairs have a B from elsewhere; False: none, and no NSP loss.
-    """
-
-    masking: str = "token"
-    mask_rate: float = 0.15
-    mask_share: float = 0.8
-    random_share: float = 0.1
-    max_ngram: int = 3
-    short_sequence_rate: float = 0.1
-    next_sentence: bool = True
+    masking: str = setting(
+        "token", "what is masked as one: token, whole_word or ngram (runs of words)"
+    )
+    mask_rate: float = setting(0.15, "share of all tokens that is predicted")
+    mask_share: float = setting(0.8, "share of these that becomes [MASK]")
+    random_share: float = setting(
+        0.1, "share of these that becomes a random token; the rest stays"
+    )
+    max_ngram: int = setting(3, "ngram: words of a run, at most")
+    short_sequence_rate: float = setting(
+        0.1, "share of the documents that is cut to a random shorter length"
+    )
+    next_sentence: bool = setting(
+        True,
+        "half the pairs have a random second text; False: single texts, no NSP loss",
+    )
 
     def __post_init__(self):
         if self.masking not in MASKINGS:

@@ -10,6 +10,7 @@ import numpy as np
 from bert_jax.data.examples import ExampleConfig, ExampleSource, Sentences, Vocabulary
 from bert_jax.data.packing import HostRows, Packing, all_rows
 from bert_jax.errors import UserError
+from bert_jax.settings import setting
 
 # Streams of random numbers: a training phase's number, or this.
 _EVAL_STREAM = 255
@@ -18,12 +19,14 @@ _SAMPLE = 4096  # pairs whose lengths the shape of packed rows is chosen on
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """``steps`` updates at one global batch size, sequence length and mask budget."""
+    """Steps at one batch size and sequence length; all phases share one schedule."""
 
-    steps: int
-    batch_size: int
-    sequence_length: int
-    max_predictions: int
+    steps: int = setting(doc="steps of training")
+    batch_size: int = setting(doc="sequences of a step, over all devices")
+    sequence_length: int = setting(
+        doc="tokens of a sequence, [CLS] and two [SEP] included"
+    )
+    max_predictions: int = setting(doc="masked tokens of a sequence, at most")
 
 
 def split_documents(documents: int, holdout: float) -> tuple[np.ndarray, np.ndarray]:

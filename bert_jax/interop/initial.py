@@ -14,6 +14,7 @@ from bert_jax.interop.load import Checkpoint
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
 from bert_jax.model.tagger import BiLstmConfig, FeatureTagger
+from bert_jax.settings import setting
 
 Params = dict[str, Any]
 _NEW_HEAD = "set --config.fresh_head=True to begin with a new head"
@@ -21,16 +22,18 @@ _NEW_HEAD = "set --config.fresh_head=True to begin with a new head"
 
 @dataclasses.dataclass(frozen=True)
 class FeatureConfig:
-    """The feature-based approach (paper, section 5.3): a BiLSTM on the frozen encoder.
+    """The feature-based approach (paper, section 5.3): a BiLSTM on the frozen encoder."""
 
-    layers: hidden states that are concatenated; 0 is the embeddings', -1 the last
-    layer's. Empty: fine-tune everything. width: of the LSTM, in each direction.
-    """
-
-    layers: tuple[int, ...] = ()
-    lstm_layers: int = 2
-    width: int = 768
-    dropout: float = 0.1
+    layers: tuple[int, ...] = setting(
+        (),
+        "hidden states that are concatenated: 0 the embeddings, -1 the last layer's; "
+        "empty: everything is fine-tuned",
+    )
+    lstm_layers: int = setting(2, "layers of the BiLSTM")
+    width: int = setting(768, "units of the LSTM, in each direction")
+    dropout: float = setting(
+        0.1, "probability of dropping a feature or an output of an LSTM layer"
+    )
 
 
 def make_model(

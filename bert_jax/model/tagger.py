@@ -16,21 +16,25 @@ from bert_jax.errors import UserError
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.kernels.dropout import Dropout
+from bert_jax.settings import setting
 
 
 @dataclasses.dataclass(frozen=True)
 class BiLstmConfig:
     """Sizes of a BiLSTM tagger.
 
-    labels: outputs of a token. hidden_size: units of a layer in each direction, so that a
-    layer gives twice as many; the paper's "768-dimensional" leaves open which it means.
-    dropout: rate on the features and on each layer's output; the paper names none.
+    The paper's "768-dimensional" leaves open whether it means both directions together;
+    it names no dropout.
     """
 
-    labels: int
-    hidden_size: int = 768
-    num_layers: int = 2
-    dropout: float = 0.1
+    labels: int = setting(doc="outputs of a token")
+    hidden_size: int = setting(
+        768, "units of a layer in each direction; a layer gives twice as many"
+    )
+    num_layers: int = setting(2, "layers")
+    dropout: float = setting(
+        0.1, "probability of dropping a feature or an output of a layer"
+    )
 
     def __post_init__(self):
         for name in ("labels", "hidden_size", "num_layers"):

@@ -170,9 +170,9 @@ class MultipleChoiceConfig:
     )
     fold: int = setting(
         0,
-        "codah: which of the five folds is the test set; the authors' own folds "
-        "(cv_split/fold_0/train.tsv) where they are, else row number % 5 == fold is test, "
-        "the next row dev",
+        "codah: which of the five folds is the test set: the authors' own folds "
+        "(cv_split/fold_0/train.tsv), or without them each fifth row; the row after it is "
+        "dev",
     )
     max_length: int = setting(
         128, "tokens of a sequence; the longer of context and choice loses its end"

@@ -33,22 +33,24 @@ class SquadConfig:
     dev: str = setting("", "a SQuAD file; empty: dev-v1.1.json or dev-v2.0.json")
     test: str = setting("", "a SQuAD file to write predictions for; empty: none")
     train_articles: str = setting("", "a slice such as 0:36 of the file's articles")
-    dev_articles: str = setting("", "as train_articles; both may be of one file")
+    dev_articles: str = setting("", "as train_articles; dev may be the same file")
     version_2: bool = setting(
         False, "whether a question may have no answer (SQuAD 2.0)"
     )
     max_length: int = setting(384, "tokens of a window, question and context")
     stride: int = setting(128, "tokens from the start of one window to the next")
-    max_question_length: int = setting(64, "tokens")
-    max_answer_length: int = setting(30, "tokens")
-    n_best: int = setting(20, "spans kept for a question")
+    max_question_length: int = setting(64, "tokens of a question; the rest is cut")
+    max_answer_length: int = setting(30, "tokens of an answer, at most")
+    n_best: int = setting(20, "answers kept for a question, the most probable first")
     null_threshold: float = setting(
         0.0,
-        "version_2: no answer is given where the logits of none exceed those of the best "
-        "span by more; a run tunes it on dev for the best F1",
+        "version_2: the answer is empty where the score of no answer exceeds that of the "
+        "best span by more than this; a run tunes it on dev for the best F1",
     )
     bad_answers: str = setting(
-        "refuse", "or skip: of answers that are not in the context where the file says"
+        "refuse",
+        "what happens to a training file with an answer that is not in the context where "
+        "the file says: refuse it, or skip the question",
     )
 
     def __post_init__(self):

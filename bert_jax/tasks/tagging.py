@@ -70,20 +70,22 @@ class TaggingConfig:
     test: str = setting("", "as train; need not be there")
     scheme: str = setting(
         "auto",
-        "iob1, iob2, iobes, bmes or plain; auto: as the training file's tags look",
+        "iob1, iob2, iobes, bmes or plain; auto: found out from the training file",
     )
     column: int = setting(
-        -1, "of the tag, from 0, or from the end if negative; the word is in column 0"
+        -1,
+        "the column of the tag, from 0, or from the end if negative; the word is in 0",
     )
     labels: tuple[str, ...] = setting(
-        (), "the tags (iob2 ones for iob1 files); empty: those of the training file"
+        (), "the tags, as iob2 for iob1 files; empty: those of the training file"
     )
     max_length: int = setting(128, "tokens of a sequence, [CLS] and [SEP] included")
     stride: int = setting(
         0, "tokens from one window over a longer sentence to the next; 0: half a window"
     )
     document_context: bool = setting(
-        False, "fill sequences with the sentences around, of the same document"
+        False,
+        "fill a sequence with the sentences before and after, of the same document",
     )
 
     def __post_init__(self):

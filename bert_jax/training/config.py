@@ -10,59 +10,64 @@ from bert_jax.errors import UserError
 from bert_jax.interop.config_json import with_compute
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.parallel.mesh import MeshConfig
-from bert_jax.settings import differences, from_settings, with_defaults
+from bert_jax.settings import differences, from_settings, setting, with_defaults
 from bert_jax.training.optimizer import OptimizerConfig
 
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """Which text, and how examples are drawn from it.
+    """Which text, and how examples are drawn from it."""
 
-    path: a store written by ``python -m bert_jax.prepare``. Where it is empty,
-      ``corpus`` (inputs as ``prepare`` takes them) is prepared into the workdir, with a
-      vocabulary of ``vocabulary_size`` tokens trained on it.
-    holdout: share of the documents kept for evaluation.
-    packing: whether pairs share rows, so that a batch has fewer of them; the update is
-      that of a row for each pair, with other dropout masks.
-    threads: reader threads; prefetch: batches drawn ahead of the step.
-    """
-
-    path: str = ""
-    corpus: tuple[str, ...] = ()
-    vocabulary_size: int = 30522
-    lower_case: bool = True
-    holdout: float = 0.01
-    examples: ExampleConfig = dataclasses.field(default_factory=ExampleConfig)
-    packing: bool = False
-    threads: int = 2
-    prefetch: int = 8
+    path: str = setting(
+        "", "a store written by python -m bert_jax.prepare; empty: corpus is prepared"
+    )
+    corpus: tuple[str, ...] = setting(
+        (), "inputs, as prepare takes them, that are prepared into the workdir"
+    )
+    vocabulary_size: int = setting(
+        30_522, "tokens of the vocabulary that is trained on corpus"
+    )
+    lower_case: bool = setting(
+        True, "whether the vocabulary that is trained on corpus has no capitals"
+    )
+    holdout: float = setting(0.01, "share of the documents kept for evaluation")
+    examples: ExampleConfig = setting(factory=ExampleConfig)
+    packing: bool = setting(
+        False,
+        "pairs share rows, so that a batch has fewer of them; the step learns the same, "
+        "with other dropout masks",
+    )
+    threads: int = setting(2, "threads that read and draw batches, on each host")
+    prefetch: int = setting(8, "batches drawn ahead of the step")
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """Everything that a pretraining run depends on.
-
-    init_from: a checkpoint to begin with, as ``bert_jax.load`` reads it, instead of random
-    parameters; a head that it lacks is random. accumulation: microbatches per update.
-    log_every, eval_every, checkpoint_every: in steps. keep_checkpoints: the newest ones
-    kept. prompts: sentences with [MASK], filled in at the end of the run.
-    """
+    """Everything that a pretraining run depends on."""
 
     model: BertConfig
     data: DataConfig
     optimizer: OptimizerConfig
     phases: tuple[Phase, ...]
-    init_from: str = ""
-    compute: ComputeConfig = dataclasses.field(default_factory=ComputeConfig)
-    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
-    seed: int = 0
-    accumulation: int = 1
-    log_every: int = 100
-    eval_every: int = 10_000
-    eval_batches: int = 100
-    checkpoint_every: int = 10_000
-    keep_checkpoints: int = 3
-    prompts: tuple[str, ...] = ()
+    init_from: str = setting(
+        "",
+        "a checkpoint to begin with, as bert_jax.load reads it; heads that it lacks, or "
+        "without it all parameters, are random",
+    )
+    compute: ComputeConfig = setting(factory=ComputeConfig)
+    mesh: MeshConfig = setting(factory=MeshConfig)
+    seed: int = setting(0, "of new parameters, examples, masks and dropout")
+    accumulation: int = setting(
+        1, "parts of a batch computed one after the other: less memory, the same step"
+    )
+    log_every: int = setting(100, "steps between reports")
+    eval_every: int = setting(10_000, "steps between evaluations; 0 for none")
+    eval_batches: int = setting(100, "batches of an evaluation")
+    checkpoint_every: int = setting(10_000, "steps between checkpoints")
+    keep_checkpoints: int = setting(3, "newest checkpoints that are kept")
+    prompts: tuple[str, ...] = setting(
+        (), "sentences with [MASK], filled in at the end of the run"
+    )
 
     @property
     def total_steps(self) -> int:

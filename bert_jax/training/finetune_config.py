@@ -9,24 +9,31 @@ from bert_jax.interop.config_json import with_compute
 from bert_jax.interop.initial import FeatureConfig
 from bert_jax.model.config import ComputeConfig
 from bert_jax.parallel.mesh import MeshConfig
-from bert_jax.settings import from_settings, with_defaults
+from bert_jax.settings import from_settings, setting, setting_doc, with_defaults
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.training.optimizer import OptimizerConfig
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelSettings:
-    """What a fine-tuning run may choose beside its checkpoint; see BertConfig.
+    """What a fine-tuning run may choose beside its checkpoint; see BertConfig."""
 
-    activation: "" for the checkpoint's own. Google's checkpoints since February 2019 need
-    "gelu_tanh", which their config files cannot say. initializer_range: deviation of what
-    is made anew, the head or a pooler, cut at two of them; 0 for the checkpoint's own.
-    """
-
-    hidden_dropout: float = 0.1
-    attention_dropout: float = 0.1
-    activation: str = ""
-    initializer_range: float = 0.0
+    hidden_dropout: float = setting(
+        0.1, "probability of dropping a value of the embeddings or of a layer's branch"
+    )
+    attention_dropout: float = setting(
+        0.1, "probability of dropping an attention probability"
+    )
+    activation: str = setting(
+        "",
+        "empty: the checkpoint's own; Google's since February 2019 need gelu_tanh, which "
+        "their config files cannot say",
+    )
+    initializer_range: float = setting(
+        0.0,
+        "standard deviation of a new head or pooler, cut at two of them; 0: the "
+        "checkpoint's own",
+    )
 
     def changes(self) -> dict[str, Any]:
         """The fields of BertConfig that these settings replace."""
@@ -39,54 +46,63 @@ class ModelSettings:
 class FineTuneOptimizer(OptimizerConfig):
     """Paper, A.3: the pretraining optimizer, peak learning rate 5e-5, 3e-5 or 2e-5."""
 
-    learning_rate: float = 2e-5
-    warmup: float = 0.1  # share of the steps
+    learning_rate: float = setting(5e-5, setting_doc(OptimizerConfig, "learning_rate"))
+    warmup: float = setting(0.1, setting_doc(OptimizerConfig, "warmup"))
 
 
 @dataclasses.dataclass(frozen=True)
 class SweepConfig:
     """The grid of ``--sweep`` (paper, A.3) and the seeds of each of its points."""
 
-    batch_size: tuple[int, ...] = (16, 32)
-    learning_rate: tuple[float, ...] = (5e-5, 3e-5, 2e-5)
-    epochs: tuple[int, ...] = (3, 4)
-    seeds: tuple[int, ...] = (0, 1, 2)
+    batch_size: tuple[int, ...] = setting((16, 32), "batch sizes to try")
+    learning_rate: tuple[float, ...] = setting(
+        (5e-5, 3e-5, 2e-5), "peak learning rates to try"
+    )
+    epochs: tuple[int, ...] = setting((3, 4), "numbers of epochs to try")
+    seeds: tuple[int, ...] = setting((0, 1, 2), "seeds of the runs of each point")
 
 
 @dataclasses.dataclass(frozen=True)
 class FineTuneConfig:
-    """Everything that a fine-tuning run depends on.
+    """Everything that a fine-tuning run depends on."""
 
-    family: a key of FAMILIES, whose config ``data`` is. init_from: what
-      ``bert_jax.load`` reads. fresh_head: drop the head that the checkpoint may have.
-    batch_size: rows an update (windows, for long texts). accumulation: microbatches.
-    buckets: classes of lengths, at most: a batch is of one class. Each compiles a shape of
-      its own; more of them leave less padding where the devices are as many as a batch's
-      sequences.
-    train_rows: use the first rows alone; 0 for all. evaluations: on dev, an epoch.
-    log_every, checkpoint_every: steps. seed: of the head, the order and dropout.
-    """
-
-    family: str
-    data: Any
-    init_from: str = ""
-    compute: ComputeConfig = dataclasses.field(default_factory=ComputeConfig)
-    fresh_head: bool = False
-    model: ModelSettings = dataclasses.field(default_factory=ModelSettings)
-    optimizer: FineTuneOptimizer = dataclasses.field(default_factory=FineTuneOptimizer)
-    features: FeatureConfig = dataclasses.field(default_factory=FeatureConfig)
-    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
-    sweep: SweepConfig = dataclasses.field(default_factory=SweepConfig)
-    batch_size: int = 32
-    eval_batch_size: int = 64
-    epochs: int = 3
-    accumulation: int = 1
-    evaluations: int = 1
-    buckets: int = 2
-    train_rows: int = 0
-    log_every: int = 50
-    checkpoint_every: int = 500
-    seed: int = 0
+    family: str = setting(
+        doc="the kind of task: classification, tagging, multiple_choice or "
+        "question_answering"
+    )
+    data: Any  # the config of the family
+    init_from: str = setting(
+        "",
+        "the checkpoint to begin with: a Hugging Face folder, Google's bert_model.ckpt or "
+        "a workdir; a run needs one",
+    )
+    compute: ComputeConfig = setting(factory=ComputeConfig)
+    fresh_head: bool = setting(
+        False, "begin with a random head though the checkpoint has one"
+    )
+    model: ModelSettings = setting(factory=ModelSettings)
+    optimizer: FineTuneOptimizer = setting(factory=FineTuneOptimizer)
+    features: FeatureConfig = setting(factory=FeatureConfig)
+    mesh: MeshConfig = setting(factory=MeshConfig)
+    sweep: SweepConfig = setting(factory=SweepConfig)
+    batch_size: int = setting(32, "examples of a step (of long texts: windows)")
+    eval_batch_size: int = setting(
+        64, "rows of 32 tokens that the model computes at a time, or fewer longer rows"
+    )
+    epochs: int = setting(3, "times that each example is learned from")
+    accumulation: int = setting(
+        1, "parts of a batch computed one after the other: less memory, the same step"
+    )
+    evaluations: int = setting(1, "scores of the dev split in an epoch")
+    buckets: int = setting(
+        2,
+        "classes of lengths, at most; a batch is of one, and each compiles a shape: more "
+        "leave less padding where a device has few sequences of a batch",
+    )
+    train_rows: int = setting(0, "use the first rows alone; 0: all")
+    log_every: int = setting(50, "steps between reports")
+    checkpoint_every: int = setting(500, "steps between checkpoints")
+    seed: int = setting(0, "of the new head, the order of examples and dropout")
 
 
 def finetune_settings(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,29 +10,34 @@ import numpy as np
 import optax
 
 from bert_jax.errors import UserError
+from bert_jax.settings import setting
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
     """Paper, A.2: learning rate 1e-4, 10,000 warmup steps, weight decay 0.01, linear decay.
 
-    name: "adam", or "lamb" for batches of thousands (You et al., 2020, algorithm 2).
-    learning_rate: the peak. warmup_steps: steps; 0 to have ``warmup``, a share of all
-    steps, instead. epsilon: added outside the square root. weight_decay: decoupled, times
-    the learning rate. clip_norm: of the global gradient. bias_correction: the original
-    has none; it keeps small fine-tuning tasks from collapsing.
+    LAMB: You et al. (2020), algorithm 2.
     """
 
-    learning_rate: float
-    warmup_steps: int = 0
-    warmup: float = 0.0
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-6
-    weight_decay: float = 0.01
-    clip_norm: float = 1.0
-    bias_correction: bool = False
-    name: str = "adam"
+    learning_rate: float = setting(doc="the peak, where warmup ends")
+    warmup_steps: int = setting(0, "steps until the peak; 0: see warmup")
+    warmup: float = setting(0.0, "share of all steps until the peak")
+    beta1: float = setting(0.9, "share of the gradients' mean that a step keeps")
+    beta2: float = setting(
+        0.999, "share of the squared gradients' mean that a step keeps"
+    )
+    epsilon: float = setting(1e-6, "added to the root of that mean")
+    weight_decay: float = setting(
+        0.01, "times the learning rate; not of biases and LayerNorm"
+    )
+    clip_norm: float = setting(1.0, "largest norm of all gradients together")
+    bias_correction: bool = setting(
+        False,
+        "correct both means in the first steps; the original does not, but it keeps small "
+        "fine-tuning tasks from collapsing",
+    )
+    name: str = setting("adam", "adam, or lamb for batches of thousands")
 
     def __post_init__(self):
         if self.name not in ("adam", "lamb"):
