@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from bert_jax.data.preparation import prepare
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer import WordPieceTokenizer, load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.initial import FeatureConfig, make_model
+from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.training import finetune, finetune_data
@@ -474,3 +475,47 @@ def make_batch():
         }
 
     return make
+
+
+FINETUNE = """
+from ml_collections import ConfigDict
+
+def get_config():
+    return ConfigDict(dict(
+        family="classification", init_from="{folder}/checkpoint",
+        data=dict(task="table", dir="{folder}/data", max_length=16),
+        model=dict(hidden_dropout=0.0, attention_dropout=0.0),
+        optimizer=dict(learning_rate=1e-3, warmup=0.1),
+        sweep=dict(batch_size=(4,), learning_rate=(1e-3,), epochs=(1,), seeds=(0, 1)),
+        batch_size=4, eval_batch_size=4, epochs=1, buckets=1, log_every=1,
+        checkpoint_every=2, mesh=dict(data=-1, model=1, fsdp=False),
+    ))
+"""
+
+
+@pytest.fixture(scope="session")
+def finetune_folder(tmp_path_factory):
+    """A tiny checkpoint, a table of eight rows, and their config.py."""
+    path = tmp_path_factory.mktemp("finetune")
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = WordPieceTokenizer([*specials, "good", "bad", "it", "is"], True)
+    config = BertConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        intermediate_size=32,
+        max_positions=16,
+    )
+    ids = np.zeros((1, 8), np.int32)
+    init = jax.jit(functools.partial(BertModel(config).init, deterministic=True))
+    params = init(jax.random.key(0), ids, ids, ids + 1)["params"]
+    save_huggingface(
+        path / "checkpoint", config, {"bert": params}, tokenizer, head="none"
+    )
+    (path / "data").mkdir()
+    rows = "it is good,yes\nit is bad,no\n" * 4
+    for split in ("train", "dev"):
+        (path / "data" / f"{split}.csv").write_text(f"text,label\n{rows}")
+    (path / "config.py").write_text(FINETUNE.format(folder=path))
+    return path

@@ -1,5 +1,7 @@
 """Jobs of several processes, as several hosts would run them."""
 
+import functools
+import json
 import os
 import re
 import shutil
@@ -8,8 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from etils import epath
+from safetensors.numpy import load_file
 
 from bert_jax.parallel.remote import RunFolder
 
@@ -53,10 +57,10 @@ def get_config():
     return path
 
 
-def start(processes, logs, *arguments, devices=4):
+def start(processes, logs, *arguments, devices=4, module="bert_jax.train"):
     """launch/local_processes.sh, its output a pipe of text."""
     script = [
-        REPOSITORY / "launch/local_processes.sh",
+        REPOSITORY / "launch/local_processes.sh", "--module", module,
         "--processes", processes, "--devices", devices // processes, "--logs", logs,
         "--caches", logs.parent / "caches", "--", *arguments,
     ]  # fmt: skip
@@ -171,6 +175,66 @@ def test_killed_or_asked_to_stop_it_goes_on_with_other_hosts(
     check_equal(folder.local)
 
 
+FINE_TUNING = (
+    *("--config.mesh.data=-1", "--config.mesh.model=2", "--config.mesh.fsdp=True"),
+    *("--config.epochs=3", "--config.batch_size=2", "--config.checkpoint_every=2"),
+    *("--config.model.hidden_dropout=0.1", "--config.model.attention_dropout=0.1"),
+)
+
+
+def test_fine_tuning_goes_on_with_other_hosts(
+    finetune_folder, bucket, metric_lines, tmp_path
+):
+    """On one process; on two, of which one is killed; on four. The workdir is gs://.
+
+    Heads and feed-forward are split over two devices, matrices over all.
+    """
+    logs = tmp_path / "logs"
+    arguments = ("--config", finetune_folder / "config.py", *FINE_TUNING)
+    fine_tune = functools.partial(start, module="bert_jax.finetune")
+    workdir = tmp_path / "one"
+    job = fine_tune(1, logs, *arguments, "--workdir", workdir)
+    code, output = finish(job, logs)
+    assert code == 0, output
+
+    arguments = (*arguments, "--workdir", bucket)
+    job = fine_tune(2, logs, *arguments)
+    wait_for_step(job, 7)
+    (victim, *_) = subprocess.run(
+        ["pgrep", "-f", f"process_id 1 .*{bucket}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    os.kill(int(victim), signal.SIGKILL)
+    code, output = finish(job, logs)
+    assert code not in (0, 75), output
+
+    shutil.rmtree(tmp_path / "caches")
+    code, output = finish(fine_tune(4, logs, *arguments), logs)
+    assert code == 0, output
+    assert re.search(r"resuming at step [46]\b", output), output
+    folder = RunFolder(bucket)
+    folder.fetch()
+    lines, expected = metric_lines(folder.local), metric_lines(workdir)
+    assert len(lines) == len(expected)
+    for line, other in zip(lines, expected, strict=True):
+        assert line == pytest.approx(other, abs=TOLERANCE)
+    results, expected = (
+        json.loads((path / "results.json").read_text())
+        for path in (folder.local, workdir)
+    )
+    assert results["scores"] == expected["scores"]
+    assert results["best_epoch"] == expected["best_epoch"]
+    weights, expected = (
+        load_file(path / "best/model.safetensors") for path in (folder.local, workdir)
+    )
+    assert weights.keys() == expected.keys()
+    for name, array in weights.items():
+        np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-4)
+    assert not (epath.Path(bucket) / "checkpoints").exists()
+
+
 def test_processes_of_different_runs_end_with_one_line(one_phase, tmp_path):
     config = tmp_path / "seeds.py"
     config.write_text(
@@ -189,7 +253,7 @@ def get_config():
     job = start(2, logs, "--config", config, "--workdir", tmp_path / "run")
     code, output = finish(job, logs)
     assert code == 2
-    error = "process 1 and process 0 differ in config or text; start all with the same"
+    error = "process 1 and process 0 differ in config or data; start all with the same"
     assert output.count(error) == 2  # once from each
     assert "Traceback" not in output and "***" not in output
     assert not (tmp_path / "run/config.json").exists()

@@ -1,6 +1,5 @@
 """The finetune command as a user runs it; what a run does is in tests/training."""
 
-import functools
 import json
 import os
 import random
@@ -9,33 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
-import numpy as np
 import pytest
 
 from bert_jax import finetune
-from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
-from bert_jax.interop.huggingface import save_huggingface
-from bert_jax.model.bert import BertModel
-from bert_jax.model.config import BertConfig
 
 REPOSITORY = Path(__file__).parent.parent
 
-CONFIG = """
-from ml_collections import ConfigDict
-
-def get_config():
-    return ConfigDict(dict(
-        family="classification", init_from="{folder}/checkpoint",
-        data=dict(task="table", dir="{folder}/data", max_length=16),
-        model=dict(hidden_dropout=0.0, attention_dropout=0.0),
-        optimizer=dict(learning_rate=1e-3, warmup=0.1),
-        sweep=dict(batch_size=(4,), learning_rate=(1e-3,), epochs=(1,), seeds=(0, 1)),
-        batch_size=4, eval_batch_size=4, epochs=1, buckets=1, log_every=1,
-        checkpoint_every=2,
-    ))
-"""
 # What is compiled is shared with other runs of the suite.
 ENVIRONMENT = os.environ | {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
@@ -44,31 +23,8 @@ ENVIRONMENT = os.environ | {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A tiny checkpoint, a table of eight rows, and their config.py."""
-    path = tmp_path_factory.mktemp("finetune")
-    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer = WordPieceTokenizer([*specials, "good", "bad", "it", "is"], True)
-    config = BertConfig(
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-        intermediate_size=32,
-        max_positions=16,
-    )
-    ids = np.zeros((1, 8), np.int32)
-    init = jax.jit(functools.partial(BertModel(config).init, deterministic=True))
-    params = init(jax.random.key(0), ids, ids, ids + 1)["params"]
-    save_huggingface(
-        path / "checkpoint", config, {"bert": params}, tokenizer, head="none"
-    )
-    (path / "data").mkdir()
-    rows = "it is good,yes\nit is bad,no\n" * 4
-    for split in ("train", "dev"):
-        (path / "data" / f"{split}.csv").write_text(f"text,label\n{rows}")
-    (path / "config.py").write_text(CONFIG.format(folder=path))
-    return path
+def files(finetune_folder):
+    return finetune_folder
 
 
 def command(*arguments):
@@ -81,8 +37,8 @@ def command(*arguments):
     )
 
 
-def test_a_sweep_and_its_second_call(folder, tmp_path):
-    arguments = ("--sweep", "--config", folder / "config.py", "--workdir", tmp_path)
+def test_a_sweep_and_its_second_call(files, tmp_path):
+    arguments = ("--sweep", "--config", files / "config.py", "--workdir", tmp_path)
     first = command(*arguments)
     assert first.returncode == 0, first.stderr
     assert "== batch4-rate0.001-epochs1-seed0" in first.stdout
@@ -129,12 +85,12 @@ def of_a_run(workdir, metric_lines):
 
 
 @pytest.fixture(scope="module")
-def whole(folder, tmp_path_factory):
+def whole(files, tmp_path_factory):
     """The workdirs of a run and of a sweep that nobody stopped."""
     path = tmp_path_factory.mktemp("whole")
     for name, flags in (("run", ()), ("sweep", ("--sweep",))):
         done = command(
-            *("--config", folder / "config.py", "--workdir", path / name),
+            *("--config", files / "config.py", "--workdir", path / name),
             *(*RESUMED, *flags),
         )
         assert done.returncode == 0, done.stderr
@@ -142,10 +98,10 @@ def whole(folder, tmp_path_factory):
 
 
 def test_killed_at_any_moment_a_run_goes_on_bit_for_bit(
-    folder, whole, metric_lines, tmp_path
+    files, whole, metric_lines, tmp_path
 ):
     """SIGKILL after a few lines of the log, three times; then to the end."""
-    arguments = ("--config", folder / "config.py", "--workdir", tmp_path, *RESUMED)
+    arguments = ("--config", files / "config.py", "--workdir", tmp_path, *RESUMED)
     moments = random.Random(0)
     for _ in range(3):
         process = start(*arguments)
@@ -165,10 +121,10 @@ def test_killed_at_any_moment_a_run_goes_on_bit_for_bit(
 
 
 def test_a_sweep_that_is_killed_goes_on_bit_for_bit(
-    folder, whole, metric_lines, tmp_path
+    files, whole, metric_lines, tmp_path
 ):
     """In the middle of its second run."""
-    arguments = ("--sweep", "--config", folder / "config.py", "--workdir", tmp_path)
+    arguments = ("--sweep", "--config", files / "config.py", "--workdir", tmp_path)
     process = start(*arguments, *RESUMED)
     runs = steps = 0
     with process:
@@ -191,8 +147,8 @@ def test_a_sweep_that_is_killed_goes_on_bit_for_bit(
     assert (tmp_path / weights).read_bytes() == (whole / "sweep" / weights).read_bytes()
 
 
-def test_asked_to_stop_it_saves_and_ends_with_75(folder, whole, metric_lines, tmp_path):
-    arguments = ("--config", folder / "config.py", "--workdir", tmp_path, *RESUMED)
+def test_asked_to_stop_it_saves_and_ends_with_75(files, whole, metric_lines, tmp_path):
+    arguments = ("--config", files / "config.py", "--workdir", tmp_path, *RESUMED)
     arguments = (*arguments, "--config.checkpoint_every=1000")
     process = start(*arguments)
     with process:
@@ -210,9 +166,9 @@ def test_asked_to_stop_it_saves_and_ends_with_75(folder, whole, metric_lines, tm
     assert of_a_run(tmp_path, metric_lines) == of_a_run(whole / "run", metric_lines)
 
 
-def test_a_user_error_is_one_line_and_exit_code_2(folder, tmp_path):
+def test_a_user_error_is_one_line_and_exit_code_2(files, tmp_path):
     done = command(
-        "--config", folder / "config.py", "--workdir", tmp_path,
+        "--config", files / "config.py", "--workdir", tmp_path,
         "--config.data.dir=nowhere",
     )  # fmt: skip
     assert done.returncode == 2
@@ -237,8 +193,8 @@ def test_a_user_error_is_one_line_and_exit_code_2(folder, tmp_path):
         (["--sweeep"], "sweeep"),
     ],
 )
-def test_a_wrong_command_line_is_one_clear_line(arguments, message, folder, tmp_path):
-    given = ["--config", str(folder / "config.py"), "--workdir", str(tmp_path)]
+def test_a_wrong_command_line_is_one_clear_line(arguments, message, files, tmp_path):
+    given = ["--config", str(files / "config.py"), "--workdir", str(tmp_path)]
     for sweep in ([], ["--sweep"]):
         with pytest.raises(UserError) as error:
             finetune.main([*given, *sweep, *arguments])
