@@ -42,8 +42,12 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     # Imported late: --help and a wrong command line answer at once.
     from bert_jax.files import new_file
-    from bert_jax.inference.answers import AnswerTable, json_lines
-    from bert_jax.inference.lines import input_name, read_lines
+    from bert_jax.inference.lines import (
+        AnswerTable,
+        input_name,
+        json_lines,
+        read_lines,
+    )
     from bert_jax.inference.predict import Predictor
 
     cli.start()

@@ -5,6 +5,7 @@ An input is a file, a folder (every file below it), a glob, ``tfds:NAME[/CONFIG]
 Text files may be gzipped. Everything streams: memory does not depend on the corpus.
 """
 
+import contextlib
 import dataclasses
 import glob
 import gzip
@@ -15,13 +16,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from bert_jax.data import corpus_tfds, python_docs
+from bert_jax.data import python_docs
 from bert_jax.data.corpus_formats import FORMATS, Lines, detect_format
+from bert_jax.data.corpus_tfds import TFDS, find_dataset
 from bert_jax.errors import UserError
 from bert_jax.files import decode
 
 PYTHON_DOCS = "python-docs"
-TFDS = "tfds:"
 
 # Of a file's beginning: to detect its format and to tell its contents from others'.
 _HEAD = 1 << 16
@@ -106,7 +107,7 @@ def _expand(text: str, format: str) -> list[Source]:
     if text == PYTHON_DOCS:
         return [Source(text, text, python_docs.SIZE, python_docs.fingerprint())]
     if text.startswith(TFDS):
-        dataset = corpus_tfds.find_dataset(text.removeprefix(TFDS))
+        dataset = find_dataset(text)
         return [Source(text, "tfds", dataset.size, dataset.fingerprint)]
     path = Path(text)
     if path.is_file():
@@ -138,8 +139,8 @@ def _file_source(path: Path, format: str) -> Source | None:
     size = path.stat().st_size
     with path.open("rb") as file:
         gzipped = file.read(2) == _GZIP_MAGIC
-    with _open_text(path, gzipped) as file:
-        head = _read(file, path, _HEAD)
+    with open_text(path, gzipped) as file:
+        head = file.read(_HEAD)
     if not head.strip():
         return None
     text = decode(head, path, cut=True)
@@ -161,8 +162,7 @@ def read_source(
     if source.format == PYTHON_DOCS:
         documents = python_docs.read_documents()
     elif source.format == "tfds":
-        dataset = corpus_tfds.find_dataset(source.name.removeprefix(TFDS))
-        documents = dataset.read(start, stop, text_field)
+        documents = find_dataset(source.name).read(start, stop, text_field)
     else:
         documents = FORMATS[source.format].read(
             _read_lines(source, start, stop),
@@ -193,12 +193,12 @@ def _read_lines(source: Source, start: int, stop: int | None) -> Lines:
 def _read_from(source: Source, start: int) -> Lines:
     """(byte offset, line without its end) of the lines that begin at ``start`` or after."""
     path = Path(source.name)
-    with _open_text(path, source.gzipped) as file:
+    with open_text(path, source.gzipped) as file:
         offset = start
         if start:
             file.seek(start - 1)
-            offset += len(_read_line(file, path)) - 1
-        while raw := _read_line(file, path):
+            offset += len(file.readline(_LONGEST_LINE)) - 1
+        while raw := file.readline(_LONGEST_LINE):
             if len(raw) >= _LONGEST_LINE:
                 raise UserError(
                     f"{path}: the line at byte {offset} is over {_LONGEST_LINE >> 20} MiB "
@@ -208,34 +208,24 @@ def _read_from(source: Source, start: int) -> Lines:
             offset += len(raw)
 
 
-def _open_text(path: Path, gzipped: bool) -> BinaryIO:
-    return gzip.open(path, "rb") if gzipped else path.open("rb")
-
-
-def _read(file: BinaryIO, path: Path, size: int) -> bytes:
+@contextlib.contextmanager
+def open_text(path: Path, gzipped: bool) -> Iterator[BinaryIO]:
+    """The bytes of a text file, unzipped. A broken gzip file raises UserError."""
     try:
-        return file.read(size)
+        with gzip.open(path, "rb") if gzipped else path.open("rb") as file:
+            yield file
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise _broken_gzip(path, error) from error
-
-
-def _read_line(file: BinaryIO, path: Path) -> bytes:
-    try:
-        return file.readline(_LONGEST_LINE)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise _broken_gzip(path, error) from error
-
-
-def _broken_gzip(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path}: broken gzip ({error}); copy or compress the file again")
+        raise UserError(
+            f"{path}: broken gzip ({error}); copy or compress the file again"
+        ) from error
 
 
 def _locate(source: Source, offset: int) -> str:
     """The file and line number, counted from 1, of a byte offset."""
     path, line = Path(source.name), 1
-    with _open_text(path, source.gzipped) as file:
+    with open_text(path, source.gzipped) as file:
         while offset > 0:
-            block = _read(file, path, min(offset, 1 << 20))
+            block = file.read(min(offset, 1 << 20))
             line += block.count(b"\n")
             offset -= len(block)
     return f"{path}:{line}"

@@ -16,8 +16,8 @@ from bert_jax.data.corpus_formats import text_sentences
 from bert_jax.data.sentences import split_sentences
 from bert_jax.errors import UserError
 
-# Rows fetched at once: a few MB of articles.
-_ROWS = 256
+TFDS = "tfds:"  # begins the name of a data set
+_ROWS = 256  # fetched at once: a few MB of articles
 _MARKER = re.compile(r"_START_(ARTICLE|SECTION|PARAGRAPH)_")
 
 
@@ -50,15 +50,19 @@ class Dataset:
         last = self.rows if stop is None else self._row(stop)
         if first == last:
             return
+        for row, example in self.examples(first, last):
+            text = example[text_field]
+            if isinstance(text, bytes):
+                text = text.decode()
+            if sentences := article_sentences(text):
+                yield row * self.size // self.rows, sentences
+
+    def examples(self, first: int, last: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The rows from ``first`` up to ``last``, with their numbers."""
         source = self.builder.as_data_source(split=self.split)
         for begin in range(first, last, _ROWS):
             numbers = list(range(begin, min(begin + _ROWS, last)))
-            for row, example in zip(numbers, source.__getitems__(numbers), strict=True):
-                text = example[text_field]
-                if isinstance(text, bytes):
-                    text = text.decode()
-                if sentences := article_sentences(text):
-                    yield row * self.size // self.rows, sentences
+            yield from zip(numbers, source.__getitems__(numbers), strict=True)
 
     def _row(self, offset: int) -> int:
         return min(self.rows, -(-offset * self.rows // self.size))
@@ -78,14 +82,14 @@ def article_sentences(text: str) -> list[str]:
 
 
 def find_dataset(text: str) -> Dataset:
-    """The split that ``NAME[/CONFIG][:SPLIT]`` names; the split is train by default.
+    """The split that ``[tfds:]NAME[/CONFIG][:SPLIT]`` names; train by default.
 
     Looks below $TFDS_DATA_DIR, else ~/tensorflow_datasets, and takes the newest version.
     """
     # Imported here: it takes a second, and most corpora are text files.
     import tensorflow_datasets as tfds
 
-    name, _, split = text.partition(":")
+    name, _, split = text.removeprefix(TFDS).partition(":")
     split = split or "train"
     data_dir = Path(os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets"))
     folder = data_dir.expanduser() / name
@@ -121,7 +125,9 @@ def find_dataset(text: str) -> Dataset:
             f"tfds:{name}: no split {split!r}; expected one of {known}, or a slice of one"
         ) from error
     if not info.num_examples:
-        raise UserError(f"tfds:{text}: the split is empty; choose one of its others")
+        raise UserError(
+            f"tfds:{name}:{split} is an empty split; choose one of the others"
+        )
     facts = f"{versions[-1].name} {split} {info.num_examples} {info.num_bytes}"
     return Dataset(
         name=name,

@@ -7,13 +7,15 @@ thread draws it, or with which neighbours.
 
 import dataclasses
 import threading
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from bert_jax.data import masking
 from bert_jax.data.plan import EpochPlan, plan_epoch, stops_at
 from bert_jax.data.sequences import pair_lengths
+from bert_jax.data.store import TokenStore
+from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import setting
 
@@ -23,26 +25,6 @@ MASKINGS = ("token", "whole_word", "ngram")
 # cut A and B, then a key for each position and two words for each prediction.
 _CUT_WORDS = 8
 _FIXED_WORDS = 2 + 2 * _CUT_WORDS
-
-
-class Sentences(Protocol):
-    """What examples need of a TokenStore."""
-
-    sentence_offsets: np.ndarray
-    document_sentences: np.ndarray
-
-    def read_sentences(self, ranges: np.ndarray) -> list[np.ndarray]: ...
-
-
-class Vocabulary(Protocol):
-    """What examples need of a Tokenizer."""
-
-    vocab_size: int
-    pad_id: int
-    cls_id: int
-    sep_id: int
-    mask_id: int
-    continuation: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,8 +95,8 @@ class ExampleSource:
 
     def __init__(
         self,
-        store: Sentences,
-        vocabulary: Vocabulary,
+        store: TokenStore,
+        vocabulary: Tokenizer,
         config: ExampleConfig,
         *,
         sequence_length: int,

@@ -7,8 +7,10 @@ from typing import SupportsIndex
 import grain
 import numpy as np
 
-from bert_jax.data.examples import ExampleConfig, ExampleSource, Sentences, Vocabulary
+from bert_jax.data.examples import ExampleConfig, ExampleSource
 from bert_jax.data.packing import HostRows, Packing, all_rows
+from bert_jax.data.store import TokenStore
+from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import setting
 
@@ -60,8 +62,8 @@ class TrainingBatches:
 
     def __init__(
         self,
-        store: Sentences,
-        vocabulary: Vocabulary,
+        store: TokenStore,
+        vocabulary: Tokenizer,
         phases: Sequence[Phase],
         config: ExampleConfig,
         *,
@@ -138,8 +140,8 @@ def training_iterator(
 
 
 def eval_batches(
-    store: Sentences,
-    vocabulary: Vocabulary,
+    store: TokenStore,
+    vocabulary: Tokenizer,
     phase: Phase,
     config: ExampleConfig,
     *,

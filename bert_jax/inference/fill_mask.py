@@ -13,8 +13,7 @@ from flax import linen as nn
 from bert_jax.data.batching import row_length
 from bert_jax.data.tokenizer import MASK, Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.inference.answers import Answers
-from bert_jax.inference.lines import chunks
+from bert_jax.inference.lines import Answers, chunks
 from bert_jax.interop.load import Checkpoint, check_length
 from bert_jax.model.bert import BertForPreTraining
 

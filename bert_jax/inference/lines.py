@@ -1,15 +1,19 @@
-"""Lines of text, as predict and embed read them."""
+"""Lines of text in, as predict and embed read them; answers out, as predict shows them."""
 
 import contextlib
+import json
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 from bert_jax.errors import UserError
 from bert_jax.files import decode_lines
 
 STANDARD = "-"  # stdin, or stdout
 CHUNK = 4096  # lines that are in memory together
+_GAP = "  "  # between two columns of a table
 
 
 def input_name(path: str) -> str:
@@ -46,3 +50,94 @@ def chunks(
             chunk = []
     if chunk:
         yield chunk
+
+
+class Shown(Protocol):
+    """What answers are shown by: a Task, or FillMask."""
+
+    column_widths: dict[str, int]
+
+    def cells(self, row: Any, answer: dict[str, Any]) -> list[dict[str, str]]: ...
+
+
+class Answers(NamedTuple):
+    """Some rows, in order, with an answer each.
+
+    task: knows how they are shown. truncated: how many rows are seen in part.
+    """
+
+    rows: list[Any]
+    answers: list[dict[str, Any]]
+    task: Shown
+    truncated: int = 0
+
+
+def json_lines(part: Answers) -> Iterator[str]:
+    """One object a row."""
+    for answer in part.answers:
+        yield json.dumps(answer, ensure_ascii=False)
+
+
+class AnswerTable:
+    """Aligned columns, as wide as the rows of the first part need."""
+
+    def __init__(self):
+        self._widths: dict[str, int] = {}
+        self._limits: dict[str, int] = {}
+
+    def lines(self, part: Answers) -> Iterator[str]:
+        """The lines of some rows; below a header, the first time."""
+        cells = [
+            {name: _printable(text) for name, text in line.items()}
+            for row, answer in zip(part.rows, part.answers, strict=True)
+            for line in part.task.cells(row, answer)
+        ]
+        if not self._widths and cells:
+            self._limits = part.task.column_widths
+            for name in cells[0]:
+                widest = max(
+                    _width(line.get(name, "")) for line in [*cells, {name: name}]
+                )
+                self._widths[name] = min(widest, self._limits.get(name, widest))
+            yield self._line({name: name for name in self._widths})
+        for line in cells:
+            yield self._line(line)
+
+    def _line(self, line: dict[str, str]) -> str:
+        parts = []
+        for name, width in self._widths.items():
+            text = line.get(name, "")
+            if name in self._limits:
+                text = _shortened(text, width)
+            parts.append(text + " " * (width - _width(text)))
+        return _GAP.join(parts).rstrip()
+
+
+def _printable(text: str) -> str:
+    """One line, without what a terminal would obey."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal: two for a Chinese character, none for an accent."""
+    return sum(_columns(c) for c in text)
+
+
+def _columns(character: str) -> int:
+    if character.isascii():
+        return 1
+    if unicodedata.combining(character):
+        return 0
+    return 1 + (unicodedata.east_asian_width(character) in "WF")
+
+
+def _shortened(text: str, width: int) -> str:
+    if _width(text) <= width:
+        return text
+    kept, left = [], width - 1
+    for character in text:
+        left -= _columns(character)
+        if left < 0:
+            break
+        kept.append(character)
+    return "".join(kept) + "…"

@@ -8,10 +8,9 @@ from typing import Any
 import jax
 
 from bert_jax.errors import UserError
-from bert_jax.inference.answers import Answers
 from bert_jax.inference.evaluation import run_model
 from bert_jax.inference.fill_mask import FillMask
-from bert_jax.inference.lines import CHUNK, chunks
+from bert_jax.inference.lines import CHUNK, Answers, chunks
 from bert_jax.interop.initial import FeatureConfig, head_params, make_model
 from bert_jax.interop.load import Checkpoint, check_length, load
 from bert_jax.objectives.heads import jit_forward

@@ -22,7 +22,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import write_text
 from bert_jax.settings import setting
-from bert_jax.tasks import glue, sick, tables
+from bert_jax.tasks import glue, tables
 from bert_jax.tasks.labelled_texts import (
     Layout,
     Row,
@@ -33,7 +33,7 @@ from bert_jax.tasks.labelled_texts import (
 )
 from bert_jax.tasks.task import Features, Predictions, Task
 
-LAYOUTS: dict[str, Layout] = glue.TASKS | sick.TASKS
+LAYOUTS = glue.TASKS
 TABLE = "table"
 _FILES = ("train", "dev", "test")
 _TABLE_FIELDS = (*_FILES, "text_a", "text_b", "label", "id", "regression")

@@ -1,8 +1,13 @@
-"""The nine tasks of GLUE and its diagnostic set AX, as its server gives and takes them.
+"""The published tasks on labelled texts: GLUE, its diagnostic set AX, and SICK.
 
-Layout of the files: GLUE's download (Wang et al. 2019, gluebenchmark.com) and
-run_classifier.py. Metrics: BERT's paper, table 1 (F1 for QQP and MRPC, Spearman for
-STS-B, accuracy elsewhere), and GLUE's Matthews correlation for CoLA.
+GLUE: the files are laid out as in its download (Wang et al. 2019, gluebenchmark.com) and
+run_classifier.py, and predictions are written as its server takes them. Metrics are those
+of BERT's paper, table 1 (F1 for QQP and MRPC, Spearman for STS-B, accuracy elsewhere), and
+the Matthews correlation for CoLA.
+
+SICK, Sentences Involving Compositional Knowledge (SemEval 2014, task 1), is two tasks on
+the same pairs of sentences: entailment in three classes, and relatedness from 1 to 5.
+Metrics are SemEval's: accuracy, and Pearson's correlation.
 """
 
 import zipfile
@@ -54,6 +59,16 @@ def _mnli(file: str, tfds: str, label: str = "", submission: str = "") -> Split:
     return Split(
         (file,), "sentence1", "sentence2", label, tfds=tfds, submission=submission
     )
+
+
+def _sick(label: str) -> dict[str, Split]:
+    names = dict(text_a="sentence_A", text_b="sentence_B", label=label, index="pair_ID")
+    return {
+        # In some copies line 29 has spaces instead of tabs.
+        "train": Split(("SICK_train.txt",), tfds="train", skip_short=True, **names),
+        "dev": Split(("SICK_trial.txt",), tfds="validation", **names),
+        "test": Split(("SICK_test_annotated.txt",), tfds="test", **names),
+    }
 
 
 _AX = Split(
@@ -133,7 +148,7 @@ TASKS: dict[str, Layout] = {
         tfds=("premise", "hypothesis", "label"),
         gaps=True,
     ),
-    # Only predicted, by a model that learnt MNLI.
+    # Only predicted, by a model that was trained on MNLI.
     "ax": Layout(
         {"ax": _AX},
         metrics=("accuracy",),
@@ -142,6 +157,20 @@ TASKS: dict[str, Layout] = {
         predict_splits=("ax",),
         tfds=("premise", "hypothesis", "label"),
         gaps=True,
+    ),
+    "sick_entailment": Layout(
+        _sick("entailment_judgment"),
+        metrics=("accuracy",),
+        labels=("ENTAILMENT", "NEUTRAL", "CONTRADICTION"),
+        eval_splits=("dev", "test"),
+        tfds=("sentence_A", "sentence_B", "entailment_label"),
+    ),
+    "sick_relatedness": Layout(
+        _sick("relatedness_score"),
+        metrics=("pearson", "spearman", "pearson_spearman"),
+        regression=True,
+        eval_splits=("dev", "test"),
+        tfds=("sentence_A", "sentence_B", "relatedness_score"),
     ),
 }
 

@@ -7,15 +7,14 @@ without TensorFlow.
 """
 
 import csv
-import gzip
 import json
 import logging
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_jax.data.corpus_tfds import Dataset, find_dataset
+from bert_jax.data.corpus import open_text
+from bert_jax.data.corpus_tfds import TFDS, find_dataset
 from bert_jax.errors import UserError
 from bert_jax.files import decode_lines, parse_json
 
@@ -172,12 +171,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 def _raw_lines(path: Path) -> Iterator[tuple[int, str]]:
     if not path.is_file():
         raise UserError(f"{path} does not exist; expected a table of examples")
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rb") as file:
-            yield from decode_lines(file, path)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError(f"{path} is not a whole gzip file ({error})") from error
+    with open_text(path, path.suffix == ".gz") as file:
+        yield from decode_lines(file, path)
 
 
 def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -240,11 +235,6 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-TFDS = "tfds:"
-# Rows fetched at once: a few hundred kB.
-_TFDS_ROWS = 1024
-
-
 def is_tfds(directory: str) -> bool:
     """Whether a folder's name is that of a data set in tensorflow-datasets."""
     return directory.startswith(TFDS)
@@ -284,19 +274,12 @@ def read_tfds(
         if hasattr(features[column], "int2str")
     }
     empty = dict.fromkeys(optional)
-    for i, example in _examples(dataset):
+    for i, example in dataset.examples(0, dataset.rows):
         yield (
             f"{where}, row {i}",
             empty
             | {c: _text(example[c], names.get(c), f"{where}, row {i}") for c in wanted},
         )
-
-
-def _examples(dataset: Dataset) -> Iterator[tuple[int, dict[str, Any]]]:
-    source = dataset.builder.as_data_source(split=dataset.split)
-    for begin in range(0, dataset.rows, _TFDS_ROWS):
-        numbers = list(range(begin, min(begin + _TFDS_ROWS, dataset.rows)))
-        yield from zip(numbers, source.__getitems__(numbers), strict=True)
 
 
 def _class_names(feature: Any, labels: Sequence[str]) -> list[str]:

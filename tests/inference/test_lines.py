@@ -3,7 +3,16 @@ import threading
 
 import pytest
 
-from bert_jax.inference.lines import chunks, read_lines
+from bert_jax.inference.lines import Answers, AnswerTable, chunks, read_lines
+from bert_jax.tasks.classification import Classification, ClassificationConfig
+from bert_jax.tasks.labelled_texts import Row
+from bert_jax.tasks.squad import Squad, SquadConfig
+from bert_jax.tasks.tagging import Tagging, TaggingConfig
+from bert_jax.tasks.tagging_formats import TaggedSentence
+
+CLASSIFICATION = Classification(ClassificationConfig("table", labels=("no", "yes")))
+TAGGING = Tagging(TaggingConfig("columns", labels=("B-LOC", "B-PER", "O")))
+SQUAD = Squad(SquadConfig())
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -35,3 +44,58 @@ def test_a_chunk_may_wait_for_its_end():
     lines = list("ab.cdef.g")
     found = ["".join(chunk) for chunk in chunks(lines, 2, lambda line: line == ".")]
     assert found == ["ab.", "cdef.", "g"]
+
+
+def classified(*rows):
+    answers = [{"label": label, "probability": 0.5} for label, _ in rows]
+    return Answers([Row("x:1", text) for _, text in rows], answers, CLASSIFICATION)
+
+
+def test_a_later_part_keeps_the_columns_of_the_first():
+    table = AnswerTable()
+    first = list(table.lines(classified(("yes", "one"), ("no", "four five"))))
+    second = list(table.lines(classified(("yes", "x" * 100))))
+    assert first == [
+        "label  probability  text",
+        "yes    0.5000       one",
+        "no     0.5000       four five",
+    ]
+    assert second == ["yes    0.5000       xxxxxxxx…"]
+
+
+def test_wide_characters_take_two_columns_and_accents_none():
+    table = AnswerTable()
+    sentences = [("北京", "abc"), ("e\u0301te\u0301", "x")]
+    answers = [{"words": words, "tags": [], "entities": []} for words in sentences]
+    rows = [TaggedSentence(words, None, 0, "x:1") for words in sentences]
+    assert list(table.lines(Answers(rows, answers, TAGGING))) == [
+        "text      entities",
+        "北京 abc  -",
+        "e\u0301te\u0301 x     -",
+    ]
+
+
+def test_a_terminal_is_not_told_what_to_do():
+    rows = [("yes", "red \x1b[31malert\n\ttwo\u202eback")]
+    (_, line) = AnswerTable().lines(classified(*rows))
+    assert line.isprintable()
+    assert line.endswith("red [31malert two back")
+
+
+def test_every_entity_has_its_probability():
+    entities = [
+        {"type": "PER", "text": "Ann Lee", "start": 0, "end": 2, "probability": 0.931},
+        {"type": "LOC", "text": "Rome", "start": 3, "end": 4, "probability": 0.5},
+    ]
+    words = ("Ann", "Lee", "likes", "Rome")
+    row = TaggedSentence(words, None, 0, "x:1")
+    part = Answers([row], [{"words": words, "entities": entities}], TAGGING)
+    (_, line) = AnswerTable().lines(part)
+    assert line == "Ann Lee likes Rome  Ann Lee (PER 0.93), Rome (LOC 0.50)"
+
+
+def test_no_answer_is_said():
+    row = type("Question", (), {"question": "who?"})
+    part = Answers([row], [{"answer": "", "probability": 0.75}], SQUAD)
+    (_, line) = AnswerTable().lines(part)
+    assert line == "(no answer)  0.7500       who?"

@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.data.sequences import join
 from bert_jax.errors import UserError
-from bert_jax.inference.answers import AnswerTable
+from bert_jax.inference.lines import AnswerTable
 from bert_jax.inference.predict import Predictor
 from bert_jax.settings import setting_doc
 from bert_jax.tasks.classification import LAYOUTS
