@@ -1,8 +1,8 @@
 """BERT-Mini (Turc et al., 2019): 4 layers, width 256, 11M parameters, on your own text.
 
-What: MLM + NSP, 10,000 updates of 32 x 128; the config for trying a corpus before BASE.
-On: one GPU or TPU chip; two CPU cores take one to two seconds an update.
-Result: see the README's table for the first hundreds of updates on 45 MB of text.
+What: MLM + NSP, 10,000 steps of 32 x 128; the config for trying a corpus before BASE.
+On: one GPU or TPU chip; two CPU cores take one to two seconds a step.
+Result: see the README's table for the first hundreds of steps on 45 MB of text.
 Before: a vocabulary and a prepared store, see README.md, "Pretrain on your own text".
 Run:
   python -m bert_jax.train --config experiments/mini.py --config.data.path=data/text
@@ -10,29 +10,21 @@ Run:
 
 from base import get_config as get_base_config
 from base import phase
-from ml_collections import ConfigDict
 
 
-def get_config() -> ConfigDict:
+def get_config() -> dict:
     """BASE's settings with Mini's sizes and a short schedule."""
     config = get_base_config()
-    config.model.update(
-        hidden_size=256,
-        num_layers=4,
-        num_heads=4,
-        intermediate_size=1024,
+    config["model"].update(
+        hidden_size=256, num_layers=4, num_heads=4, intermediate_size=1024
     )
-    config.compute.dtype = "float32"  # faster on a CPU; bfloat16 on GPU and TPU
-    config.data.update(path="data/text", threads=2)
-    config.optimizer.update(
-        learning_rate=5e-4,
-        warmup_steps=500,  # updates
-    )
-    config.phases = (phase(10_000, 128, 20, batch_size=32),)
-    config.update(
-        log_every=20,  # updates
-        eval_every=1000,  # updates
+    config["data"].update(path="data/text", threads=2)
+    return config | dict(
+        compute=dict(dtype="float32"),  # faster on a CPU; bfloat16 on GPU and TPU
+        optimizer=dict(learning_rate=5e-4, warmup_steps=500),
+        phases=(phase(10_000, 128, 20, batch_size=32),),
+        log_every=20,
+        eval_every=1000,
         eval_batches=20,
-        checkpoint_every=1000,  # updates
+        checkpoint_every=1000,
     )
-    return config

@@ -7,14 +7,12 @@ Run:
       --config.init_from=CHECKPOINT --config.data.dir=choices
 """
 
-from defaults import defaults
-from ml_collections import ConfigDict
 
-
-def get_config() -> ConfigDict:
+def get_config() -> dict:
     """The paper's settings for SWAG (section 4.4)."""
-    config = defaults("multiple_choice", task="table", dir="choices")
-    config.batch_size = 16  # rows, each of all its choices
-    config.eval_batch_size = 32
-    config.optimizer.learning_rate = 2e-5
-    return config
+    return dict(
+        family="multiple_choice",
+        data=dict(task="table", dir="choices"),
+        batch_size=16,  # examples, each of all its choices
+        optimizer=dict(learning_rate=2e-5),
+    )

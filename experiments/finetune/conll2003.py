@@ -11,18 +11,23 @@ Run:
       (a frozen encoder with a BiLSTM on its last four layers, section 5.3)
 """
 
-from defaults import defaults, with_approach
-from ml_collections import ConfigDict
+# The paper's feature-based tagger (section 5.3).
+FEATURES = dict(
+    features=dict(layers=(-4, -3, -2, -1)),
+    buckets=6,  # the BiLSTM reads one sentence a row
+    # A BiLSTM begins with random parameters.
+    optimizer=dict(learning_rate=1e-3, bias_correction=True),
+)
 
 
-def get_config(approach: str = "") -> ConfigDict:
+def get_config(approach: str = "") -> dict:
     """With document context, without which the paper's numbers are out of reach."""
-    config = defaults(
-        "tagging",
-        task="conll2003",
-        dir="conll2003",
-        max_length=384,
-        document_context=True,
+    if approach not in ("", "features"):
+        raise ValueError(f"approach {approach!r}, expected features, or nothing")
+    config = dict(
+        family="tagging",
+        data=dict(
+            task="conll2003", dir="conll2003", max_length=384, document_context=True
+        ),
     )
-    config.optimizer.learning_rate = 5e-5
-    return with_approach(config, approach, epochs=20)
+    return config | FEATURES | dict(epochs=20) if approach else config

@@ -7,12 +7,10 @@ Run:
       --config.init_from=CHECKPOINT --config.data.dir=segmentation
 """
 
-from defaults import defaults
-from ml_collections import ConfigDict
 
-
-def get_config() -> ConfigDict:
+def get_config() -> dict:
     """A tag for each character: begin, middle, end or single."""
-    config = defaults("tagging", task="segmented", dir="segmentation", max_length=256)
-    config.optimizer.learning_rate = 5e-5
-    return config
+    return dict(
+        family="tagging",
+        data=dict(task="segmented", dir="segmentation", max_length=256),
+    )

@@ -10,12 +10,9 @@ Run:
       --config.init_from=CHECKPOINT --config.data.dir=sick
 """
 
-from defaults import defaults
-from ml_collections import ConfigDict
 
-
-def get_config(task: str = "entailment") -> ConfigDict:
+def get_config(task: str = "entailment") -> dict:
     """The paper's settings for GLUE; ``task``: "entailment" or "relatedness"."""
-    config = defaults("classification", task=f"sick_{task}", dir="sick")
-    config.optimizer.learning_rate = 5e-5
-    return config
+    if task not in ("entailment", "relatedness"):
+        raise ValueError(f"task {task!r}, expected entailment or relatedness")
+    return dict(family="classification", data=dict(task=f"sick_{task}", dir="sick"))

@@ -8,12 +8,7 @@ Run:
       --config.init_from=CHECKPOINT --config.data.dir=reviews --config.data.text_a=review
 """
 
-from defaults import defaults
-from ml_collections import ConfigDict
 
-
-def get_config() -> ConfigDict:
+def get_config() -> dict:
     """The paper's settings for GLUE."""
-    config = defaults("classification", task="table")
-    config.optimizer.learning_rate = 5e-5
-    return config
+    return dict(family="classification", data=dict(task="table"))

@@ -7,12 +7,7 @@ Run:
       --config.init_from=CHECKPOINT --config.data.dir=tags
 """
 
-from defaults import defaults
-from ml_collections import ConfigDict
 
-
-def get_config() -> ConfigDict:
+def get_config() -> dict:
     """The paper's settings for names."""
-    config = defaults("tagging", task="columns", dir="tags")
-    config.optimizer.learning_rate = 5e-5
-    return config
+    return dict(family="tagging", data=dict(task="columns", dir="tags"))

@@ -9,12 +9,12 @@ Run:
       (a frozen encoder with a BiLSTM on its last four layers, section 5.3)
 """
 
-from defaults import defaults, with_approach
-from ml_collections import ConfigDict
+from conll2003 import FEATURES
 
 
-def get_config(approach: str = "") -> ConfigDict:
+def get_config(approach: str = "") -> dict:
     """The paper's settings for names; no documents, so no context."""
-    config = defaults("tagging", task="wnut17", dir="ner/wnut17")
-    config.optimizer.learning_rate = 5e-5
-    return with_approach(config, approach, epochs=10)
+    if approach not in ("", "features"):
+        raise ValueError(f"approach {approach!r}, expected features, or nothing")
+    config = dict(family="tagging", data=dict(task="wnut17", dir="ner/wnut17"))
+    return config | FEATURES | dict(epochs=10) if approach else config
