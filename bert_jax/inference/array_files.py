@@ -2,10 +2,8 @@
 
 import contextlib
 import json
-import shutil
 import struct
 import tempfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -48,51 +46,44 @@ class GrowingArrays:
 
     def save(self, path: Path) -> None:
         """Copies all arrays to one file."""
+        arrays = {name: self._mapped(name) for name in self._files}
         with new_file(path) as file:
             if path.suffix == ".npz":
-                self._write_npz(file)
+                np.savez(file, **arrays)  # a few MB of a mapped array at a time
             else:
-                self._write_safetensors(file)
+                _write_safetensors(file, arrays)
 
-    def _write_npz(self, file: IO[bytes]) -> None:
-        """Not by np.savez, which wants the arrays in memory, mapped at the least."""
-        with zipfile.ZipFile(file, "w") as archive:
-            for name, (dtype, rest) in self._kinds.items():
-                header = {
-                    "descr": np.lib.format.dtype_to_descr(dtype),
-                    "fortran_order": False,
-                    "shape": (self._rows[name], *rest),
-                }
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array_header_1_0(member, header)
-                    self._copy(name, member)
+    def _mapped(self, name: str) -> np.ndarray:
+        dtype, rest = self._kinds[name]
+        shape = (self._rows[name], *rest)
+        if not self._rows[name]:  # nothing cannot be mapped
+            return np.zeros(shape, dtype)
+        self._files[name].flush()
+        return np.memmap(self._files[name], dtype, "r", shape=shape)
 
-    def _write_safetensors(self, file: IO[bytes]) -> None:
-        """https://github.com/huggingface/safetensors#format; not by its own writer, for
-        the same reason.
-        """
-        header: dict[str, Any] = {}
-        start = 0
-        # The widest numbers first, so that every array is aligned.
-        names = sorted(self._kinds, key=lambda n: (-self._kinds[n][0].itemsize, n))
-        for name in names:
-            dtype, rest = self._kinds[name]
-            stop = start + self._files[name].tell()
-            header[name] = {
-                "dtype": _SAFETENSORS_TYPES[dtype.name],
-                "shape": [self._rows[name], *rest],
-                "data_offsets": [start, stop],
-            }
-            start = stop
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
-        file.write(struct.pack("<Q", len(text)) + text)
-        for name in names:
-            self._copy(name, file)
 
-    def _copy(self, name: str, file: IO[bytes]) -> None:
-        self._files[name].seek(0)
-        shutil.copyfileobj(self._files[name], file, 1 << 20)
+def _write_safetensors(file: IO[bytes], arrays: dict[str, np.ndarray]) -> None:
+    """As https://github.com/huggingface/safetensors#format says.
+
+    The library's own writer would hold all arrays in memory.
+    """
+    header: dict[str, Any] = {}
+    start = 0
+    # The widest numbers come first, so that every array is aligned.
+    names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
+    for name in names:
+        stop = start + arrays[name].nbytes
+        header[name] = {
+            "dtype": _SAFETENSORS_TYPES[arrays[name].dtype.name],
+            "shape": arrays[name].shape,
+            "data_offsets": [start, stop],
+        }
+        start = stop
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(struct.pack("<Q", len(text)) + text)
+    for name in names:
+        file.write(np.ascontiguousarray(arrays[name]).data)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.array_files import array_file
-from bert_jax.inference.evaluation import run_model
+from bert_jax.inference.evaluation import encode, hidden_vectors, run_model
 from bert_jax.inference.lines import CHUNK, chunks, input_name, read_lines
 from bert_jax.interop.load import check_length, load
 from bert_jax.model.bert import BertModel
@@ -242,29 +242,19 @@ def _vectors(
 ) -> jax.Array:
     """float32 (B, S, W) of rows of texts, or (B, L, W) without pooling."""
     segment_ids_BL, starts_BS = batch["segment_ids"], batch["starts"]
-    encoded = BertModel(config, compute).apply(
-        {"params": params},
-        batch["input_ids"],
-        batch["token_type_ids"],
-        batch["attention_mask"],
-        deterministic=True,
-        pool=pooling == "pooler",
-        segment_ids_BL=segment_ids_BL,
-        starts_BS=starts_BS,
-        hidden_states=True,
-    )
+    model = BertModel(config, compute)
+    encoded = encode(model, params, batch, pool=pooling == "pooler")
     if pooling == "pooler":
         vectors = encoded.pooled_BD.astype(jnp.float32)
     else:
-        states = [encoded.hidden_states[i].astype(jnp.float32) for i in layers]
-        x_BLW = jnp.concatenate(states, axis=-1)
+        x_BLW = hidden_vectors(encoded, layers)
         if pooling == "mean":
-            # Padding, of segment 0, belongs to none.
+            # Padding has segment 0 and belongs to no text.
             own_BLS = jax.nn.one_hot(segment_ids_BL - 1, starts_BS.shape[1])
             sums_BSW = jnp.einsum(
                 "BLW,BLS->BSW", x_BLW, own_BLS, precision=jax.lax.Precision.HIGHEST
             )
-            # A slot that is empty has no tokens.
+            # A row may hold fewer texts than it has room for; the others have no tokens.
             vectors = sums_BSW / jnp.maximum(own_BLS.sum(axis=1), 1)[..., None]
         elif pooling == "cls":
             vectors = take_positions(x_BLW, starts_BS)

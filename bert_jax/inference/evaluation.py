@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.data.batching import Features, RowBatch, inference_batches
-from bert_jax.model.bert import BertModel
+from bert_jax.model.bert import BertModel, EncoderOutput
 from bert_jax.model.tagger import FeatureTagger
 from bert_jax.parallel.mesh import (
     batch_divisor,
@@ -134,6 +134,29 @@ def evaluate_tuned(
     return tuned, evaluation if tuned is task else evaluate(tuned, split, outputs)
 
 
+def encode(
+    model: BertModel, params: Any, batch: dict[str, jax.Array], *, pool: bool = False
+) -> EncoderOutput:
+    """The output of an encoder for packed rows, with the states of every layer."""
+    return model.apply(
+        {"params": params},
+        batch["input_ids"],
+        batch["token_type_ids"],
+        batch["attention_mask"],
+        deterministic=True,
+        pool=pool,
+        segment_ids_BL=batch["segment_ids"],
+        starts_BS=batch["starts"],
+        hidden_states=True,
+    )
+
+
+def hidden_vectors(encoded: EncoderOutput, layers: Sequence[int]) -> jax.Array:
+    """The states of some layers side by side, float32 (B, L, W)."""
+    states_BLD = [encoded.hidden_states[i].astype(jnp.float32) for i in layers]
+    return jnp.concatenate(states_BLD, axis=-1)
+
+
 def with_hidden(
     split: Split,
     model: FeatureTagger,
@@ -154,19 +177,8 @@ def with_hidden(
     params = jax.device_put(bert_params, tree_shardings(bert_params, mesh))
 
     def vectors(params: Any, batch: dict[str, jax.Array]) -> jax.Array:
-        encoded = BertModel(model.config, model.compute).apply(
-            {"params": params},
-            batch["input_ids"],
-            batch["token_type_ids"],
-            batch["attention_mask"],
-            deterministic=True,
-            pool=False,
-            segment_ids_BL=batch["segment_ids"],
-            starts_BS=batch["starts"],
-            hidden_states=True,
-        )
-        states_BLD = [encoded.hidden_states[i] for i in model.layers]
-        return jnp.concatenate(states_BLD, axis=-1).astype(jnp.float32)
+        encoded = encode(BertModel(model.config, model.compute), params, batch)
+        return hidden_vectors(encoded, model.layers)
 
     forward = jax.jit(
         traced_on(mesh, vectors), out_shardings=NamedSharding(mesh, PartitionSpec())
