@@ -199,8 +199,9 @@ def _wrong_type(name: str, expected: str, value: Any) -> str:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """The config as JSON holds it: nested dicts, lists for tuples."""
-    return json.loads(json.dumps(dataclasses.asdict(config)))
+    """A config, or its plain values, as JSON holds it: nested dicts, lists for tuples."""
+    values = config if isinstance(config, Mapping) else dataclasses.asdict(config)
+    return json.loads(json.dumps(values))
 
 
 def differences(old: Any, new: Any, name: str = "") -> list[tuple[str, Any, Any]]:

@@ -10,7 +10,13 @@ from bert_jax.errors import UserError
 from bert_jax.interop.config_json import with_compute
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.parallel.mesh import MeshConfig
-from bert_jax.settings import differences, from_settings, setting, with_defaults
+from bert_jax.settings import (
+    differences,
+    from_settings,
+    setting,
+    to_dict,
+    with_defaults,
+)
 from bert_jax.training.optimizer import OptimizerConfig
 
 
@@ -111,11 +117,6 @@ def _check(config: TrainConfig) -> None:
                 f"table of {config.model.max_positions}; set --config.{name}"
                 ".sequence_length or --config.model.max_positions"
             )
-        if phase.batch_size % config.accumulation:
-            raise UserError(
-                f"{name}.batch_size={phase.batch_size} is not a multiple of "
-                f"accumulation={config.accumulation}; set --config.accumulation"
-            )
     positive = ["accumulation", "log_every", "checkpoint_every", "keep_checkpoints"]
     for field in positive + ["eval_batches"] * bool(config.eval_every):
         if getattr(config, field) < 1:
@@ -154,11 +155,12 @@ def resume_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """The fields that keep a run from going on with another config: 'name: old -> new'.
 
     ``old`` and ``new`` are what ``settings.to_dict`` gives, with what identifies the data
-    beside it. Steps may be added to the last phase.
+    beside it. A setting that is younger than the old config had its default there. Steps
+    may be added to the last phase.
     """
     return [
         f"{name}: {a!r} -> {b!r}"
-        for name, a, b in differences(with_compute(old), new)
+        for name, a, b in differences(to_dict(train_settings(old)), new)
         if not any(name == free or name.startswith(f"{free}.") for free in _MAY_CHANGE)
         and not (name == f"phases[{len(new['phases']) - 1}].steps" and b > a)
     ]

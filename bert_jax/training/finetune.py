@@ -38,7 +38,7 @@ from bert_jax.parallel.remote import RunFolder
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.settings import differences, to_dict
 from bert_jax.tasks.task import Task
-from bert_jax.training.finetune_config import FineTuneConfig
+from bert_jax.training.finetune_config import FineTuneConfig, finetune_settings
 from bert_jax.training.finetune_data import Prepared
 from bert_jax.training.flops import step_flops
 from bert_jax.training.metrics import Reporter
@@ -88,7 +88,7 @@ def config_differences(
     """The settings that keep a run from going on: 'name: old -> new'."""
     return [
         f"{name}: {a!r} -> {b!r}"
-        for name, a, b in differences(old, new)
+        for name, a, b in differences(to_dict(finetune_settings(old)), new)
         if not any(name == f or name.startswith((f"{f}.", f"{f}[")) for f in free)
     ]
 

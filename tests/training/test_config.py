@@ -50,7 +50,6 @@ def test_one_schedule_runs_through_all_phases(settings):
         ("data.examples", 3, "expected a group of settings"),
         ("data.corpus", "x", "expected a tuple"),
         ("phases", (), "phases is empty"),
-        ("accumulation", 3, "not a multiple of accumulation=3"),
         ("log_every", 0, "expected at least 1; set --config.log_every"),
         ("optimizer.total_steps", 3, "sum of the phases' steps"),
         ("model.max_positions", 16, r"phases\[1\]\.sequence_length=32 is over"),
@@ -85,6 +84,19 @@ def test_resuming_compares_model_and_data(settings):
     assert resume_differences(old, new) == [
         "model.num_layers: 1 -> 2",
         "seed: 0 -> 3",
+    ]
+
+
+def test_a_setting_that_is_younger_than_the_run_had_its_default(settings):
+    new = to_dict(train_config(settings)) | {"text": {"tokens": 3}}
+    old = to_dict(new)
+    del old["data"]["examples"]["max_ngram"], old["compute"], old["init_from"]
+    old["model"]["scan_layers"] = False  # where it was before the group "compute"
+    assert resume_differences(old, new) == []
+    settings["data"]["examples"] = {"max_ngram": 2}
+    assert resume_differences(old, to_dict(train_config(settings))) == [
+        "data.examples.max_ngram: 3 -> 2",
+        "text: {'tokens': 3} -> None",
     ]
 
 

@@ -1,8 +1,10 @@
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.settings import to_dict
 from bert_jax.tasks.multiple_choice import MultipleChoiceConfig
 from bert_jax.tasks.squad import SquadConfig
+from bert_jax.training.finetune import config_differences
 from bert_jax.training.finetune_config import finetune_config
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
@@ -83,3 +85,13 @@ def test_a_wrong_setting_is_one_line(changes, message):
         finetune_config(SETTINGS | changes)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_setting_that_is_younger_than_the_run_had_its_default():
+    new = to_dict(finetune_config(SETTINGS))
+    old = to_dict(new)
+    del old["compute"], old["optimizer"]["name"], old["data"]["stride"]
+    old["model"]["dtype"] = "float32"  # where it was before the group "compute"
+    assert config_differences(old, new) == []
+    old["seed"] = 3
+    assert config_differences(old, new) == ["seed: 3 -> 0"]
