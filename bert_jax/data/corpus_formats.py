@@ -153,7 +153,7 @@ def read_jsonl_format(
     locate(offset) names file and line for the UserError that a bad line raises.
     """
     for offset, line in lines:
-        if not line or line.isspace():
+        if _is_blank(line):
             continue
         try:
             row = json.loads(line)

@@ -17,9 +17,8 @@ from bert_jax.inference.lines import Answers, chunks
 from bert_jax.interop.load import Checkpoint, check_length
 from bert_jax.model.bert import BertForPreTraining
 
-Guesses = list[
-    list[tuple[str, float]]
-]  # (token, probability) for each [MASK] of a text
+# (token, probability) for each [MASK] of a text.
+Guesses = list[list[tuple[str, float]]]
 
 
 def fill_mask(
@@ -182,27 +181,19 @@ def _guesses(
 @functools.cache
 def _compiled(model: nn.Module, top: int) -> Callable:
     """One function for all calls, so that each shape compiles once."""
-    return jax.jit(functools.partial(_top_tokens, model=model, top=top))
 
+    def top_tokens(params, input_ids_BL, attention_mask_BL, positions_BM):
+        output = model.apply(
+            {"params": params},
+            input_ids_BL,
+            jnp.zeros_like(input_ids_BL),
+            attention_mask_BL,
+            positions_BM,
+            deterministic=True,
+        )
+        return jax.lax.top_k(jax.nn.softmax(output.mlm_logits_BMV), top)
 
-def _top_tokens(
-    params: Any,
-    input_ids_BL: jax.Array,
-    attention_mask_BL: jax.Array,
-    positions_BM: jax.Array,
-    *,
-    model: nn.Module,
-    top: int,
-) -> tuple[jax.Array, jax.Array]:
-    output = model.apply(
-        {"params": params},
-        input_ids_BL,
-        jnp.zeros_like(input_ids_BL),
-        attention_mask_BL,
-        positions_BM,
-        deterministic=True,
-    )
-    return jax.lax.top_k(jax.nn.softmax(output.mlm_logits_BMV), top)
+    return jax.jit(top_tokens)
 
 
 def _complete(model: BertForPreTraining, params: dict[str, Any]) -> dict[str, Any]:
@@ -212,9 +203,7 @@ def _complete(model: BertForPreTraining, params: dict[str, Any]) -> dict[str, An
         lambda key: model.init(key, ids, ids, ids, ids, deterministic=True)["params"],
         jax.random.key(0),
     )
-
-    def zeros(tree: Any) -> Any:
-        return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), tree)
-
-    bert = {"pooler": zeros(shapes["bert"]["pooler"])} | params["bert"]
-    return {"nsp": zeros(shapes["nsp"])} | params | {"bert": bert}
+    heads = {"nsp": shapes["nsp"], "pooler": shapes["bert"]["pooler"]}
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), heads)
+    bert = {"pooler": zeros["pooler"]} | params["bert"]
+    return {"nsp": zeros["nsp"]} | params | {"bert": bert}

@@ -3,12 +3,13 @@
 A text is [CLS] A [SEP], a pair [CLS] A [SEP] B [SEP] (BERT's paper, section 4.1).
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -408,29 +409,28 @@ def _check(config: ClassificationConfig, *, pair: bool) -> None:
         )
 
 
+_CLASS_METRICS = {
+    "accuracy": sklearn.metrics.accuracy_score,
+    "f1": functools.partial(
+        sklearn.metrics.f1_score, labels=[1], average="macro", zero_division=0
+    ),
+    "f1_macro": functools.partial(
+        sklearn.metrics.f1_score, average="macro", zero_division=0
+    ),
+    "matthews": sklearn.metrics.matthews_corrcoef,
+}
+
+
 def classification_scores(
-    metrics: Sequence[str],
-    truth: Sequence[int],
-    predicted: Sequence[int],
+    metrics: Sequence[str], truth: Sequence[int], predicted: Sequence[int]
 ) -> dict[str, float]:
     """Some of accuracy, f1 (of class 1), f1_macro and matthews (scikit-learn).
 
     truth, predicted: class ids. f1_macro: the mean over the classes that occur. Where a
-    score is not defined, because one class alone occurs, it is 0.
+    score is not defined, because only one class occurs, it is 0.
     """
-    functions: dict[str, Callable[[], float]] = {
-        "accuracy": lambda: sklearn.metrics.accuracy_score(truth, predicted),
-        "f1": lambda: sklearn.metrics.f1_score(
-            truth, predicted, labels=[1], average="macro", zero_division=0
-        ),
-        "f1_macro": lambda: sklearn.metrics.f1_score(
-            truth, predicted, average="macro", zero_division=0
-        ),
-        "matthews": lambda: _quiet(
-            lambda: sklearn.metrics.matthews_corrcoef(truth, predicted)
-        ),
-    }
-    return {name: 100 * float(functions[name]()) for name in metrics}
+    with _quiet():
+        return {n: 100 * float(_CLASS_METRICS[n](truth, predicted)) for n in metrics}
 
 
 def regression_scores(
@@ -438,7 +438,7 @@ def regression_scores(
 ) -> dict[str, float]:
     """Some of pearson, spearman, and their mean pearson_spearman (scipy).
 
-    A constant has no correlation with anything: 0.
+    The correlation of a constant with anything is 0.
     """
     truth, predicted = np.asarray(truth, float), np.asarray(predicted, float)
     pearson = _correlation(scipy.stats.pearsonr, truth, predicted)
@@ -454,17 +454,16 @@ def regression_scores(
 def _correlation(function: Callable, truth: np.ndarray, predicted: np.ndarray) -> float:
     if len(truth) < 2:
         return 0.0
-    value = _quiet(lambda: float(function(truth, predicted).statistic))
+    with _quiet():
+        value = float(function(truth, predicted).statistic)
     return value if math.isfinite(value) else 0.0
 
 
-def _quiet(function: Callable[[], float]) -> float:
-    """Calls it without the warnings that its input is (nearly) constant."""
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings that an input is (nearly) constant."""
     with warnings.catch_warnings():
-        for category in (
-            scipy.stats.ConstantInputWarning,
-            scipy.stats.NearConstantInputWarning,
-        ):
-            warnings.simplefilter("ignore", category)
+        warnings.simplefilter("ignore", scipy.stats.ConstantInputWarning)
+        warnings.simplefilter("ignore", scipy.stats.NearConstantInputWarning)
         warnings.filterwarnings("ignore", "A single label was found", UserWarning)
-        return function()
+        yield

@@ -44,23 +44,16 @@ def read_swag(path: Path, *, labelled: bool) -> Iterator[ChoiceRow]:
     """SWAG (Zellers et al. 2018): the context is sent1, a choice is sent2 + ending."""
     columns = ["sent1", "sent2", *_SWAG_ENDINGS, *(["label"] if labelled else [])]
     for where, row in tables.read_table(path, columns, optional=["fold-ind"]):
-        starts = [row["sent2"], *(row[ending] for ending in _SWAG_ENDINGS)]
-        choices = tuple(f"{starts[0]} {ending}".strip() for ending in starts[1:])
-        label = _label(where, row["label"], len(choices)) if labelled else None
-        _check(where, row["sent1"], choices)
-        yield ChoiceRow(where, row["sent1"], choices, label, row["fold-ind"])
+        choices = [f"{row['sent2']} {row[name]}".strip() for name in _SWAG_ENDINGS]
+        yield _row(where, row["sent1"], choices, row.get("label"), row["fold-ind"])
 
 
 def read_codah(path: Path) -> Iterator[ChoiceRow]:
     """CODAH (Chen et al. 2019): category, prompt, four choices, label; no header."""
-    rows = tables.read_table(
-        path, ["prompt", *_CODAH_CHOICES, "label"], header=_CODAH_COLUMNS
-    )
-    for where, row in rows:
-        choices = tuple(row[name] for name in _CODAH_CHOICES)
-        _check(where, row["prompt"], choices)
-        label = _label(where, row["label"], len(choices))
-        yield ChoiceRow(where, row["prompt"], choices, label)
+    columns = ["prompt", *_CODAH_CHOICES, "label"]
+    for where, row in tables.read_table(path, columns, header=_CODAH_COLUMNS):
+        choices = [row[name] for name in _CODAH_CHOICES]
+        yield _row(where, row["prompt"], choices, row["label"])
 
 
 def in_fold(number: int, split: str, fold: int) -> bool:
@@ -85,10 +78,8 @@ def parse_choices(lines: Iterable[str], name: str, first: int) -> list[ChoiceRow
     for where, value in tables.parse_lines(lines, name, first):
         if isinstance(value, dict):
             rows.append(_from_object(value, where, labelled=False))
-            continue
-        context, *choices = value
-        _check(where, context, choices)
-        rows.append(ChoiceRow(where, context, tuple(choices)))
+        else:
+            rows.append(_row(where, value[0], value[1:]))
     return rows
 
 
@@ -103,39 +94,37 @@ def _from_object(value: dict[str, Any], where: str, *, labelled: bool) -> Choice
         raise UserError(
             f"{where}: expected a string as 'context' and a list of strings as 'choices'"
         )
-    _check(where, context, choices)
-    label = None
-    if labelled:
-        label = _label(where, tables.cell(value["label"]), len(choices))
+    label = tables.cell(value["label"]) if labelled else None
     index = value.get("id")
-    return ChoiceRow(
-        where,
-        context,
-        tuple(choices),
-        label,
-        None if index is None else tables.cell(index),
+    return _row(
+        where, context, choices, label, None if index is None else tables.cell(index)
     )
 
 
-def _check(where: str, context: str, choices: Sequence[str]) -> None:
+def _row(
+    where: str,
+    context: str,
+    choices: Sequence[str],
+    label: str | None = None,
+    index: str | None = None,
+) -> ChoiceRow:
+    """A row whose texts and label are checked."""
     if len(choices) < 2:
         raise UserError(
             f"{where}: number of choices is {len(choices)}; expected two or more after "
             "the context"
         )
-    if not context.strip() or not all(choice.strip() for choice in choices):
+    if not all(text.strip() for text in (context, *choices)):
         raise UserError(
             f"{where}: empty text; expected words as context and in every choice"
         )
-
-
-def _label(where: str, text: str, choices: int) -> int:
-    if not (text.isdecimal() and int(text) < choices):
+    if label is not None and not (label.isdecimal() and int(label) < len(choices)):
         raise UserError(
-            f"{where}: label {text!r} is not in the label set 0 to {choices - 1}, the "
-            "number of the right choice"
+            f"{where}: label {label!r} is not in the label set 0 to {len(choices) - 1}, "
+            "the number of the right choice"
         )
-    return int(text)
+    number = None if label is None else int(label)
+    return ChoiceRow(where, context, tuple(choices), number, index)
 
 
 SPLITS = ("train", "dev", "test")
@@ -219,17 +208,15 @@ class MultipleChoice(Task):
 
     @functools.cached_property
     def eval_splits(self) -> tuple[str, ...]:
-        scored = self.config.task == "codah" or self._table_test_is_labelled
+        scored = self.config.task == "codah"
+        if self.config.task == "table" and (path := self._find("test")):
+            scored = "label" in tables.read_columns(path)
         return ("dev", "test") if scored else ("dev",)
 
     @functools.cached_property
     def predict_splits(self) -> tuple[str, ...]:
-        scored = "test" in self.eval_splits
-        return (
-            ()
-            if scored or tables.find_file(self.config.dir, self._names("test")) is None
-            else ("test",)
-        )
+        unscored = "test" not in self.eval_splits and self._find("test")
+        return ("test",) if unscored else ()
 
     def read(self, split: str) -> list[ChoiceRow]:
         labelled = split == "train" or split in self.eval_splits
@@ -237,12 +224,8 @@ class MultipleChoice(Task):
             rows = self._read_codah(split)
         else:
             reader = read_swag if self.config.task == "swag" else read_jsonl
-            rows = list(
-                reader(
-                    tables.existing_file(self.config.dir, self._names(split)),
-                    labelled=labelled,
-                )
-            )
+            path = tables.existing_file(self.config.dir, self._names(split))
+            rows = list(reader(path, labelled=labelled))
         if not rows:
             raise UserError(
                 f"{self.config.dir}: the {split} split has no rows; expected some"
@@ -342,14 +325,8 @@ class MultipleChoice(Task):
         write_text(path, "\n".join(lines) + "\n")
         return [path]
 
-    @property
-    def _table_test_is_labelled(self) -> bool:
-        path = (
-            tables.find_file(self.config.dir, self._names("test"))
-            if self.config.task == "table"
-            else None
-        )
-        return path is not None and "label" in tables.read_columns(path)
+    def _find(self, split: str) -> Path | None:
+        return tables.find_file(self.config.dir, self._names(split))
 
     def _names(self, split: str) -> tuple[str, ...]:
         given = getattr(self.config, split)

@@ -1,6 +1,7 @@
 """Extractive question answering: SQuAD 1.1 and 2.0."""
 
 import dataclasses
+import functools
 import re
 import string
 from collections import Counter
@@ -256,8 +257,9 @@ def scores_v2(
     right = [[text for text in texts if normalise_answer(text)] for texts in right]
     texts = [one or [""] for one in right]
     has_answer = np.array([bool(one) for one in right])
+    f1_v2 = functools.partial(f1, empty_is_answer=True)
     scores = {}
-    for name, measure in (("exact", exact_match), ("f1", _f1_v2)):
+    for name, measure in (("exact", exact_match), ("f1", f1_v2)):
         of_answers = np.array(list(map(measure, answers, texts)))
         total = "exact_match" if name == "exact" else name
         scores[total] = _percent(of_answers)
@@ -270,10 +272,6 @@ def scores_v2(
         scores[f"best_{name}"] = 100.0 * (best + (~has_answer).sum()) / len(answers)
         scores[f"best_{name}_threshold"] = threshold
     return scores
-
-
-def _f1_v2(answer: str, right: Sequence[str]) -> float:
-    return f1(answer, right, empty_is_answer=True)
 
 
 def _best_threshold(gain: np.ndarray, odds: np.ndarray) -> tuple[float, float]:

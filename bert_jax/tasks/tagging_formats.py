@@ -27,7 +27,6 @@ from seqeval.metrics.sequence_labeling import (
 from bert_jax.errors import UserError
 from bert_jax.files import parse_json, read_text
 
-SCHEMES = ("iob1", "iob2", "iobes", "bmes", "plain")
 SEGMENT_LABELS = ("B", "E", "M", "S")
 DOCUMENT_START = "-DOCSTART-"
 _FORMS = {  # scheme -> what its tags match, and how to say that
@@ -37,6 +36,7 @@ _FORMS = {  # scheme -> what its tags match, and how to say that
     "bmes": (re.compile(r"[BMES]"), "B, M, E or S"),
     "plain": (re.compile(r".+"), "a tag"),
 }
+SCHEMES = tuple(_FORMS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +177,7 @@ def recognise(tags: Iterable[Sequence[str]]) -> str:
         return "plain"
     if any(tag[0] in "ES" for tag in spans):
         return "iobes"
-    return "iob2" if all(map(_is_iob2, tags)) else "iob1"
+    return "iob2" if all(iob1_to_iob2(t) == t for t in tags) else "iob1"
 
 
 def normalise(sentence: TaggedSentence, scheme: str) -> TaggedSentence:
@@ -215,10 +215,6 @@ def iob1_to_iob2(tags: Sequence[str]) -> tuple[str, ...]:
         f"B{tag[1:]}" if tag[0] == "I" and before[1:] != tag[1:] else tag
         for before, tag in zip(previous, tags, strict=False)
     )
-
-
-def _is_iob2(tags: tuple[str, ...]) -> bool:
-    return iob1_to_iob2(tags) == tags
 
 
 def _first_misplaced(tags: Sequence[str], scheme: str) -> int | None:
