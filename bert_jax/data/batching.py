@@ -1,9 +1,9 @@
 """Batches of sequences of many lengths, in few shapes and with little padding.
 
-Several sequences lie side by side in a row. Each shape is compiled once, which takes as
-long as some tens of steps, so there are few. The order of an epoch decides which examples
-a step sees, and depends on nothing but the data, the seed, the epoch and the settings; the
-shapes decide how they are laid out, and depend on the devices too.
+Several sequences share a row. The compiler runs once for each shape and takes as long as
+some tens of steps, so there are few shapes. Which examples a step sees depends on the
+data, the seed, the epoch and the settings alone. How they are laid out depends on the
+devices too.
 """
 
 import dataclasses
@@ -15,26 +15,35 @@ from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
-from bert_jax.data.packing import HostRows, all_rows, best_fit, round_up
+from bert_jax.data.packing import (
+    HostRows,
+    all_rows,
+    best_fit,
+    round_up,
+    take_rows,
+)
 
 IGNORED = -1  # a label that neither the loss nor a metric counts
 
-MULTIPLE = 8  # of which row lengths are, in tokens: what accelerators like
-# Steps that take as long as compiling another shape, divided by the epochs of a usual run:
-# a further length must save as many steps of an epoch.
+MULTIPLE = 8  # row lengths are multiples of it, in tokens, which accelerators prefer
+# A further shape must save this many steps an epoch: compiling it takes as long as that
+# many steps for each epoch of a usual run.
 WORTH = 8
-SAMPLE = 128  # batches of each class of lengths that its shape is chosen on
-# The row length at which attention's part of a step, which grows with the square of it,
-# is as long as the rest: 840 and 940 for all-MiniLM-L6-v2 (forward and backward, a token's
-# and a sequence's head, two CPU cores); by the count of operations more for wider models.
+SAMPLE = (
+    128  # batches of each class of lengths, on which the shape of the class is chosen
+)
+# The row length at which attention, whose time grows with the square of the length, takes
+# as long as the rest of a step. Measured: 840 and 940 for all-MiniLM-L6-v2 with heads for
+# tokens and sequences on two CPU cores; wider models have more by their operations.
 EVEN_LENGTH = 1200
 
-# Row lengths where inputs come one after the other and a model is only applied: the shorter
-# the row, the less attention computes between sequences that do not see each other. One of
-# SHORT where it holds all there is.
+# Row lengths for inference. In a shorter row attention computes less between sequences that
+# do not see each other. SHORT is used where one such row holds all sequences.
 LENGTHS = (32, 64, 96, 128, 192, 256, 384, 512)
 SHORT = 16
-SLOT = 4  # tokens of a row for each sequence that it may hold; the shortest has three
+SLOT = (
+    4  # a row may hold a sequence for every 4 tokens; the shortest sequence has three
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +74,9 @@ class Features:
 
     @functools.cached_property
     def lengths_UC(self) -> np.ndarray:
-        """Tokens of each sequence, (U, choices): a unit is what cannot be divided, a
-        sequence or all choices of an example.
+        """Tokens of each sequence, (U, choices).
+
+        U counts what cannot be divided: a sequence, or all choices of an example.
         """
         lengths = [len(ids) for ids in self.input_ids]
         return np.array(lengths, np.int64).reshape(-1, self.choices)
@@ -88,14 +98,14 @@ class Shape(NamedTuple):
 class EpochBatches:
     """Item t is this process's rows of the batch of step t, from 0, through all epochs.
 
-    features: what is trained on. batch_size: units of a step, see Features.lengths_UC; the
-    last batch of units, which may be smaller, lies anywhere in its epoch. buckets: classes
-    of lengths, at most; a batch is of one class, and each class has a shape of its own.
-    limit: positions that the model has, which no row exceeds. multiple: the number of rows
-    of a batch is one of it. accumulation: parts of a step; part i has the rows i, i +
+    features: what is trained on. batch_size: units of a step, see Features.lengths_UC. One
+    batch of an epoch may be smaller; it comes anywhere in the epoch. buckets: the most
+    classes of lengths; a batch has units of one class, and each class has its own shape.
+    limit: positions that the model has; no row is longer. multiple: the number of rows of
+    a batch is a multiple of it. accumulation: parts of a step. Part i has the rows i, i +
     accumulation, ..., and all choices of its units. hidden: float32 (L_i, W) of each
-    sequence, from a frozen encoder; there is then one sequence a row. rows: of a number of
-    rows, those that this process's devices hold.
+    sequence, from a frozen encoder; each sequence then has its own row. rows: which rows
+    of a global batch this process's devices hold.
 
     An item has for R rows of S slots: "input_ids", "token_type_ids", "attention_mask"
     int32 (R, L); "segment_ids" (R, L), 1, 2, ... for the tokens of a row's first, second,
@@ -145,7 +155,7 @@ class EpochBatches:
         if not 0 <= epoch < self._epochs:
             raise IndexError(f"step {step} of {len(self)}")
         arrays = self._arrays(self.order(epoch)[number])
-        return {name: self._own(array) for name, array in arrays.items()}
+        return {k: take_rows(v, self._rows(len(v))) for k, v in arrays.items()}
 
     def _sorted(self, seed: int, epoch: int) -> list[np.ndarray]:
         return sorted_batches(
@@ -156,10 +166,6 @@ class EpochBatches:
         batches = self._sorted(self._seed, epoch)
         random = np.random.default_rng((self._seed, epoch, 1))
         return [batches[i] for i in random.permutation(len(batches))]
-
-    def _own(self, array: np.ndarray) -> np.ndarray:
-        runs = self._rows(len(array))
-        return np.concatenate([array[run.start : run.stop] for run in runs])
 
     def _split(self, units: np.ndarray) -> list[np.ndarray]:
         """The units of each part."""
@@ -173,8 +179,8 @@ class EpochBatches:
     def _choose_shapes(self, limit: int) -> tuple[Shape, ...]:
         """The cheapest shape for each class, ordered by cost.
 
-        They are chosen on batches of the same orders whatever the seed, so that the runs of
-        a sweep share what they compile.
+        The sample of batches does not depend on the seed of the run, so that all runs of a
+        sweep share what they compile.
         """
         lengths_UC = self._features.lengths_UC
         samples: list[list[np.ndarray]] = [[] for _ in self._classes]
@@ -204,8 +210,8 @@ class EpochBatches:
         most = max(map(len, parts)) * self._features.choices
         candidates = []
         for length in sorted(lengths):
-            # Twice as many slots as an average row fills: short sequences come last, many
-            # to a row. Each slot costs the last layer a position.
+            # Twice as many as an average row holds: best fit places short sequences last,
+            # many to a row. Each costs the last layer one more position.
             slots = min(most, math.ceil(2 * length / mean))
             if self._hidden is not None:
                 slots = 1
@@ -215,7 +221,7 @@ class EpochBatches:
         return min(candidates, key=lambda shape: shape.cost)
 
     def _arrays(self, units: np.ndarray) -> dict[str, np.ndarray]:
-        """What the step takes, of all processes."""
+        """The arrays of a step, of all processes."""
         groups = self._split(units)
         longest = self._features.lengths_UC[units].max()
         for shape in self.shapes:
@@ -239,7 +245,7 @@ class EpochBatches:
     def _fill(
         self, units: np.ndarray, shape: Shape, rows: list[list[int]]
     ) -> dict[str, np.ndarray]:
-        """The arrays of a part; ``rows``: of its sequences, by their numbers."""
+        """The arrays of a part. rows: the numbers, within the part, of its sequences."""
         features, C = self._features, self._features.choices
         R, S = shape.rows, shape.slots
         sequences = (units[:, None] * C + np.arange(C)).ravel()
@@ -267,10 +273,11 @@ class EpochBatches:
 
 
 def length_classes(sizes_U: np.ndarray, batch_size: int, most: int) -> tuple[int, ...]:
-    """Full batches of each class, the longest units first; they depend on the data alone.
+    """The number of full batches in each class of lengths, the longest class first.
 
-    The classes that leave least padding in rows of a unit each, by dynamic
-    programming. A further one saves WORTH steps of an epoch.
+    Dynamic programming finds the classes with the least padding in rows of one unit each.
+    There are at most ``most`` classes, and each further one saves WORTH steps an epoch.
+    The classes depend on the data alone.
     """
     full = len(sizes_U) // batch_size
     longest = np.sort(sizes_U)[::-1][: full * batch_size : batch_size]
@@ -308,10 +315,11 @@ def sorted_batches(
     seed: int,
     epoch: int,
 ) -> list[np.ndarray]:
-    """The units of an epoch's batches, class by class; then those that fill no batch.
+    """The units of an epoch's batches, class by class, then those of the partial batch.
 
-    Each batch of a class has one unit of its longest, one of its next longest, and so on:
-    all have about as many tokens, and lie in about as many rows.
+    The units of a class are sorted by length and cut into ``batch_size`` groups. Each
+    batch has one unit of every group, so that all batches have about as many tokens and
+    need about as many rows.
     """
     random = np.random.default_rng((seed, epoch))
     order = random.permutation(len(sizes_U))
@@ -332,7 +340,7 @@ def packed_rows(
     pad_id: int,
     hidden: Sequence[np.ndarray] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Sequences side by side; ``rows``: those of each row, by their numbers.
+    """The arrays of packed rows. rows: the numbers of the sequences in each row.
 
     "input_ids", "token_type_ids", "attention_mask", "segment_ids", "starts", "hidden" and
     targets of tokens as EpochBatches has them.
@@ -368,7 +376,7 @@ def packed_rows(
 
 
 class RowBatch(NamedTuple):
-    """R rows of L tokens. rows: the sequences of each, in order, by their numbers.
+    """R rows of L tokens. rows: the numbers of the sequences in each, in order.
 
     arrays: "input_ids", ... as packed_rows() makes them, without targets.
     """
@@ -389,9 +397,10 @@ def inference_batches(
 ) -> Iterator[RowBatch]:
     """Every sequence of ``features`` once, none longer than ``limit``, the longest first.
 
-    batch_size: rows of LENGTHS[0] tokens, or fewer longer ones with about as many; where
-    there are fewer rows, a power of two. multiple: the number of rows is one of it.
-    packed: sequences share rows; else each has a row, without "segment_ids" and "starts".
+    batch_size: rows of LENGTHS[0] tokens; of longer rows a batch has fewer, with about as
+    many tokens. A batch of fewer rows is padded to a power of two. multiple: the number of
+    rows is a multiple of it. packed: whether sequences share rows; if not, each has its own
+    and there are no "segment_ids" and "starts".
     """
     inputs = dataclasses.replace(features, targets={})
     lengths = features.lengths_UC.ravel()

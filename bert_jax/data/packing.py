@@ -27,6 +27,11 @@ def all_rows(rows: int) -> tuple[range]:
     return (range(rows),)
 
 
+def take_rows(array: np.ndarray, ranges: Sequence[range]) -> np.ndarray:
+    """The rows of ``array`` in some ranges."""
+    return np.concatenate([array[rows.start : rows.stop] for rows in ranges])
+
+
 def round_up(number, multiple: int):
     """The least multiple that is not below ``number``, an int or an array of them."""
     return -(-number // multiple) * multiple

@@ -8,7 +8,7 @@ import grain
 import numpy as np
 
 from bert_jax.data.examples import ExampleConfig, ExampleSource
-from bert_jax.data.packing import HostRows, Packing, all_rows
+from bert_jax.data.packing import HostRows, Packing, all_rows, take_rows
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -52,12 +52,12 @@ def split_documents(documents: int, holdout: float) -> tuple[np.ndarray, np.ndar
 class TrainingBatches:
     """Item t is this host's rows of global batch t, through all phases.
 
-    Global batch t of a phase holds its samples t * batch_size and on, whichever host
-    draws them: the order does not depend on the number of hosts.
+    Global batch t of a phase holds the samples t * batch_size, t * batch_size + 1, ...
+    whichever host draws them, so the order does not depend on the number of hosts.
 
-    packing: pairs lie side by side in fewer rows, see Packing.pack; the number of rows is
-    a multiple of it; 0: a row each. Every host knows the length of each pair of the batch
-    and so which row it lies in, but reads and draws those of its own rows alone.
+    packing: with 0, each pair has a row. Otherwise pairs share rows (see Packing.pack),
+    whose number is a multiple of ``packing``. Every host computes the lengths of all pairs
+    of the batch, and so the row of each, but draws only the pairs of its own rows.
     """
 
     def __init__(
@@ -111,19 +111,15 @@ class TrainingBatches:
         step -= int(self._ends[number]) - phase.steps
         first, source = step * phase.batch_size, self._sources[number]
         if not self._packings:
-            own = _numbers(self._rows(phase.batch_size))
+            own = take_rows(np.arange(phase.batch_size), self._rows(phase.batch_size))
             return source.draw_samples(first + own)
         packing = self._packings[number]
         rows, count = packing.rows(source.lengths(first, phase.batch_size))
-        own = _numbers(self._rows(count))
+        own = take_rows(np.arange(count), self._rows(count))
         pairs = np.flatnonzero(np.isin(rows, own))
         batch = source.draw_samples(first + pairs)
         places = np.searchsorted(own, rows[pairs])
         return packing.pack(batch, places, len(own), self._pad_id)
-
-
-def _numbers(runs: Sequence[range]) -> np.ndarray:
-    return np.concatenate([np.arange(run.start, run.stop) for run in runs])
 
 
 def training_iterator(
@@ -131,7 +127,7 @@ def training_iterator(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Batch ``first`` and on, drawn ahead in threads.
 
-    A batch is a function of its number, so the number of updates done is the place in
+    A batch is a function of its number, so the number of steps done is the position in
     the data, for any number of hosts.
     """
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)
@@ -162,6 +158,6 @@ def eval_batches(
         stream=_EVAL_STREAM,
         documents=documents,
     )
-    own = _numbers(rows(phase.batch_size))
+    own = take_rows(np.arange(phase.batch_size), rows(phase.batch_size))
     for step in range(phase.steps):
         yield source.draw_samples(step * phase.batch_size + own)

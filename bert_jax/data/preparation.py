@@ -37,7 +37,6 @@ from bert_jax.data.store import (
     StoreInfo,
     finish_store,
     read_info,
-    token_dtype,
 )
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -238,8 +237,7 @@ def _write_shard(
     text_field: str,
 ) -> ShardCount:
     tokens = unknown = 0
-    dtype = token_dtype(tokenizer.vocab_size)
-    with ShardWriter(directory, shard, shards, dtype) as writer:
+    with ShardWriter(directory, shard, shards, tokenizer.dtype) as writer:
         for part in parts:
             for document in read_source(*part, text_field=text_field):
                 sentences = tokenizer.encode_batch(document.sentences)

@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.data.batching import Features, RowBatch, inference_batches
+from bert_jax.data.packing import take_rows
 from bert_jax.model.bert import BertModel, EncoderOutput
 from bert_jax.model.tagger import FeatureTagger
 from bert_jax.parallel.mesh import (
@@ -108,9 +109,7 @@ def _with_outputs(
 def put_rows(arrays: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
     """Puts this process's share of a global batch, which every one has made, on devices."""
     own = {
-        name: np.concatenate(
-            [array[run.start : run.stop] for run in process_rows(mesh, len(array))]
-        )
+        name: take_rows(array, process_rows(mesh, len(array)))
         for name, array in arrays.items()
     }
     return put_batch(own, mesh)
