@@ -17,8 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from bert_jax.training.aot import Report, table
-from bert_jax.training.collectives import Traffic
+from bert_jax.training.aot import Report, Traffic, table
 
 ROOT = Path(__file__).parents[1]
 BASE, LARGE = "experiments/base.py", "experiments/large.py"

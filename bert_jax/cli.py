@@ -1,5 +1,6 @@
 """What every command shares: how it starts, and how it ends."""
 
+import argparse
 import ctypes
 import errno
 import hashlib
@@ -67,6 +68,16 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     if message:
         print(message.rstrip(), file=sys.stderr)
     sys.exit(code)
+
+
+def argument_parser(usage: str) -> argparse.ArgumentParser:
+    """The parser of a command whose docstring ends in ``python -m bert_jax.NAME ...``."""
+    example = usage.strip().splitlines()[-1].split()
+    return argparse.ArgumentParser(
+        " ".join(example[:3]),
+        description=usage,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 def _users_line(error: Exception) -> str | None:

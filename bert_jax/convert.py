@@ -7,7 +7,6 @@ usage:
   python -m bert_jax.convert --input A --output B [--to hf|bert_jax]
 """
 
-import argparse
 from pathlib import Path
 
 import jax
@@ -26,10 +25,7 @@ _ORIGINS = {
 
 def main(argv: list[str]) -> None:
     """Parses the command line, converts, and lists missing and unexpected tensors."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        "python -m bert_jax.convert", description=__doc__, formatter_class=raw
-    )
+    parser = cli.argument_parser(__doc__)
     parser.add_argument("--input", required=True, metavar="A")
     parser.add_argument("--output", type=Path, required=True, metavar="B")
     parser.add_argument("--to", choices=("hf", "bert_jax"), default="hf")

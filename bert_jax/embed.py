@@ -12,7 +12,6 @@ usage:
   python -m bert_jax.embed --checkpoint DIR --input FILE --output X.npz [--pooling cls]
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -21,11 +20,7 @@ from bert_jax import cli
 
 def main(argv: list[str]) -> None:
     """Parses the command line, embeds and writes."""
-    parser = argparse.ArgumentParser(
-        "python -m bert_jax.embed",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = cli.argument_parser(__doc__)
     parser.add_argument("--checkpoint", required=True, metavar="DIR")
     parser.add_argument("--input", required=True, metavar="FILE")
     parser.add_argument("--output", type=Path, required=True, metavar="X")
@@ -53,7 +48,7 @@ def main(argv: list[str]) -> None:
         "--max_length", type=int, default=0, metavar="N", help="tokens (all positions)"
     )
     args = parser.parse_args(argv)
-    # Imported late: --help and a wrong command line answer at once.
+    # Imported late, so that --help and errors of the command line come at once.
     from bert_jax.inference.array_files import check_ending
     from bert_jax.inference.embed import Embedder, write_vectors
 

@@ -7,7 +7,6 @@ usage:
   python -m bert_jax.glue_submission --input runs --output submission.zip
 """
 
-import argparse
 from pathlib import Path
 
 from bert_jax import cli
@@ -16,11 +15,7 @@ from bert_jax.tasks.glue import submission_zip
 
 def main(argv: list[str]) -> None:
     """Parses the command line, packs, and names what is missing."""
-    parser = argparse.ArgumentParser(
-        "python -m bert_jax.glue_submission",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = cli.argument_parser(__doc__)
     parser.add_argument("--input", type=Path, required=True, metavar="DIR")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE.zip")
     args = parser.parse_args(argv)

@@ -12,7 +12,6 @@ usage:
   python -m bert_jax.predict --checkpoint W --input FILE|- [--output FILE] [--format jsonl]
 """
 
-import argparse
 import contextlib
 import sys
 from pathlib import Path
@@ -23,11 +22,7 @@ from bert_jax.errors import UserError
 
 def main(argv: list[str]) -> None:
     """Parses the command line, predicts and writes as it goes."""
-    parser = argparse.ArgumentParser(
-        "python -m bert_jax.predict",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = cli.argument_parser(__doc__)
     parser.add_argument("--checkpoint", required=True, metavar="W")
     parser.add_argument("--input", required=True, metavar="FILE")
     parser.add_argument("--output", default="-", metavar="FILE")
@@ -40,7 +35,7 @@ def main(argv: list[str]) -> None:
         "--top", type=int, default=5, metavar="K", help="tokens for a [MASK]"
     )
     args = parser.parse_args(argv)
-    # Imported late: --help and a wrong command line answer at once.
+    # Imported late, so that --help and errors of the command line come at once.
     from bert_jax.files import new_file
     from bert_jax.inference.lines import (
         AnswerTable,

@@ -8,7 +8,6 @@ usage:
   python -m bert_jax.prepare --input TEXT [TEXT ...] --vocabulary vocab.txt --output DIR
 """
 
-import argparse
 import logging
 import sys
 from pathlib import Path
@@ -21,11 +20,7 @@ from bert_jax.data.tokenizer import load_tokenizer
 
 def main(argv: list[str]) -> int:
     """Parses the command line and prepares; 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(
-        "python -m bert_jax.prepare",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = cli.argument_parser(__doc__)
     parser.add_argument("--input", nargs="+", required=True, metavar="TEXT")
     parser.add_argument(
         "--vocabulary",

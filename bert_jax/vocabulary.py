@@ -9,7 +9,6 @@ usage:
   python -m bert_jax.vocabulary --input TEXT [TEXT ...] --output vocab.txt [--size 30522]
 """
 
-import argparse
 from pathlib import Path
 
 from tqdm import tqdm
@@ -22,11 +21,7 @@ from bert_jax.errors import UserError
 
 def main(argv: list[str]) -> None:
     """Parses the command line, trains and writes."""
-    parser = argparse.ArgumentParser(
-        "python -m bert_jax.vocabulary",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = cli.argument_parser(__doc__)
     parser.add_argument("--input", nargs="+", required=True, metavar="TEXT")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE")
     parser.add_argument("--size", type=int, default=30522, help="tokens (%(default)s)")

@@ -1,7 +1,6 @@
 """The model of a fine-tuning run and its first parameters."""
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.errors import UserError
-from bert_jax.interop.load import Checkpoint
+from bert_jax.interop.load import Checkpoint, initial_shapes
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
 from bert_jax.model.tagger import BiLstmConfig, FeatureTagger
@@ -100,11 +99,7 @@ def head_params(
             return given | {"bilstm": checkpoint.params["bilstm"]}, []
         return given, ["bilstm"]
     ids_BL = jax.ShapeDtypeStruct((1, 8), jnp.int32)
-    shapes = jax.eval_shape(
-        functools.partial(model.init, deterministic=True),
-        jax.random.key(0),
-        *(ids_BL, ids_BL, ids_BL),
-    )["params"]
+    shapes = initial_shapes(model, ids_BL, ids_BL, ids_BL)
     # A pooler that this head does not look at is left behind.
     parts = checkpoint.params["bert"].items()
     given = {"bert": {name: part for name, part in parts if name in shapes["bert"]}}
@@ -132,12 +127,7 @@ def _check_tagger(
 ) -> None:
     features_BLF = jax.ShapeDtypeStruct((1, 2, model.width), jnp.float32)
     mask_BL = jax.ShapeDtypeStruct((1, 2), jnp.int32)
-    shapes = jax.eval_shape(
-        functools.partial(model.init, deterministic=True, method="tag"),
-        jax.random.key(0),
-        features_BLF,
-        mask_BL,
-    )["params"]["bilstm"]
+    shapes = initial_shapes(model, features_BLF, mask_BL, method="tag")["bilstm"]
     sizes, found = (
         jax.tree.map(lambda leaf: leaf.shape, tree)
         for tree in (shapes, checkpoint.params["bilstm"])

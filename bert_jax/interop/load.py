@@ -1,6 +1,7 @@
 """Reads a checkpoint of any origin, and writes one as a workdir of ours."""
 
 import dataclasses
+import functools
 import os
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from etils import epath
+from flax import linen as nn
 from flax import traverse_util
 
 from bert_jax.data.tokenizer import Tokenizer, find_vocabulary, load_tokenizer
@@ -207,24 +209,23 @@ def _check_params(params: dict[str, Any], config: BertConfig) -> tuple[str, ...]
 def _initial_shapes(params: dict[str, Any], config: BertConfig) -> dict[str, Any]:
     """The tree of all parts that the model and the heads in ``params`` have."""
     compute = ComputeConfig(scan_layers="layers" in params["bert"]["encoder"])
-    models = [BertForPreTraining(config, compute)]
+    ids_BL = jax.ShapeDtypeStruct((1, 8), jnp.int32)
+    shapes = initial_shapes(BertForPreTraining(config, compute), *[ids_BL] * 4)
     if "classifier" in params:
         outputs = params["classifier"]["bias"].shape[-1]
-        models.append(BertForTokens(config, outputs, compute))
+        model = BertForTokens(config, outputs, compute)
+        shapes = initial_shapes(model, *[ids_BL] * 3) | shapes
     if "qa_outputs" in params:
-        models.append(BertForSpans(config, compute))
-    ids_BL = jnp.zeros((1, 8), jnp.int32)
-    shapes: dict[str, Any] = {}
-    for model in models:
-        inputs = [ids_BL] * (4 if model is models[0] else 3)
-        tree = jax.eval_shape(
-            lambda key, model=model, inputs=inputs: model.init(
-                key, *inputs, deterministic=True
-            ),
-            jax.random.key(0),
-        )
-        shapes = tree["params"] | shapes
+        shapes = initial_shapes(BertForSpans(config, compute), *[ids_BL] * 3) | shapes
     return shapes
+
+
+def initial_shapes(
+    model: nn.Module, *inputs: jax.ShapeDtypeStruct, **settings: Any
+) -> dict[str, Any]:
+    """The parameters that ``model`` has for such inputs, without initialising them."""
+    init = functools.partial(model.init, deterministic=True, **settings)
+    return jax.eval_shape(init, jax.random.key(0), *inputs)["params"]
 
 
 def _shapes(tree: dict[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -16,6 +16,9 @@ from typing import Any
 import google_crc32c
 import jax.numpy as jnp
 import numpy as np
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from bert_jax.data.tokenizer import find_vocabulary, load_tokenizer
 from bert_jax.errors import UserError
@@ -135,7 +138,7 @@ def read_checkpoint(prefix: Path | str) -> dict[str, np.ndarray]:
         if _last(header, 2, 0) != 0:
             raise _FormatError("its data is big-endian")
         entries = {name.decode(): _read_entry(value) for name, value in table.items()}
-    except (_FormatError, IndexError, ValueError, struct.error) as error:
+    except (_FormatError, DecodeError, IndexError, ValueError, struct.error) as error:
         raise UserError(
             f"{index_path} is not the whole index of a TensorFlow checkpoint ({error}); "
             "copy it again"
@@ -276,22 +279,9 @@ def _last(fields: dict[int, list], number: int, default: Any) -> Any:
 def _read_message(message: bytes) -> dict[int, list]:
     """Field number -> values of a protocol buffer, nested messages as bytes."""
     fields: dict[int, list] = {}
-    position = 0
-    while position < len(message):
-        tag, position = _read_varint(message, position)
-        wire_type = tag & 7
-        if wire_type == 0:
-            value, position = _read_varint(message, position)
-        elif wire_type == 2:
-            length, position = _read_varint(message, position)
-            value = message[position : position + length]
-            position += length
-        elif wire_type == 5:
-            (value,) = struct.unpack_from("<I", message, position)
-            position += 4
-        else:
-            raise _FormatError(f"unknown wire type {wire_type}")
-        fields.setdefault(tag >> 3, []).append(value)
+    # A message without fields of its own keeps all that it reads as unknown ones.
+    for field in UnknownFieldSet(Empty.FromString(message)):
+        fields.setdefault(field.field_number, []).append(field.data)
     return fields
 
 

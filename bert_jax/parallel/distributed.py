@@ -72,13 +72,15 @@ def join(job: Job) -> bool:
             )
     roll_call(address, count, process, job.timeout)
     jax.distributed.initialize(address, count, process)
-    threading.Thread(target=_watch, name="watch", daemon=True).start()
+    _watcher.start()
     return True
 
 
 def leave() -> None:
     """Waits for the others to end too, so that no process waits for one that is gone."""
     jax.distributed.shutdown()
+    # Which ends its wait. Python must not exit around a thread that is in C++.
+    _watcher.join(timeout=10)
 
 
 # Held by the thread that ends this process, and never released.
@@ -123,6 +125,9 @@ def _watch() -> None:
         _end(report["code"])
 
 
+_watcher = threading.Thread(target=_watch, name="watch", daemon=True)
+
+
 def _end(code: int) -> NoReturn:
     """Ends this process, whatever its threads wait for, when all have heard of it.
 
@@ -144,16 +149,6 @@ def _client() -> Any:
 def is_leader() -> bool:
     """Whether this is process 0, which writes the files that all share."""
     return jax.process_index() == 0
-
-
-def leader_first(action: Callable[[], T]) -> T:
-    """Calls ``action`` on process 0, then on the others, which find what it made."""
-    if is_leader():
-        result = action()
-        wait_for_all("leader_first")
-        return result
-    wait_for_all("leader_first")
-    return action()
 
 
 def wait_for_all(name: str) -> None:

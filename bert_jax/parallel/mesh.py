@@ -99,22 +99,20 @@ def process_rows(mesh: Mesh, batch_size: int) -> tuple[range, ...]:
     return tuple(runs)
 
 
-def global_rows(mesh: Mesh, local_rows: int) -> int:
-    """Rows of the whole batch of which this process has ``local_rows``.
-
-    Rows that several processes hold, because 'model' spans them, count once.
-    """
-    parts = batch_divisor(mesh)
-    return local_rows * parts // sum(map(len, process_rows(mesh, parts)))
-
-
 def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """Puts this process's rows, those of process_rows(), on its devices."""
-    sharding = batch_sharding(mesh)
+    """Puts this process's rows, those of process_rows(), on its devices.
+
+    Returns the global batch. Rows that several processes hold, because 'model' spans
+    them, are in it once.
+    """
+    sharding, parts = batch_sharding(mesh), batch_divisor(mesh)
+    own_parts = sum(map(len, process_rows(mesh, parts)))
     # With several processes JAX takes this transfer for one that nobody asked for.
     with jax.transfer_guard("allow"):
         return {
-            name: jax.make_array_from_process_local_data(sharding, rows)
+            name: jax.make_array_from_process_local_data(
+                sharding, rows, (len(rows) * parts // own_parts, *rows.shape[1:])
+            )
             for name, rows in batch.items()
         }
 

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 import time
+from collections import defaultdict
 from typing import Any
 
 import jax
@@ -15,9 +16,8 @@ from bert_jax.data.pipeline import Phase
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import batch_sharding, check_batch_size, make_mesh
-from bert_jax.parallel.topology import Slices
+from bert_jax.parallel.topology import GIB, Slices
 from bert_jax.training import step as training_step
-from bert_jax.training.collectives import Traffic, collectives
 from bert_jax.training.config import TrainConfig
 from bert_jax.training.flops import PEAK_FLOPS, step_flops
 from bert_jax.training.optimizer import bert_optimizer, make_schedule
@@ -28,7 +28,19 @@ from bert_jax.training.state import TrainState, abstract_state
 _USED = re.compile(r"Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm")
 _TEMPORARIES = re.compile(r"required for HLO temporaries \(([\d.]+)([KMGT]?)\)")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_GIB = 1 << 30
+# Instructions of an HLO module that send arrays between devices.
+_KINDS = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+)
+_COLLECTIVE = re.compile(
+    rf"= (?P<result>\(.*?\)|\S+) (?P<kind>{'|'.join(_KINDS)})(?P<start>-start)?\("
+)
+_HLO_ARRAY = re.compile(r"\b([a-z]+\d*(?:e\d+m\d+\w*)?)\[([\d,]*)\]")
+_BITS = re.compile(r"\d+")
 _HEAD = (
     "topology",
     "chips",
@@ -44,6 +56,14 @@ _HEAD = (
     "collectives",
     "compiled in, s",
 )
+
+
+@dataclasses.dataclass
+class Traffic:
+    """count: instructions; a scanned body's are counted once. bytes: of their results."""
+
+    count: int = 0
+    bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,6 +250,29 @@ def _overflow(message: str, arguments: int) -> int | None:
     return None
 
 
+def collectives(hlo: str) -> dict[str, Traffic]:
+    """By kind, the collectives of a compiled module and the bytes of their results."""
+    found: dict[str, Traffic] = defaultdict(Traffic)
+    for match in _COLLECTIVE.finditer(hlo):
+        arrays = [_array_bytes(*a) for a in _HLO_ARRAY.findall(match["result"])]
+        if match["start"] and match["kind"] in ("all-gather", "collective-permute"):
+            # (operands, results, contexts): only the results.
+            arrays = arrays[1:2]
+        traffic = found[match["kind"]]
+        traffic.count += 1
+        traffic.bytes += sum(arrays)
+    return dict(found)
+
+
+def _array_bytes(dtype: str, dimensions: str) -> int:
+    """Bytes of an array such as bf16[8,128]; a pred is a byte."""
+    bits = _BITS.search(dtype)
+    size = int(bits[0]) if bits else 8
+    for dimension in filter(None, dimensions.split(",")):
+        size *= int(dimension)
+    return size // 8
+
+
 def _argument_bytes(state: Any) -> int:
     """Bytes of the state on one device."""
     return sum(
@@ -260,9 +303,9 @@ def _row(report: Report) -> list[str]:
         f"{report.chips}",
         f"{report.devices}",
         f"{report.batch_size} x {report.sequence_length}",
-        f"{report.argument_bytes / _GIB:.2f}",
-        f"{report.temp_bytes / _GIB:.2f}",
-        f"{report.hbm_bytes / _GIB:.0f}",
+        f"{report.argument_bytes / GIB:.2f}",
+        f"{report.temp_bytes / GIB:.2f}",
+        f"{report.hbm_bytes / GIB:.0f}",
         f"yes, {report.spare:.0%}" if report.fits else "no",
         f"{report.model_flops_per_device / 1e9:,.0f}",
         f"{report.seconds_at_peak:.4f}",
