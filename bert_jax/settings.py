@@ -8,6 +8,7 @@ line, ``--print_config`` and the reference page all read that field. The page is
 import dataclasses
 import inspect
 import json
+import operator
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -39,17 +40,40 @@ def setting(
     doc: str = "",
     *,
     factory: Callable[[], Any] = REQUIRED,
-    **field: Any,
+    least: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
 ) -> Any:
     """A dataclass field with its default, and its unit and meaning in ``doc``.
 
     A nested group is ``setting(factory=MeshConfig)``; its class says what it means. A
-    setting without default and factory has to be given. ``field``: further arguments of
-    dataclasses.field.
+    setting without default and factory has to be given. least, above, below: the values
+    that :func:`check_ranges` lets through.
     """
+    limits = {"at least": least, "above": above, "below": below}
+    limits = {word: limit for word, limit in limits.items() if limit is not None}
+    metadata = {"doc": doc, "limits": limits}
     return dataclasses.field(
-        default=default, default_factory=factory, metadata={"doc": doc}, **field
+        default=default, default_factory=factory, metadata=metadata
     )
+
+
+_FITS = {"at least": operator.ge, "above": operator.gt, "below": operator.lt}
+
+
+def check_ranges(config: Any, name: str = "") -> None:
+    """Raises UserError for a setting outside its limits; ``name``: the group's, "a.b."."""
+    for field in dataclasses.fields(config):
+        full, value = name + field.name, getattr(config, field.name)
+        limits = field.metadata.get("limits", {})
+        if dataclasses.is_dataclass(value):
+            check_ranges(value, f"{full}.")
+        elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+            for i, item in enumerate(value):
+                check_ranges(item, f"{full}[{i}].")
+        elif not all(_FITS[word](value, limit) for word, limit in limits.items()):
+            expected = " and ".join(f"{word} {limit}" for word, limit in limits.items())
+            raise UserError(f"{full}={value}, expected {expected}; set --config.{full}")
 
 
 def setting_doc(config: Any, name: str) -> str:

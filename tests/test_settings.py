@@ -1,6 +1,7 @@
 """Settings are fields with a default, a unit and a meaning, checked when they are read."""
 
 import dataclasses
+import math
 import typing
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.settings import (
+    check_ranges,
     describe,
     from_settings,
     reference,
@@ -23,13 +25,14 @@ PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 
 @dataclasses.dataclass(frozen=True)
 class Inner:
-    rate: float = setting(0.1, "probability of dropping a value")
+    rate: float = setting(0.1, "probability of dropping a value", least=0, below=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Outer:
-    steps: int = setting(doc="optimizer steps")
-    inner: Inner = setting(factory=Inner, doc="dropout")
+    steps: int = setting(doc="optimizer steps", least=1)
+    inner: Inner = setting(factory=Inner)
+    more: tuple[Inner, ...] = setting((), "further groups")
 
 
 def test_a_setting_has_its_default_and_its_meaning():
@@ -94,7 +97,26 @@ def test_the_reference_page_has_every_setting_of_every_family():
 
 
 def test_a_config_is_described_by_name_value_and_meaning():
-    assert describe(Outer(3)) == [
+    assert describe(Outer(3, more=(Inner(0.2),))) == [
         "steps = 3  # optimizer steps",
         "inner.rate = 0.1  # probability of dropping a value",
+        "more[0].rate = 0.2  # probability of dropping a value",
     ]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (Outer(0), r"^steps=0, expected at least 1; set --config\.steps$"),
+        (
+            Outer(1, Inner(1.0)),
+            r"^inner\.rate=1.0, expected at least 0 and below 1; set",
+        ),
+        (Outer(1, Inner(math.nan)), r"^inner\.rate=nan, expected"),
+        (Outer(1, more=(Inner(), Inner(-1.0))), r"^more\[1\]\.rate=-1.0, expected"),
+    ],
+)
+def test_a_setting_outside_its_limits_is_named(config, message):
+    check_ranges(Outer(1, Inner(0.0)))
+    with pytest.raises(UserError, match=message):
+        check_ranges(config)

@@ -23,12 +23,12 @@ _SAMPLE = 4096  # pairs whose lengths the shape of packed rows is chosen on
 class Phase:
     """Steps at one batch size and sequence length; all phases share one schedule."""
 
-    steps: int = setting(doc="steps of training")
-    batch_size: int = setting(doc="sequences of a step, over all devices")
+    steps: int = setting(doc="steps of training", least=1)
+    batch_size: int = setting(doc="sequences of a step, over all devices", least=1)
     sequence_length: int = setting(
         doc="tokens of a sequence, [CLS] and two [SEP] included"
     )
-    max_predictions: int = setting(doc="masked tokens of a sequence, at most")
+    max_predictions: int = setting(doc="masked tokens of a sequence, at most", least=1)
 
 
 def split_documents(documents: int, holdout: float) -> tuple[np.ndarray, np.ndarray]:

@@ -11,6 +11,7 @@ from bert_jax.interop.config_json import with_compute
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.parallel.mesh import MeshConfig
 from bert_jax.settings import (
+    check_ranges,
     differences,
     from_settings,
     setting,
@@ -64,13 +65,15 @@ class TrainConfig:
     mesh: MeshConfig = setting(factory=MeshConfig)
     seed: int = setting(0, "of new parameters, examples, masks and dropout")
     accumulation: int = setting(
-        1, "parts of a batch computed one after the other: less memory, the same step"
+        1,
+        "parts of a batch computed one after the other: less memory, the same step",
+        least=1,
     )
-    log_every: int = setting(100, "steps between reports")
-    eval_every: int = setting(10_000, "steps between evaluations; 0 for none")
-    eval_batches: int = setting(100, "batches of an evaluation")
-    checkpoint_every: int = setting(10_000, "steps between checkpoints")
-    keep_checkpoints: int = setting(3, "newest checkpoints that are kept")
+    log_every: int = setting(100, "steps between reports", least=1)
+    eval_every: int = setting(10_000, "steps between evaluations; 0 for none", least=0)
+    eval_batches: int = setting(100, "batches of an evaluation", least=1)
+    checkpoint_every: int = setting(10_000, "steps between checkpoints", least=1)
+    keep_checkpoints: int = setting(3, "newest checkpoints that are kept", least=1)
     prompts: tuple[str, ...] = setting(
         (), "sentences with [MASK], filled in at the end of the run"
     )
@@ -98,32 +101,15 @@ def train_config(settings: Mapping[str, Any]) -> TrainConfig:
             "set --config.phases[0].steps instead"
         )
     config = from_settings(TrainConfig, settings, "")
-    _check(config)
-    return config
-
-
-def _check(config: TrainConfig) -> None:
+    check_ranges(config)
     for i, phase in enumerate(config.phases):
-        name = f"phases[{i}]"
-        for field in ("steps", "batch_size", "max_predictions"):
-            if getattr(phase, field) < 1:
-                raise UserError(
-                    f"{name}.{field}={getattr(phase, field)}, expected at least 1; "
-                    f"set --config.{name}.{field}"
-                )
         if phase.sequence_length > config.model.max_positions:
             raise UserError(
-                f"{name}.sequence_length={phase.sequence_length} is over the position "
-                f"table of {config.model.max_positions}; set --config.{name}"
+                f"phases[{i}].sequence_length={phase.sequence_length} is over the "
+                f"position table of {config.model.max_positions}; set --config.phases[{i}]"
                 ".sequence_length or --config.model.max_positions"
             )
-    positive = ["accumulation", "log_every", "checkpoint_every", "keep_checkpoints"]
-    for field in positive + ["eval_batches"] * bool(config.eval_every):
-        if getattr(config, field) < 1:
-            raise UserError(
-                f"{field}={getattr(config, field)}, expected at least 1; "
-                f"set --config.{field}"
-            )
+    return config
 
 
 # What may change when a run goes on: where and how it computes and what it reports,

@@ -9,7 +9,13 @@ from bert_jax.interop.config_json import with_compute
 from bert_jax.interop.initial import FeatureConfig
 from bert_jax.model.config import ComputeConfig
 from bert_jax.parallel.mesh import MeshConfig
-from bert_jax.settings import from_settings, setting, setting_doc, with_defaults
+from bert_jax.settings import (
+    check_ranges,
+    from_settings,
+    setting,
+    setting_doc,
+    with_defaults,
+)
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.training.optimizer import OptimizerConfig
 
@@ -33,6 +39,7 @@ class ModelSettings:
         0.0,
         "standard deviation of a new head or pooler, cut at two of them; 0: the "
         "checkpoint's own",
+        least=0,
     )
 
     def changes(self) -> dict[str, Any]:
@@ -46,8 +53,12 @@ class ModelSettings:
 class FineTuneOptimizer(OptimizerConfig):
     """Paper, A.3: the pretraining optimizer, peak learning rate 5e-5, 3e-5 or 2e-5."""
 
-    learning_rate: float = setting(5e-5, setting_doc(OptimizerConfig, "learning_rate"))
-    warmup: float = setting(0.1, setting_doc(OptimizerConfig, "warmup"))
+    learning_rate: float = setting(
+        5e-5, setting_doc(OptimizerConfig, "learning_rate"), least=0
+    )
+    warmup: float = setting(
+        0.1, setting_doc(OptimizerConfig, "warmup"), least=0, below=1
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,24 +96,33 @@ class FineTuneConfig:
     features: FeatureConfig = setting(factory=FeatureConfig)
     mesh: MeshConfig = setting(factory=MeshConfig)
     sweep: SweepConfig = setting(factory=SweepConfig)
-    batch_size: int = setting(32, "examples of a step (of long texts: windows)")
+    batch_size: int = setting(
+        32, "examples of a step (of long texts: windows)", least=1
+    )
     eval_batch_size: int = setting(
-        64, "rows of 32 tokens that the model computes at a time, or fewer longer rows"
+        64,
+        "rows of 32 tokens that the model computes at a time, or fewer longer rows",
+        least=1,
     )
-    epochs: int = setting(3, "times that each example is learned from")
+    epochs: int = setting(3, "times that each example is learned from", least=1)
     accumulation: int = setting(
-        1, "parts of a batch computed one after the other: less memory, the same step"
+        1,
+        "parts of a batch computed one after the other: less memory, the same step",
+        least=1,
     )
-    evaluations: int = setting(1, "scores of the dev split in an epoch")
+    evaluations: int = setting(1, "scores of the dev split in an epoch", least=1)
     buckets: int = setting(
         2,
         "classes of lengths, at most; a batch is of one, and each compiles a shape: more "
         "leave less padding where a device has few sequences of a batch",
+        least=1,
     )
-    train_rows: int = setting(0, "use the first rows alone; 0: all")
-    log_every: int = setting(50, "steps between reports")
-    checkpoint_every: int = setting(500, "steps between checkpoints")
-    seed: int = setting(0, "of the new head, the order of examples and dropout")
+    train_rows: int = setting(0, "use the first rows alone; 0: all", least=0)
+    log_every: int = setting(50, "steps between reports", least=1)
+    checkpoint_every: int = setting(500, "steps between checkpoints", least=1)
+    seed: int = setting(
+        0, "of the new head, the order of examples and dropout", least=0
+    )
 
 
 def finetune_settings(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,25 +152,11 @@ def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:
 
 def check(config: FineTuneConfig) -> None:
     """Raises UserError for a value that no run can have."""
-    positive = ("batch_size", "eval_batch_size", "epochs", "accumulation")
-    positive += ("evaluations", "buckets", "log_every", "checkpoint_every")
-    lowest_values = dict.fromkeys(positive, 1) | {"train_rows": 0, "seed": 0}
-    for name, lowest in lowest_values.items():
-        if getattr(config, name) < lowest:
-            raise UserError(
-                f"{name}={getattr(config, name)}, expected at least {lowest}; set "
-                f"--config.{name}"
-            )
-    if not config.optimizer.learning_rate > 0:
+    check_ranges(config)
+    if config.optimizer.learning_rate == 0:
         raise UserError(
-            f"optimizer.learning_rate={config.optimizer.learning_rate}, expected a rate "
-            "above 0; set --config.optimizer.learning_rate"
-        )
-    if not config.model.initializer_range >= 0:
-        raise UserError(
-            f"model.initializer_range={config.model.initializer_range}, expected a "
-            "deviation, or 0 for the checkpoint's own; set "
-            "--config.model.initializer_range"
+            "optimizer.learning_rate=0.0, expected above 0; set "
+            "--config.optimizer.learning_rate"
         )
     if config.batch_size % config.accumulation:
         raise UserError(

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from bert_jax.errors import UserError
-from bert_jax.settings import setting
+from bert_jax.settings import check_ranges, setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,18 +20,23 @@ class OptimizerConfig:
     LAMB: You et al. (2020), algorithm 2.
     """
 
-    learning_rate: float = setting(doc="the peak, where warmup ends")
-    warmup_steps: int = setting(0, "steps until the peak; 0: see warmup")
-    warmup: float = setting(0.0, "share of all steps until the peak")
-    beta1: float = setting(0.9, "share of the gradients' mean that a step keeps")
+    learning_rate: float = setting(doc="the peak, where warmup ends", least=0)
+    warmup_steps: int = setting(0, "steps until the peak; 0: see warmup", least=0)
+    warmup: float = setting(0.0, "share of all steps until the peak", least=0, below=1)
+    beta1: float = setting(
+        0.9, "share of the gradients' mean that a step keeps", least=0, below=1
+    )
     beta2: float = setting(
-        0.999, "share of the squared gradients' mean that a step keeps"
+        0.999,
+        "share of the squared gradients' mean that a step keeps",
+        least=0,
+        below=1,
     )
-    epsilon: float = setting(1e-6, "added to the root of that mean")
+    epsilon: float = setting(1e-6, "added to the root of that mean", above=0)
     weight_decay: float = setting(
-        0.01, "times the learning rate; not of biases and LayerNorm"
+        0.01, "times the learning rate; not of biases and LayerNorm", least=0
     )
-    clip_norm: float = setting(1.0, "largest norm of all gradients together")
+    clip_norm: float = setting(1.0, "largest norm of all gradients together", above=0)
     bias_correction: bool = setting(
         False,
         "correct both means in the first steps; the original does not, but it keeps small "
@@ -42,22 +47,7 @@ class OptimizerConfig:
     def __post_init__(self):
         if self.name not in ("adam", "lamb"):
             raise UserError(f"optimizer.name={self.name!r}, expected 'adam' or 'lamb'")
-        for name, fits, expected in (
-            ("learning_rate", self.learning_rate >= 0, "0 or more"),
-            ("warmup_steps", self.warmup_steps >= 0, "0 or more"),
-            ("warmup", 0 <= self.warmup < 1, "a share from 0 to below 1"),
-            ("beta1", 0 <= self.beta1 < 1, "from 0 to below 1"),
-            ("beta2", 0 <= self.beta2 < 1, "from 0 to below 1"),
-            ("epsilon", self.epsilon > 0, "above 0"),
-            ("weight_decay", self.weight_decay >= 0, "0 or more"),
-            ("clip_norm", self.clip_norm > 0, "above 0"),
-        ):
-            if not fits:
-                value = getattr(self, name)
-                raise UserError(
-                    f"optimizer.{name}={value}, expected {expected}; set "
-                    f"--config.optimizer.{name}"
-                )
+        check_ranges(self, "optimizer.")
 
 
 @flax.struct.dataclass

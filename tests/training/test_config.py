@@ -51,6 +51,13 @@ def test_one_schedule_runs_through_all_phases(settings):
         ("data.corpus", "x", "expected a tuple"),
         ("phases", (), "phases is empty"),
         ("log_every", 0, "expected at least 1; set --config.log_every"),
+        ("accumulation", 0, "accumulation=0, expected at least 1"),
+        (
+            "optimizer.beta2",
+            1,
+            r"optimizer\.beta2=1.0, expected at least 0 and below 1",
+        ),
+        ("optimizer.clip_norm", 0, r"optimizer\.clip_norm=0.0, expected above 0"),
         ("optimizer.total_steps", 3, "sum of the phases' steps"),
         ("model.max_positions", 16, r"phases\[1\]\.sequence_length=32 is over"),
         ("phase.steps", 1, "config.phase is not a setting; did you mean config.phases"),

@@ -68,10 +68,13 @@ def test_no_dropout_is_a_choice():
         ({"seed": -1}, "seed=-1, expected at least 0"),
         (
             {"model": {"initializer_range": -0.1}},
-            "model.initializer_range=-0.1, expected a deviation",
+            "model.initializer_range=-0.1, expected at least 0; set --config.model.init",
         ),
         ({"accumulation": 3}, "batch_size=32 is not a multiple of accumulation=3"),
-        ({"optimizer": {"warmup": 1}}, "optimizer.warmup=1.0, expected a share"),
+        (
+            {"optimizer": {"warmup": 1}},
+            "optimizer.warmup=1.0, expected at least 0 and below 1",
+        ),
         ({"optimizer": {"learning_rate": 0}}, "optimizer.learning_rate=0.0, expected"),
         (
             {"optimizer": {"learning_rate": float("nan")}},
