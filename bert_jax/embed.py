@@ -49,8 +49,7 @@ def main(argv: list[str]) -> None:
     )
     args = parser.parse_args(argv)
     # Imported late, so that --help and errors of the command line come at once.
-    from bert_jax.inference.array_files import check_ending
-    from bert_jax.inference.embed import Embedder, write_vectors
+    from bert_jax.inference.embed import Embedder, check_ending, write_vectors
 
     check_ending(args.output)
     cli.start()

@@ -55,9 +55,14 @@ def _task(
     )
 
 
-def _mnli(file: str, tfds: str, label: str = "", submission: str = "") -> Split:
+def _mnli(name: str, tfds: str = "", submission: str = "") -> Split:
     return Split(
-        (file,), "sentence1", "sentence2", label, tfds=tfds, submission=submission
+        (f"{name}.tsv",),
+        "sentence1",
+        "sentence2",
+        label="" if submission else "gold_label",
+        tfds=tfds or name,
+        submission=submission,
     )
 
 
@@ -128,17 +133,11 @@ TASKS: dict[str, Layout] = {
     "wnli": _task("sentence1", "sentence2", submission="WNLI.tsv"),
     "mnli": Layout(
         {
-            "train": _mnli("train.tsv", "train", "gold_label"),
-            "dev_matched": _mnli("dev_matched.tsv", "validation_matched", "gold_label"),
-            "dev_mismatched": _mnli(
-                "dev_mismatched.tsv", "validation_mismatched", "gold_label"
-            ),
-            "test_matched": _mnli(
-                "test_matched.tsv", "test_matched", submission="MNLI-m.tsv"
-            ),
-            "test_mismatched": _mnli(
-                "test_mismatched.tsv", "test_mismatched", submission="MNLI-mm.tsv"
-            ),
+            "train": _mnli("train"),
+            "dev_matched": _mnli("dev_matched", "validation_matched"),
+            "dev_mismatched": _mnli("dev_mismatched", "validation_mismatched"),
+            "test_matched": _mnli("test_matched", submission="MNLI-m.tsv"),
+            "test_mismatched": _mnli("test_mismatched", submission="MNLI-mm.tsv"),
             "ax": _AX,
         },
         metrics=("accuracy",),

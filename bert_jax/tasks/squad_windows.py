@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 import tokenizers
+from scipy.special import softmax
 from tokenizers import models, normalizers, pre_tokenizers
 
 from bert_jax.data.sequences import join, owners, token_windows
@@ -273,7 +274,8 @@ def answer_question(
         better = sum(sum(span[1:3]) >= start_logit + end_logit for span in spans)
         better = min(better, n_best)
         entries = [*spans[:better], null, *spans[better : max(n_best - 1, 1)]]
-    probabilities = _softmax(np.array([sum(entry[1:3]) for entry in entries]))
+    sums = [sum(entry[1:3]) for entry in entries]
+    probabilities = softmax(sums).tolist() if sums else []
     result["nbest"] = [
         {"text": text, "probability": p, "start_logit": start, "end_logit": end}
         for (text, start, end, _, _), p in zip(entries, probabilities, strict=True)
@@ -334,8 +336,3 @@ def _window_spans(
     chosen = chosen[np.isfinite(sums[chosen])]
     first = starts[chosen // longest]
     return sums[chosen], first, first + chosen % longest
-
-
-def _softmax(sums: np.ndarray) -> list[float]:
-    weights = np.exp(sums - sums.max(initial=-np.inf))
-    return (weights / weights.sum()).tolist()

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from bert_jax.inference.array_files import array_file
+from bert_jax.inference.embed import array_file
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
