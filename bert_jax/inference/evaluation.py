@@ -58,7 +58,7 @@ def run_model(
     hidden: Sequence[np.ndarray] | None = None,
     packed: bool = True,
 ) -> list[np.ndarray]:
-    """What ``forward`` gives for each sequence, in their order; on each process for all.
+    """The outputs of ``forward`` for each sequence, in order, on every process.
 
     forward: (params, batch) to float32, whole on every device: for R rows of L tokens with
     S slots (R, S, ...), and then each sequence has its slot's; or (R, L, ...), and it has
@@ -94,25 +94,24 @@ def run_model(
 def _with_outputs(
     forward: Callable, params: Any, batches: Iterable[RowBatch], mesh: Mesh
 ) -> Iterator[tuple[RowBatch, np.ndarray]]:
-    """The host makes the next batches while an accelerator is at work."""
+    """Each batch with its outputs, which every process has.
+
+    Every process makes the whole batch and puts its own rows on its devices. The next
+    batches are made while an accelerator computes.
+    """
     ahead = steps_ahead(mesh)
     pending: collections.deque[tuple[RowBatch, jax.Array]] = collections.deque()
     for batch in batches:
-        pending.append((batch, forward(params, put_rows(batch.arrays, mesh))))
+        own = {
+            name: take_rows(array, process_rows(mesh, len(array)))
+            for name, array in batch.arrays.items()
+        }
+        pending.append((batch, forward(params, put_batch(own, mesh))))
         if len(pending) > ahead:
             done, outputs = pending.popleft()
             yield done, jax.device_get(outputs)
     for done, outputs in pending:
         yield done, jax.device_get(outputs)
-
-
-def put_rows(arrays: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """Puts this process's share of a global batch, which every one has made, on devices."""
-    own = {
-        name: take_rows(array, process_rows(mesh, len(array)))
-        for name, array in arrays.items()
-    }
-    return put_batch(own, mesh)
 
 
 def evaluate(task: Task, split: Split, outputs: Sequence[np.ndarray]) -> Evaluation:

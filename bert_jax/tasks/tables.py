@@ -46,9 +46,7 @@ def table_format(path: Path) -> str:
 def read_columns(path: Path) -> list[str]:
     """Names of a table's columns; of JSONL, the keys of its first object."""
     if table_format(path) == "jsonl":
-        for _, value in _objects(path):
-            return list(value)
-        return []
+        return next((list(value) for _, value in read_objects(path)), [])
     return _header(path, _fields(path))
 
 
@@ -111,8 +109,10 @@ def read_table(
 
 def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The place of each object of a JSONL file, and the object; blank lines are skipped."""
-    for line, value in _objects(path):
-        yield f"{path}:{line}", value
+    for line, text in read_lines(path):
+        if text.strip():
+            where = f"{path}:{line}"
+            yield where, parse_json(text, where, "one object a line")
 
 
 def parse_lines(
@@ -210,17 +210,10 @@ def _find(path: Path, header: Sequence[str], name: str) -> int:
     return header.index(name)
 
 
-def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    for line, text in read_lines(path):
-        if text.strip():
-            yield line, parse_json(text, f"{path}:{line}", "one object a line")
-
-
 def _select_keys(
     path: Path, columns: Sequence[str], optional: Sequence[str]
 ) -> Iterator[Record]:
-    for line, value in _objects(path):
-        where = f"{path}:{line}"
+    for where, value in read_objects(path):
         row: dict[str, str | None] = {}
         for name in columns:
             if value.get(name) is None:
