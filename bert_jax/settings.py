@@ -11,7 +11,7 @@ import json
 import operator
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from bert_jax.errors import UserError, unknown_field
@@ -61,19 +61,34 @@ def setting(
 _FITS = {"at least": operator.ge, "above": operator.gt, "below": operator.lt}
 
 
-def check_ranges(config: Any, name: str = "") -> None:
-    """Raises UserError for a setting outside its limits; ``name``: the group's, "a.b."."""
+def _settings(config: Any, name: str) -> Iterator[tuple[str, dataclasses.Field, Any]]:
+    """Full name, field and value of each setting, also of groups in tuples."""
     for field in dataclasses.fields(config):
         full, value = name + field.name, getattr(config, field.name)
-        limits = field.metadata.get("limits", {})
         if dataclasses.is_dataclass(value):
-            check_ranges(value, f"{full}.")
+            yield from _settings(value, f"{full}.")
         elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
             for i, item in enumerate(value):
-                check_ranges(item, f"{full}[{i}].")
-        elif not all(_FITS[word](value, limit) for word, limit in limits.items()):
+                yield from _settings(item, f"{full}[{i}].")
+        else:
+            yield full, field, value
+
+
+def check_ranges(config: Any, name: str = "") -> None:
+    """Raises UserError for a setting outside its limits; ``name``: the group's, "a.b."."""
+    for full, field, value in _settings(config, name):
+        limits = field.metadata.get("limits", {})
+        if not all(_FITS[word](value, limit) for word, limit in limits.items()):
             expected = " and ".join(f"{word} {limit}" for word, limit in limits.items())
             raise UserError(f"{full}={value}, expected {expected}; set --config.{full}")
+
+
+def describe(config: Any) -> list[str]:
+    """A config's settings, a line each: full name, value and meaning."""
+    return [
+        f"{full} = {value!r}  # {field.metadata.get('doc', '')}"
+        for full, field, value in _settings(config, "")
+    ]
 
 
 def setting_doc(config: Any, name: str) -> str:
@@ -106,21 +121,6 @@ def with_defaults(kind: Any, value: Any) -> Any:
         elif field.default is not REQUIRED:
             whole[field.name] = field.default
     return whole | {k: v for k, v in value.items() if k not in whole}
-
-
-def describe(config: Any, name: str = "") -> list[str]:
-    """A config's settings, a line each: full name, value and meaning."""
-    lines = []
-    for field in dataclasses.fields(config):
-        full, value = name + field.name, getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            lines += describe(value, f"{full}.")
-        elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
-            for i, item in enumerate(value):
-                lines += describe(item, f"{full}[{i}].")
-        else:
-            lines.append(f"{full} = {value!r}  # {field.metadata.get('doc', '')}")
-    return lines
 
 
 def tables(kind: type, name: str = "", level: str = "##") -> str:
