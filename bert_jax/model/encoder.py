@@ -34,24 +34,21 @@ class Layer(nn.Module):
         query_ids_BQ, key_ids_BL: which positions attend to which, see attend_plain.
         """
         config, compute = self.config, self.compute
+        D, F = config.hidden_size, config.intermediate_size
+        attention = SelfAttention(config, compute, name="attention")
+        intermediate = Dense(config, compute, (F,), name="intermediate")
+        output = Dense(config, compute, (D,), name="feed_forward_output")
         dropout = Dropout(config.hidden_dropout)
+
         x_BQD = take_positions(x_BLD, positions_BQ)
-        attn_BQD = SelfAttention(config, compute, name="attention")(
+        attn_BQD = attention(
             x_BQD, x_BLD, query_ids_BQ, key_ids_BL, deterministic=self.deterministic
         )
-        x_BQD = layer_norm(config, compute, "attention_norm")(
-            x_BQD + dropout(attn_BQD, self.deterministic)
-        )
-        h_BQF = Dense(
-            config, compute, (config.intermediate_size,), name="intermediate"
-        )(x_BQD)
-        h_BQF = activation(config)(h_BQF)
-        h_BQD = Dense(
-            config, compute, (config.hidden_size,), name="feed_forward_output"
-        )(h_BQF)
-        return layer_norm(config, compute, "feed_forward_norm")(
-            x_BQD + dropout(h_BQD, self.deterministic)
-        )
+        x_BQD += dropout(attn_BQD, self.deterministic)
+        x_BQD = layer_norm(config, compute, "attention_norm")(x_BQD)
+        h_BQF = activation(config)(intermediate(x_BQD))
+        x_BQD += dropout(output(h_BQF), self.deterministic)
+        return layer_norm(config, compute, "feed_forward_norm")(x_BQD)
 
 
 class _ScanLayer(Layer):
@@ -139,12 +136,9 @@ def stack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
 
 def unstack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
     """The inverse of :func:`stack_layers`."""
-    stacked = encoder_params["layers"]
-    count = jax.tree.leaves(stacked)[0].shape[0]
-    return {
-        f"layer_{i}": jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
-        for i in range(count)
-    }
+    leaves, structure = jax.tree.flatten(encoder_params["layers"])
+    layers = enumerate(zip(*leaves, strict=True))
+    return {f"layer_{i}": jax.tree.unflatten(structure, layer) for i, layer in layers}
 
 
 def with_scan(params: Mapping[str, Any], scan: bool) -> dict[str, Any]:

@@ -43,21 +43,12 @@ class BiLstmConfig:
         if not 0 <= self.dropout < 1:
             raise UserError(f"dropout={self.dropout}, expected 0 to below 1")
 
-    def parameter_count(self, features: int) -> int:
-        """Parameters of a tagger on this many features a token."""
-        H = self.hidden_size
-        layers = sum(
-            2 * 4 * H * (width + H + 1)  # directions, gates, inputs and state and bias
-            for width in [features] + [2 * H] * (self.num_layers - 1)
-        )
-        return layers + (2 * H + 1) * self.labels
-
 
 class _Cell(nn.RNNCellBase):
-    """An LSTM whose gates' share of the inputs, and biases, are its inputs: (B, 4 H).
+    """An LSTM cell that gets its inputs already multiplied, with biases: (B, 4 H).
 
-    Flax's cells multiply the inputs step by step; all steps at once are about twice as
-    fast, forward and backward.
+    Flax's cells multiply the inputs at each position. Multiplying all positions at once
+    is about twice as fast, forward and backward.
     """
 
     features: int

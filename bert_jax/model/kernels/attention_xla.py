@@ -39,20 +39,20 @@ def _attend(
     keep_BNQL: jax.Array | None,
     rate: float,
 ) -> jax.Array:
-    """:func:`attend_xla` with a gradient by hand, reading one large array, not three."""
+    """:func:`attend_xla`, whose gradient reads one large array instead of three."""
     return _forward(q_BQNH, k_BLNH, v_BLNH, bias_BQL, keep_BNQL, rate)[0]
 
 
 def _forward(q_BQNH, k_BLNH, v_BLNH, bias_BQL, keep_BNQL, rate):
     """The output, and what the gradient needs.
 
-    The weights exp(score - the row's maximum) are divided by their sum after the product
-    with the values. Those that dropout takes are kept with a minus sign: the gradient
-    reads weights and mask out of the same array.
+    The weights exp(score - maximum of the row) are divided by their sum after the product
+    with the values. Dropped weights are stored with a minus sign, so the gradient reads
+    the weights and the dropout mask from one array.
     """
     scores_BNQL = _scores(q_BQNH, k_BLNH, bias_BQL)
     top_BNQ1 = jnp.max(scores_BNQL, axis=-1, keepdims=True)
-    # To a TPU the product again is cheaper than to write float32 scores and read them.
+    # A TPU computes the product again faster than it writes and reads float32 scores.
     scores_BNQL = jax.lax.platform_dependent(
         tpu=lambda: _scores(jax.lax.optimization_barrier(q_BQNH), k_BLNH, bias_BQL),
         default=lambda: scores_BNQL,
@@ -77,7 +77,7 @@ def _backward(rate, kept, grad_BQNH):
     q_BQNH, k_BLNH, v_BLNH, signed_BNQL, total_BQN1, context_BQNH = kept
     dtype = v_BLNH.dtype
     grad_BQNH = grad_BQNH.astype(jnp.float32) / total_BQN1
-    # What comes through the sum is the same for all weights of a row.
+    # The gradient through the sum is the same for all weights of a row.
     through_sum_BQN = -jnp.sum(grad_BQNH * context_BQNH.astype(jnp.float32), axis=-1)
     grad_BQNH = (grad_BQNH / (1 - rate)).astype(dtype)
     grad_v_BLNH = einsum(
@@ -99,7 +99,7 @@ _attend.defvjp(_forward, _backward)
 
 def _scores(q_BQNH: jax.Array, k_BLNH: jax.Array, bias_BQL: jax.Array) -> jax.Array:
     """Scores q k / sqrt(H), float32, with ``bias_BQL``: (B, N, Q, L)."""
-    # Exact for heads of 64. A CPU would write out a factor for every score instead.
+    # Scaling the queries is exact for heads of 64, and cheaper than scaling the scores.
     scores_BNQL = einsum(
         "BQNH,BKNH->BNQK", q_BQNH * _scale(q_BQNH), k_BLNH, jnp.float32
     )
@@ -107,7 +107,7 @@ def _scores(q_BQNH: jax.Array, k_BLNH: jax.Array, bias_BQL: jax.Array) -> jax.Ar
 
 
 def _after_dropout(signed_BNQL: jax.Array, rate: float) -> jax.Array:
-    """The weights, 0 where dropout takes them."""
+    """The weights, 0 where they are dropped."""
     return jnp.maximum(signed_BNQL, 0) if rate else signed_BNQL
 
 

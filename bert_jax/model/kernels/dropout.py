@@ -1,9 +1,9 @@
-"""Dropout with masks as cheap as the hardware makes them.
+"""Dropout with masks that are cheap on each device.
 
-On a CPU drawing bits is most of what dropout costs, so a value takes eight of them. On a
-TPU bytes are what costs: a BASE step of 0.144 s would take 0.425 s with them (the
-compiler's estimates for v2:4x4), so a value takes a word. The same key gives other masks
-there, of the same distribution.
+On a CPU drawing random bits is most of the cost, so each value uses eight bits. On a TPU
+that would be slow (a BASE step of 0.144 s would take 0.425 s by the compiler's estimate for
+v2:4x4), so each value uses 32 bits. Both draw from the same distribution, but the same key
+gives different masks.
 """
 
 import math
@@ -26,24 +26,23 @@ def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
 
 
 def mask_from_words(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
-    """As :func:`keep_mask`, a word a value: exact to 2**-32."""
+    """:func:`keep_mask` from 32 bits for each value: exact to 2**-32."""
     threshold = np.uint32(min(round(rate * 2**32), 2**32 - 1))
     return jax.random.bits(key, shape, jnp.uint32) >= threshold
 
 
 def mask_from_bytes(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
-    """As :func:`keep_mask`, a byte a value.
+    """:func:`keep_mask` from one byte for each value.
 
-    A byte is compared with a threshold. Few rates are multiples of 1/256, so the
-    threshold is one of two neighbours, chosen once a call by a word of the key, itself
-    as random as what is drawn with it: over keys, every element is dropped with exactly
-    ``rate`` (to 2**-32).
+    The byte is compared with a threshold. Few rates are multiples of 1/256, so each call
+    chooses one of the two nearest thresholds at random, from the bits of the key. Over
+    all keys every element is dropped with probability ``rate``, to 2**-32.
     """
     low = math.floor(rate * _LEVELS)
     share = np.uint32((rate * _LEVELS - low) * 2**32)
     threshold = low + (jax.random.key_data(key)[-1] < share).astype(jnp.int32)
-    # Two dimensions, whatever the shape: the HLO that counts the elements of four takes
-    # as long to compile as the rest of a layer. Rows stay apart, as a mesh splits them.
+    # Drawn in two dimensions, because four take as long to compile as the rest of a
+    # layer. Rows stay a dimension of their own, because a mesh splits them.
     rows, *rest = shape
     width = math.prod(rest)
     # The compiler's threefry is one loop over the words; jax.random's on a CPU is a

@@ -1,12 +1,15 @@
-"""Products, as each device does them best.
+"""Matrix products in the form that each device computes fastest.
 
-A CPU gets those with kernels as products of two matrices: XLA copies kernels of three
-dimensions, and their gradients, into another layout. In bfloat16 its library has
-products with float32 results alone, of a first factor that is contracted over its last
-dimension; others are done in float32, on a CPU with matrix units (AMX) too. So it is
-asked for those alone. Other devices get the product as it is written. A device sums in
-float32 and rounds once. The sum of gradients over devices is in the dtype of the gradient:
-that of the activations, or float32 with ComputeConfig.float32_gradients.
+Devices other than CPUs get the product as it is written. On a CPU a product with a kernel
+becomes a product of two matrices, because XLA copies kernels of three dimensions, and
+their gradients, into another layout. XLA's CPU library also has only some bfloat16
+products: those with a float32 result whose first factor is summed over its last dimension.
+The compiler computes all others in float32. On a CPU with bfloat16 instructions this
+nearly halves a bfloat16 step: three layers of BASE, 8 x 128, forward and backward, take
+0.71 CPU seconds instead of 1.34. In float32 it makes embedding 7% faster.
+
+A device sums in float32 and rounds once. Gradients are summed over devices in their own
+dtype: that of the activations, or float32 with ComputeConfig.float32_gradients.
 """
 
 import functools
@@ -22,12 +25,12 @@ Axes = tuple[tuple[int, ...], tuple[int, ...]]
 def product(
     x: jax.Array, kernel: jax.Array, axes: Axes, dtype: jnp.dtype | None = None
 ) -> jax.Array:
-    """``x`` times ``kernel`` over ``axes`` of each: (*rest of x, *rest of kernel).
+    """The product of ``x`` and ``kernel`` over ``axes``: (*rest of x, *rest of kernel).
 
-    The axes are the last of ``x`` and the first or the last of ``kernel``, in order. The
-    factors of all products, those of the gradients too, are rounded to the dtype of
-    ``x``. dtype: the result's, that of ``x`` by default. The gradient of each factor has
-    the dtype in which the factor was given, and is rounded to it once.
+    axes: the last ones of ``x``, and the first or the last ones of ``kernel``, in order.
+    dtype: of the result, by default that of ``x``. Both factors are rounded to the dtype
+    of ``x``, in the products of the gradients too. The gradient of each factor has that
+    factor's dtype, and is rounded to it once.
     """
     dtype = jnp.dtype(dtype or x.dtype)
     return _product(x, kernel, axes, dtype)
@@ -66,7 +69,7 @@ def einsum(
 
 
 def swapaxes(x: jax.Array, axis1: int, axis2: int) -> jax.Array:
-    """jnp.swapaxes of a product, which a CPU does once, not once for each use."""
+    """jnp.swapaxes, written out on a CPU, which would repeat it for each use."""
     return lax.platform_dependent(
         jnp.swapaxes(x, axis1, axis2),
         cpu=lax.optimization_barrier,
@@ -136,10 +139,10 @@ def _dot_of_matrices(x: jax.Array, y: jax.Array, axes: Axes) -> jax.Array:
 def _einsum_of_matrices(
     subscripts: str, x: jax.Array, y: jax.Array, dtype: jnp.dtype
 ) -> jax.Array:
-    """The einsum as products of matrices, one for each index of the axes in all three.
+    """The einsum as a batch of matrix products.
 
-    Those axes lead, and the first factor is summed over its last: XLA's library for CPUs
-    has such batches, with the arithmetic between two of them in the same call.
+    The batch axes come first, and the first factor is summed over its last axis. XLA's CPU
+    library has such batches, and takes the arithmetic between two of them into one call.
     """
     factors, result = subscripts.split("->")
     x_axes, y_axes = factors.split(",")
@@ -167,10 +170,10 @@ def _einsum_of_matrices(
 
 
 def _laid_out(x: jax.Array) -> jax.Array:
-    """``x``, a transposition, for a product in bfloat16 on a CPU.
+    """``x``, a transposed array, written out for a bfloat16 product on a CPU.
 
-    As a vector: what the compiler sees transposed it calls another layout, which the
-    library refuses. The barrier keeps it from seeing through.
+    Without this the compiler would treat the transposition as a layout, which its library
+    does not take. The barrier hides the transposition from it.
     """
     if x.dtype == jnp.float32:
         return x
