@@ -86,7 +86,7 @@ def run_ours(task: str, seed: int, options: argparse.Namespace, folder: Path) ->
     return times | {
         "train_seconds": results["train_seconds"],
         "padding_share": results["padding_share"],
-        "updates": results["updates"],
+        "updates": results["steps"],
         "metric": results["main_metric"],
         "scores": results["scores"]["dev"],
     }
@@ -111,7 +111,7 @@ def run_peer(task: str, seed: int, options: argparse.Namespace, folder: Path) ->
     return times | {
         "train_seconds": results["seconds_training"],
         "padding_share": results["padding_share"],
-        "updates": results["updates"],
+        "updates": results["steps"],
         "metric": results["main_metric"],
         "scores": results["best"],
     }
