@@ -13,6 +13,7 @@ from bert_jax.inference.predict import Predictor
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.initial import FeatureConfig, make_model
 from bert_jax.model.config import BertConfig
+from bert_jax.parallel.remote import RunFolder
 from bert_jax.training.finetune import finetune
 from bert_jax.training.finetune_config import finetune_config
 from bert_jax.training.finetune_data import prepare
@@ -328,7 +329,7 @@ def test_sizes_that_cannot_be(tmp_path):
 def test_a_run_predicts_as_it_was_scored(what, changes, settings, tmp_path):
     config = finetune_config(settings(what, epochs=1, log_every=100, **changes))
     prepared = prepare(config, tmp_path, lambda line: None)
-    finetune(config, prepared, tmp_path, lambda line: None)
+    finetune(config, prepared, RunFolder(tmp_path), lambda line: None)
     predict = Predictor(tmp_path)
     assert (predict.family, predict.max_length) == (config.family, 24)
     rows = prepared.splits[0].rows
@@ -353,7 +354,7 @@ def test_a_run_scores_and_writes_with_the_tuned_threshold(settings, tmp_path):
     data = dict(version_2=True, null_threshold=-1000.0, **files)
     config = finetune_config(settings("question_answering", epochs=1, data=data))
     prepared = prepare(config, tmp_path, lambda line: None)
-    results = finetune(config, prepared, tmp_path, lambda line: None)
+    results = finetune(config, prepared, RunFolder(tmp_path), lambda line: None)
     dev = results["scores"]["dev"]
     assert dev["f1"] == pytest.approx(dev["best_f1"])
     rows = prepared.splits[0].rows

@@ -26,18 +26,22 @@ import jax
 import numpy as np
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 3)
-from bert_jax.parallel.distributed import Job, join, leave, wait_for_all
+from bert_jax import cli
+from bert_jax.parallel.distributed import wait_for_all
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
-join(Job(from_environment=True, timeout=120))
-wait_for_all("start")
-counts = jax.process_count(), jax.local_device_count(), jax.device_count()
-# Pairs of 3 + 3 devices: each process has rows of its own, and some of the other's.
-for model, rows in (1, 24), (2, 18), (3, 24), (6, 12):
-    mesh = make_mesh(MeshConfig(model=model))
-    batch = put_batch({"x": np.zeros((12, 4))}, mesh)  # 12 of this process
-    assert batch["x"].shape == (rows, 4), (mesh, batch["x"].shape)
-Path(sys.argv[1]).write_text(f"{jax.process_index()} {counts}")
-leave()
+
+def main(argv):
+    cli.start(cli.JOB_FLAGS | dict(distributed=True, join_timeout=120))
+    wait_for_all("start")
+    counts = jax.process_count(), jax.local_device_count(), jax.device_count()
+    # Pairs of 3 + 3 devices: each process has rows of its own, and some of the other's.
+    for model, rows in (1, 24), (2, 18), (3, 24), (6, 12):
+        mesh = make_mesh(MeshConfig(model=model))
+        batch = put_batch({"x": np.zeros((12, 4))}, mesh)  # 12 of this process
+        assert batch["x"].shape == (rows, 4), (mesh, batch["x"].shape)
+    Path(argv[0]).write_text(f"{jax.process_index()} {counts}")
+
+cli.run(main)
 """
 
 
