@@ -1,0 +1,173 @@
+"""The engine with an objective of the tests' own: one class, and nothing else, is new."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from bert_jax.errors import DivergenceError, UserError
+from bert_jax.parallel.mesh import MeshConfig, make_mesh
+from bert_jax.parallel.remote import RunFolder
+from bert_jax.training.optimizer import OptimizerConfig
+from bert_jax.training.run import Job, run
+
+STEPS, VOCABULARY = 9, 12
+
+
+class Bigrams(nn.Module):
+    """Logits of the next token from the one before it."""
+
+    @nn.compact
+    def __call__(self, input_ids_BL):
+        # Names that have a sharding rule: a matrix without one is refused.
+        x_BLV = jax.nn.one_hot(input_ids_BL, VOCABULARY)
+        x_BLD = nn.Dense(4, name="transform")(x_BLV)
+        return nn.Dense(VOCABULARY, name="classifier")(x_BLD)
+
+
+@dataclasses.dataclass(frozen=True)
+class NextToken:
+    """Mean loss of the next token, without padding."""
+
+    model: nn.Module
+    sum_names = ("loss", "weight", "correct")
+
+    def init(self, key):
+        return self.model.init(key, jnp.zeros((1, 2), jnp.int32))["params"]
+
+    def weights(self, batch):
+        return {"loss": jnp.sum(self._asked(batch))}
+
+    def sums(self, params, batch, key):
+        del key
+        ids_BL, asked_BL = batch["input_ids"], self._asked(batch)
+        logits = self.model.apply({"params": params}, ids_BL[:, :-1])
+        log_p = jax.nn.log_softmax(logits)
+        losses = -jnp.take_along_axis(log_p, ids_BL[:, 1:, None], axis=-1)[..., 0]
+        right = jnp.argmax(logits, axis=-1) == ids_BL[:, 1:]
+        return {
+            "loss": jnp.sum(asked_BL * losses),
+            "weight": jnp.sum(asked_BL),
+            "correct": jnp.sum(asked_BL * right),
+        }
+
+    def metrics(self, sums):
+        return {"accuracy": sums["correct"] / sums["weight"]}
+
+    def summary(self, metrics):
+        return f"accuracy {metrics['accuracy']:.1%}"
+
+    def _asked(self, batch):
+        return batch["attention_mask"][:, 1:].astype(jnp.float32)
+
+
+class Batches:
+    """Eight rows of counting numbers, of several lengths."""
+
+    def __len__(self):
+        return STEPS
+
+    def __getitem__(self, step):
+        random = np.random.default_rng(step)
+        starts_B1 = random.integers(0, VOCABULARY, (8, 1))
+        lengths_B1 = random.integers(3, 7, (8, 1))
+        return {
+            "input_ids": np.int32((starts_B1 + np.arange(6)) % VOCABULARY),
+            "attention_mask": np.int32(np.arange(6) < lengths_B1),
+        }
+
+
+@pytest.fixture
+def make_job():
+    """A function of changes: a job on one device."""
+
+    def make(**changes):
+        mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+        settings = dict(
+            objective=NextToken(Bigrams()),
+            optimizer=OptimizerConfig(learning_rate=0.5, warmup_steps=2),
+            batches=Batches(),
+            mesh=mesh,
+            identity={"name": "bigrams"},
+            differences=lambda old, new: [] if old == new else ["name"],
+            evaluates=lambda step: step % 4 == 0,
+            evaluate=lambda step, params, reporter, progress: progress.update(
+                evaluated=[*progress.get("evaluated", []), step]
+            ),
+            flops=lambda batch: 1.0,
+            log_every=3,
+            checkpoint_every=2,
+        )
+        return Job(**settings | changes)
+
+    return make
+
+
+def test_a_new_objective_trains_logs_evaluates_and_saves(make_job, tmp_path):
+    lines = []
+    state, progress = run(make_job(), RunFolder(tmp_path), lines.append)
+    assert int(state.step) == STEPS
+    assert progress["evaluated"] == [4, 8]
+    # Every token is one more than the one before it.
+    text = (tmp_path / "metrics.jsonl").read_text()
+    metrics = [json.loads(line) for line in text.splitlines()]
+    assert [line["step"] for line in metrics] == [3, 6, 9]
+    assert metrics[-1]["loss"] < metrics[0]["loss"]
+    assert metrics[-1]["accuracy"] > metrics[0]["accuracy"]
+    batches = [Batches()[step] for step in range(3)]
+    share = np.mean([batch["attention_mask"].mean() for batch in batches])
+    assert metrics[0]["padding"] == pytest.approx(1 - share, abs=1e-6)
+    assert "accuracy" in lines[-1]
+    assert progress["tokens"] == sum(
+        Batches()[step]["attention_mask"].sum() for step in range(STEPS)
+    )
+    assert progress["shapes"] == {"8x6": STEPS}
+
+
+@pytest.mark.parametrize("stop", [1, 4, 5, 9])
+def test_what_is_interrupted_goes_on_bit_for_bit(
+    make_job, metric_lines, tmp_path, stop
+):
+    """Parameters, moments, metrics and progress, wherever it was."""
+    expected, whole = run(make_job(), RunFolder(tmp_path / "whole"), lambda line: None)
+
+    def evaluate(step, *rest):
+        if step == stop:
+            raise KeyboardInterrupt
+        make_job().evaluate(step, *rest)
+
+    folder = RunFolder(tmp_path / "parts")
+    with pytest.raises(KeyboardInterrupt):
+        always = dict(evaluates=lambda step: step % 4 == 0 or step == stop)
+        run(make_job(evaluate=evaluate, **always), folder, lambda line: None)
+    state, progress = run(make_job(), folder, lambda line: None)
+    same = jax.tree.map(np.array_equal, state.params, expected.params)
+    assert jax.tree.all(same)
+    assert jax.tree.all(
+        jax.tree.map(np.array_equal, state.opt_state, expected.opt_state)
+    )
+    assert metric_lines(tmp_path / "parts") == metric_lines(tmp_path / "whole")
+    for name in ("evaluated", "tokens", "computed_tokens", "shapes"):
+        assert progress[name] == whole[name], name
+
+
+def test_a_state_that_is_not_finite_is_neither_saved_nor_evaluated(make_job, tmp_path):
+    job = make_job(
+        optimizer=OptimizerConfig(learning_rate=1e38),
+        evaluate=lambda *_: pytest.fail("evaluated"),
+        log_every=100,
+    )
+    with pytest.raises(DivergenceError, match=r"became (nan|inf) in the steps before"):
+        run(job, RunFolder(tmp_path), lambda line: None)
+    assert not [p for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit()]
+
+
+def test_a_workdir_with_a_checkpoint_belongs_to_its_run(make_job, tmp_path):
+    folder = RunFolder(tmp_path)
+    run(make_job(), folder, lambda line: None)
+    with pytest.raises(UserError, match=r"holds another run \(name\); use that config"):
+        run(make_job(identity={"name": "other"}), folder, lambda line: None)
