@@ -1,22 +1,23 @@
 """Fine-tuning side by side: bert_jax and Hugging Face's Trainer, one after the other.
 
-The same tasks, rows, updates and rates from the same checkpoint, in --dtype, with the
-bias correction and the epsilon of the Trainer's Adam, and a peak a ninth higher, as the
-original's decay begins at update 0 and the Trainer's after the warmup of a tenth: from
-there on both have the same rate. New heads have the deviation of transformers', 0.02;
-the original's, cut at two of them, is 0.88 of that. Each run is a process of its own, the
-order alternating from seed to seed. Seconds are those of the updates (ours with their
-compilation), of the whole process, and of the CPUs, which a machine that is shared with
-others changes less. Runs that are there are not run again: stop and go on as you like.
+The same tasks, rows, steps and learning rates from the same checkpoint, in --dtype, with
+the bias correction and the epsilon of the Trainer's Adam. Our peak is a ninth higher: the
+original's decay begins at step 0 and the Trainer's after the warmup of a tenth, so that
+from there on both have the same learning rate. New heads have the deviation of
+transformers', 0.02; the original's, cut at two of them, is 0.88 of that. Each run is a
+process of its own; the order alternates from seed to seed. Seconds are those of training
+(ours with compilation), of the whole process, and of the CPUs, which a machine that is
+shared with others changes less. Runs that are there are not run again: stop and go on as
+you like.
 
 usage:
   python benchmarks/finetune.py --model all-MiniLM-L6-v2 --data DATA --output DIR
     --peer_python PEER/bin/python [--tasks sst2,mrpc] [--seeds 0,1,2] [--grouped]
     [--dtype float32] [--report FILE.json]
 
-DATA holds glue/, ner/wnut17/, squad/ and multiple_choice/. PEER is an environment as
-finetune_peer/train.py describes it; without it only ours run. --grouped: the peer sorts
-its batches by length too, which is not its default.
+DATA holds glue/, ner/wnut17/, squad/, multiple_choice/ and sick/. PEER is an environment
+as finetune_peer/train.py describes it; without it only ours run. --grouped: the peer
+sorts its batches by length too, which is not its default.
 """
 
 import argparse
@@ -32,11 +33,33 @@ from typing import Any
 
 from measure import HERE, write_report
 
-# epochs, batch_size, learning_rate, train_rows (0: all), data folder, our settings
+# epochs, batch_size, learning_rate, train_rows (0: all), data folder; our config, settings
 TASKS: dict[str, dict[str, Any]] = {
-    "sst2": dict(epochs=1, batch=32, rate=1e-4, rows=20_000, dir="glue/SST-2"),
+    "sst2": dict(
+        epochs=1,
+        batch=32,
+        rate=1e-4,
+        rows=20_000,
+        dir="glue/SST-2",
+        config="glue.py:sst2",
+    ),
     # 3 epochs in batches of 32 leave six seeds of the Trainer at 77.9 to 83.1.
-    "mrpc": dict(epochs=4, batch=16, rate=1e-4, rows=0, dir="glue/MRPC"),
+    "mrpc": dict(
+        epochs=4,
+        batch=16,
+        rate=1e-4,
+        rows=0,
+        dir="glue/MRPC",
+        config="glue.py:mrpc",
+    ),
+    "sick": dict(
+        epochs=3,
+        batch=32,
+        rate=1e-4,
+        rows=0,
+        dir="sick",
+        config="sick.py:relatedness",
+    ),
     "wnut17": dict(epochs=2, batch=16, rate=3e-4, rows=0, dir="ner/wnut17"),
     "codah": dict(epochs=2, batch=16, rate=1e-4, rows=0, dir="multiple_choice"),
     "squad": dict(
@@ -59,8 +82,9 @@ TASKS: dict[str, dict[str, Any]] = {
 def our_settings(task: str, options: argparse.Namespace) -> list[str]:
     """The arguments of bert_jax.finetune that make a run the Trainer's."""
     plan = TASKS[task]
+    config = plan.get("config", f"{task}.py")
     return [
-        f"--config={HERE.parent}/experiments/finetune/{task}.py",
+        f"--config={HERE.parent}/experiments/finetune/{config}",
         f"--config.init_from={options.model}",
         f"--config.data.dir={options.data}/{plan['dir']}",
         f"--config.epochs={plan['epochs']}",
@@ -86,7 +110,7 @@ def run_ours(task: str, seed: int, options: argparse.Namespace, folder: Path) ->
     return times | {
         "train_seconds": results["train_seconds"],
         "padding_share": results["padding_share"],
-        "updates": results["steps"],
+        "steps": results["steps"],
         "metric": results["main_metric"],
         "scores": results["scores"]["dev"],
     }
@@ -111,7 +135,7 @@ def run_peer(task: str, seed: int, options: argparse.Namespace, folder: Path) ->
     return times | {
         "train_seconds": results["seconds_training"],
         "padding_share": results["padding_share"],
-        "updates": results["steps"],
+        "steps": results["steps"],
         "metric": results["main_metric"],
         "scores": results["best"],
     }
@@ -146,8 +170,8 @@ def children_seconds() -> float:
 def table(results: dict[tuple[str, str], list[dict]]) -> str:
     """Markdown: means over the seeds, the spread of the scores, and the ratio of times."""
     lines = [
-        "| task | metric | system | seeds | dev score | updates, s | process, s "
-        "| CPU, s | padding | updates / ours | CPU / ours |",
+        "| task | metric | system | seeds | dev score | training, s | process, s "
+        "| CPU, s | padding | training / ours | CPU / ours |",
         "|---" * 11 + "|",
     ]
     for (task, system), runs in results.items():

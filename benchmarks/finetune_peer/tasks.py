@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.stats
 import torch
 import transformers
 from sklearn.metrics import accuracy_score, f1_score
@@ -95,6 +96,39 @@ def sst2(options, tokenizer):
 def mrpc(options, tokenizer):
     """MRPC: whether two sentences say the same."""
     return glue(options, tokenizer, "MRPC", label=0, texts=(3, 4), with_f1=True)
+
+
+def sick(options, tokenizer):
+    """SICK: how related two sentences are, from 1 to 5; mean squared error."""
+    splits, truncated = [], 0
+    for name, limit in (("train", options.train_rows), ("trial", options.dev_rows)):
+        path = Path(options.data) / "sick" / f"SICK_{name}.txt"
+        # One line of the published file is broken in two.
+        rows = [row for row in tab_rows(path, header=True) if len(row) == 5][:limit]
+        columns = [[row[column] for row in rows] for column in (1, 2)]
+        encoding = tokenizer(*columns, truncation=True, max_length=options.max_length)
+        truncated += cut(encoding)
+        splits.append(as_examples(encoding, [float(row[3]) for row in rows]))
+    train, dev = splits
+    expected = [example["labels"] for example in dev]
+
+    def score(outputs):
+        return {
+            "pearson": 100 * scipy.stats.pearsonr(expected, outputs[:, 0]).statistic,
+            "spearman": 100 * scipy.stats.spearmanr(expected, outputs[:, 0]).statistic,
+        }
+
+    return Job(
+        train=train,
+        dev=dev,
+        model=load_model(
+            transformers.AutoModelForSequenceClassification, options, num_labels=1
+        ),
+        collator=transformers.DataCollatorWithPadding(tokenizer),
+        score=score,
+        main_metric="pearson",
+        truncated=truncated,
+    )
 
 
 def codah(options, tokenizer):

@@ -7,7 +7,7 @@ development set is scored after each epoch; nothing is saved. Tasks: see tasks.p
 tagging.py and question_answering.py.
 
 It needs an environment of its own and no network:
-  pip install torch==2.13.0 transformers==5.23.0 accelerate scikit-learn seqeval
+  pip install torch==2.13.0 transformers==5.23.0 accelerate scikit-learn scipy seqeval
 
 usage:
   HF_HUB_OFFLINE=1 python benchmarks/finetune_peer/train.py --task sst2 --data DIR
@@ -17,7 +17,7 @@ usage:
 
 The file (and the last line printed) says: seconds_training (epochs without evaluation),
 seconds_total (the whole process so far, imports, tokenising and evaluation included),
-the metrics in percent of each epoch and of the best by main_metric, updates, tokens
+the metrics in percent of each epoch and of the best by main_metric, steps, tokens
 computed in training with and without padding, examples cut to the maximal length.
 """
 
@@ -39,6 +39,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 LOADERS = {
     "sst2": ("tasks", "sst2"),
     "mrpc": ("tasks", "mrpc"),
+    "sick": ("tasks", "sick"),
     "wnut17": ("tagging", "wnut17"),
     "squad": ("question_answering", "question_answering"),
     "codah": ("tasks", "codah"),
@@ -142,7 +143,7 @@ def run(options):
         "main_metric": job.main_metric,
         "best": best,
         "epochs_metrics": trainer.epoch_metrics,
-        "updates": state.global_step,
+        "steps": state.global_step,
         "losses": [x["loss"] for x in trainer.state.log_history if "loss" in x],
         "tokens_computed": trainer.tokens_computed,
         "tokens_real": trainer.tokens_real,
