@@ -11,7 +11,7 @@ import json
 import operator
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 from bert_jax.errors import UserError, unknown_field
@@ -43,14 +43,15 @@ def setting(
     least: float | None = None,
     above: float | None = None,
     below: float | None = None,
+    one_of: Collection[str] | None = None,
 ) -> Any:
     """A dataclass field with its default, and its unit and meaning in ``doc``.
 
     A nested group is ``setting(factory=MeshConfig)``; its class says what it means. A
-    setting without default and factory has to be given. least, above, below: the values
-    that :func:`check_ranges` lets through.
+    setting without default and factory has to be given. least, above, below, one_of: the
+    values that :func:`check_ranges` lets through.
     """
-    limits = {"at least": least, "above": above, "below": below}
+    limits = {"at least": least, "above": above, "below": below, "one of": one_of}
     limits = {word: limit for word, limit in limits.items() if limit is not None}
     metadata = {"doc": doc, "limits": limits}
     return dataclasses.field(
@@ -58,7 +59,12 @@ def setting(
     )
 
 
-_FITS = {"at least": operator.ge, "above": operator.gt, "below": operator.lt}
+_FITS: dict[str, Callable[[Any, Any], bool]] = {
+    "at least": operator.ge,
+    "above": operator.gt,
+    "below": operator.lt,
+    "one of": lambda value, known: value in known,
+}
 
 
 def _settings(config: Any, name: str) -> Iterator[tuple[str, dataclasses.Field, Any]]:
@@ -79,8 +85,13 @@ def check_ranges(config: Any, name: str = "") -> None:
     for full, field, value in _settings(config, name):
         limits = field.metadata.get("limits", {})
         if not all(_FITS[word](value, limit) for word, limit in limits.items()):
-            expected = " and ".join(f"{word} {limit}" for word, limit in limits.items())
-            raise UserError(f"{full}={value}, expected {expected}; set --config.{full}")
+            expected = " and ".join(
+                f"{word} {', '.join(limit) if word == 'one of' else limit}"
+                for word, limit in limits.items()
+            )
+            raise UserError(
+                f"{full}={value!r}, expected {expected}; set --config.{full}"
+            )
 
 
 def describe(config: Any) -> list[str]:

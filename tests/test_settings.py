@@ -33,6 +33,7 @@ class Outer:
     steps: int = setting(doc="optimizer steps", least=1)
     inner: Inner = setting(factory=Inner)
     more: tuple[Inner, ...] = setting((), "further groups")
+    kind: str = setting("big", "size of the model", one_of=("big", "small"))
 
 
 def test_a_setting_has_its_default_and_its_meaning():
@@ -101,6 +102,7 @@ def test_a_config_is_described_by_name_value_and_meaning():
         "steps = 3  # optimizer steps",
         "inner.rate = 0.1  # probability of dropping a value",
         "more[0].rate = 0.2  # probability of dropping a value",
+        "kind = 'big'  # size of the model",
     ]
 
 
@@ -114,6 +116,10 @@ def test_a_config_is_described_by_name_value_and_meaning():
         ),
         (Outer(1, Inner(math.nan)), r"^inner\.rate=nan, expected"),
         (Outer(1, more=(Inner(), Inner(-1.0))), r"^more\[1\]\.rate=-1.0, expected"),
+        (
+            Outer(1, kind="tiny"),
+            r"^kind='tiny', expected one of big, small; set --config\.kind$",
+        ),
     ],
 )
 def test_a_setting_outside_its_limits_is_named(config, message):
