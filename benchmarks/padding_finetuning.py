@@ -38,7 +38,7 @@ def measure(config: FineTuneConfig, devices: int, buckets: int) -> tuple[float, 
     checkpoint = load(config.init_from, **config.model.changes())
     task = FAMILIES[config.family](config.data)
     rows = task.read("train")[: config.train_rows or None]
-    features = task.features(rows, checkpoint.tokenizer, training=True)
+    features = task.features(rows, checkpoint.tokenizer)
     batches = EpochBatches(
         features,
         batch_size=config.batch_size,

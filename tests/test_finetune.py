@@ -187,7 +187,7 @@ def test_a_user_error_is_one_line_and_exit_code_2(files, tmp_path):
         (["--config.init_from=nowhere"], "nowhere does not exist"),
         (["--config.data.dir=nowhere"], "nowhere has no train.csv"),
         (["--config.data.max_length=17"], "is over the position table of 16"),
-        (["--config.data.task=rt"], "task='rt' is not a classification task"),
+        (["--config.data.task=rt"], "data.task='rt', expected one of cola, sst2"),
         (["--config.family=bert"], "config.family='bert', expected one of"),
         (["extra"], "unexpected argument 'extra'; use python -m bert_jax.finetune"),
         (["--sweeep"], "sweeep"),

@@ -147,7 +147,7 @@ class _TaskModel:
                 yield self._answer(task, rows[start : start + step])
 
     def _answer(self, task: Task, rows: list[Any]) -> Answers:
-        features = task.features(rows, self._tokenizer, training=False)
+        features = task.features(rows, self._tokenizer)
         outputs = run_model(
             self._forward,
             self._params,
@@ -180,11 +180,7 @@ def _tasks(checkpoint: Checkpoint, path: Path | str, max_length: int) -> list[Ta
     else:
         kind = next(kind for kind in FAMILIES.values() if kind.head == checkpoint.head)
         try:
-            configs = kind.configs_for_head(
-                checkpoint.labels,
-                checkpoint.problem_type,
-                checkpoint.config.max_positions,
-            )
+            configs = kind.configs_for_head(checkpoint)
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
     if max_length:

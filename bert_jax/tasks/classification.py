@@ -3,14 +3,11 @@
 A text is [CLS] A [SEP], a pair [CLS] A [SEP] B [SEP] (BERT's paper, section 4.1).
 """
 
-import contextlib
 import dataclasses
 import functools
 import json
-import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,24 +18,15 @@ import sklearn.metrics
 from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import write_text
-from bert_jax.settings import setting
+from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import glue, tables
-from bert_jax.tasks.labelled_texts import (
-    Layout,
-    Row,
-    Split,
-    has_rows,
-    parse_rows,
-    read_rows,
-)
-from bert_jax.tasks.task import Features, Predictions, Task
+from bert_jax.tasks.labelled_texts import Layout, Row, Split
+from bert_jax.tasks.tables import SPLITS
+from bert_jax.tasks.task import Features, Outputs, Predictions, Task, with_id
 
-LAYOUTS = glue.TASKS
 TABLE = "table"
-_FILES = ("train", "dev", "test")
-_TABLE_FIELDS = (*_FILES, "text_a", "text_b", "label", "id", "regression")
-TRUNCATIONS = ("head", "tail", "head_tail", "windows")
+# A table's layout is in its settings.
+LAYOUTS: dict[str, Layout | None] = {**glue.TASKS, TABLE: None}
 _ENDINGS = tuple(ending + packed for ending in tables.FORMATS for packed in ("", ".gz"))
 
 
@@ -50,6 +38,7 @@ class ClassificationConfig:
         "",
         "one of GLUE's (cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, ax), "
         "sick_entailment or sick_relatedness; or table: CSV, TSV or JSONL with columns",
+        one_of=LAYOUTS,
     )
     dir: str = setting(
         "",
@@ -73,15 +62,70 @@ class ClassificationConfig:
         "empty: those of the training rows, sorted",
     )
     regression: bool = setting(False, "table: whether labels are numbers")
-    max_length: int = setting(128, "tokens of a sequence, [CLS] and [SEP] included")
+    max_length: int = setting(
+        128, "tokens of a sequence, [CLS] and [SEP] included", least=5
+    )
     truncation: str = setting(
         "head",
         "what is kept of a longer text: head, tail, head_tail, or windows: overlapping "
         "sequences, each trained with the row's label, whose logits are averaged; the "
         "longer text of a pair loses tokens until both fit",
+        one_of=("head", "tail", "head_tail", "windows"),
     )
     head_tokens: int = setting(128, "head_tail: tokens kept of the start")
     stride: int = setting(64, "windows: tokens from the start of one to the next")
+
+    def __post_init__(self):
+        check_ranges(self, "data.")
+        pair = bool(self.layout().text_b)
+        room = self.max_length - 2 - pair
+        if self.truncation == "windows" and pair:
+            raise UserError(
+                "truncation=windows is for single texts, and the task has two; expected "
+                "head, tail or head_tail"
+            )
+        if self.truncation == "windows" and not 1 <= self.stride <= room:
+            raise UserError(
+                f"stride={self.stride} skips text or never ends; expected 1 to {room}, "
+                "what a window holds"
+            )
+        if self.truncation == "head_tail" and not 1 <= self.head_tokens < room:
+            raise UserError(
+                f"head_tokens={self.head_tokens} leaves no room for the end; expected 1 "
+                f"to {room - 1} at max_length={self.max_length}"
+            )
+
+    def layout(self) -> Layout:
+        """Files, columns, labels and metrics of the task."""
+        if self.task == TABLE:
+            return self._table()
+        fields = {field.name: field.default for field in dataclasses.fields(self)}
+        for name in (*SPLITS, "text_a", "text_b", "label", "id", "regression"):
+            if (value := getattr(self, name)) != fields[name]:
+                raise UserError(
+                    f"{name}={value!r} is for task=table; {self.task} has its own layout, "
+                    "leave it out"
+                )
+        return LAYOUTS[self.task]
+
+    def _table(self) -> Layout:
+        splits = {}
+        for name in SPLITS:
+            given = getattr(self, name)
+            names = (given,) if given else tuple(name + end for end in _ENDINGS)
+            splits[name] = Split(names, self.label, tfds=given)
+        columns = (self.text_a, self.text_b)
+        metrics = ("accuracy", "f1_macro")
+        if self.regression:
+            metrics = ("pearson", "spearman", "pearson_spearman")
+        return Layout(
+            splits,
+            *columns,
+            index=self.id,
+            metrics=metrics,
+            regression=self.regression,
+            tfds=(*columns, self.label),
+        )
 
 
 class Classification(Task):
@@ -97,15 +141,15 @@ class Classification(Task):
     column_widths: ClassVar[dict[str, int]] = {"text": 60, "text_a": 40, "text_b": 40}
 
     def __init__(self, config: ClassificationConfig):
-        self.config = config
-        self.layout = _layout(config)
-        _check(config, pair=self._is_pair)
+        super().__init__(config)
+        self.layout = config.layout()
+        self.regression = self.layout.regression
+        self.main_metric = self.layout.metrics[0]
 
     @classmethod
-    def configs_for_head(
-        cls, labels: tuple[str, ...], problem_type: str | None, max_length: int
-    ) -> tuple[ClassificationConfig, ...]:
+    def configs_for_head(cls, checkpoint: Any) -> tuple[ClassificationConfig, ...]:
         """Of single texts and of pairs; without labels, regression."""
+        labels, problem_type = checkpoint.labels, checkpoint.problem_type
         if problem_type == "multi_label_classification" or (
             problem_type == "regression" and labels
         ):
@@ -114,7 +158,10 @@ class Classification(Task):
                 f"({problem_type}); expected one label, or one number, for a text"
             )
         single = ClassificationConfig(
-            task=TABLE, labels=labels, regression=not labels, max_length=max_length
+            task=TABLE,
+            labels=labels,
+            regression=not labels,
+            max_length=checkpoint.config.max_positions,
         )
         return single, dataclasses.replace(single, text_b="text_b")
 
@@ -126,24 +173,15 @@ class Classification(Task):
                 pair = "text_b" in json.loads(line)
             except ValueError:
                 pair = False  # parse names the error
-        return pair == self._is_pair
-
-    @property
-    def main_metric(self) -> str:
-        return self.layout.metrics[0]
-
-    @property
-    def regression(self) -> bool:
-        """Whether the head gives a number instead of classes."""
-        return self.layout.regression
+        return pair == bool(self.layout.text_b)
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
         if self.regression:
             return ()
         if labels := self.config.labels or self.layout.labels:
-            return tuple(labels)
-        rows = read_rows(self.config.dir, "train", self.layout, (), labelled=True)
+            return labels
+        rows = self.layout.read(self.config.dir, "train", labels=())
         labels = tuple(sorted({str(row.label) for row in rows}))
         if len(labels) == 1:
             raise UserError(
@@ -154,316 +192,180 @@ class Classification(Task):
 
     @functools.cached_property
     def eval_splits(self) -> tuple[str, ...]:
-        if self.config.task == TABLE and self._test_is_labelled:
-            return ("dev", "test")
-        return self.layout.eval_splits
+        """The labelled ones; a table's test file may have the label's column or not."""
+        splits = self.layout.splits
+        names = [name for name in splits if splits[name].label and name != "train"]
+        if self.config.task == TABLE and not self._test_is_labelled():
+            names.remove("test")
+        return tuple(names)
 
     @functools.cached_property
     def predict_splits(self) -> tuple[str, ...]:
         """Those of the unlabelled splits that are there."""
-        splits = self.layout.predict_splits
-        if self.config.task == TABLE and not self._test_is_labelled:
-            splits = ("test",)
         return tuple(
             name
-            for name in splits
-            if has_rows(self.config.dir, self.layout.splits[name])
+            for name in self.layout.splits
+            if name not in ("train", *self.eval_splits)
+            and self.layout.has(self.config.dir, name)
         )
 
     def read(self, split: str) -> list[Row]:
         if split not in self.layout.splits:
-            hint = (
-                "; fine-tune mnli, which predicts ax"
-                if self.config.task == "ax"
-                else ""
-            )
             raise UserError(
                 f"{self.config.task} has no {split} split, it has "
-                f"{', '.join(self.layout.splits)}{hint}"
+                f"{', '.join(self.layout.splits)}; to predict ax, fine-tune mnli"
             )
         labelled = split == "train" or split in self.eval_splits
-        labels = self.labels if labelled else ()
-        return read_rows(self.config.dir, split, self.layout, labels, labelled=labelled)
+        labels = self._ids if labelled else None
+        return self.layout.read(self.config.dir, split, labels)
 
     def parse(self, lines: Iterable[str], name: str, first: int = 1) -> list[Row]:
-        return parse_rows(lines, name, first, self.layout)
+        return self.layout.parse(lines, name, first)
 
-    def features(
-        self, rows: Sequence[Row], tokenizer: Tokenizer, *, training: bool
-    ) -> Features:
-        first = tokenizer.encode_batch([row.text_a for row in rows])
-        if self._is_pair:
-            second = tokenizer.encode_batch([row.text_b or "" for row in rows])
-            cut_rows = self._pairs(first, second)
-        else:
-            cut_rows = self._singles(first)
-        input_ids, token_type_ids, numbers = [], [], []
-        truncated = 0
-        for number, (sequences_texts, is_cut) in enumerate(cut_rows):
-            truncated += is_cut
-            for texts in sequences_texts:
-                ids, types = sequences.join(tokenizer, *texts)
+    def features(self, rows: list[Row], tokenizer: Tokenizer) -> Features:
+        config, pair = self.config, bool(self.layout.text_b)
+        texts = [tokenizer.encode_batch([row.text_a for row in rows])]
+        if pair:
+            texts.append(tokenizer.encode_batch([row.text_b or "" for row in rows]))
+        room = config.max_length - 1 - len(texts)
+        how = config.truncation, config.head_tokens
+        input_ids, token_type_ids, numbers, truncated = [], [], [], 0
+        for number, parts in enumerate(zip(*texts, strict=True)):
+            lengths = [len(part) for part in parts]
+            if config.truncation == "windows":
+                windows = sequences.token_windows(*lengths, room, config.stride)
+                cut = [[parts[0][start:stop]] for start, stop in windows]
+            else:
+                kept = sequences.pair_lengths(*lengths, room) if pair else [room]
+                texts_kept = zip(parts, kept, strict=True)
+                cut = [[sequences.cut(*part, *how) for part in texts_kept]]
+                truncated += sum(lengths) > room
+            for sequence in cut:
+                ids, types = sequences.join(tokenizer, *sequence)
                 input_ids.append(ids)
                 token_type_ids.append(types)
                 numbers.append(number)
         row_numbers = np.array(numbers, np.int32)
+        targets = {}
+        if rows and all(row.label is not None for row in rows):
+            labels = self._numbers([row.label for row in rows])
+            dtype = np.float32 if self.regression else np.int32
+            targets = {"label": np.array(labels, dtype)[row_numbers]}
         return Features(
-            input_ids,
-            token_type_ids,
-            row_numbers,
-            self._targets(rows, row_numbers),
-            truncated=truncated,
+            input_ids, token_type_ids, row_numbers, targets, truncated=truncated
         )
 
     def predictions(
-        self, rows: Sequence[Row], features: Features, outputs: Sequence[np.ndarray]
-    ) -> list[dict[str, Any]]:
+        self, rows: list[Row], features: Features, outputs: Outputs
+    ) -> Predictions:
         logits = np.zeros((len(rows), self.outputs))
-        np.add.at(
-            logits,
-            features.row,
-            np.asarray(outputs, np.float64).reshape(-1, self.outputs),
-        )
+        values = np.asarray(outputs, np.float64).reshape(-1, self.outputs)
+        np.add.at(logits, features.row, values)
         logits /= np.bincount(features.row, minlength=len(rows))[:, None]
-        ids = [{} if row.id is None else {"id": row.id} for row in rows]
         if self.regression:
-            return [
-                i | {"value": float(value)}
-                for i, value in zip(ids, logits[:, 0], strict=True)
+            answers = [{"value": value} for value in logits[:, 0].tolist()]
+        else:
+            answers = [
+                {
+                    "label": self.labels[p.argmax()],
+                    "probability": float(p.max()),
+                    "probabilities": dict(zip(self.labels, p.tolist(), strict=True)),
+                }
+                for p in scipy.special.softmax(logits, axis=1)
             ]
-        return [
-            i
-            | {
-                "label": self.labels[int(p.argmax())],
-                "probability": float(p.max()),
-                "probabilities": dict(zip(self.labels, p.tolist(), strict=True)),
-            }
-            for i, p in zip(ids, scipy.special.softmax(logits, axis=1), strict=True)
-        ]
+        return [with_id(row, a) for row, a in zip(rows, answers, strict=True)]
 
     def cells(self, row: Row, prediction: dict[str, Any]) -> list[dict[str, str]]:
         """The id if there is one; the label with its probability, or the value; texts."""
-        cells = {"id": prediction["id"]} if "id" in prediction else {}
         if "value" in prediction:
-            cells["value"] = f"{prediction['value']:.4f}"
+            cells = {"value": f"{prediction['value']:.4f}"}
         else:
-            cells["label"] = prediction["label"]
-            cells["probability"] = f"{prediction['probability']:.4f}"
+            probability = f"{prediction['probability']:.4f}"
+            cells = {"label": prediction["label"], "probability": probability}
         if row.text_b is None:
-            return [cells | {"text": row.text_a}]
-        return [cells | {"text_a": row.text_a, "text_b": row.text_b}]
+            cells["text"] = row.text_a
+        else:
+            cells |= {"text_a": row.text_a, "text_b": row.text_b}
+        return [with_id(row, cells)]
 
-    def score(self, rows: Sequence[Row], predictions: Predictions) -> dict[str, float]:
-        metrics = self.layout.metrics
-        if self.regression:
-            return regression_scores(
-                metrics,
-                [float(row.label) for row in rows],
-                [prediction["value"] for prediction in predictions],
-            )
-        return classification_scores(
-            metrics,
-            [self._ids[row.label] for row in rows],
-            [self._ids[prediction["label"]] for prediction in predictions],
-        )
+    def score(self, rows: list[Row], predictions: Predictions) -> dict[str, float]:
+        key = "value" if self.regression else "label"
+        truth = self._numbers([row.label for row in rows])
+        predicted = self._numbers([prediction[key] for prediction in predictions])
+        return scores(self.layout.metrics, truth, predicted)
 
-    def write(
-        self, rows: Sequence[Row], predictions: Predictions, split: str, directory: Path
-    ) -> list[Path]:
+    def files(
+        self, rows: list[Row], predictions: Predictions, split: str
+    ) -> dict[str, str]:
         """The file that GLUE's server wants, or SPLIT_predictions.tsv of the same form.
 
         The latter has the answer's probability too.
         """
         submission = self.layout.splits[split].submission
-        path = Path(directory) / (submission or f"{split}_predictions.tsv")
-        indices = [row.id or str(i) for i, row in enumerate(rows)]
-        answers = [self._answer(p, bool(submission)) for p in predictions]
-        text = glue.submission_text(indices, answers)
-        if not submission and not self.regression:
-            text = text.replace("\n", "\tprobability\n", 1)
-        write_text(path, text)
-        return [path]
-
-    @property
-    def _is_pair(self) -> bool:
-        return any(split.text_b for split in self.layout.splits.values())
+        header = "index\tprediction"
+        if self.regression:
+            limited = [np.clip(p["value"], *self.layout.limits) for p in predictions]
+            answers = [f"{value:.3f}" for value in limited]
+        elif submission:
+            answers = [p["label"] for p in predictions]
+        else:
+            header += "\tprobability"
+            answers = [f"{p['label']}\t{p['probability']:.6f}" for p in predictions]
+        lines = [header]
+        for i, (row, answer) in enumerate(zip(rows, answers, strict=True)):
+            lines.append(f"{row.id or i}\t{answer}")
+        name = submission or f"{split}_predictions.tsv"
+        return {name: "\n".join(lines) + "\n"}
 
     @functools.cached_property
     def _ids(self) -> dict[str, int]:
         return {label: i for i, label in enumerate(self.labels)}
 
-    @functools.cached_property
     def _test_is_labelled(self) -> bool:
-        """Of a table: whether the test file has the label column."""
-        split = self.layout.splits["test"]
+        """Whether a table's test split is there and has the label's column."""
         if tables.is_tfds(self.config.dir):
-            return has_rows(self.config.dir, split)
+            return self.layout.has(self.config.dir, "test")
+        split = self.layout.splits["test"]
         path = tables.find_file(self.config.dir, split.files)
         return path is not None and split.label in tables.read_columns(path)
 
-    def _targets(self, rows: Sequence[Row], numbers: np.ndarray) -> dict[str, Any]:
-        if not rows or any(row.label is None for row in rows):
-            return {}
-        if self.regression:
-            labels = np.array([row.label for row in rows], np.float32)
-        else:
-            labels = np.array([self._ids[row.label] for row in rows], np.int32)
-        return {"label": labels[numbers]}
-
-    def _pairs(self, first: list[np.ndarray], second: list[np.ndarray]):
-        """For each row the texts of its one sequence, and whether they lost tokens."""
-        for a, b in zip(first, second, strict=True):
-            lengths = sequences.pair_lengths(len(a), len(b), self.config.max_length - 3)
-            parts = [self._cut(*part) for part in zip((a, b), lengths, strict=True)]
-            yield [parts], lengths != (len(a), len(b))
-
-    def _singles(self, texts: list[np.ndarray]):
-        room = self.config.max_length - 2
-        for ids in texts:
-            if self.config.truncation == "windows":
-                windows = sequences.token_windows(len(ids), room, self.config.stride)
-                yield [[ids[start:stop]] for start, stop in windows], False
-            else:
-                yield [[self._cut(ids, room)]], len(ids) > room
-
-    def _cut(self, ids: np.ndarray, length: int) -> np.ndarray:
-        return sequences.cut(
-            ids, length, self.config.truncation, self.config.head_tokens
-        )
-
-    def _answer(self, prediction: dict[str, Any], submission: bool) -> str:
-        if self.regression:
-            low, high = self.layout.limits or (-np.inf, np.inf)
-            return f"{min(max(prediction['value'], low), high):.3f}"
-        if submission:
-            return prediction["label"]
-        return f"{prediction['label']}\t{prediction['probability']:.6f}"
+    def _numbers(self, labels: list[Any]) -> list[float]:
+        """The class ids of labels; in regression labels are numbers."""
+        return labels if self.regression else [self._ids[label] for label in labels]
 
 
-def _layout(config: ClassificationConfig) -> Layout:
-    if config.task in LAYOUTS:
-        for field in dataclasses.fields(config):
-            value = getattr(config, field.name)
-            if field.name in _TABLE_FIELDS and value != field.default:
-                raise UserError(
-                    f"{field.name}={value!r} is for task=table; {config.task} has its own "
-                    "layout, leave it out"
-                )
-        return LAYOUTS[config.task]
-    if config.task != TABLE:
-        raise UserError(
-            f"task={config.task!r} is not a classification task; expected one of "
-            f"{', '.join([*LAYOUTS, TABLE])}"
-        )
-    in_tfds = tables.is_tfds(config.dir)
-    splits = {}
-    for name, default in (("train", "train"), ("dev", "validation"), ("test", "test")):
-        given = getattr(config, name)
-        splits[name] = Split(
-            files=(given,) if given else tuple(name + ending for ending in _ENDINGS),
-            text_a=config.text_a,
-            text_b=config.text_b,
-            label=config.label,
-            index=config.id,
-            tfds=(given or default) if in_tfds else "",
-        )
-    return Layout(
-        splits,
-        metrics=(
-            ("pearson", "spearman", "pearson_spearman")
-            if config.regression
-            else ("accuracy", "f1_macro")
-        ),
-        regression=config.regression,
-        tfds=(config.text_a, config.text_b, config.label),
-    )
+def _correlation(functions: Sequence, truth: Sequence, predicted: Sequence) -> float:
+    """The mean of correlations; that of a constant with anything is 0."""
+    if len(truth) < 2:
+        return 0.0
+    found = [function(truth, predicted).statistic for function in functions]
+    return np.nan_to_num(found).mean()
 
 
-def _check(config: ClassificationConfig, *, pair: bool) -> None:
-    """Raises where lengths and truncation do not go together."""
-    room = config.max_length - (3 if pair else 2)
-    if room < 1 + pair:
-        raise UserError(
-            f"max_length={config.max_length} leaves no room for text; set it to "
-            f"{4 + pair} at least"
-        )
-    if config.truncation not in TRUNCATIONS:
-        raise UserError(
-            f"truncation={config.truncation!r} is unknown; expected one of "
-            f"{', '.join(TRUNCATIONS)}"
-        )
-    if config.truncation == "windows" and pair:
-        raise UserError(
-            "truncation=windows is for single texts, and the task has two; expected head, "
-            "tail or head_tail"
-        )
-    if config.truncation == "windows" and not 1 <= config.stride <= room:
-        raise UserError(
-            f"stride={config.stride} skips text or never ends; expected 1 to {room}, what "
-            "a window holds"
-        )
-    if config.truncation == "head_tail" and not 1 <= config.head_tokens < room:
-        raise UserError(
-            f"head_tokens={config.head_tokens} leaves no room for the end; expected 1 to "
-            f"{room - 1} at max_length={config.max_length}"
-        )
-
-
-_CLASS_METRICS = {
+_f1 = functools.partial(sklearn.metrics.f1_score, average="macro", zero_division=0)
+_PEARSON, _SPEARMAN = scipy.stats.pearsonr, scipy.stats.spearmanr
+_METRICS = {
     "accuracy": sklearn.metrics.accuracy_score,
-    "f1": functools.partial(
-        sklearn.metrics.f1_score, labels=[1], average="macro", zero_division=0
-    ),
-    "f1_macro": functools.partial(
-        sklearn.metrics.f1_score, average="macro", zero_division=0
-    ),
+    "f1": functools.partial(_f1, labels=[1]),
+    "f1_macro": _f1,
     "matthews": sklearn.metrics.matthews_corrcoef,
+    "pearson": functools.partial(_correlation, [_PEARSON]),
+    "spearman": functools.partial(_correlation, [_SPEARMAN]),
+    "pearson_spearman": functools.partial(_correlation, [_PEARSON, _SPEARMAN]),
 }
 
 
-def classification_scores(
-    metrics: Sequence[str], truth: Sequence[int], predicted: Sequence[int]
-) -> dict[str, float]:
-    """Some of accuracy, f1 (of class 1), f1_macro and matthews (scikit-learn).
-
-    truth, predicted: class ids. f1_macro: the mean over the classes that occur. Where a
-    score is not defined, because only one class occurs, it is 0.
-    """
-    with _quiet():
-        return {n: 100 * float(_CLASS_METRICS[n](truth, predicted)) for n in metrics}
-
-
-def regression_scores(
+def scores(
     metrics: Sequence[str], truth: Sequence[float], predicted: Sequence[float]
 ) -> dict[str, float]:
-    """Some of pearson, spearman, and their mean pearson_spearman (scipy).
+    """Some metrics in percent, as scikit-learn and scipy have them.
 
-    The correlation of a constant with anything is 0.
+    truth, predicted: class ids for accuracy, f1 (of class 1), f1_macro (the mean over the
+    classes that occur) and matthews; numbers for pearson, spearman and their mean
+    pearson_spearman. Where a score is not defined, because only one class or number
+    occurs, it is 0.
     """
-    truth, predicted = np.asarray(truth, float), np.asarray(predicted, float)
-    pearson = _correlation(scipy.stats.pearsonr, truth, predicted)
-    spearman = _correlation(scipy.stats.spearmanr, truth, predicted)
-    scores = {
-        "pearson": pearson,
-        "spearman": spearman,
-        "pearson_spearman": (pearson + spearman) / 2,
-    }
-    return {name: 100 * scores[name] for name in metrics}
-
-
-def _correlation(function: Callable, truth: np.ndarray, predicted: np.ndarray) -> float:
-    if len(truth) < 2:
-        return 0.0
-    with _quiet():
-        value = float(function(truth, predicted).statistic)
-    return value if math.isfinite(value) else 0.0
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the warnings that an input is (nearly) constant."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", scipy.stats.ConstantInputWarning)
-        warnings.simplefilter("ignore", scipy.stats.NearConstantInputWarning)
+        warnings.simplefilter("ignore", scipy.stats.DegenerateDataWarning)
         warnings.filterwarnings("ignore", "A single label was found", UserWarning)
-        yield
+        return {name: 100 * float(_METRICS[name](truth, predicted)) for name in metrics}

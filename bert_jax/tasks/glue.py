@@ -10,109 +10,72 @@ the same pairs of sentences: entailment in three classes, and relatedness from 1
 Metrics are SemEval's: accuracy, and Pearson's correlation.
 """
 
+import dataclasses
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from bert_jax.errors import UserError
 from bert_jax.files import new_file
 from bert_jax.tasks.labelled_texts import Layout, Split
 
-_BINARY = ("0", "1")
+# download_glue_data.py puts it beside MNLI.
+_AX_FILES = ("diagnostic.tsv", "AX.tsv", "../diagnostic/diagnostic.tsv", "../AX/AX.tsv")
 _ENTAILED = ("entailment", "not_entailment")
-_NLI = ("entailment", "neutral", "contradiction")
 
 
-def _task(
-    text_a: str,
-    text_b: str = "",
+def _glue(
+    *texts: str,
     label: str = "label",
-    *,
     submission: str,
-    tfds: tuple[str, str, str] | None = None,
     header: tuple[str, ...] = (),
     skip_short: bool = False,
     test_files: tuple[str, ...] = ("test.tsv",),
-    metrics: tuple[str, ...] = ("accuracy",),
-    labels: tuple[str, ...] = _BINARY,
+    labels: tuple[str, ...] = ("0", "1"),
     **settings,
 ) -> Layout:
     """A task with three files; published pairs may lack one text of the two."""
     labelled = dict(label=label, header=header, skip_short=skip_short)
     splits = {
-        "train": Split(("train.tsv",), text_a, text_b, tfds="train", **labelled),
-        "dev": Split(("dev.tsv",), text_a, text_b, tfds="validation", **labelled),
-        "test": Split(test_files, text_a, text_b, tfds="test", submission=submission),
+        "train": Split(("train.tsv",), **labelled),
+        "dev": Split(("dev.tsv",), **labelled),
+        "test": Split(test_files, submission=submission),
     }
-    return Layout(
-        splits,
-        metrics,
-        labels,
-        predict_splits=("test",),
-        tfds=tfds or (text_a, text_b, "label"),
-        gaps=bool(text_b),
-        **settings,
-    )
+    return Layout(splits, *texts, labels=labels, gaps=len(texts) == 2, **settings)
 
 
-def _mnli(name: str, tfds: str = "", submission: str = "") -> Split:
-    return Split(
-        (f"{name}.tsv",),
-        "sentence1",
-        "sentence2",
-        label="" if submission else "gold_label",
-        tfds=tfds or name,
-        submission=submission,
-    )
-
-
-def _sick(label: str) -> dict[str, Split]:
-    names = dict(text_a="sentence_A", text_b="sentence_B", label=label, index="pair_ID")
-    return {
+def _sick(label: str, tfds: str, **settings) -> Layout:
+    splits = {
         # In some copies line 29 has spaces instead of tabs.
-        "train": Split(("SICK_train.txt",), tfds="train", skip_short=True, **names),
-        "dev": Split(("SICK_trial.txt",), tfds="validation", **names),
-        "test": Split(("SICK_test_annotated.txt",), tfds="test", **names),
+        "train": Split(("SICK_train.txt",), label, skip_short=True),
+        "dev": Split(("SICK_trial.txt",), label),
+        "test": Split(("SICK_test_annotated.txt",), label),
     }
+    texts = ("sentence_A", "sentence_B")
+    return Layout(splits, *texts, index="pair_ID", tfds=(*texts, tfds), **settings)
 
-
-_AX = Split(
-    (
-        "diagnostic.tsv",
-        "AX.tsv",
-        # download_glue_data.py puts it beside MNLI.
-        "../diagnostic/diagnostic.tsv",
-        "../AX/AX.tsv",
-    ),
-    "sentence1",
-    "sentence2",
-    submission="AX.tsv",
-    tfds="test",
-    tfds_dataset="glue/ax",
-)
 
 TASKS: dict[str, Layout] = {
     # No header in train and dev; "star" repeats the label as the linguists wrote it.
-    "cola": _task(
+    "cola": _glue(
         "sentence",
         submission="CoLA.tsv",
         header=("source", "label", "star", "sentence"),
         metrics=("matthews", "accuracy"),
     ),
-    "sst2": _task("sentence", submission="SST-2.tsv"),
-    "mrpc": _task(
+    "sst2": _glue("sentence", submission="SST-2.tsv"),
+    "mrpc": _glue(
         "#1 String",
         "#2 String",
-        "Quality",
+        label="Quality",
         submission="MRPC.tsv",
         tfds=("sentence1", "sentence2", "label"),
         test_files=("test.tsv", "msr_paraphrase_test.txt"),
         metrics=("f1", "accuracy"),
     ),
-    "stsb": _task(
+    "stsb": _glue(
         "sentence1",
         "sentence2",
-        "score",
+        label="score",
         submission="STS-B.tsv",
         metrics=("spearman", "pearson", "pearson_spearman"),
         labels=(),
@@ -120,66 +83,59 @@ TASKS: dict[str, Layout] = {
         limits=(0.0, 5.0),
     ),
     # A few questions hold a line end, which cuts their row in two short ones.
-    "qqp": _task(
+    "qqp": _glue(
         "question1",
         "question2",
-        "is_duplicate",
+        label="is_duplicate",
         submission="QQP.tsv",
         skip_short=True,
         metrics=("f1", "accuracy"),
     ),
-    "qnli": _task("question", "sentence", submission="QNLI.tsv", labels=_ENTAILED),
-    "rte": _task("sentence1", "sentence2", submission="RTE.tsv", labels=_ENTAILED),
-    "wnli": _task("sentence1", "sentence2", submission="WNLI.tsv"),
+    "qnli": _glue("question", "sentence", submission="QNLI.tsv", labels=_ENTAILED),
+    "rte": _glue("sentence1", "sentence2", submission="RTE.tsv", labels=_ENTAILED),
+    "wnli": _glue("sentence1", "sentence2", submission="WNLI.tsv"),
     "mnli": Layout(
         {
-            "train": _mnli("train"),
-            "dev_matched": _mnli("dev_matched", "validation_matched"),
-            "dev_mismatched": _mnli("dev_mismatched", "validation_mismatched"),
-            "test_matched": _mnli("test_matched", submission="MNLI-m.tsv"),
-            "test_mismatched": _mnli("test_mismatched", submission="MNLI-mm.tsv"),
-            "ax": _AX,
+            "train": Split(("train.tsv",), "gold_label"),
+            "dev_matched": Split(("dev_matched.tsv",), "gold_label"),
+            "dev_mismatched": Split(("dev_mismatched.tsv",), "gold_label"),
+            "test_matched": Split(("test_matched.tsv",), submission="MNLI-m.tsv"),
+            "test_mismatched": Split(
+                ("test_mismatched.tsv",), submission="MNLI-mm.tsv"
+            ),
+            "ax": Split(
+                _AX_FILES,
+                submission="AX.tsv",
+                tfds="test",
+                tfds_dataset="tfds:glue/ax",
+            ),
         },
-        metrics=("accuracy",),
-        labels=_NLI,
-        eval_splits=("dev_matched", "dev_mismatched"),
-        predict_splits=("test_matched", "test_mismatched", "ax"),
+        "sentence1",
+        "sentence2",
+        labels=("entailment", "neutral", "contradiction"),
         tfds=("premise", "hypothesis", "label"),
         gaps=True,
     ),
-    # Only predicted, by a model that was trained on MNLI.
-    "ax": Layout(
-        {"ax": _AX},
-        metrics=("accuracy",),
-        labels=_NLI,
-        eval_splits=(),
-        predict_splits=("ax",),
-        tfds=("premise", "hypothesis", "label"),
-        gaps=True,
-    ),
-    "sick_entailment": Layout(
-        _sick("entailment_judgment"),
-        metrics=("accuracy",),
+    "sick_entailment": _sick(
+        "entailment_judgment",
+        "entailment_label",
         labels=("ENTAILMENT", "NEUTRAL", "CONTRADICTION"),
-        eval_splits=("dev", "test"),
-        tfds=("sentence_A", "sentence_B", "entailment_label"),
     ),
-    "sick_relatedness": Layout(
-        _sick("relatedness_score"),
+    "sick_relatedness": _sick(
+        "relatedness_score",
+        "relatedness_score",
         metrics=("pearson", "spearman", "pearson_spearman"),
         regression=True,
-        eval_splits=("dev", "test"),
-        tfds=("sentence_A", "sentence_B", "relatedness_score"),
     ),
 }
 
+# Only predicted, by a model that was trained on MNLI.
+_MNLI = TASKS["mnli"]
+TASKS["ax"] = dataclasses.replace(_MNLI, splits={"ax": _MNLI.splits["ax"]})
+
+_PUBLISHED = [split for layout in TASKS.values() for split in layout.splits.values()]
 SUBMISSION_FILES = tuple(
-    dict.fromkeys(
-        split.submission
-        for layout in TASKS.values()
-        for split in layout.splits.values()
-        if split.submission
-    )
+    dict.fromkeys(split.submission for split in _PUBLISHED if split.submission)
 )
 
 
@@ -216,10 +172,3 @@ def submission_zip(directory: Path | str, out: Path | str) -> tuple[str, ...]:
             if name in found:
                 archive.write(found[name], name)
     return tuple(name for name in SUBMISSION_FILES if name not in found)
-
-
-def submission_text(indices: Sequence[str], answers: Sequence[str]) -> str:
-    """The content of one file of a submission."""
-    lines = ["index\tprediction"]
-    lines += [f"{i}\t{answer}" for i, answer in zip(indices, answers, strict=True)]
-    return "\n".join(lines) + "\n"

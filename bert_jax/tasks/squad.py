@@ -1,28 +1,23 @@
-"""Extractive question answering: SQuAD 1.1 and 2.0."""
+"""Extractive question answering: SQuAD 1.1 and 2.0, after the original run_squad.py."""
 
 import dataclasses
-import functools
-import re
-import string
-from collections import Counter
+import json
+import operator
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from scipy.special import softmax
 
+from bert_jax.data.sequences import join, owners, token_windows
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import write_json
-from bert_jax.settings import setting
-from bert_jax.tasks.squad_format import (
-    BAD_ANSWERS,
-    Question,
-    parse_questions,
-    read_questions,
-)
-from bert_jax.tasks.squad_windows import answer_question, build_windows
-from bert_jax.tasks.task import Features, Predictions, Task
+from bert_jax.settings import check_ranges, setting
+from bert_jax.tasks.squad_format import Question, parse_questions, read_questions
+from bert_jax.tasks.squad_scores import scores_v1, scores_v2
+from bert_jax.tasks.task import Features, Outputs, Predictions, Task
+from bert_jax.tasks.token_offsets import Tokens, encode_with_offsets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,10 +34,16 @@ class SquadConfig:
         False, "whether a question may have no answer (SQuAD 2.0)"
     )
     max_length: int = setting(384, "tokens of a window, question and context")
-    stride: int = setting(128, "tokens from the start of one window to the next")
-    max_question_length: int = setting(64, "tokens of a question; the rest is cut")
-    max_answer_length: int = setting(30, "tokens of an answer, at most")
-    n_best: int = setting(20, "answers kept for a question, the most probable first")
+    stride: int = setting(
+        128, "tokens from the start of one window to the next", least=1
+    )
+    max_question_length: int = setting(
+        64, "tokens of a question; the rest is cut", least=1
+    )
+    max_answer_length: int = setting(30, "tokens of an answer, at most", least=1)
+    n_best: int = setting(
+        20, "answers kept for a question, the most probable first", least=1
+    )
     null_threshold: float = setting(
         0.0,
         "version_2: the answer is empty where the score of no answer exceeds that of the "
@@ -52,22 +53,51 @@ class SquadConfig:
         "refuse",
         "what happens to a training file with an answer that is not in the context where "
         "the file says: refuse it, or skip the question",
+        one_of=("refuse", "skip"),
     )
 
     def __post_init__(self):
-        if self.bad_answers not in BAD_ANSWERS:
-            raise UserError(
-                f"bad_answers is {self.bad_answers!r}; expected one of {BAD_ANSWERS}"
-            )
-        for name in ("stride", "max_question_length", "max_answer_length", "n_best"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}; expected at least 1")
+        check_ranges(self, "data.")
         if self.max_question_length + 3 >= self.max_length:
             raise UserError(
                 f"max_length={self.max_length} leaves no room for a context beside a "
                 f"question of max_question_length={self.max_question_length} tokens and "
                 "3 special ones; raise the one or lower the other"
             )
+
+
+class Window(NamedTuple):
+    """The context tokens [first, stop) of a sequence, which start there at ``offset``."""
+
+    offset: int
+    tokens: Tokens
+    first: int
+    stop: int
+
+
+class Span(NamedTuple):
+    """A possible answer, the characters [start, end) of the context; "" is no answer."""
+
+    text: str
+    start_logit: float
+    end_logit: float
+    start: int | None = None
+    end: int | None = None
+
+    @property
+    def score(self) -> float:
+        return self.start_logit + self.end_logit
+
+
+def answer_tokens(tokens: Tokens, text: str, start: int) -> tuple[int, int] | None:
+    """First and last token of the answer at a character; None where it has no tokens.
+
+    The tokens that hold a character of the answer: what the original looks for by
+    comparing tokens of the answer with those around its place.
+    """
+    first = int(np.searchsorted(tokens.ends, start, side="right"))
+    last = int(np.searchsorted(tokens.starts, start + len(text), side="left")) - 1
+    return (first, last) if first <= last else None
 
 
 class Squad(Task):
@@ -78,20 +108,17 @@ class Squad(Task):
     column_widths: ClassVar[dict[str, int]] = {"answer": 40, "question": 50}
     parsed_by = "file"  # SQuAD's JSON is one value; other ids count lines
     head = "span"
-    labels = ()
     main_metric = "f1"
 
     def __init__(self, config: SquadConfig):
-        self.config = config
+        super().__init__(config)
         self.predict_splits = ("test",) if config.test else ()
 
     @classmethod
-    def configs_for_head(
-        cls, labels: tuple[str, ...], problem_type: str | None, max_length: int
-    ) -> tuple[SquadConfig, ...]:
+    def configs_for_head(cls, checkpoint: Any) -> tuple[SquadConfig, ...]:
         """SQuAD 1.1, in windows of the paper's length."""
-        del labels, problem_type
-        return (SquadConfig(max_length=min(SquadConfig.max_length, max_length)),)
+        longest = min(SquadConfig.max_length, checkpoint.config.max_positions)
+        return (SquadConfig(max_length=longest),)
 
     def tuned(self, scores: dict[str, float]) -> "Squad":
         """With the threshold of the best F1, if questions may lack answers."""
@@ -120,37 +147,69 @@ class Squad(Task):
         del first  # always 1: a file is parsed whole
         return parse_questions(lines, name)
 
-    def features(
-        self, rows: Sequence[Question], tokenizer: Tokenizer, *, training: bool
-    ) -> Features:
-        """Overlapping windows of each context; see build_windows."""
-        return build_windows(
-            rows,
-            tokenizer,
-            max_length=self.config.max_length,
-            stride=self.config.stride,
-            max_question_length=self.config.max_question_length,
-            training=training,
+    def features(self, rows: list[Question], tokenizer: Tokenizer) -> Features:
+        """The windows of all questions, in order: [CLS] question [SEP] context [SEP].
+
+        Targets, where every row is labelled: the first answer's first and last token, or
+        [CLS] (0) for both where the window does not hold all of it. extra: a Window each.
+        truncated: questions of more than max_question_length tokens.
+        """
+        config = self.config
+        contexts = list(dict.fromkeys(row.context for row in rows))
+        tokens_of = encode_with_offsets(contexts, tokenizer)
+        tokens_of = dict(zip(contexts, tokens_of, strict=True))
+        questions = tokenizer.encode_batch([row.question for row in rows])
+        input_ids, token_type_ids, row_of, labels, extra = [], [], [], [], []
+        for i, (row, ids) in enumerate(zip(rows, questions, strict=True)):
+            question = ids[: config.max_question_length]
+            tokens = tokens_of[row.context]
+            offset = len(question) + 2
+            room = config.max_length - offset - 1
+            answer = answer_tokens(tokens, *row.answers[0]) if row.answers else None
+            for first, stop in token_windows(len(tokens.ids), room, config.stride):
+                sequence, types = join(tokenizer, question, tokens.ids[first:stop])
+                input_ids.append(sequence)
+                token_type_ids.append(types)
+                row_of.append(i)
+                extra.append(Window(offset, tokens, first, stop))
+                label = (0, 0)
+                if answer and first <= answer[0] and answer[1] < stop:
+                    label = (answer[0] + offset - first, answer[1] + offset - first)
+                labels.append(label)
+        targets = {}
+        if all(row.labelled for row in rows):
+            start, end = np.array(labels, np.int32).reshape(-1, 2).T
+            targets = {"start": start, "end": end}
+        return Features(
+            input_ids,
+            token_type_ids,
+            np.array(row_of, np.int32),
+            targets,
+            extra=extra,
+            truncated=sum(len(ids) > config.max_question_length for ids in questions),
         )
 
     def predictions(
-        self,
-        rows: Sequence[Question],
-        features: Features,
-        outputs: Sequence[np.ndarray],
-    ) -> list[dict[str, Any]]:
-        """An answer each, with those that come next; see answer_question."""
-        config = self.config
+        self, rows: list[Question], features: Features, outputs: Outputs
+    ) -> Predictions:
+        """The answer to each question, and those that come next.
+
+        Every span of at most max_answer_length tokens whose first token is in its best
+        window competes, with the sum of its two logits. (The original looks at pairs of
+        the n_best starts and ends of each window, of which none may be a span.) With
+        version_2, that no answer exists competes too, with the sum at [CLS] in the window
+        where it is smallest; it wins where that sum exceeds the best span's by more than
+        null_threshold.
+
+        Each has "id"; "answer", the context's characters from "start" to "end", or "" and
+        None; its "probability" among "nbest", a list of texts that differ with "text",
+        "probability", "start_logit" and "end_logit", best first, the empty one among them
+        where it competes; and then "null_odds", by how much its sum exceeds the best
+        span's.
+        """
         edges = np.searchsorted(features.row, np.arange(len(rows) + 1)).tolist()
         return [
-            answer_question(
-                row,
-                features.extra[start:stop],
-                outputs[start:stop],
-                max_answer_length=config.max_answer_length,
-                n_best=config.n_best,
-                null_threshold=config.null_threshold if config.version_2 else None,
-            )
+            self._answer(row, features.extra[start:stop], outputs[start:stop])
             for row, start, stop in zip(rows, edges, edges[1:], strict=False)
         ]
 
@@ -162,9 +221,7 @@ class Squad(Task):
             {"answer": answer, "probability": probability, "question": row.question}
         ]
 
-    def score(
-        self, rows: Sequence[Question], predictions: Predictions
-    ) -> dict[str, float]:
+    def score(self, rows: list[Question], predictions: Predictions) -> dict[str, float]:
         """Exact match and F1, and for SQuAD 2.0 the best thresholds; see scores_v2."""
         answers = [prediction["answer"] for prediction in predictions]
         right = [[text for text, _ in row.answers] for row in rows]
@@ -177,118 +234,83 @@ class Squad(Task):
         odds = [prediction["null_odds"] for prediction in predictions]
         return scores_v2(answers, best, odds, right)
 
-    def write(
-        self,
-        rows: Sequence[Question],
-        predictions: Predictions,
-        split: str,
-        directory: Path,
-    ) -> list[Path]:
+    def files(
+        self, rows: list[Question], predictions: Predictions, split: str
+    ) -> dict[str, str]:
         """The files of run_squad.py, in a folder named after the split."""
         contents = {"predictions": "answer", "nbest_predictions": "nbest"}
         if self.config.version_2:
             contents["null_odds"] = "null_odds"
-        folder = directory / split
-        paths = []
+        files = {}
         for name, key in contents.items():
-            paths.append(folder / f"{name}.json")
             content = {prediction["id"]: prediction[key] for prediction in predictions}
-            write_json(paths[-1], content, indent=4)
-        return paths
+            files[f"{split}/{name}.json"] = json.dumps(content, indent=4) + "\n"
+        return files
 
+    def _answer(
+        self, row: Question, windows: Sequence[Window], logits: Outputs
+    ) -> dict[str, Any]:
+        """The answer to one question; logits: float (L, 2) of each window."""
+        config = self.config
+        spans = self._best_spans(row.context, windows, logits)
+        best = spans[0] if spans else Span("", 0.0, 0.0)
+        chosen, entries, null_odds = best, spans, {}
+        if config.version_2:
+            at_cls = (Span("", *map(float, values[0])) for values in logits)
+            null = min(at_cls, key=operator.attrgetter("score"))
+            null_odds = {"null_odds": null.score - best.score}
+            if not spans or null.score - best.score > config.null_threshold:
+                chosen = null
+            # It stays in sight, behind the others if need be.
+            better = sum(span.score >= null.score for span in spans)
+            better, others = min(better, config.n_best), max(config.n_best - 1, 1)
+            entries = [*spans[:better], null, *spans[better:others]]
+        scores = [entry.score for entry in entries]
+        probabilities = softmax(scores).tolist() if entries else []
+        nbest = [
+            {"text": text, "probability": p, "start_logit": start, "end_logit": end}
+            for (text, start, end, *_), p in zip(entries, probabilities, strict=True)
+        ]
+        return {
+            "id": row.id,
+            "answer": chosen.text,
+            "probability": probabilities[entries.index(chosen)] if entries else 0.0,
+            "start": chosen.start,
+            "end": chosen.end,
+            **null_odds,
+            "nbest": nbest,
+        }
 
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-def normalise_answer(text: str) -> str:
-    """Lower case, without punctuation, articles and spaces that say nothing."""
-    text = text.lower().translate(_PUNCTUATION)
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
-
-
-def exact_match(answer: str, right: Sequence[str]) -> float:
-    """1 where the answer is one of the right ones, else 0."""
-    return float(normalise_answer(answer) in map(normalise_answer, right))
-
-
-def f1(answer: str, right: Sequence[str], empty_is_answer: bool = False) -> float:
-    """F1 of the words that an answer shares with a right one, the best of them: 0 to 1.
-
-    empty_is_answer: where one of two has no words, 1 if both have none (SQuAD 2.0);
-    otherwise 0 (SQuAD 1.1).
-    """
-    return max(_f1(answer, one, empty_is_answer) for one in right)
-
-
-def _f1(answer: str, right: str, empty_is_answer: bool) -> float:
-    words, right_words = (normalise_answer(text).split() for text in (answer, right))
-    if empty_is_answer and not (words and right_words):
-        return float(words == right_words)
-    shared = (Counter(words) & Counter(right_words)).total()
-    return 2 * shared / (len(words) + len(right_words)) if shared else 0.0
-
-
-def scores_v1(answers: Sequence[str], right: Sequence[Sequence[str]]) -> dict:
-    """Means in percent over all questions: "exact_match" and "f1"."""
-    pairs = list(zip(answers, right, strict=True))
-    return {
-        "exact_match": _percent([exact_match(*pair) for pair in pairs]),
-        "f1": _percent([f1(*pair) for pair in pairs]),
-    }
-
-
-def scores_v2(
-    answers: Sequence[str],
-    best_spans: Sequence[str],
-    null_odds: Sequence[float],
-    right: Sequence[Sequence[str]],
-) -> dict[str, float]:
-    """Means in percent, of all questions and of those with and without an answer.
-
-    answers: "" where the model says that there is none. best_spans, null_odds: the best
-    answer that is not empty, and the odds against it. right: no text where there is no
-    answer.
-
-    "best_exact" and "best_f1" are the highest scores that any threshold on the odds
-    gives: a question is answered with its best span where its odds are at most
-    "best_exact_threshold" or "best_f1_threshold".
-    """
-    # A right answer without words, such as "the", is none.
-    right = [[text for text in texts if normalise_answer(text)] for texts in right]
-    texts = [one or [""] for one in right]
-    has_answer = np.array([bool(one) for one in right])
-    f1_v2 = functools.partial(f1, empty_is_answer=True)
-    scores = {}
-    for name, measure in (("exact", exact_match), ("f1", f1_v2)):
-        of_answers = np.array(list(map(measure, answers, texts)))
-        total = "exact_match" if name == "exact" else name
-        scores[total] = _percent(of_answers)
-        for part, chosen in (("HasAns", has_answer), ("NoAns", ~has_answer)):
-            if chosen.any():
-                scores[f"{part}_{name}"] = _percent(of_answers[chosen])
-        of_spans = np.array(list(map(measure, best_spans, texts)))
-        gain = np.where(has_answer, of_spans, of_spans - 1.0)
-        best, threshold = _best_threshold(gain, np.asarray(null_odds, np.float64))
-        scores[f"best_{name}"] = 100.0 * (best + (~has_answer).sum()) / len(answers)
-        scores[f"best_{name}_threshold"] = threshold
-    return scores
-
-
-def _best_threshold(gain: np.ndarray, odds: np.ndarray) -> tuple[float, float]:
-    """The most that can be gained, and the threshold that gains it.
-
-    gain: float (n,), what answering a question adds to the score of leaving it empty.
-    """
-    order = np.argsort(odds, kind="stable")
-    gained = np.cumsum(gain[order])
-    # Questions of the same odds are answered together or not at all.
-    whole = np.append(np.diff(odds[order]) > 0, True)
-    gained[~whole] = -np.inf
-    best = int(gained.argmax())
-    if gained[best] <= 0:
-        return 0.0, float(odds.min()) - 1.0  # answer none
-    return float(gained[best]), float(odds[order][best])
-
-
-def _percent(values: Sequence[float] | np.ndarray) -> float:
-    return 100.0 * float(np.mean(values))
+    def _best_spans(
+        self, context: str, windows: Sequence[Window], logits: Outputs
+    ) -> list[Span]:
+        """The best spans of all windows, each text once."""
+        longest, tokens = self.config.max_answer_length, windows[0].tokens
+        count = len(tokens.ids)
+        ranges = [(window.first, window.stop) for window in windows]
+        best = owners(np.arange(count + 1), (0, count), ranges)
+        # Row i, column j: the span from token i on that has j + 1 tokens.
+        starts = np.full((count, 1), -np.inf)
+        ends = np.full((count, longest), -np.inf)
+        for k, ((offset, _, first, stop), values) in enumerate(
+            zip(windows, logits, strict=True)
+        ):
+            inside = np.float64(values[offset : offset + stop - first])
+            padded = np.append(inside[:, 1], np.full(longest, -np.inf))
+            own = np.flatnonzero(best == k)
+            starts[own] = inside[own - first, :1]
+            ends[own] = padded[(own - first)[:, None] + np.arange(longest)]
+        sums = (starts + ends).ravel()
+        # Not past a window's end, and not what a diverged model says.
+        finite = np.flatnonzero(np.isfinite(sums))
+        spans: dict[str, Span] = {}
+        for i in finite[np.argsort(-sums[finite], kind="stable")].tolist():
+            first, more = divmod(i, longest)
+            start, end = int(tokens.starts[first]), int(tokens.ends[first + more])
+            text = context[start:end]
+            if text not in spans:
+                pair = float(starts[first, 0]), float(ends[first, more])
+                spans[text] = Span(text, *pair, start, end)
+                if len(spans) == self.config.n_best:
+                    break
+        return list(spans.values())

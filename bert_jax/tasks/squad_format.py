@@ -4,38 +4,35 @@ import dataclasses
 import json
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.files import read_json
-from bert_jax.tasks.tables import parse_lines
+from bert_jax.tasks.tables import parse_texts
 
 logger = logging.getLogger(__name__)
 
-BAD_ANSWERS = ("refuse", "skip")
 _FORM = "SQuAD's JSON, {'data': [{'title', 'paragraphs': [{'context', 'qas': [...]}]}]}"
-_LINE = f"an object with the texts 'question' and 'context' in each line, or {_FORM}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Question:
     """A question about a context.
 
-    answers: (text, index of its first character in the context), the right ones; empty
-    where none is known or there is none. impossible: whether the context holds no answer;
-    None where the file does not say (SQuAD 1.1 and input without labels). where: the file
-    and the question's id or line.
+    where: the file and the question's id or line. answers: (text, index of its first
+    character in the context), the right ones; empty where none is known or there is none.
+    impossible: whether the context holds no answer; None where the file does not say
+    (SQuAD 1.1 and input without labels).
     """
 
     id: str
     question: str
     context: str
-    title: str
-    answers: tuple[tuple[str, int], ...]
-    impossible: bool | None
     where: str
+    answers: tuple[tuple[str, int], ...] = ()
+    impossible: bool | None = None
 
     @property
     def labelled(self) -> bool:
@@ -55,8 +52,36 @@ def read_questions(
     logs how many.
     Raises UserError for a file that is missing or is not as expected.
     """
-    document = read_json(path, _FORM)
-    return _Reader(str(path), bad_answers).questions(document, articles)
+    rows, skipped, dropped = [], 0, 0
+    for row, given in _entries(read_json(path, _FORM), str(path), articles):
+        answers = []
+        for answer in given:
+            text = _get(answer, "text", str, row.where)
+            start = _get(answer, "answer_start", int, row.where)
+            # A negative start would count from the end.
+            found = row.context[start : start + len(text)] if start >= 0 else ""
+            if found == text and text.strip():
+                answers.append((text, start))
+            elif bad_answers == "refuse":
+                raise UserError(
+                    f"{row.where}: expected the answer {text!r} at answer_start {start}, "
+                    f"but the context has {found!r} there; correct the file, or leave "
+                    "such answers out with bad_answers='skip'"
+                )
+        skipped += len(given) - len(answers)
+        if given and not answers:
+            dropped += 1
+        else:
+            rows.append(dataclasses.replace(row, answers=tuple(answers)))
+    if skipped:
+        logger.warning(
+            "%s: skipped %d answers that are not at their answer_start, and %d questions "
+            "with them",
+            path,
+            skipped,
+            dropped,
+        )
+    return rows
 
 
 def parse_questions(lines: Iterable[str], name: str) -> list[Question]:
@@ -77,149 +102,66 @@ def parse_questions(lines: Iterable[str], name: str) -> list[Question]:
             document = {}
         if "data" in document:
             # Whoever only asks has no use for answers, right or wrong.
-            return _Reader(name, "skip", quiet=True).questions(document, "")
+            return [row for row, _ in _entries(document, name, "")]
     rows = []
-    for number, (where, value) in enumerate(parse_lines(lines, name), 1):
-        if isinstance(value, dict):
-            texts = [value.get(key) for key in ("question", "context")]
-            if not all(isinstance(text, str) for text in texts):
-                raise UserError(f"{where} is {str(value)[:60]!r}; expected {_LINE}")
-            rows.append(_unlabelled(str(value.get("id", number)), *texts, where))
-        elif len(value) != 2:
-            raise UserError(
-                f"{where} has {len(value)} columns; expected two, question and context "
-                "with a tab between them"
-            )
-        elif number > 1 or value != ["question", "context"]:  # the header
-            rows.append(_unlabelled(str(number), *value, where))
+    keys = [("question",), ("context",)]
+    for i, (where, texts, value) in enumerate(parse_texts(lines, name, 1, keys), 1):
+        if i > 1 or texts != ["question", "context"]:  # the header
+            rows.append(Question(str(value.get("id", i)), *texts, where))
     if not rows:
         raise UserError(f"{name} has no questions; expected some below its header")
     return rows
 
 
-class _Reader:
-    """Walks a SQuAD document and says where it is not one."""
-
-    def __init__(self, name: str, bad_answers: str, quiet: bool = False):
-        self.name = name
-        self.bad_answers = bad_answers
-        self.quiet = quiet
-        self.skipped = 0
-        self.dropped = 0
-        self.seen: set[str] = set()
-
-    def questions(self, document: Any, articles: str) -> list[Question]:
-        """All questions of the chosen articles."""
-        rows: list[Question] = []
-        data = self._get(document, "data", list, "the file")
-        numbers = range(len(data))[_slice(articles)]
-        if not numbers:
-            raise UserError(
-                f"{self.name} has {len(data)} articles, of which articles={articles!r} "
-                "leaves none; expected a slice such as '0:36'"
-            )
-        for i in numbers:
-            place = f"article {i}"
-            paragraphs = self._get(data[i], "paragraphs", list, place)
-            title = data[i].get("title", "")
-            for j, paragraph in enumerate(paragraphs):
-                rows += self._paragraph(paragraph, title, f"{place}, paragraph {j}")
-        if not rows:
-            raise UserError(f"{self.name} has no questions; expected {_FORM}")
-        if self.skipped and not self.quiet:
-            logger.warning(
-                "%s: skipped %d answers that are not at their answer_start, and %d "
-                "questions with them",
-                self.name,
-                self.skipped,
-                self.dropped,
-            )
-        return rows
-
-    def _paragraph(self, paragraph: Any, title: str, place: str) -> Iterable[Question]:
-        context = self._text(paragraph, "context", place)
-        for k, entry in enumerate(self._get(paragraph, "qas", list, place)):
-            name = self._text(entry, "id", f"{place}, question {k}")
-            place_of_it = f"question {name}"
-            if name in self.seen:
-                raise UserError(
-                    f"{self.name}: {place_of_it} occurs twice; expected every id once"
-                )
-            self.seen.add(name)
-            question = self._text(entry, "question", place_of_it)
-            impossible = entry.get("is_impossible")
-            answers: list[tuple[str, int]] = []
-            given = entry.get("answers", []) if not impossible else []
-            for answer in given:
-                answers += self._answer(answer, context, place_of_it)
-            if given and not answers and not self.quiet:
-                self.dropped += 1
-                continue
-            yield Question(
-                id=name,
-                question=question,
-                context=context,
-                title=title,
-                answers=tuple(answers),
-                impossible=None if impossible is None else bool(impossible),
-                where=f"{self.name}: {place_of_it}",
-            )
-
-    def _answer(self, answer: Any, context: str, place: str) -> list[tuple[str, int]]:
-        """The answer alone, or nothing where it is bad and to be skipped."""
-        text = self._get(answer, "text", str, place)
-        start = self._get(answer, "answer_start", int, place)
-        # A negative start would count from the end.
-        found = context[start : start + len(text)] if start >= 0 else ""
-        if found == text and text.strip():
-            return [(text, start)]
-        if self.bad_answers == "refuse":
-            raise UserError(
-                f"{self.name}: {place}: expected the answer {text!r} at answer_start "
-                f"{start}, but the context has {found!r} there; correct the file, or "
-                "leave such answers out with bad_answers='skip'"
-            )
-        self.skipped += 1
-        return []
-
-    def _get(self, node: Any, key: str, kind: type, place: str) -> Any:
-        if not isinstance(node, dict) or key not in node:
-            raise UserError(f"{self.name}: {place} has no {key!r}; expected {_FORM}")
-        value = node[key]
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise UserError(
-                f"{self.name}: {place}: {key!r} is a {type(value).__name__}; expected a "
-                f"{kind.__name__}"
-            )
-        return value
-
-    def _text(self, node: Any, key: str, place: str) -> str:
-        return _not_empty(
-            self._get(node, key, str, place), key, f"{self.name}: {place}"
+def _entries(
+    document: Any, name: str, articles: str
+) -> Iterator[tuple[Question, list[Any]]]:
+    """The questions of the chosen articles, and their answers as the file has them."""
+    data = _get(document, "data", list, f"{name}: the file")
+    if not re.fullmatch(r"(-?\d*:-?\d*)?", articles):
+        raise UserError(
+            f"articles={articles!r} is not a slice; expected such as '0:36'"
         )
+    ends = [int(end) if end else None for end in (articles or ":").split(":")]
+    numbers = range(len(data))[slice(*ends)]
+    if not numbers:
+        raise UserError(
+            f"{name} has {len(data)} articles, of which articles={articles!r} leaves "
+            "none; expected a slice such as '0:36'"
+        )
+    seen = set()
+    for i in numbers:
+        article = f"{name}: article {i}"
+        for j, paragraph in enumerate(_get(data[i], "paragraphs", list, article)):
+            place = f"{article}, paragraph {j}"
+            context = _text(paragraph, "context", place)
+            for k, entry in enumerate(_get(paragraph, "qas", list, place)):
+                identity = _text(entry, "id", f"{place}, question {k}")
+                where = f"{name}: question {identity}"
+                if identity in seen:
+                    raise UserError(f"{where} occurs twice; expected every id once")
+                seen.add(identity)
+                question = _text(entry, "question", where)
+                none = entry.get("is_impossible")
+                row = Question(identity, question, context, where, impossible=none)
+                yield row, [] if none else entry.get("answers", [])
+    if not seen:
+        raise UserError(f"{name} has no questions; expected {_FORM}")
 
 
-def _not_empty(text: str, key: str, where: str) -> str:
+def _get(node: Any, key: str, kind: type, where: str) -> Any:
+    if not isinstance(node, dict) or key not in node:
+        raise UserError(f"{where} has no {key!r}; expected {_FORM}")
+    value = node[key]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise UserError(
+            f"{where}: {key!r} is a {type(value).__name__}; expected a {kind.__name__}"
+        )
+    return value
+
+
+def _text(node: Any, key: str, where: str) -> str:
+    text = _get(node, key, str, where)
     if not text.strip():
         raise UserError(f"{where}: the {key} is empty; expected text")
     return text
-
-
-def _slice(text: str) -> slice:
-    if not text:
-        return slice(None)
-    if not re.fullmatch(r"-?\d*:-?\d*", text):
-        raise UserError(f"articles={text!r} is not a slice; expected such as '0:36'")
-    return slice(*(int(part) if part else None for part in text.split(":")))
-
-
-def _unlabelled(identity: str, question: str, context: str, where: str) -> Question:
-    return Question(
-        id=identity,
-        question=_not_empty(question, "question", where),
-        context=_not_empty(context, "context", where),
-        title="",
-        answers=(),
-        impossible=None,
-        where=where,
-    )

@@ -15,37 +15,21 @@ from typing import Any
 
 from bert_jax.data.corpus import open_text
 from bert_jax.data.corpus_tfds import TFDS, find_dataset
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, listed
 from bert_jax.files import decode_lines, parse_json
 
 logger = logging.getLogger(__name__)
 
-FORMATS = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".txt": "tsv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-}
-_LISTED = 5  # line numbers in a notice
+SPLITS = ("train", "dev", "test")
+_JSONL = (".jsonl", ".ndjson")
+FORMATS = (".csv", ".tsv", ".txt", *_JSONL)
 
 Record = tuple[str, dict[str, str | None]]  # ("file:line", value of each column)
 
 
-def table_format(path: Path) -> str:
-    """By the name's ending, which .gz may follow: "csv", "tsv" or "jsonl"."""
-    name = path.with_suffix("") if path.suffix == ".gz" else path
-    if name.suffix not in FORMATS:
-        raise UserError(
-            f"{path} is no table by its name; expected one of {', '.join(FORMATS)}, "
-            "with or without .gz"
-        )
-    return FORMATS[name.suffix]
-
-
 def read_columns(path: Path) -> list[str]:
     """Names of a table's columns; of JSONL, the keys of its first object."""
-    if table_format(path) == "jsonl":
+    if _format(path) in _JSONL:
         return next((list(value) for _, value in read_objects(path)), [])
     return _header(path, _fields(path))
 
@@ -68,48 +52,51 @@ def read_table(
 
     Raises UserError naming file and line of a row that has too few or too many columns.
     """
-    if table_format(path) == "jsonl":
-        yield from _select_keys(path, columns, optional)
+    if _format(path) in _JSONL:
+        for where, value in read_objects(path):
+            yield where, _select(where, value, columns, optional)
         return
     rows = _fields(path)
-    header = list(header) or _header(path, rows)
-    places = {name: _find(path, header, name) for name in columns}
-    places |= {
-        name: _find(path, header, name) if name in header else None for name in optional
-    }
-    short: list[int] = []
+    header = header or _header(path, rows)
+    for name in (*columns, *optional):
+        if header.count(name) > 1:
+            raise UserError(f"{path}: column {name!r} occurs twice; rename one of them")
+    short: list[str] = []
     for line, row in rows:
         if len(header) > 1 and row in ([], [""]):
             continue
         if len(row) < len(header) and skip_short:
-            short.append(line)
+            short.append(str(line))
             continue
+        where = f"{path}:{line}"
         if len(row) != len(header):
             raise UserError(
-                f"{path}:{line}: row has {_count(len(row), 'column')}, the header has "
+                f"{where}: row has {counted(len(row), 'column')}, the header has "
                 f"{len(header)} ({', '.join(header)}); mend the row"
             )
-        yield (
-            f"{path}:{line}",
-            {
-                name: None if place is None else row[place]
-                for name, place in places.items()
-            },
-        )
+        named = dict(zip(header, row, strict=True))
+        yield where, _select(where, named, columns, optional)
     if short:
-        more = "" if len(short) <= _LISTED else ", ..."
+        left_out = counted(len(short), "row")
         logger.warning(
-            "%s: left out %s of too few columns: line %s%s",
-            path,
-            _count(len(short), "row"),
-            ", ".join(map(str, short[:_LISTED])),
-            more,
+            "%s: left out %s of too few columns: line %s", path, left_out, listed(short)
         )
+
+
+def _select(
+    where: str, row: dict[str, Any], columns: Sequence[str], optional: Sequence[str]
+) -> dict[str, str | None]:
+    """The text in some columns of a row."""
+    for name in columns:
+        if row.get(name) is None:
+            raise missing_column(where, row, name)
+    values = {name: row.get(name) for name in (*columns, *optional)}
+    return {name: None if x is None else cell(x) for name, x in values.items()}
 
 
 def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The place of each object of a JSONL file, and the object; blank lines are skipped."""
-    for line, text in read_lines(path):
+    for line, text in _lines(path):
         if text.strip():
             where = f"{path}:{line}"
             yield where, parse_json(text, where, "one object a line")
@@ -131,6 +118,38 @@ def parse_lines(
             yield where, parse_json(line, where, "one object a line, or plain text")
         else:
             yield where, line.split("\t")
+
+
+def parse_texts(
+    lines: Iterable[str], name: str, first: int, keys: Sequence[Sequence[str]]
+) -> Iterator[tuple[str, list[str], dict[str, Any]]]:
+    """The place of each line, its texts, and its JSON object, {} where it is plain text.
+
+    keys: the names that each text may have in an object.
+    """
+    for where, value in parse_lines(lines, name, first):
+        texts, values = value, {}
+        if isinstance(value, dict):
+            texts, values = [_text(where, value, names) for names in keys], value
+        if len(texts) != len(keys):
+            expected = ["one", "two, with a tab between them"][len(keys) - 1]
+            raise UserError(
+                f"{where}: number of texts is {len(texts)}, the task reads {expected}; "
+                "change the line, or give a JSON object"
+            )
+        check_texts(where, texts)
+        yield where, texts, values
+
+
+def _text(where: str, value: dict[str, Any], names: Iterable[str]) -> str:
+    """The text under the first of these names that a JSON object has."""
+    names = list(dict.fromkeys(names))
+    found = next((name for name in names if name in value), None)
+    if found is None:
+        raise missing_column(where, value, *names)
+    if not isinstance(value[found], str):
+        raise UserError(f"{where}: {found!r} is not a string; expected text")
+    return value[found]
 
 
 def find_file(directory: str | Path, names: Iterable[str]) -> Path | None:
@@ -155,45 +174,58 @@ def cell(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def missing_column(where: str, name: str, columns: Iterable[str]) -> UserError:
-    """The error of a column that is not there."""
+def missing_column(where: str, columns: Iterable[str], *names: str) -> UserError:
+    """The error of a column, by one of its names, that is not among those of a table."""
+    expected = " or ".join(map(repr, names))
     return UserError(
-        f"{where}: no column {name!r}; the columns are {', '.join(columns)}"
+        f"{where}: no column {expected}; the columns are {', '.join(columns)}"
     )
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Line number and text of each line, line ends cut off; U+2028 is no line end."""
-    for line, text in _raw_lines(path):
-        yield line, text.rstrip("\r\n")
+def check_texts(where: str, texts: Iterable[str], *, gaps: bool = False) -> None:
+    """Raises for an empty text; with ``gaps`` only where all of them are empty."""
+    if not (any if gaps else all)(text.strip() for text in texts):
+        raise UserError(f"{where}: empty text; expected words, mend or drop the row")
 
 
-def _raw_lines(path: Path) -> Iterator[tuple[int, str]]:
-    if not path.is_file():
-        raise UserError(f"{path} does not exist; expected a table of examples")
+def counted(number: int, noun: str) -> str:
+    """Such as "1 row" or "2 rows"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _format(path: Path) -> str:
+    """The name's ending, which .gz may follow."""
+    ending = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    if ending not in FORMATS:
+        raise UserError(
+            f"{path} is no table by its name; expected one of {', '.join(FORMATS)}, "
+            "with or without .gz"
+        )
+    return ending
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Line number and text of each line, with its end; U+2028 is no line end."""
     with open_text(path, path.suffix == ".gz") as file:
         yield from decode_lines(file, path)
 
 
 def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Line where a row starts, and its fields."""
-    if table_format(path) == "tsv":
-        for line, text in read_lines(path):
-            yield line, text.split("\t")
+    if _format(path) != ".csv":
+        for line, text in _lines(path):
+            yield line, text.rstrip("\r\n").split("\t")
         return
-    reader = csv.reader((text for _, text in _raw_lines(path)), strict=True)
-    while True:
-        line = reader.line_num + 1
-        try:
-            row = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise UserError(
-                f"{path}:{line}: not CSV ({error}); quote the text and double the quotes "
-                "in it, or use JSONL"
-            ) from error
-        yield line, row
+    reader, line = csv.reader((text for _, text in _lines(path)), strict=True), 1
+    try:
+        for row in reader:
+            yield line, row
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(
+            f"{path}:{line}: not CSV ({error}); quote the text and double the quotes in "
+            "it, or use JSONL"
+        ) from error
 
 
 def _header(path: Path, rows: Iterator[tuple[int, list[str]]]) -> list[str]:
@@ -202,91 +234,53 @@ def _header(path: Path, rows: Iterator[tuple[int, list[str]]]) -> list[str]:
     raise UserError(f"{path} is empty; expected a header and rows")
 
 
-def _find(path: Path, header: Sequence[str], name: str) -> int:
-    if name not in header:
-        raise missing_column(str(path), name, header)
-    if header.count(name) > 1:
-        raise UserError(f"{path}: column {name!r} occurs twice; rename one of them")
-    return header.index(name)
-
-
-def _select_keys(
-    path: Path, columns: Sequence[str], optional: Sequence[str]
-) -> Iterator[Record]:
-    for where, value in read_objects(path):
-        row: dict[str, str | None] = {}
-        for name in columns:
-            if value.get(name) is None:
-                raise missing_column(where, name, value)
-            row[name] = cell(value[name])
-        for name in optional:
-            row[name] = None if value.get(name) is None else cell(value[name])
-        yield where, row
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def is_tfds(directory: str) -> bool:
     """Whether a folder's name is that of a data set in tensorflow-datasets."""
     return directory.startswith(TFDS)
 
 
-def has_split(name: str, split: str) -> bool:
-    """Whether the data set lies on disk and has this split."""
+def has_tfds(dataset: str) -> bool:
+    """Whether "tfds:NAME:SPLIT" lies on disk."""
     try:
-        find_dataset(f"{name}:{split}")
+        find_dataset(dataset)
     except UserError:
         return False
     return True
 
 
 def read_tfds(
-    name: str,
-    split: str,
+    dataset: str,
     columns: Sequence[str],
     *,
     optional: Sequence[str] = (),
     labels: Sequence[str] = (),
 ) -> Iterator[Record]:
-    """The place of each row and the text of its features, as read_table gives them.
+    """The place of each row of "tfds:NAME:SPLIT" and the text of its features.
 
-    labels: stand for the classes, by number, whose names in the data set are others.
+    columns, optional: as of :func:`read_table`. labels: stand for the classes, by number,
+    whose names in the data set are others.
     """
-    dataset = find_dataset(f"{name}:{split}")
-    features = dataset.builder.info.features
-    where = f"{TFDS}{name}:{split}"
+    found = find_dataset(dataset)
+    features = found.builder.info.features
     for column in columns:
         if column not in features:
-            raise missing_column(where, column, features)
-    wanted = [*columns, *(column for column in optional if column in features)]
-    names = {
-        column: _class_names(features[column], labels)
-        for column in wanted
-        if hasattr(features[column], "int2str")
-    }
-    empty = dict.fromkeys(optional)
-    for i, example in dataset.examples(0, dataset.rows):
-        yield (
-            f"{where}, row {i}",
-            empty
-            | {c: _text(example[c], names.get(c), f"{where}, row {i}") for c in wanted},
-        )
+            raise missing_column(dataset, features, column)
+    for i, example in found.examples(0, found.rows):
+        where = f"{dataset}, row {i}"
+        values = dict.fromkeys(optional)
+        for column in (*columns, *optional):
+            if column in features:
+                value = example[column]
+                values[column] = _value(features[column], value, labels, where)
+        yield where, values
 
 
-def _class_names(feature: Any, labels: Sequence[str]) -> list[str]:
-    names = list(feature.names)
+def _value(feature: Any, value: Any, labels: Sequence[str], where: str) -> str:
+    if not hasattr(feature, "int2str"):
+        return value.decode() if isinstance(value, bytes) else str(value)
+    names = feature.names
     if len(names) == len(labels) and not set(names) <= set(labels):
-        return list(labels)
-    return names
-
-
-def _text(value: Any, names: list[str] | None, where: str) -> str:
-    if names is not None:
-        if not 0 <= value < len(names):
-            raise UserError(f"{where}: class {value}, a row without a label")
-        return names[value]
-    if isinstance(value, bytes):
-        return value.decode()
-    return value if isinstance(value, str) else str(value)
+        names = labels
+    if not 0 <= value < len(names):
+        raise UserError(f"{where}: class {value}, a row without a label")
+    return names[value]

@@ -5,13 +5,13 @@ for nothing, and the tag of each word is decided alone, by argmax, with no CRF o
 predicted tags may be ill-formed, and scores read them as conlleval does.
 """
 
+import bisect
 import dataclasses
 import functools
-import itertools
 import logging
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -19,40 +19,26 @@ import numpy as np
 from scipy.special import softmax
 
 from bert_jax.data import sequences
+from bert_jax.data.sequences import Window
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import write_text
-from bert_jax.settings import setting
+from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import tables
 from bert_jax.tasks import tagging_formats as formats
 from bert_jax.tasks.tagging_formats import TaggedSentence
-from bert_jax.tasks.task import IGNORED, Features, Predictions, Task
+from bert_jax.tasks.task import IGNORED, Features, Outputs, Predictions, Task
 
 logger = logging.getLogger(__name__)
 
-# Task -> split -> the names that its file goes by.
-_FILES = {
-    "conll2003": {
-        "train": ("eng.train", "train.txt"),
-        "dev": ("eng.testa", "valid.txt"),
-        "test": ("eng.testb", "test.txt"),
-    },
-    "wnut17": {
-        "train": ("wnut17train.conll",),
-        "dev": ("emerging.dev.conll",),
-        "test": ("emerging.test.annotated",),
-    },
-    "columns": {s: (f"{s}.txt",) for s in ("train", "dev", "test")},
-    "segmented": {s: (f"{s}.txt",) for s in ("train", "dev", "test")},
-}
+_TASKS = ("conll2003", "wnut17", "columns", "segmented")
 _COLUMNS = {"conll2003": 4, "wnut17": 2}  # of the tasks that fix how many there are
-# What the tags of a scheme spell: entities with types, the words of characters, or nothing.
-_KINDS = {
-    "iob1": "entities",
-    "iob2": "entities",
-    "iobes": "entities",
-    "bmes": "words",
-    "plain": "tags",
+_FILES = {  # the names that a file goes by, if not SPLIT.txt
+    ("conll2003", "train"): ("eng.train", "train.txt"),
+    ("conll2003", "dev"): ("eng.testa", "valid.txt"),
+    ("conll2003", "test"): ("eng.testb", "test.txt"),
+    ("wnut17", "train"): ("wnut17train.conll",),
+    ("wnut17", "dev"): ("emerging.dev.conll",),
+    ("wnut17", "test"): ("emerging.test.annotated",),
 }
 
 
@@ -62,7 +48,8 @@ class TaggingConfig:
 
     task: str = setting(
         doc="conll2003 (4 columns), wnut17, columns (any file with a word and its tag a "
-        "line) or segmented (Chinese text with spaces between words)"
+        "line) or segmented (Chinese text with spaces between words)",
+        one_of=_TASKS,
     )
     dir: str = setting("", "the folder of the files")
     train: str = setting("", "a file below dir; empty: the data set's own name")
@@ -71,6 +58,7 @@ class TaggingConfig:
     scheme: str = setting(
         "auto",
         "iob1, iob2, iobes, bmes or plain; auto: found out from the training file",
+        one_of=("auto", *formats.SCHEMES),
     )
     column: int = setting(
         -1,
@@ -79,7 +67,9 @@ class TaggingConfig:
     labels: tuple[str, ...] = setting(
         (), "the tags, as iob2 for iob1 files; empty: those of the training file"
     )
-    max_length: int = setting(128, "tokens of a sequence, [CLS] and [SEP] included")
+    max_length: int = setting(
+        128, "tokens of a sequence, [CLS] and [SEP] included", least=3
+    )
     stride: int = setting(
         0, "tokens from one window over a longer sentence to the next; 0: half a window"
     )
@@ -89,27 +79,14 @@ class TaggingConfig:
     )
 
     def __post_init__(self):
-        for name, known in (
-            ("task", tuple(_FILES)),
-            ("scheme", ("auto", *formats.SCHEMES)),
+        check_ranges(self, "data.")
+        if self.task == "segmented" and (
+            self.scheme not in ("auto", "bmes")
+            or self.labels not in ((), formats.SEGMENT_LABELS)
         ):
-            if (value := getattr(self, name)) not in known:
-                raise UserError(
-                    f"config.data.{name}={value!r}, expected one of {', '.join(known)}"
-                )
-        for name, value, known in (
-            ("scheme", self.scheme, ("auto", "bmes")),
-            ("labels", self.labels, ((), formats.SEGMENT_LABELS)),
-        ):
-            if self.task == "segmented" and value not in known:
-                raise UserError(
-                    f"config.data.{name}={value!r}, expected {known[1]!r} for segmented "
-                    "text, or nothing"
-                )
-        if self.max_length < 3:
             raise UserError(
-                f"config.data.max_length={self.max_length}, expected at least 3: a token "
-                "between [CLS] and [SEP]"
+                f"config.data.scheme={self.scheme!r}, config.data.labels={self.labels}: "
+                "expected 'bmes' and its labels for segmented text, or nothing"
             )
         if not 0 <= self.stride <= self.max_length - 2:
             raise UserError(
@@ -132,16 +109,11 @@ class Tagging(Task):
     head = "token"
     column_widths: ClassVar[dict[str, int]] = {"text": 60}
 
-    def __init__(self, config: TaggingConfig):
-        self.config = config
-
     @classmethod
-    def configs_for_head(
-        cls, labels: tuple[str, ...], problem_type: str | None, max_length: int
-    ) -> tuple[TaggingConfig, ...]:
+    def configs_for_head(cls, checkpoint: Any) -> tuple[TaggingConfig, ...]:
         """The labels are the tags."""
-        del problem_type
-        return (TaggingConfig("columns", labels=labels, max_length=max_length),)
+        longest, labels = checkpoint.config.max_positions, checkpoint.labels
+        return (TaggingConfig("columns", labels=labels, max_length=longest),)
 
     @property
     def parsed_by(self) -> Literal["line", "document"]:
@@ -164,17 +136,17 @@ class Tagging(Task):
             return self.config.scheme
         if self.config.task == "segmented":
             return "bmes"
-        path, rows = self._path("train"), self._as_in_file("train")
-        scheme = formats.recognise(row.tags for row in rows)
-        logger.info("%s: its tags are of the scheme %s", path, scheme)
+        scheme = formats.recognise(row.tags for row in self._as_in_file("train"))
+        logger.info("%s: its tags are of the scheme %s", self._path("train"), scheme)
         return scheme
 
     @functools.cached_property
     def kind(self) -> str:
         """What the tags spell, as the labels show it: "entities", "words" or "tags"."""
-        if self.config.scheme != "auto":
-            return _KINDS[self.config.scheme]
-        return _KINDS[formats.recognise((label,) for label in self.labels)]
+        scheme = self.config.scheme
+        if scheme == "auto":
+            scheme = formats.recognise((label,) for label in self.labels)
+        return formats.SCHEMES[scheme].kind
 
     @property
     def main_metric(self) -> str:
@@ -184,8 +156,8 @@ class Tagging(Task):
     @property
     def eval_splits(self) -> tuple[str, ...]:
         """Dev, and test where its file is there or was asked for."""
-        has_test = self.config.test or self._path("test").is_file()
-        return ("dev", "test") if has_test else ("dev",)
+        found = tables.find_file(self.config.dir, self._names("test"))
+        return ("dev", "test") if found or self.config.test else ("dev",)
 
     def read(self, split: str) -> list[TaggedSentence]:
         """Sentences of "train", "dev" or "test"; see Task.read."""
@@ -229,9 +201,7 @@ class Tagging(Task):
             document += not (context and words)
         return rows
 
-    def features(
-        self, rows: Sequence[TaggedSentence], tokenizer: Tokenizer, *, training: bool
-    ) -> Features:
+    def features(self, rows: list[TaggedSentence], tokenizer: Tokenizer) -> Features:
         """Sequences [CLS] words [SEP], all of token type 0; see Task.features.
 
         A word without tokens (control characters) is [UNK], so that it has a prediction;
@@ -241,28 +211,35 @@ class Tagging(Task):
         """
         capacity = self.config.max_length - 2
         stride = self.config.stride or (capacity + 1) // 2
-        ids, offsets, cut = _encode(rows, tokenizer, capacity)
+        tokens = tokenizer.encode_batch([word for row in rows for word in row.words])
+        unknown = np.array([tokenizer.unk_id], tokenizer.dtype)
+        tokens = [ids if len(ids) else unknown for ids in tokens]
+        cut = [len(ids) > capacity for ids in tokens]
+        tokens = [ids[:capacity] for ids in tokens]
+        offsets = np.cumsum([0, *map(len, tokens)])
         bounds = np.cumsum([0, *(len(row.words) for row in rows)]).tolist()
-        own = list(itertools.pairwise(bounds))
-        context = self.config.document_context
-        around = documents([row.document for row in rows], own)
-
+        documents = [row.document for row in rows]
         label_ids = {label: i for i, label in enumerate(self.labels)}
-        cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
-        input_ids, labels, extra, sequence_rows = [], [], [], []
-        for i, (row, (first, last)) in enumerate(zip(rows, own, strict=True)):
+        input_ids, token_type_ids, labels, extra, sequence_rows = [], [], [], [], []
+        truncated = 0
+        for i, row in enumerate(rows):
+            first, last = bounds[i : i + 2]
+            truncated += any(cut[first:last])
             spans = sequences.windows(offsets, (first, last), capacity, stride)
-            if context:
-                spans = [widen(offsets, s, around[i], capacity) for s in spans]
+            if self.config.document_context:
+                low = bounds[bisect.bisect_left(documents, row.document)]
+                high = bounds[bisect.bisect_right(documents, row.document)]
+                spans = [widen(offsets, s, (low, high), capacity) for s in spans]
             owner = sequences.owners(offsets, (first, last), spans)
             for j, (start, stop) in enumerate(spans):
                 words = np.flatnonzero(owner == j)
                 if not len(words):
                     continue  # nothing is asked of it
-                inside = (cls, ids[offsets[start] : offsets[stop]], sep)
-                sequence = np.concatenate(inside, dtype=np.int32)
+                inside = np.concatenate(tokens[start:stop])
+                sequence, types = sequences.join(tokenizer, inside)
                 positions = 1 + offsets[first + words] - offsets[start]
                 input_ids.append(sequence)
+                token_type_ids.append(types)
                 extra.append((words, positions))
                 sequence_rows.append(i)
                 if row.tags is not None:
@@ -270,40 +247,33 @@ class Tagging(Task):
                     target[positions] = [label_ids[row.tags[w]] for w in words]
                     labels.append(target)
         return Features(
-            input_ids=input_ids,
-            token_type_ids=[np.zeros_like(sequence) for sequence in input_ids],
-            row=np.array(sequence_rows, np.int32),
+            input_ids,
+            token_type_ids,
+            np.array(sequence_rows, np.int32),
             targets={"labels": labels} if labels else {},
             extra=extra,
-            truncated=sum(bool(cut[first:last].any()) for first, last in own),
+            truncated=truncated,
         )
 
     def predictions(
-        self,
-        rows: Sequence[TaggedSentence],
-        features: Features,
-        outputs: Sequence[np.ndarray],
-    ) -> list[dict[str, Any]]:
+        self, rows: list[TaggedSentence], features: Features, outputs: Outputs
+    ) -> Predictions:
         """Words, their tags and the probabilities of these; see Task.predictions.
 
         "entities" (but of tags that spell nothing): type, text, start and end (words, end
         exclusive), and as probability the product of its words' probabilities.
         """
-        best = [np.full(len(row.words), -1) for row in rows]
-        probability = [np.zeros(len(row.words)) for row in rows]
-        for row, (words, positions), logits in zip(
+        shares = [np.zeros((len(row.words), self.outputs)) for row in rows]
+        for i, (words, positions), logits in zip(
             features.row, features.extra, outputs, strict=True
         ):
-            p = softmax(np.float64(logits[positions]), axis=-1)
-            best[row][words] = p.argmax(axis=-1)
-            probability[row][words] = p.max(axis=-1)
+            shares[i][words] = softmax(np.float64(logits[positions]), axis=-1)
         answers = []
-        for row, chosen, p in zip(rows, best, probability, strict=True):
-            tags = [self.labels[i] for i in chosen]
+        for row, p in zip(rows, shares, strict=True):
             answer = {
                 "words": list(row.words),
-                "tags": tags,
-                "probabilities": p.tolist(),
+                "tags": [self.labels[i] for i in p.argmax(axis=-1)],
+                "probabilities": p.max(axis=-1).tolist(),
             }
             if self.kind != "tags":
                 answer["entities"] = self._entities(answer)
@@ -329,7 +299,7 @@ class Tagging(Task):
         return [{"least": f"{least:.4f}", "tagged": " ".join(tagged)}]
 
     def score(
-        self, rows: Sequence[TaggedSentence], predictions: Predictions
+        self, rows: list[TaggedSentence], predictions: Predictions
     ) -> dict[str, float]:
         """Accuracy of tags, and f1, precision and recall of what they spell, in percent.
 
@@ -337,48 +307,35 @@ class Tagging(Task):
         """
         gold = [list(row.tags) for row in rows]
         predicted = [answer["tags"] for answer in predictions]
-        scores = formats.accuracy(gold, predicted)
-        if self.kind == "entities":
-            scores |= formats.entity_scores(gold, predicted)
-        elif self.kind == "words":
-            scores |= formats.word_scores(gold, predicted)
+        scores = formats.scores(gold, predicted, self.kind)
         if self.config.task == "wnut17":
             sentences = [row.words for row in rows]
             scores["surface_f1"] = formats.surface_f1(sentences, gold, predicted)
         return scores
 
-    def write(
-        self,
-        rows: Sequence[TaggedSentence],
-        predictions: Predictions,
-        split: str,
-        directory: Path,
-    ) -> list[Path]:
+    def files(
+        self, rows: list[TaggedSentence], predictions: Predictions, split: str
+    ) -> dict[str, str]:
         """SPLIT.conll as conlleval reads it, and SPLIT.segmented.txt for segmentation.
 
         The first has "word gold predicted" lines, without gold where rows have no tags;
         iobes tags become iob2, as conlleval knows no S-. The second has a sentence a line.
         """
         is_iobes = self.kind == "entities" and any(x[0] in "ES" for x in self.labels)
-        lines = []
+        lines, sentences = [], []
         for row, answer in zip(rows, predictions, strict=True):
-            tags = [row.tags, answer["tags"]] if row.tags else [answer["tags"]]
+            tags = [list(row.tags), answer["tags"]] if row.tags else [answer["tags"]]
             if is_iobes:
-                spans = [formats.entities(list(t)) for t in tags]
-                tags = [formats.as_iob2(s, len(row.words)) for s in spans]
+                tags = map(formats.as_iob2, tags)
             # One blank parts conlleval's columns, so no word may hold any.
             words = [re.sub(r"\s", "_", word) for word in row.words]
             lines += [*map(" ".join, zip(words, *tags, strict=True)), ""]
-        paths = [directory / f"{split}.conll"]
-        write_text(paths[0], "".join(f"{line}\n" for line in lines))
-        if self.kind == "words":
-            paths.append(directory / f"{split}.segmented.txt")
-            sentences = (
-                " ".join(word["text"] for word in answer["entities"])
-                for answer in predictions
-            )
-            write_text(paths[1], "".join(f"{line}\n" for line in sentences))
-        return paths
+            if self.kind == "words":
+                sentences.append(" ".join(x["text"] for x in answer["entities"]))
+        files = {f"{split}.conll": lines}
+        if sentences:
+            files[f"{split}.segmented.txt"] = sentences
+        return {name: "".join(f"{x}\n" for x in text) for name, text in files.items()}
 
     @functools.cached_property
     def _training(self) -> list[TaggedSentence]:
@@ -394,47 +351,36 @@ class Tagging(Task):
             return formats.read_segmented(path)
         return formats.read_columns(path, self.config.column, _COLUMNS.get(task, 0))
 
+    def _names(self, split: str) -> tuple[str, ...]:
+        """What the file of a split may be called."""
+        if given := getattr(self.config, split):
+            return (given,)
+        return _FILES.get((self.config.task, split), (f"{split}.txt",))
+
     def _path(self, split: str) -> Path:
-        """The file of a split; where it may have several names, the one that is there."""
-        name = getattr(self.config, split)
-        names = [name] if name else _FILES[self.config.task][split]
-        found = tables.find_file(self.config.dir, names)
-        return found or Path(self.config.dir) / names[0]
+        return tables.existing_file(self.config.dir, self._names(split))
 
     def _entities(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
         """What the tags of an answer spell."""
-        is_words = self.kind == "words"
-        spans = (formats.words if is_words else formats.entities)(answer["tags"])
+        words, p, between = answer["words"], answer["probabilities"], " "
+        tags = answer["tags"]
+        if self.kind == "words":
+            tags, between = formats.word_tags(tags), ""
         return [
             {
                 "type": name,
-                "text": ("" if is_words else " ").join(answer["words"][start:end]),
+                "text": between.join(words[start:end]),
                 "start": start,
                 "end": end,
-                "probability": math.prod(answer["probabilities"][start:end]),
+                "probability": math.prod(p[start:end]),
             }
-            for name, start, end in spans
+            for name, start, end in formats.entities(tags)
         ]
 
 
-def documents(
-    numbers: Sequence[int], sentences: list[sequences.Window]
-) -> list[sequences.Window]:
-    """The words of the document around each sentence; equal numbers in a row are one."""
-    around = []
-    for _, group in itertools.groupby(range(len(numbers)), numbers.__getitem__):
-        members = list(group)
-        window = sentences[members[0]][0], sentences[members[-1]][1]
-        around += [window] * len(members)
-    return around
-
-
 def widen(
-    offsets: np.ndarray,
-    window: sequences.Window,
-    document: sequences.Window,
-    capacity: int,
-) -> sequences.Window:
+    offsets: np.ndarray, window: Window, document: Window, capacity: int
+) -> Window:
     """A window with as many words of its document around it as fit, half on each side.
 
     offsets, capacity: see data.sequences.windows. Where the document ends on one side,
@@ -449,18 +395,3 @@ def widen(
     # What the end of the document, or a long word there, left free.
     start = max(low, int(np.searchsorted(offsets, offsets[stop] - capacity)))
     return start, stop
-
-
-def _encode(
-    rows: Sequence[TaggedSentence], tokenizer: Tokenizer, capacity: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Tokens of all words, where those of each word start, and which words were cut.
-
-    ids int32 (tokens,), offsets int (words + 1,), cut bool (words,).
-    """
-    tokens = tokenizer.encode_batch([word for row in rows for word in row.words])
-    cut = np.array([len(word) > capacity for word in tokens], bool)
-    unknown = np.array([tokenizer.unk_id], np.int32)
-    tokens = [word[:capacity] if len(word) else unknown for word in tokens]
-    offsets = np.cumsum([0, *map(len, tokens)])
-    return np.concatenate([unknown[:0], *tokens], dtype=np.int32), offsets, cut

@@ -14,36 +14,48 @@ is asked for: an I- that continues no span of its type begins one.
 """
 
 import dataclasses
+import functools
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from seqeval.metrics.sequence_labeling import (
-    accuracy_score,
-    get_entities,
-    precision_recall_fscore_support,
-)
+from seqeval.metrics import sequence_labeling as seqeval
 
 from bert_jax.errors import UserError
 from bert_jax.files import parse_json, read_text
+from bert_jax.tasks.tables import counted
 
 SEGMENT_LABELS = ("B", "E", "M", "S")
 DOCUMENT_START = "-DOCSTART-"
-_FORMS = {  # scheme -> what its tags match, and how to say that
-    "iob1": (re.compile(r"O|[BI]-.+"), "O, B-TYPE or I-TYPE"),
-    "iob2": (re.compile(r"O|[BI]-.+"), "O, B-TYPE or I-TYPE"),
-    "iobes": (re.compile(r"O|[BIES]-.+"), "O, B-TYPE, I-TYPE, E-TYPE or S-TYPE"),
-    "bmes": (re.compile(r"[BMES]"), "B, M, E or S"),
-    "plain": (re.compile(r".+"), "a tag"),
+
+
+class Scheme(NamedTuple):
+    """kind: what its tags spell: "entities" with types, "words" of characters, or "tags".
+
+    form: what each tag matches; expected: how to say that.
+    """
+
+    kind: str
+    form: str
+    expected: str
+
+
+SCHEMES = {
+    "iob1": Scheme("entities", r"O|[BI]-.+", "O, B-TYPE or I-TYPE"),
+    "iob2": Scheme("entities", r"O|[BI]-.+", "O, B-TYPE or I-TYPE"),
+    "iobes": Scheme("entities", r"O|[BIES]-.+", "O, B-TYPE, I-TYPE, E-TYPE or S-TYPE"),
+    "bmes": Scheme("words", r"[BMES]", "B, M, E or S"),
+    "plain": Scheme("tags", r".+", "a tag"),
 }
-SCHEMES = tuple(_FORMS)
 
 
 @dataclasses.dataclass(frozen=True)
 class TaggedSentence:
     """The words of a sentence, or the characters of one, and their tags.
 
-    document: sentences in a row with the same number are of one document.
+    document: ascending; sentences with the same number are of one document.
     where: "file:line" of the first word.
     """
 
@@ -70,33 +82,39 @@ def read_columns(path: Path, column: int, columns: int = 0) -> list[TaggedSenten
     Raises UserError for a file that is missing, empty or not UTF-8, and for a line whose
     columns are not as many as the others' or empty.
     """
-    sentences, tabs, expected, first = [], False, columns, 0
-    blocks = list(_blocks(_lines(path)))
-    marked = any(documents for documents, _, _ in blocks)
-    for documents, start, lines in blocks:
-        if not first:
-            first, tabs = start, "\t" in lines[0]
-            expected = columns or len(_split(lines[0], tabs))
-            _check_column(column, expected, f"{path}:{start}")
-        rows = [_split(line, tabs) for line in lines]
-        for number, row in enumerate(rows, start):
+    lines = _lines(path)
+    filled = [line for line in lines if not _parts(line)]
+    if not filled:
+        raise UserError(f"{path} holds no words; expected a word and its tag a line")
+    first, tabs = lines.index(filled[0]) + 1, "\t" in filled[0]
+    expected = columns or len(_split(filled[0], tabs))
+    if expected < 2:
+        raise UserError(f"{path}:{first} has 1 column; expected a word and its tag")
+    if not -expected < column < expected or column == 0:
+        raise UserError(
+            f"{path}:{first} has {expected} columns, the tag was to be in column "
+            f"{column}; set config.data.column to 1 to {expected - 1}, or -1 for the last"
+        )
+    marked = any(line.startswith(DOCUMENT_START) for line in lines)
+    sentences, documents = [], 0
+    numbered = enumerate(lines, 1)
+    for between, block in itertools.groupby(numbered, lambda pair: _parts(pair[1])):
+        if between:
+            documents += sum(line.startswith(DOCUMENT_START) for _, line in block)
+            continue
+        rows = {number: _split(line, tabs) for number, line in block}
+        for number, row in rows.items():
             if len(row) != expected or not row[0] or not row[column]:
                 like = "" if columns else f", as in line {first}"
                 raise UserError(
-                    f"{path}:{number} has {_count(sum(map(bool, row)))}, expected "
-                    f"{expected}{like}, separated by {'tabs' if tabs else 'blanks'}; "
-                    "correct the line"
+                    f"{path}:{number} has {counted(sum(map(bool, row)), 'column')}, "
+                    f"expected {expected}{like}, separated by "
+                    f"{'tabs' if tabs else 'blanks'}; correct the line"
                 )
-        sentences.append(
-            TaggedSentence(
-                words=tuple(row[0] for row in rows),
-                tags=tuple(row[column] for row in rows),
-                document=documents if marked else len(sentences),
-                where=f"{path}:{start}",
-            )
-        )
-    if not sentences:
-        raise UserError(f"{path} holds no words; expected a word and its tag a line")
+        words = tuple(row[0] for row in rows.values())
+        tags = tuple(row[column] for row in rows.values())
+        document = documents if marked else len(sentences)
+        sentences.append(TaggedSentence(words, tags, document, f"{path}:{min(rows)}"))
     return sentences
 
 
@@ -106,8 +124,6 @@ def read_segmented(path: Path) -> list[TaggedSentence]:
     Blank lines part documents; without any every sentence is a document.
     """
     lines = _lines(path)
-    while lines and not lines[-1].strip():
-        lines.pop()
     marked = not all(line.strip() for line in lines)
     sentences, document = [], 0
     for number, line in enumerate(lines, 1):
@@ -142,24 +158,19 @@ def parse_words(line: str, where: str, *, characters: bool) -> tuple[str, ...]:
 
 def segment_tags(words: Iterable[str]) -> tuple[str, ...]:
     """The bmes tags of the characters of words."""
-    return tuple(
-        tag
-        for word in words
-        for tag in ("S" if len(word) == 1 else f"B{'M' * (len(word) - 2)}E")
-    )
+    tags = ("S" if len(word) == 1 else f"B{'M' * (len(word) - 2)}E" for word in words)
+    return tuple("".join(tags))
 
 
-def segments(tags: Sequence[str]) -> list[tuple[int, int]]:
-    """The words, as (start, end), that bmes tags spell; each character is in one of them.
+def word_tags(tags: Sequence[str]) -> list[str]:
+    """The iob2 tags of the words that bmes tags spell; each character is in one of them.
 
     A word starts at a B or S and after an E or S, so that ill-formed tags have words too.
     """
-    starts = [
-        i
-        for i, tag in enumerate(tags)
-        if i == 0 or tag in ("B", "S") or tags[i - 1] in ("E", "S")
+    return [
+        "B-word" if tag in "BS" or before in "ES" else "I-word"
+        for before, tag in zip(("E", *tags), tags, strict=False)
     ]
-    return list(zip(starts, [*starts[1:], len(tags)], strict=True))
 
 
 def recognise(tags: Iterable[Sequence[str]]) -> str:
@@ -186,25 +197,31 @@ def normalise(sentence: TaggedSentence, scheme: str) -> TaggedSentence:
     Raises UserError that names the line of a tag which the scheme does not know, or which
     it does not allow after the tag before it.
     """
-    form, expected = _FORMS[scheme]
     for i, tag in enumerate(sentence.tags):
-        if not form.fullmatch(tag):
+        if not re.fullmatch(SCHEMES[scheme].form, tag):
             raise UserError(
                 f"{sentence.place(i)} has the tag {tag!r}; the scheme {scheme} expects "
-                f"{expected}: correct the tag, or set config.data.scheme"
+                f"{SCHEMES[scheme].expected}: correct the tag, or set config.data.scheme"
             )
     if scheme == "plain":
         return sentence
     if scheme == "iob1":
         return dataclasses.replace(sentence, tags=iob1_to_iob2(sentence.tags))
-    if (wrong := _first_misplaced(sentence.tags, scheme)) is not None:
-        after = sentence.tags[wrong - 1] if wrong else "nothing"
-        tag = repr(sentence.tags[wrong]) if wrong < len(sentence.tags) else "the end"
-        hint = ", or set config.data.scheme=iob1" if scheme == "iob2" else ""
-        raise UserError(
-            f"{sentence.place(min(wrong, len(sentence.tags) - 1))} has {tag} after "
-            f"{after!r}, which the scheme {scheme} does not allow: correct the tags{hint}"
-        )
+    opened = None  # the type of the span that the tags so far have begun, "" in bmes
+    for i, tag in enumerate([*sentence.tags, "O"]):
+        continues = tag[0] in "IME"
+        # In iob2 a span ends where it is not continued; the others say where it ends.
+        left_open = opened is not None and scheme != "iob2"
+        if tag[2:] != opened if continues else left_open:
+            last = len(sentence.tags) - 1
+            found = repr(tag) if i <= last else "the end"
+            after = sentence.tags[i - 1] if i else "nothing"
+            hint = ", or set config.data.scheme=iob1" if scheme == "iob2" else ""
+            raise UserError(
+                f"{sentence.place(min(i, last))} has {found} after {after!r}, which the "
+                f"scheme {scheme} does not allow: correct the tags{hint}"
+            )
+        opened = tag[2:] if tag[0] in "BIM" else None
     return sentence
 
 
@@ -217,41 +234,18 @@ def iob1_to_iob2(tags: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _first_misplaced(tags: Sequence[str], scheme: str) -> int | None:
-    """The first tag that does not fit the one before; len(tags) for the sentence's end."""
-    opened = None  # the type of the span that the tags so far have begun, "" in bmes
-    for i, tag in enumerate([*tags, "O"]):
-        continues = tag[0] in "IME"
-        if continues and tag[2:] != opened:
-            return i
-        # In iob2 a span ends where it is not continued; the others say where it ends.
-        if not continues and opened is not None and scheme != "iob2":
-            return i
-        opened = tag[2:] if tag[0] in "BIM" else None
-    return None
-
-
 def _lines(path: Path) -> list[str]:
-    """Lines of a file; only line feeds end them, as words may hold other separators."""
-    text = read_text(
-        path,
-        "a tagged file, so set config.data.dir and the names of its files",
-    )
-    return text.replace("\r\n", "\n").split("\n")
+    """Lines up to the last that is not blank.
+
+    Only line feeds end them, as words may hold other separators.
+    """
+    text = read_text(path, "a tagged file").replace("\r\n", "\n")
+    return text.rstrip(" \t\n").split("\n")
 
 
-def _blocks(lines: list[str]) -> Iterator[tuple[int, int, list[str]]]:
-    """Lines of words between separators: (-DOCSTART- lines so far, first line, lines)."""
-    documents, block = 0, []
-    for number, line in enumerate([*lines, ""], 1):
-        opens = line.startswith(DOCUMENT_START)
-        if line.strip(" \t") and not opens:
-            block.append(line)
-            continue
-        if block:
-            yield documents, number - len(block), block
-            block = []
-        documents += opens
+def _parts(line: str) -> bool:
+    """Whether a line stands between sentences."""
+    return not line.strip(" \t") or line.startswith(DOCUMENT_START)
 
 
 def _split(line: str, tabs: bool) -> list[str]:
@@ -261,62 +255,39 @@ def _split(line: str, tabs: bool) -> list[str]:
     return re.findall(r"[^ \t]+", line)
 
 
-def _check_column(column: int, columns: int, where: str) -> None:
-    if columns < 2:
-        raise UserError(f"{where} has {_count(columns)}; expected a word and its tag")
-    if not -columns < column < columns or column == 0:
-        raise UserError(
-            f"{where} has {columns} columns, the tag was to be in column {column}; set "
-            f"config.data.column to 1 to {columns - 1}, or -1 for the last"
-        )
-
-
-def _count(columns: int) -> str:
-    return f"{columns} column{'' if columns == 1 else 's'}"
-
-
 Tags = Sequence[list[str]]  # of each sentence
-WORD = "word"  # the type of the spans of word segmentation
 
 
 def entities(tags: list[str]) -> list[tuple[str, int, int]]:
     """The (type, start, end) of entities, end exclusive."""
-    return [(name, start, last + 1) for name, start, last in get_entities(tags)]
+    return [(name, start, last + 1) for name, start, last in seqeval.get_entities(tags)]
 
 
-def words(tags: list[str]) -> list[tuple[str, int, int]]:
-    """The same of the words that bmes tags spell."""
-    return [(WORD, start, end) for start, end in segments(tags)]
+def as_iob2(tags: list[str]) -> list[str]:
+    """The iob2 tags of the same entities."""
+    iob2 = ["O"] * len(tags)
+    for name, start, end in entities(tags):
+        iob2[start:end] = [f"B-{name}", *[f"I-{name}"] * (end - start - 1)]
+    return iob2
 
 
-def as_iob2(spans: list[tuple[str, int, int]], length: int) -> list[str]:
-    """The iob2 tags of a sentence with these spans."""
-    tags = ["O"] * length
-    for name, start, end in spans:
-        tags[start:end] = [f"B-{name}", *[f"I-{name}"] * (end - start - 1)]
-    return tags
+def scores(gold: Tags, predicted: Tags, kind: str) -> dict[str, float]:
+    """The share of right tags; F1, precision and recall of what they spell, if anything.
 
-
-def accuracy(gold: Tags, predicted: Tags) -> dict[str, float]:
-    """The share of right tags."""
-    return {"accuracy": 100 * float(accuracy_score(gold, predicted))}
-
-
-def entity_scores(gold: Tags, predicted: Tags) -> dict[str, float]:
-    """F1, precision and recall of entities, and "f1/TYPE" of each type that occurs."""
-    scores = _span_scores(gold, predicted)
-    types = {name for tags in (*gold, *predicted) for name, *_ in entities(tags)}
-    _, _, f1, _ = precision_recall_fscore_support(gold, predicted, zero_division=0)
-    for name, value in zip(sorted(types), f1, strict=True):
-        scores[f"f1/{name}"] = 100 * float(value)
-    return scores
-
-
-def word_scores(gold: Tags, predicted: Tags) -> dict[str, float]:
-    """F1, precision and recall of the words that bmes tags spell."""
-    return _span_scores(
-        *([as_iob2(words(row), len(row)) for row in tags] for tags in (gold, predicted))
-    )
+    Of entities also "f1/TYPE" of each type that occurs.
+    """
+    prf = functools.partial(seqeval.precision_recall_fscore_support, zero_division=0)
+    found = {"accuracy": seqeval.accuracy_score(gold, predicted)}
+    if kind == "words":
+        gold, predicted = (list(map(word_tags, tags)) for tags in (gold, predicted))
+    if kind != "tags":
+        precision, recall, f1, _ = prf(gold, predicted, average="micro")
+        found |= {"f1": f1, "precision": precision, "recall": recall}
+    if kind == "entities":
+        types = {name for tags in (*gold, *predicted) for name, *_ in entities(tags)}
+        _, _, f1, _ = prf(gold, predicted)
+        found |= {f"f1/{x}": y for x, y in zip(sorted(types), f1, strict=True)}
+    return {name: 100 * float(value) for name, value in found.items()}
 
 
 def surface_f1(
@@ -336,11 +307,3 @@ def surface_f1(
         for tags in (gold, predicted)
     )
     return 200 * len(a & b) / max(len(a) + len(b), 1)
-
-
-def _span_scores(gold: Tags, predicted: Tags) -> dict[str, float]:
-    precision, recall, f1, _ = precision_recall_fscore_support(
-        gold, predicted, average="micro", zero_division=0
-    )
-    scores = {"f1": f1, "precision": precision, "recall": recall}
-    return {name: 100 * float(value) for name, value in scores.items()}

@@ -11,16 +11,19 @@ import numpy as np
 from bert_jax.data.batching import IGNORED as IGNORED  # a target, beside Features
 from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.files import write_text
 
 Head = Literal["sequence", "token", "choice", "span"]
-Predictions = Sequence[dict[str, Any]]  # a JSON-able answer for each row
+Outputs = Sequence[np.ndarray]  # float32 logits of each sequence
+Predictions = list[dict[str, Any]]  # a JSON-able answer for each row
 
 
 class Task(abc.ABC):
     """Rows from files, rows to sequences, outputs to predictions, predictions to scores.
 
     family: the name of the kind of task, in configs and in saved models.
-    config_class: the frozen dataclass of its settings; a task is built from one.
+    config_class: the frozen dataclass of its settings, dir and max_length among them; a
+      task is built from one.
     head: which head the model needs.
     labels: the class names in the order of the outputs; empty for regression, choices
       and spans.
@@ -40,23 +43,22 @@ class Task(abc.ABC):
     parsed_by: Literal["line", "document", "file"] = "line"
     config: Any
     head: Head
-    labels: tuple[str, ...]
+    labels: tuple[str, ...] = ()
     main_metric: str
     eval_splits: tuple[str, ...] = ("dev",)
     predict_splits: tuple[str, ...] = ()
 
+    def __init__(self, config: Any):
+        self.config = config
+
     @classmethod
-    def configs_for_head(
-        cls, labels: tuple[str, ...], problem_type: str | None, max_length: int
-    ) -> tuple[Any, ...]:
-        """Configs that fit the head of a checkpoint that was fine-tuned elsewhere.
+    def configs_for_head(cls, checkpoint: Any) -> tuple[Any, ...]:
+        """Configs that fit the head of a Checkpoint that was fine-tuned elsewhere.
 
         Of several, predict takes the first whose task :meth:`reads` the input.
-        labels, problem_type: as Checkpoint has them. max_length: the model's positions.
         Raises UserError for a head that the task cannot use.
         """
-        del labels, problem_type
-        return (cls.config_class(max_length=max_length),)
+        return (cls.config_class(max_length=checkpoint.config.max_positions),)
 
     def reads(self, line: str) -> bool:
         """Whether a line to predict has the form of this task's input."""
@@ -66,9 +68,9 @@ class Task(abc.ABC):
     @property
     def outputs(self) -> int:
         """Numbers that the head gives for a sequence or a token."""
-        return {"sequence": max(len(self.labels), 1), "token": len(self.labels)}.get(
-            self.head, {"choice": 1, "span": 2}.get(self.head, 0)
-        )
+        if self.head == "span":
+            return 2  # start and end
+        return len(self.labels) or 1
 
     def tuned(self, scores: dict[str, float]) -> "Task":
         """The task with the thresholds that ``scores`` of the dev split found.
@@ -81,9 +83,8 @@ class Task(abc.ABC):
 
     def saved_config(self) -> Any:
         """The config with the labels that the data gave, so that predict needs no data."""
-        if not self.labels:
-            return self.config
-        return dataclasses.replace(self.config, labels=tuple(self.labels))
+        labels = {"labels": self.labels} if self.labels else {}
+        return dataclasses.replace(self.config, **labels)
 
     @abc.abstractmethod
     def read(self, split: str) -> list[Any]:
@@ -100,19 +101,17 @@ class Task(abc.ABC):
         """
 
     @abc.abstractmethod
-    def features(
-        self, rows: Sequence[Any], tokenizer: Tokenizer, *, training: bool
-    ) -> Features:
+    def features(self, rows: list[Any], tokenizer: Tokenizer) -> Features:
         """Sequences of at most the configured length; targets where rows have labels."""
 
     @abc.abstractmethod
     def predictions(
-        self, rows: Sequence[Any], features: Features, outputs: Sequence[np.ndarray]
-    ) -> list[dict[str, Any]]:
+        self, rows: list[Any], features: Features, outputs: Outputs
+    ) -> Predictions:
         """One JSON-able answer a row, with probabilities.
 
-        outputs: float32 logits of each sequence, in the order of ``features``: (C,) for
-        head "sequence", () for "choice", (L_i, C) for "token", (L_i, 2) for "span".
+        outputs: in the order of ``features``: (C,) for head "sequence", () for "choice",
+        (L_i, C) for "token", (L_i, 2) for "span".
         """
 
     @abc.abstractmethod
@@ -120,11 +119,25 @@ class Task(abc.ABC):
         """The lines of a table that show a prediction, each a text for every column."""
 
     @abc.abstractmethod
-    def score(self, rows: Sequence[Any], predictions: Predictions) -> dict[str, float]:
+    def score(self, rows: list[Any], predictions: Predictions) -> dict[str, float]:
         """Metrics in percent, as the field reports them; main_metric is among them."""
 
     @abc.abstractmethod
+    def files(
+        self, rows: list[Any], predictions: Predictions, split: str
+    ) -> dict[str, str]:
+        """A split's predictions in the task's official form: texts of files by name."""
+
     def write(
-        self, rows: Sequence[Any], predictions: Predictions, split: str, directory: Path
+        self, rows: list[Any], predictions: Predictions, split: str, directory: Path
     ) -> list[Path]:
-        """Writes a split's predictions in the task's official form; the files made."""
+        """Writes the :meth:`files` of a split; their paths."""
+        files = self.files(rows, predictions, split)
+        for name, text in files.items():
+            write_text(directory / name, text)
+        return [directory / name for name in files]
+
+
+def with_id(row: Any, answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer, or its cells in a table, with the id of its row if that has one."""
+    return answer if row.id is None else {"id": row.id} | answer

@@ -96,10 +96,12 @@ def _split(
 ) -> Split:
     rows: Any = task.read(name)
     if not rows:
-        raise UserError(f"the {name} split has no rows; expected at least one")
+        raise UserError(
+            f"{task.config.dir}: the {name} split has no rows; expected at least one"
+        )
     if most:
         rows = rows[:most]
-    features = task.features(rows, tokenizer, training=name == "train")
+    features = task.features(rows, tokenizer)
     sequences = len(features.input_ids)
     cut = f", {features.truncated:,} of them truncated" if features.truncated else ""
     log(

@@ -25,7 +25,8 @@ pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 # A new task on an existing head.
 MOODS = Layout(
-    {name: Split((f"{name}.csv",), "text", label="label") for name in ("train", "dev")},
+    {name: Split((f"{name}.csv",), "label") for name in ("train", "dev")},
+    "text",
     metrics=("f1_macro", "accuracy"),
     labels=("no", "yes"),
 )
@@ -50,9 +51,6 @@ class Clue(Task):
     main_metric = "found"
     column_widths: ClassVar[dict[str, int]] = {"text": 12}
 
-    def __init__(self, config):
-        self.config = config
-
     def read(self, split):
         with Path(self.config.dir, f"{split}.csv").open(newline="") as file:
             rows = [row["text"].split() for row in csv.DictReader(file)]
@@ -66,7 +64,7 @@ class Clue(Task):
             rows.append((line.split(), None))
         return rows
 
-    def features(self, rows, tokenizer, *, training):
+    def features(self, rows, tokenizer):
         sequences = [join(tokenizer, tokenizer.encode(" ".join(w))) for w, _ in rows]
         ids, types = map(list, zip(*sequences, strict=True))
         targets = {}
@@ -90,10 +88,8 @@ class Clue(Task):
         ]
         return {"found": 100 * float(np.mean(found))}
 
-    def write(self, rows, predictions, split, directory):
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / f"{split}.json").write_text(json.dumps(predictions))
-        return [directory / f"{split}.json"]
+    def files(self, rows, predictions, split):
+        return {f"{split}.json": json.dumps(predictions)}
 
 
 def _clue(words):

@@ -40,7 +40,7 @@ def test_swag(tmp_path, tokenizer):
     assert row.choices == ("He sat, ran", "He sat", 'He ran "x"', "He bad")
     assert (row.label, row.id) == (2, "17")
     assert task.read("test")[0].label is None
-    features = task.features([row], tokenizer, training=True)
+    features = task.features([row], tokenizer)
     assert letters(tokenizer, features)[1] == "<thecatran.>h##esat>"
     np.testing.assert_array_equal(
         features.token_type_ids[1], [0, 0, 0, 0, 0, 0, 1, 1, 1, 1]
@@ -94,11 +94,10 @@ JSONL = (
 def test_rows_of_different_numbers_of_choices(tmp_path, tokenizer):
     task = build(tmp_path, "table", {"train.jsonl": JSONL})
     rows = task.read("train")
-    features = task.features(rows, tokenizer, training=True)
+    features = task.features(rows, tokenizer)
     expected = ["<a>b>", "<a>c>", "<>", "<d>e>", "<d>f>", "<d>gh>"]
     assert letters(tokenizer, features) == expected
     assert features.choices == 3
-    assert features.extra == [True, True, False, True, True, True]
     np.testing.assert_array_equal(features.row, [0, 0, 0, 1, 1, 1])
     np.testing.assert_array_equal(features.targets["label"], [1, 2])
     mask = features.targets["choice_mask"]
@@ -134,7 +133,7 @@ def test_a_tables_test_split(tmp_path, content, evaluated, predicted):
 def test_truncation_cuts_the_longer_one_and_counts_rows(tmp_path, tokenizer):
     task = build(tmp_path, "table", {}, max_length=8)
     lines = ["a b c d\te f g h\tx", "a\tb\tc", "a b c d e f\tg\th"]
-    features = task.features(task.parse(lines, "in"), tokenizer, training=False)
+    features = task.features(task.parse(lines, "in"), tokenizer)
     assert letters(tokenizer, features) == [
         *("<abc>ef>", "<abcd>x>"),
         *("<a>b>", "<a>c>"),
@@ -181,8 +180,7 @@ def test_written_predictions(tmp_path):
             "tsv:1: label 'x' is not in.*0 to 3",
         ),
         ("codah", "codah.tsv", "o\ta\tb\tc\n", "tsv:1: row has 4 columns.*has 7"),
-        ("codah", "codah.tsv", codah_line(0), "the train split has no rows"),
-        ("codah", "other.tsv", "", r"has no codah\.tsv"),
+        ("codah", "other.tsv", "", r"has no .* or codah\.tsv or"),
         ("table", "train.jsonl", '{"context": "a"}', "jsonl:1: no column 'choices'"),
         (
             "table",
@@ -224,10 +222,10 @@ def test_bad_files(tmp_path, task, name, content, message):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"task": "hellaswag"}, "task='hellaswag' is not a multiple choice task"),
-        ({"task": "codah", "fold": 5}, "fold=5; expected 0 to 4"),
+        ({"task": "hellaswag"}, "data.task='hellaswag', expected one of swag"),
+        ({"task": "codah", "fold": 5}, "data.fold=5, expected at least 0 and below 5"),
         ({"task": "codah", "dev": "a.tsv"}, "train, dev and test are for task=swag"),
-        ({"task": "swag", "max_length": 4}, "max_length=4 leaves no room"),
+        ({"task": "swag", "max_length": 4}, "data.max_length=4, expected at least 5"),
     ],
 )
 def test_bad_settings(settings, message):

@@ -34,9 +34,9 @@ def test_a_file_of_both_versions(tmp_path):
     )
     first, second, third = read_questions(path)
     assert first.answers == (("sea", 4), ("the sea", 0)) and first.impossible is None
-    assert (first.id, first.question, first.title) == ("q1", "Where?", "A")
+    assert (first.id, first.question) == ("q1", "Where?")
     assert first.context == "the sea of a whale" and first.where.endswith("question q1")
-    assert second.impossible is False and second.title == "B"
+    assert second.impossible is False and second.id == "q2"
     assert third.impossible is True and third.answers == ()
     assert first.labelled and second.labelled and third.labelled
 
@@ -47,7 +47,7 @@ def test_a_file_of_both_versions(tmp_path):
 )
 def test_articles_are_a_slice(tmp_path, articles, titles):
     path = write(tmp_path, *(article(title, entry(title)) for title in "ABCDE"))
-    assert "".join(row.title for row in read_questions(path, articles)) == titles
+    assert "".join(row.id for row in read_questions(path, articles)) == titles
 
 
 @pytest.mark.parametrize("articles", ["5:", "2:2", "3", "0:6:2", "a:b"])
@@ -144,13 +144,14 @@ def test_parse_tsv():
         ("", "- is empty"),
         ("\n \n", "- is empty"),
         ("question\tcontext\n", "- has no questions"),
-        ("Who?\ta\nWho?", "-:2 has 1 columns; expected two"),
-        ("Who?\ta\n\nWho?\ta", "-:2 has 1 columns"),
-        ("Who?\ta\tb", "-:1 has 3 columns"),
-        ("Who?\t ", "-:1: the context is empty"),
+        ("Who?\ta\nWho?", "-:2: number of texts is 1, the task reads two, with a tab"),
+        ("Who?\ta\n\nWho?\ta", "-:2: number of texts is 1"),
+        ("Who?\ta\tb", "-:1: number of texts is 3"),
+        ("Who?\t ", "-:1: empty text"),
         ('{"question": "a", "context": "b"}\n{', "-:2 is not JSON"),
-        ('{"question": "a"}', "-:1 is .*; expected an object with the texts"),
-        ('{"question": "", "context": "b"}', "-:1: the question is empty"),
+        ('{"question": "a"}', "-:1: no column 'context'; the columns are question"),
+        ('{"question": "a", "context": 3}', "-:1: 'context' is not a string"),
+        ('{"question": "", "context": "b"}', "-:1: empty text"),
         ('{"data": 3}', "'data' is a int"),
     ],
 )

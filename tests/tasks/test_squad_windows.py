@@ -1,124 +1,21 @@
-"""Offsets of tokens, windows over contexts, and answers from the windows' logits."""
+"""Windows over contexts, and answers from the windows' logits."""
 
 import math
 import random
-import unicodedata
 
 import numpy as np
 import pytest
 
-from bert_jax.data.tokenizer import WordPieceTokenizer, load_tokenizer
-from bert_jax.data.vocabulary_training import train_vocabulary
+from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.tasks.squad import Squad, SquadConfig, Window
 from bert_jax.tasks.squad_format import Question
-from bert_jax.tasks.squad_windows import (
-    Window,
-    answer_question,
-    build_windows,
-    encode_with_offsets,
-)
-
-# Accents of both forms, ideographs, dropped characters, letters that change length.
-ALPHABET = "aeéÉe\u0301ñßİ中文あ가Δ£€1,.-'()“—\u200b\ufeff\x0b\u00a0\u3000\t\n     "
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+from bert_jax.tasks.task import Features
+from bert_jax.tasks.token_offsets import Tokens
 
 
 @pytest.fixture(scope="module")
 def uncased(golden):
     return load_tokenizer(golden / "tokenizer" / "uncased_vocab.txt")
-
-
-def characters(text, tokenizer):
-    (tokens,) = encode_with_offsets([text], tokenizer)
-    found = [text[a:b] for a, b in zip(tokens.starts, tokens.ends, strict=True)]
-    return list(zip((tokenizer.tokens[i] for i in tokens.ids), found, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Smith's  (1895)", "smith|Smith '|' s|s (|( 1895|1895 )|)"),
-        ("un-Ängstlich", "un|un -|- ang|Äng ##st|st ##lich|lich"),
-        ("a\u0301b", "ab|a\u0301b"),
-        ("ÀÉtraÎne\u0301", "ae|ÀÉ ##train|traÎn ##e|e\u0301"),
-        ("中國x", "中|中 國|國 x|x"),
-        ("\ufeffplay\u200bing.", "playing|play\u200bing .|."),
-    ],
-)
-def test_tokens_know_their_characters(uncased, text, expected):
-    expected = [tuple(pair.split("|")) for pair in expected.split(" ")]
-    assert characters(text, uncased) == expected
-
-
-def test_words_that_the_library_cuts_in_another_way_are_kept_whole():
-    """Google's final sigma: the ids are ours, the characters those of the word."""
-    tokens = [
-        *SPECIAL,
-        "οδος",
-        "οδος".replace("ς", "σ"),
-        "ο",
-        "##δ",
-        "##ο",
-        "##ς",
-        "the",
-    ]
-    tokenizer = WordPieceTokenizer(tokens, True)
-    assert characters("the ΟΔΟΣ the", tokenizer) == [
-        ("the", "the"),
-        ("οδος", "ΟΔΟΣ"),
-        ("the", "the"),
-    ]
-    (tokens,) = encode_with_offsets(
-        ["ΟΔΟΣ"], WordPieceTokenizer(tokens[:5] + tokens[7:], True)
-    )
-    assert [(a, b) for a, b in zip(tokens.starts, tokens.ends, strict=True)] == [
-        (0, 4)
-    ] * 4
-
-
-def test_unknown_words_between_known_ones():
-    tokenizer = WordPieceTokenizer([*SPECIAL, "a", "##b", "(", ")"], True)
-    expected = [("[UNK]", "東"), ("(", "("), ("[UNK]", "zé"), ("a", "A"), ("##b", "B")]
-    assert characters("東(zé AB", tokenizer) == expected
-
-
-@pytest.mark.parametrize("lower_case", [True, False])
-def test_any_text_gives_its_own_tokens_and_its_own_characters(uncased, lower_case):
-    tokenizer = WordPieceTokenizer(uncased.tokens, lower_case)
-    generator = random.Random(0)
-    texts = ["".join(generator.choices(ALPHABET, k=40)) for _ in range(500)]
-    matched = 0
-    for text, tokens in zip(texts, encode_with_offsets(texts, tokenizer), strict=True):
-        np.testing.assert_array_equal(tokens.ids, tokenizer.encode(text))
-        assert (np.diff(tokens.starts) >= 0).all() and (np.diff(tokens.ends) >= 0).all()
-        for i, start, stop in zip(tokens.ids, tokens.starts, tokens.ends, strict=True):
-            part = text[start:stop]
-            assert 0 <= start < stop <= len(text)
-            if i == tokenizer.unk_id or "가" in part:  # one character, several letters
-                continue
-            surface = "".join(tokenizer.tokenize(part)).replace("##", "")
-            assert tokenizer.tokens[i].removeprefix("##") == surface
-            matched += 1
-    assert matched > 3000
-
-
-def test_characters_that_are_several_tokens_share_a_place():
-    jamo = unicodedata.normalize("NFD", "가")
-    tokenizer = WordPieceTokenizer([*SPECIAL, jamo[0], f"##{jamo[1]}"], True)
-    assert characters("가", tokenizer) == [(jamo[0], "가"), (f"##{jamo[1]}", "가")]
-
-
-def test_sentencepiece_words_between_spaces():
-    text = ["the whale swam in the sea, and the sea was the whale's"] * 20
-    tokenizer = train_vocabulary(text, 40, kind="sentencepiece")
-    found = characters("Whale  zé sea", tokenizer)
-    # The mark of a space shares its word's first character.
-    expected = [("▁whale", "Whale"), ("▁", "z"), ("[UNK]", "zé"), ("▁sea", "sea")]
-    assert found == expected
-
-
-def test_text_without_tokens(uncased):
-    tokens, none = encode_with_offsets([" \u200b ", ""], uncased)
-    assert len(tokens.ids) == len(none.ids) == 0
 
 
 @pytest.fixture(scope="module")
@@ -129,18 +26,12 @@ def words(golden):
 
 def question(context, text=None, *, asked="Who?", impossible=None):
     answers = () if text is None else ((text, context.index(text)),)
-    return Question("q", asked, context, "", answers, impossible, "here")
+    return Question("q", asked, context, "here", answers, impossible)
 
 
-def windows(rows, tokenizer, max_length=40, stride=8, longest=8, training=False):
-    return build_windows(
-        rows,
-        tokenizer,
-        max_length=max_length,
-        stride=stride,
-        max_question_length=longest,
-        training=training,
-    )
+def windows(rows, tokenizer):
+    task = Squad(SquadConfig(max_length=40, stride=8, max_question_length=8))
+    return task.features(rows, tokenizer)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -159,7 +50,7 @@ def test_answers_come_back_from_their_labels(uncased, words, seed):
         parts = zip(chosen[first:stop], spaces[first:stop], strict=True)
         gold = "".join(w + s for w, s in parts)
         gold = gold.rstrip()
-        rows.append(Question("", "Who is it?", context, "", ((gold, start),), None, ""))
+        rows.append(Question("", "Who is it?", context, "", ((gold, start),)))
         golds.append(gold)
     features = windows(rows, uncased)
     start, end = features.targets["start"], features.targets["end"]
@@ -167,7 +58,7 @@ def test_answers_come_back_from_their_labels(uncased, words, seed):
     for i, (row, window) in enumerate(zip(features.row, features.extra, strict=True)):
         ids = features.input_ids[i]
         assert (ids == uncased.sep_id).sum() == 2 and ids[0] == uncased.cls_id
-        assert len(ids) == window.offset + len(window.starts) + 1 <= 40
+        assert len(ids) == window.offset + window.stop - window.first + 1 <= 40
         np.testing.assert_array_equal(
             features.token_type_ids[i], np.arange(len(ids)) >= window.offset
         )
@@ -175,8 +66,8 @@ def test_answers_come_back_from_their_labels(uncased, words, seed):
             assert end[i] == 0
             continue
         held.add(int(row))
-        first = window.starts[start[i] - window.offset]
-        stop = window.ends[end[i] - window.offset]
+        first = window.tokens.starts[window.first + start[i] - window.offset]
+        stop = window.tokens.ends[window.first + end[i] - window.offset]
         assert first == rows[row].answers[0][1]
         assert rows[row].context[first:stop] == golds[row]
         gold_ids = uncased.encode(golds[row])
@@ -195,13 +86,28 @@ def test_an_answer_within_a_token_is_the_token(uncased):
     assert (start, end) == (6, 6) and token == "japanese"  # [CLS] who ? [SEP] the "
 
 
-def test_every_token_is_best_in_one_window(uncased, words):
-    context = " ".join(words[:120])
-    features = windows([question(context)], uncased)
-    assert len(features.extra) > 10
-    best = [start for w in features.extra for start in w.starts[w.best]]
-    everywhere = {start for w in features.extra for start in w.starts}
-    assert len(best) == len(set(best)) and set(best) == everywhere
+def test_a_token_counts_in_the_window_with_the_most_context_around_it(uncased):
+    context = " ".join("abcdefghijklmnopqrstuvwxyz")
+    config = SquadConfig(
+        max_length=16, stride=3, max_question_length=4, max_answer_length=1, n_best=99
+    )
+    task, rows = Squad(config), [question(context)]
+    features = task.features(rows, uncased)
+    assert len(features.extra) > 5
+    outputs = [
+        np.full((len(ids), 2), k, np.float32)
+        for k, ids in enumerate(features.input_ids)
+    ]
+    (result,) = task.predictions(rows, features, outputs)
+    found = {entry["text"]: entry["start_logit"] for entry in result["nbest"]}
+    for i, letter in enumerate(context.split()):
+        sides = {
+            k: (min(i - window.first, window.stop - 1 - i), window.stop - window.first)
+            for k, window in enumerate(features.extra)
+            if window.first <= i < window.stop
+        }
+        assert found.pop(letter) == max(sides, key=sides.get)
+    assert not found
 
 
 def test_long_questions_are_cut_and_counted(uncased):
@@ -215,8 +121,7 @@ def test_long_questions_are_cut_and_counted(uncased):
 def test_targets_need_a_label_in_every_row(uncased):
     right = question("the sea", "sea", asked="what")
     impossible = question("the sea", asked="what", impossible=True)
-    features = windows([right, impossible], uncased, training=True)
-    assert features.extra == []
+    features = windows([right, impossible], uncased)
     np.testing.assert_array_equal(features.targets["start"], [4, 0])
     np.testing.assert_array_equal(features.targets["end"], [4, 0])
     assert windows([right, question("the sea")], uncased).targets == {}
@@ -224,7 +129,7 @@ def test_targets_need_a_label_in_every_row(uncased):
 
 def test_a_context_without_tokens_has_a_window(uncased):
     features = windows([question("\u200b", "\u200b", asked="what")], uncased)
-    assert len(features.input_ids) == 1 and len(features.extra[0].starts) == 0
+    assert len(features.input_ids) == 1 and features.extra[0].stop == 0
     assert features.targets["start"].tolist() == [0]
 
 
@@ -237,14 +142,9 @@ CONTEXT = "aa bb cc dd ee"
 OFFSET = 2
 
 
-def row(context=CONTEXT):
-    return Question("q7", "?", context, "", (), None, "here")
-
-
-def window(first=0, stop=5, best=None):
-    places = np.arange(first, stop, dtype=np.int32)
-    best = np.ones(len(places), bool) if best is None else np.array(best, bool)
-    return Window(OFFSET, places * 3, places * 3 + 2, best)
+def window(first=0, stop=5):
+    places = np.arange(5, dtype=np.int32)
+    return Window(OFFSET, Tokens(places, places * 3, places * 3 + 2), first, stop)
 
 
 def logits(start, end, cls=(0.0, 0.0)):
@@ -256,14 +156,16 @@ def logits(start, end, cls=(0.0, 0.0)):
 def answer(
     windows, outputs, longest=30, n_best=20, null_threshold=None, context=CONTEXT
 ):
-    return answer_question(
-        row(context),
-        windows,
-        outputs,
+    config = SquadConfig(
         max_answer_length=longest,
         n_best=n_best,
-        null_threshold=null_threshold,
+        version_2=null_threshold is not None,
+        null_threshold=null_threshold or 0.0,
     )
+    features = Features([], [], np.zeros(len(windows), np.int32), extra=windows)
+    row = Question("q7", "?", context, "here")
+    (result,) = Squad(config).predictions([row], features, outputs)
+    return result
 
 
 def test_the_best_span_and_its_probability():
@@ -303,11 +205,12 @@ def test_all_spans_against_a_search_of_all():
 
 
 def test_a_start_counts_in_its_best_window_only():
-    windows = [window(0, 3, [1, 1, 0]), window(2, 5, [1, 1, 1])]
+    windows = [window(0, 3), window(1, 5)]
     left = logits([0, 0, 9], [0, 0, 9])
-    right = logits([1, 0, 0], [2, 0, 0])
+    right = logits([7, 1, 0, 0], [7, 2, 0, 0])
     result = answer(windows, [left, right])
-    # The 18 of cc in the left window is not its own; aa cc and bb cc may end there.
+    # The 18 of cc in the left window is not its own, nor the 14 of bb in the right one;
+    # aa bb cc and bb cc may end there.
     assert result["nbest"][0] == pytest.approx(
         {**result["nbest"][0], "text": "aa bb cc", "start_logit": 0, "end_logit": 9}
     )
@@ -328,10 +231,10 @@ def test_a_text_is_listed_once():
 )
 def test_null_odds(threshold, expected):
     # Best span 3 + 4 = 7; null: the smaller of 6 + 0.5 and 2 + 3, so odds of -2.
-    windows = [window(0, 3, [1, 1, 0]), window(2, 5)]
+    windows = [window(0, 3), window(1, 5)]
     outputs = [
         logits([0, 3, 0], [0, 4, 0], cls=(6.0, 0.5)),
-        logits([0, 0, 0], [0, 0, 0], cls=(2.0, 3.0)),
+        logits([0, 0, 0, 0], [0, 0, 0, 0], cls=(2.0, 3.0)),
     ]
     result = answer(windows, outputs, null_threshold=threshold, n_best=3)
     assert result["null_odds"] == -2.0

@@ -7,7 +7,7 @@ import pytest
 from bert_jax.data import sequences
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.tasks.tagging import Tagging, TaggingConfig, documents, widen
+from bert_jax.tasks.tagging import Tagging, TaggingConfig, widen
 from bert_jax.tasks.tagging_formats import SEGMENT_LABELS, TaggedSentence
 from bert_jax.tasks.task import IGNORED
 
@@ -41,14 +41,14 @@ def logits_for(features, labels, tags):
 
 
 def answer(task, tokenizer, rows, tags):
-    features = task.features(rows, tokenizer, training=False)
+    features = task.features(rows, tokenizer)
     return task.predictions(rows, features, logits_for(features, task.labels, tags))
 
 
 def test_labels_sit_on_first_tokens(uncased):
     task = make_task()
     row = make_row("Johanson \x07 lives", "B-PER I-PER O")
-    features = task.features([row], uncased, training=True)
+    features = task.features([row], uncased)
     tokens = [uncased.tokens[i] for i in features.input_ids[0]]
     assert tokens == ["[CLS]", "johan", "##son", "[UNK]", "lives", "[SEP]"]
     (labels,) = features.targets["labels"]
@@ -59,7 +59,7 @@ def test_labels_sit_on_first_tokens(uncased):
     assert features.row.tolist() == [0] and features.row.dtype == np.int32
     assert features.truncated == 0
     assert task.outputs == 5
-    unlabelled = task.features([make_row("a b")], uncased, training=False)
+    unlabelled = task.features([make_row("a b")], uncased)
     assert unlabelled.targets == {}
 
 
@@ -77,7 +77,7 @@ def test_every_word_counts_and_is_predicted_once(uncased, context):
         for n, d in zip(sizes, documents, strict=True)
     ]
     task = make_task(max_length=24, stride=7, document_context=context)
-    features = task.features(rows, uncased, training=True)
+    features = task.features(rows, uncased)
     assert (np.diff(features.row) >= 0).all()
     assert max(map(len, features.input_ids)) <= 24
     assert max(np.bincount(features.row)) > 3
@@ -101,7 +101,7 @@ def test_every_word_counts_and_is_predicted_once(uncased, context):
 def test_a_word_longer_than_the_window_is_cut(uncased):
     task = make_task(max_length=6)
     rows = [make_row("a " + "x" * 30 + " b", "O B-PER O"), make_row("a b", "O O")]
-    features = task.features(rows, uncased, training=True)
+    features = task.features(rows, uncased)
     assert features.truncated == 1
     assert max(map(len, features.input_ids)) == 6
     answers = answer(task, uncased, rows, [row.tags for row in rows])
@@ -116,7 +116,7 @@ def test_document_context_surrounds_the_sentence(uncased):
         make_row("ten", "B-LOC", 2),
     ]
     task = make_task(max_length=9, document_context=True)
-    features = task.features(rows, uncased, training=True)
+    features = task.features(rows, uncased)
     text = [uncased.decode(ids[1:-1]) for ids in features.input_ids]
     assert text == [
         "one two three four five six seven",
@@ -134,7 +134,7 @@ def test_document_context_surrounds_the_sentence(uncased):
     ]
     # Without it a sentence sees itself alone.
     task = make_task(max_length=9)
-    features = task.features(rows, uncased, training=True)
+    features = task.features(rows, uncased)
     assert [len(ids) - 2 for ids in features.input_ids] == [3, 2, 4, 1]
 
 
@@ -310,12 +310,15 @@ def test_parses_lines():
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"task": "conll"}, "config.data.task='conll', expected one of conll2003,"),
-        ({"scheme": "bilou"}, "config.data.scheme='bilou', expected one of auto, iob1"),
-        ({"max_length": 2}, "config.data.max_length=2, expected at least 3"),
+        ({"task": "conll"}, "data.task='conll', expected one of conll2003,"),
+        ({"scheme": "bilou"}, "data.scheme='bilou', expected one of auto, iob1"),
+        ({"max_length": 2}, "data.max_length=2, expected at least 3"),
         ({"max_length": 10, "stride": 9}, "config.data.stride=9, expected 1 to 8"),
         ({"labels": ("O", "O")}, "names a label twice"),
-        ({"task": "segmented", "scheme": "iob2"}, "expected 'bmes' for segmented"),
+        (
+            {"task": "segmented", "scheme": "iob2", "labels": ()},
+            "config.data.scheme='iob2'.*expected 'bmes' and its labels for segmented",
+        ),
         ({"task": "segmented"}, r"config.data.labels=\('B-LOC'"),
     ],
 )
@@ -347,13 +350,3 @@ def test_widening_fills_the_window_from_both_sides():
             assert abs(sides[0] - sides[1]) <= 2 * 5
             balanced += 1
     assert balanced > 20
-
-
-def test_documents_are_runs_of_equal_numbers():
-    sentences = [(0, 2), (2, 5), (5, 6), (6, 9)]
-    assert documents([7, 7, 3, 7], sentences) == [
-        (0, 5),
-        (0, 5),
-        (5, 6),
-        (6, 9),
-    ]

@@ -220,23 +220,30 @@ def test_segmented_text(tmp_path):
     assert [row.document for row in alone] == [0, 1]
 
 
+def segments(tags):
+    """The (start, end) of the words that bmes tags spell."""
+    spans = formats.entities(formats.word_tags(tags))
+    assert {name for name, _, _ in spans} == {"word"}
+    return [(start, end) for _, start, end in spans]
+
+
 def test_segments_and_back():
     rng = np.random.default_rng(0)
     for _ in range(100):
         words = ["字" * n for n in rng.integers(1, 6, rng.integers(1, 7))]
         tags = formats.segment_tags(words)
-        spans = formats.segments(tags)
+        spans = segments(tags)
         assert [stop - start for start, stop in spans] == list(map(len, words))
         # Any tags give words that lie side by side over all characters.
         tags = list(map(str, rng.choice(list("BMES"), rng.integers(1, 9))))
-        edges = [edge for span in formats.segments(tags) for edge in span]
+        edges = [edge for span in segments(tags) for edge in span]
         assert edges[0] == 0 and edges[-1] == len(tags)
         assert edges[1:-1:2] == edges[2::2]
 
 
 def test_ill_formed_segments():
-    assert formats.segments(list("MEMBB")) == [(0, 2), (2, 3), (3, 4), (4, 5)]
-    assert formats.segments(list("BSE")) == [(0, 1), (1, 2), (2, 3)]
+    assert segments(list("MEMBB")) == [(0, 2), (2, 3), (3, 4), (4, 5)]
+    assert segments(list("BSE")) == [(0, 1), (1, 2), (2, 3)]
 
 
 def test_words_of_a_line():
@@ -320,7 +327,7 @@ def test_entities_count_as_conlleval_counts_them(gold, predicted, counts):
     gold, predicted = [gold.split()], [predicted.split()]
     assert tuple(conlleval_counts(gold, predicted)) == counts
     assert len(formats.entities(predicted[0])) == guessed
-    scores = formats.entity_scores(gold, predicted)
+    scores = formats.scores(gold, predicted, "entities")
     assert scores["precision"] == (100 * right / guessed if guessed else 0)
     assert scores["recall"] == (100 * right / found if found else 0)
     assert scores["f1"] == pytest.approx(200 * right / max(found + guessed, 1))
@@ -330,7 +337,7 @@ def test_scores_of_random_tags():
     rng = np.random.default_rng(0)
     sizes = rng.integers(1, 12, 200)
     gold, predicted = ([rng.choice(LABELS, n).tolist() for n in sizes] for _ in "ab")
-    scores = formats.entity_scores(gold, predicted)
+    scores = formats.scores(gold, predicted, "entities")
     found, guessed, right = conlleval_counts(gold, predicted)
     assert right > 50
     assert scores["precision"] == pytest.approx(100 * right / guessed)
@@ -362,9 +369,9 @@ def test_surface_forms_count_once():
 def test_word_scores():
     gold, predicted = [list("BEBE"), list("SSBE")], [list("BMME"), list("SSSS")]
     # Right are two one-character words of the five in gold and the five found.
-    scores = formats.word_scores(gold, predicted)
-    assert scores == pytest.approx(dict(f1=40, precision=40, recall=40))
-    assert formats.accuracy(gold, predicted) == {"accuracy": 50}
+    scores = formats.scores(gold, predicted, "words")
+    assert scores == pytest.approx(dict(accuracy=50, f1=40, precision=40, recall=40))
+    assert formats.scores(gold, predicted, "tags") == {"accuracy": 50}
 
 
 def test_spans_and_back():
@@ -372,7 +379,7 @@ def test_spans_and_back():
     for _ in range(100):
         tags = rng.choice(LABELS, rng.integers(1, 12)).tolist()
         spans = formats.entities(tags)
-        well_formed = formats.as_iob2(spans, len(tags))
+        well_formed = formats.as_iob2(tags)
         assert formats.entities(well_formed) == spans
         # Only how an entity begins is repaired.
         assert [t[1:] for t in well_formed] == [t[1:] for t in tags]

@@ -108,7 +108,7 @@ def test_the_folder_of_the_best_model_predicts_what_the_run_did(
     splits = []
     for name in (*task.eval_splits, *task.predict_splits):
         rows = task.read(name)
-        features = task.features(rows, checkpoint.tokenizer, training=False)
+        features = task.features(rows, checkpoint.tokenizer)
         splits.append(Split(name, rows, features))
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     model = make_model(checkpoint.config, task.head, task.outputs, FeatureConfig())
@@ -402,6 +402,27 @@ def test_what_cannot_run_is_one_line_and_leaves_nothing(
     assert message in str(error.value)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "run" / "best").exists()
+
+
+@pytest.mark.parametrize(
+    ("family", "task", "files", "split"),
+    [
+        (
+            "classification",
+            "table",
+            {"train.csv": "text,label\na,x\nb,y\n", "dev.csv": "text,label\n"},
+            "dev",
+        ),
+        ("multiple_choice", "codah", {"codah.tsv": "o\ta\tb\tc\td\te\t3\n"}, "train"),
+    ],
+)
+def test_a_split_without_rows_is_named(family, task, files, split, settings, tmp_path):
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    data = {"task": task, "dir": str(tmp_path)}
+    config = finetune_config(settings(family, data=data))
+    with pytest.raises(UserError, match=f"{tmp_path}: the {split} split has no rows"):
+        run_one(config, tmp_path / "run", [].append)
 
 
 def test_dev_is_scored_evenly_and_at_the_end():

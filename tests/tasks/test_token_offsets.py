@@ -1,0 +1,114 @@
+"""The characters of tokens."""
+
+import random
+import unicodedata
+
+import numpy as np
+import pytest
+
+from bert_jax.data.tokenizer import WordPieceTokenizer, load_tokenizer
+from bert_jax.data.vocabulary_training import train_vocabulary
+from bert_jax.tasks.token_offsets import encode_with_offsets
+
+# Accents of both forms, ideographs, dropped characters, letters that change length.
+ALPHABET = "aeéÉe\u0301ñßİ中文あ가Δ£€1,.-'()“—\u200b\ufeff\x0b\u00a0\u3000\t\n     "
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.fixture(scope="module")
+def uncased(golden):
+    return load_tokenizer(golden / "tokenizer" / "uncased_vocab.txt")
+
+
+def characters(text, tokenizer):
+    (tokens,) = encode_with_offsets([text], tokenizer)
+    found = [text[a:b] for a, b in zip(tokens.starts, tokens.ends, strict=True)]
+    return list(zip((tokenizer.tokens[i] for i in tokens.ids), found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Smith's  (1895)", "smith|Smith '|' s|s (|( 1895|1895 )|)"),
+        ("un-Ängstlich", "un|un -|- ang|Äng ##st|st ##lich|lich"),
+        ("a\u0301b", "ab|a\u0301b"),
+        ("ÀÉtraÎne\u0301", "ae|ÀÉ ##train|traÎn ##e|e\u0301"),
+        ("中國x", "中|中 國|國 x|x"),
+        ("\ufeffplay\u200bing.", "playing|play\u200bing .|."),
+    ],
+)
+def test_tokens_know_their_characters(uncased, text, expected):
+    expected = [tuple(pair.split("|")) for pair in expected.split(" ")]
+    assert characters(text, uncased) == expected
+
+
+def test_words_that_the_library_cuts_in_another_way_are_kept_whole():
+    """Google's final sigma: the ids are ours, the characters those of the word."""
+    tokens = [
+        *SPECIAL,
+        "οδος",
+        "οδος".replace("ς", "σ"),
+        "ο",
+        "##δ",
+        "##ο",
+        "##ς",
+        "the",
+    ]
+    tokenizer = WordPieceTokenizer(tokens, True)
+    assert characters("the ΟΔΟΣ the", tokenizer) == [
+        ("the", "the"),
+        ("οδος", "ΟΔΟΣ"),
+        ("the", "the"),
+    ]
+    (tokens,) = encode_with_offsets(
+        ["ΟΔΟΣ"], WordPieceTokenizer(tokens[:5] + tokens[7:], True)
+    )
+    assert [(a, b) for a, b in zip(tokens.starts, tokens.ends, strict=True)] == [
+        (0, 4)
+    ] * 4
+
+
+def test_unknown_words_between_known_ones():
+    tokenizer = WordPieceTokenizer([*SPECIAL, "a", "##b", "(", ")"], True)
+    expected = [("[UNK]", "東"), ("(", "("), ("[UNK]", "zé"), ("a", "A"), ("##b", "B")]
+    assert characters("東(zé AB", tokenizer) == expected
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_any_text_gives_its_own_tokens_and_its_own_characters(uncased, lower_case):
+    tokenizer = WordPieceTokenizer(uncased.tokens, lower_case)
+    generator = random.Random(0)
+    texts = ["".join(generator.choices(ALPHABET, k=40)) for _ in range(500)]
+    matched = 0
+    for text, tokens in zip(texts, encode_with_offsets(texts, tokenizer), strict=True):
+        np.testing.assert_array_equal(tokens.ids, tokenizer.encode(text))
+        assert (np.diff(tokens.starts) >= 0).all() and (np.diff(tokens.ends) >= 0).all()
+        for i, start, stop in zip(tokens.ids, tokens.starts, tokens.ends, strict=True):
+            part = text[start:stop]
+            assert 0 <= start < stop <= len(text)
+            if i == tokenizer.unk_id or "가" in part:  # one character, several letters
+                continue
+            surface = "".join(tokenizer.tokenize(part)).replace("##", "")
+            assert tokenizer.tokens[i].removeprefix("##") == surface
+            matched += 1
+    assert matched > 3000
+
+
+def test_characters_that_are_several_tokens_share_a_place():
+    jamo = unicodedata.normalize("NFD", "가")
+    tokenizer = WordPieceTokenizer([*SPECIAL, jamo[0], f"##{jamo[1]}"], True)
+    assert characters("가", tokenizer) == [(jamo[0], "가"), (f"##{jamo[1]}", "가")]
+
+
+def test_sentencepiece_words_between_spaces():
+    text = ["the whale swam in the sea, and the sea was the whale's"] * 20
+    tokenizer = train_vocabulary(text, 40, kind="sentencepiece")
+    found = characters("Whale  zé sea", tokenizer)
+    # The mark of a space shares its word's first character.
+    expected = [("▁whale", "Whale"), ("▁", "z"), ("[UNK]", "zé"), ("▁sea", "sea")]
+    assert found == expected
+
+
+def test_text_without_tokens(uncased):
+    tokens, none = encode_with_offsets([" \u200b ", ""], uncased)
+    assert len(tokens.ids) == len(none.ids) == 0
