@@ -150,6 +150,7 @@ class Classification(Task):
     def configs_for_head(cls, checkpoint: Any) -> tuple[ClassificationConfig, ...]:
         """Of single texts and of pairs; without labels, regression."""
         labels, problem_type = checkpoint.labels, checkpoint.problem_type
+        longest = checkpoint.config.max_positions
         if problem_type == "multi_label_classification" or (
             problem_type == "regression" and labels
         ):
@@ -158,10 +159,7 @@ class Classification(Task):
                 f"({problem_type}); expected one label, or one number, for a text"
             )
         single = ClassificationConfig(
-            task=TABLE,
-            labels=labels,
-            regression=not labels,
-            max_length=checkpoint.config.max_positions,
+            task=TABLE, labels=labels, regression=not labels, max_length=longest
         )
         return single, dataclasses.replace(single, text_b="text_b")
 

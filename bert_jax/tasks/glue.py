@@ -29,7 +29,6 @@ def _glue(
     submission: str,
     header: tuple[str, ...] = (),
     skip_short: bool = False,
-    test_files: tuple[str, ...] = ("test.tsv",),
     labels: tuple[str, ...] = ("0", "1"),
     **settings,
 ) -> Layout:
@@ -38,7 +37,8 @@ def _glue(
     splits = {
         "train": Split(("train.tsv",), **labelled),
         "dev": Split(("dev.tsv",), **labelled),
-        "test": Split(test_files, submission=submission),
+        # Of MRPC some have Microsoft's own file.
+        "test": Split(("test.tsv", "msr_paraphrase_test.txt"), submission=submission),
     }
     return Layout(splits, *texts, labels=labels, gaps=len(texts) == 2, **settings)
 
@@ -69,7 +69,6 @@ TASKS: dict[str, Layout] = {
         label="Quality",
         submission="MRPC.tsv",
         tfds=("sentence1", "sentence2", "label"),
-        test_files=("test.tsv", "msr_paraphrase_test.txt"),
         metrics=("f1", "accuracy"),
     ),
     "stsb": _glue(
@@ -147,9 +146,8 @@ def submission_zip(directory: Path | str, out: Path | str) -> tuple[str, ...]:
     Returns the names of the files that the server wants and that were not found.
     Raises UserError where there is none, or two of one name.
     """
-    directory, out = Path(directory), Path(out)
     found: dict[str, Path] = {}
-    for path in sorted(directory.rglob("*.tsv")):
+    for path in sorted(Path(directory).rglob("*.tsv")):
         inside = path.relative_to(directory).parts
         if path.name not in SUBMISSION_FILES or "sweep" in inside:
             continue
@@ -164,11 +162,8 @@ def submission_zip(directory: Path | str, out: Path | str) -> tuple[str, ...]:
             f"{directory} holds no predictions; expected some of "
             f"{', '.join(SUBMISSION_FILES)}, as bert_jax.finetune writes them"
         )
-    with (
-        new_file(out) as file,
-        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
-    ):
-        for name in SUBMISSION_FILES:
-            if name in found:
-                archive.write(found[name], name)
+    kind = zipfile.ZIP_DEFLATED
+    with new_file(out) as file, zipfile.ZipFile(file, "w", kind) as archive:
+        for name in sorted(found, key=SUBMISSION_FILES.index):
+            archive.write(found[name], name)
     return tuple(name for name in SUBMISSION_FILES if name not in found)
