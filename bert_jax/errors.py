@@ -1,7 +1,8 @@
 """The one exception that means "the user can fix this"."""
 
+import contextlib
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 
 class UserError(Exception):
@@ -34,6 +35,15 @@ def unknown_field(name: str, known: list[str]) -> str:
         else f"expected one of {sorted(known)}"
     )
     return f"config.{name} is not a setting; {hint}"
+
+
+@contextlib.contextmanager
+def naming(where: object) -> Iterator[None]:
+    """Puts ``where`` in front of the message of a UserError."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
 
 
 def listed(items: Sequence[str], most: int = 5) -> str:

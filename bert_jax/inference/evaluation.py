@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.data.batching import Features, RowBatch, inference_batches
 from bert_jax.data.packing import take_rows
-from bert_jax.model.bert import BertModel, EncoderOutput
+from bert_jax.interop.load import Checkpoint
 from bert_jax.model.tagger import FeatureTagger
+from bert_jax.objectives.heads import model_inputs
 from bert_jax.parallel.mesh import (
     batch_divisor,
     process_rows,
@@ -132,37 +132,13 @@ def evaluate_tuned(
     return tuned, evaluation if tuned is task else evaluate(tuned, split, outputs)
 
 
-def encode(
-    model: BertModel, params: Any, batch: dict[str, jax.Array], *, pool: bool = False
-) -> EncoderOutput:
-    """The output of an encoder for packed rows, with the states of every layer."""
-    return model.apply(
-        {"params": params},
-        batch["input_ids"],
-        batch["token_type_ids"],
-        batch["attention_mask"],
-        deterministic=True,
-        pool=pool,
-        segment_ids_BL=batch["segment_ids"],
-        starts_BS=batch["starts"],
-        hidden_states=True,
-    )
-
-
-def hidden_vectors(encoded: EncoderOutput, layers: Sequence[int]) -> jax.Array:
-    """The states of some layers side by side, float32 (B, L, W)."""
-    states_BLD = [encoded.hidden_states[i].astype(jnp.float32) for i in layers]
-    return jnp.concatenate(states_BLD, axis=-1)
-
-
 def with_hidden(
     split: Split,
     model: FeatureTagger,
-    bert_params: Any,
+    checkpoint: Checkpoint,
     folder: Path,
     *,
     batch_size: int,
-    pad_id: int,
     mesh: Mesh,
     log: Callable[[str], None],
 ) -> Split:
@@ -172,11 +148,12 @@ def with_hidden(
     """
     features = split.features
     lengths = features.lengths_UC.ravel()
-    params = jax.device_put(bert_params, tree_shardings(bert_params, mesh))
+    encoder = checkpoint.params["bert"]
+    params = {"bert": jax.device_put(encoder, tree_shardings(encoder, mesh))}
 
     def vectors(params: Any, batch: dict[str, jax.Array]) -> jax.Array:
-        encoded = encode(BertModel(model.config, model.compute), params, batch)
-        return hidden_vectors(encoded, model.layers)
+        tokens_BL, packed = model_inputs(batch)
+        return model.apply({"params": params}, *tokens_BL, **packed, method="features")
 
     forward = jax.jit(
         traced_on(mesh, vectors), out_shardings=NamedSharding(mesh, PartitionSpec())
@@ -185,7 +162,7 @@ def with_hidden(
     path = folder / f"{split.name}-{jax.process_index()}.npy"
     shape = (int(lengths.sum()), model.width)
     states = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
-    ends = np.cumsum(lengths)
+    hidden = np.split(states, np.cumsum(lengths)[:-1])
     for first in range(0, len(lengths), CHUNK):
         part = slice(first, first + CHUNK)
         ids = features.input_ids[part]
@@ -195,11 +172,11 @@ def with_hidden(
             Features(ids, features.token_type_ids[part], np.arange(len(ids))),
             batch_size=batch_size,
             limit=model.config.max_positions,
-            pad_id=pad_id,
+            pad_id=checkpoint.tokenizer.pad_id,
             mesh=mesh,
         )
-        start = ends[first] - lengths[first]
-        states[start : start + lengths[part].sum()] = np.concatenate(outputs)
+        for place, output in zip(hidden[part], outputs, strict=True):
+            place[:] = output
     states.flush()
     log(f"{split.name}: {shape[0]:,} vectors of {shape[1]:,} in {path}")
-    return dataclasses.replace(split, hidden=np.split(states, ends[:-1]))
+    return dataclasses.replace(split, hidden=hidden)

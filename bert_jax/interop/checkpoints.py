@@ -70,26 +70,22 @@ class CheckpointStore:
         self._saved = step
 
     def restore(self, abstract: Any) -> tuple[Any, dict[str, Any]]:
-        """The newest state, in ``abstract``'s shardings, and the notes beside it."""
+        """The newest state, in ``abstract``'s shardings, and the notes beside it.
+
+        Raises UserError that names the first array which is not as expected.
+        """
         step = self.latest_step
-        self._check_fits(step, abstract)
+        saved = self._checkpointer.checkpointables_metadata(step)
+        found = array_shapes(saved.metadata["state"])
+        wrong = shape_differences(found, array_shapes(abstract))
+        if wrong:
+            raise UserError(
+                f"checkpoint {step} in {self._checkpointer.directory} does not fit the "
+                f"config: {wrong[0]}; use the config of the run, or another --workdir"
+            )
         loaded = self._checkpointer.load_checkpointables(step, {"state": abstract})
         self._saved = step
-        notes = self._checkpointer.checkpointables_metadata(step).custom_metadata
-        return loaded["state"], dict(notes or {})
-
-    def _check_fits(self, step: int, abstract: Any) -> None:
-        """Raises UserError that names the first array which is not as expected."""
-        metadata = self._checkpointer.checkpointables_metadata(step).metadata["state"]
-        found, expected = _shapes(metadata), _shapes(abstract)
-        for name in sorted(found.keys() | expected.keys()):
-            if found.get(name) != expected.get(name):
-                raise UserError(
-                    f"checkpoint {step} in {self._checkpointer.directory} does not fit "
-                    f"the config: {name} is {found.get(name, 'not there')}, expected "
-                    f"{expected.get(name, 'none')}; use the config of the run, or "
-                    "another --workdir"
-                )
+        return loaded["state"], dict(saved.custom_metadata or {})
 
     def close(self) -> None:
         """Waits for the save under way."""
@@ -133,11 +129,22 @@ def _absolute(directory: Path) -> Path:
     return directory if is_remote(directory) else directory.absolute()
 
 
-def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+def array_shapes(tree: Any) -> dict[str, tuple[int, ...]]:
     """Shape of each array by its path; the RNG key, stored as its words, left out."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     shapes = {path_name(path): tuple(leaf.shape) for path, leaf in leaves}
     return {name: shape for name, shape in shapes.items() if name != "key"}
+
+
+def shape_differences(
+    found: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]]
+) -> list[str]:
+    """What is not as expected, such as "a/bias is (3,), expected (2,)"."""
+    return [
+        f"{name} is {found.get(name, 'not there')}, expected {expected.get(name, 'none')}"
+        for name in sorted(found.keys() | expected.keys())
+        if found.get(name) != expected.get(name)
+    ]
 
 
 @contextlib.contextmanager

@@ -53,10 +53,7 @@ def config_from_dict(values: Mapping[str, Any], **changes: Any) -> BertConfig:
                 f"the config has {name}={values[name]!r}, expected {only!r}: bert_jax "
                 "runs the encoder of BERT only"
             )
-    sizes = {}
-    for ours, theirs in _JSON_NAMES.items():
-        if theirs in values:
-            sizes[ours] = values[theirs]
+    sizes = {o: values[theirs] for o, theirs in _JSON_NAMES.items() if theirs in values}
     missing = [
         _JSON_NAMES[field.name]
         for field in dataclasses.fields(BertConfig)
@@ -70,9 +67,8 @@ def config_from_dict(values: Mapping[str, Any], **changes: Any) -> BertConfig:
             f"hidden_act={activation!r}, expected one of "
             f"{', '.join(_FROM_JSON_ACTIVATION)}"
         )
-    return BertConfig(
-        **{"activation": _FROM_JSON_ACTIVATION[activation]} | sizes | changes
-    )
+    sizes["activation"] = _FROM_JSON_ACTIVATION[activation]
+    return BertConfig(**sizes | changes)
 
 
 def read_config(path: Path | str, **changes: Any) -> BertConfig:
@@ -82,12 +78,11 @@ def read_config(path: Path | str, **changes: Any) -> BertConfig:
 
 def config_to_dict(config: BertConfig) -> dict[str, Any]:
     """The contents of a Hugging Face config.json, which Google's code reads too."""
-    values = {theirs: getattr(config, ours) for ours, theirs in _JSON_NAMES.items()}
     return {
         "architectures": ["BertForPreTraining"],
         "model_type": "bert",
         "hidden_act": _TO_JSON_ACTIVATION[config.activation],
-        **values,
+        **{theirs: getattr(config, ours) for ours, theirs in _JSON_NAMES.items()},
     }
 
 
@@ -104,13 +99,9 @@ def with_compute(settings: Mapping[str, Any]) -> dict[str, Any]:
     The group "model" of older config files and workdirs also says how to compute; those
     settings move to the group "compute".
     """
-    if not isinstance(settings.get("model"), Mapping):
-        return dict(settings)
-    model, moved = split_changes(settings["model"])
+    model = settings.get("model")
+    model, moved = split_changes(model) if isinstance(model, Mapping) else (model, {})
     if not moved:
         return dict(settings)
-    return {
-        **settings,
-        "model": model,
-        "compute": {**settings.get("compute", {}), **moved},
-    }
+    compute = {**settings.get("compute", {}), **moved}
+    return {**settings, "model": model, "compute": compute}

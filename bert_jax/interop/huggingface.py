@@ -1,9 +1,11 @@
 """Hugging Face folders: config.json, weights, tokenizer files and a model card."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import tokenizers
 from flax import traverse_util
@@ -23,13 +25,10 @@ from bert_jax.data.tokenizer import (
     load_tokenizer,
 )
 from bert_jax.data.wordpiece import LONGEST_WORD
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, naming
 from bert_jax.files import new_folder, read_json, write_json, write_text
-from bert_jax.interop.config_json import (
-    config_from_dict,
-    config_to_dict,
-)
-from bert_jax.interop.load import Checkpoint
+from bert_jax.interop.config_json import config_from_dict, config_to_dict
+from bert_jax.interop.load import Checkpoint, class_names
 from bert_jax.interop.names import from_params, guess_head, to_params
 from bert_jax.interop.weights import read_weights
 from bert_jax.model.config import BertConfig
@@ -67,17 +66,12 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
     config = config_from_dict(settings, **changes)
     tensors = standard_names(read_weights(folder))
     untied = _take_tied(tensors)
-    head, parts = _architecture(settings, tensors)
-    try:
-        converted = to_params(
-            tensors,
-            config,
-            "huggingface",
-            head=head,
-            expected=parts,
-        )
-    except UserError as error:
-        raise UserError(f"{folder}: {error}") from error
+    names = settings.get("architectures") or ()
+    known = [_ARCHITECTURES[name] for name in names if name in _ARCHITECTURES]
+    guessed = guess_head(tensors, "huggingface"), None, None
+    head, parts, _ = known[0] if known else guessed
+    with naming(folder):
+        converted = to_params(tensors, config, "huggingface", head=head, expected=parts)
     params = converted.params
     if (folder / BILSTM).is_file():
         head = "features"
@@ -88,7 +82,7 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
         params=params,
         tokenizer=load_tokenizer(folder) if find_vocabulary(folder) else None,
         head=head if len(params) > 1 else "none",
-        labels=_labels(settings, params, head),
+        labels=class_names(params, head, settings.get("id2label")),
         problem_type=settings.get("problem_type"),
         extra=settings.get("bert_jax", {}),
         source="huggingface",
@@ -117,17 +111,14 @@ def save_huggingface(
     config.json under "bert_jax". card: Markdown for the model card, where the weights
     come from. Raises UserError if ``directory`` is not empty, unless ``overwrite``.
     """
-    bilstm = params.get("bilstm")
-    if bilstm is not None:  # not in any architecture of transformers: a file of its own
-        params = {name: part for name, part in params.items() if name != "bilstm"}
+    params = dict(params)
+    bilstm = params.pop("bilstm", None)  # transformers has no architecture with one
     tensors = from_params(params, config, "huggingface")
     architecture = _architecture_of("none" if head == "features" else head, params)
     if architecture == "BertModel":
         tensors = {name.removeprefix("bert."): a for name, a in tensors.items()}
-    settings = config_to_dict(config) | {
-        "architectures": [architecture],
-        "dtype": "float32",
-    }
+    settings = config_to_dict(config)
+    settings |= {"architectures": [architecture], "dtype": "float32"}
     if head in ("sequence", "token"):
         outputs = tensors["classifier.bias"].shape[0]
         names = list(labels) or [f"LABEL_{i}" for i in range(outputs)]
@@ -136,7 +127,7 @@ def save_huggingface(
                 f"{len(names)} labels for a classifier of {outputs} outputs; give one "
                 "label for each output"
             )
-        settings["id2label"] = {str(i): name for i, name in enumerate(names)}
+        settings["id2label"] = dict(enumerate(names))
         settings["label2id"] = {name: i for i, name in enumerate(names)}
     if problem_type is not None:
         settings["problem_type"] = problem_type
@@ -147,9 +138,8 @@ def save_huggingface(
     with new_folder(Path(directory), overwrite=overwrite) as folder:
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         if bilstm is not None:
-            flat = traverse_util.flatten_dict(bilstm, sep="/")
-            arrays = {name: np.asarray(array) for name, array in flat.items()}
-            save_file(arrays, folder / BILSTM)
+            flat = traverse_util.flatten_dict(jax.device_get(bilstm), sep="/")
+            save_file(flat, folder / BILSTM)
         if tokenizer is not None:
             write_tokenizer(folder, tokenizer, config)
         write_json(folder / "config.json", settings)
@@ -163,39 +153,24 @@ def standard_names(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     bare = "embeddings.word_embeddings.weight" in tensors
     result = {}
     for name, array in tensors.items():
-        if name.endswith("embeddings.position_ids"):
-            continue
-        if bare and name.startswith(_PREFIXES):
-            name = f"bert.{name}"
-        for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
-            if name.endswith(old):
-                name = name.removesuffix(old) + new
-        result[name] = array
+        name = f"bert.{name}" if bare and name.startswith(_PREFIXES) else name
+        name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
+        if not name.endswith("embeddings.position_ids"):
+            result[name] = array
     return result
 
 
 def _take_tied(tensors: dict[str, np.ndarray]) -> list[str]:
     """Removes copies of tied tensors; returns the names of those that differ."""
-    weight = tensors.pop(f"{_DECODER}weight", None)
-    bias = tensors.pop(f"{_DECODER}bias", None)
     untied = []
-    if weight is not None and not np.array_equal(weight, tensors.get(_WORDS)):
-        untied.append(f"{_DECODER}weight (it is not the word table, which is used)")
-    if bias is not None and not np.array_equal(
-        bias, tensors.setdefault(_MLM_BIAS, bias)
+    for leaf, own, what in (
+        ("weight", _WORDS, "the word table"),
+        ("bias", _MLM_BIAS, _MLM_BIAS),
     ):
-        untied.append(f"{_DECODER}bias (it is not {_MLM_BIAS}, which is used)")
+        copy = tensors.pop(f"{_DECODER}{leaf}", None)
+        if copy is not None and not np.array_equal(copy, tensors.setdefault(own, copy)):
+            untied.append(f"{_DECODER}{leaf} (it is not {what}, which is used)")
     return untied
-
-
-def _architecture(
-    settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
-) -> tuple[str, tuple[str, ...] | None]:
-    """Head and expected parts: from config.json, else from the tensors' names."""
-    for name in settings.get("architectures") or ():
-        if name in _ARCHITECTURES:
-            return _ARCHITECTURES[name][:2]
-    return guess_head(tensors, "huggingface"), None
 
 
 def _architecture_of(head: str, params: Mapping[str, Any]) -> str:
@@ -207,19 +182,6 @@ def _architecture_of(head: str, params: Mapping[str, Any]) -> str:
         f"a BERT with head {head!r} and parameters {', '.join(sorted(params))} has no "
         f"class in transformers; expected one of {', '.join(_ARCHITECTURES)}"
     )
-
-
-def _labels(
-    settings: Mapping[str, Any], params: Mapping[str, Any], head: str
-) -> tuple[str, ...]:
-    if head not in ("sequence", "token") or "classifier" not in params:
-        return ()
-    outputs = params["classifier"]["bias"].shape[0]
-    if outputs == 1:
-        return ()
-    given = settings.get("id2label") or {}
-    # transformers counts from LABEL_0 as well where the file does not say.
-    return tuple(given.get(str(i), f"LABEL_{i}") for i in range(outputs))
 
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> None:

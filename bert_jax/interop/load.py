@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,16 @@ import jax
 import jax.numpy as jnp
 from etils import epath
 from flax import linen as nn
-from flax import traverse_util
 
 from bert_jax.data.tokenizer import Tokenizer, find_vocabulary, load_tokenizer
-from bert_jax.errors import UserError, listed
+from bert_jax.errors import UserError, listed, naming
 from bert_jax.files import new_folder, read_json, write_json
-from bert_jax.interop.checkpoints import read_params, write_params
+from bert_jax.interop.checkpoints import (
+    array_shapes,
+    read_params,
+    shape_differences,
+    write_params,
+)
 from bert_jax.interop.config_json import split_changes, with_compute
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
@@ -93,6 +98,30 @@ def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
     return dataclasses.replace(checkpoint, params=params, compute=compute)
 
 
+def class_names(
+    params: Mapping[str, Any], head: str, given: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
+    """The names of a classifier's outputs; none for one number, and for other heads.
+
+    given: names by number, such as "0"; transformers too has LABEL_0 where one is missing.
+    """
+    if head not in ("sequence", "token") or "classifier" not in params:
+        return ()
+    outputs = params["classifier"]["bias"].shape[0]
+    if outputs == 1:
+        return ()
+    return tuple((given or {}).get(str(i), f"LABEL_{i}") for i in range(outputs))
+
+
+def check_vocabulary(checkpoint: Checkpoint, path: object) -> None:
+    """Raises UserError if the checkpoint at ``path`` cannot read text."""
+    if checkpoint.tokenizer is None:
+        raise UserError(
+            f"{path} has no vocabulary; put the vocab.txt that belongs to the checkpoint "
+            "beside its config.json"
+        )
+
+
 def check_length(max_length: int, checkpoint: Checkpoint, setting: str) -> None:
     """Raises UserError if sequences would be longer than the position table."""
     positions = checkpoint.config.max_positions
@@ -101,6 +130,17 @@ def check_length(max_length: int, checkpoint: Checkpoint, setting: str) -> None:
             f"max_length={max_length} is over the position table of {positions}; set "
             f"{setting} to {positions} or less"
         )
+
+
+def check_layers(layers: Sequence[int], config: BertConfig, setting: str) -> None:
+    """Raises UserError for hidden states that the encoder does not have."""
+    most = config.num_layers
+    for layer in layers:
+        if not -most - 1 <= layer <= most:
+            raise UserError(
+                f"layer {layer} is not there: the encoder has {most} layers; expected 0 "
+                f"(the embeddings) to {most}, or {-most - 1} to -1; set {setting}"
+            )
 
 
 def save_workdir(directory: Path | str, checkpoint: Checkpoint) -> None:
@@ -129,10 +169,10 @@ def _read(path: Path, checkpoints: Path, changes: dict[str, Any]) -> Checkpoint:
     # Imported here because our own workdirs need no table of foreign names.
     from bert_jax.interop.huggingface import read_huggingface
     from bert_jax.interop.tensorflow import find_prefix, read_tensorflow
-    from bert_jax.interop.weights import has_weights
+    from bert_jax.interop.weights import find_weights
 
     for folder in (path / _BEST, path):
-        if has_weights(folder):
+        if find_weights(folder):
             return read_huggingface(folder, **changes)
     if (prefix := find_prefix(path)) is not None:
         return read_tensorflow(prefix, **changes)
@@ -156,10 +196,8 @@ def _read_workdir(
             f"{path} has no BERT ({error!r}); expected {expected}"
         ) from error
     params = read_params(checkpoints)
-    try:
+    with naming(workdir):
         missing = _check_params(params, config)
-    except UserError as error:
-        raise UserError(f"{workdir}: {error}") from error
     tokenizer = load_tokenizer(workdir) if find_vocabulary(workdir) else None
     trained_with = settings.get("text", {}).get("vocabulary")
     if tokenizer and trained_with not in (None, tokenizer.fingerprint()):
@@ -184,55 +222,54 @@ def _read_workdir(
 def _check_params(params: dict[str, Any], config: BertConfig) -> tuple[str, ...]:
     """Compares the parameters with those that the model itself initialises, by name.
 
-    Returns the names of the parts, pooler or heads, that are not there. Raises UserError
-    for other shapes and for parts that are not whole. The sizes of a BiLSTM stand in its
+    Returns the names of the parts of pretraining that are not there. Raises UserError for
+    other shapes and for parts that are not whole. The sizes of a BiLSTM stand in its
     task's config, and are compared where it is used.
     """
-    found = _shapes({name: part for name, part in params.items() if name != "bilstm"})
-    expected = _shapes(_initial_shapes(params, config))
-    parts = {_part(name) for name in found}
-    missing = tuple(name for name in expected if name not in found)
-    wrong = [
-        f"{name} is {found.get(name, 'not there')}, expected {expected.get(name, 'none')}"
-        for name in sorted(found.keys() | expected.keys())
-        if found.get(name) != expected.get(name)
-        and (name in found or _part(name) in parts)
-    ]
+    found = array_shapes(with_scan(params, False))
+    found = {n: shape for n, shape in found.items() if part_of(n) != "bilstm"}
+    outputs = found.get("classifier/bias", (0,))[-1]
+    expected = parameter_shapes(config, outputs)
+    parts = {part_of(name) for name in found}
+    wrong = shape_differences(
+        found, {n: shape for n, shape in expected.items() if part_of(n) in parts}
+    )
     if wrong:
         raise UserError(
             f"the checkpoint does not fit its config: {listed(wrong)}; use the "
             "config.json of the run"
         )
-    return missing
+    absent = {"pooler", "mlm", "nsp"} - parts
+    return tuple(name for name in expected if part_of(name) in absent)
 
 
-def _initial_shapes(params: dict[str, Any], config: BertConfig) -> dict[str, Any]:
-    """The tree of all parts that the model and the heads in ``params`` have."""
-    compute = ComputeConfig(scan_layers="layers" in params["bert"]["encoder"])
-    ids_BL = jax.ShapeDtypeStruct((1, 8), jnp.int32)
-    shapes = initial_shapes(BertForPreTraining(config, compute), *[ids_BL] * 4)
-    if "classifier" in params:
-        outputs = params["classifier"]["bias"].shape[-1]
-        model = BertForTokens(config, outputs, compute)
-        shapes = initial_shapes(model, *[ids_BL] * 3) | shapes
-    if "qa_outputs" in params:
-        shapes = initial_shapes(BertForSpans(config, compute), *[ids_BL] * 3) | shapes
+@functools.cache
+def parameter_shapes(config: BertConfig, outputs: int) -> dict[str, tuple[int, ...]]:
+    """The shape of each parameter of a BERT with every head, the layers not stacked.
+
+    outputs: of the classifier.
+    """
+    compute = ComputeConfig(scan_layers=True)  # traces one layer for all
+    tree = initial_shapes(BertForSpans(config, compute))
+    tree |= initial_shapes(BertForTokens(config, outputs, compute))
+    tree |= initial_shapes(BertForPreTraining(config, compute), inputs=4)
+    shapes = {}
+    for name, shape in array_shapes(tree).items():
+        if "/layers/" not in name:
+            shapes[name] = shape
+            continue
+        for i in range(config.num_layers):
+            shapes[name.replace("/layers/", f"/layer_{i}/")] = shape[1:]
     return shapes
 
 
-def initial_shapes(
-    model: nn.Module, *inputs: jax.ShapeDtypeStruct, **settings: Any
-) -> dict[str, Any]:
-    """The parameters that ``model`` has for such inputs, without initialising them."""
-    init = functools.partial(model.init, deterministic=True, **settings)
-    return jax.eval_shape(init, jax.random.key(0), *inputs)["params"]
+def initial_shapes(model: nn.Module, inputs: int = 3) -> dict[str, Any]:
+    """The parameters that ``model`` has, not initialised. inputs: arrays that it takes."""
+    ids_BL = jax.ShapeDtypeStruct((1, 8), jnp.int32)
+    init = functools.partial(model.init, deterministic=True)
+    return jax.eval_shape(init, jax.random.key(0), *[ids_BL] * inputs)["params"]
 
 
-def _shapes(tree: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    flat = traverse_util.flatten_dict(tree, sep="/")
-    return {name: leaf.shape for name, leaf in flat.items()}
-
-
-def _part(name: str) -> str:
+def part_of(name: str) -> str:
     """Which part a parameter belongs to, of which all are there or none."""
     return "pooler" if name.startswith("bert/pooler") else name.split("/")[0]

@@ -6,12 +6,11 @@ doc/table_format.md) from variable names to BundleEntryProto messages, and
 (tensorflow/core/protobuf/tensor_bundle.proto). Both carry CRC-32C checksums.
 """
 
-import dataclasses
 import math
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import google_crc32c
 import jax.numpy as jnp
@@ -21,9 +20,9 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from bert_jax.data.tokenizer import find_vocabulary, load_tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, naming
 from bert_jax.interop.config_json import read_config
-from bert_jax.interop.load import Checkpoint
+from bert_jax.interop.load import Checkpoint, class_names
 from bert_jax.interop.names import guess_head, to_params
 
 _FOOTER_BYTES = 48
@@ -45,12 +44,7 @@ _DTYPES = {
 }
 
 
-class _FormatError(Exception):
-    """The bytes are not what the format says; says how."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Entry:
+class _Entry(NamedTuple):
     """One variable: where its bytes lie and how to read them."""
 
     dtype: int
@@ -87,32 +81,19 @@ def read_tensorflow(prefix: Path, **changes: Any) -> Checkpoint:
     """
     folder = prefix.parent
     config = read_config(folder / "bert_config.json", **changes)
-    variables = {
-        name: array
-        for name, array in read_checkpoint(prefix).items()
-        if not _is_optimizer_state(name)
-    }
+    variables = read_checkpoint(prefix).items()
+    variables = {name: a for name, a in variables if not _is_optimizer_state(name)}
     head = guess_head(variables, "google")
-    try:
+    with naming(prefix):
         # Without any head it is a pretraining checkpoint that was cut down.
-        converted = to_params(
-            variables,
-            config,
-            "google",
-            head="pretraining" if head == "none" else head,
-        )
-    except UserError as error:
-        raise UserError(f"{prefix}: {error}") from error
-    labels = ()
-    if head == "sequence" and "classifier" in converted.params:
-        outputs = converted.params["classifier"]["bias"].shape[0]
-        labels = tuple(f"LABEL_{i}" for i in range(outputs)) if outputs > 1 else ()
+        expected = "pretraining" if head == "none" else head
+        converted = to_params(variables, config, "google", head=expected)
     return Checkpoint(
         config=config,
         params=converted.params,
         tokenizer=load_tokenizer(folder) if find_vocabulary(folder) else None,
         head=head if set(converted.params) > {"bert"} else "none",
-        labels=labels,
+        labels=class_names(converted.params, head),
         source="tensorflow",
         missing=converted.missing,
         unexpected=converted.unexpected,
@@ -131,49 +112,46 @@ def read_checkpoint(prefix: Path | str) -> dict[str, np.ndarray]:
     a missing, truncated or altered file, and for partitioned variables.
     """
     index_path = Path(f"{prefix}.index")
+    index = _map(
+        index_path,
+        "expected the prefix of a TensorFlow checkpoint, such as dir/bert_model.ckpt",
+    ).tobytes()
     try:
-        table = dict(_read_table(_read_index(index_path)))
+        table = dict(_read_table(index))
         header = _read_message(table.pop(b"", b""))
-        shards = _last(header, 1, 0)
-        if _last(header, 2, 0) != 0:
-            raise _FormatError("its data is big-endian")
+        shards = _last(header, 1)
+        if _last(header, 2) != 0:
+            raise ValueError("its data is big-endian")
         entries = {name.decode(): _read_entry(value) for name, value in table.items()}
-    except (_FormatError, DecodeError, IndexError, ValueError, struct.error) as error:
+    except (DecodeError, IndexError, ValueError, struct.error) as error:
         raise UserError(
             f"{index_path} is not the whole index of a TensorFlow checkpoint ({error}); "
             "copy it again"
         ) from error
 
-    data = {
-        shard: _map(Path(f"{prefix}.data-{shard:05d}-of-{shards:05d}"))
+    paths = {
+        shard: Path(f"{prefix}.data-{shard:05d}-of-{shards:05d}")
         for shard in sorted({entry.shard for entry in entries.values()})
     }
+    data = {
+        shard: _map(path, "it belongs beside its .index file")
+        for shard, path in paths.items()
+    }
     return {
-        name: _read_variable(name, entry, *data[entry.shard])
+        name: _read_variable(name, entry, paths[entry.shard], data[entry.shard])
         for name, entry in entries.items()
         if entry.dtype != _STRING
     }
 
 
-def _read_index(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(
-            f"cannot read {path} ({error.strerror}); expected the prefix of a TensorFlow "
-            "checkpoint, such as dir/bert_model.ckpt"
-        ) from error
-
-
-def _map(path: Path) -> tuple[Path, np.ndarray]:
+def _map(path: Path, hint: str) -> np.ndarray:
+    """The bytes of a file, without reading them."""
     try:
         if path.stat().st_size == 0:  # which cannot be mapped
-            return path, np.zeros(0, np.uint8)
-        return path, np.memmap(path, np.uint8, "r")
+            return np.zeros(0, np.uint8)
+        return np.memmap(path, np.uint8, "r")
     except OSError as error:
-        raise UserError(
-            f"cannot read {path} ({error.strerror}); it belongs beside its .index file"
-        ) from error
+        raise UserError(f"cannot read {path} ({error.strerror}); {hint}") from error
 
 
 def _read_variable(
@@ -208,42 +186,34 @@ def _read_variable(
 def _read_table(file: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The (key, value) pairs of a LevelDB table, in the order of the keys."""
     if len(file) < _FOOTER_BYTES:
-        raise _FormatError(f"{len(file)} bytes are too few")
+        raise ValueError(f"{len(file)} bytes are too few")
     footer = file[-_FOOTER_BYTES:]
     if struct.unpack("<Q", footer[-8:])[0] != _MAGIC:
-        raise _FormatError("it does not end in the magic number")
-    _, position = _read_handle(footer, 0)  # the meta-index: unused in checkpoints
-    handle, _ = _read_handle(footer, position)
-    for _, value in _read_block(file, *handle):
-        yield from _read_block(file, *_read_handle(value, 0)[0])
-
-
-def _read_handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:
-    """(offset, size) of a block, and the position after them."""
-    offset, position = _read_varint(data, position)
-    size, position = _read_varint(data, position)
-    return (offset, size), position
+        raise ValueError("it does not end in the magic number")
+    # The handle, offset and size, of the meta-index, which is unused, and of the index.
+    (_, _, *index), _ = _read_varints(footer, 0, 4)
+    for _, value in _read_block(file, *index):
+        handle, _ = _read_varints(value, 0, 2)
+        yield from _read_block(file, *handle)
 
 
 def _read_block(file: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
     """The pairs of one block; a key shares a prefix with the key before it."""
     end = offset + size
     if end + _BLOCK_TRAILER_BYTES > len(file):
-        raise _FormatError("a block ends beyond the file")
+        raise ValueError("a block ends beyond the file")
     compression, masked_crc = struct.unpack_from("<BI", file, end)
     if google_crc32c.value(file[offset : end + 1]) != _unmask(masked_crc):
-        raise _FormatError("a block does not match its checksum")
+        raise ValueError("a block does not match its checksum")
     if compression != 0:
-        raise _FormatError("it is compressed, which TensorFlow does not do")
+        raise ValueError("it is compressed, which TensorFlow does not do")
     block = file[offset:end]
     (restarts,) = struct.unpack_from("<I", block, size - 4)
     entries_end = size - 4 * (restarts + 1)
     key = b""
     position = 0
     while position < entries_end:
-        shared, position = _read_varint(block, position)
-        unshared, position = _read_varint(block, position)
-        length, position = _read_varint(block, position)
+        (shared, unshared, length), position = _read_varints(block, position, 3)
         value_start = position + unshared
         key = key[:shared] + block[position:value_start]
         position = value_start + length
@@ -255,12 +225,9 @@ def _read_entry(message: bytes) -> _Entry:
     fields = _read_message(message)
     dims = _read_message(_last(fields, 2, b"")).get(2, [])
     return _Entry(
-        dtype=_last(fields, 1, 0),
-        shape=tuple(_last(_read_message(dim), 1, 0) for dim in dims),
-        shard=_last(fields, 3, 0),
-        offset=_last(fields, 4, 0),
-        size=_last(fields, 5, 0),
-        masked_crc=_last(fields, 6, 0),
+        _last(fields, 1),
+        tuple(_last(_read_message(dim), 1) for dim in dims),
+        *(_last(fields, number) for number in (3, 4, 5, 6)),
         sliced=7 in fields,
     )
 
@@ -271,7 +238,7 @@ def _unmask(masked: int) -> int:
     return (rotated >> 17 | rotated << 15) & 0xFFFFFFFF
 
 
-def _last(fields: dict[int, list], number: int, default: Any) -> Any:
+def _last(fields: dict[int, list], number: int, default: Any = 0) -> Any:
     """The last value of a field; protocol buffers leave out what equals the default."""
     return fields[number][-1] if number in fields else default
 
@@ -285,13 +252,14 @@ def _read_message(message: bytes) -> dict[int, list]:
     return fields
 
 
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """An integer of 7 bits a byte, low bits first, and the position after it."""
-    value = shift = 0
-    while True:
-        byte = data[position]
+def _read_varints(data: bytes, position: int, count: int) -> tuple[list[int], int]:
+    """Integers of 7 bits a byte, low bits first, and the position after them."""
+    values = []
+    for _ in range(count):
+        start = position
+        while data[position] >= 128:
+            position += 1
         position += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, position
-        shift += 7
+        digits = enumerate(data[start:position])
+        values.append(sum((byte & 127) << 7 * i for i, byte in digits))
+    return values, position

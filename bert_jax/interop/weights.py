@@ -12,7 +12,6 @@ import math
 import mmap
 import pickle
 import pickletools
-import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 from bert_jax.errors import UserError
 from bert_jax.files import read_json
@@ -30,28 +30,26 @@ _TORCH = "pytorch_model.bin"
 _INDEX = ".index.json"
 
 
-def has_weights(folder: Path) -> bool:
-    """Whether :func:`read_weights` finds files to read."""
-    names = (_SAFETENSORS, _TORCH)
-    return any((folder / f"{n}{end}").is_file() for n in names for end in ("", _INDEX))
+def find_weights(folder: Path) -> Path | None:
+    """The file that :func:`read_weights` starts with; None where there is none."""
+    names = (f"{n}{end}" for n in (_SAFETENSORS, _TORCH) for end in ("", _INDEX))
+    return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def read_weights(folder: Path) -> dict[str, np.ndarray]:
-    """All tensors by the names they are stored under, float32 where they are floats.
+    """All tensors by the names they are stored under, in the types they are stored in.
 
     Takes model.safetensors or pytorch_model.bin, whole or in shards, safetensors first.
     Raises UserError where there is none, and for files that are not whole.
     """
-    for name, read in ((_SAFETENSORS, _read_safetensors), (_TORCH, read_torch)):
-        if (folder / name).is_file():
-            return _widened(read(folder / name))
-        index = folder / f"{name}{_INDEX}"
-        if index.is_file():
-            return _read_shards(index, read)
-    raise UserError(
-        f"{folder} holds no weights; expected {_SAFETENSORS}, {_SAFETENSORS}{_INDEX} with "
-        f"its shards, or {_TORCH}"
-    )
+    path = find_weights(folder)
+    if path is None:
+        raise UserError(
+            f"{folder} holds no weights; expected {_SAFETENSORS}, {_SAFETENSORS}{_INDEX} "
+            f"with its shards, or {_TORCH}"
+        )
+    read = _read_safetensors if path.name.startswith(_SAFETENSORS) else read_torch
+    return _read_shards(path, read) if path.name.endswith(_INDEX) else read(path)
 
 
 def _read_shards(
@@ -61,17 +59,17 @@ def _read_shards(
     try:
         files = read_json(index, expected)["weight_map"]
         # A name with a path could point out of the folder.
-        shards = {str(Path(shard).name) for shard in files.values()}
+        shards = {Path(shard).name for shard in files.values()}
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{index} has no weight_map; expected {expected}") from error
     tensors: dict[str, np.ndarray] = {}
     for shard in sorted(shards):
-        if not index.with_name(shard).is_file():
+        path = index.with_name(shard)
+        if not path.is_file():
             raise UserError(
-                f"{index.with_name(shard)} does not exist, but {index.name} names it; "
-                "copy it there"
+                f"{path} does not exist, but {index.name} names it; copy it there"
             )
-        tensors |= _widened(read(index.with_name(shard)))
+        tensors |= read(path)
     absent = sorted(set(files) - set(tensors))
     if absent:
         raise UserError(
@@ -83,29 +81,12 @@ def _read_shards(
 
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
     try:
-        tensors = {}
-        with safe_open(path, framework="np") as file, safe_open(path, "flax") as wide:
-            for name in file.keys():  # noqa: SIM118
-                dtype = file.get_slice(name).get_dtype()
-                # numpy alone knows no bfloat16.
-                reader = wide if dtype == "BF16" else file
-                tensors[name] = np.asarray(reader.get_tensor(name))
+        return load_file(path)  # bfloat16 too: jax teaches it to numpy
     except (SafetensorError, TypeError, AttributeError, KeyError, OSError) as error:
         raise UserError(
             f"{path} is not a whole safetensors file of plain numbers ({error}); copy it "
             "again"
         ) from error
-    return tensors
-
-
-def _widened(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """float16 and bfloat16 as float32, which holds their values exactly."""
-    return {
-        name: array.astype(np.float32)
-        if array.dtype.itemsize == 2 and array.dtype.kind in "fV"
-        else array
-        for name, array in tensors.items()
-    }
 
 
 _MAGIC = 0x1950A86A20F9469CFC6C
@@ -120,7 +101,6 @@ _DTYPES = {
     "torch.ByteStorage": np.dtype("u1"),
     "torch.BoolStorage": np.dtype("?"),
 }
-_HEADER = struct.Struct("<q")  # numbers in a storage, before its bytes
 # The instructions of a state dict (pickletools.py documents them). Of those that call or
 # name something only GLOBAL and REDUCE are here.
 # fmt: off
@@ -155,10 +135,6 @@ class _RefusedError(Exception):
     """The pickle wants something that is not on the list."""
 
 
-class _FormatError(Exception):
-    """The bytes are not what the format says; says how."""
-
-
 class _OrderedDict(dict):
     """A state dict, whose attributes (versions of torch's modules) are dropped."""
 
@@ -168,16 +144,13 @@ class _OrderedDict(dict):
         """Takes no attributes."""
 
 
-class _Function:
+class _Function(NamedTuple):
     """A function that a pickle may call but, by BUILD, not change."""
 
-    __slots__ = ("_call",)
-
-    def __init__(self, call: Callable[..., Any]):
-        self._call = call
+    call: Callable[..., Any]
 
     def __call__(self, *arguments: Any) -> Any:
-        return self._call(*arguments)
+        return self.call(*arguments)
 
     def __setstate__(self, state: Any) -> None:
         """Refuses all attributes."""
@@ -203,7 +176,7 @@ class _Unpickler(pickle.Unpickler):
     def persistent_load(self, description: Any) -> _Storage:
         kind, storage_type, key, _, count, *view = description
         if kind != "storage" or any(part is not None for part in view):
-            raise _FormatError(f"an unknown kind of storage, {kind!r}")
+            raise ValueError(f"an unknown kind of storage, {kind!r}")
         return _Storage(key, _DTYPES[storage_type], count)
 
 
@@ -215,7 +188,7 @@ def _load_pickle(file: BinaryIO | mmap.mmap) -> Any:
             raise _RefusedError(f"the instruction {opcode.name}")
         # The unpickler's memo is an array: a large index would take all memory.
         if opcode.name == "LONG_BINPUT" and argument > position:
-            raise _FormatError(f"memo entry {argument} at byte {position}")
+            raise ValueError(f"memo entry {argument} at byte {position}")
     end = file.tell()
     file.seek(start)
     return _Unpickler(io.BytesIO(file.read(end - start))).load()
@@ -248,14 +221,12 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
 def _read_zip(path: Path) -> dict[str, np.ndarray]:
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
-        root = next(n for n in names if n.endswith("/data.pkl")).removesuffix(
-            "data.pkl"
-        )
+        pickled = next(name for name in names if name.endswith("/data.pkl"))
+        root = pickled.removesuffix("data.pkl")
         order = f"{root}byteorder"
         if order in names and archive.read(order) != b"little":
-            raise _FormatError("its numbers are big-endian")
-        tensors = _tensors(_load_pickle(io.BytesIO(archive.read(f"{root}data.pkl"))))
-        storages = {t.storage.key: t.storage for t in tensors.values()}
+            raise ValueError("its numbers are big-endian")
+        tensors, storages = _tensors(_load_pickle(io.BytesIO(archive.read(pickled))))
         buffers = {
             key: np.frombuffer(
                 archive.read(f"{root}data/{key}"), storage.dtype, storage.count
@@ -270,57 +241,49 @@ def _read_stream(path: Path) -> dict[str, np.ndarray]:
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     magic, protocol, system = (_load_pickle(content) for _ in range(3))
     if magic != _MAGIC or protocol != _PROTOCOL:
-        raise _FormatError("it does not start with torch's magic number")
+        raise ValueError("it does not start with torch's magic number")
     if system["little_endian"] is not True:
-        raise _FormatError("its numbers are big-endian")
-    tensors = _tensors(_load_pickle(content))
-    storages = {t.storage.key: t.storage for t in tensors.values()}
+        raise ValueError("its numbers are big-endian")
+    tensors, storages = _tensors(_load_pickle(content))
     buffers = {}
     for key in _load_pickle(content):
-        (count,) = _HEADER.unpack(content.read(_HEADER.size))
-        dtype = storages[key].dtype
+        # Before the bytes of a storage stands how many numbers it has.
+        count, dtype = int.from_bytes(content.read(8), "little"), storages[key].dtype
         buffers[key] = np.frombuffer(content, dtype, count, content.tell())
         content.seek(count * dtype.itemsize, io.SEEK_CUR)
     return _arrays(tensors, buffers)
 
 
-def _tensors(state: Any) -> dict[str, _Tensor]:
+def _tensors(state: Any) -> tuple[dict[str, _Tensor], dict[str, _Storage]]:
+    """The tensors of a state dict by name, and their storages by key."""
     if not isinstance(state, dict):
-        raise _FormatError(f"it holds a {type(state).__name__}, no state dict")
+        raise ValueError(f"it holds a {type(state).__name__}, no state dict")
     for name, value in state.items():
         if not isinstance(name, str) or not isinstance(value, _Tensor):
-            raise _FormatError(f"{name!r} is no tensor")
-    return state
+            raise ValueError(f"{name!r} is no tensor")
+    return state, {t.storage.key: t.storage for t in state.values()}
 
 
 def _arrays(
     tensors: dict[str, _Tensor], buffers: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
+    """The views, none of which reaches out of its storage or repeats its numbers."""
     arrays = {}
     for name, (storage, offset, shape, stride) in tensors.items():
         buffer = buffers[storage.key]
-        _check_view(name, buffer, offset, shape, stride)
+        last = offset + sum(
+            (n - 1) * step for n, step in zip(shape, stride, strict=True)
+        )
+        if (
+            not all(type(n) is int and n >= 0 for n in (offset, *shape, *stride))
+            or (0 not in shape and last >= len(buffer))
+            or math.prod(shape) > len(buffer)
+        ):
+            raise ValueError(
+                f"{name}, of shape {shape} and stride {stride}, reaches beyond its storage"
+            )
+        strides = [step * buffer.itemsize for step in stride]
         arrays[name] = np.lib.stride_tricks.as_strided(
-            buffer[offset:],
-            shape,
-            [step * buffer.itemsize for step in stride],
-            writeable=False,
+            buffer[offset:], shape, strides, writeable=False
         )
     return arrays
-
-
-def _check_view(
-    name: str,
-    buffer: np.ndarray,
-    offset: int,
-    shape: tuple[int, ...],
-    stride: tuple[int, ...],
-) -> None:
-    """Raises where a view would reach out of its storage, or repeat its numbers."""
-    numbers = (offset, *shape, *stride)
-    if not all(type(n) is int and n >= 0 for n in numbers) or len(shape) != len(stride):
-        raise _FormatError(f"{name} has the shape {shape} and the stride {stride}")
-    last = offset + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
-    beyond = 0 not in shape and last >= len(buffer)
-    if beyond or offset > len(buffer) or math.prod(shape) > len(buffer):
-        raise _FormatError(f"{name} reaches beyond its storage")

@@ -1,5 +1,7 @@
 """BertModel, and BertForPreTraining with its two heads."""
 
+from collections.abc import Sequence
+
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -26,6 +28,11 @@ class EncoderOutput:
     sequence_BLD: jax.Array
     pooled_BD: jax.Array | None
     hidden_states: list[jax.Array]
+
+    def side_by_side(self, layers: Sequence[int]) -> jax.Array:
+        """The hidden states of some layers concatenated, float32 (B, L, W)."""
+        states_BLD = [self.hidden_states[i].astype(jnp.float32) for i in layers]
+        return jnp.concatenate(states_BLD, axis=-1)
 
 
 @flax.struct.dataclass

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bert_jax.errors import UserError
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.kernels.dropout import Dropout
@@ -20,28 +19,24 @@ from bert_jax.settings import setting
 
 
 @dataclasses.dataclass(frozen=True)
-class BiLstmConfig:
-    """Sizes of a BiLSTM tagger.
+class FeatureConfig:
+    """The feature-based approach (paper, section 5.3): a BiLSTM on the frozen encoder."""
 
-    The paper's "768-dimensional" leaves open whether it means both directions together;
-    it names no dropout.
-    """
-
-    labels: int = setting(doc="outputs of a token")
-    hidden_size: int = setting(
-        768, "units of a layer in each direction; a layer gives twice as many"
+    layers: tuple[int, ...] = setting(
+        (),
+        "hidden states that are concatenated: 0 the embeddings, -1 the last layer's; "
+        "empty: everything is fine-tuned",
     )
-    num_layers: int = setting(2, "layers")
+    lstm_layers: int = setting(2, "layers of the BiLSTM", least=1)
+    # The paper's "768-dimensional" leaves open whether it means both directions together;
+    # it names no dropout.
+    width: int = setting(768, "units of the LSTM, in each direction", least=1)
     dropout: float = setting(
-        0.1, "probability of dropping a feature or an output of a layer"
+        0.1,
+        "probability of dropping a feature or an output of an LSTM layer",
+        least=0,
+        below=1,
     )
-
-    def __post_init__(self):
-        for name in ("labels", "hidden_size", "num_layers"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)}, expected 1 or more")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout={self.dropout}, expected 0 to below 1")
 
 
 class _Cell(nn.RNNCellBase):
@@ -78,15 +73,16 @@ class _Cell(nn.RNNCellBase):
 
 
 class BiLstm(nn.Module):
-    """Features of tokens to logits of labels; float32 throughout.
+    """Features of tokens to logits of ``outputs`` labels; float32 throughout.
 
     features_BLF: F features a token. attention_mask_BL: 1 for tokens, 0 for padding, which
     is at the end of a row. The backward direction begins at a row's last token, so
-    padding changes no token's logits. Returns float32 (B, L, labels). Needs a "dropout"
+    padding changes no token's logits. Returns float32 (B, L, outputs). Needs a "dropout"
     rng unless ``deterministic``.
     """
 
-    config: BiLstmConfig
+    config: FeatureConfig
+    outputs: int
 
     @nn.compact
     def __call__(
@@ -99,8 +95,8 @@ class BiLstm(nn.Module):
         dropout = Dropout(self.config.dropout)
         lengths_B = jnp.sum(attention_mask_BL != 0, axis=1)
         x_BLF = dropout(jnp.asarray(features_BLF, jnp.float32), deterministic)
-        H = self.config.hidden_size
-        for i in range(self.config.num_layers):
+        H = self.config.width
+        for i in range(self.config.lstm_layers):
             outputs = []
             for direction in ("forward", "backward"):
                 name = f"layer_{i}_{direction}"
@@ -112,30 +108,29 @@ class BiLstm(nn.Module):
                 gates = nn.Dense(4 * H, name=f"{name}_inputs")(x_BLF)
                 outputs.append(rnn(gates, seq_lengths=lengths_B))
             x_BLF = dropout(jnp.concatenate(outputs, axis=-1), deterministic)
-        return nn.Dense(self.config.labels, name="classifier")(x_BLF)
+        return nn.Dense(self.outputs, name="classifier")(x_BLF)
 
 
 class FeatureTagger(nn.Module):
     """Hidden states of a frozen encoder, concatenated, under a BiLSTM.
 
-    layers: which hidden states; 0 is the embeddings', -1 the last layer's. The encoder
-    has no dropout and gets no gradient, so its features may be computed once, with
-    :meth:`features`, and be given to :meth:`tag` in each epoch.
+    The encoder has no dropout and gets no gradient, so its features may be computed once,
+    with :meth:`features`, and be given to :meth:`tag` in each epoch.
     """
 
     config: BertConfig
-    layers: tuple[int, ...]
-    bilstm_config: BiLstmConfig
+    outputs: int
+    feature_config: FeatureConfig
     compute: ComputeConfig = ComputeConfig()
 
     def setup(self):
         self.bert = BertModel(self.config, self.compute)
-        self.bilstm = BiLstm(self.bilstm_config)
+        self.bilstm = BiLstm(self.feature_config, self.outputs)
 
     @property
     def width(self) -> int:
         """F: features of a token."""
-        return len(self.layers) * self.config.hidden_size
+        return len(self.feature_config.layers) * self.config.hidden_size
 
     def __call__(
         self,
@@ -145,28 +140,16 @@ class FeatureTagger(nn.Module):
         *,
         deterministic: bool,
     ) -> jax.Array:
-        """Logits (B, L, labels) of tokens."""
+        """Logits (B, L, outputs) of tokens."""
         x_BLF = self.features(input_ids_BL, token_type_ids_BL, attention_mask_BL)
         return self.tag(x_BLF, attention_mask_BL, deterministic=deterministic)
 
-    def features(
-        self,
-        input_ids_BL: jax.Array,
-        token_type_ids_BL: jax.Array,
-        attention_mask_BL: jax.Array,
-    ) -> jax.Array:
-        """float32 (B, L, width)."""
+    def features(self, *tokens_BL: jax.Array, **packed: jax.Array) -> jax.Array:
+        """float32 (B, L, width). See BertModel for the arguments."""
         encoded = self.bert(
-            input_ids_BL,
-            token_type_ids_BL,
-            attention_mask_BL,
-            deterministic=True,
-            pool=False,
-            hidden_states=True,
+            *tokens_BL, **packed, deterministic=True, pool=False, hidden_states=True
         )
-        states = [encoded.hidden_states[i] for i in self.layers]
-        x_BLF = jnp.concatenate(states, axis=-1).astype(jnp.float32)
-        return jax.lax.stop_gradient(x_BLF)
+        return jax.lax.stop_gradient(encoded.side_by_side(self.feature_config.layers))
 
     def tag(
         self,
@@ -175,5 +158,5 @@ class FeatureTagger(nn.Module):
         *,
         deterministic: bool,
     ) -> jax.Array:
-        """Logits (B, L, labels) of what :meth:`features` gave."""
+        """Logits (B, L, outputs) of what :meth:`features` gave."""
         return self.bilstm(features_BLF, attention_mask_BL, deterministic=deterministic)

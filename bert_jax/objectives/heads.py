@@ -138,6 +138,17 @@ def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return -jnp.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0]
 
 
+def model_inputs(batch: Batch) -> tuple[list[jax.Array], dict[str, jax.Array]]:
+    """What a model takes of a batch: the arrays of its tokens, and of packed rows."""
+    tokens = [batch[n] for n in ("input_ids", "token_type_ids", "attention_mask")]
+    if "starts" not in batch:
+        return tokens, {}
+    return tokens, {
+        "segment_ids_BL": batch["segment_ids"],
+        "starts_BS": batch["starts"],
+    }
+
+
 def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
     """Logits of a batch; dropout where there is a ``key``.
 
@@ -154,14 +165,11 @@ def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
         return model.apply(
             {"params": params}, batch["hidden"], mask_BL, method="tag", **settings
         )
-    inputs = [batch[n] for n in ("input_ids", "token_type_ids", "attention_mask")]
-    choices = inputs[0].shape[1:-1]
+    tokens, packed = model_inputs(batch)
+    choices = tokens[0].shape[1:-1]
     if choices:
-        inputs = [x.reshape(-1, x.shape[-1]) for x in inputs]
-    if "starts" in batch:
-        settings["segment_ids_BL"] = batch["segment_ids"]
-        settings["starts_BS"] = batch["starts"]
-    logits = model.apply({"params": params}, *inputs, **settings)
+        tokens = [x.reshape(-1, x.shape[-1]) for x in tokens]
+    logits = model.apply({"params": params}, *tokens, **packed, **settings)
     if choices:
         return logits.reshape(-1, *choices)
     return logits.ravel()[batch["slots"]] if "slots" in batch else logits

@@ -6,8 +6,8 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.interop.config_json import with_compute
-from bert_jax.interop.initial import FeatureConfig
 from bert_jax.model.config import ComputeConfig
+from bert_jax.model.tagger import FeatureConfig
 from bert_jax.parallel.mesh import MeshConfig
 from bert_jax.settings import (
     check_ranges,

@@ -9,7 +9,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.evaluation import Split, with_hidden
 from bert_jax.interop.initial import make_model
-from bert_jax.interop.load import Checkpoint, check_length, load
+from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, load
 from bert_jax.model.tagger import FeatureTagger
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.tasks.families import FAMILIES
@@ -51,11 +51,7 @@ def prepare(
         **config.model.changes(),
         **dataclasses.asdict(config.compute),
     )
-    if checkpoint.tokenizer is None:
-        raise UserError(
-            f"{config.init_from} has no vocabulary; put the vocab.txt that belongs to "
-            "the checkpoint beside its config.json"
-        )
+    check_vocabulary(checkpoint, config.init_from)
     check_length(config.data.max_length, checkpoint, "--config.data.max_length")
     task = FAMILIES[config.family](config.data)
     train = _split(task, "train", checkpoint.tokenizer, log, config.train_rows)
@@ -75,10 +71,9 @@ def prepare(
             with_hidden(
                 split,
                 model,
-                checkpoint.params["bert"],
+                checkpoint,
                 workdir / FEATURES,
                 batch_size=config.eval_batch_size,
-                pad_id=checkpoint.tokenizer.pad_id,
                 mesh=make_mesh(config.mesh),
                 log=log,
             )

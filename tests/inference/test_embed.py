@@ -15,10 +15,10 @@ PARTS = {
 
 @pytest.mark.parametrize("name", ["x.npz", "x.safetensors"])
 def test_rows_come_out_as_they_went_in(name, tmp_path):
-    with array_file(tmp_path / name) as arrays:
+    with array_file(tmp_path / name) as append:
         for i in range(2):
             for key, parts in PARTS.items():
-                arrays.append(key, parts[i])
+                append(key, parts[i])
         assert list(tmp_path.iterdir()) == []
     assert [path.name for path in tmp_path.iterdir()] == [name]
     if name == "x.npz":
@@ -34,9 +34,9 @@ def test_rows_come_out_as_they_went_in(name, tmp_path):
 def test_nothing_is_left_of_a_file_that_failed(tmp_path):
     with (
         pytest.raises(ZeroDivisionError),
-        array_file(tmp_path / "x.npz") as arrays,
+        array_file(tmp_path / "x.npz") as append,
     ):
-        arrays.append("a", np.arange(3))
+        append("a", np.arange(3))
         raise ZeroDivisionError
     assert list(tmp_path.iterdir()) == []
 
@@ -44,7 +44,7 @@ def test_nothing_is_left_of_a_file_that_failed(tmp_path):
 def test_rows_of_another_shape_are_a_bug(tmp_path):
     with (
         pytest.raises(ValueError, match="a: "),
-        array_file(tmp_path / "x.npz") as arrays,
+        array_file(tmp_path / "x.npz") as append,
     ):
-        arrays.append("a", np.zeros((3, 2)))
-        arrays.append("a", np.zeros((3, 1)))
+        append("a", np.zeros((3, 2)))
+        append("a", np.zeros((3, 1)))

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.interop.initial import FeatureConfig, head_params, make_model
+from bert_jax.interop.initial import head_params, make_model
 from bert_jax.interop.load import Checkpoint
 from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
+from bert_jax.model.tagger import FeatureConfig
 from bert_jax.objectives.heads import HEADS, FrozenTagging
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
@@ -217,11 +218,11 @@ def test_a_bilstm_is_made_beside_the_frozen_encoder_or_kept(make_checkpoint, tag
     ("head", "layers", "message"),
     [
         ("sequence", (-1,), "features.layers is for tagging"),
-        ("token", (2,), "features.layers has 2, expected 0"),
+        ("token", (2,), "layer 2 is not there: the encoder has 1 layers; expected 0"),
         ("token", (-3,), "or -2 to -1"),
     ],
 )
 def test_layers_that_are_not_there_are_refused(head, layers, message, model_config):
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=r"--config\.features\.layers") as error:
         make_model(model_config(), head, 3, FeatureConfig(layers))
     assert message in str(error.value)

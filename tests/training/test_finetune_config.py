@@ -66,6 +66,9 @@ def test_no_dropout_is_a_choice():
         ({"buckets": 0}, "buckets=0, expected at least 1"),
         ({"train_rows": -1}, "train_rows=-1, expected at least 0"),
         ({"seed": -1}, "seed=-1, expected at least 0"),
+        ({"features": {"width": 0}}, "features.width=0, expected at least 1"),
+        ({"features": {"lstm_layers": 0}}, "features.lstm_layers=0, expected at le"),
+        ({"features": {"dropout": 1.0}}, "features.dropout=1.0, expected at least 0"),
         (
             {"model": {"initializer_range": -0.1}},
             "model.initializer_range=-0.1, expected at least 0; set --config.model.init",
