@@ -37,12 +37,7 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     # Imported late, so that --help and errors of the command line come at once.
     from bert_jax.files import new_file
-    from bert_jax.inference.lines import (
-        AnswerTable,
-        input_name,
-        json_lines,
-        read_lines,
-    )
+    from bert_jax.inference import lines
     from bert_jax.inference.predict import Predictor
 
     cli.start()
@@ -52,20 +47,20 @@ def main(argv: list[str]) -> None:
         max_length=args.max_length,
         top=args.top,
     )
-    to_stdout = args.output == "-"
+    name, to_stdout = lines.input_name(args.input), args.output == "-"
     on_terminal = to_stdout and sys.stdout.isatty()
     as_table = (args.format or ("table" if on_terminal else "jsonl")) == "table"
-    form = AnswerTable().lines if as_table else json_lines
+    form = lines.AnswerTable().lines if as_table else lines.json_lines
     stdout = contextlib.nullcontext(sys.stdout)
     rows = truncated = 0
     with stdout if to_stdout else new_file(Path(args.output), "w") as file:
-        for part in predictor.stream(read_lines(args.input), input_name(args.input)):
+        for part in predictor.stream(lines.read_lines(args.input), name):
             file.writelines(f"{line}\n" for line in form(part))
             file.flush()
             rows += len(part.rows)
             truncated += part.truncated
         if not rows:
-            raise UserError(f"{input_name(args.input)} is empty; expected a row a line")
+            raise UserError(f"{name} is empty; expected a row a line")
     print(
         f"{rows:,} rows; {truncated:,} of them are not seen whole at max_length="
         f"{predictor.max_length}",

@@ -416,12 +416,6 @@ def inference_batches(
             yield RowBatch(part, arrays)
 
 
-def row_length(tokens: int, limit: int) -> int:
-    """The length of the row that a sequence of so many tokens takes alone."""
-    lengths = (SHORT, *LENGTHS)
-    return next((n for n in lengths if tokens <= n < limit), limit)
-
-
 def rows_by_length(
     lengths: np.ndarray, limit: int, packed: bool = True
 ) -> Iterator[tuple[int, list[list[int]]]]:

@@ -1,6 +1,8 @@
 """Lines of text in, as predict and embed read them; answers out, as predict shows them."""
 
+import bisect
 import contextlib
+import itertools
 import json
 import sys
 import unicodedata
@@ -30,10 +32,11 @@ def read_lines(path: str) -> Iterator[str]:
     if path != STANDARD and (folder or not Path(path).exists()):
         what = "is a folder" if folder else "does not exist"
         raise UserError(f"{path} {what}; expected a file of text, or - for stdin")
-    with contextlib.ExitStack() as stack:
-        file: Iterable[bytes] = sys.stdin.buffer
-        if path != STANDARD:
-            file = stack.enter_context(Path(path).open("rb"))
+    with (
+        contextlib.nullcontext(sys.stdin.buffer)
+        if path == STANDARD
+        else Path(path).open("rb")
+    ) as file:
         for _, line in decode_lines(file, input_name(path)):
             yield line.rstrip("\r\n")
 
@@ -118,26 +121,19 @@ def _printable(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
-def _width(text: str) -> int:
-    """Columns of a terminal: two for a Chinese character, none for an accent."""
-    return sum(_columns(c) for c in text)
-
-
 def _columns(character: str) -> int:
-    if character.isascii():
-        return 1
+    """Of a terminal: two for a Chinese character, none for an accent."""
     if unicodedata.combining(character):
         return 0
     return 1 + (unicodedata.east_asian_width(character) in "WF")
 
 
+def _width(text: str) -> int:
+    return sum(map(_columns, text))
+
+
 def _shortened(text: str, width: int) -> str:
-    if _width(text) <= width:
+    ends = list(itertools.accumulate(map(_columns, text)))
+    if not ends or ends[-1] <= width:
         return text
-    kept, left = [], width - 1
-    for character in text:
-        left -= _columns(character)
-        if left < 0:
-            break
-        kept.append(character)
-    return "".join(kept) + "…"
+    return text[: bisect.bisect(ends, width - 1)] + "…"

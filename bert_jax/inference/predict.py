@@ -1,18 +1,24 @@
 """Answers of a checkpoint, whatever it was trained for."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+import functools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.data.batching import Features
+from bert_jax.errors import UserError, naming
 from bert_jax.inference.evaluation import run_model
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.lines import CHUNK, Answers, chunks
-from bert_jax.interop.initial import FeatureConfig, head_params, make_model
-from bert_jax.interop.load import Checkpoint, check_length, load
+from bert_jax.interop.initial import head_params, make_model
+from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, load
+from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.tagger import FeatureConfig
 from bert_jax.objectives.heads import jit_forward
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
@@ -53,7 +59,6 @@ class Predictor:
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size}, expected at least 1")
         checkpoint = load(path)
-        settings = dict(batch_size=batch_size, max_length=max_length)
         if checkpoint.head == "none" or (
             checkpoint.head == "pretraining" and "mlm" not in checkpoint.params
         ):
@@ -62,18 +67,25 @@ class Predictor:
                 "python -m bert_jax.finetune, or get its vectors with python -m "
                 "bert_jax.embed"
             )
-        if checkpoint.tokenizer is None:
-            raise UserError(
-                f"{path} has no vocabulary; put the vocab.txt that belongs to the "
-                "checkpoint beside its config.json"
-            )
-        self._model: _TaskModel | FillMask
+        check_vocabulary(checkpoint, path)
+        self._tokenizer = checkpoint.tokenizer
+        self._tasks: Sequence[Task | FillMask]
         if checkpoint.head == "pretraining":
-            self._model = FillMask(checkpoint, top=top, **settings)
+            fill_mask = FillMask(
+                BertForPreTraining(checkpoint.config, checkpoint.compute),
+                checkpoint.params,
+                checkpoint.tokenizer,
+                max_length=max_length or checkpoint.config.max_positions,
+                batch_size=batch_size,
+                top=top,
+            )
+            self._tasks, self.max_length = [fill_mask], fill_mask.max_length
         else:
-            self._model = _TaskModel(checkpoint, path, **settings)
-        self.family = self._model.family
-        self.max_length = self._model.max_length
+            self._tasks = _tasks(checkpoint, path, max_length)
+            self.max_length = self._tasks[0].config.max_length
+            self._run = _model(checkpoint, path, self._tasks[0], batch_size)
+        check_length(self.max_length, checkpoint, "--max_length")
+        self.family = self._tasks[0].family
 
     def __call__(self, lines: Iterable[str]) -> list[dict[str, Any]]:
         """A JSON-able answer for each row, in order."""
@@ -86,56 +98,15 @@ class Predictor:
     ) -> Iterator[Answers]:
         """Rows and answers of ``size`` rows at a time; ``name`` is what errors call them.
 
-        Memory holds the rows and outputs of one part (questions: all questions).
+        Memory holds the rows and outputs of one part: where a document must be whole, of
+        the document, and for questions of all.
         """
-        return self._model.stream(lines, name, size)
-
-
-class _TaskModel:
-    """A fine-tuned model and the task that it was trained for."""
-
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        path: Path | str,
-        *,
-        batch_size: int,
-        max_length: int,
-    ):
-        self._tasks = _tasks(checkpoint, path, max_length)
-        task = self._tasks[0]
-        self.family = task.family
-        self.max_length: int = task.config.max_length
-        check_length(self.max_length, checkpoint, "--max_length")
-        self._tokenizer = checkpoint.tokenizer
-        self._batch_size, self._limit = batch_size, checkpoint.config.max_positions
-        features = from_settings(
-            FeatureConfig, checkpoint.extra.get("features", {}), "features"
-        )
-        model = make_model(
-            checkpoint.config, task.head, task.outputs, features, checkpoint.compute
-        )
-        params, missing = head_params(checkpoint, model, task.head, task.labels)
-        if missing:
-            raise UserError(
-                f"{path} lacks {', '.join(missing)}, which a {task.head} head needs; "
-                "fine-tune it with python -m bert_jax.finetune"
-            )
-        self._packed = not features.layers  # a BiLSTM reads one sequence a row
-        self._mesh = make_mesh(MeshConfig())
-        self._params = jax.device_put(params, tree_shardings(params, self._mesh))
-        self._forward = jit_forward(self._mesh, model)
-
-    def stream(self, lines: Iterable[str], name: str, size: int) -> Iterator[Answers]:
-        """Answers of ``size`` rows at a time, or of a document where it must be whole."""
         task, first = None, 1
         parsed_by = self._tasks[0].parsed_by
-        if parsed_by == "file":
-            parts = filter(None, [list(lines)])
-        elif parsed_by == "document":
+        if parsed_by == "document":
             parts = chunks(lines, size, lambda line: not line.strip())
         else:
-            parts = chunks(lines, size)
+            parts = chunks(lines, sys.maxsize if parsed_by == "file" else size)
         for part in parts:
             task = task or next(
                 (task for task in self._tasks if task.reads(part[0])), self._tasks[0]
@@ -146,20 +117,41 @@ class _TaskModel:
             for start in range(0, len(rows), step):
                 yield self._answer(task, rows[start : start + step])
 
-    def _answer(self, task: Task, rows: list[Any]) -> Answers:
+    def _answer(self, task: Task | FillMask, rows: list[Any]) -> Answers:
+        if isinstance(task, FillMask):
+            return Answers(rows, task.answers(rows), task)
         features = task.features(rows, self._tokenizer)
-        outputs = run_model(
-            self._forward,
-            self._params,
-            features,
-            batch_size=self._batch_size,
-            limit=self._limit,
-            pad_id=self._tokenizer.pad_id,
-            mesh=self._mesh,
-            packed=self._packed,
-        )
-        answers = task.predictions(rows, features, outputs)
+        answers = task.predictions(rows, features, self._run(features))
         return Answers(rows, answers, task, features.truncated)
+
+
+def _model(
+    checkpoint: Checkpoint, path: Path | str, task: Task, batch_size: int
+) -> Callable[[Features], list[np.ndarray]]:
+    """The fine-tuned model: from sequences to the output for each of them."""
+    features = from_settings(
+        FeatureConfig, checkpoint.extra.get("features", {}), "features"
+    )
+    model = make_model(
+        checkpoint.config, task.head, task.outputs, features, checkpoint.compute
+    )
+    params, missing = head_params(checkpoint, model, task.head, task.labels)
+    if missing:
+        raise UserError(
+            f"{path} lacks {', '.join(missing)}, which a {task.head} head needs; "
+            "fine-tune it with python -m bert_jax.finetune"
+        )
+    mesh = make_mesh(MeshConfig())
+    return functools.partial(
+        run_model,
+        jit_forward(mesh, model),
+        jax.device_put(params, tree_shardings(params, mesh)),
+        batch_size=batch_size,
+        limit=checkpoint.config.max_positions,
+        pad_id=checkpoint.tokenizer.pad_id,
+        mesh=mesh,
+        packed=not features.layers,  # a BiLSTM reads one sequence a row
+    )
 
 
 def _tasks(checkpoint: Checkpoint, path: Path | str, max_length: int) -> list[Task]:
@@ -179,10 +171,8 @@ def _tasks(checkpoint: Checkpoint, path: Path | str, max_length: int) -> list[Ta
         configs = [from_settings(kind.config_class, data, "data")]
     else:
         kind = next(kind for kind in FAMILIES.values() if kind.head == checkpoint.head)
-        try:
+        with naming(path):
             configs = kind.configs_for_head(checkpoint)
-        except UserError as error:
-            raise UserError(f"{path}: {error}") from error
     if max_length:
         configs = [dataclasses.replace(c, max_length=max_length) for c in configs]
     return [kind(config) for config in configs]

@@ -14,7 +14,7 @@ from bert_jax.data.pipeline import TrainingBatches, eval_batches, split_document
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.inference.fill_mask import fill_mask
+from bert_jax.inference.fill_mask import FillMask
 from bert_jax.interop.load import load
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
@@ -239,9 +239,10 @@ def _log_prompts(
     log: Callable[[str], None],
 ) -> None:
     length = config.phases[-1].sequence_length
-    answers = fill_mask(model, params, tokenizer, config.prompts, length=length)
-    for text, masks in zip(config.prompts, answers, strict=True):
+    fill_mask = FillMask(model, params, tokenizer, max_length=length)
+    for answer in fill_mask.answers(fill_mask.parse(config.prompts, "config.prompts")):
         guesses = " | ".join(
-            ", ".join(f"{token} {p:.0%}" for token, p in tokens) for tokens in masks
+            ", ".join(f"{guess['token']} {guess['probability']:.0%}" for guess in blank)
+            for blank in answer["blanks"]
         )
-        log(f"{text}  ->  {guesses}")
+        log(f"{answer['text']}  ->  {guesses}")

@@ -17,7 +17,6 @@ from bert_jax.data.batching import (
     Features,
     inference_batches,
     length_classes,
-    row_length,
 )
 
 BATCH = 8
@@ -420,7 +419,3 @@ def test_small_inputs_have_small_batches(count, batch_size, multiple, rows):
 
 def test_row_lengths_are_multiples_that_accelerators_like():
     assert {length % MULTIPLE for length in (SHORT, *LENGTHS)} == {0}
-    lengths = [row_length(tokens, 512) for tokens in range(1, 513)]
-    assert set(lengths) == {SHORT, *LENGTHS}
-    assert all(tokens <= length for tokens, length in enumerate(lengths, 1))
-    assert [row_length(tokens, 40) for tokens in (16, 17, 33, 40)] == [16, 32, 40, 40]

@@ -3,7 +3,7 @@ import pytest
 
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.inference.fill_mask import fill_mask
+from bert_jax.inference.fill_mask import FillMask
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
@@ -13,7 +13,6 @@ TEXTS = ["the [MASK] of the sea", "a [MASK] and [MASK] ship ."]
 
 @pytest.fixture(scope="module")
 def fill(small_store):
-
     directory, vocab_size = small_store
     tokenizer = load_tokenizer(directory)
     model = BertForPreTraining(
@@ -30,7 +29,13 @@ def fill(small_store):
     params = MlmNsp(model).init(jax.random.key(0))
 
     def fill(texts, length=32, top=3):
-        return fill_mask(model, params, tokenizer, texts, length=length, top=top)
+        fill_mask = FillMask(model, params, tokenizer, max_length=length, top=top)
+        answers = fill_mask.answers(fill_mask.parse(texts, "input"))
+        assert [answer["text"] for answer in answers] == texts
+        return [
+            [[(g["token"], g["probability"]) for g in blank] for blank in a["blanks"]]
+            for a in answers
+        ]
 
     return fill
 
@@ -59,7 +64,7 @@ def test_neither_padding_nor_neighbours_change_an_answer(fill):
 
 
 def test_a_text_without_a_blank_or_too_long_is_named(fill):
-    with pytest.raises(UserError, match=r"no \[MASK\] in 'the sea'"):
+    with pytest.raises(UserError, match=r"input:1: no \[MASK\] in 'the sea'"):
         fill(["the sea"])
     with pytest.raises(UserError, match="at most 8 fit"):
         fill(["[MASK] " + "sea " * 30], length=8)
