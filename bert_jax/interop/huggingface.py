@@ -51,6 +51,7 @@ _ARCHITECTURES = {
 }
 BILSTM = "bilstm.safetensors"  # the tagger on a frozen encoder, under our names
 _PREFIXES = ("embeddings.", "encoder.", "pooler.")  # of an encoder saved on its own
+_CARD = Path(__file__).with_name("model_card.md")  # the template
 _DECODER = "cls.predictions.decoder."
 _WORDS = "bert.embeddings.word_embeddings.weight"
 _MLM_BIAS = "cls.predictions.bias"
@@ -239,53 +240,6 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> tokenizers.Tokenizer:
     return result
 
 
-_CARD = """\
----
-{metadata}
----
-
-# {architecture}
-
-A BERT ([Devlin et al., 2019](https://arxiv.org/abs/1810.04805)), saved by bert_jax.
-
-| | |
-|---|---|
-| architecture | `{architecture}` |
-| parameters | {size:,} |
-| layers | {config.num_layers} |
-| width | {config.hidden_size} |
-| attention heads | {config.num_heads} |
-| feed-forward width | {config.intermediate_size} |
-| activation | {config.activation} |
-| vocabulary | {config.vocab_size:,} tokens |
-| longest input | {config.max_positions} tokens |
-{labels}
-## Source
-
-{source}
-
-## License
-
-No license is stated here. Whoever publishes this folder should add `license:` to the head
-of this file. The licenses of the source and of the training text apply.
-
-## Use
-
-```python
-from transformers import AutoTokenizer, {architecture}
-
-tokenizer = AutoTokenizer.from_pretrained("this/folder")
-model = {architecture}.from_pretrained("this/folder")
-```
-
-```python
-import bert_jax
-
-checkpoint = bert_jax.load("this/folder")  # config, params, tokenizer
-```
-"""
-
-
 def _model_card(
     config: BertConfig,
     architecture: str,
@@ -304,7 +258,7 @@ def _model_card(
         library_name="transformers", pipeline_tag=task, tags=["bert", "bert_jax"]
     )
     names = ", ".join(labels).replace("|", "\\|")  # which would end the table's cell
-    return _CARD.format(
+    return _CARD.read_text("utf-8").format(
         metadata=metadata.to_yaml(),
         architecture=architecture,
         size=size,
