@@ -176,10 +176,8 @@ def cell(value: Any) -> str:
 
 def missing_column(where: str, columns: Iterable[str], *names: str) -> UserError:
     """The error of a column, by one of its names, that is not among those of a table."""
-    expected = " or ".join(map(repr, names))
-    return UserError(
-        f"{where}: no column {expected}; the columns are {', '.join(columns)}"
-    )
+    expected, found = " or ".join(map(repr, names)), ", ".join(columns) or "none"
+    return UserError(f"{where}: no column {expected}; the columns are {found}")
 
 
 def check_texts(where: str, texts: Iterable[str], *, gaps: bool = False) -> None:
