@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from bert_jax.data.preparation import prepare
 from bert_jax.data.tokenizer import WordPieceTokenizer, load_tokenizer
@@ -271,6 +272,17 @@ def make_arrays():
     return make
 
 
+class Choices(nn.Module):
+    """A model of choices that takes them side by side too, (B, C, L), for (B, C)."""
+
+    model: nn.Module
+
+    def __call__(self, *tokens, **settings):
+        *choices, L = tokens[0].shape
+        scores = self.model(*(x.reshape(-1, L) for x in tokens), **settings)
+        return scores.reshape(choices) if len(choices) == 2 else scores
+
+
 @pytest.fixture(scope="session")
 def make_head(model_config):
     """A function of (head, changes to the config): head of the loss, and the module."""
@@ -279,7 +291,8 @@ def make_head(model_config):
         outputs = {"sequence": 3, "token": 3}.get(head, 1)
         head = "sequence" if head == "regression" else head
         config = model_config(**changes)
-        return head, make_model(config, head, outputs, FeatureConfig(), compute)
+        model = make_model(config, head, outputs, FeatureConfig(), compute)
+        return head, Choices(model) if head == "choice" else model
 
     return make
 

@@ -25,6 +25,7 @@ from bert_jax.model.encoder import take_positions
 from bert_jax.objectives.heads import model_inputs
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, traced_on
 from bert_jax.parallel.sharding import tree_shardings
+from bert_jax.tasks.tables import check_texts
 
 Pooling = Literal["none", "mean", "cls", "pooler"]
 POOLINGS: tuple[str, ...] = get_args(Pooling)
@@ -186,8 +187,7 @@ def _texts(line: str, where: str) -> list[str]:
             f"{where} has {len(texts)} columns; expected a text, or two with a tab "
             "between them"
         )
-    if not all(text.strip() for text in texts):
-        raise UserError(f"{where}: empty text; expected words, mend or drop the line")
+    check_texts(where, texts)
     return texts
 
 

@@ -152,9 +152,8 @@ def model_inputs(batch: Batch) -> tuple[list[jax.Array], dict[str, jax.Array]]:
 def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
     """Logits of a batch; dropout where there is a ``key``.
 
-    Rows with several choices, (B, C, L), give scores (B, C). Packed rows (see
-    data/batching.py) have "starts" too, and give a result for each slot, (B, S, ...), or,
-    with "slots" (U, C), the scores of U units' choices.
+    Packed rows (see data/batching.py) have "starts", and give a result for each slot,
+    (B, S, ...), or, with "slots" (U, C), the scores of U units' choices.
     """
     settings = {
         "deterministic": key is None,
@@ -165,13 +164,8 @@ def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
         return model.apply(
             {"params": params}, batch["hidden"], mask_BL, method="tag", **settings
         )
-    tokens, packed = model_inputs(batch)
-    choices = tokens[0].shape[1:-1]
-    if choices:
-        tokens = [x.reshape(-1, x.shape[-1]) for x in tokens]
-    logits = model.apply({"params": params}, *tokens, **packed, **settings)
-    if choices:
-        return logits.reshape(-1, *choices)
+    tokens_BL, packed = model_inputs(batch)
+    logits = model.apply({"params": params}, *tokens_BL, **packed, **settings)
     return logits.ravel()[batch["slots"]] if "slots" in batch else logits
 
 
