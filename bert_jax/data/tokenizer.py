@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import sentencepiece
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from bert_jax.data.wordpiece import PREFIX, Splitter, WordIds
+from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, Splitter, WordIds
 from bert_jax.errors import UserError
 from bert_jax.files import read_json, read_text, write_bytes, write_json
 
@@ -380,3 +382,19 @@ def check_special_tokens(tokens: Sequence[str], path: Path) -> None:
                 f"{path} has the token {token!r} twice, as ids {first[token]} and {i}; "
                 "expected every token once, so remove or rename one of them"
             )
+
+
+def library_tokenizer(tokenizer: WordPieceTokenizer) -> tokenizers.Tokenizer:
+    """The same tokenizer in Hugging Face's library, which knows the place of each token.
+
+    Its ids differ for a sigma at the end of a word, and for lone surrogates.
+    """
+    library = tokenizers.Tokenizer(
+        models.WordPiece(
+            tokenizer.ids, unk_token=UNK, max_input_chars_per_word=LONGEST_WORD
+        )
+    )
+    library.normalizer = normalizers.BertNormalizer(lowercase=tokenizer.lower_case)
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.decoder = decoders.WordPiece()
+    return library

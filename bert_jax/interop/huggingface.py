@@ -18,13 +18,12 @@ from bert_jax.data.tokenizer import (
     SEP,
     SPECIAL_TOKENS,
     SPECIAL_TOKENS_MAP,
-    UNK,
     SentencePieceTokenizer,
     Tokenizer,
     find_vocabulary,
+    library_tokenizer,
     load_tokenizer,
 )
-from bert_jax.data.wordpiece import LONGEST_WORD
 from bert_jax.errors import UserError, naming
 from bert_jax.files import new_folder, read_json, write_json, write_text
 from bert_jax.interop.config_json import config_from_dict, config_to_dict
@@ -197,7 +196,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> N
             "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         }
     else:
-        fast = _wordpiece(tokenizer)
+        fast = library_tokenizer(tokenizer)
         settings |= {"strip_accents": None, "tokenize_chinese_chars": True}
     fast.add_special_tokens(list(SPECIAL_TOKENS))
     fast.post_processor = processors.TemplateProcessing(
@@ -207,18 +206,6 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> N
     )
     fast.save(str(folder / "tokenizer.json"))
     write_json(folder / "tokenizer_config.json", settings)
-
-
-def _wordpiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
-    result = tokenizers.Tokenizer(
-        models.WordPiece(
-            tokenizer.ids, unk_token=UNK, max_input_chars_per_word=LONGEST_WORD
-        )
-    )
-    result.normalizer = normalizers.BertNormalizer(lowercase=tokenizer.lower_case)
-    result.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    result.decoder = decoders.WordPiece()
-    return result
 
 
 def _sentencepiece(tokenizer: SentencePieceTokenizer) -> tokenizers.Tokenizer:

@@ -8,10 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import sentencepiece
 import tokenizers
-from tokenizers import models, normalizers, pre_tokenizers
 
-from bert_jax.data.tokenizer import UNK, Tokenizer
-from bert_jax.data.wordpiece import LONGEST_WORD
+from bert_jax.data.tokenizer import Tokenizer, library_tokenizer
 
 # What Google's tokenizer takes for a space.
 _SPACES = "\t\n\r \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
@@ -34,16 +32,7 @@ def encode_with_offsets(texts: Sequence[str], tokenizer: Tokenizer) -> list[Toke
     """The tokens of each text, with the ids of ``tokenizer``, and their characters."""
     if tokenizer.kind == "sentencepiece":
         return _sentencepiece(texts, tokenizer)
-    lower_case = tokenizer.lower_case
-    library = tokenizers.Tokenizer(
-        models.WordPiece(
-            tokenizer.ids, unk_token=UNK, max_input_chars_per_word=LONGEST_WORD
-        )
-    )
-    library.normalizer = normalizers.BertNormalizer(
-        lowercase=lower_case, strip_accents=lower_case
-    )
-    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library = library_tokenizer(tokenizer)
     return [
         _tokens(ids, _places(text, ids, tokenizer, library))
         for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True)
