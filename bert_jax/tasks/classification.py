@@ -214,7 +214,7 @@ class Classification(Task):
                 f"{', '.join(self.layout.splits)}; to predict ax, fine-tune mnli"
             )
         labelled = split == "train" or split in self.eval_splits
-        labels = self._ids if labelled else None
+        labels = self.label_ids if labelled else None
         return self.layout.read(self.config.dir, split, labels)
 
     def parse(self, lines: Iterable[str], name: str, first: int = 1) -> list[Row]:
@@ -315,10 +315,6 @@ class Classification(Task):
         name = submission or f"{split}_predictions.tsv"
         return {name: "\n".join(lines) + "\n"}
 
-    @functools.cached_property
-    def _ids(self) -> dict[str, int]:
-        return {label: i for i, label in enumerate(self.labels)}
-
     def _test_is_labelled(self) -> bool:
         """Whether a table's test split is there and has the label's column."""
         if tables.is_tfds(self.config.dir):
@@ -329,7 +325,9 @@ class Classification(Task):
 
     def _numbers(self, labels: list[Any]) -> list[float]:
         """The class ids of labels; in regression labels are numbers."""
-        return labels if self.regression else [self._ids[label] for label in labels]
+        if self.regression:
+            return labels
+        return [self.label_ids[label] for label in labels]
 
 
 def _correlation(functions: Sequence, truth: Sequence, predicted: Sequence) -> float:

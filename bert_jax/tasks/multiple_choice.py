@@ -53,17 +53,10 @@ def read_swag(path: Path, labelled: bool) -> Iterator[Record]:
 
 def read_codah(path: Path, labelled: bool) -> Iterator[Record]:
     """CODAH (Chen et al. 2019): category, prompt, four choices, label; no header."""
-    del labelled  # always
-    columns = ["prompt", *_CODAH_CHOICES, "label"]
+    columns = ["prompt", *_CODAH_CHOICES, *["label"] * labelled]
     for where, row in tables.read_table(path, columns, header=_CODAH_COLUMNS):
         choices = [row[name] for name in _CODAH_CHOICES]
         yield where, row | {"context": row["prompt"], "choices": choices}
-
-
-def read_jsonl(path: Path, labelled: bool) -> Iterator[Record]:
-    """Objects {"context": "...", "choices": ["...", ...], "label": 0, "id": ...}."""
-    del labelled
-    return tables.read_objects(path)
 
 
 def _row(where: str, value: dict[str, Any], labelled: bool) -> ChoiceRow:
@@ -97,7 +90,12 @@ def _row(where: str, value: dict[str, Any], labelled: bool) -> ChoiceRow:
     return ChoiceRow(where, context, tuple(choices), label, index)
 
 
-_READERS = {"swag": read_swag, "codah": read_codah, "table": read_jsonl}
+_READERS = {
+    "swag": read_swag,
+    "codah": read_codah,
+    # Objects {"context": "...", "choices": ["...", ...], "label": 0, "id": ...}.
+    "table": lambda path, labelled: tables.read_objects(path),
+}
 _CODAH_WHOLE = ("codah.tsv", "dataset.tsv", "full_data.tsv")  # without splits
 _FILES = {
     "swag": ("{val}.csv",),

@@ -162,10 +162,9 @@ class Tagging(Task):
     def read(self, split: str) -> list[TaggedSentence]:
         """Sentences of "train", "dev" or "test"; see Task.read."""
         rows = self._training if split == "train" else self._checked(split)
-        known = set(self.labels)
         for row in rows:
             for i, tag in enumerate(row.tags):
-                if tag not in known:
+                if tag not in self.label_ids:
                     raise UserError(
                         f"{row.place(i)} has the tag {tag!r}, which is not in the label "
                         f"set ({', '.join(self.labels)}); correct it, or name all labels "
@@ -219,7 +218,6 @@ class Tagging(Task):
         offsets = np.cumsum([0, *map(len, tokens)])
         bounds = np.cumsum([0, *(len(row.words) for row in rows)]).tolist()
         documents = [row.document for row in rows]
-        label_ids = {label: i for i, label in enumerate(self.labels)}
         input_ids, token_type_ids, labels, extra, sequence_rows = [], [], [], [], []
         truncated = 0
         for i, row in enumerate(rows):
@@ -244,7 +242,7 @@ class Tagging(Task):
                 sequence_rows.append(i)
                 if row.tags is not None:
                     target = np.full_like(sequence, IGNORED)
-                    target[positions] = [label_ids[row.tags[w]] for w in words]
+                    target[positions] = [self.label_ids[row.tags[w]] for w in words]
                     labels.append(target)
         return Features(
             input_ids,

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -64,6 +65,11 @@ class Task(abc.ABC):
         """Whether a line to predict has the form of this task's input."""
         del line
         return True
+
+    @functools.cached_property
+    def label_ids(self) -> dict[str, int]:
+        """The number of the output of each label."""
+        return {label: i for i, label in enumerate(self.labels)}
 
     @property
     def outputs(self) -> int:
