@@ -99,9 +99,8 @@ class ClassificationConfig:
         """Files, columns, labels and metrics of the task."""
         if self.task == TABLE:
             return self._table()
-        fields = {field.name: field.default for field in dataclasses.fields(self)}
         for name in (*SPLITS, "text_a", "text_b", "label", "id", "regression"):
-            if (value := getattr(self, name)) != fields[name]:
+            if (value := getattr(self, name)) != getattr(ClassificationConfig, name):
                 raise UserError(
                     f"{name}={value!r} is for task=table; {self.task} has its own layout, "
                     "leave it out"

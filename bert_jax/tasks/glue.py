@@ -102,12 +102,7 @@ TASKS: dict[str, Layout] = {
             "test_mismatched": Split(
                 ("test_mismatched.tsv",), submission="MNLI-mm.tsv"
             ),
-            "ax": Split(
-                _AX_FILES,
-                submission="AX.tsv",
-                tfds="test",
-                tfds_dataset="tfds:glue/ax",
-            ),
+            "ax": Split(_AX_FILES, submission="AX.tsv", tfds="tfds:glue/ax:test"),
         },
         "sentence1",
         "sentence2",

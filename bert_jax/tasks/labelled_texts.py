@@ -19,8 +19,8 @@ class Split:
     header: names of the columns where the file has no header line.
     submission: name of the file in which the task's server wants predictions.
     skip_short: the published file has rows of too few columns; leave them out.
-    tfds: the split's name in tensorflow-datasets; empty: ours, "validation" for "dev".
-    tfds_dataset: "tfds:NAME" of the data set there, if not the one that the user gives.
+    tfds: the split's name in tensorflow-datasets, "tfds:NAME:SPLIT" if it is of another
+      data set than the user gives; empty: our name, with "validation" for "dev".
     """
 
     files: tuple[str, ...]
@@ -29,7 +29,6 @@ class Split:
     submission: str = ""
     skip_short: bool = False
     tfds: str = ""
-    tfds_dataset: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -130,9 +129,8 @@ class Layout:
 
     def _tfds_name(self, directory: str, name: str) -> str:
         """The split as tensorflow-datasets names it, "tfds:NAME:SPLIT"."""
-        split = self.splits[name]
-        subset = split.tfds or name.replace("dev", "validation")
-        return f"{split.tfds_dataset or directory}:{subset}"
+        subset = self.splits[name].tfds or name.replace("dev", "validation")
+        return subset if tables.is_tfds(subset) else f"{directory}:{subset}"
 
     def _label(self, where: str, text: str, labels: Collection[str]) -> str | float:
         """A label of the set, which is empty where any will do, or a number."""

@@ -75,11 +75,8 @@ def read_questions(
             rows.append(dataclasses.replace(row, answers=tuple(answers)))
     if skipped:
         logger.warning(
-            "%s: skipped %d answers that are not at their answer_start, and %d questions "
-            "with them",
-            path,
-            skipped,
-            dropped,
+            f"{path}: skipped {skipped} answers that are not at their answer_start, and "
+            f"{dropped} questions with them"
         )
     return rows
 

@@ -77,9 +77,9 @@ def read_table(
         named = dict(zip(header, row, strict=True))
         yield where, _select(where, named, columns, optional)
     if short:
-        left_out = counted(len(short), "row")
         logger.warning(
-            "%s: left out %s of too few columns: line %s", path, left_out, listed(short)
+            f"{path}: left out {counted(len(short), 'row')} of too few columns: line "
+            f"{listed(short)}"
         )
 
 
