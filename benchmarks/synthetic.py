@@ -19,6 +19,7 @@ from workers import SIZES
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.interop.config_json import config_from_dict, config_to_dict
 from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.interop.load import Checkpoint
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig
 
@@ -37,14 +38,8 @@ def write_model(folder: Path, size: str) -> None:
         return model.init(key, ids, ids, ids, deterministic=True)["params"]
 
     params = {"bert": jax.device_get(jax.jit(init)(jax.random.key(0)))}
-    save_huggingface(
-        folder,
-        config,
-        params,
-        load_tokenizer(VOCABULARY),
-        head="none",
-        card="Random weights, for benchmarks.",
-    )
+    checkpoint = Checkpoint(config, params, load_tokenizer(VOCABULARY), "none")
+    save_huggingface(folder, checkpoint, card="Random weights, for benchmarks.")
 
 
 def write_task(folder: Path, rows: int) -> None:

@@ -58,17 +58,8 @@ def main(argv: list[str]) -> None:
     if args.to == "bert_jax":
         save_workdir(args.output, checkpoint)
     else:
-        save_huggingface(
-            args.output,
-            config,
-            checkpoint.params,
-            checkpoint.tokenizer,
-            head=checkpoint.head,
-            labels=checkpoint.labels,
-            problem_type=checkpoint.problem_type,
-            extra=checkpoint.extra,
-            card=f"Converted by `python -m bert_jax.convert` from {origin}.",
-        )
+        card = f"Converted by `python -m bert_jax.convert` from {origin}."
+        save_huggingface(args.output, checkpoint, card=card)
     print(f"{args.output}: written")
 
 

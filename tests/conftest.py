@@ -19,6 +19,7 @@ from bert_jax.data.tokenizer import WordPieceTokenizer, load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.initial import FeatureConfig, make_model
+from bert_jax.interop.load import Checkpoint
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
@@ -227,9 +228,8 @@ def checkpoint_dir(tmp_path_factory, model_config, vocabulary, init_params):
     """A Hugging Face folder with a bare encoder, pooler included."""
     folder = tmp_path_factory.mktemp("checkpoint")
     params = init_params(make_model(model_config(), "sequence", 1, FeatureConfig()))
-    save_huggingface(
-        folder, model_config(), {"bert": params["bert"]}, vocabulary, head="none"
-    )
+    bert = {"bert": params["bert"]}
+    save_huggingface(folder, Checkpoint(model_config(), bert, vocabulary, "none"))
     return folder
 
 
@@ -523,9 +523,8 @@ def finetune_folder(tmp_path_factory):
     ids = np.zeros((1, 8), np.int32)
     init = jax.jit(functools.partial(BertModel(config).init, deterministic=True))
     params = init(jax.random.key(0), ids, ids, ids + 1)["params"]
-    save_huggingface(
-        path / "checkpoint", config, {"bert": params}, tokenizer, head="none"
-    )
+    checkpoint = Checkpoint(config, {"bert": params}, tokenizer, "none")
+    save_huggingface(path / "checkpoint", checkpoint)
     (path / "data").mkdir()
     rows = "it is good,yes\nit is bad,no\n" * 4
     for split in ("train", "dev"):

@@ -13,6 +13,7 @@ from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.embed import Embedder, write_vectors
 from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.interop.load import Checkpoint
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig
 
@@ -41,7 +42,7 @@ def params():
 @pytest.fixture(scope="module")
 def checkpoint(params, tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoint")
-    save_huggingface(folder, CONFIG, {"bert": params}, TOKENIZER, head="none")
+    save_huggingface(folder, Checkpoint(CONFIG, {"bert": params}, TOKENIZER, "none"))
     return str(folder)
 
 
@@ -219,7 +220,8 @@ def test_texts_that_are_cut_are_counted(run, by_hand, capsys):
 
 def test_a_model_without_a_pooler(params, tmp_path):
     bare = {name: part for name, part in params.items() if name != "pooler"}
-    save_huggingface(tmp_path / "m", CONFIG, {"bert": bare}, TOKENIZER, head="none")
+    bare = Checkpoint(CONFIG, {"bert": bare}, TOKENIZER, "none")
+    save_huggingface(tmp_path / "m", bare)
     assert Embedder(tmp_path / "m")(["a man"]).shape == (1, 16)
     with pytest.raises(UserError, match="has no pooler; set --pooling to mean"):
         Embedder(tmp_path / "m", pooling="pooler")

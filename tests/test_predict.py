@@ -12,6 +12,7 @@ from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.initial import FeatureConfig, make_model
+from bert_jax.interop.load import Checkpoint
 from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import BertConfig
 
@@ -78,7 +79,8 @@ def checkpoint(tmp_path_factory):
         params = init(jax.random.key(1), *inputs)["params"]
         params = {"bert": params} if head == "none" else params
         folder = tmp_path_factory.mktemp("checkpoint")
-        save_huggingface(folder, CONFIG, params, TOKENIZER, head=head, **settings)
+        checkpoint = Checkpoint(CONFIG, params, TOKENIZER, head, **settings)
+        save_huggingface(folder, checkpoint)
         return str(folder)
 
     return make

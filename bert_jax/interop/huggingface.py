@@ -1,7 +1,7 @@
 """Hugging Face folders: config.json, weights, tokenizer files and a model card."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,25 +93,20 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
 
 def save_huggingface(
     directory: Path | str,
-    config: BertConfig,
-    params: Mapping[str, Any],
-    tokenizer: Tokenizer | None,
+    checkpoint: Checkpoint,
     *,
-    head: str,
-    labels: Sequence[str] = (),
-    problem_type: str | None = None,
-    extra: Mapping[str, Any] | None = None,
     card: str | None = None,
     overwrite: bool = False,
 ) -> None:
     """Writes a folder that AutoModel and AutoTokenizer load, whole or not at all.
 
-    params: the tree of a BERT with this ``head`` (see Checkpoint), on host or devices,
-    the layers stacked or not. labels: names of a classifier's outputs. extra: kept in
-    config.json under "bert_jax". card: Markdown for the model card, where the weights
-    come from. Raises UserError if ``directory`` is not empty, unless ``overwrite``.
+    checkpoint: its parameters on host or devices, its layers stacked or not. What is
+    ``extra`` is kept in config.json under "bert_jax". card: Markdown for the model card,
+    where the weights come from. Raises UserError if ``directory`` is not empty, unless
+    ``overwrite``.
     """
-    params = dict(params)
+    config, tokenizer, head = checkpoint.config, checkpoint.tokenizer, checkpoint.head
+    params = dict(checkpoint.params)
     bilstm = params.pop("bilstm", None)  # transformers has no architecture with one
     tensors = from_params(params, config, "huggingface")
     architecture = _architecture_of("none" if head == "features" else head, params)
@@ -121,7 +116,7 @@ def save_huggingface(
     settings |= {"architectures": [architecture], "dtype": "float32"}
     if head in ("sequence", "token"):
         outputs = tensors["classifier.bias"].shape[0]
-        names = list(labels) or [f"LABEL_{i}" for i in range(outputs)]
+        names = list(checkpoint.labels) or [f"LABEL_{i}" for i in range(outputs)]
         if len(names) != outputs:
             raise UserError(
                 f"{len(names)} labels for a classifier of {outputs} outputs; give one "
@@ -129,12 +124,12 @@ def save_huggingface(
             )
         settings["id2label"] = dict(enumerate(names))
         settings["label2id"] = {name: i for i, name in enumerate(names)}
-    if problem_type is not None:
-        settings["problem_type"] = problem_type
+    if checkpoint.problem_type is not None:
+        settings["problem_type"] = checkpoint.problem_type
     if tokenizer is not None:
         settings["pad_token_id"] = tokenizer.pad_id
-    if extra:
-        settings["bert_jax"] = dict(extra)
+    if checkpoint.extra:
+        settings["bert_jax"] = checkpoint.extra
     with new_folder(Path(directory), overwrite=overwrite) as folder:
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         if bilstm is not None:
@@ -144,7 +139,7 @@ def save_huggingface(
             write_tokenizer(folder, tokenizer, config)
         write_json(folder / "config.json", settings)
         size = sum(array.size for array in tensors.values())
-        text = _model_card(config, architecture, size, labels, card)
+        text = _model_card(checkpoint, architecture, size, card)
         write_text(folder / "README.md", text)
 
 
@@ -228,11 +223,7 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> tokenizers.Tokenizer:
 
 
 def _model_card(
-    config: BertConfig,
-    architecture: str,
-    size: int,
-    labels: Sequence[str],
-    source: str | None,
+    checkpoint: Checkpoint, architecture: str, size: int, source: str | None
 ) -> str:
     """Markdown with the metadata that the Hugging Face Hub reads.
 
@@ -244,12 +235,13 @@ def _model_card(
     metadata = ModelCardData(
         library_name="transformers", pipeline_tag=task, tags=["bert", "bert_jax"]
     )
-    names = ", ".join(labels).replace("|", "\\|")  # which would end the table's cell
+    # A bar would end the table's cell.
+    names = ", ".join(checkpoint.labels).replace("|", "\\|")
     return _CARD.read_text("utf-8").format(
         metadata=metadata.to_yaml(),
         architecture=architecture,
         size=size,
-        config=config,
+        config=checkpoint.config,
         labels=f"| labels | {names} |\n" if names else "",
         source=source or "Not stated.",
     )

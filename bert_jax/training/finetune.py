@@ -1,5 +1,6 @@
 """A fine-tuning run from its config: batches, objective and evaluation for the engine."""
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Sequence
@@ -242,30 +243,28 @@ class _FineTuning:
         )
 
     def _save_best(self, task: Task, params: Params, scores: dict[str, float]) -> None:
-        head, extra = task.head, {}
+        extra = {
+            "family": self.config.family,
+            "data": to_dict(task.saved_config()),
+            "scores": scores,
+        }
+        head = task.head
         if self.frozen:
             params = params | {"bert": self.checkpoint.params["bert"]}
-            extra = {"features": to_dict(self.config.features)}
+            extra["features"] = to_dict(self.config.features)
             head = "features"
         regression = task.outputs == 1 and task.head == "sequence"
-        save_huggingface(
-            self.folder.local / BEST,
-            self.checkpoint.config,
-            params,
-            self.checkpoint.tokenizer,
+        best = dataclasses.replace(
+            self.checkpoint,
+            params=params,
             head=head,
             labels=task.labels,
             problem_type="regression" if regression else None,
-            extra=extra
-            | {
-                "family": self.config.family,
-                "data": to_dict(task.saved_config()),
-                "scores": scores,
-            },
-            card=f"Fine-tuned with bert_jax from {self.config.init_from}; "
-            f"dev: {show(scores)}.",
-            overwrite=True,
+            extra=extra,
         )
+        card = f"Fine-tuned with bert_jax from {self.config.init_from}; "
+        card += f"dev: {show(scores)}."
+        save_huggingface(self.folder.local / BEST, best, card=card, overwrite=True)
 
     def _batch_flops(self, batch: Batch) -> float:
         """Of the encoder: a head is a thousandth of it, and a BiLSTM is not counted."""

@@ -12,6 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference.predict import Predictor
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.initial import FeatureConfig, make_model
+from bert_jax.interop.load import Checkpoint
 from bert_jax.model.config import BertConfig
 from bert_jax.parallel.remote import RunFolder
 from bert_jax.training.finetune import finetune
@@ -42,7 +43,8 @@ def tiny(folder, head, outputs, **settings):
     ids = jnp.zeros((1, 8), jnp.int32)
     init = jax.jit(lambda key: model.init(key, ids, ids, ids + 1, **EVAL))
     params = init(jax.random.key(outputs))["params"]
-    save_huggingface(folder, CONFIG, params, TOKENIZER, head=head, **settings)
+    checkpoint = Checkpoint(CONFIG, params, TOKENIZER, head, **settings)
+    save_huggingface(folder, checkpoint)
     apply = jax.jit(lambda *arrays: model.apply({"params": params}, *arrays, **EVAL))
 
     def logits(*parts):

@@ -131,14 +131,7 @@ def test_pretraining_heads_are_those_of_transformers(folder, theirs):
 def test_a_folder_is_written_as_transformers_writes_it(folder, tmp_path, name):
     """The same tensors under the same names, to the bit, and the settings that count."""
     checkpoint = read_huggingface(folder / name)
-    save_huggingface(
-        tmp_path / "out",
-        checkpoint.config,
-        checkpoint.params,
-        None,
-        head=checkpoint.head,
-        labels=checkpoint.labels,
-    )
+    save_huggingface(tmp_path / "out", checkpoint)
     before = load_file(folder / name / "model.safetensors")
     after = load_file(tmp_path / "out" / "model.safetensors")
     assert before.keys() == after.keys()
@@ -232,17 +225,15 @@ def test_everything_beside_the_weights_survives(folder, tmp_path, golden):
     config = dataclasses.replace(checkpoint.config, activation="gelu_tanh")
     tokenizer = load_tokenizer(folder / "tokenizer")
     labels = ("yes", "no", "a|b", "d", "e")
-    save_huggingface(
-        tmp_path / "out",
-        config,
-        checkpoint.params,
-        tokenizer,
-        head="sequence",
+    changed = dataclasses.replace(
+        checkpoint,
+        config=config,
+        tokenizer=tokenizer,
         labels=labels,
         problem_type="single_label_classification",
         extra={"task": {"max_length": 128}},
-        card="Trained on nothing.",
     )
+    save_huggingface(tmp_path / "out", changed, card="Trained on nothing.")
     read = read_huggingface(tmp_path / "out")
     assert read.config == config
     assert read.labels == labels
@@ -293,9 +284,8 @@ def test_a_full_folder_is_replaced_only_on_demand(folder, tmp_path):
     checkpoint = read_huggingface(folder / "none")
 
     def save(params, **options):
-        save_huggingface(
-            tmp_path / "out", checkpoint.config, params, None, head="none", **options
-        )
+        changed = dataclasses.replace(checkpoint, params=params)
+        save_huggingface(tmp_path / "out", changed, **options)
 
     save(checkpoint.params)
     (tmp_path / "out/mine.txt").write_text("mine")
@@ -319,17 +309,10 @@ def test_a_full_folder_is_replaced_only_on_demand(folder, tmp_path):
 def test_what_transformers_has_no_class_for_is_refused(folder, tmp_path):
     checkpoint = read_huggingface(folder / "sequence")
     with pytest.raises(UserError, match="head 'span' and parameters bert, classifier"):
-        save_huggingface(
-            tmp_path / "out", checkpoint.config, checkpoint.params, None, head="span"
-        )
+        save_huggingface(tmp_path / "out", dataclasses.replace(checkpoint, head="span"))
     with pytest.raises(UserError, match="2 labels for a classifier of 5 outputs"):
         save_huggingface(
-            tmp_path / "out",
-            checkpoint.config,
-            checkpoint.params,
-            None,
-            head="sequence",
-            labels=("a", "b"),
+            tmp_path / "out", dataclasses.replace(checkpoint, labels=("a", "b"))
         )
     assert not list(tmp_path.iterdir())
 

@@ -89,14 +89,8 @@ def test_layers_are_stacked_as_asked(folders, tmp_path, scanned):
 
 def test_the_best_of_a_fine_tuning_run_comes_first(workdir, folders):
     best = read_huggingface(folders / "sequence")
-    save_huggingface(
-        workdir / "best",
-        best.config,
-        best.params,
-        None,
-        head="sequence",
-        extra={"task": "x"},
-    )
+    best = dataclasses.replace(best, extra={"task": "x"})
+    save_huggingface(workdir / "best", best)
     checkpoint = bert_jax.load(workdir)
     assert (checkpoint.head, checkpoint.extra) == ("sequence", {"task": "x"})
 

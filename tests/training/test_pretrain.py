@@ -11,6 +11,7 @@ from bert_jax.config_file import parse
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.interop.load import Checkpoint
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.training import pretrain as pretraining
@@ -37,7 +38,7 @@ def start(configure, small_store, tmp_path_factory):
     objective = MlmNsp(BertForPreTraining(config.model))
     params = jax.device_get(jax.jit(objective.init)(jax.random.key(1)))
     path = tmp_path_factory.mktemp("checkpoints") / "whole"
-    save_huggingface(path, config.model, params, tokenizer, head="pretraining")
+    save_huggingface(path, Checkpoint(config.model, params, tokenizer, "pretraining"))
     return dataclasses.replace(config, init_from=str(path)), tokenizer, path, params
 
 
@@ -79,7 +80,8 @@ def test_other_sizes_and_other_vocabularies_are_refused(start, tmp_path):
 def test_a_head_that_is_not_there_is_drawn_and_logged(start, configure, tmp_path):
     config, tokenizer, _, params = start
     bare = {"bert": params["bert"]}
-    save_huggingface(tmp_path / "bare", config.model, bare, tokenizer, head="none")
+    bare = Checkpoint(config.model, bare, tokenizer, "none")
+    save_huggingface(tmp_path / "bare", bare)
     config = configure(
         "--config.model.num_layers=2",
         "--config.eval_every=0",
