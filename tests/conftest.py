@@ -66,6 +66,19 @@ jax.config.update("jax_compilation_cache_dir", CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds --kills, for the long form of the tests that kill a command."""
+    parser.addoption(
+        "--kills", type=int, help="how often a run is killed; each test has its own"
+    )
+
+
+@pytest.fixture(scope="session")
+def kills(pytestconfig) -> int | None:
+    """How often a command is killed; None: as the test says."""
+    return pytestconfig.getoption("--kills")
+
+
 # Files that take minutes begin first, so that no worker ends with one of them alone.
 LONGEST = ("test_distributed.py", "test_train.py")
 

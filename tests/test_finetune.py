@@ -97,21 +97,28 @@ def whole(files, tmp_path_factory):
     return path
 
 
-def test_killed_at_any_moment_a_run_goes_on_bit_for_bit(
-    files, whole, metric_lines, tmp_path
-):
-    """SIGKILL after a few lines of the log, three times; then to the end."""
-    arguments = ("--config", files / "config.py", "--workdir", tmp_path, *RESUMED)
-    moments = random.Random(0)
-    for _ in range(3):
+def kill_at_random(arguments, times, lines, seed=0):
+    """Starts a command and kills it after some lines of its log, again and again.
+
+    lines: how many of them a run without kills prints at most.
+    """
+    moments = random.Random(seed)
+    for _ in range(times):
+        left = moments.randrange(lines)
         process = start(*arguments)
-        lines = 0
         with process:
             for line in process.stdout:
-                lines += line.startswith(("step ", "epoch "))
-                if lines > moments.randrange(12):
+                left -= line.startswith(("step ", "epoch ", "== "))
+                if left < 0:
                     break
             process.kill()
+
+
+def test_killed_at_any_moment_a_run_goes_on_bit_for_bit(
+    files, whole, metric_lines, kills, tmp_path
+):
+    arguments = ("--config", files / "config.py", "--workdir", tmp_path, *RESUMED)
+    kill_at_random(arguments, kills or 3, lines=15)
     done = command(*arguments)
     assert done.returncode == 0, done.stderr
     found, expected = (of_a_run(w, metric_lines) for w in (tmp_path, whole / "run"))
@@ -120,20 +127,11 @@ def test_killed_at_any_moment_a_run_goes_on_bit_for_bit(
     assert (tmp_path / weights).read_bytes() == (whole / "run" / weights).read_bytes()
 
 
-def test_a_sweep_that_is_killed_goes_on_bit_for_bit(
-    files, whole, metric_lines, tmp_path
+def test_killed_at_any_moment_a_sweep_goes_on_bit_for_bit(
+    files, whole, metric_lines, kills, tmp_path
 ):
-    """In the middle of its second run."""
     arguments = ("--sweep", "--config", files / "config.py", "--workdir", tmp_path)
-    process = start(*arguments, *RESUMED)
-    runs = steps = 0
-    with process:
-        for line in process.stdout:
-            runs += line.startswith("== ")
-            steps += runs == 2 and line.startswith("step ")
-            if steps == 3:
-                break
-        process.kill()
+    kill_at_random((*arguments, *RESUMED), kills or 1, lines=32, seed=7)
     done = command(*arguments, *RESUMED)
     assert done.returncode == 0, done.stderr
     tables = [
