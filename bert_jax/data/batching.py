@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -394,13 +394,15 @@ def inference_batches(
     multiple: int = 1,
     hidden: Sequence[np.ndarray] | None = None,
     packed: bool = True,
+    per_sequence: Mapping[str, np.ndarray] | None = None,
 ) -> Iterator[RowBatch]:
     """Every sequence of ``features`` once, none longer than ``limit``, the longest first.
 
     batch_size: rows of LENGTHS[0] tokens; of longer rows a batch has fewer, with about as
     many tokens. A batch of fewer rows is padded to a power of two. multiple: the number of
     rows is a multiple of it. packed: whether sequences share rows; if not, each has its own
-    and there are no "segment_ids" and "starts".
+    and there are no "segment_ids" and "starts". per_sequence: further arrays (n,) with a
+    value for each sequence, which a batch has as (R, S).
     """
     inputs = dataclasses.replace(features, targets={})
     lengths = features.lengths_UC.ravel()
@@ -413,6 +415,10 @@ def inference_batches(
             arrays = packed_rows(inputs, part, shape, pad_id, hidden)
             if not packed:
                 del arrays["segment_ids"], arrays["starts"]
+            for name, values in (per_sequence or {}).items():
+                arrays[name] = np.zeros((count, shape.slots), values.dtype)
+                for r, row in enumerate(part):
+                    arrays[name][r, : len(row)] = values[row]
             yield RowBatch(part, arrays)
 
 

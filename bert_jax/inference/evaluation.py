@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +57,13 @@ def run_model(
     mesh: Mesh,
     hidden: Sequence[np.ndarray] | None = None,
     packed: bool = True,
+    per_sequence: Mapping[str, np.ndarray] | None = None,
 ) -> list[np.ndarray]:
     """The outputs of ``forward`` for each sequence, in order, on every process.
 
     forward: (params, batch) to float32, whole on every device: for R rows of L tokens with
     S slots (R, S, ...), and then each sequence has its slot's; or (R, L, ...), and it has
-    its own tokens' (L_i, ...). batch_size, limit, packed: see inference_batches(); with
+    its own tokens' (L_i, ...). The other arguments: see inference_batches(); with
     ``hidden``, a frozen encoder's, each sequence has a row of its own.
     """
     packed = packed and hidden is None
@@ -75,6 +76,7 @@ def run_model(
         multiple=batch_divisor(mesh),
         hidden=hidden,
         packed=packed,
+        per_sequence=per_sequence,
     )
     for batch, values in _with_outputs(forward, params, batches, mesh):
         length = batch.arrays["input_ids"].shape[1]

@@ -1,0 +1,172 @@
+"""How likely a pretrained model finds texts, and which of two it prefers.
+
+The pseudo-log-likelihood of a text is the sum of log p(token | all others), each token
+masked in turn (Salazar et al. 2020, "Masked Language Model Scoring"). It favours tokens
+that the rest of their own word gives away; the form that masks the rest of the word too
+does not (Kauf and Ivanova 2023, "A Better Way to Do Masked Language Model Scoring").
+"""
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.data.batching import Features
+from bert_jax.errors import UserError
+from bert_jax.inference.evaluation import run_model
+from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, load
+from bert_jax.model.bert import BertForPreTraining
+from bert_jax.parallel.mesh import MeshConfig, make_mesh, traced_on
+from bert_jax.parallel.sharding import tree_shardings
+
+# Tokens of masked copies that are in memory together.
+TOKENS = 1 << 18
+
+
+class Score(NamedTuple):
+    """A text's natural log probability, summed over its ``tokens``."""
+
+    text: str
+    log_probability: float
+    tokens: int
+
+
+class Scorer:
+    """Pseudo-log-likelihoods by any checkpoint with an MLM head.
+
+    >>> score = Scorer("runs/base")
+    >>> score(["The cats sleep.", "The cats sleeps."])
+    array([-17.2, -24.9])
+
+    rest_of_word: whether the tokens that follow a masked token in its word are masked
+      too. batch_size: rows of 32 tokens that are computed at a time, or fewer longer rows.
+      max_length: tokens of a text, [CLS] and [SEP] included; 0 for all that the model has
+      positions for. A longer text is an error, because its score would be another text's.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint | Path | str,
+        *,
+        rest_of_word: bool = False,
+        batch_size: int = 64,
+        max_length: int = 0,
+    ):
+        name = "the checkpoint"
+        if not isinstance(checkpoint, Checkpoint):
+            checkpoint, name = load(checkpoint), checkpoint
+        if "mlm" not in checkpoint.params:
+            raise UserError(
+                f"{name} has no MLM head, so it gives no probabilities of tokens; expected "
+                "one of pretraining"
+            )
+        check_vocabulary(checkpoint, name)
+        self.max_length = max_length or checkpoint.config.max_positions
+        check_length(self.max_length, checkpoint, "--max_length")
+        self._tokenizer = checkpoint.tokenizer
+        self._rest_of_word, self._batch_size = rest_of_word, batch_size
+        self._limit = checkpoint.config.max_positions
+        model = BertForPreTraining(checkpoint.config, checkpoint.compute)
+        params = checkpoint.params
+        self._mesh = make_mesh(MeshConfig())
+        self._params = jax.device_put(params, tree_shardings(params, self._mesh))
+        forward = functools.partial(_log_probabilities, model=model)
+        self._forward = jax.jit(traced_on(self._mesh, forward))
+
+    def __call__(self, texts: Iterable[str]) -> np.ndarray:
+        """float64 (texts,): the natural log of each text's pseudo-likelihood."""
+        return np.array([score.log_probability for score in self.stream(texts, "text")])
+
+    def stream(self, texts: Iterable[str], name: str) -> Iterator[Score]:
+        """The scores in order, for inputs of any length; errors call them ``name``."""
+        waiting: list[tuple[str, np.ndarray]] = []
+        tokens = 0
+        for number, text in enumerate(texts, 1):
+            ids = self._encode(text, f"{name}:{number}")
+            waiting.append((text, ids))
+            tokens += len(ids) ** 2
+            if tokens > TOKENS:
+                yield from self._score(waiting)
+                waiting, tokens = [], 0
+        if waiting:
+            yield from self._score(waiting)
+
+    def _encode(self, text: str, where: str) -> np.ndarray:
+        tokenizer = self._tokenizer
+        ids = tokenizer.encode(text.removeprefix("\ufeff"))
+        if not len(ids):
+            raise UserError(
+                f"{where}: empty text; expected words, mend or drop the line"
+            )
+        if len(ids) + 2 > self.max_length:
+            raise UserError(
+                f"{where} has {len(ids) + 2} tokens, at most {self.max_length} fit; "
+                "shorten it"
+            )
+        return np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
+
+    def _score(self, texts: Sequence[tuple[str, np.ndarray]]) -> Iterator[Score]:
+        copies: list[np.ndarray] = []
+        for _, ids in texts:
+            copies += list(self._masked(ids))
+        sizes = [len(ids) - 2 for _, ids in texts]
+        features = Features(
+            copies, [np.zeros_like(ids) for ids in copies], np.arange(len(copies))
+        )
+        values = run_model(
+            self._forward,
+            self._params,
+            features,
+            batch_size=self._batch_size,
+            limit=self._limit,
+            pad_id=self._tokenizer.pad_id,
+            mesh=self._mesh,
+            per_sequence={
+                "place": np.concatenate([1 + np.arange(size) for size in sizes]),
+                "target": np.concatenate([ids[1:-1] for _, ids in texts]),
+            },
+        )
+        parts = np.split(np.array(values, np.float64), np.cumsum(sizes)[:-1])
+        for (text, _), size, part in zip(texts, sizes, parts, strict=True):
+            yield Score(text, float(part.sum()), size)
+
+    def _masked(self, ids: np.ndarray) -> np.ndarray:
+        """A copy of a text for each of its n tokens, (n, n + 2), that token masked."""
+        places = 1 + np.arange(len(ids) - 2)
+        ends = places + 1
+        if self._rest_of_word:
+            # A word ends before the next token that does not continue one.
+            starts = np.flatnonzero(~self._tokenizer.continuation[ids])
+            ends = starts[np.searchsorted(starts, places, side="right")]
+        column = np.arange(len(ids))
+        masked = (column >= places[:, None]) & (column < ends[:, None])
+        return np.where(masked, np.int32(self._tokenizer.mask_id), ids)
+
+
+def _log_probabilities(
+    params: Any, batch: dict[str, jax.Array], *, model: BertForPreTraining
+) -> jax.Array:
+    """float32 (R, S): the log probability of each sequence's target at its place."""
+
+    def logits(model: BertForPreTraining) -> jax.Array:
+        # Without the pooler and the NSP head, which a checkpoint may lack.
+        encoded = model.bert(
+            batch["input_ids"],
+            batch["token_type_ids"],
+            batch["attention_mask"],
+            deterministic=True,
+            segment_ids_BL=batch["segment_ids"],
+            starts_BS=batch["starts"],
+            positions_BQ=batch["starts"] + batch["place"],
+            pool=False,
+        )
+        return model.mlm(encoded.sequence_BLD, model.bert.embeddings.word)
+
+    logits_RSW = model.apply({"params": params}, method=logits).astype(jnp.float32)
+    target_RS1 = batch["target"][..., None]
+    chosen_RS = jnp.take_along_axis(logits_RSW, target_RS1, axis=-1)[..., 0]
+    return chosen_RS - jax.nn.logsumexp(logits_RSW, axis=-1)

@@ -1,0 +1,56 @@
+"""Minimal pairs: how often a model finds the good sentence of two more likely.
+
+--checkpoint: a checkpoint with an MLM head.
+--pairs: files or folders, a set each: .jsonl, .csv or .tsv with the two sentences in
+--fields; .txt with two columns, or with pairs of lines, the good one first; or a zip of
+.jsonl, as BLiMP comes.
+--rest_of_word: mask the tokens that follow in the word too.
+--json: print one object with "accuracy" (a share of 1), "by_set" and "pairs".
+
+usage:
+  python -m bert_jax.minimal_pairs --checkpoint W --pairs BLiMP.zip [--json]
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from bert_jax import cli
+from bert_jax.errors import UserError
+from bert_jax.score import add_flags, make_scorer
+
+
+def main(argv: list[str]) -> None:
+    """Parses the command line, scores every set, and prints the accuracies."""
+    parser = cli.argument_parser(__doc__)
+    parser.add_argument("--pairs", required=True, nargs="+", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--fields",
+        type=lambda text: text.split(","),
+        default=["sentence_good", "sentence_bad"],
+        metavar="GOOD,BAD",
+    )
+    parser.add_argument("--json", action="store_true")
+    add_flags(parser)
+    args = parser.parse_args(argv)
+    if len(args.fields) != 2:
+        raise UserError(f"--fields={','.join(args.fields)}, expected two, GOOD,BAD")
+    # Imported late, so that --help and errors of the command line come at once.
+    from bert_jax.inference import minimal_pairs
+
+    scorer = make_scorer(args)
+    right = {}
+    sets = minimal_pairs.read_sets(args.pairs, args.fields)
+    for name, values in minimal_pairs.accuracy(scorer, sets):
+        right[name] = values
+        line = f"{values.mean():7.1%}  {len(values):6,}  {name}"
+        print(line, file=sys.stderr if args.json else sys.stdout, flush=True)
+    found = minimal_pairs.summary(right)
+    if args.json:
+        print(json.dumps(found._asdict(), indent=2))
+    else:
+        print(f"{found.accuracy:.1%} of {found.pairs:,} pairs")
+
+
+if __name__ == "__main__":
+    cli.run(main)

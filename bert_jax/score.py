@@ -1,0 +1,73 @@
+"""Scores texts: how likely a pretrained model finds each of them.
+
+--checkpoint: a checkpoint with an MLM head.
+--input: UTF-8 text, a text a line, or - for stdin.
+--output: a new file, a JSON object for each line: "text", "log_probability" (natural,
+summed over the tokens, each masked in turn) and "tokens"; stdout without it.
+--rest_of_word: mask the tokens that follow in the word too.
+
+usage:
+  python -m bert_jax.score --checkpoint W --input FILE|- [--output FILE] [--rest_of_word]
+"""
+
+import argparse
+import contextlib
+import json
+import sys
+from pathlib import Path
+
+from bert_jax import cli
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of every command that scores texts."""
+    parser.add_argument("--checkpoint", required=True, metavar="W")
+    parser.add_argument("--rest_of_word", action="store_true")
+    parser.add_argument(
+        "--batch_size",
+        type=int,
+        default=64,
+        metavar="N",
+        help="rows of 32 tokens, or as many in longer rows (64)",
+    )
+    parser.add_argument(
+        "--max_length", type=int, default=0, metavar="N", help="tokens (all positions)"
+    )
+
+
+def make_scorer(args: argparse.Namespace):
+    """The Scorer that the flags ask for."""
+    # Imported late, so that --help and errors of the command line come at once.
+    from bert_jax.inference.score import Scorer
+
+    cli.start()
+    return Scorer(
+        args.checkpoint,
+        rest_of_word=args.rest_of_word,
+        batch_size=args.batch_size,
+        max_length=args.max_length,
+    )
+
+
+def main(argv: list[str]) -> None:
+    """Parses the command line, scores and writes as it goes."""
+    parser = cli.argument_parser(__doc__)
+    parser.add_argument("--input", required=True, metavar="FILE")
+    parser.add_argument("--output", default="-", metavar="FILE")
+    add_flags(parser)
+    args = parser.parse_args(argv)
+    # Imported late, so that --help and errors of the command line come at once.
+    from bert_jax.files import new_file
+    from bert_jax.inference.lines import input_name, read_lines
+
+    scorer = make_scorer(args)
+    stdout = contextlib.nullcontext(sys.stdout)
+    texts, name = read_lines(args.input), input_name(args.input)
+    with stdout if args.output == "-" else new_file(Path(args.output), "w") as file:
+        for score in scorer.stream(texts, name):
+            line = json.dumps(score._asdict(), ensure_ascii=False)
+            file.write(f"{line}\n")
+
+
+if __name__ == "__main__":
+    cli.run(main)

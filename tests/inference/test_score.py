@@ -1,0 +1,99 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.data.tokenizer import WordPieceTokenizer
+from bert_jax.errors import UserError
+from bert_jax.inference.score import Scorer
+from bert_jax.interop.load import Checkpoint
+from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.config import BertConfig
+from bert_jax.objectives.mlm_nsp import MlmNsp
+
+TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] the ship sail ##or ##s see un ##known ."
+TOKENIZER = WordPieceTokenizer(TOKENS.split(), True)
+CONFIG = BertConfig(
+    vocab_size=TOKENIZER.vocab_size,
+    hidden_size=32,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=64,
+    max_positions=48,
+    initializer_range=0.5,
+)
+TEXTS = [
+    "the sailors see unknown ships .",
+    "ship",
+    "the sailor sees the ship. " * 5,
+    "unknown sailors.",
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoint():
+    params = MlmNsp(BertForPreTraining(CONFIG)).init(jax.random.key(0))
+    return Checkpoint(CONFIG, jax.device_get(params), TOKENIZER, head="pretraining")
+
+
+def one_by_one(checkpoint, text, *, rest_of_word):
+    """The same sum, one masked copy after the other and without packing."""
+    model = BertForPreTraining(CONFIG)
+    tokens = TOKENIZER.tokenize(text)
+    ids = [TOKENIZER.cls_id, *(TOKENIZER.ids[t] for t in tokens), TOKENIZER.sep_id]
+    total = 0.0
+    for i in range(1, len(ids) - 1):
+        masked = list(ids)
+        masked[i] = TOKENIZER.mask_id
+        after = i + 1
+        while rest_of_word and after < len(ids) - 1 and tokens[after - 1][:2] == "##":
+            masked[after] = TOKENIZER.mask_id
+            after += 1
+        ids_BL = jnp.array([masked])
+        output = model.apply(
+            {"params": checkpoint.params},
+            ids_BL,
+            jnp.zeros_like(ids_BL),
+            jnp.ones_like(ids_BL),
+            jnp.array([[i]]),
+            deterministic=True,
+        )
+        total += jax.nn.log_softmax(output.mlm_logits_BMV[0, 0])[ids[i]]
+    return float(total)
+
+
+@pytest.mark.parametrize("rest_of_word", [False, True])
+def test_scores_are_those_of_one_masked_copy_at_a_time(checkpoint, rest_of_word):
+    score = Scorer(checkpoint, rest_of_word=rest_of_word, batch_size=8)
+    expected = [one_by_one(checkpoint, t, rest_of_word=rest_of_word) for t in TEXTS]
+    np.testing.assert_allclose(score(TEXTS), expected, rtol=0, atol=1e-4)
+
+
+def test_the_rest_of_a_word_matters_only_in_words_of_several_tokens(checkpoint):
+    plain, other = (
+        Scorer(checkpoint, rest_of_word=rest, batch_size=8) for rest in (False, True)
+    )
+    (a, whole), (b, same) = (s(["the sailors", "the ship ."]) for s in (plain, other))
+    assert abs(a - b) > 1e-3
+    assert whole == pytest.approx(same, abs=1e-5)
+
+
+def test_without_neighbours_and_padding_the_scores_are_the_same(checkpoint):
+    score = Scorer(checkpoint, batch_size=8)
+    alone = np.concatenate([score([text]) for text in TEXTS])
+    np.testing.assert_allclose(score(TEXTS), alone, rtol=0, atol=1e-4)
+
+
+def test_a_text_that_cannot_be_scored_is_named(checkpoint):
+    score = Scorer(checkpoint, batch_size=8)
+    with pytest.raises(UserError, match="text:2: empty text"):
+        score(["ship", " "])
+    with pytest.raises(UserError, match="text:1 has 102 tokens, at most 48 fit"):
+        score(["ship " * 100])
+
+
+def test_a_checkpoint_without_an_mlm_head_is_refused(checkpoint):
+    params = {"bert": checkpoint.params["bert"]}
+    bare = Checkpoint(CONFIG, params, TOKENIZER, head="none")
+    with pytest.raises(UserError, match="no MLM head"):
+        Scorer(bare)
