@@ -36,9 +36,21 @@ def checkpoint():
     return Checkpoint(CONFIG, jax.device_get(params), TOKENIZER, head="pretraining")
 
 
+@jax.jit
+def _logits(params, ids_BL, length, position):
+    output = BertForPreTraining(CONFIG).apply(
+        {"params": params},
+        ids_BL,
+        jnp.zeros_like(ids_BL),
+        jnp.int32(jnp.arange(CONFIG.max_positions) < length)[None],
+        jnp.full((1, 1), position),
+        deterministic=True,
+    )
+    return output.mlm_logits_BMV[0, 0]
+
+
 def one_by_one(checkpoint, text, *, rest_of_word):
     """The same sum, one masked copy after the other and without packing."""
-    model = BertForPreTraining(CONFIG)
     tokens = TOKENIZER.tokenize(text)
     ids = [TOKENIZER.cls_id, *(TOKENIZER.ids[t] for t in tokens), TOKENIZER.sep_id]
     total = 0.0
@@ -49,16 +61,11 @@ def one_by_one(checkpoint, text, *, rest_of_word):
         while rest_of_word and after < len(ids) - 1 and tokens[after - 1][:2] == "##":
             masked[after] = TOKENIZER.mask_id
             after += 1
-        ids_BL = jnp.array([masked])
-        output = model.apply(
-            {"params": checkpoint.params},
-            ids_BL,
-            jnp.zeros_like(ids_BL),
-            jnp.ones_like(ids_BL),
-            jnp.array([[i]]),
-            deterministic=True,
+        padding = [TOKENIZER.pad_id] * (CONFIG.max_positions - len(ids))
+        logits_V = _logits(
+            checkpoint.params, jnp.array([masked + padding]), len(ids), i
         )
-        total += jax.nn.log_softmax(output.mlm_logits_BMV[0, 0])[ids[i]]
+        total += jax.nn.log_softmax(logits_V)[ids[i]]
     return float(total)
 
 
