@@ -99,7 +99,7 @@ def our_settings(task: str, options: argparse.Namespace) -> list[str]:
 
 
 def run_ours(task: str, seed: int, options: argparse.Namespace, folder: Path) -> dict:
-    """Our run: seconds of updates and of the process, dev scores, padding."""
+    """Our run: seconds of training and of the process, dev scores, padding."""
     command = [
         sys.executable, "-m", "bert_jax.finetune", *our_settings(task, options),
         f"--config.seed={seed}", f"--config.compute.dtype={options.dtype}",

@@ -37,6 +37,6 @@ def test_everything_for_a_gpu_runs_on_a_cpu(tmp_path):
     (run,) = report["pretraining"]["details"][0]["runs"]["bert_jax auto bfloat16"]
     assert len(run["seconds_per_step"]) == 3 and run["model_flops"] > 0
     (epoch,) = report["finetuning"]["sst2 bert_jax"]
-    assert epoch["updates"] == 6  # 180 rows in batches of 32
+    assert epoch["steps"] == 6  # 180 rows in batches of 32
     (vectors,) = report["embedding"]["rows"]
     assert vectors["sentences/s"] == 40 / vectors["s"]
