@@ -48,13 +48,13 @@ def decode_lines(file: Iterable[bytes], name: object) -> Iterator[tuple[int, str
 
 def read_text(path: Path, expected: str) -> str:
     """The text of a UTF-8 file. expected: what the file should be, for errors."""
-    with _open(path, expected) as file:
+    with open_bytes(path, expected) as file:
         return "".join(line for _, line in decode_lines(file, path))
 
 
 def read_json(path: Path, expected: str) -> dict[str, Any]:
     """The object in a JSON file. expected: what the file should be, for errors."""
-    with _open(path, expected) as file:
+    with open_bytes(path, expected) as file:
         return parse_json(file.read(), path, expected)
 
 
@@ -74,7 +74,8 @@ def parse_json(text: str | bytes, where: object, expected: str) -> dict[str, Any
     return value
 
 
-def _open(path: Path, expected: str) -> IO[bytes]:
+def open_bytes(path: Path, expected: str) -> IO[bytes]:
+    """Opens a file to read. expected: what the file should be, for errors."""
     try:
         return Path(path).open("rb")
     except FileNotFoundError as error:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from bert_jax.errors import UserError
-from bert_jax.files import decode_lines
+from bert_jax.files import decode_lines, open_bytes
 
 STANDARD = "-"  # stdin, or stdout
 CHUNK = 4096  # lines that are in memory together
@@ -28,15 +27,11 @@ def read_lines(path: str) -> Iterator[str]:
 
     Raises UserError where there is no such file, or where a line is not UTF-8.
     """
-    folder = Path(path).is_dir()
-    if path != STANDARD and (folder or not Path(path).exists()):
-        what = "is a folder" if folder else "does not exist"
-        raise UserError(f"{path} {what}; expected a file of text, or - for stdin")
-    with (
-        contextlib.nullcontext(sys.stdin.buffer)
-        if path == STANDARD
-        else Path(path).open("rb")
-    ) as file:
+    if path == STANDARD:
+        opened: Any = contextlib.nullcontext(sys.stdin.buffer)
+    else:
+        opened = open_bytes(Path(path), "a file of text, or - for stdin")
+    with opened as file:
         for _, line in decode_lines(file, input_name(path)):
             yield line.rstrip("\r\n")
 
