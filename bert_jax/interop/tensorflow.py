@@ -185,8 +185,6 @@ def _read_variable(
 
 def _read_table(file: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The (key, value) pairs of a LevelDB table, in the order of the keys."""
-    if len(file) < _FOOTER_BYTES:
-        raise ValueError(f"{len(file)} bytes are too few")
     footer = file[-_FOOTER_BYTES:]
     if struct.unpack("<Q", footer[-8:])[0] != _MAGIC:
         raise ValueError("it does not end in the magic number")
