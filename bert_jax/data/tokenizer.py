@@ -2,6 +2,7 @@
 
 import abc
 import hashlib
+import itertools
 import os
 import re
 from collections.abc import Sequence
@@ -17,13 +18,8 @@ from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, Splitter, WordIds
 from bert_jax.errors import UserError
 from bert_jax.files import read_json, read_text, write_bytes, write_json
 
-PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = (
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-)
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS
 # The same under transformers' names.
 SPECIAL_TOKENS_MAP = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
 # The vocabulary files, as transformers names them, in the order of preference.
@@ -32,13 +28,18 @@ _FILES = ("vocab.txt", "spiece.model", "tokenizer.json")
 _SPACE = "\u2581"
 
 
+def token_dtype(vocab_size: int) -> np.dtype:
+    """The smallest type that holds every id."""
+    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+
+
 class Tokenizer(abc.ABC):
     """What every kind of tokenizer offers.
 
-    tokens: token of each id. ids: id of each token. lower_case: whether text is
-    lower-cased first. continuation: bool (vocab_size,), tokens that continue the word
-    before them; whole-word masking joins them. kind: "wordpiece" or "sentencepiece".
-    dtype: of the ids, uint16, or uint32 where the vocabulary needs it.
+    tokens: token of each id, vocab_size of them. ids: id of each token. lower_case:
+    whether text is lower-cased first. continuation: bool (vocab_size,), tokens that
+    continue the word before them; whole-word masking joins them. kind: "wordpiece" or
+    "sentencepiece". dtype: of the ids, uint16, or uint32 where the vocabulary needs it.
     """
 
     kind: ClassVar[str]
@@ -54,12 +55,8 @@ class Tokenizer(abc.ABC):
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             self.ids[token] for token in SPECIAL_TOKENS
         )
-        self.dtype = np.dtype(np.uint16 if len(tokens) <= 1 << 16 else np.uint32)
-
-    @property
-    def vocab_size(self) -> int:
-        """The number of tokens."""
-        return len(self.tokens)
+        self.vocab_size = len(tokens)
+        self.dtype = token_dtype(self.vocab_size)
 
     @abc.abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -102,7 +99,6 @@ class Tokenizer(abc.ABC):
     def save_as(self, path: str | os.PathLike) -> None:
         """Writes the vocabulary to this file and its settings beside it."""
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
         # The vocabulary last: whoever finds it finds its settings too.
         write_json(config_path(path), self.config())
         write_bytes(path, self.vocabulary_bytes())
@@ -120,7 +116,7 @@ class WordPieceTokenizer(Tokenizer):
         )
         super().__init__(tokens, continuation, lower_case)
         self._splitter = Splitter(lower_case)
-        self._word_ids = WordIds(self.ids, self.unk_id, self._splitter, self.dtype)
+        self._word_ids = WordIds(self.ids, UNK, self._splitter, self.dtype)
 
     @classmethod
     def from_file(cls, path: Path, lower_case: bool | None) -> "WordPieceTokenizer":
@@ -129,7 +125,12 @@ class WordPieceTokenizer(Tokenizer):
         lower_case: None lower-cases unless the tokens have capitals, as those of every
         cased vocabulary of a Latin script do; Google's own files say it nowhere.
         """
-        tokens = _read_tokens(path)
+        text = read_text(path, "a vocabulary, one token a line").rstrip()
+        if not text:
+            raise UserError(f"{path} is empty; expected a vocabulary, one token a line")
+        # Only line feeds end a line: a token may be any other separator of Unicode. Google
+        # strips each line, carriage return included.
+        tokens = [line.strip() for line in text.split("\n")]
         check_special_tokens(tokens, path)
         if lower_case is None:
             lower_case = not any(re.match(r"[^\[]*[A-Z]", token) for token in tokens)
@@ -150,27 +151,12 @@ class WordPieceTokenizer(Tokenizer):
 
     def config(self) -> dict:
         """Settings that transformers' AutoTokenizer makes a BertTokenizer of."""
-        return {
-            **super().config(),
-            "tokenizer_class": "BertTokenizer",
-            **SPECIAL_TOKENS_MAP,
-        }
+        own = {"tokenizer_class": "BertTokenizer"}
+        return super().config() | own | SPECIAL_TOKENS_MAP
 
     def __reduce__(self):
         """Pickles without the cache."""
         return WordPieceTokenizer, (self.tokens, self.lower_case)
-
-
-def _read_tokens(path: Path) -> list[str]:
-    text = read_text(path, "a vocabulary, one token a line")
-    # Only line feeds end a line: a token may be any other separator of Unicode. Google
-    # strips each line, carriage return included.
-    tokens = [line.strip() for line in text.split("\n")]
-    while tokens and not tokens[-1]:
-        tokens.pop()
-    if not tokens:
-        raise UserError(f"{path} is empty; expected a vocabulary, one token a line")
-    return tokens
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -199,22 +185,17 @@ class SentencePieceTokenizer(Tokenizer):
             ) from error
         self._model = model
         self._path = path
-        processor, size = self._processor, self._processor.vocab_size()
-        tokens = [processor.id_to_piece(i) for i in range(size)]
+        processor, ids = self._processor, list(range(self._processor.vocab_size()))
+        tokens = processor.id_to_piece(ids)
         check_special_tokens(tokens, path)
-        self._special = frozenset(
-            i for i in range(size) if processor.is_control(i) or processor.is_unknown(i)
+        self._special = np.logical_or(
+            processor.is_control(ids), processor.is_unknown(ids)
         )
-        continuation = np.array(
-            [
-                i not in self._special and not token.startswith(_SPACE)
-                for i, token in enumerate(tokens)
-            ]
-        )
+        starts = np.array([token.startswith(_SPACE) for token in tokens])
         if lower_case is None:
-            text = "".join(t for i, t in enumerate(tokens) if i not in self._special)
+            text = "".join(itertools.compress(tokens, ~self._special))
             lower_case = not any(map(str.isupper, text))
-        super().__init__(tokens, continuation, lower_case)
+        super().__init__(tokens, ~self._special & ~starts, lower_case)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text; see Tokenizer.encode_batch."""
@@ -228,14 +209,13 @@ class SentencePieceTokenizer(Tokenizer):
     def decode(self, ids: Sequence[int]) -> str:
         """Tokens joined, spaces where the tokens have them and around special ones."""
         text = "".join(
-            f" {self.tokens[i]} " if i in self._special else self.tokens[i]
-            for i in map(int, ids)
+            f" {self.tokens[i]} " if self._special[i] else self.tokens[i] for i in ids
         )
         return " ".join(text.replace(_SPACE, " ").split())
 
     def scores(self) -> list[float]:
         """The log probability of each token."""
-        return [self._processor.get_score(i) for i in range(self.vocab_size)]
+        return self._processor.get_score(list(range(self.vocab_size)))
 
     def vocabulary_bytes(self) -> bytes:
         """The .model file."""
@@ -330,13 +310,12 @@ def _read_tokenizer_json(path: Path, lower_case: bool | None) -> WordPieceTokeni
     tokens = sorted(ids, key=ids.get)
     if [ids[token] for token in tokens] != list(range(len(tokens))):
         raise UserError(
-            f"{path}: the ids of its {len(tokens)} tokens are not 0 to "
-            f"{len(tokens) - 1}; expected every id once"
+            f"{path}: the ids of its {len(ids)} tokens are not 0 to {len(ids) - 1}; "
+            "expected every id once"
         )
     check_special_tokens(tokens, path)
-    return WordPieceTokenizer(
-        tokens, its_lower_case if lower_case is None else lower_case
-    )
+    lower_case = its_lower_case if lower_case is None else lower_case
+    return WordPieceTokenizer(tokens, lower_case)
 
 
 def _check_rules(settings: dict[str, Any], rules: dict[str, tuple], path: Path) -> None:

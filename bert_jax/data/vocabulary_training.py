@@ -136,8 +136,7 @@ def _alphabet(words: dict[str, int], limit: int) -> list[str]:
     counts: collections.Counter[str] = collections.Counter()
     tokens = set()
     for word, count in words.items():
-        tokens.add(word[0])
-        tokens.update(f"{PREFIX}{char}" for char in word[1:])
+        tokens.update(word[0], (f"{PREFIX}{char}" for char in word[1:]))
         for char in word:
             counts[char] += count
     missing = (1 - _ALPHABET_COVERAGE) * counts.total()
@@ -193,9 +192,8 @@ def _train_sentencepiece(
             f"SentencePiece cannot make {size} tokens of this text ({reason}); set another "
             "--size"
         ) from error
-    return SentencePieceTokenizer(
-        model.getvalue(), lower_case, Path("the trained model")
-    )
+    where = Path("the trained model")
+    return SentencePieceTokenizer(model.getvalue(), lower_case, where)
 
 
 def _sample(sentences: Iterable[str], limit: int) -> list[str]:

@@ -13,61 +13,52 @@ import unicodedata
 from collections.abc import Callable
 
 import numpy as np
+import tokenizers
 
 LONGEST_WORD = 200  # characters; a longer word is [UNK]
 CACHED_WORDS = 1 << 18  # about 30 MB
 PREFIX = "##"  # of a token inside a word
 
 # Ideographs stand alone. Kana and hangul are not among them.
-_CJK_RANGES = (
-    (0x4E00, 0x9FFF),
-    (0x3400, 0x4DBF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B820, 0x2CEAF),
-    (0xF900, 0xFAFF),
-    (0x2F800, 0x2FA1F),
+_IDEOGRAPH = re.compile(
+    "[\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002b73f"
+    "\U0002b740-\U0002b81f\U0002b820-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f]"
 )
 
 
-def _stands_alone(code: int) -> bool:
+def _stands_alone(char: str) -> bool:
     """Whether a character is a word of its own: an ideograph or punctuation."""
-    if code < 128:  # every ASCII symbol counts, $ and ^ too
-        return 32 < code < 127 and not chr(code).isalnum()
-    if any(first <= code <= last for first, last in _CJK_RANGES):
-        return True
-    return unicodedata.category(chr(code)).startswith("P")
+    if char.isascii():  # every ASCII symbol counts, $ and ^ too
+        return "!" <= char <= "~" and not char.isalnum()
+    return bool(_IDEOGRAPH.match(char)) or unicodedata.category(char).startswith("P")
 
 
-class _Clean(dict):
-    """For str.translate: drops control characters, makes every space a space."""
+class _Table(dict):
+    """For str.translate: what becomes of a character, worked out when it is first met."""
 
-    def __missing__(self, code: int) -> str:
-        char = chr(code)
-        category = unicodedata.category(char)
-        if char in "\t\n\r" or category == "Zs":
-            char = " "
-        elif char in "\0\ufffd" or category in ("Cc", "Cf"):
-            char = ""
-        self[code] = char
-        return char
-
-
-class _Space(dict):
-    """For str.translate: spaces around what stands alone, accents dropped or kept."""
-
-    def __init__(self, drop_accents: bool):
-        self.drop_accents = drop_accents
+    def __init__(self, change: Callable[[str], str]):
+        self._change = change
 
     def __missing__(self, code: int) -> str:
-        char = chr(code)
-        if _stands_alone(code):
-            char = f" {char} "
-        elif self.drop_accents and unicodedata.category(char) == "Mn":
-            char = ""
-        self[code] = char
-        return char
+        self[code] = self._change(chr(code))
+        return self[code]
+
+
+def _clean(char: str) -> str:
+    """Drops control characters, makes every space a space."""
+    category = unicodedata.category(char)
+    if char in "\t\n\r" or category == "Zs":
+        return " "
+    return "" if char in "\0\ufffd" or category in ("Cc", "Cf") else char
+
+
+def _apart(char: str) -> str:
+    """Puts spaces around what stands alone."""
+    return f" {char} " if _stands_alone(char) else char
+
+
+def _apart_without_accents(char: str) -> str:
+    return "" if unicodedata.category(char) == "Mn" else _apart(char)
 
 
 @functools.cache
@@ -77,8 +68,8 @@ def _find_rough_words() -> Callable[[str], list[str]]:
     Characters beyond U+FFFF are left to Splitter.words: in a regular expression's
     character class they would slow every match down.
     """
-    alone = [_stands_alone(code) for code in range(0x10000)]
-    edges = [c for c in range(0x10000) if alone[c] != (c > 0 and alone[c - 1])]
+    alone = [_stands_alone(chr(code)) for code in range(0x10000)]
+    edges = [c for c in range(0x10000) if alone[c] != alone[c - 1]]
     ranges = "".join(
         f"\\u{first:04x}-\\u{stop - 1:04x}"
         for first, stop in zip(edges[::2], edges[1::2], strict=True)
@@ -91,8 +82,8 @@ class Splitter:
 
     def __init__(self, lower_case: bool):
         self.lower_case = lower_case
-        self._clean = _Clean()
-        self._space = _Space(drop_accents=lower_case)
+        self._clean = _Table(_clean)
+        self._apart = _Table(_apart_without_accents if lower_case else _apart)
         self._find = _find_rough_words()
 
     def rough_words(self, text: str) -> list[str]:
@@ -109,17 +100,22 @@ class Splitter:
             return [rough_word]
         if self.lower_case:
             rough_word = unicodedata.normalize("NFD", rough_word)
-        return rough_word.translate(self._space).split()
+        return rough_word.translate(self._apart).split()
 
 
 class WordIds(dict):
     """Rough word -> the bytes of its ids; works out what it has not seen."""
 
     def __init__(
-        self, ids: dict[str, int], unk_id: int, splitter: Splitter, dtype: np.dtype
+        self, ids: dict[str, int], unk: str, splitter: Splitter, dtype: np.dtype
     ):
-        self._ids, self._unk = ids, unk_id
-        self._longest = max(map(len, ids))
+        self._model = tokenizers.models.WordPiece(
+            ids,
+            unk_token=unk,
+            max_input_chars_per_word=LONGEST_WORD,
+            continuing_subword_prefix=PREFIX,
+        )
+        self._unk_id = ids[unk]
         self._splitter = splitter
         self._dtype = dtype
 
@@ -135,17 +131,7 @@ class WordIds(dict):
 
     def _cut(self, word: str) -> list[int]:
         """Longest token first, from the left; [UNK] when that leads nowhere."""
-        if len(word) > LONGEST_WORD:
-            return [self._unk]
-        ids, start, prefix = [], 0, ""
-        while start < len(word):
-            # No token is longer than the longest, so no search needs to be.
-            for stop in range(min(len(word), start + self._longest), start, -1):
-                token = self._ids.get(prefix + word[start:stop])
-                if token is not None:
-                    break
-            else:
-                return [self._unk]
-            ids.append(token)
-            start, prefix = stop, PREFIX
-        return ids
+        try:
+            return [token.id for token in self._model.tokenize(word)]
+        except UnicodeEncodeError:  # a lone surrogate, which no token holds
+            return [self._unk_id]
