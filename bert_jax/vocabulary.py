@@ -9,6 +9,7 @@ usage:
   python -m bert_jax.vocabulary --input TEXT [TEXT ...] --output vocab.txt [--size 30522]
 """
 
+import itertools
 from pathlib import Path
 
 from tqdm import tqdm
@@ -45,7 +46,7 @@ def main(argv: list[str]) -> None:
     )
     with tqdm(documents, unit=" documents", desc="reading", mininterval=1) as progress:
         tokenizer = train_vocabulary(
-            (sentence for document in progress for sentence in document.sentences),
+            itertools.chain.from_iterable(progress),
             args.size,
             kind=args.kind,
             lower_case=not args.cased,

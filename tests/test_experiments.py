@@ -78,7 +78,7 @@ def test_two_phases_share_one_schedule():
 def test_tiny_fills_in_sentences_that_it_did_not_train_on():
     config = load("tiny.py")
     assert len(config.prompts) >= 3
-    corpus = [s for d in read_documents(config.data.corpus) for s in d.sentences]
+    corpus = [s for d in read_documents(config.data.corpus) for s in d]
     for prompt in config.prompts:
         before, after = map(re.escape, prompt.rstrip(".").split("[MASK]"))
         pattern = re.compile(f"{before}.*{after}", re.IGNORECASE)

@@ -5,19 +5,26 @@ An input is a file, a folder (every file below it), a glob, ``tfds:NAME[/CONFIG]
 Text files may be gzipped. Everything streams: memory does not depend on the corpus.
 """
 
+import collections
 import contextlib
 import dataclasses
 import glob
 import gzip
 import hashlib
+import itertools
 import logging
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from bert_jax.data import python_docs
-from bert_jax.data.corpus_formats import FORMATS, Lines, detect_format
+from bert_jax.data.corpus_formats import (
+    FORMATS,
+    BadLineError,
+    Documents,
+    detect_format,
+)
 from bert_jax.data.corpus_tfds import TFDS, find_dataset
 from bert_jax.errors import UserError
 from bert_jax.files import decode
@@ -32,18 +39,6 @@ _GZIP_RATIO = 3
 _LONGEST_LINE = 64 << 20
 
 logger = logging.getLogger(__name__)
-
-
-class Document(NamedTuple):
-    """Sentences of one document, each stripped and none empty, and where it was found.
-
-    offset: of the beginning in the source's (unzipped) text, in bytes; estimated for
-    sources that are not text files.
-    """
-
-    sentences: list[str]
-    source: str
-    offset: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,12 +65,14 @@ class Source:
 
 def read_documents(
     inputs: Sequence[str], *, format: str = "auto", text_field: str = "text"
-) -> Iterator[Document]:
+) -> Documents:
     """The documents of all inputs, in a fixed order, one at a time.
 
-    format: one of FORMATS, or "auto" to choose for each file from its name and
-    beginning. text_field: the key of the text in JSONL rows and tfds examples. Raises
-    UserError for inputs that do not exist, are empty or are not text.
+    A document is a list of its sentences, each stripped and none empty.
+
+    format: one of FORMATS, or "auto" to choose for each file from its name and beginning.
+    text_field: the key of the text in JSONL rows and tfds examples. Raises UserError for
+    inputs that do not exist, are empty or are not text.
     """
     for source in find_sources(inputs, format=format):
         yield from read_source(source, text_field=text_field)
@@ -89,15 +86,9 @@ def find_sources(inputs: Sequence[str], *, format: str = "auto") -> list[Source]
     if format not in ("auto", *FORMATS):
         raise UserError(f"format {format!r}: expected auto, {', '.join(FORMATS)}")
     if not inputs:
-        raise UserError(
-            "no input: expected files, folders, globs, tfds: or python-docs"
-        )
-    sources = [
-        source for text in inputs for source in _expand(text.rstrip("\n"), format)
-    ]
-    counts = {s.format: 0 for s in sources}
-    for source in sources:
-        counts[source.format] += 1
+        raise UserError("no input: expected a file, folder, glob, tfds: or python-docs")
+    sources = [s for text in inputs for s in _expand(text.rstrip("\n"), format)]
+    counts = collections.Counter(source.format for source in sources)
     chosen = ", ".join(f"{n} {name}" for name, n in counts.items())
     logger.info("reading %s (format=%s)", chosen, format)
     return sources
@@ -113,22 +104,17 @@ def _expand(text: str, format: str) -> list[Source]:
     if path.is_file():
         paths, what = [path], "the file"
     elif path.is_dir():
-        paths = sorted(p for p in path.rglob("*") if p.is_file())
-        paths = [
-            p
-            for p in paths
-            if not any(part.startswith(".") for part in p.relative_to(path).parts)
-        ]
+        paths = [p for p in path.rglob("*") if "/." not in f"/{p.relative_to(path)}"]
         what = "the folder"
     elif glob.has_magic(text):
         found = glob.glob(text, recursive=True)  # noqa: PTH207 (absolute patterns too)
-        paths = sorted(p for p in map(Path, found) if p.is_file())
-        if not paths:
+        paths, what = [Path(name) for name in found], "every matching file"
+        if not any(map(Path.is_file, paths)):
             raise UserError(f"{text}: no file matches; quote the pattern and check it")
-        what = "every matching file"
     else:
         raise UserError(f"{text}: no such file or folder; check the path of the input")
-    sources = [s for s in (_file_source(p, format) for p in paths) if s is not None]
+    files = sorted(filter(Path.is_file, paths))
+    sources = [s for file in files if (s := _file_source(file, format))]
     if not sources:
         raise UserError(f"{text}: {what} is empty; expected UTF-8 text")
     return sources
@@ -153,59 +139,59 @@ def _file_source(path: Path, format: str) -> Source | None:
 
 def read_source(
     source: Source, start: int = 0, stop: int | None = None, *, text_field: str = "text"
-) -> Iterator[Document]:
-    """The documents of a source, or those of its byte range [start, stop).
+) -> Documents:
+    """The documents of a source, or of a splittable one those in bytes [start, stop).
 
     The ranges of a partition give every document of a splittable source exactly once
     (text in the paragraphs format may be cut between two paragraphs where a range ends).
     """
     if source.format == PYTHON_DOCS:
-        documents = python_docs.read_documents()
+        yield from python_docs.read_documents()
     elif source.format == "tfds":
-        documents = find_dataset(source.name).read(start, stop, text_field)
+        yield from find_dataset(source.name).read(start, stop, text_field)
     else:
-        documents = FORMATS[source.format].read(
-            _read_lines(source, start, stop),
-            text_field,
-            lambda offset: _locate(source, offset),
-        )
-    for offset, sentences in documents:
-        yield Document(sentences, source.name, offset)
+        lines = _Lines(source, start, stop)
+        try:
+            yield from FORMATS[source.format].read(lines, text_field)
+        except BadLineError as error:
+            raise UserError(f"{_locate(source, lines.offset)}: {error}") from error
 
 
-def _read_lines(source: Source, start: int, stop: int | None) -> Lines:
-    """(byte offset, line) from the range's first cut to the first cut behind its end."""
-    if start == 0 and stop is None:
-        yield from _read_from(source, 0)
-        return
-    if start == stop:
-        return
-    is_boundary = FORMATS[source.format].is_boundary
-    owned = start == 0
-    for offset, line in _read_from(source, start):
-        if stop is not None and offset >= stop and is_boundary(line):
+class _Lines:
+    """Lines, without their ends, from the first boundary at ``start`` or behind it.
+
+    They end before the first boundary at ``stop`` or behind it. A source that is not
+    splittable is read whole. offset: where the newest line begins, in bytes.
+    """
+
+    def __init__(self, source: Source, start: int, stop: int | None):
+        whole = not source.splittable
+        self.offset, self._stop = (0, None) if whole else (start, stop)
+        self._source = source
+
+    def __iter__(self) -> Iterator[str]:
+        path, stop = Path(self._source.name), self._stop
+        is_boundary = FORMATS[self._source.format].is_boundary
+        owned = self.offset == 0
+        if self.offset == stop:
             return
-        owned = owned or is_boundary(line)
-        if owned:
-            yield offset, line
-
-
-def _read_from(source: Source, start: int) -> Lines:
-    """(byte offset, line without its end) of the lines that begin at ``start`` or after."""
-    path = Path(source.name)
-    with open_text(path, source.gzipped) as file:
-        offset = start
-        if start:
-            file.seek(start - 1)
-            offset += len(file.readline(_LONGEST_LINE)) - 1
-        while raw := file.readline(_LONGEST_LINE):
-            if len(raw) >= _LONGEST_LINE:
-                raise UserError(
-                    f"{path}: the line at byte {offset} is over {_LONGEST_LINE >> 20} MiB "
-                    "long; expected text in lines"
-                )
-            yield offset, decode(raw, path, offset=offset).rstrip("\r\n")
-            offset += len(raw)
+        with open_text(path, self._source.gzipped) as file:
+            if not owned:  # to the beginning of a line
+                file.seek(self.offset - 1)
+                self.offset += len(file.readline(_LONGEST_LINE)) - 1
+            while raw := file.readline(_LONGEST_LINE):
+                if len(raw) >= _LONGEST_LINE:
+                    raise UserError(
+                        f"{path}: the line at byte {self.offset} is over "
+                        f"{_LONGEST_LINE >> 20} MiB long; expected text in lines"
+                    )
+                line = decode(raw, path, offset=self.offset).rstrip("\r\n")
+                if stop is not None and self.offset >= stop and is_boundary(line):
+                    return
+                owned = owned or is_boundary(line)
+                if owned:
+                    yield line
+                self.offset += len(raw)
 
 
 @contextlib.contextmanager
@@ -222,10 +208,7 @@ def open_text(path: Path, gzipped: bool) -> Iterator[BinaryIO]:
 
 def _locate(source: Source, offset: int) -> str:
     """The file and line number, counted from 1, of a byte offset."""
-    path, line = Path(source.name), 1
-    with open_text(path, source.gzipped) as file:
-        while offset > 0:
-            block = file.read(min(offset, 1 << 20))
-            line += block.count(b"\n")
-            offset -= len(block)
-    return f"{path}:{line}"
+    with open_text(Path(source.name), source.gzipped) as file:
+        ends = itertools.accumulate(map(len, file))
+        before = sum(1 for _ in itertools.takewhile(lambda end: end <= offset, ends))
+    return f"{source.name}:{before + 1}"

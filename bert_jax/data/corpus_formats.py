@@ -1,9 +1,8 @@
 """The text formats: lines of a file to documents, and which format a file has.
 
-A format is one entry of FORMATS, at the end. Every reader takes (offset, line) pairs and
-yields (offset, sentences) with the byte offset at which the document begins. Readers hold
-one document at a time and cut one that is longer than LONGEST_DOCUMENT, so memory does
-not depend on the file.
+A format is one entry of FORMATS, at the end. Every reader takes lines and yields documents,
+lists of sentences. It holds one document at a time and cuts one that is longer than
+LONGEST_DOCUMENT, so memory does not depend on the file.
 """
 
 import dataclasses
@@ -17,42 +16,68 @@ from pathlib import PurePath
 from bert_jax.data.sentences import split_sentences
 from bert_jax.errors import UserError
 
-Lines = Iterable[tuple[int, str]]  # byte offset, text without its line end
-Documents = Iterator[tuple[int, list[str]]]  # byte offset, sentences
+Lines = Iterable[str]  # without their ends
+Documents = Iterator[list[str]]  # sentences
+# Characters and sentences that go on with a document; None where one may end.
+Piece = tuple[int, list[str]] | None
 
 # Characters. No book is this long; a file without any document boundary may be.
 LONGEST_DOCUMENT = 16 << 20
 # Characters. Shorter lines without an end mark are headings, captions or table cells;
 # in WikiExtractor's output headings end with a full stop, so there length alone decides.
 HEADING = 60
-# A Markdown chapter shorter than this, in sentences, is joined with the next.
+# A chapter shorter than this, in sentences, is joined with the next.
 SHORT_CHAPTER = 8
 
 _SENTENCE_MARKS = tuple(".!?…。！？।")
 _CLOSING = "\"'”’»)]"
 _END_MARKS = (*_SENTENCE_MARKS, *_CLOSING, ":", ";")
+# Lines that end a paragraph or a chapter, and that no text is equal to.
+_PARAGRAPH, _CHAPTER = "\n", "\f"
 
 
-def is_heading(text: str) -> bool:
-    """Whether a line or paragraph looks like a heading and not like prose."""
-    return len(text) < HEADING and not text.endswith(_END_MARKS)
+class BadLineError(UserError):
+    """A line that its format does not allow; read_source adds where it is."""
+
+
+def _documents(pieces: Iterable[Piece], shortest: int = 1) -> Documents:
+    """Joins pieces; a document that may end does so from ``shortest`` sentences on."""
+    document: list[str] = []
+    size = 0
+    for piece in pieces:
+        ends = piece is None and len(document) >= shortest
+        if ends or size >= LONGEST_DOCUMENT:
+            if document:
+                yield document
+            document, size = [], 0
+        if piece is not None:
+            size += piece[0]
+            document += piece[1]
+    if document:
+        yield document
+
+
+def _paragraphs(lines: Lines) -> Iterator[Piece]:
+    """Joins lines up to a _PARAGRAPH or _CHAPTER to paragraphs; headings are dropped."""
+    paragraph: list[str] = []
+    size = 0
+    for line in itertools.chain(lines, [_PARAGRAPH]):
+        if line in (_PARAGRAPH, _CHAPTER) or size >= LONGEST_DOCUMENT:
+            text = " ".join(paragraph)
+            heading = len(text) < HEADING and not text.endswith(_END_MARKS)
+            yield size, [] if heading else split_sentences(text)
+            paragraph, size = [], 0
+        if line == _CHAPTER:
+            yield None
+        elif line != _PARAGRAPH:
+            paragraph.append(line)
+            size += len(line)
 
 
 def read_lines_format(lines: Lines, *_: object) -> Documents:
     """One sentence a line, kept as it is; blank lines between documents."""
-    first, size, sentences = 0, 0, []
-    for offset, line in lines:
-        sentence = line.strip()
-        if sentence and size < LONGEST_DOCUMENT:
-            first = first if sentences else offset
-            size += len(sentence)
-            sentences.append(sentence)
-        else:
-            if sentences:
-                yield first, sentences
-            first, size, sentences = offset, len(sentence), [sentence] * bool(sentence)
-    if sentences:
-        yield first, sentences
+    sentences = (line.strip() for line in lines)
+    return _documents((len(s), [s]) if s else None for s in sentences)
 
 
 def read_paragraphs_format(lines: Lines, *_: object) -> Documents:
@@ -61,22 +86,19 @@ def read_paragraphs_format(lines: Lines, *_: object) -> Documents:
     A document ends with the file, at two blank lines in a row, or at a form feed, where
     it has at least SHORT_CHAPTER sentences by then.
     """
-    builder = _Builder()
+    return _documents(_paragraphs(_plain_lines(lines)), SHORT_CHAPTER)
+
+
+def _plain_lines(lines: Lines) -> Iterator[str]:
     blank = 0
-    for offset, line in lines:
-        if line.startswith("\f") or (blank >= 2 and line.strip()):
-            yield from builder.end_chapter()
-        stripped = line.strip()
-        if stripped:
-            blank = 0
-            yield from builder.add_line(offset, stripped)
-        else:
-            blank += 1
-            yield from builder.end_paragraph()
-    yield from builder.end_document()
+    for line in lines:
+        text = line.strip()
+        if line.startswith("\f") or (blank >= 2 and text):
+            yield _CHAPTER
+        yield text or _PARAGRAPH
+        blank = 0 if text else blank + 1
 
 
-_DOC_START = "<doc "
 _TAG = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
 _EMPTY_PARENTHESES = re.compile(r" ?\([\s,;]*\)")
 
@@ -88,36 +110,20 @@ def read_wikiextractor_format(lines: Lines, *_: object) -> Documents:
     table cells are dropped, which is every line that does not end a sentence or is
     shorter than HEADING.
     """
-    first, size, sentences = 0, 0, []
-    for offset, line in lines:
-        starts = line.startswith(_DOC_START)
-        if starts or line.startswith("</doc>") or size >= LONGEST_DOCUMENT:
-            if sentences:
-                yield first, sentences
-            first, size, sentences = offset, 0, []
-            if starts:
-                continue
-        text = clean_wiki_line(line)
+    return _documents(_wiki_pieces(lines))
+
+
+def _wiki_pieces(lines: Lines) -> Iterator[Piece]:
+    for line in lines:
+        if line.startswith(("<doc ", "</doc>")):
+            yield None
+            continue
+        text = _EMPTY_PARENTHESES.sub("", _TAG.sub(" ", html.unescape(line)))
+        text = " ".join(text.split())
         if len(text) >= HEADING and text.rstrip(_CLOSING).endswith(_SENTENCE_MARKS):
-            size += len(text)
-            sentences += split_sentences(text)
-    if sentences:
-        yield first, sentences
+            yield len(text), split_sentences(text)
 
 
-def clean_wiki_line(line: str) -> str:
-    """Drops the markup that WikiExtractor left in a line."""
-    text = line
-    if "&" in text:
-        text = html.unescape(text)
-    if "<" in text:
-        text = _TAG.sub(" ", text)
-    if "(" in text:
-        text = _EMPTY_PARENTHESES.sub("", text)
-    return " ".join(text.split())
-
-
-_BLOCK = re.compile(r"\n\s*\n")
 # A line of this length that another follows was wrapped; shorter ones end where they
 # should, longer ones are whole paragraphs.
 _WRAPPED = range(40, 101)
@@ -128,46 +134,35 @@ def text_sentences(text: str) -> list[str]:
 
     A line is a paragraph, except where the text is hard-wrapped. Headings are dropped.
     """
-    sentences = []
-    for block in _BLOCK.split(text):
-        paragraph: list[str] = []
-        for line in block.splitlines():
-            paragraph.append(" ".join(line.split()))
-            if len(line) not in _WRAPPED:
-                sentences += _paragraph_sentences(paragraph)
-                paragraph = []
-        sentences += _paragraph_sentences(paragraph)
-    return sentences
+    pieces = _paragraphs(_web_lines(text))
+    return [sentence for _, sentences in pieces for sentence in sentences]
 
 
-def _paragraph_sentences(lines: list[str]) -> list[str]:
-    text = " ".join(lines)
-    return [] if is_heading(text) else split_sentences(text)
+def _web_lines(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        yield " ".join(line.split()) or _PARAGRAPH
+        if len(line) not in _WRAPPED:
+            yield _PARAGRAPH
 
 
-def read_jsonl_format(
-    lines: Lines, field: str, locate: Callable[[int], str]
-) -> Documents:
-    """One JSON object a line, its text in ``field``.
-
-    locate(offset) names file and line for the UserError that a bad line raises.
-    """
-    for offset, line in lines:
+def read_jsonl_format(lines: Lines, field: str) -> Documents:
+    """One JSON object a line, its text in ``field``."""
+    for line in lines:
         if _is_blank(line):
             continue
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise UserError(f"{locate(offset)}: not JSON ({error})") from error
+            raise BadLineError(f"not JSON ({error})") from error
         text = row.get(field) if isinstance(row, dict) else None
         if not isinstance(text, str):
             found = ", ".join(sorted(row)[:8]) if isinstance(row, dict) else "no object"
-            raise UserError(
-                f'{locate(offset)}: expected a JSON object with text in "{field}", found '
-                f"{found}; set --text_field"
+            raise BadLineError(
+                f'expected a JSON object with text in "{field}", found {found}; set '
+                "--text_field"
             )
         if sentences := text_sentences(text):
-            yield offset, sentences
+            yield sentences
 
 
 _FENCE = re.compile(r"\s{0,3}(```|~~~)")
@@ -188,92 +183,44 @@ def read_markdown_format(lines: Lines, *_: object) -> Documents:
     titles) are dropped; emphasis, links and list marks leave their text. Chapters of
     less than SHORT_CHAPTER sentences are joined with the next.
     """
-    builder = _Builder()
+    return _documents(_paragraphs(_markdown_lines(lines)), SHORT_CHAPTER)
+
+
+def _markdown_lines(lines: Lines) -> Iterator[str]:
     fence, front_matter = "", False
-    for number, (offset, line) in enumerate(lines):
+    for number, line in enumerate(lines):
         if number == 0 and line.strip() == "---":
             front_matter = True
         elif front_matter:
             front_matter = line.strip() not in ("---", "...")
         elif match := _FENCE.match(line):
-            yield from builder.end_paragraph()
+            yield _PARAGRAPH
             fence = "" if fence == match[1] else fence or match[1]
-        elif fence:
+        elif fence or line.lstrip().startswith("|"):
             continue
         elif _HEADER.match(line):
-            yield from builder.end_chapter()
+            yield _CHAPTER
         elif not line.strip() or _RULE.match(line) or _WHOLLY_BOLD.match(line):
-            yield from builder.end_paragraph()
-        elif line.lstrip().startswith("|"):
-            continue
+            yield _PARAGRAPH
         else:
             line = line.lstrip("> \t")
             if item := _ITEM.match(line):
-                yield from builder.end_paragraph()
+                yield _PARAGRAPH
                 line = line[item.end() :]
-            yield from builder.add_line(offset, clean_markdown(line))
-    yield from builder.end_document()
+            yield _clean_markdown(line)
 
 
-def clean_markdown(line: str) -> str:
-    """Drops the marks inside a line of Markdown and keeps its text."""
-    text = line
-    if "[" in text:
-        text = _LINK.sub(r"\1", _IMAGE.sub("", text))
-    if "<" in text:
-        text = _TAG.sub(" ", text)
-    if "`" in text:
-        text = text.replace("`", "")
-    if "_" in text or "*" in text:
+def _clean_markdown(line: str) -> str:
+    """Drops the marks inside a line and keeps its text."""
+    text = _LINK.sub(r"\1", _IMAGE.sub("", line))
+    text = _TAG.sub(" ", text).replace("`", "")
+    if "_" in text or "*" in text:  # the search is slow
         text = _EMPHASIS.sub("", text)
-    if "\\" in text:
-        text = _ESCAPE.sub(r"\1", text)
-    if "&" in text:
-        text = html.unescape(text)
-    return " ".join(text.split())
+    return " ".join(html.unescape(_ESCAPE.sub(r"\1", text)).split())
 
 
-class _Builder:
-    """Gathers lines to paragraphs, paragraphs to documents."""
-
-    def __init__(self) -> None:
-        self._paragraph: list[str] = []
-        self._sentences: list[str] = []
-        self._paragraph_size = self._size = 0  # characters
-        self._first: int | None = None
-
-    def add_line(self, offset: int, text: str) -> Documents:
-        if self._paragraph_size >= LONGEST_DOCUMENT:  # a paragraph without end
-            yield from self.end_document()
-        if self._first is None:
-            self._first = offset
-        self._paragraph.append(text)
-        self._paragraph_size += len(text)
-
-    def _take_paragraph(self) -> None:
-        self._sentences += _paragraph_sentences(self._paragraph)
-        self._size += self._paragraph_size
-        self._paragraph, self._paragraph_size = [], 0
-
-    def end_paragraph(self) -> Documents:
-        self._take_paragraph()
-        if self._size >= LONGEST_DOCUMENT:
-            yield from self.end_document()
-
-    def end_chapter(self) -> Documents:
-        self._take_paragraph()
-        if len(self._sentences) >= SHORT_CHAPTER:
-            yield from self.end_document()
-
-    def end_document(self) -> Documents:
-        self._take_paragraph()
-        if self._sentences:
-            yield self._first or 0, self._sentences
-        self._sentences, self._size, self._first = [], 0, None
-
-
-def _is_json_object(start: str) -> bool:
-    first = start.split("\n", 1)[0]
+def _is_json_object(head: str) -> bool:
+    first = head.split("\n", 1)[0]
     try:
         return first.startswith("{") and isinstance(json.loads(first), dict)
     except ValueError:
@@ -296,63 +243,55 @@ def _has_sentence_lines(head: str) -> bool:
     )
 
 
+def _begins_doc(text: str) -> bool:
+    return text.startswith("<doc ")
+
+
 def _is_blank(line: str) -> bool:
-    return not line or line.isspace()
+    return not line.strip()
 
 
 @dataclasses.dataclass(frozen=True)
 class TextFormat:
-    """How text of one format is known and read.
+    """How text of one format is read and known.
 
-    matches(suffix, head): whether a file with this suffix of its name, in small letters
-    and without .gz, and this beginning has the format. read(lines, text_field, locate):
-    the documents; text_field is the user's, locate(offset) names file and line for errors.
+    read(lines, text_field): the documents, or a BadLineError; text_field is the user's.
     is_boundary(line): whether a reader may begin at this line, so that several processes
-    read one file; None where it reads files as a whole.
+    read one file; None where it reads files as a whole. suffixes: of file names, in small
+    letters and without .gz, that have the format. begins(head): whether text of the format
+    begins like that, blanks before it left out.
     """
 
-    matches: Callable[[str, str], bool]
-    read: Callable[[Lines, str, Callable[[int], str]], Documents]
+    read: Callable[[Lines, str], Documents]
     is_boundary: Callable[[str], bool] | None = None
+    suffixes: tuple[str, ...] = ()
+    begins: Callable[[str], bool] = lambda head: False
 
 
 # From the general to the special: of those that match a file the last one is taken.
 FORMATS: dict[str, TextFormat] = {
     "paragraphs": TextFormat(
-        matches=lambda suffix, head: True,
-        read=read_paragraphs_format,
-        is_boundary=_is_blank,
+        read_paragraphs_format, _is_blank, begins=lambda head: True
     ),
-    "lines": TextFormat(
-        matches=lambda suffix, head: _has_sentence_lines(head),
-        read=read_lines_format,
-        is_boundary=_is_blank,
-    ),
-    "markdown": TextFormat(
-        matches=lambda suffix, head: suffix in (".md", ".markdown"),
-        read=read_markdown_format,
-    ),
+    "lines": TextFormat(read_lines_format, _is_blank, begins=_has_sentence_lines),
+    "markdown": TextFormat(read_markdown_format, suffixes=(".md", ".markdown")),
     "jsonl": TextFormat(
-        matches=lambda suffix, head: (
-            suffix in (".jsonl", ".ndjson", ".json") or _is_json_object(head.lstrip())
-        ),
-        read=read_jsonl_format,
+        read_jsonl_format,
         is_boundary=lambda line: True,
+        suffixes=(".jsonl", ".ndjson", ".json"),
+        begins=_is_json_object,
     ),
     "wikiextractor": TextFormat(
-        matches=lambda suffix, head: head.lstrip().startswith(_DOC_START),
-        read=read_wikiextractor_format,
-        is_boundary=lambda line: line.startswith(_DOC_START),
+        read_wikiextractor_format, is_boundary=_begins_doc, begins=_begins_doc
     ),
 }
 
 
 def detect_format(name: str, head: str) -> str:
     """The format of a file from its name and the beginning of its text."""
-    suffix = PurePath(name.lower().removesuffix(".gz")).suffix
-    matching = (
+    suffix, head = PurePath(name.lower().removesuffix(".gz")).suffix, head.lstrip()
+    return next(
         format
-        for format, rules in reversed(FORMATS.items())
-        if rules.matches(suffix, head)
+        for format, how in reversed(FORMATS.items())
+        if suffix in how.suffixes or how.begins(head)
     )
-    return next(matching)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bert_jax.data.corpus_formats import text_sentences
+from bert_jax.data.corpus_formats import Documents, text_sentences
 from bert_jax.data.sentences import split_sentences
 from bert_jax.errors import UserError
 
@@ -36,26 +36,20 @@ class Dataset:
     fingerprint: str
     builder: Any
 
-    def read(
-        self, start: int, stop: int | None, text_field: str
-    ) -> Iterator[tuple[int, list[str]]]:
-        """(byte offset, sentences) of the rows whose offset is in [start, stop)."""
+    def read(self, start: int, stop: int | None, text_field: str) -> Documents:
+        """The documents of the rows whose byte offset is in [start, stop)."""
         if text_field not in self.builder.info.features:
             names = ", ".join(sorted(self.builder.info.features))
             raise UserError(
                 f'tfds:{self.name}: no feature "{text_field}", found {names}; set '
                 "--text_field"
             )
-        first = self._row(start)
         last = self.rows if stop is None else self._row(stop)
-        if first == last:
-            return
-        for row, example in self.examples(first, last):
+        for _, example in self.examples(self._row(start), last):
             text = example[text_field]
-            if isinstance(text, bytes):
-                text = text.decode()
+            text = text.decode() if isinstance(text, bytes) else text
             if sentences := article_sentences(text):
-                yield row * self.size // self.rows, sentences
+                yield sentences
 
     def examples(self, first: int, last: int) -> Iterator[tuple[int, dict[str, Any]]]:
         """The rows from ``first`` up to ``last``, with their numbers."""
@@ -72,13 +66,11 @@ def article_sentences(text: str) -> list[str]:
     """Sentences of a row: of the paragraphs where wiki40b's markers name them."""
     if not _MARKER.search(text):
         return text_sentences(text)
-    sentences = []
-    parts = _MARKER.split(text)  # before, kind, text, kind, text, ...
-    for kind, part in zip(parts[1::2], parts[2::2], strict=True):
-        if kind == "PARAGRAPH":
-            for paragraph in re.split(r"_NEWLINE_|\n", part):
-                sentences += split_sentences(" ".join(paragraph.split()))
-    return sentences
+    parts = _MARKER.split(text)[1:]  # kind, text, kind, text, ...
+    kinds = zip(parts[::2], parts[1::2], strict=True)
+    text = "\n".join(part for kind, part in kinds if kind == "PARAGRAPH")
+    paragraphs = [" ".join(p.split()) for p in re.split(r"_NEWLINE_|\n", text)]
+    return [sentence for p in paragraphs for sentence in split_sentences(p)]
 
 
 def find_dataset(text: str) -> Dataset:
@@ -98,43 +90,32 @@ def find_dataset(text: str) -> Dataset:
         key=lambda path: [int(part) for part in re.findall(r"\d+", path.name)],
     )
     if not versions:
-        below = sorted(
-            {p.parent.parent.name for p in folder.glob("*/*/dataset_info.json")}
-        )
-        if below:
-            raise UserError(
-                f"tfds:{name}: choose one of its configs: "
-                + ", ".join(f"tfds:{name}/{config}" for config in below)
-            )
+        configs = {p.parent.parent.name for p in folder.glob("*/*/dataset_info.json")}
+        if configs:
+            names = ", ".join(f"tfds:{name}/{config}" for config in sorted(configs))
+            raise UserError(f"tfds:{name}: choose one of its configs: {names}")
         raise UserError(
             f"tfds:{name}: not found below {data_dir}; set TFDS_DATA_DIR, or make it with "
             f"tfds build {name} --file_format=array_record"
         )
+    builder = tfds.builder_from_directory(versions[-1])
+    stored = builder.info.file_format.value
+    if stored != "array_record":
+        raise UserError(
+            f"tfds:{name}: stored as {stored}, expected array_record; make it again with "
+            f"tfds build {name} --file_format=array_record"
+        )
     try:
-        builder = tfds.builder_from_directory(versions[-1])
         info = builder.info.splits[split]
-        if builder.info.file_format.value != "array_record":
-            raise UserError(
-                f"tfds:{name}: stored as {builder.info.file_format.value}, expected "
-                f"array_record; make it again with tfds build {name} "
-                "--file_format=array_record"
-            )
     except (KeyError, ValueError) as error:
         known = ", ".join(builder.info.splits)
         raise UserError(
             f"tfds:{name}: no split {split!r}; expected one of {known}, or a slice of one"
         ) from error
     if not info.num_examples:
-        raise UserError(
-            f"tfds:{name}:{split} is an empty split; choose one of the others"
-        )
+        raise UserError(f"tfds:{name}:{split} is an empty split; choose another")
     facts = f"{versions[-1].name} {split} {info.num_examples} {info.num_bytes}"
-    return Dataset(
-        name=name,
-        split=split,
-        # A slice of a split has no size of its own.
-        size=int(getattr(info, "num_bytes", 0) or 1000 * info.num_examples),
-        rows=info.num_examples,
-        fingerprint=hashlib.sha256(facts.encode()).hexdigest()[:16],
-        builder=builder,
-    )
+    fingerprint = hashlib.sha256(facts.encode()).hexdigest()[:16]
+    # A slice of a split has no size of its own.
+    size = int(getattr(info, "num_bytes", 0) or 1000 * info.num_examples)
+    return Dataset(name, split, size, info.num_examples, fingerprint, builder)

@@ -12,6 +12,7 @@ import fcntl
 import functools
 import hashlib
 import importlib.metadata
+import itertools
 import math
 import multiprocessing
 import os
@@ -32,11 +33,12 @@ from tqdm import tqdm
 from bert_jax.data.corpus import Source, find_sources, read_source
 from bert_jax.data.sentences import RULES
 from bert_jax.data.store import (
-    NoTextError,
-    ShardWriter,
     StoreInfo,
     finish_store,
+    part_path,
     read_info,
+    remove_unfinished,
+    shard_writer,
 )
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -53,22 +55,17 @@ _MOST_WORKERS = 4
 
 
 class Part(NamedTuple):
-    """A source's byte range [start, stop); stop None is the source's end."""
+    """A source's byte range [start, stop), the whole of one that is not splittable."""
 
     source: Source
     start: int
-    stop: int | None
-
-    @property
-    def size(self) -> int:
-        """Bytes of text, estimated where the source's size is."""
-        return (self.source.size if self.stop is None else self.stop) - self.start
+    stop: int
 
 
 class ShardCount(NamedTuple):
-    """What was written of a shard. size: bytes of text."""
+    """What was written of a shard. text_bytes: of text, estimated where a source's are."""
 
-    size: int
+    text_bytes: int
     tokens: int
     unknown: int
 
@@ -77,13 +74,13 @@ class ShardCount(NamedTuple):
 class Report:
     """What :func:`prepare` did.
 
-    text_bytes, seconds, tokens and unknown tell of this run alone, info of the whole
+    seconds, text_bytes, tokens and unknown tell of this run alone, info of the whole
     store; a run that found everything done has text_bytes 0.
     """
 
     info: StoreInfo
-    text_bytes: int
     seconds: float
+    text_bytes: int
     tokens: int
     unknown: int
 
@@ -123,44 +120,52 @@ def prepare(
         raise UserError(f"workers={workers}, shards={shards}: expected 0 or more")
     started = time.monotonic()
     for text in inputs:
-        if Path(text).is_dir() and directory.resolve().is_relative_to(
-            Path(text).resolve()
-        ):
+        folder = Path(text).resolve()
+        if folder.is_dir() and directory.resolve().is_relative_to(folder):
             raise UserError(
                 f"{directory} lies in the input {text} and would become text of the next "
                 "run; choose an --output outside of it"
             )
     sources = find_sources(inputs, format=format)
-    shards = shards or shard_count(sum(source.size for source in sources))
-    settings = _settings(inputs, sources, format, text_field, shards)
+    total = sum(source.size for source in sources)
+    shards = shards or shard_count(total)
+    contents = "".join(f"{s.size} {s.format} {s.fingerprint}\n" for s in sources)
+    settings = {
+        "inputs": list(inputs),
+        "text": {
+            "files": len(sources),
+            "bytes": total,
+            "fingerprint": hashlib.sha256(contents.encode()).hexdigest()[:16],
+        },
+        "format": format,
+        "text_field": text_field,
+        "segmenter": f"sentencex {importlib.metadata.version('sentencex')}, {RULES}",
+        "shards": shards,
+    }
     fingerprint = tokenizer.fingerprint()
+    identity = {"vocabulary_fingerprint": fingerprint, "settings": settings}
+    counts = [ShardCount(0, 0, 0)]
     with _locked(directory):
-        if _is_finished(directory, settings, fingerprint):
-            return Report(read_info(directory), 0, 0.0, 0, 0)
-        write_json(
-            directory / _UNFINISHED,
-            {"vocabulary_fingerprint": fingerprint, "settings": settings},
-        )
+        remove_unfinished(directory)
+        if info := _finished(directory, identity):
+            return Report(info, 0.0, *counts[0])
+        write_json(directory / _UNFINISHED, identity)
         tokenizer.save(directory)
-        parts = plan_shards(sources, shards)
         missing = {
-            shard: parts[shard]
-            for shard in range(shards)
-            if not ShardWriter.is_written(directory, shard)
+            shard: parts
+            for shard, parts in enumerate(plan_shards(sources, shards))
+            if not part_path(directory, shard).exists()
         }
-        size = sum(part.size for parts in missing.values() for part in parts)
-        total = sum(source.size for source in sources)
         write = functools.partial(
             _write_shard, tokenizer=tokenizer, directory=directory, shards=shards,
             text_field=text_field,
         )  # fmt: skip
         workers = min(workers or _default_workers(), len(missing))
-        counts = []
         with (
             contextlib.closing(_write_shards(write, missing, workers)) as written,
             tqdm(
                 total=total,
-                initial=total - size,
+                initial=total - sum(map(_text_bytes, missing.values())),
                 unit="B",
                 unit_scale=True,
                 desc="preparing",
@@ -169,26 +174,12 @@ def prepare(
         ):
             for count in written:
                 counts.append(count)
-                progress.update(count.size)
-        try:
-            info = finish_store(
-                directory,
-                shards,
-                vocab_size=tokenizer.vocab_size,
-                vocabulary_fingerprint=fingerprint,
-                settings=settings,
-            )
-        except NoTextError:  # leave the directory free for another try
-            _remove_shards(directory)
-            raise
+                progress.update(count.text_bytes)
+        vocab_size = tokenizer.vocab_size
+        info = finish_store(directory, shards, vocab_size=vocab_size, **identity)
         (directory / _UNFINISHED).unlink()
-    return Report(
-        info,
-        text_bytes=size,
-        seconds=time.monotonic() - started,
-        tokens=sum(count.tokens for count in counts),
-        unknown=sum(count.unknown for count in counts),
-    )
+    totals = map(sum, zip(*counts, strict=True))
+    return Report(info, time.monotonic() - started, *totals)
 
 
 def shard_count(size: int) -> int:
@@ -208,17 +199,17 @@ def plan_shards(sources: Sequence[Source], shards: int) -> list[list[Part]]:
     begin = 0
     for source in sources:
         end = begin + source.size
-        shard = bisect.bisect_right(bounds, begin) - 1
-        if not source.splittable:
-            plan[shard].append(Part(source, 0, None))
-        while source.splittable and bounds[shard] < end:
-            start, stop = max(bounds[shard], begin), min(bounds[shard + 1], end)
-            if start < stop:
-                last = None if stop == end else stop - begin
-                plan[shard].append(Part(source, start - begin, last))
-            shard += 1
+        inner = {bound for bound in bounds if begin < bound < end}
+        cuts = sorted({begin, end, *(inner if source.splittable else ())})
+        for start, stop in itertools.pairwise(cuts):
+            shard = bisect.bisect_right(bounds, start) - 1
+            plan[shard].append(Part(source, start - begin, stop - begin))
         begin = end
     return plan
+
+
+def _text_bytes(parts: Sequence[Part]) -> int:
+    return sum(part.stop - part.start for part in parts)
 
 
 def _default_workers() -> int:
@@ -237,15 +228,15 @@ def _write_shard(
     text_field: str,
 ) -> ShardCount:
     tokens = unknown = 0
-    with ShardWriter(directory, shard, shards, tokenizer.dtype) as writer:
+    with shard_writer(directory, shard, shards, tokenizer.dtype) as write:
         for part in parts:
             for document in read_source(*part, text_field=text_field):
-                sentences = tokenizer.encode_batch(document.sentences)
-                writer.write(sentences)
+                sentences = tokenizer.encode_batch(document)
+                write(sentences)
                 ids = np.concatenate(sentences)
                 tokens += len(ids)
                 unknown += int(np.count_nonzero(ids == tokenizer.unk_id))
-    return ShardCount(sum(part.size for part in parts), tokens, unknown)
+    return ShardCount(_text_bytes(parts), tokens, unknown)
 
 
 def _write_shards(
@@ -257,16 +248,14 @@ def _write_shards(
     processes, and so does closing this iterator.
     """
     if workers <= 1:
-        for shard, parts in missing.items():
-            yield write(shard, parts)
+        yield from itertools.starmap(write, missing.items())
         return
     # Spawned, not forked: the parent may have threads (TensorBoard, JAX, a notebook).
     context = multiprocessing.get_context("spawn")
     # The parent alone holds the other end: when it closes it, or dies, the workers exit.
     parent, end = context.Pipe(duplex=False)
-    directory = write.keywords["directory"]
     with ProcessPoolExecutor(
-        workers, context, initializer=_start_worker, initargs=(write, directory, parent)
+        workers, context, initializer=_start_worker, initargs=(write, parent)
     ) as executor:
         try:
             futures = [executor.submit(_work, *item) for item in missing.items()]
@@ -274,8 +263,8 @@ def _write_shards(
                 yield future.result()
         except BrokenProcessPool as error:
             raise UserError(
-                "a worker process died, perhaps for want of memory; the same command "
-                f"goes on from what is in {directory}: try it with fewer --workers"
+                "a worker process died, perhaps for want of memory; the same command goes "
+                f"on in {write.keywords['directory']}: try it with fewer --workers"
             ) from error
         except BaseException:
             end.close()  # shards that are being written stay unfinished, as after a kill
@@ -285,13 +274,10 @@ def _write_shards(
 _write: Callable[..., ShardCount]  # of this worker, which keeps its tokenizer's cache
 
 
-def _start_worker(
-    write: Callable[..., ShardCount], directory: Path, parent: Connection
-) -> None:
+def _start_worker(write: Callable[..., ShardCount], parent: Connection) -> None:
     global _write
     _write = write
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
-    fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_SH)
     threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
 
 
@@ -304,91 +290,49 @@ def _work(shard: int, parts: list[Part]) -> ShardCount:
     return _write(shard, parts)
 
 
-def _settings(
-    inputs: Sequence[str],
-    sources: Sequence[Source],
-    format: str,
-    text_field: str,
-    shards: int,
-) -> dict[str, Any]:
-    contents = "".join(f"{s.size} {s.format} {s.fingerprint}\n" for s in sources)
-    return {
-        "inputs": list(inputs),
-        "text": {
-            "files": len(sources),
-            "bytes": sum(source.size for source in sources),
-            "fingerprint": hashlib.sha256(contents.encode()).hexdigest()[:16],
-        },
-        "format": format,
-        "text_field": text_field,
-        "segmenter": f"sentencex {importlib.metadata.version('sentencex')}, {RULES}",
-        "shards": shards,
-    }
-
-
-def _is_finished(directory: Path, settings: dict[str, Any], fingerprint: str) -> bool:
-    """Whether a whole store is there; UserError where it is, or was to be, another."""
-    if (directory / "index.json").exists():
-        info = read_info(directory)
-        found = {"vocabulary": info.vocabulary_fingerprint, **info.settings}
-        finished = True
-    elif (directory / _UNFINISHED).exists():
-        if not any((directory / "index").glob("part-*.npz")):
-            return False  # nothing is lost by beginning anew
-        values = read_json(directory / _UNFINISHED, "settings of a preparation")
-        found = {"vocabulary": values["vocabulary_fingerprint"], **values["settings"]}
-        finished = False
-    else:
-        return False
-    wanted = {"vocabulary": fingerprint, **settings}
+def _finished(directory: Path, identity: dict[str, Any]) -> StoreInfo | None:
+    """The whole store that is there; UserError where it is, or was to be, another."""
+    info = read_info(directory) if (directory / "index.json").exists() else None
+    if info is None and not any(directory.glob("index/part-*.npz")):
+        return None  # nothing is lost by beginning anew
+    found = vars(info) if info else read_json(directory / _UNFINISHED, "settings")
+    old, new = (
+        {"vocabulary": values["vocabulary_fingerprint"], **values["settings"]}
+        for values in (found, identity)
+    )
     # The same text may be named in another way, or from another folder.
     differing = [
-        f"{name} was {_short(found.get(name))}, now {_short(value)}"
-        for name, value in wanted.items()
-        if name != "inputs" and found.get(name) != value
+        f"{name} was {_short(old.get(name))}, now {_short(value)}"
+        for name, value in new.items()
+        if name != "inputs" and old.get(name) != value
     ]
     if differing:
         raise UserError(
-            f"{directory} holds text prepared with other settings ("
-            + "; ".join(differing)
-            + "); use another --output, or remove it"
+            f"{directory} holds text prepared with other settings "
+            f"({'; '.join(differing)}); use another --output, or remove it"
         )
-    return finished
-
-
-def _remove_shards(directory: Path) -> None:
-    for pattern in ("shard-*", "index/part-*", _UNFINISHED):
-        for path in directory.glob(pattern):
-            path.unlink()
+    return info
 
 
 def _short(value: Any) -> str:
-    text = (
-        ", ".join(map(str, value.values())) if isinstance(value, dict) else str(value)
-    )
+    values = value.values() if isinstance(value, dict) else [value]
+    text = ", ".join(map(str, values))
     return text if len(text) <= 48 else f"{text[:12]}..."
 
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Makes the directory and keeps other runs, and workers they left, out of it."""
+    """Makes the directory and keeps other runs out of it."""
     if directory.exists() and not directory.is_dir():
         raise UserError(f"{directory} is a file; expected a folder for the store")
     directory.mkdir(parents=True, exist_ok=True)
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        deadline = time.monotonic() + 5  # workers of a killed run leave within seconds
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if time.monotonic() > deadline:
-                    raise UserError(
-                        f"{directory}: another run is writing to it; wait for its end"
-                    ) from error
-                time.sleep(0.1)
-        fcntl.flock(handle, fcntl.LOCK_SH)  # the workers hold it too
+    with contextlib.ExitStack() as stack:
+        handle = os.open(directory, os.O_RDONLY)
+        stack.callback(os.close, handle)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(
+                f"{directory}: another run is writing to it; wait for its end"
+            ) from error
         yield
-    finally:
-        os.close(handle)

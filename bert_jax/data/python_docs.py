@@ -30,14 +30,10 @@ _LEFT_OUT = frozenset(
 _SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 # English has these in every sentence, code hardly ever.
-_COMMON = frozenset(
-    re.findall(
-        r"\w+",
-        "a an and are as at be but by can do for from has have if in into is it its may "
-        "not of on or such than that the then there these they this to was when where "
-        "which will with you",
-    )
-)
+_ENGLISH = """a an and are as at be but by can do for from has have if in into is it its may
+not of on or such than that the then there these they this to was when where which will with
+you"""
+_COMMON = frozenset(_ENGLISH.split())
 _WORD = re.compile(r"[\"'(]*[A-Za-z]+(['’-][A-Za-z]+)*[\"')]*[,.;:!?]*$")
 _CODE = re.compile(
     r">>>|::=|[{}\\]|={2,}|-{3,}|\+-|\s=\s|\s\|\s|\w\(\w+, \w|^\s*[:@#$|]\w?"
@@ -61,16 +57,9 @@ def fingerprint() -> str:
     return f"python-{platform.python_version()}"
 
 
-def read_documents() -> Iterator[tuple[int, list[str]]]:
-    """(characters given before, sentences): topics by name, then modules by path."""
-    offset = 0
-    for sentences in _documents():
-        yield offset, list(sentences)
-        offset += sum(map(len, sentences))
-
-
 @functools.cache  # parsing takes seconds; a vocabulary and a store read it twice
-def _documents() -> tuple[list[str], ...]:
+def read_documents() -> list[list[str]]:
+    """Documents of sentences: topics by name, then modules by path. Do not change it."""
     seen: set[str] = set()  # topics quote each other, methods repeat their base class's
     documents = []
     for sentences in _raw_documents():
@@ -78,7 +67,7 @@ def _documents() -> tuple[list[str], ...]:
         seen.update(fresh)
         if len(fresh) >= 2:
             documents.append(fresh)
-    return tuple(documents)
+    return documents
 
 
 def _raw_documents() -> Iterator[list[str]]:
@@ -113,24 +102,18 @@ def _raw_documents() -> Iterator[list[str]]:
 def _docstrings(path: Path) -> list[str]:
     """Docstrings of a source file in their order; none where it does not parse."""
     try:
-        tree = ast.parse(path.read_bytes())
+        return list(_docstrings_below(ast.parse(path.read_bytes())))
     except (SyntaxError, ValueError):  # templates and samples of other versions
         return []
-    found: list[str] = []
-    _add_docstrings(tree, found)
-    return found
 
 
-def _add_docstrings(node: ast.AST, found: list[str]) -> None:
+def _docstrings_below(node: ast.AST) -> Iterator[str]:
     if isinstance(node, _SCOPES) and (text := ast.get_docstring(node)):
-        found.append(text)
+        yield text
     # Statements only: expressions hold no docstrings, and are most of the tree.
     for field in ("body", "orelse", "handlers", "finalbody"):
-        children = getattr(node, field, None)
-        if isinstance(children, list):
-            for child in children:
-                if isinstance(child, ast.stmt | ast.ExceptHandler):
-                    _add_docstrings(child, found)
+        for child in getattr(node, field, ()):
+            yield from _docstrings_below(child)
 
 
 def prose_sentences(text: str) -> list[str]:
@@ -143,11 +126,9 @@ def prose_sentences(text: str) -> list[str]:
         for sentence in split_sentences(plain):
             # "... into a program:" reads well without the code, "... is equal to:" not.
             lead_in = sentence.rstrip(":;,")
-            if lead_in.rpartition(" ")[2].lower() in _COMMON or not _is_sentence(
-                lead_in
-            ):
-                continue
-            sentences.append(lead_in if _ENDED.search(lead_in) else lead_in + ".")
+            cut_off = lead_in.rpartition(" ")[2].lower() in _COMMON
+            if _is_sentence(lead_in) and not cut_off:
+                sentences.append(lead_in if _ENDED.search(lead_in) else lead_in + ".")
     return sentences
 
 
@@ -155,19 +136,16 @@ def _paragraphs(text: str) -> Iterator[str]:
     """Blocks of lines between blank lines; list items begin a block, tables end one."""
     block: list[str] = []
     for line in [*text.expandtabs().splitlines(), ""]:
-        item = _LIST_ITEM.match(line)
-        if not line.strip() or item or _UNDERLINE.match(line) or _CODE.search(line):
+        item, underline = _LIST_ITEM.match(line), _UNDERLINE.match(line)
+        is_text = line.strip() and not underline and not _CODE.search(line)
+        if item or not is_text:
             # An underlined line was a heading; a line of code spoils only itself.
-            if block and not _UNDERLINE.match(line):
-                yield _join(block)
+            if block and not underline:
+                # The reference is wrapped at hyphens too.
+                yield re.sub(r"(?<=[a-z])- (?=[a-z])", "-", " ".join(block))
             block = []
-        if line.strip() and not _UNDERLINE.match(line) and not _CODE.search(line):
+        if is_text:
             block.append(line[item.end() :].strip() if item else line.strip())
-
-
-def _join(lines: list[str]) -> str:
-    # The reference is wrapped at hyphens too.
-    return re.sub(r"(?<=[a-z])- (?=[a-z])", "-", " ".join(lines))
 
 
 def _plain_text(paragraph: str) -> str:
@@ -180,19 +158,19 @@ def _plain_text(paragraph: str) -> str:
 
 def _is_prose(text: str) -> bool:
     words = text.split()
-    if len(words) < 5:
-        return False
     common = sum(word.strip(",.;:()").lower() in _COMMON for word in words)
-    plain = sum(bool(_WORD.match(word)) for word in words)
-    return common >= 0.15 * len(words) and plain >= 0.7 * len(words)
+    return len(words) >= 5 and common >= 0.15 * len(words) and _is_plain(words, 0.7)
 
 
 def _is_sentence(sentence: str) -> bool:
     words = sentence.split()
-    plain = sum(bool(_WORD.match(word)) for word in words)
     return (
         len(words) >= 4
         and not _LISTING.search(sentence)
-        and plain >= 0.6 * len(words)
+        and _is_plain(words, 0.6)
         and (sentence[0].isupper() or sentence[0] in "\"'(“")
     )
+
+
+def _is_plain(words: list[str], share: float) -> bool:
+    return sum(bool(_WORD.match(word)) for word in words) >= share * len(words)

@@ -17,7 +17,8 @@ RULES = "rules 1"  # of this file; stores record it beside sentencex's version
 # books quote with it; "don t" has the same boundaries as "don't".
 _QUOTES = "\"'“”„‘’«»"
 # sentencex 1.0.32 panics on "word\u00a0." and its like: spaces of more than one byte.
-_WIDE_SPACES = re.compile("[\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
+_WIDE_SPACES = "\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+_BLANKED = re.compile(f"[{_QUOTES}{_WIDE_SPACES}]")
 _TRAILING = frozenset(_QUOTES + " \t\u00a0\u202f\u3000")
 _CLOSING = frozenset("\"'”’»)]*")
 _DASHES = "—–-… "
@@ -30,13 +31,7 @@ def split_sentences(paragraph: str) -> list[str]:
     or "?" means that the sentence goes on, as in '"Where?" he asked.'; after a full stop
     it does not, so that lower-cased text is split too.
     """
-    blanked = paragraph
-    if not blanked.isascii():
-        blanked = _WIDE_SPACES.sub(" ", blanked)
-    for quote in _QUOTES:
-        if quote in blanked:
-            blanked = blanked.replace(quote, " ")
-    parts = _segment(blanked)
+    parts = _segment(_BLANKED.sub(" ", paragraph))
     if len(parts) <= 1:
         sentence = paragraph.strip()
         return [sentence] if sentence else []

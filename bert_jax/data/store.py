@@ -14,24 +14,26 @@ All of it is mapped into memory, so that a random sentence costs no system call.
 
 import contextlib
 import dataclasses
+import errno
+import functools
 import os
-import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_jax.data.tokenizer import token_dtype
 from bert_jax.errors import UserError
-from bert_jax.files import read_json, write_json
+from bert_jax.files import new_file, read_json, write_json
 
 FORMAT = 2
-_ARRAYS = ("sentence_offsets", "document_sentences")
-
-
-class NoTextError(UserError):
-    """The inputs of a store hold no sentence."""
+# The arrays of the index, and of which sizes in its parts they are the running sums.
+_ARRAYS = {
+    "sentence_offsets": "sentence_lengths",
+    "document_sentences": "document_sizes",
+}
 
 
 class Shard(NamedTuple):
@@ -61,88 +63,67 @@ class StoreInfo:
     format: int = FORMAT
 
 
-def token_dtype(vocab_size: int) -> np.dtype:
-    """The smallest type that holds every id."""
-    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
-
-
 def shard_name(shard: int, shards: int) -> str:
     """The file name of shard number ``shard`` of ``shards``."""
     return f"shard-{shard:05d}-of-{shards:05d}.tokens"
 
 
-def _part_path(directory: Path, shard: int) -> Path:
+def part_path(directory: Path, shard: int) -> Path:
+    """A shard's part of the index while the store is written; it makes the shard whole."""
     return directory / "index" / f"part-{shard:05d}.npz"
 
 
-class ShardWriter:
-    """Writes one shard and its part of the index.
+@contextlib.contextmanager
+def shard_writer(
+    directory: Path, shard: int, shards: int, dtype: np.dtype
+) -> Iterator[Callable[[Sequence[np.ndarray]], None]]:
+    """Writes one shard and its part of the index, both whole or not at all.
 
-    Files have temporary names until :meth:`close`, which renames the shard first and its
-    index part last: where the part exists, the shard is whole.
+    Yields the function that adds one document, the ids of its sentences; empty sentences
+    are dropped, and an empty document is nothing.
     """
+    path, end = directory / shard_name(shard, shards), part_path(directory, shard)
+    checksum, lengths, sizes = 0, [], []
 
-    def __init__(self, directory: Path, shard: int, shards: int, dtype: np.dtype):
-        self._path = directory / shard_name(shard, shards)
-        self._part = _part_path(directory, shard)
-        self._part.parent.mkdir(parents=True, exist_ok=True)
-        self._dtype = np.dtype(dtype)
-        self._file = self._path.with_suffix(".tmp").open("wb")
-        self._checksum = 0
-        self._sentence_lengths: list[int] = []
-        self._document_sizes: list[int] = []  # in sentences
+    def write(sentences: Sequence[np.ndarray]) -> None:
+        nonlocal checksum
+        filled = [len(sentence) for sentence in sentences if len(sentence)]
+        if filled:
+            ids = np.concatenate(sentences).astype(dtype, casting="unsafe").tobytes()
+            file.write(ids)
+            checksum = zlib.crc32(ids, checksum)
+            lengths.extend(filled)
+            sizes.append(len(filled))
 
-    @staticmethod
-    def is_written(directory: Path, shard: int) -> bool:
-        """Whether an earlier run finished this shard."""
-        return _part_path(directory, shard).exists()
+    # The part is the last to take its place.
+    with _writing(path), new_file(end) as part, new_file(path) as file:
+        yield write
+        np.savez(
+            part,
+            sentence_lengths=np.array(lengths, np.int64),
+            document_sizes=np.array(sizes, np.int64),
+            checksum=np.int64(checksum),
+        )
+        for written in (file, part):
+            written.flush()
+            os.fsync(written.fileno())
 
-    def write(self, sentences: Sequence[np.ndarray]) -> None:
-        """Adds one document; empty sentences are dropped, an empty document is nothing."""
-        lengths = [len(sentence) for sentence in sentences if len(sentence)]
-        if not lengths:
-            return
-        ids = np.concatenate(sentences).astype(self._dtype, casting="unsafe").tobytes()
-        with _writing(self._path):
-            self._file.write(ids)
-        self._checksum = zlib.crc32(ids, self._checksum)
-        self._sentence_lengths += lengths
-        self._document_sizes.append(len(lengths))
 
-    def __enter__(self) -> "ShardWriter":
-        return self
-
-    def __exit__(self, error: type | None, *_: object) -> None:
-        if error is None:
-            self.close()
-        else:
-            with contextlib.suppress(OSError):  # the disk may be full
-                self._file.close()
-
-    def close(self) -> None:
-        """Makes the shard whole on disk."""
-        temporary = self._part.with_suffix(".tmp")
-        with _writing(self._path), temporary.open("wb") as part:
-            np.savez(
-                part,
-                sentence_lengths=np.array(self._sentence_lengths, np.int64),
-                document_sizes=np.array(self._document_sizes, np.int64),
-                checksum=np.int64(self._checksum),
-            )
-            for file in (self._file, part):
-                file.flush()
-                os.fsync(file.fileno())
-        self._file.close()
-        Path(self._file.name).replace(self._path)
-        temporary.replace(self._part)
+def remove_unfinished(directory: Path) -> None:
+    """Removes what killed processes left of shards that they were writing."""
+    for pattern in (".shard-*.tmp", "index/.part-*.tmp"):
+        for path in directory.glob(pattern):
+            path.unlink()
 
 
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Says what to do where the disk is full or fails."""
+    """Says what to do where the disk is full."""
     try:
         yield
     except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
         raise UserError(
             f"{path}: {error.strerror}; make room (a store takes about half of its text's "
             "size) and run the same command again"
@@ -159,43 +140,32 @@ def finish_store(
 ) -> StoreInfo:
     """Joins the parts of the index, in order of the shards, and writes index.json.
 
-    Holds one part in memory at a time. Empty shards are left out of index.json.
+    Empty shards are left out of index.json. Where all are empty, they are removed, and
+    UserError is raised.
     """
-    index = directory / "index"
-    sentences = documents = tokens = 0
+    parts = [part_path(directory, shard) for shard in range(shards)]
     named: list[Shard] = []
-    for number in range(shards):
-        with np.load(_part_path(directory, number)) as part:
-            size = int(part["sentence_lengths"].sum())
-            sentences += len(part["sentence_lengths"])
-            documents += len(part["document_sizes"])
-            tokens += size
-            if size:
-                checksum = int(part["checksum"])
-                named.append(Shard(shard_name(number, shards), size, checksum))
-    if not documents:
-        raise NoTextError(
+    for shard, path in enumerate(parts):
+        with np.load(path) as part:
+            tokens, checksum = int(part["sentence_lengths"].sum()), part["checksum"]
+        if tokens:
+            named.append(Shard(shard_name(shard, shards), tokens, int(checksum)))
+    if not named:
+        for path in (*parts, *directory.glob("shard-*")):
+            path.unlink()
+        raise UserError(
             f"no text was found for {directory}; expected at least one sentence: check "
             "--input and --format"
         )
-    with _writing(directory), contextlib.ExitStack() as stack:
-        files = [
-            stack.enter_context(_new_array(index / f"{name}.tmp", size + 1))
-            for name, size in zip(_ARRAYS, (sentences, documents), strict=True)
-        ]
-        ends = [0, 0]
-        for number in range(shards):
-            with np.load(_part_path(directory, number)) as part:
-                for i, sizes in enumerate(("sentence_lengths", "document_sizes")):
-                    offsets = ends[i] + np.cumsum(part[sizes])
-                    files[i].write(offsets.tobytes())
-                    ends[i] = int(offsets[-1]) if len(offsets) else ends[i]
-    for name in _ARRAYS:
-        (index / f"{name}.tmp").replace(index / f"{name}.npy")
+    with _writing(directory):
+        sentences, documents = (
+            _write_sums(directory / "index" / f"{name}.npy", parts, sizes)
+            for name, sizes in _ARRAYS.items()
+        )
     info = StoreInfo(
         documents=documents,
         sentences=sentences,
-        tokens=tokens,
+        tokens=sum(shard.tokens for shard in named),
         token_dtype=token_dtype(vocab_size).str,
         vocab_size=vocab_size,
         vocabulary_fingerprint=vocabulary_fingerprint,
@@ -203,25 +173,31 @@ def finish_store(
         settings=settings,
     )
     write_json(directory / "index.json", dataclasses.asdict(info))
-    for number in range(shards):
-        _part_path(directory, number).unlink()
+    for path in parts:
+        path.unlink()
     return info
 
 
-def _new_array(path: Path, size: int) -> BinaryIO:
-    """A .npy file of ``size`` int64, the first 0, the others still to be written.
+def _write_sums(path: Path, parts: Sequence[Path], name: str) -> int:
+    """Writes 0 and the running sums of the parts' array ``name``; returns their number.
 
-    Not a mapped file: a full disk would kill the process instead of raising OSError.
+    Holds one part in memory at a time. The file is not mapped: a full disk would kill the
+    process instead of raising OSError.
     """
-    file = path.open("wb")
-    header = {
-        "descr": np.lib.format.dtype_to_descr(np.dtype(np.int64)),
-        "fortran_order": False,
-        "shape": (size,),
-    }
-    np.lib.format.write_array_header_1_0(file, header)
-    file.write(np.int64(0).tobytes())
-    return file
+    header = {"descr": "<i8", "fortran_order": False, "shape": (0,)}
+    count = total = 0
+    with new_file(path) as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        file.write(np.int64(0).tobytes())
+        for part in parts:
+            with np.load(part) as arrays:
+                sizes = arrays[name]
+            file.write((total + np.cumsum(sizes)).tobytes())
+            count, total = count + len(sizes), total + int(sizes.sum())
+        file.seek(0)  # NumPy's headers leave room for any length
+        header["shape"] = (count + 1,)
+        np.lib.format.write_array_header_1_0(file, header)
+    return count
 
 
 def read_info(directory: Path) -> StoreInfo:
@@ -229,15 +205,13 @@ def read_info(directory: Path) -> StoreInfo:
     path = directory / "index.json"
     if not path.is_file():
         raise UserError(
-            f"{directory} is not a finished store (no index.json); run "
-            f"python -m bert_jax.prepare --input TEXT --vocabulary vocab.txt "
-            f"--output {directory}"
+            f"{directory} is not a finished store (no index.json); run python -m "
+            f"bert_jax.prepare --input TEXT --vocabulary vocab.txt --output {directory}"
         )
     values = read_json(path, "the index of a store; prepare the text again")
-    if values.get("format") != FORMAT:
+    if (found := values.get("format")) != FORMAT:
         raise UserError(
-            f"{path} has format {values.get('format')}, expected {FORMAT}; prepare the "
-            "text again"
+            f"{path} has format {found}, expected {FORMAT}; prepare the text again"
         )
     try:
         values["shards"] = tuple(Shard(*shard) for shard in values["shards"])
@@ -266,20 +240,16 @@ class TokenStore:
             np.asarray(np.load(index / f"{name}.npy", mmap_mode="r"))
             for name in _ARRAYS
         )
-        found = len(self.sentence_offsets) - 1
-        if (
-            found != self.info.sentences
-            or self.sentence_offsets[-1] != self.info.tokens
-        ):
+        found, info = len(self.sentence_offsets) - 1, self.info
+        if (found, self.sentence_offsets[-1]) != (info.sentences, info.tokens):
             raise UserError(
                 f"{self.directory}: the index has {found} sentences, expected "
-                f"{self.info.sentences}; prepare the text again"
+                f"{info.sentences}; prepare the text again"
             )
-        tokens = [shard.tokens for shard in self.info.shards]
+        tokens = [shard.tokens for shard in info.shards]
         self._ends = np.cumsum(tokens)
         self._begins = self._ends - tokens
-        self._shards: dict[int, np.ndarray] = {}
-        self._locks = [threading.Lock() for _ in tokens]
+        self._shard = functools.cache(self._open)
 
     def read_sentences(self, ranges: np.ndarray) -> list[np.ndarray]:
         """Token ids of the sentences [start, stop) of each range, one array a range.
@@ -289,24 +259,13 @@ class TokenStore:
         offsets = self.sentence_offsets[ranges]
         shards = np.searchsorted(self._ends, offsets[:, 0], "right")
         offsets -= self._begins[shards, None]
-        return [
-            self._shard(shard)[start:stop]
-            for shard, (start, stop) in zip(
-                shards.tolist(), offsets.tolist(), strict=True
-            )
-        ]
+        places = zip(shards.tolist(), offsets.tolist(), strict=True)
+        return [self._shard(shard)[start:stop] for shard, (start, stop) in places]
 
-    def _shard(self, number: int) -> np.ndarray:
-        """The ids of a shard, mapped; the first time its checksum is compared."""
-        if number in self._shards:
-            return self._shards[number]
-        with self._locks[number]:
-            if number not in self._shards:
-                self._shards[number] = self._open(self.info.shards[number])
-        return self._shards[number]
-
-    def _open(self, shard: Shard) -> np.ndarray:
-        path, dtype = self.directory / shard.name, np.dtype(self.info.token_dtype)
+    def _open(self, number: int) -> np.ndarray:
+        """The ids of a shard, mapped, after its checksum is compared."""
+        shard, dtype = self.info.shards[number], np.dtype(self.info.token_dtype)
+        path = self.directory / shard.name
         if path.is_file() and path.stat().st_size == shard.tokens * dtype.itemsize:
             ids = np.asarray(np.memmap(path, dtype, "r"))
             if zlib.crc32(ids) == shard.checksum:

@@ -1,5 +1,6 @@
 """The text of a run: a prepared store, or one that the run prepares for itself."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def _prepare(config: DataConfig, directory: Path, log: Callable[[str], None]) ->
     """Writes vocabulary and store of config.corpus."""
     log(f"preparing {', '.join(config.corpus)} in {directory}")
     tokenizer = train_vocabulary(
-        (s for document in read_documents(config.corpus) for s in document.sentences),
+        itertools.chain.from_iterable(read_documents(config.corpus)),
         config.vocabulary_size,
         lower_case=config.lower_case,
     )

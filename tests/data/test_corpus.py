@@ -169,16 +169,12 @@ SAMPLES = {
 }
 
 
-def sentences_of(documents):
-    return [document.sentences for document in documents]
-
-
 def flat(documents):
     return list(itertools.chain.from_iterable(documents))
 
 
 def read(*inputs, **settings):
-    return sentences_of(read_documents([str(i) for i in inputs], **settings))
+    return list(read_documents([str(i) for i in inputs], **settings))
 
 
 @pytest.mark.parametrize("zipped", [False, True], ids=["plain", "gzip"])
@@ -241,25 +237,14 @@ def test_folders_and_globs_are_sorted_and_skip_empty_and_hidden_files(tmp_path):
         (tmp_path / name).write_text(f"This is {name}.\nSo.\n")
     (tmp_path / "empty.txt").write_text(" \n")
     (tmp_path / ".hidden").write_bytes(b"\xff\0")
-    documents = list(read_documents([str(tmp_path)]))
-    names = [d.source.removeprefix(f"{tmp_path}/") for d in documents]
-    assert names == ["a/1.txt", "b/10.txt", "b/2.txt", "c.txt"]
+    names = ["a/1.txt", "b/10.txt", "b/2.txt", "c.txt"]
+    assert read(tmp_path) == [[f"This is {name}.", "So."] for name in names]
     assert read(tmp_path / "b" / "*.txt") == [
         ["This is b/10.txt.", "So."],
         ["This is b/2.txt.", "So."],
     ]
     assert len(read(tmp_path / "**" / "*.txt")) == 4
     assert len(read(tmp_path / "a", tmp_path / "c.txt")) == 2
-    assert read(tmp_path) == sentences_of(documents)
-
-
-def test_offset_is_where_the_document_begins(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text(LINES)
-    content = LINES.encode()
-    for document in read_documents([str(path)]):
-        rest = content[document.offset :].decode().lstrip()
-        assert rest.startswith(document.sentences[0])
 
 
 @pytest.mark.parametrize("format", ["lines", "wikiextractor", "jsonl", "paragraphs"])
@@ -272,7 +257,7 @@ def test_ranges_give_every_document_once(tmp_path, format):
     size = len(text.encode()) * 3
     assert source.splittable
     assert source.size == size
-    whole = sentences_of(read_source(source))
+    whole = list(read_source(source))
     if format != "paragraphs":  # which merges across the copies, as it should
         assert whole == documents * 3
     for cuts in [[i] for i in range(size + 1)] + [
@@ -280,9 +265,9 @@ def test_ranges_give_every_document_once(tmp_path, format):
     ]:
         bounds = [0, *cuts, size]
         parts = [
-            sentences
+            document
             for start, stop in itertools.pairwise(bounds)
-            for sentences in sentences_of(read_source(source, start, stop))
+            for document in read_source(source, start, stop)
         ]
         if format == "paragraphs":  # documents may be cut between paragraphs
             assert flat(parts) == flat(whole)
@@ -434,24 +419,22 @@ def test_headings_are_short_and_have_no_end_mark(tmp_path):
 def test_a_new_format_is_one_entry_of_the_table(tmp_path, monkeypatch, uncased):
     """Subtitles: found by their suffix, split between processes, prepared."""
 
-    def read(lines, text_field, locate):
-        sentences, first = [], 0
-        for offset, line in lines:
+    def read(lines, text_field):
+        sentences = []
+        for line in lines:
             if line.isdigit():
                 if sentences:
-                    yield first, sentences
-                sentences, first = [], offset
+                    yield sentences
+                sentences = []
             elif line and "-->" not in line:
                 sentences.append(line)
             elif not line and not sentences:
-                raise UserError(f"{locate(offset)}: no text")
+                raise corpus_formats.BadLineError("no text")
         if sentences:
-            yield first, sentences
+            yield sentences
 
     subtitles = corpus_formats.TextFormat(
-        matches=lambda suffix, head: suffix == ".srt",
-        read=read,
-        is_boundary=str.isdigit,
+        read, is_boundary=str.isdigit, suffixes=(".srt",)
     )
     monkeypatch.setitem(corpus_formats.FORMATS, "subtitles", subtitles)
     path = tmp_path / "film.SRT"
@@ -460,9 +443,7 @@ def test_a_new_format_is_one_entry_of_the_table(tmp_path, monkeypatch, uncased):
     (source,) = find_sources([str(path)])
     assert source.format == "subtitles" and source.splittable
     whole = list(read_source(source))
-    assert [document.sentences for document in whole] == [
-        [f"Line {i}.", "Go on."] for i in range(1, 200)
-    ]
+    assert whole == [[f"Line {i}.", "Go on."] for i in range(1, 200)]
     cuts = [0, 100, 1000, 1001, source.size]
     parts = [read_source(source, *cut) for cut in itertools.pairwise(cuts)]
     assert [document for part in parts for document in part] == whole

@@ -13,7 +13,7 @@ def documents():
 
 
 def test_size_is_what_a_small_model_needs(documents):
-    sentences = [s for document in documents for s in document.sentences]
+    sentences = [s for document in documents for s in document]
     assert len(documents) > 700
     assert len(sentences) > 14_000
     assert sum(len(s.split()) for s in sentences) > 190_000
@@ -22,15 +22,15 @@ def test_size_is_what_a_small_model_needs(documents):
 
 
 def test_documents_have_several_sentences_and_none_repeats(documents):
-    lengths = sorted(len(document.sentences) for document in documents)
+    lengths = sorted(map(len, documents))
     assert lengths[0] >= 2
     assert lengths[len(lengths) // 2] >= 5
-    counts = collections.Counter(s for d in documents for s in d.sentences)
+    counts = collections.Counter(s for d in documents for s in d)
     assert counts.most_common(1)[0][1] == 1
 
 
 def test_reads_as_english(documents):
-    sentences = [s for document in documents for s in document.sentences]
+    sentences = [s for document in documents for s in document]
     words = [word for s in sentences for word in s.split()]
     plain = sum(word.strip(".,;:()'\"").isalpha() for word in words)
     assert plain > 0.85 * len(words)

@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 
 from bert_jax.data.store import (
-    ShardWriter,
     TokenStore,
     finish_store,
-    token_dtype,
+    part_path,
+    remove_unfinished,
+    shard_writer,
 )
+from bert_jax.data.tokenizer import token_dtype
 from bert_jax.errors import UserError
 
 
@@ -30,10 +32,9 @@ def make_documents(seed=0, count=40):
 def write(directory, shards_of_documents, vocab_size=30000):
     shards = len(shards_of_documents)
     for shard, documents in enumerate(shards_of_documents):
-        writer = ShardWriter(directory, shard, shards, token_dtype(vocab_size))
-        for document in documents:
-            writer.write(document)
-        writer.close()
+        with shard_writer(directory, shard, shards, token_dtype(vocab_size)) as write:
+            for document in documents:
+                write(document)
     return finish_store(
         directory,
         shards,
@@ -91,12 +92,27 @@ def test_a_store_without_index_json_is_not_whole(tmp_path):
 
 
 def test_an_unfinished_shard_leaves_no_part_behind(tmp_path):
-    writer = ShardWriter(tmp_path, 0, 1, token_dtype(100))
-    writer.write([np.array([1, 2])])
-    assert not ShardWriter.is_written(tmp_path, 0)
-    writer.close()
-    assert ShardWriter.is_written(tmp_path, 0)
+    writer = shard_writer(tmp_path, 0, 1, token_dtype(100))
+    with pytest.raises(KeyboardInterrupt), writer as write:
+        write([np.array([1, 2])])
+        raise KeyboardInterrupt
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    with shard_writer(tmp_path, 0, 1, token_dtype(100)) as write:
+        write([np.array([1, 2])])
+        assert not part_path(tmp_path, 0).exists()
+    assert part_path(tmp_path, 0).exists()
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_what_a_killed_process_was_writing_is_removed(tmp_path):
+    with shard_writer(tmp_path, 0, 1, token_dtype(100)) as write:
+        write([np.array([1, 2])])
+    for name in (".shard-00001-of-00002.tokens.7.tmp", "index/.part-00001.npz.7.tmp"):
+        (tmp_path / name).touch()
+    (tmp_path / "mine.tmp").touch()
+    remove_unfinished(tmp_path)
+    assert {path.name for path in tmp_path.rglob("*.tmp")} == {"mine.tmp"}
+    assert part_path(tmp_path, 0).exists()
 
 
 def test_no_text_at_all_is_an_error(tmp_path):
