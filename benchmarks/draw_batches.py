@@ -35,8 +35,8 @@ from reference_data import ReferenceTokenizer, instances
 from bert_jax.data.examples import ExampleConfig, ExampleSource
 from bert_jax.data.pipeline import Phase, TrainingBatches
 from bert_jax.data.preparation import prepare
-from bert_jax.data.store import ShardWriter, TokenStore, finish_store, token_dtype
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.store import TokenStore, finish_store, shard_writer
+from bert_jax.data.tokenizer import load_tokenizer, token_dtype
 
 GOLDEN = HERE.parent / "tests" / "golden"
 TEXT = GOLDEN / "pretraining_data" / "moby_dick_sentences.txt"
@@ -68,7 +68,7 @@ def ours(
         seed=0,
     )
     for first in range(0, count, batch):
-        source.draw(first, batch)
+        source.draw(range(first, first + batch))
     return count / (time.process_time() - start)
 
 
@@ -103,12 +103,12 @@ def collator(sentences, tokenizer, length, python, folder, repeats) -> dict:
 def random_store(folder: Path, tokens: int = 40_000_000) -> TokenStore:
     """Documents of log-normal length, 600 tokens on average; sentences of 3 to 47."""
     random = np.random.default_rng(0)
-    with ShardWriter(folder, 0, 1, token_dtype(30_522)) as writer:
+    with shard_writer(folder, 0, 1, token_dtype(30_522)) as write:
         while tokens > 0:
             count = int(random.lognormal(2.5, 1.1)) + 1
             sizes = random.integers(3, 48, count)
             ids = random.integers(999, 30_522, sizes.sum()).astype(np.uint16)
-            writer.write(np.split(ids, np.cumsum(sizes[:-1])))
+            write(np.split(ids, np.cumsum(sizes[:-1])))
             tokens -= len(ids)
     finish_store(
         folder, 1, vocab_size=30_522, vocabulary_fingerprint="random", settings={}

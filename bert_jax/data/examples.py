@@ -6,7 +6,9 @@ thread draws it, or with which neighbours.
 """
 
 import dataclasses
+import functools
 import threading
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +21,6 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import setting
 
-MASKINGS = ("token", "whole_word", "ngram")
-
 # Words of an example's random block: other document, its sentence, then the bits that
 # cut A and B, then a key for each position and two words for each prediction.
 _CUT_WORDS = 8
@@ -32,9 +32,13 @@ class ExampleConfig:
     """How pairs and masks are drawn; the defaults are the original's (A.1 and C.2)."""
 
     masking: str = setting(
-        "token", "what is masked as one: token, whole_word or ngram (runs of words)"
+        "token",
+        "what is masked as one: token, whole_word or ngram (runs of words)",
+        one_of=("token", "whole_word", "ngram"),
     )
-    mask_rate: float = setting(0.15, "share of all tokens that is predicted")
+    mask_rate: float = setting(
+        0.15, "share of all tokens that is predicted", above=0, below=1
+    )
     mask_share: float = setting(0.8, "share of these that becomes [MASK]")
     random_share: float = setting(
         0.1, "share of these that becomes a random token; the rest stays"
@@ -49,16 +53,10 @@ class ExampleConfig:
     )
 
     def __post_init__(self):
-        if self.masking not in MASKINGS:
+        if self.mask_share + self.random_share > 1 + 1e-9:
             raise UserError(
-                f"masking={self.masking!r}, expected one of {', '.join(MASKINGS)}; set "
-                "--config.data.examples.masking"
-            )
-        if not 0 < self.mask_rate < 1 or self.mask_share + self.random_share > 1 + 1e-9:
-            raise UserError(
-                f"mask_rate={self.mask_rate}, mask_share={self.mask_share}, random_share="
-                f"{self.random_share}: expected a rate in (0, 1) and shares that add to "
-                "at most 1; set --config.data.examples"
+                f"mask_share={self.mask_share}, random_share={self.random_share}: expected "
+                "shares that add to at most 1; set --config.data.examples"
             )
 
 
@@ -81,6 +79,7 @@ class _Spans(NamedTuple):
         return tokens + 2 + (self.b_lengths > 0)
 
 
+@dataclasses.dataclass(eq=False)
 class ExampleSource:
     """All examples of one stream: documents, lengths and a seed.
 
@@ -93,73 +92,65 @@ class ExampleSource:
     stream: keeps streams of one seed apart (training phases, evaluation).
     """
 
-    def __init__(
-        self,
-        store: TokenStore,
-        vocabulary: Tokenizer,
-        config: ExampleConfig,
-        *,
-        sequence_length: int,
-        max_predictions: int,
-        seed: int,
-        stream: int = 0,
-        documents: np.ndarray | None = None,
-    ):
-        if sequence_length < 5:
+    store: TokenStore
+    vocabulary: Tokenizer
+    config: ExampleConfig
+    _: dataclasses.KW_ONLY
+    sequence_length: int
+    max_predictions: int
+    seed: int
+    stream: int = 0
+    documents: np.ndarray | None = None
+
+    def __post_init__(self):
+        most = self.sequence_length - 3
+        if not 1 <= self.max_predictions <= most:
             raise UserError(
-                f"sequence_length={sequence_length}, expected at least 5: [CLS] A [SEP] "
-                "B [SEP]; set --config.phases[0].sequence_length"
+                f"max_predictions={self.max_predictions}, expected 1 to sequence_length - "
+                f"3 = {most}; set --config.phases[0].max_predictions"
             )
-        if not 1 <= max_predictions <= sequence_length - 3:
-            raise UserError(
-                f"max_predictions={max_predictions}, expected 1 to sequence_length - 3 = "
-                f"{sequence_length - 3}; set --config.phases[0].max_predictions"
-            )
-        self._store = store
-        self._vocabulary = vocabulary
-        self._config = config
-        self._length = sequence_length
-        self._max_predictions = max_predictions
-        self._seed = seed
-        self._stream = stream
-        if documents is None:
-            documents = np.arange(len(store.document_sentences) - 1)
-        self._documents = documents
-        self._begins = store.document_sentences[documents]
-        self._ends = store.document_sentences[documents + 1]
-        self._plans: dict[int, tuple[EpochPlan, np.ndarray]] = {}
+        bounds = self.store.document_sentences
+        if self.documents is None:
+            self.documents = np.arange(len(bounds) - 1)
+        self._begins, self._ends = bounds[self.documents], bounds[self.documents + 1]
+        self._plan = functools.lru_cache(maxsize=2)(self._make_plan)
         self._lock = threading.Lock()
-        words = _FIXED_WORDS + sequence_length + 2 * max_predictions
+        words = _FIXED_WORDS + self.sequence_length + 2 * self.max_predictions
         self._counters = -(-words // 4)  # Philox gives four words a count
-        self.epoch_size = len(self._plan(0)[0])
+        self.epoch_size = len(self.plan(0)[0])
 
-    def plan(self, epoch: int) -> EpochPlan:
-        """The plan of ``epoch``, before shuffling."""
-        return self._plan(epoch)[0]
+    def plan(self, epoch: int) -> tuple[EpochPlan, np.ndarray]:
+        """The plan of an epoch and its shuffled order; the last two are kept."""
+        with self._lock:  # only one thread makes a plan
+            return self._plan(epoch)
 
-    def draw(self, first: int, count: int) -> dict[str, np.ndarray]:
-        """Draws samples [first, first + count) as one batch.
+    def draw(self, samples: Sequence[int]) -> dict[str, np.ndarray]:
+        """Draws the samples with these numbers, ascending, as one batch.
 
-        Returns input_ids, token_type_ids, attention_mask int32 (count, L); mlm_positions,
-        mlm_ids int32 and mlm_weights float32 (count, M); nsp_labels int32 (count,), 0
-        where B follows A.
+        Returns input_ids, token_type_ids, attention_mask int32 (B, L); mlm_positions,
+        mlm_ids int32 and mlm_weights float32 (B, M); nsp_labels int32 (B,), 0 where B
+        follows A.
         """
-        return self.draw_samples(np.arange(first, first + count))
-
-    def draw_samples(self, samples_B: np.ndarray) -> dict[str, np.ndarray]:
-        """Draws the samples with these numbers, ascending; returns what draw() does."""
-        parts = [self._draw(*part) for part in self._by_epoch(samples_B)]
+        L, M = self.sequence_length, self.max_predictions
+        parts = []
+        for epoch, indices in self._by_epoch(samples):
+            words_BW = self._words(epoch, indices)
+            cuts_BW = words_BW[:, 2:_FIXED_WORDS]
+            keys_BL = words_BW[:, _FIXED_WORDS : _FIXED_WORDS + L]
+            words_BM2 = words_BW[:, _FIXED_WORDS + L :][:, : 2 * M].reshape(-1, M, 2)
+            batch = self._pairs(self._spans(epoch, indices, words_BW[:, :2]), cuts_BW)
+            parts.append(batch | self._mask(batch, keys_BL, words_BM2))
         return {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
 
-    def lengths(self, first: int, count: int) -> np.ndarray:
-        """Tokens of the samples [first, first + count), int64, without reading them."""
-        parts = []
-        for epoch, indices in self._by_epoch(np.arange(first, first + count)):
-            spans = self._spans(epoch, indices, self._words(epoch, indices)[:, :2])
-            parts.append(spans.totals(self._length))
-        return np.concatenate(parts)
+    def lengths(self, samples: Sequence[int]) -> np.ndarray:
+        """Tokens of the samples with these numbers, int64, without reading them."""
+        spans = [
+            self._spans(epoch, indices, self._words(epoch, indices)[:, :2])
+            for epoch, indices in self._by_epoch(samples)
+        ]
+        return np.concatenate([span.totals(self.sequence_length) for span in spans])
 
-    def _by_epoch(self, samples: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    def _by_epoch(self, samples: Sequence[int]) -> list[tuple[int, np.ndarray]]:
         """The epochs of ascending samples, and the examples of each epoch."""
         epochs, indices = np.divmod(samples, self.epoch_size)
         known = np.unique(epochs).tolist() or [0]  # no samples: a batch of none
@@ -167,56 +158,39 @@ class ExampleSource:
 
     def _bits(self, purpose: int, epoch: int, counter: int = 0) -> np.random.Philox:
         # Two key words: the seed; and what the bits are for.
-        key = (self._stream << 56) | (purpose << 48) | (self._length << 32) | epoch
-        return np.random.Philox(key=[self._seed, key], counter=[counter, 0, 0, 0])
+        stream, L = self.stream, self.sequence_length
+        key = (stream << 56) | (purpose << 48) | (L << 32) | epoch
+        return np.random.Philox(key=[self.seed, key], counter=[counter, 0, 0, 0])
 
-    def _plan(self, epoch: int) -> tuple[EpochPlan, np.ndarray]:
-        """The plan of an epoch and its shuffled order; the last two are kept."""
-        with self._lock:
-            if epoch not in self._plans:
-                while len(self._plans) > 1:
-                    del self._plans[max(self._plans, key=lambda e: abs(e - epoch))]
-                rng = np.random.Generator(self._bits(0, epoch))
-                plan = plan_epoch(
-                    self._store.sentence_offsets,
-                    self._store.document_sentences,
-                    self._documents,
-                    rng,
-                    sequence_length=self._length,
-                    short_sequence_rate=self._config.short_sequence_rate,
-                    next_sentence=self._config.next_sentence,
-                )
-                order = rng.permutation(np.arange(len(plan), dtype=np.uint32))
-                self._plans[epoch] = plan, order
-            return self._plans[epoch]
-
-    def _draw(self, epoch: int, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Draws the examples of one epoch that have these numbers, ascending."""
-        L, M = self._length, self._max_predictions
-        words_BW = self._words(epoch, indices)
-        keys_BL = words_BW[:, _FIXED_WORDS : _FIXED_WORDS + L]
-        words_BM2 = words_BW[:, _FIXED_WORDS + L :][:, : 2 * M].reshape(-1, M, 2)
-        spans = self._spans(epoch, indices, words_BW[:, :2])
-        batch = self._pairs(spans, words_BW[:, 2:_FIXED_WORDS])
-        return batch | self._mask(batch, keys_BL, words_BM2)
+    def _make_plan(self, epoch: int) -> tuple[EpochPlan, np.ndarray]:
+        rng = np.random.Generator(self._bits(0, epoch))
+        plan = plan_epoch(
+            self.store.sentence_offsets,
+            self.store.document_sentences,
+            self.documents,
+            rng,
+            sequence_length=self.sequence_length,
+            short_sequence_rate=self.config.short_sequence_rate,
+            next_sentence=self.config.next_sentence,
+        )
+        return plan, rng.permutation(np.arange(len(plan), dtype=np.uint32))
 
     def _words(self, epoch: int, indices: np.ndarray) -> np.ndarray:
         """The random block of each example: uint64 (B, words)."""
         words_BW = np.empty((len(indices), 4 * self._counters), np.uint64)
         gaps = np.flatnonzero(np.diff(indices) != 1) + 1
-        for rows_CW, run in zip(
-            np.split(words_BW, gaps), np.split(indices, gaps), strict=True
-        ):
+        runs = zip(np.split(words_BW, gaps), np.split(indices, gaps), strict=True)
+        for rows_CW, run in runs:
             first = int(run[0]) if len(run) else 0
             bits = self._bits(1, epoch, first * self._counters)
             rows_CW[:] = bits.random_raw(rows_CW.size).reshape(rows_CW.shape)
         return words_BW
 
-    def _spans(self, epoch: int, indices: np.ndarray, words_B2: np.ndarray) -> "_Spans":
+    def _spans(self, epoch: int, indices: np.ndarray, words_B2: np.ndarray) -> _Spans:
         """Where the store has A and B of these examples."""
-        plan, order = self._plan(epoch)
+        plan, order = self.plan(epoch)
         rows = order[indices % len(plan)]
-        offsets = self._store.sentence_offsets
+        offsets = self.store.sentence_offsets
         a_starts = plan.first[rows].astype(np.int64)
         a_stops = a_starts + plan.a_count[rows]
         a_lengths = offsets[a_stops] - offsets[a_starts]
@@ -231,41 +205,33 @@ class ExampleSource:
         b_starts[random_next] = starts
         b_stops[random_next] = stops_at(offsets, starts, self._ends[others], needs)
         b_lengths = offsets[b_stops] - offsets[b_starts]
-        return _Spans(
-            np.stack([a_starts, a_stops], axis=1),
-            np.stack([b_starts, b_stops], axis=1),
-            a_lengths,
-            b_lengths,
-            random_next,
-        )
+        a, b = np.stack([a_starts, a_stops], 1), np.stack([b_starts, b_stops], 1)
+        return _Spans(a, b, a_lengths, b_lengths, random_next)
 
-    def _pairs(self, spans: "_Spans", words_BW: np.ndarray) -> dict[str, np.ndarray]:
+    def _pairs(self, spans: _Spans, words_BW: np.ndarray) -> dict[str, np.ndarray]:
         """Reads and joins A and B, cut to the sequence length."""
-        B, L = len(spans.a_lengths), self._length
+        B, L = len(spans.a_lengths), self.sequence_length
         a_sizes, b_sizes = pair_lengths(spans.a_lengths, spans.b_lengths, L - 3)
         # How much of what a text loses it loses at its beginning.
         a_fronts = binomial_half(spans.a_lengths - a_sizes, words_BW[:, :_CUT_WORDS])
         b_fronts = binomial_half(spans.b_lengths - b_sizes, words_BW[:, _CUT_WORDS:])
-        texts = self._store.read_sentences(np.concatenate([spans.a, spans.b]))
+        texts = self.store.read_sentences(np.concatenate([spans.a, spans.b]))
 
-        vocabulary = self._vocabulary
-        input_ids_BL = np.full((B, L), vocabulary.pad_id, np.int32)
-        token_type_ids_BL = np.zeros((B, L), np.int32)
-        totals = spans.totals(L)
-        input_ids_BL[:, 0] = vocabulary.cls_id
+        ends, totals = a_sizes + 1, spans.totals(L)  # where A ends, and the whole
+        input_ids_BL = np.full((B, L), self.vocabulary.pad_id, np.int32)
+        input_ids_BL[:, 0] = self.vocabulary.cls_id
+        for end in (ends, totals - 1):  # the same where there is no B
+            input_ids_BL[np.arange(B), end] = self.vocabulary.sep_id
         for i, (a, b) in enumerate(zip(texts[:B], texts[B:], strict=True)):
-            a_end = 1 + a_sizes[i]
-            input_ids_BL[i, 1:a_end] = a[a_fronts[i] : a_fronts[i] + a_sizes[i]]
-            input_ids_BL[i, a_end] = vocabulary.sep_id
-            if b_sizes[i]:
-                end = totals[i]
-                input_ids_BL[i, a_end + 1 : end - 1] = b[b_fronts[i] :][: b_sizes[i]]
-                input_ids_BL[i, end - 1] = vocabulary.sep_id
-                token_type_ids_BL[i, a_end + 1 : end] = 1
+            input_ids_BL[i, 1 : ends[i]] = a[a_fronts[i] :][: a_sizes[i]]
+            b_ids = b[b_fronts[i] :][: b_sizes[i]]
+            input_ids_BL[i, ends[i] + 1 :][: len(b_ids)] = b_ids
+        in_text_BL = np.arange(L) < totals[:, None]
+        in_b_BL = in_text_BL & (np.arange(L) > ends[:, None])
         return {
             "input_ids": input_ids_BL,
-            "token_type_ids": token_type_ids_BL,
-            "attention_mask": (np.arange(L) < totals[:, None]).astype(np.int32),
+            "token_type_ids": in_b_BL.astype(np.int32),
+            "attention_mask": in_text_BL.astype(np.int32),
             "nsp_labels": spans.random_next.astype(np.int32),
         }
 
@@ -277,36 +243,28 @@ class ExampleSource:
         With a single document B comes from it too, but never what follows A: the label
         NotNext must be true.
         """
-        D = len(self._documents)
-        draws_B2 = (words_B2 >> np.uint64(11)) * 2.0**-53
-        if D > 1:
-            others_B = documents_B + 1 + (draws_B2[:, 0] * (D - 1)).astype(np.int64)
-            others_B %= D
-        else:
-            others_B = documents_B
-        begins_B, sizes_B = (
-            self._begins[others_B],
-            (self._ends - self._begins)[others_B],
-        )
-        follows_B = (others_B == documents_B) & (a_stops_B < begins_B + sizes_B)
-        offsets_B = (draws_B2[:, 1] * (sizes_B - follows_B)).astype(np.int64)
-        starts_B = begins_B + offsets_B
+        D = len(self.documents)
+        draws_B2 = masking.uniform(words_B2)
+        steps_B = 1 + (draws_B2[:, 0] * (D - 1)).astype(np.int64)
+        others_B = (documents_B + steps_B) % D
+        begins_B, ends_B = self._begins[others_B], self._ends[others_B]
+        follows_B = (others_B == documents_B) & (a_stops_B < ends_B)
+        sizes_B = ends_B - begins_B - follows_B
+        starts_B = begins_B + (draws_B2[:, 1] * sizes_B).astype(np.int64)
         return others_B, starts_B + (follows_B & (starts_B >= a_stops_B))
 
     def _mask(
         self, batch: dict[str, np.ndarray], keys_BL: np.ndarray, words_BM2: np.ndarray
     ) -> dict[str, np.ndarray]:
         """Chooses and replaces tokens; changes batch["input_ids"] in place."""
-        config, vocabulary = self._config, self._vocabulary
-        M = self._max_predictions
+        config, vocabulary = self.config, self.vocabulary
+        M = self.max_predictions
         input_ids_BL = batch["input_ids"]
         totals_B = batch["attention_mask"].sum(1)
         counts_B = masking.prediction_counts(totals_B, config.mask_rate, M)
-        candidates_BL = (
-            batch["attention_mask"].astype(bool)
-            & (input_ids_BL != vocabulary.cls_id)
-            & (input_ids_BL != vocabulary.sep_id)
-        )
+        cls, sep = vocabulary.cls_id, vocabulary.sep_id
+        special_BL = (input_ids_BL == cls) | (input_ids_BL == sep)
+        candidates_BL = (batch["attention_mask"] > 0) & ~special_BL
         if config.masking == "token":
             positions_BM = masking.choose_tokens(candidates_BL, keys_BL, counts_B, M)
         else:

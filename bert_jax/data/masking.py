@@ -3,6 +3,8 @@
 Paper, section 3.1 and A.1; create_pretraining_data.py, create_masked_lm_predictions.
 """
 
+import itertools
+
 import numpy as np
 
 
@@ -54,49 +56,34 @@ def choose_words(
     sizes = np.nonzero(stops_BL)[1] + 1 - starts
     keys = keys_BL[rows, starts]
     runs = 1 + np.searchsorted(bounds, (keys & 0xFFFF_FFFF) / 2.0**32, "right")
-    ends = np.cumsum(starts_BL.sum(1)).tolist()
-    counts = counts_B.tolist()
-    begin = 0
-    for b, end in enumerate(ends):
-        picked = _pick(
-            np.argsort(keys[begin:end]).tolist(),
-            starts[begin:end].tolist(),
-            sizes[begin:end].tolist(),
-            runs[begin:end].tolist(),
-            counts[b],
-        )
-        chosen_BM[b, : len(picked)] = sorted(picked)
-        begin = end
+    begins = np.searchsorted(rows, np.arange(B + 1)).tolist()
+    starts, sizes, runs = starts.tolist(), sizes.tolist(), runs.tolist()
+    taken = [False] * len(starts)
+    each_row = zip(
+        chosen_BM, itertools.pairwise(begins), counts_B.tolist(), strict=True
+    )
+    for chosen_M, (begin, end), count in each_row:
+        picked: list[int] = []
+        for word in (begin + np.argsort(keys[begin:end])).tolist():
+            free = count - len(picked)
+            if free <= 0:
+                break
+            for i in range(word, min(word + runs[word], end)):
+                # A run ends before a word that is taken, does not fit, or lies in the
+                # other segment.
+                apart = i > word and starts[i] != starts[i - 1] + sizes[i - 1]
+                if taken[i] or sizes[i] > free or apart:
+                    break
+                taken[i] = True
+                free -= sizes[i]
+                picked += range(starts[i], starts[i] + sizes[i])
+        chosen_M[: len(picked)] = sorted(picked)
     return chosen_BM
 
 
-def _pick(
-    order: list[int],
-    starts: list[int],
-    sizes: list[int],
-    runs: list[int],
-    limit: int,
-) -> list[int]:
-    """Positions of the words taken, greedily and in ``order``, up to ``limit``.
-
-    runs: the most words to take, from each word on.
-    """
-    picked: list[int] = []
-    taken = [False] * len(starts)
-    for word in order:
-        if len(picked) >= limit:
-            break
-        free = limit - len(picked)
-        for i in range(word, min(word + runs[word], len(starts))):
-            # A run ends before a word that is taken, does not fit, or lies in the other
-            # segment.
-            apart = i > word and starts[i] != starts[i - 1] + sizes[i - 1]
-            if taken[i] or sizes[i] > free or apart:
-                break
-            taken[i] = True
-            free -= sizes[i]
-            picked += range(starts[i], starts[i] + sizes[i])
-    return picked
+def uniform(words: np.ndarray) -> np.ndarray:
+    """Random uint64 as numbers in [0, 1), of 53 bits."""
+    return (words >> np.uint64(11)) * 2.0**-53
 
 
 def prediction_counts(
@@ -126,15 +113,11 @@ def replace(
     used_BM = positions_BM < L
     positions_BM = np.where(used_BM, positions_BM, 0)
     labels_BM = np.where(used_BM, np.take_along_axis(input_ids_BL, positions_BM, 1), 0)
-    fate_BM = (words_BM2[..., 0] >> np.uint64(11)) * 2.0**-53
-    random_BM = (words_BM2[..., 1] >> np.uint64(11)) * 2.0**-53 * vocab_size
-    seen_BM = np.where(
-        fate_BM < mask_share,
-        mask_id,
-        np.where(
-            fate_BM < mask_share + random_share, random_BM.astype(np.int64), labels_BM
-        ),
-    )
+    fate_BM, draw_BM = np.moveaxis(uniform(words_BM2), -1, 0)
+    random_BM = (draw_BM * vocab_size).astype(np.int64)
+    is_random_BM = fate_BM < mask_share + random_share
+    seen_BM = np.where(is_random_BM, random_BM, labels_BM)
+    seen_BM = np.where(fate_BM < mask_share, mask_id, seen_BM)
     rows, columns = np.nonzero(used_BM)
     input_ids_BL[rows, positions_BM[rows, columns]] = seen_BM[rows, columns]
     return {

@@ -11,10 +11,9 @@ from bert_jax.data.examples import ExampleConfig, ExampleSource
 from bert_jax.data.packing import HostRows, Packing, all_rows, take_rows
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import UserError
 from bert_jax.settings import setting
 
-# Streams of random numbers: a training phase's number, or this.
+# Of random numbers; that of a training phase is its number.
 _EVAL_STREAM = 255
 _SAMPLE = 4096  # pairs whose lengths the shape of packed rows is chosen on
 
@@ -26,7 +25,7 @@ class Phase:
     steps: int = setting(doc="steps of training", least=1)
     batch_size: int = setting(doc="sequences of a step, over all devices", least=1)
     sequence_length: int = setting(
-        doc="tokens of a sequence, [CLS] and two [SEP] included"
+        doc="tokens of a sequence, [CLS] and two [SEP] included", least=5
     )
     max_predictions: int = setting(doc="masked tokens of a sequence, at most", least=1)
 
@@ -36,12 +35,8 @@ def split_documents(documents: int, holdout: float) -> tuple[np.ndarray, np.ndar
 
     The choice depends on nothing but the two arguments, so that every run on a store
     holds out the same documents. At least one document stays in training, and one is
-    held out where ``holdout`` > 0 and there are two.
+    held out where ``holdout``, in [0, 1), is not 0 and there are two.
     """
-    if not 0 <= holdout < 1:
-        raise UserError(
-            f"holdout={holdout}, expected a share in [0, 1); set --config.data.holdout"
-        )
     held = round(documents * holdout)
     if holdout > 0:
         held = min(max(held, 1), documents - 1)
@@ -49,6 +44,7 @@ def split_documents(documents: int, holdout: float) -> tuple[np.ndarray, np.ndar
     return np.sort(order[held:]), np.sort(order[:held])
 
 
+@dataclasses.dataclass(eq=False)
 class TrainingBatches:
     """Item t is this host's rows of global batch t, through all phases.
 
@@ -57,48 +53,46 @@ class TrainingBatches:
 
     packing: with 0, each pair has a row. Otherwise pairs share rows (see Packing.pack),
     whose number is a multiple of ``packing``. Every host computes the lengths of all pairs
-    of the batch, and so the row of each, but draws only the pairs of its own rows.
+    of the batch, and so the row of each, but draws only the pairs of its own rows. stream:
+    of the random numbers of the first phase.
     """
 
-    def __init__(
-        self,
-        store: TokenStore,
-        vocabulary: Tokenizer,
-        phases: Sequence[Phase],
-        config: ExampleConfig,
-        *,
-        seed: int,
-        documents: np.ndarray,
-        rows: HostRows = all_rows,
-        packing: int = 0,
-    ):
-        self._phases = phases
-        self._ends = np.cumsum([phase.steps for phase in phases])
-        self._rows = rows
-        self._pad_id = vocabulary.pad_id
+    store: TokenStore
+    vocabulary: Tokenizer
+    phases: Sequence[Phase]
+    config: ExampleConfig
+    _: dataclasses.KW_ONLY
+    seed: int
+    documents: np.ndarray
+    rows: HostRows = all_rows
+    packing: int = 0
+    stream: int = 0
+
+    def __post_init__(self):
+        self._ends = np.cumsum([phase.steps for phase in self.phases])
         self._sources = [
             ExampleSource(
-                store,
-                vocabulary,
-                config,
+                self.store,
+                self.vocabulary,
+                self.config,
                 sequence_length=phase.sequence_length,
                 max_predictions=phase.max_predictions,
-                seed=seed,
-                stream=number,
-                documents=documents,
+                seed=self.seed,
+                stream=self.stream + number,
+                documents=self.documents,
             )
-            for number, phase in enumerate(phases)
+            for number, phase in enumerate(self.phases)
         ]
         self._packings = [
             Packing.of(
-                source.lengths(0, _SAMPLE),
+                source.lengths(range(_SAMPLE)),
                 phase.batch_size,
                 phase.sequence_length,
-                mask_rate=config.mask_rate,
-                multiple=packing,
+                mask_rate=self.config.mask_rate,
+                multiple=self.packing,
             )
-            for source, phase in zip(self._sources, phases, strict=True)
-            if packing
+            for source, phase in zip(self._sources, self.phases, strict=True)
+            if self.packing
         ]
 
     def __len__(self) -> int:
@@ -107,19 +101,20 @@ class TrainingBatches:
     def __getitem__(self, item: SupportsIndex) -> dict[str, np.ndarray]:
         step = int(item)
         number = int(np.searchsorted(self._ends, step, "right"))
-        phase = self._phases[number]
-        step -= int(self._ends[number]) - phase.steps
-        first, source = step * phase.batch_size, self._sources[number]
-        if not self._packings:
-            own = take_rows(np.arange(phase.batch_size), self._rows(phase.batch_size))
-            return source.draw_samples(first + own)
+        phase, source = self.phases[number], self._sources[number]
+        first = (step - int(self._ends[number]) + phase.steps) * phase.batch_size
+        if not self.packing:
+            own = take_rows(np.arange(phase.batch_size), self.rows(phase.batch_size))
+            return source.draw(first + own)
         packing = self._packings[number]
-        rows, count = packing.rows(source.lengths(first, phase.batch_size))
-        own = take_rows(np.arange(count), self._rows(count))
+        rows, count = packing.rows(
+            source.lengths(range(first, first + phase.batch_size))
+        )
+        own = take_rows(np.arange(count), self.rows(count))
         pairs = np.flatnonzero(np.isin(rows, own))
-        batch = source.draw_samples(first + pairs)
         places = np.searchsorted(own, rows[pairs])
-        return packing.pack(batch, places, len(own), self._pad_id)
+        batch = source.draw(first + pairs)
+        return packing.pack(batch, places, len(own), self.vocabulary.pad_id)
 
 
 def training_iterator(
@@ -136,28 +131,13 @@ def training_iterator(
 
 
 def eval_batches(
-    store: TokenStore,
-    vocabulary: Tokenizer,
-    phase: Phase,
-    config: ExampleConfig,
-    *,
-    documents: np.ndarray,
-    rows: HostRows = all_rows,
+    training: TrainingBatches, phase: Phase, documents: np.ndarray
 ) -> Iterator[dict[str, np.ndarray]]:
     """The same ``phase.steps`` batches of held-out documents each time it is called.
 
-    Where the documents give fewer examples, they come again with other pairs and masks.
+    Store, examples and rows are those of ``training``; each pair has a row. Where the
+    documents give fewer examples, they come again with other pairs and masks.
     """
-    source = ExampleSource(
-        store,
-        vocabulary,
-        config,
-        sequence_length=phase.sequence_length,
-        max_predictions=phase.max_predictions,
-        seed=0,
-        stream=_EVAL_STREAM,
-        documents=documents,
-    )
-    own = take_rows(np.arange(phase.batch_size), rows(phase.batch_size))
-    for step in range(phase.steps):
-        yield source.draw_samples(step * phase.batch_size + own)
+    held_out = {"documents": documents, "seed": 0, "stream": _EVAL_STREAM}
+    batches = dataclasses.replace(training, phases=(phase,), packing=0, **held_out)
+    return map(batches.__getitem__, range(phase.steps))

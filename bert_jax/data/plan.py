@@ -42,8 +42,8 @@ def plan_epoch(
     rng: np.random.Generator,
     *,
     sequence_length: int,
-    short_sequence_rate: float = 0.1,
-    next_sentence: bool = True,
+    short_sequence_rate: float,
+    next_sentence: bool,
 ) -> EpochPlan:
     """Plans all examples that one pass over ``documents`` gives.
 
@@ -59,79 +59,32 @@ def plan_epoch(
         np.arange(1, int((ends - begins).sum()) // _GROUP_SENTENCES + 1),
     )
     longest = sequence_length - 3
-    parts = []
-    for group in np.split(np.arange(len(documents)), groups):
-        if not len(group):
-            continue
-        targets = np.full(len(group), longest)
-        short = rng.random(len(group)) < short_sequence_rate
-        targets[short] = rng.integers(2, longest, int(short.sum()), endpoint=True)
-        parts += _plan_group(
-            sentence_offsets,
-            begins[group],
-            ends[group],
-            targets,
-            int(group[0]),
-            rng,
-            next_sentence,
-        )
-    wide = len(sentence_offsets) > np.iinfo(np.uint32).max
-    dtypes = (
-        np.uint32,
-        np.int64 if wide else np.uint32,
-        np.uint16,
-        np.uint16,
-        bool,
-        np.uint16,
-    )
-    columns = zip(*parts, strict=True)
-    return EpochPlan(
-        *(
-            np.concatenate(column).astype(dtype)
-            for column, dtype in zip(columns, dtypes, strict=True)
-        )
-    )
-
-
-def _plan_group(
-    sentence_offsets: np.ndarray,
-    begins: np.ndarray,
-    ends: np.ndarray,
-    targets: np.ndarray,
-    first_document: int,
-    rng: np.random.Generator,
-    next_sentence: bool,
-) -> list[tuple[np.ndarray, ...]]:
-    """The columns of EpochPlan, a tuple of arrays for each round."""
-    rounds = []
-    active = np.arange(len(begins))
+    targets = np.full(len(documents), longest)
     position = begins.copy()
-    while len(active):
-        start = position[active]
-        # The chunk ends with the sentence that reaches the target, or the document.
-        stop = stops_at(sentence_offsets, start, ends[active], targets[active])
-        count = stop - start
-        several = count > 1
-        a_count = np.ones(len(active), np.int64)
-        a_count[several] = rng.integers(1, count[several])
-        if next_sentence:
-            random_next = ~several | (rng.random(len(active)) < 0.5)
-        else:
+    rounds = []  # the columns of EpochPlan
+    for active in np.split(np.arange(len(documents)), groups):
+        short = active[rng.random(len(active)) < short_sequence_rate]
+        targets[short] = rng.integers(2, longest, len(short), endpoint=True)
+        while len(active):
+            start, target = position[active], targets[active]
+            # The chunk ends with the sentence that reaches the target, or the document.
+            stop = stops_at(sentence_offsets, start, ends[active], target)
+            count = stop - start
+            several = count > 1
+            a_count = np.ones(len(active), np.int64)
+            a_count[several] = rng.integers(1, count[several])
             random_next = np.zeros(len(active), bool)
-        rounds.append(
-            (
-                active + first_document,
-                start,
-                a_count,
-                np.where(random_next, 0, count - a_count),
-                random_next,
-                targets[active],
-            )
-        )
-        # The sentences after A go back where they were not used.
-        position[active] = np.where(random_next, start + a_count, stop)
-        active = active[position[active] < ends[active]]
-    return rounds
+            if next_sentence:
+                random_next = ~several | (rng.random(len(active)) < 0.5)
+            b_count = np.where(random_next, 0, count - a_count)
+            rounds.append((active, start, a_count, b_count, random_next, target))
+            # The sentences after A go back where they were not used.
+            position[active] = start + a_count + b_count
+            active = active[position[active] < ends[active]]
+    sentence = np.uint32 if len(sentence_offsets) < 1 << 32 else np.int64
+    dtypes = (np.uint32, sentence, np.uint16, np.uint16, bool, np.uint16)
+    columns = map(np.concatenate, zip(*rounds, strict=True))
+    return EpochPlan(*(c.astype(t) for c, t in zip(columns, dtypes, strict=True)))
 
 
 def stops_at(

@@ -37,7 +37,9 @@ class DataConfig:
     lower_case: bool = setting(
         True, "whether the vocabulary that is trained on corpus has no capitals"
     )
-    holdout: float = setting(0.01, "share of the documents kept for evaluation")
+    holdout: float = setting(
+        0.01, "share of the documents kept for evaluation", least=0, below=1
+    )
     examples: ExampleConfig = setting(factory=ExampleConfig)
     packing: bool = setting(
         False,

@@ -72,7 +72,6 @@ def pretrain(
         BertForPreTraining(config.model, config.compute),
         config.data.examples.next_sentence,
     )
-    rows = functools.partial(process_rows, mesh)
     batches = TrainingBatches(
         store,
         tokenizer,
@@ -80,7 +79,7 @@ def pretrain(
         config.data.examples,
         seed=config.seed,
         documents=training,
-        rows=rows,
+        rows=functools.partial(process_rows, mesh),
         packing=batch_divisor(mesh) * config.accumulation * config.data.packing,
     )
     evaluations: list[dict[str, float]] = []
@@ -95,14 +94,7 @@ def pretrain(
         del progress
         # The last phase's lengths, so that evaluations of all phases compare.
         phase = dataclasses.replace(config.phases[-1], steps=config.eval_batches)
-        drawn = eval_batches(
-            store,
-            tokenizer,
-            phase,
-            config.data.examples,
-            documents=held_out,
-            rows=rows,
-        )
+        drawn = eval_batches(batches, phase, held_out)
         metrics = objective.eval_metrics(
             [jax.device_get(eval_sums(params, put_batch(b, mesh))) for b in drawn]
         )

@@ -25,7 +25,7 @@ def batch(moby_dick, uncased):
             max_predictions=predictions,
             seed=0,
         )
-        part = source.draw(0, 32)
+        part = source.draw(range(32))
         for name, array in part.items():
             width = 10 if name.startswith("mlm") else LENGTH
             if array.ndim == 2:

@@ -16,9 +16,9 @@ def plan(lengths, bounds, seed=0, documents=None, **settings):
     if documents is None:
         documents = np.arange(len(bounds) - 1)
     rng = np.random.default_rng(seed)
-    settings = {"sequence_length": 128} | settings
+    defaults = dict(sequence_length=128, short_sequence_rate=0.1, next_sentence=True)
     offsets = np.cumsum([0, *lengths.tolist()])
-    return plan_epoch(offsets, bounds, documents, rng, **settings)
+    return plan_epoch(offsets, bounds, documents, rng, **defaults | settings)
 
 
 def test_every_sentence_is_used_exactly_once_as_a_or_following_b():

@@ -17,8 +17,10 @@ DEVIATIONS = 4
 
 
 def statistics(source, tokenizer, length):
-    size = sum(len(source.plan(epoch)) for epoch in range(EPOCHS))
-    batches = [source.draw(first, 1024) for first in range(0, size - 1024, 1024)]
+    size = sum(len(source.plan(epoch)[0]) for epoch in range(EPOCHS))
+    batches = [
+        source.draw(range(first, first + 1024)) for first in range(0, size - 1024, 1024)
+    ]
     batch = {k: np.concatenate([b[k] for b in batches]) for k in batches[0]}
     totals = batch["attention_mask"].sum(1)
     used = batch["mlm_weights"] > 0

@@ -51,6 +51,21 @@ def test_one_schedule_runs_through_all_phases(settings):
         ("data.corpus", "x", "expected a tuple"),
         ("phases", (), "phases is empty"),
         ("log_every", 0, "expected at least 1; set --config.log_every"),
+        (
+            "data.holdout",
+            1.5,
+            "holdout=1.5, expected at least 0 and below 1; set --config",
+        ),
+        (
+            "data.examples.masking",
+            "word",
+            "masking='word', expected one of token, whole",
+        ),
+        (
+            "phases",
+            (dict(steps=1, batch_size=8, sequence_length=4, max_predictions=1),),
+            r"phases\[0\]\.sequence_length=4, expected at least 5",
+        ),
         ("accumulation", 0, "accumulation=0, expected at least 1"),
         (
             "optimizer.beta2",

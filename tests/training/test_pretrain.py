@@ -99,11 +99,6 @@ def test_a_head_that_is_not_there_is_drawn_and_logged(start, configure, tmp_path
     ("flag", "message"),
     [
         ("init_from", "nowhere does not exist"),
-        ("--config.data.holdout=1.5", "holdout=1.5, expected a share"),
-        (
-            "--config.phases[0].sequence_length=4",
-            "sequence_length=4, expected at least 5",
-        ),
         ("--config.phases[1].max_predictions=31", "max_predictions=31, expected 1 to"),
         ("--config.mesh.data=3", "does not use exactly the 8 devices"),
         ("--config.accumulation=3", "=8 is not a multiple of 24, .* accumulation=3"),
