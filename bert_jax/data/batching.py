@@ -19,6 +19,8 @@ from bert_jax.data.packing import (
     HostRows,
     all_rows,
     best_fit,
+    lay_out,
+    placed,
     round_up,
     take_rows,
 )
@@ -29,9 +31,7 @@ MULTIPLE = 8  # row lengths are multiples of it, in tokens, which accelerators p
 # A further shape must save this many steps an epoch: compiling it takes as long as that
 # many steps for each epoch of a usual run.
 WORTH = 8
-SAMPLE = (
-    128  # batches of each class of lengths, on which the shape of the class is chosen
-)
+SAMPLE = 128  # batches of each class of lengths, on which the class's shape is chosen
 # The row length at which attention, whose time grows with the square of the length, takes
 # as long as the rest of a step. Measured: 840 and 940 for all-MiniLM-L6-v2 with heads for
 # tokens and sequences on two CPU cores; wider models have more by their operations.
@@ -41,9 +41,7 @@ EVEN_LENGTH = 1200
 # do not see each other. SHORT is used where one such row holds all sequences.
 LENGTHS = (32, 64, 96, 128, 192, 256, 384, 512)
 SHORT = 16
-SLOT = (
-    4  # a row may hold a sequence for every 4 tokens; the shortest sequence has three
-)
+SLOT = 4  # a row may hold a sequence for so many tokens; the shortest one has three
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +60,8 @@ class Features:
       choices, an example's side by side); 1 otherwise.
     extra: whatever the task needs again to decode the outputs, one entry a sequence.
     truncated: examples of which not all text is seen.
+    hidden: float32 (L_i, W) of each sequence, from a frozen encoder; each sequence of such
+      features has a row of its own.
     """
 
     input_ids: list[np.ndarray]
@@ -71,6 +71,7 @@ class Features:
     choices: int = 1
     extra: list[Any] = dataclasses.field(default_factory=list)
     truncated: int = 0
+    hidden: Sequence[np.ndarray] | None = None
 
     @functools.cached_property
     def lengths_UC(self) -> np.ndarray:
@@ -95,6 +96,7 @@ class Shape(NamedTuple):
         return self.rows * self.length * (1 + self.length / EVEN_LENGTH)
 
 
+@dataclasses.dataclass(eq=False)
 class EpochBatches:
     """Item t is this process's rows of the batch of step t, from 0, through all epochs.
 
@@ -103,86 +105,94 @@ class EpochBatches:
     classes of lengths; a batch has units of one class, and each class has its own shape.
     limit: positions that the model has; no row is longer. multiple: the number of rows of
     a batch is a multiple of it. accumulation: parts of a step. Part i has the rows i, i +
-    accumulation, ..., and all choices of its units. hidden: float32 (L_i, W) of each
-    sequence, from a frozen encoder; each sequence then has its own row. rows: which rows
-    of a global batch this process's devices hold.
+    accumulation, ..., and all choices of its units. rows: which rows of a global batch
+    this process's devices hold.
 
     An item has for R rows of S slots: "input_ids", "token_type_ids", "attention_mask"
     int32 (R, L); "segment_ids" (R, L), 1, 2, ... for the tokens of a row's first, second,
     ... sequence and 0 for padding; "starts" (R, S), where each begins. Of sequences that
     stand alone, "weights" float32 (R, S), 0 for a slot that is empty, and targets (R, S,
     ...), or (R, L) of tokens. Of choices, for U units, "weights" (U,), targets (U, ...),
-    and "slots" int32 (U, choices): which slot of its part, row by row, holds each. With
-    ``hidden`` "hidden" (R, L, W), and neither "segment_ids" nor "starts".
+    and "slots" int32 (U, choices): which slot of its part, row by row, holds each. Of
+    features with hidden, "hidden" (R, L, W), and neither "segment_ids" nor "starts".
     """
 
-    def __init__(
-        self,
-        features: Features,
-        *,
-        batch_size: int,
-        epochs: int,
-        seed: int,
-        pad_id: int,
-        buckets: int,
-        limit: int,
-        multiple: int = 1,
-        accumulation: int = 1,
-        hidden: Sequence[np.ndarray] | None = None,
-        rows: HostRows = all_rows,
-    ):
-        self._features, self._pad_id, self._hidden = features, pad_id, hidden
-        self._batch_size, self._epochs, self._seed = batch_size, epochs, seed
-        self._rows, self._parts = rows, accumulation
+    features: Features
+    _: dataclasses.KW_ONLY
+    batch_size: int
+    epochs: int
+    seed: int
+    pad_id: int
+    buckets: int
+    limit: int
+    multiple: int = 1
+    accumulation: int = 1
+    rows: HostRows = all_rows
+
+    def __post_init__(self):
         # Of a part's rows; the parts of a step have as many each.
-        self._multiple = math.lcm(multiple, accumulation) // accumulation
-        self._sizes_U = features.lengths_UC.sum(axis=1)
-        self._classes = length_classes(self._sizes_U, batch_size, buckets)
+        parts = self.accumulation
+        self._multiple = math.lcm(self.multiple, parts) // parts
+        self._sizes_U = self.features.lengths_UC.sum(axis=1)
+        self._classes = length_classes(self._sizes_U, self.batch_size, self.buckets)
         # Threads ask for batches at the same time, of two epochs at an epoch's end.
         self.order = functools.lru_cache(maxsize=2)(self._order)
-        self.shapes = self._choose_shapes(limit)
+        self.shapes = self._choose_shapes()
 
     @property
     def steps_per_epoch(self) -> int:
         """Steps of an epoch, the last partial batch included."""
-        return -(-len(self._sizes_U) // self._batch_size)
+        return -(-len(self._sizes_U) // self.batch_size)
 
     def __len__(self) -> int:
-        return self.steps_per_epoch * self._epochs
+        return self.steps_per_epoch * self.epochs
 
     def __getitem__(self, step: SupportsIndex) -> dict[str, np.ndarray]:
         epoch, number = divmod(int(step), self.steps_per_epoch)
-        if not 0 <= epoch < self._epochs:
+        if not 0 <= epoch < self.epochs:
             raise IndexError(f"step {step} of {len(self)}")
         arrays = self._arrays(self.order(epoch)[number])
-        return {k: take_rows(v, self._rows(len(v))) for k, v in arrays.items()}
+        return {k: take_rows(v, self.rows(len(v))) for k, v in arrays.items()}
 
     def _sorted(self, seed: int, epoch: int) -> list[np.ndarray]:
-        return sorted_batches(
-            self._sizes_U, self._classes, self._batch_size, seed, epoch
-        )
+        """The units of an epoch's batches, class by class, then of the partial batch.
+
+        The units of a class are sorted by length and cut into ``batch_size`` groups. Each
+        batch has one unit of every group, so that all batches have about as many tokens
+        and need about as many rows.
+        """
+        random = np.random.default_rng((seed, epoch))
+        order = random.permutation(len(self._sizes_U))
+        full = sum(self._classes) * self.batch_size
+        order, rest = order[:full], order[full:]
+        order = order[np.argsort(-self._sizes_U[order], kind="stable")]
+        batches: list[np.ndarray] = []
+        for units in np.split(order, np.cumsum(self._classes)[:-1] * self.batch_size):
+            strata = units.reshape(self.batch_size, -1)
+            batches += list(random.permuted(strata, axis=1).T)
+        return [*batches, rest] if len(rest) else batches
 
     def _order(self, epoch: int) -> list[np.ndarray]:
-        batches = self._sorted(self._seed, epoch)
-        random = np.random.default_rng((self._seed, epoch, 1))
+        batches = self._sorted(self.seed, epoch)
+        random = np.random.default_rng((self.seed, epoch, 1))
         return [batches[i] for i in random.permutation(len(batches))]
 
     def _split(self, units: np.ndarray) -> list[np.ndarray]:
         """The units of each part."""
-        return [units[part :: self._parts] for part in range(self._parts)]
+        return [units[part :: self.accumulation] for part in range(self.accumulation)]
 
     def _place(self, units: np.ndarray, length: int, slots: int) -> list[list[int]]:
         """Rows for a part's sequences, numbered unit by unit."""
-        lengths = self._features.lengths_UC[units].ravel()
+        lengths = self.features.lengths_UC[units].ravel()
         return best_fit(lengths, length, slots)
 
-    def _choose_shapes(self, limit: int) -> tuple[Shape, ...]:
+    def _choose_shapes(self) -> tuple[Shape, ...]:
         """The cheapest shape for each class, ordered by cost.
 
         The sample of batches does not depend on the seed of the run, so that all runs of a
         sweep share what they compile.
         """
-        lengths_UC = self._features.lengths_UC
+        lengths_UC = self.features.lengths_UC
         samples: list[list[np.ndarray]] = [[] for _ in self._classes]
         epoch = 0
         while min(map(len, samples)) < SAMPLE:
@@ -194,47 +204,43 @@ class EpochBatches:
         longest = [max(lengths_UC[units].max() for units in s) for s in samples]
         longest[0] = lengths_UC.max()
         shapes = {
-            self._cheapest(sample[:SAMPLE], int(length), limit)
+            self._cheapest(sample[:SAMPLE], int(length))
             for sample, length in zip(samples, longest, strict=True)
         }
         return tuple(sorted(shapes, key=lambda shape: shape.cost))
 
-    def _cheapest(self, sample: list[np.ndarray], longest: int, limit: int) -> Shape:
+    def _cheapest(self, sample: list[np.ndarray], longest: int) -> Shape:
         """The cheapest shape that all of ``sample`` fit, at most twice ``longest`` wide."""
-        first = round_up(longest, MULTIPLE)
-        lengths = {min(n, limit) for n in range(first, 2 * first + 1, MULTIPLE)}
-        if self._hidden is not None:
-            lengths = {min(first, limit)}
+        first, alone = round_up(longest, MULTIPLE), self.features.hidden is not None
+        widest = first if alone else 2 * first
+        lengths = {min(n, self.limit) for n in range(first, widest + 1, MULTIPLE)}
         parts = [part for units in sample for part in self._split(units)]
-        mean = np.mean([self._features.lengths_UC[part].mean() for part in parts])
-        most = max(map(len, parts)) * self._features.choices
+        mean = np.mean([self.features.lengths_UC[part].mean() for part in parts])
+        most = 1 if alone else max(map(len, parts)) * self.features.choices
         candidates = []
         for length in sorted(lengths):
             # Twice as many as an average row holds: best fit places short sequences last,
             # many to a row. Each costs the last layer one more position.
             slots = min(most, math.ceil(2 * length / mean))
-            if self._hidden is not None:
-                slots = 1
             needed = max(len(self._place(part, length, slots)) for part in parts)
-            rows = round_up(needed, self._multiple) * self._parts
+            rows = round_up(needed, self._multiple) * self.accumulation
             candidates.append(Shape(rows, length, slots))
         return min(candidates, key=lambda shape: shape.cost)
 
     def _arrays(self, units: np.ndarray) -> dict[str, np.ndarray]:
         """The arrays of a step, of all processes."""
         groups = self._split(units)
-        longest = self._features.lengths_UC[units].max()
+        longest = self.features.lengths_UC[units].max()
         for shape in self.shapes:
             if shape.length < longest:
                 continue
             places = [self._place(part, shape.length, shape.slots) for part in groups]
-            needed = max(map(len, places)) * self._parts
-            if needed <= shape.rows:
+            needed, rows = max(map(len, places)), shape.rows // self.accumulation
+            if needed <= rows:
                 break
         else:  # more rows than any of SAMPLE batches needed: a shape of its own
-            rows = round_up(needed // self._parts, self._multiple) * self._parts
-            shape = shape._replace(rows=rows)
-        shape = shape._replace(rows=shape.rows // self._parts)
+            rows = round_up(needed, self._multiple)
+        shape = shape._replace(rows=rows)
         filled = [
             self._fill(part, shape, rows)
             for part, rows in zip(groups, places, strict=True)
@@ -246,29 +252,26 @@ class EpochBatches:
         self, units: np.ndarray, shape: Shape, rows: list[list[int]]
     ) -> dict[str, np.ndarray]:
         """The arrays of a part. rows: the numbers, within the part, of its sequences."""
-        features, C = self._features, self._features.choices
+        features, C = self.features, self.features.choices
         R, S = shape.rows, shape.slots
         sequences = (units[:, None] * C + np.arange(C)).ravel()
         in_rows = [sequences[members] for members in rows]
-        arrays = packed_rows(features, in_rows, shape, self._pad_id, self._hidden)
-        if self._hidden is not None:
-            del arrays["segment_ids"], arrays["starts"]
+        packed = features.hidden is None
+        arrays = packed_rows(features, in_rows, shape, self.pad_id, packed)
         slots = np.zeros(len(sequences), np.int32)
         for r, members in enumerate(rows):
             slots[members] = r * S + np.arange(len(members))
         if C == 1:
-            size, where, shape_of_all = R * S, slots, (R, S)
+            outer, where = (R, S), np.divmod(slots, S)
         else:
-            most = -(-self._batch_size // self._parts)
-            size = round_up(most, self._multiple)
-            where, shape_of_all = np.arange(len(units)), (size,)
-            arrays["slots"] = np.zeros((size, C), np.int32)
-            arrays["slots"][: len(units)] = slots.reshape(-1, C)
+            most = -(-self.batch_size // self.accumulation)
+            outer, where = (round_up(most, self._multiple),), np.s_[: len(units)]
+            arrays["slots"] = placed((*outer, C), where, slots.reshape(-1, C))
         values = {"weights": np.ones(len(features.row), np.float32)} | features.targets
         for name in values.keys() - arrays.keys():
-            array = np.zeros((size, *values[name].shape[1:]), values[name].dtype)
-            array[where] = values[name][units]
-            arrays[name] = array.reshape(*shape_of_all, *array.shape[1:])
+            own = values[name][units]
+            full = (*outer, *own.shape[1:])
+            arrays[name] = placed(full, where, own, dtype=own.dtype)
         return arrays
 
 
@@ -291,9 +294,8 @@ def length_classes(sizes_U: np.ndarray, batch_size: int, most: int) -> tuple[int
     choices: list[np.ndarray] = []
     for _ in range(min(most, len(sizes))):
         # The last class, up to sizes[j-1], covers the sizes from i on.
-        candidates = cost[:, None] + np.concatenate([[0], sizes]) * (
-            total[None, :] - total[:, None]
-        )
+        padded = np.concatenate([[0], sizes]) * (total - total[:, None])
+        candidates = cost[:, None] + padded
         candidates[np.tril_indices(len(cost))] = np.inf
         candidates[0, 0] = 0
         saved = cost[-1] - candidates[:, -1].min()
@@ -308,70 +310,40 @@ def length_classes(sizes_U: np.ndarray, batch_size: int, most: int) -> tuple[int
     return tuple(np.diff(total[[end, *ends[::-1]]])[::-1].tolist())
 
 
-def sorted_batches(
-    sizes_U: np.ndarray,
-    classes: Sequence[int],
-    batch_size: int,
-    seed: int,
-    epoch: int,
-) -> list[np.ndarray]:
-    """The units of an epoch's batches, class by class, then those of the partial batch.
-
-    The units of a class are sorted by length and cut into ``batch_size`` groups. Each
-    batch has one unit of every group, so that all batches have about as many tokens and
-    need about as many rows.
-    """
-    random = np.random.default_rng((seed, epoch))
-    order = random.permutation(len(sizes_U))
-    full = sum(classes) * batch_size
-    order, rest = order[:full], order[full:]
-    order = order[np.argsort(-sizes_U[order], kind="stable")]
-    batches: list[np.ndarray] = []
-    for units in np.split(order, np.cumsum(classes)[:-1] * batch_size):
-        strata = units.reshape(batch_size, -1)
-        batches += list(random.permuted(strata, axis=1).T)
-    return [*batches, rest] if len(rest) else batches
-
-
 def packed_rows(
     features: Features,
     rows: Sequence[Sequence[int]],
     shape: Shape,
     pad_id: int,
-    hidden: Sequence[np.ndarray] | None = None,
+    packed: bool,
 ) -> dict[str, np.ndarray]:
-    """The arrays of packed rows. rows: the numbers of the sequences in each row.
+    """The arrays of some rows. rows: the numbers of the sequences in each row.
 
     "input_ids", "token_type_ids", "attention_mask", "segment_ids", "starts", "hidden" and
-    targets of tokens as EpochBatches has them.
+    targets of tokens as EpochBatches has them. Without ``packed`` a row has one sequence
+    and there are no "segment_ids" and "starts".
     """
-    R, L, S = shape
-    tokens = {k: v for k, v in features.targets.items() if isinstance(v, list)}
-    arrays = {
-        "input_ids": np.full((R, L), pad_id, np.int32),
-        "token_type_ids": np.zeros((R, L), np.int32),
-        "attention_mask": np.zeros((R, L), np.int32),
-        "segment_ids": np.zeros((R, L), np.int32),
-        "starts": np.zeros((R, S), np.int32),
+    order = list(itertools.chain(*rows))
+    row_of = np.repeat(np.arange(len(rows)), np.array([len(row) for row in rows], int))
+    lengths = features.lengths_UC.ravel()
+    arrays, _, _ = lay_out(lengths[order], row_of, shape)
+    if not packed:
+        del arrays["segment_ids"], arrays["starts"]
+    used_RL = arrays["attention_mask"] > 0
+    tokens = {
+        "input_ids": (features.input_ids, np.int32(pad_id)),
+        "token_type_ids": (features.token_type_ids, np.int32(0)),
     }
-    if hidden is not None:
-        arrays["hidden"] = np.zeros((R, L, hidden[0].shape[1]), np.float32)
-    arrays |= {name: np.full((R, L), IGNORED, np.int32) for name in tokens}
-    for r, row in enumerate(rows):
-        end = 0
-        for s, sequence in enumerate(row):
-            ids = features.input_ids[sequence]
-            place = np.s_[r, end : end + len(ids)]
-            arrays["input_ids"][place] = ids
-            arrays["token_type_ids"][place] = features.token_type_ids[sequence]
-            arrays["attention_mask"][place] = 1
-            arrays["segment_ids"][place] = s + 1
-            arrays["starts"][r, s] = end
-            if hidden is not None:
-                arrays["hidden"][place] = hidden[sequence]
-            for name, target in tokens.items():
-                arrays[name][place] = target[sequence]
-            end += len(ids)
+    for name, values in features.targets.items():
+        if isinstance(values, list):
+            tokens[name] = values, np.int32(IGNORED)
+    if features.hidden is not None:
+        tokens["hidden"] = features.hidden, np.float32(0)
+    for name, (values, padding) in tokens.items():
+        none = values[0][:0]  # a part of a small batch may have no sequence
+        flat = np.concatenate([none, *(values[i] for i in order)])
+        full = (*used_RL.shape, *flat.shape[1:])
+        arrays[name] = placed(full, used_RL, flat, padding, padding.dtype)
     return arrays
 
 
@@ -392,7 +364,6 @@ def inference_batches(
     limit: int,
     pad_id: int,
     multiple: int = 1,
-    hidden: Sequence[np.ndarray] | None = None,
     packed: bool = True,
     per_sequence: Mapping[str, np.ndarray] | None = None,
 ) -> Iterator[RowBatch]:
@@ -412,9 +383,7 @@ def inference_batches(
         for first in range(0, len(rows), count):
             part = rows[first : first + count]
             shape = Shape(count, length, _slots(length, packed))
-            arrays = packed_rows(inputs, part, shape, pad_id, hidden)
-            if not packed:
-                del arrays["segment_ids"], arrays["starts"]
+            arrays = packed_rows(inputs, part, shape, pad_id, packed)
             for name, values in (per_sequence or {}).items():
                 arrays[name] = np.zeros((count, shape.slots), values.dtype)
                 for r, row in enumerate(part):

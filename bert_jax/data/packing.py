@@ -9,6 +9,7 @@ import bisect
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -56,6 +57,40 @@ def best_fit(lengths: np.ndarray, length: int, slots: int) -> list[list[int]]:
     return full
 
 
+def lay_out(
+    sizes: np.ndarray, rows: np.ndarray, shape: tuple[int, int, int]
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """How n sequences lie in R rows of L tokens, with S slots: one after the other.
+
+    sizes: their tokens, int (n,). rows: of each, ascending. Returns arrays, and of each
+    sequence its number in the row and its place there, int (n,). The arrays, int32:
+    "attention_mask" (R, L), 1 for the tokens of all sequences, in their order;
+    "segment_ids" (R, L), 1, 2, ... for the tokens of a row's first, second, ... sequence
+    and 0 for padding; "starts" (R, S), where each sequence begins.
+    """
+    R, L, S = shape
+    first = np.searchsorted(rows, rows)  # the first sequence of each one's row
+    slots = np.arange(len(rows)) - first
+    begins = np.cumsum(sizes) - sizes
+    used_RL = np.arange(L) < np.bincount(rows, sizes, R)[:, None]
+    starts = begins - begins[first]
+    arrays = {
+        "attention_mask": used_RL.astype(np.int32),
+        "segment_ids": placed((R, L), used_RL, np.repeat(slots + 1, sizes)),
+        "starts": placed((R, S), (rows, slots), starts),
+    }
+    return arrays, slots, starts
+
+
+def placed(
+    shape: tuple[int, ...], where: Any, values: Any, padding=0, dtype=np.int32
+) -> np.ndarray:
+    """An array of ``padding`` with ``values`` at the index ``where``."""
+    array = np.full(shape, padding, dtype)
+    array[where] = values
+    return array
+
+
 @dataclasses.dataclass(frozen=True)
 class Packing:
     """How the pairs of a batch are packed into rows of ``length`` tokens.
@@ -100,8 +135,8 @@ class Packing:
         of the counts has as many rows as it needs.
         """
         rows, needed = _fit(lengths, self.length, self.max_pairs)
-        fitting = [count for count in self.row_counts if count >= needed]
-        count = fitting[0] if fitting else round_up(needed, self.multiple)
+        own = round_up(needed, self.multiple)
+        count = next((count for count in self.row_counts if count >= needed), own)
         turn, part = np.divmod(rows, self.multiple)
         return part * (count // self.multiple) + turn, count
 
@@ -110,49 +145,32 @@ class Packing:
     ) -> dict[str, np.ndarray]:
         """A batch as ExampleSource.draw gives it, its pairs in the ``rows`` of R.
 
-        For rows of up to S pairs: "input_ids", "token_type_ids" (R, L);
-        "attention_mask" (R, L); "segment_ids" (R, L), 1, 2, ... for the tokens of a row's
-        first, second, ... pair and 0 for padding; "starts" (R, S), where each pair
-        begins; "mlm_positions", "mlm_ids", "mlm_weights" (R, M); "nsp_labels" and float32
-        "nsp_weights" (R, S), 0 where a row has fewer pairs.
+        For rows of up to S pairs: "input_ids", "token_type_ids" (R, L); "attention_mask",
+        "segment_ids" and "starts" of lay_out(); "mlm_positions", "mlm_ids", "mlm_weights"
+        (R, M); "nsp_labels" and float32 "nsp_weights" (R, S), 0 where a row has fewer
+        pairs.
         """
         L, S, M = self.length, self.max_pairs, self.max_predictions
         order = np.argsort(rows, kind="stable")
-        row_of = rows[order]
+        rows = rows[order]
         batch = {name: array[order] for name, array in batch.items()}
         read_PL, masked_PM = batch["attention_mask"] > 0, batch["mlm_weights"] > 0
-        sizes, counts = read_PL.sum(axis=1), masked_PM.sum(axis=1)
-        ends = np.cumsum(sizes)
-        first = np.searchsorted(row_of, row_of)  # the first pair of each pair's row
-        place = np.arange(len(row_of)) - first
-        starts = (ends - sizes) - (ends - sizes)[first]
-        # Pairs lie one after the other from the row's beginning, and so do their masked
-        # tokens: in order, they are the True of these.
-        used_RL = np.arange(L) < np.bincount(row_of, sizes, R)[:, None]
-        used_RM = np.arange(M) < np.bincount(row_of, counts, R)[:, None]
-
-        packed = {
-            "input_ids": np.full((R, L), pad_id, np.int32),
-            "token_type_ids": np.zeros((R, L), np.int32),
-            "attention_mask": used_RL.astype(np.int32),
-            "segment_ids": np.zeros((R, L), np.int32),
-            "starts": np.zeros((R, S), np.int32),
-            "mlm_positions": np.zeros((R, M), np.int32),
-            "mlm_ids": np.zeros((R, M), np.int32),
-            "mlm_weights": used_RM.astype(np.float32),
-            "nsp_labels": np.zeros((R, S), np.int32),
-            "nsp_weights": np.zeros((R, S), np.float32),
-        }
-        for name in ("input_ids", "token_type_ids"):
-            packed[name][used_RL] = batch[name][read_PL]
-        packed["segment_ids"][used_RL] = np.repeat(place + 1, sizes)
+        packed, slots, starts = lay_out(read_PL.sum(axis=1), rows, (R, L, S))
+        used_RL = packed["attention_mask"] > 0
+        # The masked tokens of a row's pairs lie one after the other too.
+        used_RM = np.arange(M) < np.bincount(rows, masked_PM.sum(axis=1), R)[:, None]
         positions_PM = batch["mlm_positions"] + starts[:, None]
-        packed["mlm_positions"][used_RM] = positions_PM[masked_PM]
-        packed["mlm_ids"][used_RM] = batch["mlm_ids"][masked_PM]
-        packed["starts"][row_of, place] = starts
-        packed["nsp_labels"][row_of, place] = batch["nsp_labels"]
-        packed["nsp_weights"][row_of, place] = 1
-        return packed
+        ids, types = (batch[k][read_PL] for k in ("input_ids", "token_type_ids"))
+        pairs = (rows, slots)
+        return packed | {
+            "input_ids": placed((R, L), used_RL, ids, pad_id),
+            "token_type_ids": placed((R, L), used_RL, types),
+            "mlm_positions": placed((R, M), used_RM, positions_PM[masked_PM]),
+            "mlm_ids": placed((R, M), used_RM, batch["mlm_ids"][masked_PM]),
+            "mlm_weights": used_RM.astype(np.float32),
+            "nsp_labels": placed((R, S), pairs, batch["nsp_labels"]),
+            "nsp_weights": placed((R, S), pairs, 1, dtype=np.float32),
+        }
 
 
 def row_limits(length: int, mask_rate: float) -> tuple[int, int]:

@@ -30,12 +30,11 @@ CHUNK = 512  # sequences whose frozen features are in memory together
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """The examples of one file and their sequences. hidden: of a frozen encoder."""
+    """The examples of one file and their sequences."""
 
     name: str
     rows: Sequence[Any]
     features: Features
-    hidden: Sequence[np.ndarray] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +54,6 @@ def run_model(
     limit: int,
     pad_id: int,
     mesh: Mesh,
-    hidden: Sequence[np.ndarray] | None = None,
     packed: bool = True,
     per_sequence: Mapping[str, np.ndarray] | None = None,
 ) -> list[np.ndarray]:
@@ -63,10 +61,9 @@ def run_model(
 
     forward: (params, batch) to float32, whole on every device: for R rows of L tokens with
     S slots (R, S, ...), and then each sequence has its slot's; or (R, L, ...), and it has
-    its own tokens' (L_i, ...). The other arguments: see inference_batches(); with
-    ``hidden``, a frozen encoder's, each sequence has a row of its own.
+    its own tokens' (L_i, ...). The other arguments: see inference_batches().
     """
-    packed = packed and hidden is None
+    packed = packed and features.hidden is None
     outputs: list[Any] = [None] * len(features.input_ids)
     batches = inference_batches(
         features,
@@ -74,7 +71,6 @@ def run_model(
         limit=limit,
         pad_id=pad_id,
         multiple=batch_divisor(mesh),
-        hidden=hidden,
         packed=packed,
         per_sequence=per_sequence,
     )
@@ -144,7 +140,7 @@ def with_hidden(
     mesh: Mesh,
     log: Callable[[str], None],
 ) -> Split:
-    """The split with ``hidden``: float32 (L_i, W) of each sequence, in a memory map.
+    """The split with Features.hidden, in a memory map.
 
     The file takes 4 * W bytes a token; ``folder`` may go once the run is over.
     """
@@ -181,4 +177,5 @@ def with_hidden(
             place[:] = output
     states.flush()
     log(f"{split.name}: {shape[0]:,} vectors of {shape[1]:,} in {path}")
-    return dataclasses.replace(split, hidden=hidden)
+    features = dataclasses.replace(features, hidden=hidden)
+    return dataclasses.replace(split, features=features)

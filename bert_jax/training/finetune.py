@@ -136,7 +136,6 @@ class _FineTuning:
             limit=self.checkpoint.config.max_positions,
             multiple=batch_divisor(self.mesh) * config.accumulation,
             accumulation=config.accumulation,
-            hidden=prepared.train.hidden,
             rows=functools.partial(process_rows, self.mesh),
         )
         self.best: tuple[float, Evaluation] | None = (
@@ -312,7 +311,6 @@ class _FineTuning:
             limit=self.checkpoint.config.max_positions,
             pad_id=self.checkpoint.tokenizer.pad_id,
             mesh=self.mesh,
-            hidden=split.hidden,
         )
 
 

@@ -3,6 +3,7 @@ depend on how they are laid out."""
 
 import collections
 import concurrent.futures
+import dataclasses
 import itertools
 
 import numpy as np
@@ -84,7 +85,7 @@ def test_a_step_sees_the_same_examples_however_they_are_laid_out(choices):
             assert units_of(batches[step]) == expected[step], layout
     hidden = [np.zeros((n, 2), np.float32) for n in features.lengths_UC.ravel()]
     if choices == 1:
-        batches = make_batches(features, hidden=hidden)
+        batches = make_batches(dataclasses.replace(features, hidden=hidden))
         assert [units_of(batch) for batch in batches] == expected
 
 
@@ -206,7 +207,8 @@ def test_regression_labels_stay_floats():
 def test_hidden_states_have_a_row_each_padded_with_zeros():
     features = labelled([3, 5])
     hidden = [np.full((n, 4), n, np.float32) for n in (3, 5)]
-    arrays = make_batches(features, multiple=4, hidden=hidden)[0]
+    features = dataclasses.replace(features, hidden=hidden)
+    arrays = make_batches(features, multiple=4)[0]
     assert arrays["hidden"].shape == (4, 8, 4)
     assert arrays["hidden"].dtype == np.float32
     assert sorted(arrays["hidden"][:, :, 0].sum(axis=1)) == [0, 0, 9, 25]
