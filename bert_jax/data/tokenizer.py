@@ -116,7 +116,10 @@ class WordPieceTokenizer(Tokenizer):
         )
         super().__init__(tokens, continuation, lower_case)
         self._splitter = Splitter(lower_case)
-        self._word_ids = WordIds(self.ids, UNK, self._splitter, self.dtype)
+        self.model = models.WordPiece(
+            self.ids, unk_token=UNK, max_input_chars_per_word=LONGEST_WORD
+        )
+        self._word_ids = WordIds(self.model, self.unk_id, self._splitter, self.dtype)
 
     @classmethod
     def from_file(cls, path: Path, lower_case: bool | None) -> "WordPieceTokenizer":
@@ -368,11 +371,7 @@ def library_tokenizer(tokenizer: WordPieceTokenizer) -> tokenizers.Tokenizer:
 
     Its ids differ for a sigma at the end of a word, and for lone surrogates.
     """
-    library = tokenizers.Tokenizer(
-        models.WordPiece(
-            tokenizer.ids, unk_token=UNK, max_input_chars_per_word=LONGEST_WORD
-        )
-    )
+    library = tokenizers.Tokenizer(tokenizer.model)
     library.normalizer = normalizers.BertNormalizer(lowercase=tokenizer.lower_case)
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     library.decoder = decoders.WordPiece()

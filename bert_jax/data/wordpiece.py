@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Callable
 
 import numpy as np
-import tokenizers
+from tokenizers.models import WordPiece
 
 LONGEST_WORD = 200  # characters; a longer word is [UNK]
 CACHED_WORDS = 1 << 18  # about 30 MB
@@ -107,17 +107,10 @@ class WordIds(dict):
     """Rough word -> the bytes of its ids; works out what it has not seen."""
 
     def __init__(
-        self, ids: dict[str, int], unk: str, splitter: Splitter, dtype: np.dtype
+        self, model: WordPiece, unk_id: int, splitter: Splitter, dtype: np.dtype
     ):
-        self._model = tokenizers.models.WordPiece(
-            ids,
-            unk_token=unk,
-            max_input_chars_per_word=LONGEST_WORD,
-            continuing_subword_prefix=PREFIX,
-        )
-        self._unk_id = ids[unk]
-        self._splitter = splitter
-        self._dtype = dtype
+        self._model, self._unk_id = model, unk_id
+        self._splitter, self._dtype = splitter, dtype
 
     def __missing__(self, rough_word: str) -> bytes:
         words = self._splitter.words(rough_word)
