@@ -11,6 +11,7 @@ from bert_jax.data.batching import Features, inference_batches
 from bert_jax.data.tokenizer import MASK, Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.model.bert import BertForPreTraining
+from bert_jax.objectives.heads import model_inputs
 
 
 class MaskedText(NamedTuple):
@@ -135,18 +136,25 @@ def _top_tokens(
     positions_BM: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """Probabilities and ids of the likeliest tokens at some positions, (B, M, top)."""
+    logits_BMW = mlm_logits(model, params, batch, positions_BM)
+    return jax.lax.top_k(jax.nn.softmax(logits_BMW), top)
+
+
+def mlm_logits(
+    model: BertForPreTraining,
+    params: Any,
+    batch: dict[str, jax.Array],
+    positions_BQ: jax.Array,
+) -> jax.Array:
+    """float32 (B, Q, W) of the MLM head alone.
+
+    A checkpoint may lack the pooler and the NSP head.
+    """
+    tokens_BL, packed = model_inputs(batch)
+    settings = dict(deterministic=True, positions_BQ=positions_BQ, pool=False)
 
     def logits(model: BertForPreTraining) -> jax.Array:
-        # Without the pooler and the NSP head, which a checkpoint may lack.
-        encoded = model.bert(
-            batch["input_ids"],
-            batch["token_type_ids"],
-            batch["attention_mask"],
-            deterministic=True,
-            positions_BQ=positions_BM,
-            pool=False,
-        )
+        encoded = model.bert(*tokens_BL, **packed, **settings)
         return model.mlm(encoded.sequence_BLD, model.bert.embeddings.word)
 
-    logits_BMW = model.apply({"params": params}, method=logits)
-    return jax.lax.top_k(jax.nn.softmax(logits_BMW), top)
+    return model.apply({"params": params}, method=logits)

@@ -18,6 +18,7 @@ import numpy as np
 from bert_jax.data.batching import Features
 from bert_jax.errors import UserError
 from bert_jax.inference.evaluation import run_model
+from bert_jax.inference.fill_mask import mlm_logits
 from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, load
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, traced_on
@@ -151,22 +152,8 @@ def _log_probabilities(
     params: Any, batch: dict[str, jax.Array], *, model: BertForPreTraining
 ) -> jax.Array:
     """float32 (R, S): the log probability of each sequence's target at its place."""
-
-    def logits(model: BertForPreTraining) -> jax.Array:
-        # Without the pooler and the NSP head, which a checkpoint may lack.
-        encoded = model.bert(
-            batch["input_ids"],
-            batch["token_type_ids"],
-            batch["attention_mask"],
-            deterministic=True,
-            segment_ids_BL=batch["segment_ids"],
-            starts_BS=batch["starts"],
-            positions_BQ=batch["starts"] + batch["place"],
-            pool=False,
-        )
-        return model.mlm(encoded.sequence_BLD, model.bert.embeddings.word)
-
-    logits_RSW = model.apply({"params": params}, method=logits).astype(jnp.float32)
+    positions_RS = batch["starts"] + batch["place"]
+    logits_RSW = mlm_logits(model, params, batch, positions_RS)
     target_RS1 = batch["target"][..., None]
     chosen_RS = jnp.take_along_axis(logits_RSW, target_RS1, axis=-1)[..., 0]
     return chosen_RS - jax.nn.logsumexp(logits_RSW, axis=-1)
