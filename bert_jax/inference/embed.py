@@ -17,14 +17,12 @@ from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import new_file
-from bert_jax.inference.evaluation import run_model
+from bert_jax.inference.evaluation import runner
 from bert_jax.inference.lines import CHUNK, chunks, input_name, read_lines
 from bert_jax.interop.load import check_layers, check_length, check_vocabulary, load
 from bert_jax.model.bert import BertModel
 from bert_jax.model.encoder import take_positions
 from bert_jax.objectives.heads import model_inputs
-from bert_jax.parallel.mesh import MeshConfig, make_mesh, traced_on
-from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.tasks.tables import check_texts
 
 Pooling = Literal["none", "mean", "cls", "pooler"]
@@ -94,7 +92,6 @@ class Embedder:
             )
         check_layers(layers, config, "--layers")
         _check_pooling(pooling, layers, params, path)
-        mesh = make_mesh(MeshConfig())
         if pooling != "pooler":
             params = {name: part for name, part in params.items() if name != "pooler"}
         vectors = functools.partial(
@@ -104,15 +101,7 @@ class Embedder:
             pooling=pooling,
             normalize=normalize,
         )
-        self._run = functools.partial(
-            run_model,
-            jax.jit(traced_on(mesh, vectors)),
-            jax.device_put(params, tree_shardings(params, mesh)),
-            batch_size=batch_size,
-            limit=config.max_positions,
-            pad_id=self.tokenizer.pad_id,
-            mesh=mesh,
-        )
+        self._run = runner(vectors, params, checkpoint, batch_size=batch_size)
 
     def __call__(self, texts: Iterable[str]) -> np.ndarray | list[np.ndarray]:
         """(texts, W); without pooling a list of (tokens of the text, W)."""

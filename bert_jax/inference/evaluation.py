@@ -2,25 +2,27 @@
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from bert_jax.data.batching import Features, RowBatch, inference_batches
 from bert_jax.data.packing import take_rows
 from bert_jax.interop.load import Checkpoint
 from bert_jax.model.tagger import FeatureTagger
-from bert_jax.objectives.heads import model_inputs
+from bert_jax.objectives.heads import jit_whole, model_inputs
 from bert_jax.parallel.mesh import (
+    MeshConfig,
     batch_divisor,
+    make_mesh,
     process_rows,
     put_batch,
     steps_ahead,
-    traced_on,
 )
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.tasks.task import Task
@@ -89,6 +91,28 @@ def run_model(
     return outputs
 
 
+def runner(
+    function: Callable,
+    params: Any,
+    checkpoint: Checkpoint,
+    *,
+    batch_size: int,
+    packed: bool = True,
+) -> Callable[..., list[np.ndarray]]:
+    """:func:`run_model` with a ``function`` of (params, batch), on all devices."""
+    mesh = make_mesh(MeshConfig())
+    return functools.partial(
+        run_model,
+        jit_whole(mesh, function),
+        jax.device_put(params, tree_shardings(params, mesh)),
+        batch_size=batch_size,
+        limit=checkpoint.config.max_positions,
+        pad_id=checkpoint.tokenizer.pad_id,
+        mesh=mesh,
+        packed=packed,
+    )
+
+
 def _with_outputs(
     forward: Callable, params: Any, batches: Iterable[RowBatch], mesh: Mesh
 ) -> Iterator[tuple[RowBatch, np.ndarray]]:
@@ -153,9 +177,7 @@ def with_hidden(
         tokens_BL, packed = model_inputs(batch)
         return model.apply({"params": params}, *tokens_BL, **packed, method="features")
 
-    forward = jax.jit(
-        traced_on(mesh, vectors), out_shardings=NamedSharding(mesh, PartitionSpec())
-    )
+    forward = jit_whole(mesh, vectors)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{split.name}-{jax.process_index()}.npy"
     shape = (int(lengths.sum()), model.width)

@@ -7,21 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from bert_jax.data.batching import Features
 from bert_jax.errors import UserError, naming
-from bert_jax.inference.evaluation import run_model
+from bert_jax.inference.evaluation import runner
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.lines import CHUNK, Answers, chunks
 from bert_jax.interop.initial import head_params, make_model
 from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, load
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.tagger import FeatureConfig
-from bert_jax.objectives.heads import jit_forward
-from bert_jax.parallel.mesh import MeshConfig, make_mesh
-from bert_jax.parallel.sharding import tree_shardings
+from bert_jax.objectives.heads import eval_logits
 from bert_jax.settings import from_settings
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.task import Task
@@ -141,15 +138,11 @@ def _model(
             f"{path} lacks {', '.join(missing)}, which a {task.head} head needs; "
             "fine-tune it with python -m bert_jax.finetune"
         )
-    mesh = make_mesh(MeshConfig())
-    return functools.partial(
-        run_model,
-        jit_forward(mesh, model),
-        jax.device_put(params, tree_shardings(params, mesh)),
+    return runner(
+        functools.partial(eval_logits, model),
+        params,
+        checkpoint,
         batch_size=batch_size,
-        limit=checkpoint.config.max_positions,
-        pad_id=checkpoint.tokenizer.pad_id,
-        mesh=mesh,
         packed=not features.layers,  # a BiLSTM reads one sequence a row
     )
 

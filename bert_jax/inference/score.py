@@ -17,12 +17,10 @@ import numpy as np
 
 from bert_jax.data.batching import Features
 from bert_jax.errors import UserError
-from bert_jax.inference.evaluation import run_model
+from bert_jax.inference.evaluation import runner
 from bert_jax.inference.fill_mask import mlm_logits
 from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, load
 from bert_jax.model.bert import BertForPreTraining
-from bert_jax.parallel.mesh import MeshConfig, make_mesh, traced_on
-from bert_jax.parallel.sharding import tree_shardings
 
 # Tokens of masked copies that are in memory together.
 TOKENS = 1 << 18
@@ -69,14 +67,12 @@ class Scorer:
         self.max_length = max_length or checkpoint.config.max_positions
         check_length(self.max_length, checkpoint, "--max_length")
         self._tokenizer = checkpoint.tokenizer
-        self._rest_of_word, self._batch_size = rest_of_word, batch_size
-        self._limit = checkpoint.config.max_positions
+        self._rest_of_word = rest_of_word
         model = BertForPreTraining(checkpoint.config, checkpoint.compute)
-        params = checkpoint.params
-        self._mesh = make_mesh(MeshConfig())
-        self._params = jax.device_put(params, tree_shardings(params, self._mesh))
         forward = functools.partial(_log_probabilities, model=model)
-        self._forward = jax.jit(traced_on(self._mesh, forward))
+        self._run = runner(
+            forward, checkpoint.params, checkpoint, batch_size=batch_size
+        )
 
     def __call__(self, texts: Iterable[str]) -> np.ndarray:
         """float64 (texts,): the natural log of each text's pseudo-likelihood."""
@@ -118,14 +114,8 @@ class Scorer:
         features = Features(
             copies, [np.zeros_like(ids) for ids in copies], np.arange(len(copies))
         )
-        values = run_model(
-            self._forward,
-            self._params,
+        values = self._run(
             features,
-            batch_size=self._batch_size,
-            limit=self._limit,
-            pad_id=self._tokenizer.pad_id,
-            mesh=self._mesh,
             per_sequence={
                 "place": np.concatenate([1 + np.arange(size) for size in sizes]),
                 "target": np.concatenate([ids[1:-1] for _, ids in texts]),

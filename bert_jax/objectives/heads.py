@@ -1,6 +1,7 @@
 """The objectives of fine-tuning: one for each head (paper, section 4; figure 4)."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -169,12 +170,18 @@ def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
     return logits.ravel()[batch["slots"]] if "slots" in batch else logits
 
 
+def eval_logits(model: nn.Module, params: Any, batch: Batch) -> jax.Array:
+    """float32 logits of a batch, without dropout."""
+    return forward(model, params, batch, None).astype(jnp.float32)
+
+
 def jit_forward(mesh: Mesh, model: nn.Module) -> Callable:
-    """(params, batch) to float32 logits without dropout, whole on every device."""
+    """:func:`eval_logits` of (params, batch), whole on every device."""
+    return jit_whole(mesh, functools.partial(eval_logits, model))
 
-    def logits(params: Any, batch: Batch) -> jax.Array:
-        return forward(model, params, batch, None).astype(jnp.float32)
 
+def jit_whole(mesh: Mesh, function: Callable) -> Callable:
+    """Compiles a function whose result is whole on every device."""
     return jax.jit(
-        traced_on(mesh, logits), out_shardings=NamedSharding(mesh, PartitionSpec())
+        traced_on(mesh, function), out_shardings=NamedSharding(mesh, PartitionSpec())
     )
