@@ -257,7 +257,8 @@ class TokenStore:
         ranges: int (n, 2); a range lies within one document. The arrays are read-only.
         """
         offsets = self.sentence_offsets[ranges]
-        shards = np.searchsorted(self._ends, offsets[:, 0], "right")
+        # An empty range may begin where the last shard ends.
+        shards = np.searchsorted(self._ends[:-1], offsets[:, 0], "right")
         offsets -= self._begins[shards, None]
         places = zip(shards.tolist(), offsets.tolist(), strict=True)
         return [self._shard(shard)[start:stop] for shard, (start, stop) in places]

@@ -68,6 +68,15 @@ def test_every_sentence_and_range_reads_back(tmp_path):
         assert np.array_equal(ids, np.concatenate(sentences[start:stop]))
 
 
+def test_no_sentences_at_the_end_of_a_store_or_a_shard_are_empty(tmp_path):
+    """As the missing B of a text of one sentence is read, without next sentences."""
+    documents = make_documents(count=4)
+    info = write(tmp_path, [documents[:2], documents[2:]])
+    ends = np.array([info.sentences, sum(map(len, documents[:2]))])
+    texts = TokenStore(tmp_path).read_sentences(np.stack([ends, ends], axis=1))
+    assert [len(text) for text in texts] == [0, 0]
+
+
 def test_empty_sentences_and_documents_are_left_out(tmp_path):
     ids = np.array([1, 2], np.uint16)
     empty = np.array([], np.uint16)
