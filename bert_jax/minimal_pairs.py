@@ -36,16 +36,16 @@ def main(argv: list[str]) -> None:
     if len(args.fields) != 2:
         raise UserError(f"--fields={','.join(args.fields)}, expected two, GOOD,BAD")
     # Imported late, so that --help and errors of the command line come at once.
-    from bert_jax.inference import minimal_pairs
+    from bert_jax.inference import score
 
     scorer = make_scorer(args)
     right = {}
-    sets = minimal_pairs.read_sets(args.pairs, args.fields)
-    for name, values in minimal_pairs.accuracy(scorer, sets):
+    sets = score.read_sets(args.pairs, args.fields)
+    for name, values in score.accuracy(scorer, sets):
         right[name] = values
         line = f"{values.mean():7.1%}  {len(values):6,}  {name}"
         print(line, file=sys.stderr if args.json else sys.stdout, flush=True)
-    found = minimal_pairs.summary(right)
+    found = score.summary(right)
     if args.json:
         print(json.dumps(found._asdict(), indent=2))
     else:
