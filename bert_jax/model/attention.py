@@ -116,7 +116,11 @@ class SelfAttention(nn.Module):
             config, compute, (config.hidden_size,), contracted=2, name="output"
         )
         use_dropout = config.attention_dropout > 0 and not deterministic
-        context_BQNH = attend(
+        # Parameters are initialised on a few tokens, which a kernel may not take.
+        attention = functools.partial(attend, implementation=compute.attention_impl)
+        if self.is_initializing():
+            attention = attend_plain
+        context_BQNH = attention(
             query(x_BQD),
             key(x_BLD),
             value(x_BLD),
@@ -124,9 +128,5 @@ class SelfAttention(nn.Module):
             key_ids_BL,
             dropout_rate=config.attention_dropout,
             dropout_key=self.make_rng("dropout") if use_dropout else None,
-            # Parameters are initialised on a few tokens, which a kernel may not take.
-            implementation=(
-                "plain" if self.is_initializing() else compute.attention_impl
-            ),
         )
         return output(context_BQNH)

@@ -10,7 +10,7 @@ import dataclasses
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.settings import setting
+from bert_jax.settings import check_ranges, setting
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 ATTENTION_IMPLS = ("auto", "plain", "xla", "splash", "cudnn")
@@ -21,36 +21,36 @@ DTYPES = ("float32", "bfloat16")
 MASKED_SCORE = -10000.0
 
 _TILE = 128  # rows and columns of a matrix unit's tile
-_SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_layers",
-    "num_heads",
-    "intermediate_size",
-    "max_positions",
-    "type_vocab_size",
-)
 
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
     """What a checkpoint is; the defaults are the paper's (section 3, appendix A.2)."""
 
-    vocab_size: int = setting(doc="tokens; must be that of the text's vocabulary")
-    hidden_size: int = setting(doc="width of a token's vector")
-    num_layers: int = setting(doc="Transformer layers")
-    num_heads: int = setting(doc="attention heads of a layer; divides hidden_size")
-    intermediate_size: int = setting(doc="width of the feed-forward layer")
-    max_positions: int = setting(512, "longest sequence, in tokens")
-    type_vocab_size: int = setting(2, "token types: sentence A and sentence B")
+    vocab_size: int = setting(
+        doc="tokens; must be that of the text's vocabulary", least=1
+    )
+    hidden_size: int = setting(doc="width of a token's vector", least=1)
+    num_layers: int = setting(doc="Transformer layers", least=1)
+    num_heads: int = setting(
+        doc="attention heads of a layer; divides hidden_size", least=1
+    )
+    intermediate_size: int = setting(doc="width of the feed-forward layer", least=1)
+    max_positions: int = setting(512, "longest sequence, in tokens", least=1)
+    type_vocab_size: int = setting(2, "token types: sentence A and sentence B", least=1)
     hidden_dropout: float = setting(
-        0.1, "probability of dropping a value of the embeddings or of a layer's branch"
+        0.1,
+        "probability of dropping a value of the embeddings or of a layer's branch",
+        least=0,
+        below=1,
     )
     attention_dropout: float = setting(
-        0.1, "probability of dropping an attention probability"
+        0.1, "probability of dropping an attention probability", least=0, below=1
     )
     activation: str = setting(
-        "gelu", 'of the feed-forward layer: "gelu" (exact, erf), "gelu_tanh" or "relu"'
+        "gelu",
+        'of the feed-forward layer: "gelu" (exact, erf), "gelu_tanh" or "relu"',
+        one_of=ACTIVATIONS,
     )
     layer_norm_epsilon: float = setting(1e-12, "added to the variance by LayerNorm")
     initializer_range: float = setting(
@@ -58,21 +58,12 @@ class BertConfig:
     )
 
     def __post_init__(self):
-        for name in _SIZES:
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise UserError(f"{name}={value!r}, expected a positive integer")
-        for name in ("hidden_dropout", "attention_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(
-                    f"{name}={getattr(self, name)}, expected a rate from 0 to below 1"
-                )
+        check_ranges(self, "model.")
         if self.hidden_size % self.num_heads:
             raise UserError(
                 f"hidden_size={self.hidden_size} is not a multiple of "
                 f"num_heads={self.num_heads}; change one of them"
             )
-        _check_one_of("activation", self.activation, ACTIVATIONS)
 
     @property
     def word_rows(self) -> int:
@@ -92,26 +83,12 @@ class BertConfig:
     @classmethod
     def base(cls, **changes: Any) -> "BertConfig":
         """BERT BASE, 110M parameters (paper, section 3)."""
-        sizes = dict(
-            vocab_size=30522,
-            hidden_size=768,
-            num_layers=12,
-            num_heads=12,
-            intermediate_size=3072,
-        )
-        return cls(**sizes | changes)
+        return cls(**_sizes(hidden_size=768, num_layers=12) | changes)
 
     @classmethod
     def large(cls, **changes: Any) -> "BertConfig":
         """BERT LARGE, 340M parameters (paper, section 3)."""
-        sizes = dict(
-            vocab_size=30522,
-            hidden_size=1024,
-            num_layers=24,
-            num_heads=16,
-            intermediate_size=4096,
-        )
-        return cls(**sizes | changes)
+        return cls(**_sizes(hidden_size=1024, num_layers=24) | changes)
 
     def parameter_count(self, heads: bool = True) -> int:
         """Parameters of BertForPreTraining, or of BertModel without its ``heads``."""
@@ -134,11 +111,14 @@ class ComputeConfig:
     statistics and the loss are float32 in all of them.
     """
 
-    dtype: str = setting("float32", '"float32" or "bfloat16", of the activations')
+    dtype: str = setting(
+        "float32", '"float32" or "bfloat16", of the activations', one_of=DTYPES
+    )
     attention_impl: str = setting(
         "auto",
         '"plain" (the formula), "xla" (all devices), "splash" (TPU), "cudnn" (GPU), or '
         '"auto" for the fastest that fits; only plain and xla have dropout',
+        one_of=ATTENTION_IMPLS,
     )
     remat: bool = setting(
         False,
@@ -150,7 +130,6 @@ class ComputeConfig:
         "compile one layer and apply it num_layers times: compiles faster, and stacks "
         "the layers' parameters",
     )
-
     float32_gradients: bool = setting(
         False,
         "sum the gradients of parameters over rows and devices in float32 where dtype is "
@@ -158,10 +137,15 @@ class ComputeConfig:
     )
 
     def __post_init__(self):
-        _check_one_of("dtype", self.dtype, DTYPES)
-        _check_one_of("attention_impl", self.attention_impl, ATTENTION_IMPLS)
+        check_ranges(self, "compute.")
 
 
-def _check_one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise UserError(f"{name}={value!r}, expected one of {', '.join(known)}")
+def _sizes(hidden_size: int, num_layers: int) -> dict[str, int]:
+    """Those of the paper: heads of 64, a feed-forward layer four times as wide."""
+    return {
+        "vocab_size": 30522,
+        "hidden_size": hidden_size,
+        "num_layers": num_layers,
+        "num_heads": hidden_size // 64,
+        "intermediate_size": 4 * hidden_size,
+    }

@@ -39,7 +39,7 @@ class FeatureConfig:
     )
 
 
-class _Cell(nn.RNNCellBase):
+class _Cell(nn.Module):
     """An LSTM cell that gets its inputs already multiplied, with biases: (B, 4 H).
 
     Flax's cells multiply the inputs at each position. Multiplying all positions at once
@@ -47,6 +47,7 @@ class _Cell(nn.RNNCellBase):
     """
 
     features: int
+    num_feature_axes = 1  # of what nn.RNN gives a cell at a time
 
     @nn.compact
     def __call__(
@@ -58,18 +59,6 @@ class _Cell(nn.RNNCellBase):
         c_BH = nn.sigmoid(f_BH) * c_BH + nn.sigmoid(i_BH) * jnp.tanh(g_BH)
         h_BH = nn.sigmoid(o_BH) * jnp.tanh(c_BH)
         return (c_BH, h_BH), h_BH
-
-    @nn.nowrap
-    def initialize_carry(
-        self, rng: jax.Array, input_shape: tuple[int, ...]
-    ) -> tuple[jax.Array, jax.Array]:
-        del rng
-        zeros = jnp.zeros((*input_shape[:-1], self.features))
-        return zeros, zeros
-
-    @property
-    def num_feature_axes(self) -> int:
-        return 1
 
 
 class BiLstm(nn.Module):
@@ -96,6 +85,7 @@ class BiLstm(nn.Module):
         lengths_B = jnp.sum(attention_mask_BL != 0, axis=1)
         x_BLF = dropout(jnp.asarray(features_BLF, jnp.float32), deterministic)
         H = self.config.width
+        zeros_BH = jnp.zeros((len(x_BLF), H))
         for i in range(self.config.lstm_layers):
             outputs = []
             for direction in ("forward", "backward"):
@@ -106,7 +96,8 @@ class BiLstm(nn.Module):
                     keep_order=True,
                 )
                 gates = nn.Dense(4 * H, name=f"{name}_inputs")(x_BLF)
-                outputs.append(rnn(gates, seq_lengths=lengths_B))
+                carry = zeros_BH, zeros_BH
+                outputs.append(rnn(gates, initial_carry=carry, seq_lengths=lengths_B))
             x_BLF = dropout(jnp.concatenate(outputs, axis=-1), deterministic)
         return nn.Dense(self.outputs, name="classifier")(x_BLF)
 
@@ -132,17 +123,10 @@ class FeatureTagger(nn.Module):
         """F: features of a token."""
         return len(self.feature_config.layers) * self.config.hidden_size
 
-    def __call__(
-        self,
-        input_ids_BL: jax.Array,
-        token_type_ids_BL: jax.Array,
-        attention_mask_BL: jax.Array,
-        *,
-        deterministic: bool,
-    ) -> jax.Array:
-        """Logits (B, L, outputs) of tokens."""
-        x_BLF = self.features(input_ids_BL, token_type_ids_BL, attention_mask_BL)
-        return self.tag(x_BLF, attention_mask_BL, deterministic=deterministic)
+    def __call__(self, *tokens_BL: jax.Array, deterministic: bool) -> jax.Array:
+        """Logits (B, L, outputs) of tokens, which are given as to BertModel."""
+        x_BLF = self.features(*tokens_BL)
+        return self.tag(x_BLF, tokens_BL[2], deterministic=deterministic)
 
     def features(self, *tokens_BL: jax.Array, **packed: jax.Array) -> jax.Array:
         """float32 (B, L, width). See BertModel for the arguments."""

@@ -10,9 +10,6 @@ import numpy as np
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.objective import Batch, Params
 
-_MLM = ("mlm_loss", "mlm_weight", "mlm_correct")
-_NSP = ("nsp_loss", "nsp_weight", "nsp_correct")
-
 
 @dataclasses.dataclass(frozen=True)
 class MlmNsp:
@@ -26,8 +23,14 @@ class MlmNsp:
     next_sentence: bool = True
 
     @property
+    def parts(self) -> tuple[str, ...]:
+        """What is learned from: "mlm" and "nsp"."""
+        return ("mlm", "nsp") if self.next_sentence else ("mlm",)
+
+    @property
     def sum_names(self) -> tuple[str, ...]:
-        return _MLM + _NSP * self.next_sentence
+        kinds = ("loss", "weight", "correct")
+        return tuple(f"{part}_{kind}" for part in self.parts for kind in kinds)
 
     def init(self, key: jax.Array) -> Params:
         tokens_BL = jnp.zeros((1, 8), jnp.int32)
@@ -62,24 +65,19 @@ class MlmNsp:
         return {name: sums[name] for name in self.sum_names}
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        mlm_weight = max(float(sums["mlm_weight"]), 1.0)
-        metrics = {
-            "loss": float(sums["mlm_loss"]) / mlm_weight,
-            "mlm_loss": float(sums["mlm_loss"]) / mlm_weight,
-            "mlm_accuracy": float(sums["mlm_correct"]) / mlm_weight,
-        }
-        if self.next_sentence:
-            nsp_weight = max(float(sums["nsp_weight"]), 1.0)
-            metrics["nsp_loss"] = float(sums["nsp_loss"]) / nsp_weight
-            metrics["nsp_accuracy"] = float(sums["nsp_correct"]) / nsp_weight
-            metrics["loss"] += metrics["nsp_loss"]
+        metrics = {"loss": 0.0}
+        for part in self.parts:
+            weight = max(float(sums[f"{part}_weight"]), 1.0)
+            metrics[f"{part}_loss"] = float(sums[f"{part}_loss"]) / weight
+            metrics[f"{part}_accuracy"] = float(sums[f"{part}_correct"]) / weight
+            metrics["loss"] += metrics[f"{part}_loss"]
         return metrics
 
     def summary(self, metrics: dict[str, float]) -> str:
-        parts = [f"mlm {metrics['mlm_loss']:.4f} ({metrics['mlm_accuracy']:.1%})"]
-        if self.next_sentence:
-            parts += [f"nsp {metrics['nsp_loss']:.4f} ({metrics['nsp_accuracy']:.1%})"]
-        return "  ".join(parts)
+        return "  ".join(
+            f"{part} {metrics[f'{part}_loss']:.4f} ({metrics[f'{part}_accuracy']:.1%})"
+            for part in self.parts
+        )
 
     def eval_sums(self, params: Params, batch: Batch) -> dict[str, jax.Array]:
         """The sums without dropout, and how often each answer was the right one.
@@ -103,15 +101,13 @@ class MlmNsp:
         always the more frequent label.
         """
         totals = {
-            name: np.sum(
-                [np.asarray(sums[name], np.float64) for sums in batches], axis=0
-            )
+            name: np.sum([sums[name] for sums in batches], axis=0, dtype=np.float64)
             for name in batches[0]
         }
         metrics = self.metrics(totals)
-        for name in ("mlm", "nsp")[: 1 + self.next_sentence]:
-            counts = totals[f"{name}_counts"]
-            metrics[f"{name}_majority"] = float(counts.max() / counts.sum())
+        for part in self.parts:
+            counts = totals[f"{part}_counts"]
+            metrics[f"{part}_majority"] = float(counts.max() / counts.sum())
         return metrics
 
     def eval_summary(self, metrics: dict[str, float]) -> str:
@@ -135,18 +131,16 @@ def pretraining_sums(
 
     Packed rows have NSP logits (R, S, 2) and "nsp_weights".
     """
-    weights_BM = batch["mlm_weights"]
-    mlm_losses_BM, mlm_right_BM = _cross_entropy(mlm_logits_BMW, batch["mlm_ids"])
-    nsp_losses_B, nsp_right_B = _cross_entropy(nsp_logits_B2, batch["nsp_labels"])
-    nsp_weights_B = _pair_weights(batch)
-    return {
-        "mlm_loss": jnp.sum(weights_BM * mlm_losses_BM),
-        "mlm_weight": jnp.sum(weights_BM),
-        "mlm_correct": jnp.sum(weights_BM * mlm_right_BM),
-        "nsp_loss": jnp.sum(nsp_weights_B * nsp_losses_B),
-        "nsp_weight": jnp.sum(nsp_weights_B),
-        "nsp_correct": jnp.sum(nsp_weights_B * nsp_right_B),
-    }
+    sums = {}
+    for part, logits, labels, weights in (
+        ("mlm", mlm_logits_BMW, batch["mlm_ids"], batch["mlm_weights"]),
+        ("nsp", nsp_logits_B2, batch["nsp_labels"], _pair_weights(batch)),
+    ):
+        losses, right = _cross_entropy(logits, labels)
+        sums[f"{part}_loss"] = jnp.sum(weights * losses)
+        sums[f"{part}_weight"] = jnp.sum(weights)
+        sums[f"{part}_correct"] = jnp.sum(weights * right)
+    return sums
 
 
 def _pair_weights(batch: Batch) -> jax.Array:

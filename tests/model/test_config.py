@@ -4,7 +4,6 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.settings import setting_doc
 
 
 def test_base_and_large_are_the_papers():
@@ -36,7 +35,7 @@ def test_choices_are_checked(config, changes):
 
 @pytest.mark.parametrize("config", [BertConfig, ComputeConfig])
 def test_every_setting_says_what_it_means(config):
-    assert all(setting_doc(config, field.name) for field in dataclasses.fields(config))
+    assert all(field.metadata["doc"] for field in dataclasses.fields(config))
 
 
 def test_a_checkpoint_and_how_it_is_computed_share_no_setting():

@@ -108,18 +108,15 @@ def attend_splash(
 
 def _splash_kernel(heads: int, queries: int, keys: int):
     """The kernel of one row on one device."""
-    q, k = _block(queries), _block(keys)
-    sizes = BlockSizes(
-        block_q=q,
-        block_kv=k,
-        block_q_dkv=q,
-        block_kv_dkv=k,
-        block_q_dq=q,
-        block_kv_dq=k,
-    )
+    blocks = {"q": _block(queries), "kv": _block(keys)}
+    sizes = {
+        f"block_{what}{of}": size
+        for what, size in blocks.items()
+        for of in ("", "_dkv", "_dq")  # of the output and the two gradients
+    }
     return make_splash_mha_single_device(
         MultiHeadMask([FullMask((queries, keys))] * heads),
-        block_sizes=sizes,
+        block_sizes=BlockSizes(**sizes),
         interpret=_platform() == "cpu",
     )
 

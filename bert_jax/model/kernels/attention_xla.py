@@ -31,14 +31,7 @@ def attend_xla(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
-def _attend(
-    q_BQNH: jax.Array,
-    k_BLNH: jax.Array,
-    v_BLNH: jax.Array,
-    bias_BQL: jax.Array,
-    keep_BNQL: jax.Array | None,
-    rate: float,
-) -> jax.Array:
+def _attend(q_BQNH, k_BLNH, v_BLNH, bias_BQL, keep_BNQL, rate):
     """:func:`attend_xla`, whose gradient reads one large array instead of three."""
     return _forward(q_BQNH, k_BLNH, v_BLNH, bias_BQL, keep_BNQL, rate)[0]
 

@@ -22,6 +22,7 @@ from jax import lax
 Axes = tuple[tuple[int, ...], tuple[int, ...]]
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def product(
     x: jax.Array, kernel: jax.Array, axes: Axes, dtype: jnp.dtype | None = None
 ) -> jax.Array:
@@ -32,8 +33,7 @@ def product(
     of ``x``, in the products of the gradients too. The gradient of each factor has that
     factor's dtype, and is rounded to it once.
     """
-    dtype = jnp.dtype(dtype or x.dtype)
-    return _product(x, kernel, axes, dtype)
+    return _dot(x, kernel.astype(x.dtype), axes, dtype or x.dtype)
 
 
 @jax.custom_vjp
@@ -77,17 +77,6 @@ def swapaxes(x: jax.Array, axis1: int, axis2: int) -> jax.Array:
     )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _product(
-    x: jax.Array, kernel: jax.Array, axes: Axes, dtype: jnp.dtype
-) -> jax.Array:
-    return _dot(x, kernel.astype(x.dtype), axes, dtype)
-
-
-def _forward(x, kernel, axes, dtype):
-    return _product(x, kernel, axes, dtype), (x, kernel)
-
-
 def _backward(axes, dtype, kept, grad):
     del dtype
     x, kernel = kept
@@ -100,7 +89,9 @@ def _backward(axes, dtype, kept, grad):
     return grad_x, _dot(*factors, (rows, rows), kernel.dtype)
 
 
-_product.defvjp(_forward, _backward)
+product.defvjp(
+    lambda x, kernel, *static: (product(x, kernel, *static), (x, kernel)), _backward
+)
 
 
 def _dot(x: jax.Array, y: jax.Array, axes: Axes, dtype: jnp.dtype) -> jax.Array:
