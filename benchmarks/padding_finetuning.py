@@ -20,17 +20,16 @@ from bert_jax.config_file import parse
 from bert_jax.data.batching import EpochBatches
 from bert_jax.interop.load import load
 from bert_jax.tasks.families import FAMILIES
-from bert_jax.training.finetune_config import (
+from bert_jax.training.config import (
     FineTuneConfig,
     finetune_config,
-    finetune_settings,
 )
 
 
 def config_of(task: str, options: argparse.Namespace, *more: str) -> FineTuneConfig:
     """The config of finetune.py's run of ``task``."""
     line = [*our_settings(task, options), *more]
-    return finetune_config(parse(line, __doc__, finetune_settings).settings)
+    return parse(line, __doc__, finetune_config).config
 
 
 def measure(config: FineTuneConfig, devices: int, buckets: int) -> tuple[float, int]:

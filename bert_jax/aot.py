@@ -15,25 +15,22 @@ import json
 from bert_jax import cli
 from bert_jax.config_file import parse
 from bert_jax.errors import UserError
-from bert_jax.train import defaults
+from bert_jax.train import read_config
 
 
 def main(argv: list[str]) -> int:
     """Parses the command line, compiles, and prints a table or JSON."""
-    settings, _, flags = parse(
-        argv, __doc__, defaults, {"topology": "", "num_slices": 1, "json": False}
-    )
+    own = {"topology": "", "num_slices": 1, "json": False}
+    config, _, flags = parse(argv, __doc__, read_config, own)
     if not flags["topology"]:
         raise UserError("--topology is missing, such as v2:4x4")
     import jax
 
     from bert_jax.parallel.topology import named_slices
     from bert_jax.training.aot import advice, compile_step, table
-    from bert_jax.training.config import train_config
 
     # It cannot read back programs for devices that are not there.
     jax.config.update("jax_enable_compilation_cache", False)
-    config = train_config(settings)
     reports = []
     for name in flags["topology"].split(","):
         slices = named_slices(name, flags["num_slices"])

@@ -17,7 +17,8 @@ from bert_jax.errors import Preempted, UserError
 
 PREEMPTED = 75  # exit code of a run that saved and is to be started again: EX_TEMPFAIL
 
-# Flags of a command that may run as several processes, with their defaults.
+# Flags of a command that may run as several processes, with their defaults: the arguments
+# of parallel.distributed.join().
 JOB_FLAGS = {
     "distributed": False,
     "coordinator_address": "",
@@ -106,18 +107,10 @@ def start(flags: Mapping[str, Any] | None = None) -> None:
     # Steps over several devices do not heed it.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     if flags is not None:
-        from bert_jax.parallel.distributed import Job, join
+        from bert_jax.parallel.distributed import join
 
         global _joined
-        _joined = join(
-            Job(
-                flags["distributed"],
-                flags["coordinator_address"],
-                flags["num_processes"],
-                flags["process_id"],
-                flags["join_timeout"],
-            )
-        )
+        _joined = join(**{name: flags[name] for name in JOB_FLAGS})
         if jax.process_index() == 0:
             _log_to_screen()
     if jax.default_backend() == "cpu":

@@ -1,5 +1,6 @@
 """``--config FILE[:ARG] --config.name=value`` and plain flags beside it."""
 
+import dataclasses
 import importlib.util
 import re
 import sys
@@ -11,6 +12,7 @@ from absl import flags as absl_flags
 from ml_collections import ConfigDict, config_flags
 
 from bert_jax.errors import UserError, unknown_field
+from bert_jax.settings import all_settings, describe
 
 # Config files that were merged, with what they are now, beside the old place.
 _MERGED = {
@@ -28,12 +30,11 @@ _MERGED = {
 class CommandLine(NamedTuple):
     """What was asked for.
 
-    settings: the whole config, overrides applied, as plain values. workdir: a path or a
-    URL; runs/NAME where none is given, NAME being the config file's, with its argument.
-    flags: by name.
+    config: of the file, with the overrides. workdir: a path or a URL; runs/NAME where none
+    is given, NAME being the config file's, with its argument. flags: by name.
     """
 
-    settings: dict[str, Any]
+    config: Any
     workdir: str
     flags: dict[str, Any]
 
@@ -41,14 +42,15 @@ class CommandLine(NamedTuple):
 def parse(
     argv: list[str],
     usage: str,
-    defaults: Callable[[dict[str, Any]], dict[str, Any]],
+    read: Callable[[dict[str, Any]], Any],
     flags: Mapping[str, str | int | bool] | None = None,
 ) -> CommandLine:
     """Reads the command line of a command that takes --config and --workdir.
 
-    defaults: from what the config file says to the whole config, so that any setting can
-    be overridden. flags: others that the command takes, with their defaults. A setting
-    that does not exist, a value of the wrong type and a missing file are UserErrors.
+    read: from plain values to the config, a dataclass, every setting of which can be
+    overridden. flags: others that the command takes, with their defaults. --help, and
+    --print_config, which shows all settings, end the process. A setting that does not
+    exist, a value of the wrong type and a missing file are UserErrors.
     """
     if {"-h", "--help"} & set(argv):
         print(usage.strip())
@@ -60,8 +62,8 @@ def parse(
     file, _, argument = _merged(given).partition(":")
     if not Path(file).is_file():
         raise UserError(f"--config={file} is not a file; use {command_line}")
-    config = _config_dict(defaults(_load(file, argument)))
-    known = _leaves(config, "")
+    config = read(_load(file, argument))
+    known = [name for name, _, _ in all_settings(config)]
     for word in argv:
         match = re.match(r"--?(?:no)?config\.([^=\s]+)", word)
         if match and re.sub(r"\[\d+\]$", "", match[1]) not in known:
@@ -69,20 +71,34 @@ def parse(
     # Flags of our own and not absl's global ones: a command may be called twice in one
     # process, as the tests do.
     values = absl_flags.FlagValues()
+    define = {
+        str: absl_flags.DEFINE_string,
+        int: absl_flags.DEFINE_integer,
+        bool: absl_flags.DEFINE_boolean,
+    }
+    flags = {"workdir": "", "print_config": False, **(flags or {})}
     try:
-        _define(values, argv, config, flags or {})
+        for name, default in flags.items():
+            define[type(default)](name, default, "", flag_values=values)
+        config_flags.DEFINE_config_dict(
+            "config",
+            _config_dict(dataclasses.asdict(config)),
+            flag_values=values,
+            sys_argv=["", *argv],
+        )
         rest = values(["", *argv])[1:]
     except (absl_flags.Error, IndexError, TypeError, ValueError) as error:
         raise UserError(str(error).strip().splitlines()[-1]) from error
     if rest:
         raise UserError(f"unexpected argument {rest[0]!r}; use {command_line}")
+    config = read(plain(values.config))
+    if values.print_config:
+        print(*describe(config), sep="\n")
+        raise SystemExit(0)
     file, _, argument = given.partition(":")
     name = "-".join(filter(None, (Path(file).stem, argument)))
-    return CommandLine(
-        plain(values.config),
-        f"runs/{name}" if values.workdir is None else values.workdir,
-        {flag: values[flag].value for flag in flags or {}},
-    )
+    workdir = values.workdir or f"runs/{name}"
+    return CommandLine(config, workdir, {name: values[name].value for name in flags})
 
 
 def _take_config(argv: list[str]) -> tuple[str, list[str]]:
@@ -127,35 +143,6 @@ def _load(file: str, argument: str) -> dict[str, Any]:
             "ConfigDict of settings"
         )
     return plain(settings)
-
-
-def _define(
-    values: absl_flags.FlagValues,
-    argv: list[str],
-    config: ConfigDict,
-    extra: Mapping[str, str | int | bool],
-) -> None:
-    absl_flags.DEFINE_string("workdir", None, "where the run lives", flag_values=values)
-    define = {
-        str: absl_flags.DEFINE_string,
-        int: absl_flags.DEFINE_integer,
-        bool: absl_flags.DEFINE_boolean,
-    }
-    for name, default in extra.items():
-        define[type(default)](name, default, "", flag_values=values)
-    config_flags.DEFINE_config_dict(
-        "config", config, flag_values=values, sys_argv=["", *argv]
-    )
-
-
-def _leaves(node: Any, name: str) -> list[str]:
-    """Every setting's full name: model.hidden_size, phases[0].steps, ..."""
-    if isinstance(node, ConfigDict):
-        dot = f"{name}." if name else ""
-        return [leaf for key in node for leaf in _leaves(node[key], f"{dot}{key}")]
-    if isinstance(node, tuple) and node and isinstance(node[0], ConfigDict):
-        return [x for i, item in enumerate(node) for x in _leaves(item, f"{name}[{i}]")]
-    return [name]
 
 
 def plain(node: Any) -> Any:

@@ -78,14 +78,12 @@ def open_bytes(path: Path, expected: str) -> IO[bytes]:
     """Opens a file to read. expected: what the file should be, for errors."""
     try:
         return Path(path).open("rb")
-    except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist; expected {expected}") from error
-    except IsADirectoryError as error:
-        raise UserError(f"{path} is a folder; expected {expected}") from error
     except OSError as error:
-        raise UserError(
-            f"cannot read {path} ({error.strerror}); expected {expected}"
-        ) from error
+        what = {
+            FileNotFoundError: f"{path} does not exist",
+            IsADirectoryError: f"{path} is a folder",
+        }.get(type(error), f"cannot read {path} ({error.strerror})")
+        raise UserError(f"{what}; expected {expected}") from error
 
 
 @contextlib.contextmanager
@@ -143,15 +141,21 @@ def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     if not overwrite and path.is_dir() and any(path.iterdir()):
         raise UserError(f"{path} is not empty; expected the name of a new folder")
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary, old = (path.with_name(f".{path.name}.{end}") for end in ("tmp", "old"))
+    temporary = path.with_name(f".{path.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
     temporary.mkdir()
     try:
         yield temporary
-        if path.exists():
-            shutil.rmtree(old, ignore_errors=True)
-            path.rename(old)
-        temporary.rename(path)
-        shutil.rmtree(old, ignore_errors=True)
+        replace_folder(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def replace_folder(source: Path, target: Path) -> None:
+    """Moves a folder to where another one may be."""
+    old = target.with_name(f".{target.name}.old")
+    shutil.rmtree(old, ignore_errors=True)  # of a move that was cut short
+    if target.exists():
+        target.rename(old)
+    source.rename(target)
+    shutil.rmtree(old, ignore_errors=True)

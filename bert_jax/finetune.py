@@ -17,27 +17,20 @@ from typing import Any
 
 from bert_jax import cli
 from bert_jax.config_file import parse
-from bert_jax.settings import describe
 
 
-def defaults(given: dict[str, Any]) -> dict[str, Any]:
-    """The whole config of a fine-tuning run from what its config file says."""
+def read_config(settings: dict[str, Any]) -> Any:
+    """A FineTuneConfig from plain values."""
     # Imported late, as below: --help and a wrong command line answer at once.
-    from bert_jax.training.finetune_config import finetune_settings
+    from bert_jax.training.config import finetune_config
 
-    return finetune_settings(given)
+    return finetune_config(settings)
 
 
 def main(argv: list[str]) -> None:
     """Parses the command line and fine-tunes."""
-    own = cli.JOB_FLAGS | {"sweep": False, "print_config": False}
-    settings, workdir, flags = parse(argv, __doc__, defaults, own)
-    from bert_jax.training.finetune_config import finetune_config
-
-    config = finetune_config(settings)
-    if flags["print_config"]:
-        print(*describe(config), sep="\n")
-        return
+    own = cli.JOB_FLAGS | {"sweep": False}
+    config, workdir, flags = parse(argv, __doc__, read_config, own)
     from bert_jax.training.sweep import run_one, run_sweep
 
     cli.start(flags)

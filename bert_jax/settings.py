@@ -9,7 +9,6 @@ import dataclasses
 import inspect
 import json
 import operator
-import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
@@ -67,24 +66,26 @@ _FITS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def _settings(config: Any, name: str) -> Iterator[tuple[str, dataclasses.Field, Any]]:
+def all_settings(
+    config: Any, name: str = ""
+) -> Iterator[tuple[str, dataclasses.Field, Any]]:
     """Full name, field and value of each setting, also of groups in tuples."""
     for field in dataclasses.fields(config):
         full, value = name + field.name, getattr(config, field.name)
         if dataclasses.is_dataclass(value):
-            yield from _settings(value, f"{full}.")
+            yield from all_settings(value, f"{full}.")
         elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
             for i, item in enumerate(value):
-                yield from _settings(item, f"{full}[{i}].")
+                yield from all_settings(item, f"{full}[{i}].")
         else:
             yield full, field, value
 
 
 def check_ranges(config: Any, name: str = "") -> None:
     """Raises UserError for a setting outside its limits; ``name``: the group's, "a.b."."""
-    for full, field, value in _settings(config, name):
+    for full, field, value in all_settings(config, name):
         limits = field.metadata.get("limits", {})
-        if not all(_FITS[word](value, limit) for word, limit in limits.items()):
+        if not _fits(value, limits):
             expected = " and ".join(
                 f"{word} {', '.join(limit) if word == 'one of' else limit}"
                 for word, limit in limits.items()
@@ -94,44 +95,25 @@ def check_ranges(config: Any, name: str = "") -> None:
             )
 
 
+def _fits(value: Any, limits: Mapping[str, Any]) -> bool:
+    try:
+        return all(_FITS[word](value, limit) for word, limit in limits.items())
+    except TypeError:  # a text where a number is due
+        return False
+
+
 def describe(config: Any) -> list[str]:
     """A config's settings, a line each: full name, value and meaning."""
     return [
         f"{full} = {value!r}  # {field.metadata.get('doc', '')}"
-        for full, field, value in _settings(config, "")
+        for full, field, value in all_settings(config)
     ]
 
 
-def setting_doc(config: Any, name: str) -> str:
-    """The unit and the meaning of the setting ``name`` of a dataclass; "" for none."""
-    (field,) = (f for f in dataclasses.fields(config) if f.name == name)
-    return field.metadata.get("doc", "")
-
-
-def with_defaults(kind: Any, value: Any) -> Any:
-    """Plain values of a config of type ``kind``, with defaults for what they leave out.
-
-    Groups are filled too, also those in tuples. What kind does not have stays as it is:
-    :func:`from_settings` refuses it.
-    """
-    if typing.get_origin(kind) is tuple and isinstance(value, tuple | list):
-        item = typing.get_args(kind)[0]
-        return tuple(with_defaults(item, v) for v in value)
-    if kind is float and type(value) is int:
-        return float(value)
-    if not dataclasses.is_dataclass(kind) or not isinstance(value, Mapping):
-        return value
-    hints = typing.get_type_hints(kind)
-    whole = {}
-    for field in dataclasses.fields(kind):
-        hint = hints[field.name]
-        if field.name in value:
-            whole[field.name] = with_defaults(hint, value[field.name])
-        elif dataclasses.is_dataclass(hint):
-            whole[field.name] = with_defaults(hint, {})
-        elif field.default is not REQUIRED:
-            whole[field.name] = field.default
-    return whole | {k: v for k, v in value.items() if k not in whole}
+def setting_like(kind: Any, name: str, default: Any) -> Any:
+    """The setting ``name`` of the dataclass ``kind``, with another default."""
+    field = kind.__dataclass_fields__[name]
+    return dataclasses.field(default=default, metadata=field.metadata)
 
 
 def tables(kind: type, name: str = "", level: str = "##") -> str:
@@ -165,8 +147,7 @@ def _group(hint: Any) -> tuple[type | None, str]:
 def reference() -> str:
     """The reference page: every setting of every config."""
     from bert_jax.tasks.families import FAMILIES
-    from bert_jax.training.config import TrainConfig
-    from bert_jax.training.finetune_config import FineTuneConfig
+    from bert_jax.training.config import FineTuneConfig, TrainConfig
 
     data = [
         f"### `data` of the family {name}\n{tables(family.config_class, 'data.', '###')}"
@@ -182,22 +163,17 @@ def from_settings(kind: type[T], value: Any, name: str) -> T:
 
     ``name``: the setting's full name, "" for the whole config.
     """
-    if kind is Any:  # checked by the caller
-        return value
+    if kind is Any or (dataclasses.is_dataclass(kind) and isinstance(value, kind)):
+        return value  # checked by the caller
     if dataclasses.is_dataclass(kind):
-        return _fields(kind, value, name)
-    origin = typing.get_origin(kind)
-    if origin is tuple:
-        if isinstance(value, str) or not isinstance(value, (tuple, list)):
+        return _from_group(kind, value, name)
+    if typing.get_origin(kind) is tuple:
+        if not isinstance(value, tuple | list):
             raise UserError(_wrong_type(name, "a tuple", value))
         item = typing.get_args(kind)[0]
         return tuple(
             from_settings(item, v, f"{name}[{i}]") for i, v in enumerate(value)
         )
-    if origin is types.UnionType:
-        if value is None:
-            return None
-        (kind,) = (k for k in typing.get_args(kind) if k is not type(None))
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
@@ -205,25 +181,19 @@ def from_settings(kind: type[T], value: Any, name: str) -> T:
     return value
 
 
-def _fields(kind: type[T], value: Any, name: str) -> T:
-    if isinstance(value, kind):
-        return value
+def _from_group(kind: type[T], value: Any, name: str) -> T:
     if not isinstance(value, Mapping):
         raise UserError(_wrong_type(name or "config", "a group of settings", value))
-    hints = typing.get_type_hints(kind)
-    fields = {f.name: f for f in dataclasses.fields(kind)}
     dot = f"{name}." if name else ""
+    fields = {field.name: field for field in dataclasses.fields(kind)}
     for key in value:
         if key not in fields:
             raise UserError(unknown_field(f"{dot}{key}", [f"{dot}{f}" for f in fields]))
-    required = [
-        f.name
-        for f in fields.values()
-        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-    ]
-    for key in required:
-        if key not in value:
+    for key, field in fields.items():
+        required = field.default is field.default_factory is REQUIRED
+        if required and key not in value:
             raise UserError(f"config.{dot}{key} is missing; give it in the config file")
+    hints = typing.get_type_hints(kind)
     return kind(
         **{k: from_settings(hints[k], v, f"{dot}{k}") for k, v in value.items()}
     )
@@ -234,9 +204,8 @@ def _wrong_type(name: str, expected: str, value: Any) -> str:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A config, or its plain values, as JSON holds it: nested dicts, lists for tuples."""
-    values = config if isinstance(config, Mapping) else dataclasses.asdict(config)
-    return json.loads(json.dumps(values))
+    """A config as JSON holds it: nested dicts, lists for tuples."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
 def differences(old: Any, new: Any, name: str = "") -> list[tuple[str, Any, Any]]:

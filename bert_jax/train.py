@@ -17,27 +17,19 @@ from typing import Any
 
 from bert_jax import cli
 from bert_jax.config_file import parse
-from bert_jax.settings import describe
 
 
-def defaults(given: dict[str, Any]) -> dict[str, Any]:
-    """The whole config of a pretraining run from what its config file says."""
+def read_config(settings: dict[str, Any]) -> Any:
+    """A TrainConfig from plain values."""
     # Imported late, as below: --help and a wrong command line answer at once.
-    from bert_jax.training.config import train_settings
+    from bert_jax.training.config import train_config
 
-    return train_settings(given)
+    return train_config(settings)
 
 
 def main(argv: list[str]) -> None:
     """Parses the command line and trains."""
-    own = cli.JOB_FLAGS | {"print_config": False}
-    settings, workdir, flags = parse(argv, __doc__, defaults, own)
-    from bert_jax.training.config import train_config
-
-    config = train_config(settings)
-    if flags["print_config"]:
-        print(*describe(config), sep="\n")
-        return
+    config, workdir, flags = parse(argv, __doc__, read_config, cli.JOB_FLAGS)
     from bert_jax.training.pretrain import pretrain
 
     cli.start(flags)

@@ -18,12 +18,13 @@ from bert_jax.data.preparation import prepare
 from bert_jax.data.tokenizer import WordPieceTokenizer, load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.interop.huggingface import save_huggingface
-from bert_jax.interop.initial import FeatureConfig, make_model
+from bert_jax.interop.initial import make_model
 from bert_jax.interop.load import Checkpoint
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.model.tagger import FeatureConfig
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
-from bert_jax.training import finetune, finetune_data
+from bert_jax.training import finetune
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -446,12 +447,9 @@ def one_device():
     @contextlib.contextmanager
     def patch():
         with pytest.MonkeyPatch.context() as monkeypatch:
-            for module in (finetune, finetune_data):
-                monkeypatch.setattr(
-                    module,
-                    "make_mesh",
-                    lambda config: make_mesh(MeshConfig(), [DEVICE]),
-                )
+            monkeypatch.setattr(
+                finetune, "make_mesh", lambda config: make_mesh(MeshConfig(), [DEVICE])
+            )
             yield
 
     return patch

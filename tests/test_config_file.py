@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.config_file import parse
 from bert_jax.errors import UserError
-from bert_jax.settings import setting, with_defaults
+from bert_jax.settings import from_settings, setting
 
 USAGE = "usage:\n  command"
 
@@ -34,19 +34,19 @@ class Config:
     name: str = setting("", "of the run")
 
 
-def defaults(given):
-    return with_defaults(Config, given)
+def read(given):
+    return from_settings(Config, given, "")
 
 
 @pytest.fixture
 def config(tmp_path):
-    """A function of a file's text, and of flags: the settings of the command line."""
+    """A function of a file's text, and of flags: the config of the command line."""
 
     def settings(text, *flags, argument=""):
         path = tmp_path / "config.py"
         path.write_text(text)
         line = ["--config", f"{path}:{argument}".rstrip(":"), *flags]
-        return parse(line, USAGE, defaults).settings
+        return parse(line, USAGE, read).config
 
     return settings
 
@@ -55,9 +55,7 @@ FILE = "def get_config():\n    return dict(phases=(dict(steps=3), dict(steps=4))
 
 
 def test_what_the_file_leaves_out_has_its_default(config):
-    rest = {"mesh": {"model": 1}, "seeds": (0,), "packing": False, "name": ""}
-    phases = tuple({"steps": steps, "learning_rate": 0.1} for steps in (3, 4))
-    assert config(FILE) == rest | {"phases": phases}
+    assert config(FILE) == Config((Phase(3, 0.1), Phase(4, 0.1)), Mesh(1), (0,), False)
 
 
 def test_any_setting_can_be_changed_though_the_file_does_not_name_it(config):
@@ -70,11 +68,9 @@ def test_any_setting_can_be_changed_though_the_file_does_not_name_it(config):
         "--config.packing",
         "--config.name=a b",
     )
-    assert [phase["steps"] for phase in changed["phases"]] == [3, 9]
-    assert changed["phases"][0]["learning_rate"] == 1.0
-    assert (changed["mesh"], changed["seeds"]) == ({"model": 2}, (4, 5))
-    assert (changed["packing"], changed["name"]) == (True, "a b")
-    assert config(FILE, "--noconfig.packing", "--config.seeds=7")["seeds"] == (7,)
+    phases = Phase(3, 1.0), Phase(9, 0.1)
+    assert changed == Config(phases, Mesh(2), (4, 5), True, "a b")
+    assert config(FILE, "--noconfig.packing", "--config.seeds=7").seeds == (7,)
 
 
 def test_a_file_may_give_a_config_dict_and_import_its_neighbours(config, tmp_path):
@@ -89,8 +85,8 @@ def get_config(name):
 """
     path = list(sys.path)
     settings = config(text, "--config.phases[0].learning_rate=0.5", argument="x:y")
-    assert settings["phases"] == ({"steps": 5, "learning_rate": 0.5},)
-    assert settings["name"] == "x:y"
+    assert settings.phases == (Phase(5, 0.5),)
+    assert settings.name == "x:y"
     assert sys.path == path
 
 
@@ -138,7 +134,7 @@ def test_a_wrong_file_is_one_line(config, text, message):
 )
 def test_a_config_that_is_not_there(line, message):
     with pytest.raises(UserError, match=message):
-        parse(line, USAGE, defaults)
+        parse(line, USAGE, read)
 
 
 @pytest.mark.parametrize("joined", [True, False])
@@ -147,8 +143,8 @@ def test_a_config_s_path_may_have_spaces(tmp_path, joined):
     path.parent.mkdir()
     path.write_text("def get_config(name):\n    return dict(name=name, phases=())\n")
     config = [f"--config={path}:big"] if joined else ["--config", f"{path}:big"]
-    line = parse([*config, "--config.seeds=3"], USAGE, defaults)
-    assert (line.settings["name"], line.settings["seeds"]) == ("big", (3,))
+    line = parse([*config, "--config.seeds=3"], USAGE, read)
+    assert (line.config.name, line.config.seeds) == ("big", (3,))
     assert line.workdir == "runs/a b-big"
 
 

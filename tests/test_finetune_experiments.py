@@ -7,9 +7,8 @@ import pytest
 
 from bert_jax.config_file import parse
 from bert_jax.errors import UserError
-from bert_jax.finetune import defaults
 from bert_jax.tasks.families import FAMILIES
-from bert_jax.training.finetune_config import finetune_config
+from bert_jax.training.config import finetune_config
 
 FOLDER = Path(__file__).parent.parent / "experiments" / "finetune"
 FILES = sorted(FOLDER.glob("*.py"))
@@ -30,7 +29,7 @@ CONFIGS = [
 
 def load(name, *arguments):
     line = ["--config", f"{FOLDER}/{name}", *arguments]
-    return finetune_config(parse(line, "usage: x", defaults).settings)
+    return parse(line, "usage: x", finetune_config).config
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
@@ -82,7 +81,7 @@ def test_a_config_path_may_be_what_it_was(old, new):
     assert load(old) == load(new)
     assert load(old, "--config.seed=3").seed == 3
     for form in (["--config", f"{FOLDER}/{old}"], [f"--config={FOLDER}/{old}"]):
-        line = parse(form, "usage: x", defaults)
+        line = parse(form, "usage: x", finetune_config)
         assert line.workdir == f"runs/{old.removesuffix('.py')}"
 
 

@@ -14,11 +14,10 @@ from bert_jax.settings import (
     from_settings,
     reference,
     setting,
-    setting_doc,
+    setting_like,
 )
 from bert_jax.tasks.families import FAMILIES
-from bert_jax.training.config import TrainConfig
-from bert_jax.training.finetune_config import FineTuneConfig
+from bert_jax.training.config import FineTuneConfig, TrainConfig
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 
@@ -39,8 +38,17 @@ class Outer:
 def test_a_setting_has_its_default_and_its_meaning():
     config = from_settings(Outer, {"steps": 3}, "")
     assert config == Outer(3, Inner(0.1))
-    assert setting_doc(Outer, "steps") == "optimizer steps"
-    assert setting_doc(config.inner, "rate") == "probability of dropping a value"
+    assert dataclasses.fields(config)[0].metadata["doc"] == "optimizer steps"
+
+
+def test_a_setting_may_be_another_s_with_its_own_default():
+    @dataclasses.dataclass(frozen=True)
+    class Other:
+        rate: float = setting_like(Inner, "rate", 0.5)
+
+    assert describe(Other()) == ["rate = 0.5  # probability of dropping a value"]
+    with pytest.raises(UserError, match=r"rate=1\.0, expected at least 0 and below 1"):
+        check_ranges(Other(1.0))
 
 
 def test_a_setting_without_default_must_be_given():

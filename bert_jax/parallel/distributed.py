@@ -1,7 +1,6 @@
 """The processes of a job: how they find one another, and how they are asked to stop."""
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
@@ -10,7 +9,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
 
 import jax
@@ -25,54 +24,48 @@ T = TypeVar("T")
 _RETRY = 0.2  # seconds between calls to process 0
 
 
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """Where the other processes are.
-
-    from_environment: Cloud TPU, GKE, Slurm or Open MPI say so. Otherwise
-    coordinator_address (host:port of process 0), num_processes and process_id, all or
-    none; none is a job of one process. timeout: seconds to wait for the others.
-    """
-
-    from_environment: bool = False
-    coordinator_address: str = ""
-    num_processes: int = 0
-    process_id: int = -1
-    timeout: int = 300
-
-
-def join(job: Job) -> bool:
+def join(
+    distributed: bool = False,
+    coordinator_address: str = "",
+    num_processes: int = 0,
+    process_id: int = -1,
+    join_timeout: int = 300,
+) -> bool:
     """Connects this process with the others, before anything else asks for devices.
+
+    distributed: Cloud TPU, GKE, Slurm or Open MPI say where the others are. Otherwise
+    coordinator_address (host:port of process 0), num_processes and process_id say so, all
+    or none; none is a job of one process. join_timeout: seconds to wait for the others.
 
     Returns whether there are others. From here on a process that fails must call
     :func:`abandon`, and one that is done :func:`leave`. Raises UserError that names the
     processes which did not come in time.
     """
-    by_hand = bool(job.coordinator_address)
-    if not by_hand and (job.num_processes or job.process_id >= 0):
+    by_hand = bool(coordinator_address)
+    if not by_hand and (num_processes or process_id >= 0):
         raise UserError(
             "--num_processes and --process_id need --coordinator_address=HOST:PORT, where "
             "process 0 listens"
         )
-    if by_hand and not (0 <= job.process_id < job.num_processes):
+    if by_hand and not (0 <= process_id < num_processes):
         raise UserError(
-            f"--process_id={job.process_id} of --num_processes={job.num_processes}, "
+            f"--process_id={process_id} of --num_processes={num_processes}, "
             "expected 0 or more and below the number of processes"
         )
-    if not (by_hand or job.from_environment):
+    if not (by_hand or distributed):
         return False
-    address, count, process = job.coordinator_address, job.num_processes, job.process_id
+    address, count, process = coordinator_address, num_processes, process_id
     if not by_hand:
         # Private, but the only way to learn who is expected before JAX waits for them.
         address, count, process, _ = ClusterEnv.auto_detect_unset_distributed_params(
-            None, None, None, None, None, job.timeout
+            *[None] * 5, join_timeout
         )
         if address is None:
             raise UserError(
                 "--distributed found no Cloud TPU, GKE, Slurm or Open MPI job around this "
                 "process; give --coordinator_address, --num_processes and --process_id"
             )
-    roll_call(address, count, process, job.timeout)
+    roll_call(address, count, process, join_timeout)
     jax.distributed.initialize(address, count, process)
     _watcher.start()
     return True
@@ -285,26 +278,21 @@ def on_every_host(tree: Any) -> Any:
     return multihost_utils.process_allgather(tree, tiled=True)
 
 
-class StopRequests:
-    """SIGTERM, to this process or, in a job of several, to any of them."""
+@contextlib.contextmanager
+def stop_requests() -> Iterator[Callable[[int], bool]]:
+    """SIGTERM, to this process or, in a job of several, to any of them.
 
-    def __init__(self):
-        self._flag = threading.Event()
-        self._several = jax.process_count() > 1
-        if not self._several and threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, lambda *_: self._flag.set())
-
-    def reached(self, step: int) -> bool:
-        """Whether all processes are to stop after ``step``: the same step for all.
-
-        To be asked at every step by every process; it does not wait.
-        """
-        if self._several:
-            return multihost_utils.reached_preemption_sync_point(step)
-        return self._flag.is_set()
-
-    def close(self) -> None:
-        """Gives SIGTERM back to whom it belonged."""
-        if hasattr(self, "_before"):
-            signal.signal(signal.SIGTERM, self._before)
-            del self._before
+    Gives a function of the step: whether all processes are to stop after it, the same
+    step for all. Every process asks it at every step; it does not wait.
+    """
+    flag = threading.Event()
+    if jax.process_count() > 1:
+        yield multihost_utils.reached_preemption_sync_point
+    elif threading.current_thread() is not threading.main_thread():
+        yield lambda step: False
+    else:
+        before = signal.signal(signal.SIGTERM, lambda *_: flag.set())
+        try:
+            yield lambda step: flag.is_set()
+        finally:
+            signal.signal(signal.SIGTERM, before)

@@ -1,6 +1,7 @@
 """The device mesh: axes replica (between slices), data (batch) and model."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import jax
@@ -34,17 +35,14 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     """Lays ``devices`` (default: all) out as (replica, data, model)."""
     devices = jax.devices() if devices is None else devices
     shape = [config.replica, config.data, config.model]
-    if shape.count(-1) > 1 or any(size < 1 and size != -1 for size in shape):
-        raise UserError(
-            f"mesh {dict(zip(AXES, shape, strict=True))}: expected positive sizes and "
-            "at most one -1; set --config.mesh.replica, .data and .model"
-        )
-    known = int(np.prod([size for size in shape if size != -1]))
-    filled = [len(devices) // known if size == -1 else size for size in shape]
-    if int(np.prod(filled)) != len(devices):
+    known = [size for size in shape if size != -1]
+    rest = len(devices) // max(math.prod(known), 1)
+    filled = [rest if size == -1 else size for size in shape]
+    if len(known) < 2 or min(filled) < 1 or math.prod(filled) != len(devices):
         raise UserError(
             f"mesh {dict(zip(AXES, shape, strict=True))} does not use exactly the "
-            f"{len(devices)} devices; set --config.mesh.replica, .data and .model"
+            f"{len(devices)} devices with sizes from 1, of which one may be -1; set "
+            "--config.mesh.replica, .data and .model"
         )
     # make_mesh defaults to Explicit axes, which put shardings into the types of every
     # array; here the compiler propagates them from the rules and the batch.

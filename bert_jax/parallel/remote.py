@@ -22,11 +22,7 @@ import fsspec.config
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.parallel.distributed import (
-    check_same,
-    is_leader,
-    wait_for_all,
-)
+from bert_jax.parallel.distributed import check_same, is_leader, wait_for_all
 
 # Other processes write there too: what was listed before may be out of date.
 fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
@@ -81,7 +77,7 @@ class RunFolder:
         if is_leader():
             self.local.mkdir(parents=True, exist_ok=True)
             if self._remote is not None:
-                _mirror(self._remote, self.local, skip=_APART)
+                _mirror(self._remote, self.local, _is_small)
                 self._uploaded = _versions(self.local)
         wait_for_all("fetch")
 
@@ -108,22 +104,16 @@ class RunFolder:
         file that makes the folder whole. Returns each process's own copy of a remote
         workdir's folder. All processes must call it.
         """
-        if self._remote is None:
-            folder = self.local / name
-            if is_leader() and not (folder / last).exists():
-                make(folder)
-            wait_for_all(name)
-            return folder
-        remote = self._remote / name
-        if is_leader() and not (remote / last).exists():
-            folder = _cache_folder(remote)
+        place = (self._remote or self.local) / name
+        if is_leader() and not (place / last).exists():
+            folder = _cache_folder(place) if self._remote else place
             make(folder)
-            for file in sorted(
-                _versions(folder), key=lambda file: (file == last, file)
-            ):
-                _copy(epath.Path(folder / file), remote / file)
+            if self._remote:
+                names = sorted(_versions(folder), key=lambda name: (name == last, name))
+                for file in names:
+                    _copy(epath.Path(folder / file), place / file)
         wait_for_all(name)
-        return local_copy(remote, last)
+        return local_copy(place, last)
 
     def check_shared(self, name: str) -> None:
         """Checks that all processes see the file ``name`` which process 0 wrote.
@@ -180,7 +170,7 @@ def local_checkpoint(path: str | os.PathLike) -> Path:
         for source in found:
             _copy(source, epath.Path(folder.parent / source.name))
     else:
-        _mirror(remote, folder, only=("best",))
+        _mirror(remote, folder, lambda name: name == "best")
     return folder
 
 
@@ -202,21 +192,23 @@ def _cache_folder(remote: epath.Path) -> Path:
     return Path(cache, "bert_jax", f"{remote.name}-{digest}")
 
 
+def _is_small(folder: str) -> bool:
+    return folder not in _APART
+
+
 def _mirror(
     remote: epath.Path,
     local: Path,
-    *,
-    skip: tuple[str, ...] = (),
-    only: tuple[str, ...] | None = None,
+    wanted: Callable[[str], bool] = lambda folder: True,
     last: str = "",
 ) -> None:
     """Makes ``local`` equal ``remote``: copies what changed, deletes what is not there.
 
-    skip: folders that are left out. only: the folders that are not left out. Files have
-    the store's time, by which they are known; ``last`` is copied last.
+    wanted: whether a folder of this name is not left out. Files have the store's time, by
+    which they are known; ``last`` is copied last.
     """
     local.mkdir(parents=True, exist_ok=True)
-    found = dict(_remote_files(remote, skip, only) if remote.exists() else ())
+    found = dict(_remote_files(remote, wanted) if remote.exists() else ())
     for name in sorted(found, key=lambda name: (name == last, name)):
         stat, target = found[name].stat(), local / name
         if target.is_file():
@@ -232,31 +224,28 @@ def _mirror(
             partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
-    for name in _versions(local, skip).keys() - found.keys():
+    for name in _versions(local, wanted).keys() - found.keys():
         (local / name).unlink(missing_ok=True)
 
 
 def _remote_files(
-    folder: epath.Path,
-    skip: tuple[str, ...],
-    only: tuple[str, ...] | None,
-    prefix: str = "",
+    folder: epath.Path, wanted: Callable[[str], bool], prefix: str = ""
 ) -> Iterator[tuple[str, epath.Path]]:
     """The files below ``folder`` by their relative names."""
     for path in folder.iterdir():
         if not path.is_dir():
             yield prefix + path.name, path
-        elif path.name not in skip and (only is None or path.name in only):
-            yield from _remote_files(path, skip, only, f"{prefix}{path.name}/")
+        elif wanted(path.name):
+            yield from _remote_files(path, wanted, f"{prefix}{path.name}/")
 
 
 def _versions(
-    folder: Path, skip: tuple[str, ...] = _APART
+    folder: Path, wanted: Callable[[str], bool] = _is_small
 ) -> dict[str, tuple[int, int]]:
     """Size and time of each whole file below a local folder, by its relative name."""
     versions = {}
     for directory, names, files in os.walk(folder):
-        names[:] = [name for name in names if name not in skip]
+        names[:] = filter(wanted, names)
         for file in files:
             path = Path(directory, file)
             # Temporary files come and go while another process copies.

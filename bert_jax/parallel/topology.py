@@ -1,10 +1,8 @@
 """Named TPU slices: their devices, for compiling without owning one."""
 
-import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Iterator
 
 import jax
 from jax.experimental import topologies
@@ -77,14 +75,11 @@ def named_slices(name: str, count: int = 1) -> Slices:
         )
     if count < 1:
         raise UserError(f"--num_slices={count}, expected at least 1")
-    options = dict(generation.options)
-    if count > 1:
-        options["num_slices"] = count
+    options = generation.options | ({"num_slices": count} if count > 1 else {})
     try:
-        with _no_metadata_server():
-            topology = topologies.get_topology_desc(
-                topology_name=name, platform="tpu", **options
-            )
+        # libtpu would ask a Cloud VM's metadata server where it is.
+        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+        topology = topologies.get_topology_desc(name, "tpu", **options)
     except Exception as error:  # whatever the plugin raises, of no common type
         if "not installed" in str(error):
             raise UserError(
@@ -93,17 +88,3 @@ def named_slices(name: str, count: int = 1) -> Slices:
         reason = next(iter(str(error).splitlines()), "no reason given")
         raise UserError(f"--topology={name} cannot be described ({reason})") from error
     return Slices(name, generation, count, list(topology.devices))
-
-
-@contextlib.contextmanager
-def _no_metadata_server() -> Iterator[None]:
-    """Keeps libtpu from asking a Cloud VM's metadata server where it is."""
-    before = os.environ.get("TPU_SKIP_MDS_QUERY")
-    os.environ["TPU_SKIP_MDS_QUERY"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TPU_SKIP_MDS_QUERY"]
-        else:
-            os.environ["TPU_SKIP_MDS_QUERY"] = before

@@ -5,7 +5,7 @@ import math
 import re
 import time
 from collections import defaultdict
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +13,13 @@ from jax.sharding import Mesh
 
 from bert_jax.data.packing import row_limits
 from bert_jax.data.pipeline import Phase
-from bert_jax.model.bert import BertForPreTraining
-from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import batch_sharding, check_batch_size, make_mesh
 from bert_jax.parallel.topology import GIB, Slices
 from bert_jax.training import step as training_step
 from bert_jax.training.config import TrainConfig
-from bert_jax.training.flops import PEAK_FLOPS, step_flops
+from bert_jax.training.flops import PEAK_FLOPS
 from bert_jax.training.optimizer import bert_optimizer, make_schedule
+from bert_jax.training.pretrain import batch_flops, pretraining_objective
 from bert_jax.training.state import TrainState, abstract_state
 
 # "Ran out of memory in memory space hbm. Used 20.35G of 15.48G hbm." counts arguments too;
@@ -40,22 +39,6 @@ _COLLECTIVE = re.compile(
     rf"= (?P<result>\(.*?\)|\S+) (?P<kind>{'|'.join(_KINDS)})(?P<start>-start)?\("
 )
 _HLO_ARRAY = re.compile(r"\b([a-z]+\d*(?:e\d+m\d+\w*)?)\[([\d,]*)\]")
-_BITS = re.compile(r"\d+")
-_HEAD = (
-    "topology",
-    "chips",
-    "devices",
-    "batch x length",
-    "arguments, GiB",
-    "temporaries, GiB",
-    "of, GiB",
-    "fits, spare",
-    "GFLOP a device",
-    "at peak, s",
-    "estimate, s",
-    "collectives",
-    "compiled in, s",
-)
 
 
 @dataclasses.dataclass
@@ -108,50 +91,33 @@ def compile_step(config: TrainConfig, phase: Phase, slices: Slices) -> Report:
     """
     mesh = make_mesh(config.mesh, slices.devices)
     check_batch_size(phase.batch_size, mesh, "batch_size", config.accumulation)
-    lowered, state = lower_step(config, phase, mesh)
+    lowered, state, batch = lower_step(config, phase, mesh)
     started = time.perf_counter()
     hbm = slices.generation.hbm_bytes
+    donated, estimate, found = 0, 0.0, {}
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        temporary = _overflow(str(error), _argument_bytes(state))
+        arguments = sum(
+            leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape))
+            for leaf in jax.tree.leaves(state)
+        )
+        temporary = _overflow(str(error), arguments)
         if temporary is None:
             raise
-        found: dict[str, Any] = {
-            "argument_bytes": _argument_bytes(state),
-            "donated_bytes": 0,
-            "temp_bytes": temporary,
-            "fits": False,
-            "estimated_seconds": None,
-            "collectives": {},
-        }
+        fits = False
     else:
         memory = compiled.memory_analysis()
-        # The donated state's outputs lie where its arguments did.
-        kept = memory.output_size_in_bytes - memory.alias_size_in_bytes
         arguments = memory.argument_size_in_bytes
-        temporary = memory.temp_size_in_bytes + kept
-        found = {
-            "argument_bytes": arguments,
-            "donated_bytes": memory.alias_size_in_bytes,
-            "temp_bytes": temporary,
-            "fits": arguments + temporary <= hbm,
-            "estimated_seconds": (
-                _estimate(compiled) if slices.generation.estimated else None
-            ),
-            "collectives": collectives(compiled.as_text()),
-        }
+        donated = memory.alias_size_in_bytes
+        # The donated state's outputs lie where its arguments did.
+        temporary = memory.temp_size_in_bytes + memory.output_size_in_bytes - donated
+        fits = arguments + temporary <= hbm
+        if slices.generation.estimated:
+            estimate = (compiled.cost_analysis() or {}).get("optimal_seconds", 0.0)
+        found = collectives(compiled.as_text())
     seconds = time.perf_counter() - started
-    batch = abstract_batch(config, phase, mesh)
-    flops = step_flops(
-        config.model,
-        phase.sequence_length,
-        batch["mlm_ids"].shape[1],
-        phase.batch_size,
-        math.prod(batch["nsp_labels"].shape[1:]),
-        scan_layers=config.compute.scan_layers,
-    ) / len(slices.devices)
-    kind = slices.devices[0].device_kind
+    flops = batch_flops(config, batch) / len(slices.devices)
     return Report(
         topology=slices.name,
         num_slices=slices.count,
@@ -159,22 +125,24 @@ def compile_step(config: TrainConfig, phase: Phase, slices: Slices) -> Report:
         devices=len(slices.devices),
         sequence_length=phase.sequence_length,
         batch_size=phase.batch_size,
+        argument_bytes=arguments,
+        donated_bytes=donated,
+        temp_bytes=temporary,
         hbm_bytes=hbm,
+        fits=fits,
         model_flops_per_device=flops,
-        seconds_at_peak=flops / PEAK_FLOPS[kind],
+        seconds_at_peak=flops / PEAK_FLOPS[slices.devices[0].device_kind],
+        estimated_seconds=float(estimate) if estimate > 0 else None,
+        collectives=found,
         compile_seconds=round(seconds, 1),
-        **found,
     )
 
 
 def lower_step(
     config: TrainConfig, phase: Phase, mesh: Mesh
-) -> tuple[jax.stages.Lowered, TrainState]:
-    """``phase``'s step, ready to compile for ``mesh``, and the shapes of its state."""
-    objective = MlmNsp(
-        BertForPreTraining(config.model, config.compute),
-        config.data.examples.next_sentence,
-    )
+) -> tuple[jax.stages.Lowered, TrainState, dict[str, jax.ShapeDtypeStruct]]:
+    """``phase``'s step, ready to compile for ``mesh``; shapes of its state and batch."""
+    objective = pretraining_objective(config)
     optimizer = bert_optimizer(config.optimizer)
     state = abstract_state(objective, optimizer, mesh, fsdp=config.mesh.fsdp)
     train_step = training_step.compile_step(
@@ -186,7 +154,7 @@ def lower_step(
     )
     schedule = make_schedule(config.optimizer, config.total_steps)
     batch = abstract_batch(config, phase, mesh)
-    return train_step.lower(state, batch, schedule), state
+    return train_step.lower(state, batch, schedule), state, batch
 
 
 def abstract_batch(
@@ -198,29 +166,21 @@ def abstract_batch(
     depends on the text.
     """
     B, L, M = phase.batch_size, phase.sequence_length, phase.max_predictions
-    labels: tuple[int, ...] = (B,)
-    packed = {}
+    tokens = ["input_ids", "token_type_ids", "attention_mask"]
+    labels = {"nsp_labels": (B,)}
     if config.data.packing:
         slots, M = row_limits(L, config.data.examples.mask_rate)
-        labels = (B, slots)
-        packed = {
-            "segment_ids": ((B, L), jnp.int32),
-            "starts": (labels, jnp.int32),
-            "nsp_weights": (labels, jnp.float32),
-        }
-    shapes = packed | {
-        "input_ids": ((B, L), jnp.int32),
-        "token_type_ids": ((B, L), jnp.int32),
-        "attention_mask": ((B, L), jnp.int32),
-        "mlm_positions": ((B, M), jnp.int32),
-        "mlm_ids": ((B, M), jnp.int32),
-        "mlm_weights": ((B, M), jnp.float32),
-        "nsp_labels": (labels, jnp.int32),
-    }
-    sharding = batch_sharding(mesh)
+        tokens.append("segment_ids")
+        labels = dict.fromkeys(("nsp_labels", "starts", "nsp_weights"), (B, slots))
+    masked = ("mlm_positions", "mlm_ids", "mlm_weights")
+    shapes = dict.fromkeys(tokens, (B, L)) | dict.fromkeys(masked, (B, M)) | labels
     return {
-        name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
-        for name, (shape, dtype) in shapes.items()
+        name: jax.ShapeDtypeStruct(
+            shape,
+            jnp.float32 if name.endswith("_weights") else jnp.int32,
+            sharding=batch_sharding(mesh),
+        )
+        for name, shape in shapes.items()
     }
 
 
@@ -266,53 +226,37 @@ def collectives(hlo: str) -> dict[str, Traffic]:
 
 def _array_bytes(dtype: str, dimensions: str) -> int:
     """Bytes of an array such as bf16[8,128]; a pred is a byte."""
-    bits = _BITS.search(dtype)
-    size = int(bits[0]) if bits else 8
-    for dimension in filter(None, dimensions.split(",")):
-        size *= int(dimension)
-    return size // 8
+    bits = re.search(r"\d+", dtype)
+    sizes = map(int, filter(None, dimensions.split(",")))
+    return math.prod(sizes) * (int(bits[0]) if bits else 8) // 8
 
 
-def _argument_bytes(state: Any) -> int:
-    """Bytes of the state on one device."""
-    return sum(
-        leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape))
-        for leaf in jax.tree.leaves(state)
-    )
-
-
-def _estimate(compiled: Any) -> float | None:
-    """The compiler's seconds for the program, if it gives any."""
-    analysis = compiled.cost_analysis() or {}
-    seconds = float(analysis.get("optimal_seconds", 0.0))
-    return seconds if seconds > 0 else None
+# The table's columns, with the text of a report in each.
+_COLUMNS: dict[str, Callable[[Report], str]] = {
+    "topology": lambda r: f"{r.num_slices} x " * (r.num_slices > 1) + r.topology,
+    "chips": lambda r: f"{r.chips}",
+    "devices": lambda r: f"{r.devices}",
+    "batch x length": lambda r: f"{r.batch_size} x {r.sequence_length}",
+    "arguments, GiB": lambda r: f"{r.argument_bytes / GIB:.2f}",
+    "temporaries, GiB": lambda r: f"{r.temp_bytes / GIB:.2f}",
+    "of, GiB": lambda r: f"{r.hbm_bytes / GIB:.0f}",
+    "fits, spare": lambda r: f"yes, {r.spare:.0%}" if r.fits else "no",
+    "GFLOP a device": lambda r: f"{r.model_flops_per_device / 1e9:,.0f}",
+    "at peak, s": lambda r: f"{r.seconds_at_peak:.4f}",
+    "estimate, s": lambda r: (
+        f"{r.estimated_seconds:.4f}" if r.estimated_seconds else ""
+    ),
+    "collectives": lambda r: ", ".join(
+        f"{traffic.count} {kind} {traffic.bytes / 1e6:,.0f} MB"
+        for kind, traffic in sorted(r.collectives.items())
+    ),
+    "compiled in, s": lambda r: f"{r.compile_seconds:.0f}",
+}
 
 
 def table(reports: list[Report]) -> str:
     """Markdown: a row for each report, bytes in GiB (2**30) and seconds."""
-    lines = [f"| {' | '.join(_HEAD)} |", "|" + "---|" * len(_HEAD)]
-    lines += [f"| {' | '.join(_row(report))} |" for report in reports]
-    return "\n".join(lines)
-
-
-def _row(report: Report) -> list[str]:
-    slices = f"{report.num_slices} x " if report.num_slices > 1 else ""
-    estimate = report.estimated_seconds
-    return [
-        f"{slices}{report.topology}",
-        f"{report.chips}",
-        f"{report.devices}",
-        f"{report.batch_size} x {report.sequence_length}",
-        f"{report.argument_bytes / GIB:.2f}",
-        f"{report.temp_bytes / GIB:.2f}",
-        f"{report.hbm_bytes / GIB:.0f}",
-        f"yes, {report.spare:.0%}" if report.fits else "no",
-        f"{report.model_flops_per_device / 1e9:,.0f}",
-        f"{report.seconds_at_peak:.4f}",
-        "" if estimate is None else f"{estimate:.4f}",
-        ", ".join(
-            f"{traffic.count} {kind} {traffic.bytes / 1e6:,.0f} MB"
-            for kind, traffic in sorted(report.collectives.items())
-        ),
-        f"{report.compile_seconds:.0f}",
-    ]
+    rows = [[text(report) for text in _COLUMNS.values()] for report in reports]
+    lines = [" | ".join(row) for row in ([*_COLUMNS], *rows)]
+    lines = [f"| {line} |" for line in lines]
+    return "\n".join([lines[0], "|" + "---|" * len(_COLUMNS), *lines[1:]])

@@ -1,7 +1,7 @@
-"""A pretraining run as frozen dataclasses; the command's ConfigDict ends here."""
+"""The configs of pretraining and of fine-tuning, as frozen dataclasses."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_jax.data.examples import ExampleConfig
@@ -9,16 +9,44 @@ from bert_jax.data.pipeline import Phase
 from bert_jax.errors import UserError
 from bert_jax.interop.config_json import with_compute
 from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.model.tagger import FeatureConfig
 from bert_jax.parallel.mesh import MeshConfig
 from bert_jax.settings import (
     check_ranges,
     differences,
     from_settings,
     setting,
+    setting_like,
     to_dict,
-    with_defaults,
 )
 from bert_jax.training.optimizer import OptimizerConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """What pretraining and fine-tuning share: the settings of the engine."""
+
+    optimizer: OptimizerConfig
+    init_from: str = setting(
+        "",
+        "the checkpoint to begin with: a Hugging Face folder, Google's bert_model.ckpt or "
+        "a workdir. Fine-tuning needs one; pretraining draws what it lacks at random",
+    )
+    compute: ComputeConfig = setting(factory=ComputeConfig)
+    mesh: MeshConfig = setting(factory=MeshConfig)
+    seed: int = setting(
+        0, "of new parameters, examples and their order, masks and dropout", least=0
+    )
+    accumulation: int = setting(
+        1,
+        "parts of a batch computed one after the other: less memory, the same step",
+        least=1,
+    )
+    log_every: int = setting(100, "steps between reports", least=1)
+    checkpoint_every: int = setting(10_000, "steps between checkpoints", least=1)
+
+    def __post_init__(self):
+        check_ranges(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,35 +78,31 @@ class DataConfig:
     prefetch: int = setting(8, "batches drawn ahead of the step")
 
 
-@dataclasses.dataclass(frozen=True)
-class TrainConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig(RunConfig):
     """Everything that a pretraining run depends on."""
 
     model: BertConfig
     data: DataConfig
-    optimizer: OptimizerConfig
     phases: tuple[Phase, ...]
-    init_from: str = setting(
-        "",
-        "a checkpoint to begin with, as bert_jax.load reads it; heads that it lacks, or "
-        "without it all parameters, are random",
-    )
-    compute: ComputeConfig = setting(factory=ComputeConfig)
-    mesh: MeshConfig = setting(factory=MeshConfig)
-    seed: int = setting(0, "of new parameters, examples, masks and dropout")
-    accumulation: int = setting(
-        1,
-        "parts of a batch computed one after the other: less memory, the same step",
-        least=1,
-    )
-    log_every: int = setting(100, "steps between reports", least=1)
     eval_every: int = setting(10_000, "steps between evaluations; 0 for none", least=0)
     eval_batches: int = setting(100, "batches of an evaluation", least=1)
-    checkpoint_every: int = setting(10_000, "steps between checkpoints", least=1)
     keep_checkpoints: int = setting(3, "newest checkpoints that are kept", least=1)
     prompts: tuple[str, ...] = setting(
         (), "sentences with [MASK], filled in at the end of the run"
     )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.phases:
+            raise UserError("config.phases is empty; give at least one phase")
+        for i, phase in enumerate(self.phases):
+            if phase.sequence_length > self.model.max_positions:
+                raise UserError(
+                    f"phases[{i}].sequence_length={phase.sequence_length} is over the "
+                    f"position table of {self.model.max_positions}; set --config.phases"
+                    f"[{i}].sequence_length or --config.model.max_positions"
+                )
 
     @property
     def total_steps(self) -> int:
@@ -86,69 +110,163 @@ class TrainConfig:
         return sum(phase.steps for phase in self.phases)
 
 
-def train_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config file says, with the default of every setting that it leaves out."""
-    return with_defaults(TrainConfig, with_compute(given))
+@dataclasses.dataclass(frozen=True)
+class ModelSettings:
+    """What a fine-tuning run may choose beside its checkpoint; see BertConfig."""
+
+    hidden_dropout: float = setting_like(BertConfig, "hidden_dropout", 0.1)
+    attention_dropout: float = setting_like(BertConfig, "attention_dropout", 0.1)
+    activation: str = setting(
+        "",
+        "empty: the checkpoint's own; Google's since February 2019 need gelu_tanh, which "
+        "their config files cannot say",
+    )
+    initializer_range: float = setting(
+        0.0,
+        "standard deviation of a new head or pooler, cut at two of them; 0: the "
+        "checkpoint's own",
+        least=0,
+    )
+
+    def changes(self) -> dict[str, Any]:
+        """The fields of BertConfig that these settings replace."""
+        own = {"activation": "", "initializer_range": 0.0}  # the checkpoint's
+        values = dataclasses.asdict(self)
+        return {k: v for k, v in values.items() if k not in own or v != own[k]}
+
+
+@dataclasses.dataclass(frozen=True)
+class FineTuneOptimizer(OptimizerConfig):
+    """Paper, A.3: the pretraining optimizer, peak learning rate 5e-5, 3e-5 or 2e-5."""
+
+    learning_rate: float = setting(5e-5, "the peak, where warmup ends", above=0)
+    warmup: float = setting_like(OptimizerConfig, "warmup", 0.1)
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepConfig:
+    """The grid of ``--sweep`` (paper, A.3) and the seeds of each of its points."""
+
+    batch_size: tuple[int, ...] = setting((16, 32), "batch sizes to try")
+    learning_rate: tuple[float, ...] = setting(
+        (5e-5, 3e-5, 2e-5), "peak learning rates to try"
+    )
+    epochs: tuple[int, ...] = setting((3, 4), "numbers of epochs to try")
+    seeds: tuple[int, ...] = setting((0, 1, 2), "seeds of the runs of each point")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FineTuneConfig(RunConfig):
+    """Everything that a fine-tuning run depends on."""
+
+    family: str = setting(
+        doc="the kind of task: classification, tagging, multiple_choice or "
+        "question_answering"
+    )
+    data: Any  # the config of the family
+    optimizer: FineTuneOptimizer = setting(factory=FineTuneOptimizer)
+    fresh_head: bool = setting(
+        False, "begin with a random head though the checkpoint has one"
+    )
+    model: ModelSettings = setting(factory=ModelSettings)
+    features: FeatureConfig = setting(factory=FeatureConfig)
+    sweep: SweepConfig = setting(factory=SweepConfig)
+    batch_size: int = setting(
+        32, "examples of a step (of long texts: windows)", least=1
+    )
+    eval_batch_size: int = setting(
+        64,
+        "rows of 32 tokens that the model computes at a time, or fewer longer rows",
+        least=1,
+    )
+    epochs: int = setting(3, "times that each example is learned from", least=1)
+    evaluations: int = setting(1, "scores of the dev split in an epoch", least=1)
+    buckets: int = setting(
+        2,
+        "classes of lengths, at most; a batch is of one, and each compiles a shape: more "
+        "leave less padding where a device has few sequences of a batch",
+        least=1,
+    )
+    train_rows: int = setting(0, "use the first rows alone; 0: all", least=0)
+    log_every: int = setting_like(RunConfig, "log_every", 50)
+    checkpoint_every: int = setting_like(RunConfig, "checkpoint_every", 500)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.batch_size % self.accumulation:
+            raise UserError(
+                f"batch_size={self.batch_size} is not a multiple of "
+                f"accumulation={self.accumulation}; set --config.accumulation"
+            )
+        for name, values in vars(self.sweep).items():
+            if not values:
+                raise UserError(
+                    f"sweep.{name} is empty, expected one value at least; set "
+                    f"--config.sweep.{name}"
+                )
 
 
 def train_config(settings: Mapping[str, Any]) -> TrainConfig:
     """Builds a TrainConfig from nested mappings, checking every name and type."""
     settings = with_compute(settings)
-    phases = from_settings(tuple[Phase, ...], settings.get("phases", ()), "phases")
-    if not phases:
-        raise UserError("config.phases is empty; give at least one phase")
     if "total_steps" in settings.get("optimizer", {}):
         raise UserError(
             "config.optimizer.total_steps is the sum of the phases' steps; "
             "set --config.phases[0].steps instead"
         )
-    config = from_settings(TrainConfig, settings, "")
-    check_ranges(config)
-    for i, phase in enumerate(config.phases):
-        if phase.sequence_length > config.model.max_positions:
-            raise UserError(
-                f"phases[{i}].sequence_length={phase.sequence_length} is over the "
-                f"position table of {config.model.max_positions}; set --config.phases[{i}]"
-                ".sequence_length or --config.model.max_positions"
-            )
-    return config
+    return from_settings(TrainConfig, settings, "")
+
+
+def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:
+    """Builds a FineTuneConfig from nested mappings, checking every name and type."""
+    # Imported late: pretraining has no tasks.
+    from bert_jax.tasks.families import FAMILIES
+
+    settings = with_compute(settings)
+    family = settings.get("family")
+    if family not in FAMILIES:
+        raise UserError(
+            f"config.family={family!r}, expected one of {', '.join(FAMILIES)}"
+        )
+    kind = FAMILIES[family].config_class
+    data = from_settings(kind, settings.get("data", {}), "data")
+    return from_settings(FineTuneConfig, settings | {"data": data}, "")
 
 
 # What may change when a run goes on: where and how it computes and what it reports,
-# not what it computes.
-_MAY_CHANGE = frozenset(
-    {
-        "compute.dtype",
-        "compute.remat",
-        "compute.attention_impl",
-        "compute.float32_gradients",
-        "data.path",  # the store is compared by its contents
-        "data.packing",
-        "data.threads",
-        "data.prefetch",
-        "mesh",
-        "optimizer",
-        "accumulation",
-        "log_every",
-        "eval_every",
-        "eval_batches",
-        "checkpoint_every",
-        "keep_checkpoints",
-        "prompts",
-    }
+# not what it learns.
+_MAY_CHANGE = ("mesh", "accumulation", "log_every", "checkpoint_every")
+_PRETRAINING_MAY_CHANGE = (
+    *("compute.dtype", "compute.remat", "compute.attention_impl"),
+    *("compute.float32_gradients", "data.packing", "data.threads", "data.prefetch"),
+    "data.path",  # the store is compared by its contents
+    *("optimizer", "eval_every", "eval_batches", "keep_checkpoints", "prompts"),
 )
+_FINE_TUNING_MAY_CHANGE = ("sweep", "eval_batch_size")
 
 
-def resume_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """The fields that keep a run from going on with another config: 'name: old -> new'.
+def resume_differences(
+    old: dict[str, Any], new: dict[str, Any], free: Sequence[str] = ()
+) -> list[str]:
+    """The settings that keep a run from going on with another config: 'name: old -> new'.
 
-    ``old`` and ``new`` are what ``settings.to_dict`` gives, with what identifies the data
+    ``old`` and ``new`` are what ``settings.to_dict`` gives, with the "text" of pretraining
     beside it. A setting that is younger than the old config had its default there. Steps
-    may be added to the last phase.
+    may be added to the last phase. free: further settings that may differ.
     """
+    read, own = train_config, _PRETRAINING_MAY_CHANGE
+    if "family" in new:
+        read, own = finetune_config, _FINE_TUNING_MAY_CHANGE
+    free = (*_MAY_CHANGE, *own, *free)
+    try:
+        settings = {name: value for name, value in old.items() if name != "text"}
+        old = old | to_dict(read(settings))
+    except UserError as error:  # such as a setting that there is no more
+        return [str(error)]
+    last = f"phases[{len(new.get('phases', ())) - 1}].steps"
     return [
         f"{name}: {a!r} -> {b!r}"
-        for name, a, b in differences(to_dict(train_settings(old)), new)
-        if not any(name == free or name.startswith(f"{free}.") for free in _MAY_CHANGE)
-        and not (name == f"phases[{len(new['phases']) - 1}].steps" and b > a)
+        for name, a, b in differences(old, new)
+        if not any(name == f or name.startswith((f"{f}.", f"{f}[")) for f in free)
+        and not (name == last and b > a)
     ]

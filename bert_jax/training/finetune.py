@@ -1,9 +1,9 @@
-"""A fine-tuning run from its config: batches, objective and evaluation for the engine."""
+"""A fine-tuning run from its config: data, batches, objective, evaluation, results."""
 
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,56 +15,124 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from bert_jax.data.batching import EpochBatches
-from bert_jax.files import read_json, write_json
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.files import write_json
 from bert_jax.inference.evaluation import (
-    Evaluation,
     Split,
     evaluate,
     evaluate_tuned,
     run_model,
+    with_hidden,
 )
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.initial import head_params, make_model
-from bert_jax.interop.load import load
+from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, load
 from bert_jax.model.tagger import FeatureTagger
 from bert_jax.objectives.heads import HEADS, FrozenTagging, Head, jit_forward
 from bert_jax.objectives.objective import Batch, Params
 from bert_jax.parallel.distributed import is_leader, on_every_host
-from bert_jax.parallel.mesh import (
-    batch_divisor,
-    make_mesh,
-    process_rows,
-)
+from bert_jax.parallel.mesh import batch_divisor, make_mesh, process_rows
 from bert_jax.parallel.remote import RunFolder
 from bert_jax.parallel.sharding import tree_shardings
-from bert_jax.settings import differences, to_dict
+from bert_jax.settings import to_dict
+from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.task import Task
-from bert_jax.training.finetune_config import FineTuneConfig, finetune_settings
-from bert_jax.training.finetune_data import Prepared
+from bert_jax.training.config import FineTuneConfig
 from bert_jax.training.flops import step_flops
 from bert_jax.training.metrics import Reporter
-from bert_jax.training.run import Job, run
+from bert_jax.training.run import Job, Log, run
 
 BEST = "best"  # the folder of the best model, as bert_jax.load finds it
 RESULTS = "results.json"
 PREDICTIONS = "predictions"  # the folder of answers in the task's official form
-# What may differ between the run in a workdir and the config: how it computes and what it
-# reports, not what it learns.
-MAY_CHANGE = (
-    "log_every",
-    "checkpoint_every",
-    "sweep",
-    "mesh",
-    "accumulation",
-    "eval_batch_size",
-)
+FEATURES = "features"  # the folder of a frozen encoder's vectors; gone after the run
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """What the runs of a sweep share.
+
+    forward: of evaluations, compiled once for all runs. splits: those that are scored, the
+    first of which picks the best model; then those that are predicted only.
+    """
+
+    checkpoint: Checkpoint
+    task: Task
+    mesh: Mesh
+    model: nn.Module
+    forward: Callable
+    train: Split
+    splits: tuple[Split, ...]
+
+
+def prepare(config: FineTuneConfig, workdir: Path, log: Log) -> Prepared:
+    """Loads ``config.init_from`` and reads and tokenises every split of the task.
+
+    In the feature-based approach the frozen encoder's vectors are written to
+    ``workdir``/features.
+    """
+    if not config.init_from:
+        raise UserError(
+            "init_from is empty, expected a checkpoint: a Hugging Face folder, Google's "
+            "bert_model.ckpt or a workdir; set --config.init_from"
+        )
+    compute = dataclasses.asdict(config.compute)
+    checkpoint = load(config.init_from, **config.model.changes(), **compute)
+    check_vocabulary(checkpoint, config.init_from)
+    check_length(config.data.max_length, checkpoint, "--config.data.max_length")
+    task = FAMILIES[config.family](config.data)
+    train, *splits = [
+        _split(task, name, checkpoint.tokenizer, config, log)
+        for name in ("train", *task.eval_splits, *task.predict_splits)
+    ]
+    mesh = make_mesh(config.mesh)
+    model = make_model(
+        checkpoint.config,
+        task.head,
+        task.outputs,
+        config.features,
+        checkpoint.compute,
+    )
+    if isinstance(model, FeatureTagger):
+        train, *splits = [
+            with_hidden(
+                split,
+                model,
+                checkpoint,
+                workdir / FEATURES,
+                batch_size=config.eval_batch_size,
+                mesh=mesh,
+                log=log,
+            )
+            for split in (train, *splits)
+        ]
+    forward = jit_forward(mesh, model)
+    return Prepared(checkpoint, task, mesh, model, forward, train, tuple(splits))
+
+
+def _split(
+    task: Task, name: str, tokenizer: Tokenizer, config: FineTuneConfig, log: Log
+) -> Split:
+    rows: Any = task.read(name)
+    if not rows:
+        raise UserError(
+            f"{task.config.dir}: the {name} split has no rows; expected at least one"
+        )
+    if name == "train" and config.train_rows:
+        rows = rows[: config.train_rows]
+    features = task.features(rows, tokenizer)
+    sequences = len(features.input_ids)
+    cut = f", {features.truncated:,} of them truncated" if features.truncated else ""
+    log(
+        f"{name}: {len(rows):,} rows{cut}, {sequences:,} sequences, "
+        f"{sum(map(len, features.input_ids)) / max(sequences, 1):.1f} tokens on average"
+    )
+    return Split(name, rows, features)
 
 
 def finetune(
-    config: FineTuneConfig,
-    prepared: Prepared,
-    folder: RunFolder,
-    log: Callable[[str], None] = print,
+    config: FineTuneConfig, prepared: Prepared, folder: RunFolder, log: Log = print
 ) -> dict[str, Any]:
     """Trains, keeps the best model on dev in the workdir's best/, returns results.json.
 
@@ -83,17 +151,6 @@ def finetune(
     return results
 
 
-def config_differences(
-    old: dict[str, Any], new: dict[str, Any], free: Sequence[str] = MAY_CHANGE
-) -> list[str]:
-    """The settings that keep a run from going on: 'name: old -> new'."""
-    return [
-        f"{name}: {a!r} -> {b!r}"
-        for name, a, b in differences(to_dict(finetune_settings(old)), new)
-        if not any(name == f or name.startswith((f"{f}.", f"{f}[")) for f in free)
-    ]
-
-
 class _FineTuning:
     """What the engine asks of a fine-tuning run, and its results.
 
@@ -102,27 +159,11 @@ class _FineTuning:
     """
 
     def __init__(
-        self,
-        config: FineTuneConfig,
-        prepared: Prepared,
-        folder: RunFolder,
-        log: Callable[[str], None],
+        self, config: FineTuneConfig, prepared: Prepared, folder: RunFolder, log: Log
     ):
-        self.config, self.prepared, self.folder, self.log = (
-            config,
-            prepared,
-            folder,
-            log,
-        )
-        self.task, self.checkpoint = prepared.task, prepared.checkpoint
-        self.mesh = make_mesh(config.mesh)
-        self.model = make_model(
-            self.checkpoint.config,
-            self.task.head,
-            self.task.outputs,
-            config.features,
-            self.checkpoint.compute,
-        )
+        self.config, self.folder, self.log = config, folder, log
+        self.prepared, self.task, self.model = prepared, prepared.task, prepared.model
+        self.checkpoint, self.mesh = prepared.checkpoint, prepared.mesh
         self.frozen = isinstance(self.model, FeatureTagger)
         kind = FrozenTagging if self.frozen else HEADS[self.task.head]
         self.objective: Head = kind(self.model)
@@ -138,42 +179,31 @@ class _FineTuning:
             accumulation=config.accumulation,
             rows=functools.partial(process_rows, self.mesh),
         )
-        self.best: tuple[float, Evaluation] | None = (
-            None  # epoch, if it is of this process
-        )
 
     def job(self) -> Job:
         """The run for the engine."""
-        config = self.config
-        given, _ = head_params(
-            self.checkpoint,
-            self.model,
-            self.task.head,
-            self.task.labels,
-            fresh_head=config.fresh_head,
-        )
+        given = self._params(self.checkpoint, fresh_head=self.config.fresh_head)
         if self.frozen:  # the encoder's work is done
             given = {name: part for name, part in given.items() if name == "bilstm"}
         return Job(
+            config=self.config,
             objective=self.objective,
-            optimizer=config.optimizer,
             batches=self.batches,
             mesh=self.mesh,
-            fsdp=config.mesh.fsdp,
-            identity=to_dict(config),
-            differences=config_differences,
+            identity=to_dict(self.config),
             given=given,
             evaluates=self._evaluates,
             evaluate=self._evaluate,
             flops=self._batch_flops,
-            seed=config.seed,
-            accumulation=config.accumulation,
-            log_every=config.log_every,
-            checkpoint_every=config.checkpoint_every,
-            keep_checkpoints=1,
-            prefetch=4,
             one_program=False,  # there are many shapes
         )
+
+    def _params(self, checkpoint: Checkpoint, *, fresh_head: bool = False) -> Params:
+        """What a checkpoint gives the model."""
+        task = self.task
+        return head_params(
+            checkpoint, self.model, task.head, task.labels, fresh_head=fresh_head
+        )[0]
 
     def results(self, progress: dict[str, Any]) -> dict[str, Any]:
         """Scores the best parameters on every split and writes the predictions."""
@@ -188,11 +218,8 @@ class _FineTuning:
             "scores": {},
         }
         task, params = self.task.tuned(best["scores"]), self._best_params()
-        for i, split in enumerate(self.prepared.splits):
-            if i == 0 and self.best and self.best[0] == best["epoch"]:
-                evaluation = self.best[1]
-            else:
-                evaluation = evaluate(task, split, self._outputs(params, split))
+        for split in self.prepared.splits:
+            evaluation = evaluate(task, split, self._outputs(params, split))
             if evaluation.scores:
                 results["scores"][split.name] = evaluation.scores
                 self.log(f"{split.name}: {show(evaluation.scores)}")
@@ -217,18 +244,16 @@ class _FineTuning:
             steps, self.config.evaluations
         )
 
-    def _evaluate(
-        self, step: int, params: Params, reporter: Reporter, progress: dict[str, Any]
-    ) -> None:
+    def _evaluate(self, step: int, params: Params, reporter: Reporter) -> None:
         """Scores dev, and keeps the parameters where they are the best so far."""
-        started = time.perf_counter()
+        started, progress = time.perf_counter(), reporter.progress
         split = self.prepared.splits[0]
         task, evaluation = evaluate_tuned(
             self.task, split, self._outputs(params, split)
         )
         scores, metric = evaluation.scores, self.task.main_metric
         epoch = step / self.batches.steps_per_epoch
-        reporter.writer.write(step, split.name, scores)
+        reporter.write(step, split.name, scores)
         reporter.log(f"epoch {epoch:.2f}  {split.name}: {show(scores)}")
         best = progress.get("best")
         if best is None or scores[metric] > best["scores"][metric]:
@@ -236,7 +261,6 @@ class _FineTuning:
             if is_leader():
                 self._save_best(task, jax.device_get(whole), scores)
             progress["best"] = {"epoch": epoch, "scores": scores}
-            self.best = epoch, evaluation
         progress["evaluation_seconds"] = (
             progress.get("evaluation_seconds", 0.0) + time.perf_counter() - started
         )
@@ -286,8 +310,7 @@ class _FineTuning:
 
         def read() -> Params:
             scan = self.checkpoint.compute.scan_layers
-            best = load(self.folder.local / BEST, scan_layers=scan)
-            return head_params(best, self.model, self.task.head, self.task.labels)[0]
+            return self._params(load(self.folder.local / BEST, scan_layers=scan))
 
         if jax.process_count() == 1:
             params = read()
@@ -304,7 +327,7 @@ class _FineTuning:
 
     def _outputs(self, params: Params, split: Split) -> list[np.ndarray]:
         return run_model(
-            _forward(self.mesh, self.model),
+            self.prepared.forward,
             params,
             split.features,
             batch_size=self.config.eval_batch_size,
@@ -312,12 +335,6 @@ class _FineTuning:
             pad_id=self.checkpoint.tokenizer.pad_id,
             mesh=self.mesh,
         )
-
-
-@functools.lru_cache(maxsize=4)
-def _forward(mesh: Mesh, model: nn.Module) -> Callable:
-    """The forward pass of evaluations, whose programs the runs of a sweep share."""
-    return jit_forward(mesh, model)
 
 
 def evaluation_steps(steps: int, evaluations: int) -> set[int]:
@@ -328,9 +345,3 @@ def evaluation_steps(steps: int, evaluations: int) -> set[int]:
 def show(scores: dict[str, float]) -> str:
     """Scores in one line."""
     return "  ".join(f"{name} {value:.2f}" for name, value in scores.items())
-
-
-def read_results(workdir: Path) -> dict[str, Any] | None:
-    """The results of a finished run; None where there are none."""
-    path = workdir / RESULTS
-    return read_json(path, "the results of a run") if path.exists() else None

@@ -3,7 +3,7 @@
 Counted by hand because XLA's cost analysis counts the body of a scan once.
 """
 
-import time
+import timeit
 
 import jax
 import jax.numpy as jnp
@@ -33,35 +33,6 @@ PEAK_FLOPS = {
 }
 
 
-def forward_flops(
-    config: BertConfig,
-    length: int,
-    predictions: int,
-    sequences: int = 1,
-    *,
-    scan_layers: bool = False,
-) -> int:
-    """Multiply-adds, as two operations each, of the forward pass of a row.
-
-    The matrices of the layers, both attention products over all pairs of positions, the
-    pooler, the MLM head on ``predictions`` positions, and the NSP head. The last layer,
-    where it is not scanned with the others, is of [CLS] and those positions alone: what
-    is not computed is not counted, though the paper's implementation computes it.
-    """
-    D, V = config.hidden_size, config.vocab_size
-    read = length if scan_layers else predictions + sequences
-    layers = (config.num_layers - 1) * _layer(config, length, length)
-    layers += _layer(config, read, length)
-    heads = predictions * (D * D + D * V) + sequences * (D * D + 2 * D)
-    return 2 * (layers + heads)
-
-
-def _layer(config: BertConfig, queries: int, keys: int) -> int:
-    """Multiply-adds of a layer whose output is computed at ``queries`` positions."""
-    D, F = config.hidden_size, config.intermediate_size
-    return queries * (2 * D * D + 2 * D * F) + keys * 2 * D * D + 2 * queries * keys * D
-
-
 def step_flops(
     config: BertConfig,
     length: int,
@@ -71,12 +42,26 @@ def step_flops(
     *,
     scan_layers: bool = False,
 ) -> int:
-    """Operations of one update: the backward pass costs twice the forward pass.
+    """Multiply-adds, as two operations each, of a step on rows of ``length`` tokens.
 
-    predictions, sequences: of a row.
+    The matrices of the layers, both attention products over all pairs of positions, the
+    pooler, the MLM head on ``predictions`` positions of a row, and the NSP head of its
+    ``sequences``. The last layer, where it is not scanned with the others, is of [CLS] and
+    those positions alone: what is not computed is not counted, though the paper's
+    implementation computes it.
     """
-    row = forward_flops(config, length, predictions, sequences, scan_layers=scan_layers)
-    return 3 * rows * row
+    D, F, V = config.hidden_size, config.intermediate_size, config.vocab_size
+
+    def layer(queries: int) -> int:
+        """Of a layer whose output is computed at so many positions."""
+        own = queries * (2 * D * D + 2 * D * F)
+        return own + length * 2 * D * D + 2 * queries * length * D
+
+    read = length if scan_layers else predictions + sequences
+    layers = (config.num_layers - 1) * layer(length) + layer(read)
+    heads = predictions * (D * D + D * V) + sequences * (D * D + 2 * D)
+    # The backward pass costs twice the forward pass.
+    return 3 * 2 * rows * (layers + heads)
 
 
 def peak_flops() -> float | None:
@@ -96,11 +81,6 @@ def peak_flops() -> float | None:
 def _measured_matmul_flops(size: int = 1024) -> float:
     """FLOP/s of a float32 matrix product over all cores: the best of five runs."""
     x = jnp.ones((size, size), jnp.float32)
-    product = jax.jit(jnp.matmul)
-    jax.block_until_ready(product(x, x))
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        jax.block_until_ready(product(x, x))
-        seconds.append(time.perf_counter() - start)
+    product = jax.jit(jnp.matmul).lower(x, x).compile()
+    seconds = timeit.repeat(lambda: product(x, x).block_until_ready(), number=1)
     return 2 * size**3 / min(seconds)

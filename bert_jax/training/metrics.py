@@ -12,6 +12,7 @@ import jax
 from tensorboardX import SummaryWriter
 
 from bert_jax.errors import DivergenceError
+from bert_jax.files import write_text
 from bert_jax.objectives.objective import Batch, Objective
 from bert_jax.training.flops import peak_flops
 from bert_jax.training.optimizer import Schedule, learning_rate
@@ -20,19 +21,21 @@ from bert_jax.training.optimizer import Schedule, learning_rate
 class Reporter:
     """Turns the sums of a window of steps into a line of metrics, one step late.
 
-    flops: of a batch, from the shapes of its global arrays: model operations of the
-    forward and the backward pass. log takes lines for people.
+    writer: of process 0; None for the others. log takes lines for people. flops: of a
+    batch, from the shapes of its global arrays: model operations of the forward and the
+    backward pass. progress: the tokens of the whole run are added up there.
     """
 
     def __init__(
         self,
         objective: Objective,
         schedule: Schedule,
-        writer: "MetricWriter | NoWriter",
+        writer: "MetricWriter | None",
         log: Callable[[str], None],
         flops: Callable[[Batch], float],
+        progress: dict[str, Any],
     ):
-        self.writer, self.log = writer, log
+        self.log, self.progress, self._writer = log, progress, writer
         self._objective, self._schedule, self._flops_of = objective, schedule, flops
         self._total_steps = int(schedule.total_steps)
         self._peak = peak_flops()
@@ -54,31 +57,27 @@ class Reporter:
     def report(self, step: int, sums: dict[str, jax.Array]) -> None:
         """Takes the sums of the window that ends at ``step``; flush writes them."""
         seconds = time.perf_counter() - self._start
-        # A window that holds only the step that was compiled has no rates.
-        timed = self._steps > 0
-        known = timed and self._peak is not None
-        rates = {
-            "tokens_per_second": self._tokens / seconds if timed else None,
-            "mfu": self._flops / seconds / self._peak if known else None,
-            "data_wait": self._wait / seconds if timed else None,
-            "seconds_left": (
-                (self._total_steps - step) * seconds / self._steps if timed else None
-            ),
-        }
+        rates = dict.fromkeys(("tokens_per_second", "mfu", "data_wait", "seconds_left"))
+        if self._steps:  # a window that holds only the step that was compiled has none
+            left = self._total_steps - step
+            rates["tokens_per_second"] = self._tokens / seconds
+            rates["data_wait"] = self._wait / seconds
+            rates["seconds_left"] = left * seconds / self._steps
+            if self._peak is not None:
+                rates["mfu"] = self._flops / seconds / self._peak
         self._pending = (step, sums, rates)
         self.start_window()
 
-    def flush(self) -> dict[str, float] | None:
-        """Writes the pending line, and returns its sums.
-
-        Raises DivergenceError where the loss is not finite.
-        """
+    def flush(self) -> None:
+        """Writes the pending line; raises DivergenceError where it is not finite."""
         if self._pending is None:
-            return None
+            return
         step, device_sums, rates = self._pending
         self._pending = None
         sums = {k: float(v) for k, v in jax.device_get(device_sums).items()}
         check_finite(step, sums)
+        for name in ("tokens", "computed_tokens"):
+            self.progress[name] = self.progress.get(name, 0.0) + sums[name]
         metrics = self._objective.metrics(sums)
         metrics["loss"] = sums["step_loss"] / sums["steps"]
         # That of the step that ended the window. A scalar's arithmetic on the device: the
@@ -87,14 +86,18 @@ class Reporter:
             metrics["learning_rate"] = float(learning_rate(self._schedule, step - 1))
         metrics["grad_norm"] = sums["grad_norm"] / sums["steps"]
         metrics["padding"] = 1 - sums["tokens"] / sums["computed_tokens"]
-        self.writer.write(step, "train", metrics | rates)
+        self.write(step, "train", metrics | rates)
         parts = [f"step {step}/{self._total_steps}", f"loss {metrics['loss']:.4f}"]
         parts.append(self._objective.summary(metrics))
         if rates["tokens_per_second"] is not None:
             parts.append(f"{rates['tokens_per_second']:,.0f} tokens/s")
             parts.append(f"{duration(rates['seconds_left'])} left")
         self.log("  ".join(filter(None, parts)))
-        return sums
+
+    def write(self, step: int, split: str, metrics: dict[str, float | None]) -> None:
+        """Writes metrics of a split; see MetricWriter."""
+        if self._writer is not None:
+            self._writer.write(step, split, metrics)
 
 
 def check_finite(step: int, values: dict[str, Any]) -> None:
@@ -105,7 +108,7 @@ def check_finite(step: int, values: dict[str, Any]) -> None:
             raise DivergenceError(
                 f"the {names.get(name, name)} became {float(value)} in the steps before "
                 f"step {step}; the last good checkpoint is kept: lower "
-                "--config.optimizer.learning_rate or set --config.model.dtype=float32, "
+                "--config.optimizer.learning_rate or set --config.compute.dtype=float32, "
                 "and run again with the same --workdir"
             )
 
@@ -120,19 +123,6 @@ def duration(seconds: float) -> str:
     return " ".join(parts[:2])
 
 
-class NoWriter:
-    """What the processes that do not log write to."""
-
-    def write(self, step: int, split: str, metrics: dict[str, float | None]) -> None:
-        """Writes nothing."""
-
-    def sync(self) -> None:
-        """Nothing to make durable."""
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
 class MetricWriter:
     """Appends one JSON object a line: ``step``, ``split``, then the metrics.
 
@@ -141,10 +131,11 @@ class MetricWriter:
     """
 
     def __init__(self, workdir: Path, step: int):
-        self._path = workdir / "metrics.jsonl"
-        if self._path.exists():
-            _drop_lines_after(self._path, step)
-        self._file = self._path.open("a")
+        path = workdir / "metrics.jsonl"
+        if path.exists():
+            kept = [line for line in read_metrics(path) if line["step"] <= step]
+            write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+        self._file = path.open("a")
         self._tensorboard = SummaryWriter(
             str(workdir / "tensorboard"), purge_step=step + 1 if step else None
         )
@@ -178,10 +169,3 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             break
     return lines
-
-
-def _drop_lines_after(path: Path, step: int) -> None:
-    kept = [line for line in read_metrics(path) if line["step"] <= step]
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
-    temporary.replace(path)

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting
 
 
@@ -42,11 +41,11 @@ class OptimizerConfig:
         "correct both means in the first steps; the original does not, but it keeps small "
         "fine-tuning tasks from collapsing",
     )
-    name: str = setting("adam", "adam, or lamb for batches of thousands")
+    name: str = setting(
+        "adam", "adam, or lamb for batches of thousands", one_of=("adam", "lamb")
+    )
 
     def __post_init__(self):
-        if self.name not in ("adam", "lamb"):
-            raise UserError(f"optimizer.name={self.name!r}, expected 'adam' or 'lamb'")
         check_ranges(self, "optimizer.")
 
 
@@ -87,21 +86,15 @@ def bert_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
 
     What it gives is multiplied by minus the learning rate.
     """
-    return optax.chain(*_direction(config))
-
-
-def _direction(config: OptimizerConfig) -> tuple[optax.GradientTransformation, ...]:
-    adam = (
-        optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
-        if config.bias_correction
-        else scale_by_uncorrected_adam(config.beta1, config.beta2, config.epsilon)
-    )
-    direction = (
+    adam = optax.scale_by_adam if config.bias_correction else scale_by_uncorrected_adam
+    direction = [
         clip_by_global_norm(config.clip_norm),
-        adam,
+        adam(config.beta1, config.beta2, config.epsilon),
         optax.add_decayed_weights(config.weight_decay, mask=decay_mask),
-    )
-    return (*direction, scale_by_trust_ratio()) if config.name == "lamb" else direction
+    ]
+    if config.name == "lamb":
+        direction.append(scale_by_trust_ratio())
+    return optax.chain(*direction)
 
 
 def clip_by_global_norm(limit: float) -> optax.GradientTransformation:

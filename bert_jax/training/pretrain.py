@@ -2,17 +2,20 @@
 
 import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Callable
+import os
 from pathlib import Path
-from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from bert_jax.data.corpus import read_documents
 from bert_jax.data.pipeline import TrainingBatches, eval_batches, split_documents
+from bert_jax.data.preparation import prepare
 from bert_jax.data.store import TokenStore
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.interop.load import load
@@ -29,32 +32,28 @@ from bert_jax.parallel.mesh import (
     put_batch,
     traced_on,
 )
-from bert_jax.parallel.remote import RunFolder
+from bert_jax.parallel.remote import RunFolder, local_copy
 from bert_jax.settings import to_dict
-from bert_jax.training.config import TrainConfig, resume_differences
+from bert_jax.training.config import DataConfig, TrainConfig
 from bert_jax.training.flops import step_flops
 from bert_jax.training.metrics import Reporter
-from bert_jax.training.run import Job, run
-from bert_jax.training.text import open_text
+from bert_jax.training.run import Job, Log, open_workdir, run
 
 
 def pretrain(
-    config: TrainConfig, workdir: str | Path, log: Callable[[str], None] = print
+    config: TrainConfig, workdir: str | os.PathLike, log: Log = print
 ) -> dict[str, float] | None:
     """Runs ``config`` in ``workdir`` to its last step, from its newest checkpoint.
 
     Returns the last evaluation, or None without one. ``log`` takes lines for people. Of
     several processes process 0 alone writes and logs.
     """
-    if not is_leader():
-        log = _discard
     mesh = make_mesh(config.mesh)
     for i, phase in enumerate(config.phases):
         check_batch_size(
             phase.batch_size, mesh, f"phases[{i}].batch_size", config.accumulation
         )
-    folder = RunFolder(workdir)
-    folder.fetch()
+    folder, log = open_workdir(workdir, log)
     store, tokenizer = open_text(config.data, folder, log)
     if tokenizer.vocab_size != config.model.vocab_size:
         raise UserError(
@@ -68,10 +67,7 @@ def pretrain(
             f"no document of {store.info.documents} is left for evaluation; set "
             "--config.data.holdout (it takes two documents), or --config.eval_every=0"
         )
-    objective = MlmNsp(
-        BertForPreTraining(config.model, config.compute),
-        config.data.examples.next_sentence,
-    )
+    objective = pretraining_objective(config)
     batches = TrainingBatches(
         store,
         tokenizer,
@@ -88,10 +84,11 @@ def pretrain(
         out_shardings=NamedSharding(mesh, PartitionSpec()),  # whole in every process
     )
 
-    def evaluate(
-        step: int, params: Params, reporter: Reporter, progress: dict[str, Any]
-    ) -> None:
-        del progress
+    def evaluates(step: int) -> bool:
+        every = config.eval_every
+        return bool(every) and (step % every == 0 or step == config.total_steps)
+
+    def evaluate(step: int, params: Params, reporter: Reporter) -> None:
         # The last phase's lengths, so that evaluations of all phases compare.
         phase = dataclasses.replace(config.phases[-1], steps=config.eval_batches)
         drawn = eval_batches(batches, phase, held_out)
@@ -99,28 +96,27 @@ def pretrain(
             [jax.device_get(eval_sums(params, put_batch(b, mesh))) for b in drawn]
         )
         evaluations.append(metrics)
-        reporter.writer.write(step, "eval", metrics)
+        reporter.write(step, "eval", metrics)
         reporter.log(f"step {step}  eval: {objective.eval_summary(metrics)}")
 
     log(_description(config, store))
+    text = {
+        "documents": store.info.documents,
+        "tokens": store.info.tokens,
+        "vocabulary": store.info.vocabulary_fingerprint,
+    }
     state, _ = run(
         Job(
+            config=config,
             objective=objective,
-            optimizer=config.optimizer,
             batches=batches,
             mesh=mesh,
-            fsdp=config.mesh.fsdp,
-            identity=_identity(config, store),
-            differences=resume_differences,
+            identity=to_dict(config) | {"text": text},
             tokenizer=tokenizer,
             given=_given(config, tokenizer, log) if config.init_from else None,
-            evaluates=functools.partial(_evaluates, config),
+            evaluates=evaluates,
             evaluate=evaluate,
-            flops=functools.partial(_batch_flops, config),
-            seed=config.seed,
-            accumulation=config.accumulation,
-            log_every=config.log_every,
-            checkpoint_every=config.checkpoint_every,
+            flops=functools.partial(batch_flops, config),
             keep_checkpoints=config.keep_checkpoints,
             threads=config.data.threads,
             prefetch=config.data.prefetch,
@@ -135,16 +131,14 @@ def pretrain(
     return evaluations[-1] if evaluations else None
 
 
-def _discard(line: str) -> None:
-    pass
+def pretraining_objective(config: TrainConfig) -> MlmNsp:
+    """The objective of a run, with its model."""
+    model = BertForPreTraining(config.model, config.compute)
+    return MlmNsp(model, config.data.examples.next_sentence)
 
 
-def _evaluates(config: TrainConfig, step: int) -> bool:
-    every = config.eval_every
-    return bool(every) and (step % every == 0 or step == config.total_steps)
-
-
-def _batch_flops(config: TrainConfig, batch: Batch) -> float:
+def batch_flops(config: TrainConfig, batch: Batch) -> float:
+    """Model operations of a step, from the shapes of its batch."""
     rows, length = batch["input_ids"].shape
     return step_flops(
         config.model,
@@ -156,28 +150,59 @@ def _batch_flops(config: TrainConfig, batch: Batch) -> float:
     )
 
 
-def _identity(config: TrainConfig, store: TokenStore) -> dict[str, Any]:
-    """What config.json and checkpoints say of a run: its config and its text."""
-    return to_dict(config) | {
-        "text": {
-            "documents": store.info.documents,
-            "tokens": store.info.tokens,
-            "vocabulary": store.info.vocabulary_fingerprint,
-        }
-    }
+def open_text(
+    config: DataConfig, folder: RunFolder, log: Log
+) -> tuple[TokenStore, Tokenizer]:
+    """Opens config.path, or config.corpus, prepared once into the workdir's text/.
+
+    Of several processes, process 0 prepares; all must call it.
+    """
+    if config.path:
+        directory = local_copy(config.path, last="index.json")
+        if not directory.exists():
+            raise UserError(
+                f"{directory} holds no prepared text; run python -m bert_jax.vocabulary "
+                f"--input TEXT --size {config.vocabulary_size} --output vocab.txt, then "
+                "python -m bert_jax.prepare --input TEXT --vocabulary vocab.txt --output "
+                f"{directory}, or set --config.data.path"
+            )
+    elif config.corpus:
+        directory = folder.prepared(
+            "text",
+            last="index.json",
+            make=lambda directory: _prepare(config, directory, log),
+        )
+    else:
+        raise UserError(
+            "the config names no text; set --config.data.path to the output of python -m "
+            "bert_jax.prepare"
+        )
+    store = TokenStore(directory)
+    tokenizer = load_tokenizer(directory)
+    if tokenizer.fingerprint() != store.info.vocabulary_fingerprint:
+        raise UserError(
+            f"{directory} was prepared with another vocabulary than the one it holds; "
+            "prepare the text again"
+        )
+    return store, tokenizer
+
+
+def _prepare(config: DataConfig, directory: Path, log: Log) -> None:
+    """Writes vocabulary and store of config.corpus."""
+    log(f"preparing {', '.join(config.corpus)} in {directory}")
+    tokenizer = train_vocabulary(
+        itertools.chain.from_iterable(read_documents(config.corpus)),
+        config.vocabulary_size,
+        lower_case=config.lower_case,
+    )
+    log(f"{directory}: {prepare(config.corpus, tokenizer, directory)}")
 
 
 # What a run may choose; the rest of a BertConfig the checkpoint has decided.
-_FREE = {
-    "hidden_dropout",
-    "attention_dropout",
-    "initializer_range",
-}
+_FREE = ("hidden_dropout", "attention_dropout", "initializer_range")
 
 
-def _given(
-    config: TrainConfig, tokenizer: Tokenizer, log: Callable[[str], None]
-) -> Params:
+def _given(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Params:
     """The parameters of ``init_from`` that a pretraining model has; fine-tuned heads go.
 
     Raises UserError where its sizes are not the config's or its vocabulary is not that
@@ -228,7 +253,7 @@ def _log_prompts(
     model: BertForPreTraining,
     params: Params,
     tokenizer: Tokenizer,
-    log: Callable[[str], None],
+    log: Log,
 ) -> None:
     length = config.phases[-1].sequence_length
     fill_mask = FillMask(model, params, tokenizer, max_length=length)

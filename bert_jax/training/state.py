@@ -7,7 +7,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
-from flax import traverse_util
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
 from bert_jax.objectives.objective import Objective, Params
@@ -46,13 +46,8 @@ def abstract_state(
     shapes = jax.eval_shape(
         lambda key: _make_state(objective, optimizer, key, {}), jax.random.key(0)
     )
-    return jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(
-            leaf.shape, leaf.dtype, sharding=sharding
-        ),
-        shapes,
-        tree_shardings(shapes, mesh, fsdp=fsdp),
-    )
+    shardings = tree_shardings(shapes, mesh, fsdp=fsdp)
+    return jax.tree.map(lambda x, place: x.update(sharding=place), shapes, shardings)
 
 
 def init_state(
@@ -70,10 +65,10 @@ def init_state(
     are drawn. The state shares no memory with them.
     """
     abstract = abstract_state(objective, optimizer, mesh, fsdp=fsdp)
-    places = _flat(abstract.params)
+    places = flatten_dict(abstract.params)
     flat = {
         name: jax.device_put(array, places[name].sharding)
-        for name, array in _flat(given or {}).items()
+        for name, array in flatten_dict(given or {}).items()
     }
     init = jax.jit(
         lambda key, flat: _make_state(objective, optimizer, key, flat),
@@ -84,7 +79,7 @@ def init_state(
 
 def new_parameters(abstract: TrainState, given: Params) -> list[str]:
     """The parts of the model for which ``given`` has no parameters, such as bert/pooler."""
-    missing = _flat(abstract.params).keys() - _flat(given).keys()
+    missing = flatten_dict(abstract.params).keys() - flatten_dict(given).keys()
     return sorted({"/".join(name[: 1 + (name[0] == "bert")]) for name in missing})
 
 
@@ -97,9 +92,9 @@ def _make_state(
     init_key, run_key = jax.random.split(key)
     params = {
         name: jnp.copy(given[name]) if name in given else array
-        for name, array in _flat(objective.init(init_key)).items()
+        for name, array in flatten_dict(objective.init(init_key)).items()
     }
-    params = traverse_util.unflatten_dict(params)
+    params = unflatten_dict(params)
     names = (*objective.sum_names, *STEP_SUMS)
     return TrainState(
         step=jnp.zeros((), jnp.int32),
@@ -108,7 +103,3 @@ def _make_state(
         key=run_key,
         sums={name: jnp.zeros((), jnp.float32) for name in names},
     )
-
-
-def _flat(params: Params) -> dict[tuple[str, ...], Any]:
-    return traverse_util.flatten_dict(params)

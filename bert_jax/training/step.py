@@ -22,29 +22,6 @@ from bert_jax.training.state import TrainState
 Sums = dict[str, jax.Array]
 
 
-def train_step(
-    state: TrainState,
-    batch: Batch,
-    schedule: Schedule,
-    *,
-    objective: Objective,
-    optimizer: optax.GradientTransformation,
-    accumulation: int,
-    log_every: int,
-) -> tuple[TrainState, Sums]:
-    """One optimizer update on the global batch (run_pretraining.py, optimization.py).
-
-    Returns the new state and the sums since the last report, which the state begins
-    again every ``log_every`` steps.
-    """
-    grads, sums = gradients(
-        state, batch, objective=objective, accumulation=accumulation
-    )
-    return apply_gradients(
-        state, grads, sums, schedule, optimizer=optimizer, log_every=log_every
-    )
-
-
 def gradients(
     state: TrainState, batch: Batch, *, objective: Objective, accumulation: int
 ) -> tuple[Params, Sums]:
@@ -81,7 +58,11 @@ def apply_gradients(
     optimizer: optax.GradientTransformation,
     log_every: int,
 ) -> tuple[TrainState, Sums]:
-    """The new state and the sums since the last report; see :func:`train_step`."""
+    """One optimizer update (run_pretraining.py, optimization.py).
+
+    Returns the new state and the sums since the last report, which the state begins
+    again every ``log_every`` steps.
+    """
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     rate = learning_rate(schedule, state.step)
     updates = jax.tree.map(lambda update: -rate * update, updates)
@@ -114,9 +95,9 @@ def compile_step(
     shapes, each of which is compiled, the optimizer, a fifth of the work, is compiled
     once. Calls with equal arguments, such as the runs of a sweep, share their programs.
     """
-    # The schedule is an argument of the step.
+    # The schedule is an argument of the step; no program depends on these.
     optimizer = dataclasses.replace(
-        optimizer, learning_rate=0.0, warmup_steps=0, warmup=0.0
+        optimizer, learning_rate=1.0, warmup_steps=0, warmup=0.0
     )
     leaves, tree = jax.tree.flatten(jax.tree.map(lambda leaf: leaf.sharding, abstract))
     return _compiled(
@@ -138,27 +119,25 @@ def _compiled(
     # though it is the same, would compile each shape a second time.
     shardings = jax.tree.unflatten(tree, leaves)
     mesh = shardings.step.mesh
-    grad_settings = dict(objective=objective, accumulation=accumulation)
-    apply_settings = dict(optimizer=bert_optimizer(optimizer), log_every=log_every)
-    if whole:
-        step = functools.partial(train_step, **grad_settings, **apply_settings)
-        return jax.jit(
-            traced_on(mesh, step), donate_argnums=0, out_shardings=(shardings, None)
+    backward = functools.partial(
+        gradients, objective=objective, accumulation=accumulation
+    )
+    update = functools.partial(
+        apply_gradients, optimizer=bert_optimizer(optimizer), log_every=log_every
+    )
+    compile_update = functools.partial(
+        jax.jit, donate_argnums=0, out_shardings=(shardings, None)
+    )
+    if not whole:
+        backward = jax.jit(
+            traced_on(mesh, backward), out_shardings=(shardings.params, None)
         )
-    backward = jax.jit(
-        traced_on(mesh, functools.partial(gradients, **grad_settings)),
-        out_shardings=(shardings.params, None),
-    )
-    update = jax.jit(
-        functools.partial(apply_gradients, **apply_settings),
-        donate_argnums=0,
-        out_shardings=(shardings, None),
-    )
+        update = compile_update(update)
 
-    def step(state: TrainState, batch: Batch, schedule: Schedule):
+    def train_step(state: TrainState, batch: Batch, schedule: Schedule):
         return update(state, *backward(state, batch), schedule)
 
-    return step
+    return compile_update(traced_on(mesh, train_step)) if whole else train_step
 
 
 def _summed_gradients(
@@ -179,10 +158,8 @@ def _summed_gradients(
         return jax.tree.map(jnp.add, total, result), None
 
     cut = jax.tree.map(lambda x: _split(x, parts), batch)
-    zero = jax.tree.map(
-        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
-        jax.eval_shape(grad_fn, params, jax.tree.map(lambda x: x[0], cut), key),
-    )
+    first = jax.tree.map(lambda x: x[0], cut)
+    zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(grad_fn, params, first, key))
     return jax.lax.scan(add_part, zero, (cut, jnp.arange(parts)))[0]
 
 

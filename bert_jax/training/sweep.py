@@ -1,46 +1,45 @@
 """One fine-tuning run, or the paper's grid of runs, in a workdir."""
 
 import dataclasses
+import functools
 import itertools
 import math
 import shutil
 import statistics
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from etils import epath
 
 from bert_jax.errors import DivergenceError, UserError
-from bert_jax.files import read_json, write_json
+from bert_jax.files import read_json, replace_folder, write_json
 from bert_jax.parallel.distributed import from_leader, is_leader
-from bert_jax.parallel.remote import RunFolder
 from bert_jax.settings import to_dict
+from bert_jax.training.config import FineTuneConfig, resume_differences
 from bert_jax.training.finetune import (
     BEST,
-    MAY_CHANGE,
+    FEATURES,
     PREDICTIONS,
     RESULTS,
-    config_differences,
     finetune,
-    read_results,
+    prepare,
     show,
 )
-from bert_jax.training.finetune_config import FineTuneConfig, check
-from bert_jax.training.finetune_data import FEATURES, prepare
+from bert_jax.training.run import Log, check_owner, open_workdir
 
 SWEEP = "sweep"  # the folder of a sweep's runs
 _DIVERGED = "diverged"  # in the results of a run: it has no scores
 _KEPT = "kept.json"  # in it: the run whose model is in best
 _GRID = ("batch_size", "optimizer.learning_rate", "epochs", "seed")
 
-Log = Callable[[str], None]
 Results = dict[str, Any]
+Point = tuple[int, float, int]  # batch size, learning rate, epochs
+Grid = dict[str, tuple[Point, FineTuneConfig]]  # by the name of the run
 
 
 def run_one(config: FineTuneConfig, workdir: Path | str, log: Log = print) -> Results:
     """Runs ``config`` in ``workdir``; a finished run is reported and not run again."""
-    folder, log = _open(workdir, log)
+    folder, log = open_workdir(workdir, log)
     finished = from_leader(lambda: _finished_run(config, folder.local))
     if finished is not None:
         for split, scores in finished["scores"].items():
@@ -58,12 +57,12 @@ def run_sweep(config: FineTuneConfig, workdir: Path | str, log: Log = print) -> 
     there, sweep.json the table. Of the other runs the results stay, the weights go. A run
     that diverges is logged, counted, and not tried again.
     """
-    folder, log = _open(workdir, log)
-    points, runs = _grid(config)
+    folder, log = open_workdir(workdir, log)
+    runs = _grid(config)
     # All of them before the first runs: what is wrong shows at once.
     finished = from_leader(lambda: _finished_runs(config, runs, folder.local))
     prepared = None
-    table: dict[tuple, list[Results]] = {point: [] for point in points}
+    table: dict[Point, list[Results]] = {}
     for name, (point, run_config) in runs.items():
         results = finished[name]
         if results is None:
@@ -79,7 +78,7 @@ def run_sweep(config: FineTuneConfig, workdir: Path | str, log: Log = print) -> 
                     shutil.rmtree(run_folder.local / BEST, ignore_errors=True)
                     epath.Path(run_folder.checkpoints).rmtree(missing_ok=True)
                     write_json(run_folder.local / RESULTS, results)
-        table[point].append(results)
+        table.setdefault(point, []).append(results)
         if is_leader():
             _keep_best(name, results, folder.local)
         folder.upload()
@@ -89,27 +88,27 @@ def run_sweep(config: FineTuneConfig, workdir: Path | str, log: Log = print) -> 
     return content
 
 
-def _open(workdir: Path | str, log: Log) -> tuple[RunFolder, Log]:
-    """The workdir, up to date on this machine; process 0 alone logs."""
-    folder = RunFolder(workdir)
-    folder.fetch()
-    return folder, log if is_leader() else lambda line: None
+def _grid(config: FineTuneConfig) -> Grid:
+    """The runs of the grid: all points with the first seed, then with the next."""
+    grid, runs = config.sweep, {}
+    for seed, *point in itertools.product(
+        grid.seeds, grid.batch_size, grid.learning_rate, grid.epochs
+    ):
+        batch_size, rate, epochs = point
+        runs[f"batch{batch_size}-rate{rate:g}-epochs{epochs}-seed{seed}"] = (
+            tuple(point),
+            dataclasses.replace(
+                config,
+                batch_size=batch_size,
+                optimizer=dataclasses.replace(config.optimizer, learning_rate=rate),
+                epochs=epochs,
+                seed=seed,
+            ),
+        )
+    return runs
 
 
-def _grid(
-    config: FineTuneConfig,
-) -> tuple[list[tuple], dict[str, tuple[tuple, FineTuneConfig]]]:
-    """The points of the grid, and its runs by name with the point of each."""
-    grid = config.sweep
-    points = list(itertools.product(grid.batch_size, grid.learning_rate, grid.epochs))
-    runs = {
-        _name(point, seed): (point, _point_config(config, point, seed))
-        for seed, point in itertools.product(grid.seeds, points)
-    }
-    return points, runs
-
-
-def _summarise(table: dict[tuple, list[Results]], workdir: Path, log: Log) -> Results:
+def _summarise(table: dict[Point, list[Results]], workdir: Path, log: Log) -> Results:
     """Logs the points from the worst to the best, and writes sweep.json."""
     summary = [_summary(point, results) for point, results in table.items()]
     metric = next(iter(table.values()))[0]["main_metric"]
@@ -137,21 +136,6 @@ def _summarise(table: dict[tuple, list[Results]], workdir: Path, log: Log) -> Re
     return content
 
 
-def _name(point: tuple, seed: int) -> str:
-    batch_size, rate, epochs = point
-    return f"batch{batch_size}-rate{rate:g}-epochs{epochs}-seed{seed}"
-
-
-def _point_config(config: FineTuneConfig, point: tuple, seed: int) -> FineTuneConfig:
-    batch_size, rate, epochs = point
-    optimizer = dataclasses.replace(config.optimizer, learning_rate=rate)
-    changed = dataclasses.replace(
-        config, batch_size=batch_size, epochs=epochs, seed=seed, optimizer=optimizer
-    )
-    check(changed)
-    return changed
-
-
 def _finished_run(config: FineTuneConfig, workdir: Path) -> Results | None:
     """The results of a finished run of this config; None where it has still to run.
 
@@ -162,16 +146,14 @@ def _finished_run(config: FineTuneConfig, workdir: Path) -> Results | None:
             f"{workdir} holds a sweep; add --sweep to go on with it, or use another "
             "--workdir"
         )
-    results = read_results(workdir)
+    results = _results(workdir)
     if results is not None:
-        _refuse_another(workdir / "config.json", config, MAY_CHANGE)
+        check_owner(workdir, to_dict(config))
     return results
 
 
 def _finished_runs(
-    config: FineTuneConfig,
-    runs: dict[str, tuple[tuple, FineTuneConfig]],
-    workdir: Path,
+    config: FineTuneConfig, runs: Grid, workdir: Path
 ) -> dict[str, Results | None]:
     """The results of the runs that are finished, None for the others.
 
@@ -181,23 +163,19 @@ def _finished_runs(
         raise UserError(
             f"{workdir} holds a single run; use another --workdir for a sweep"
         )
-    for path in sorted((workdir / SWEEP).glob("*/config.json")):
-        if (path.parent / RESULTS).exists():
-            _refuse_another(path, config, (*MAY_CHANGE, *_GRID))
+    differences = functools.partial(resume_differences, free=_GRID)
+    for path in sorted((workdir / SWEEP).glob(f"*/{RESULTS}")):
+        check_owner(path.parent, to_dict(config), differences)
     return {
         name: _finished_run(run, workdir / SWEEP / name)
         for name, (_, run) in runs.items()
     }
 
 
-def _refuse_another(path: Path, config: FineTuneConfig, free: tuple[str, ...]) -> None:
-    saved = read_json(path, "the config of a run")
-    changes = config_differences(saved, to_dict(config), free)
-    if changes:
-        raise UserError(
-            f"{path.parent} holds another run ({'; '.join(changes)}); use that config, "
-            "or another --workdir"
-        )
+def _results(workdir: Path) -> Results | None:
+    """The results of a finished run; None where there are none."""
+    path = workdir / RESULTS
+    return read_json(path, "the results of a run") if path.exists() else None
 
 
 def _kept(workdir: Path) -> tuple[str, float] | None:
@@ -207,11 +185,11 @@ def _kept(workdir: Path) -> tuple[str, float] | None:
         return None
     name = read_json(record, "the name of a run")["run"]
     folder = workdir / SWEEP / name
-    results = read_results(folder)
+    results = _results(folder)
     if results is None:  # it is to run again
         return None
     if (folder / BEST).exists():
-        _replace(folder / BEST, workdir / BEST)
+        replace_folder(folder / BEST, workdir / BEST)
     return (name, _dev_score(results)) if (workdir / BEST).exists() else None
 
 
@@ -225,14 +203,14 @@ def _keep_best(name: str, results: Results, workdir: Path) -> None:
         return
     # First the record, then the move: _kept makes up for what happens in between.
     write_json(workdir / SWEEP / _KEPT, {"run": name})
-    _replace(model, workdir / BEST)
+    replace_folder(model, workdir / BEST)
 
 
-def _dev_score(results: dict[str, Any]) -> float:
+def _dev_score(results: Results) -> float:
     return next(iter(results["scores"].values()))[results["main_metric"]]
 
 
-def _summary(point: tuple, runs: list[dict[str, Any]]) -> dict[str, Any]:
+def _summary(point: Point, runs: list[Results]) -> Results:
     scores = [_dev_score(run) for run in runs if _DIVERGED not in run]
     return {
         "batch_size": point[0],
@@ -246,7 +224,7 @@ def _summary(point: tuple, runs: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _line(row: dict[str, Any], metric: str) -> str:
+def _line(row: Results, metric: str) -> str:
     point = (
         f"batch {row['batch_size']:<3} rate {row['learning_rate']:<7g} "
         f"epochs {row['epochs']}"
@@ -258,13 +236,3 @@ def _line(row: dict[str, Any], metric: str) -> str:
         f"{point}  {metric} {row['mean']:.2f} +- {row['deviation']:.2f}  "
         f"(best {row['best']:.2f} of {len(row['scores'])}){diverged}"
     )
-
-
-def _replace(source: Path, target: Path) -> None:
-    """Moves a folder over another one."""
-    old = target.with_name(f".{target.name}.old")
-    shutil.rmtree(old, ignore_errors=True)  # of a move that was cut short
-    if target.exists():
-        target.rename(old)
-    source.rename(target)
-    shutil.rmtree(old, ignore_errors=True)

@@ -15,9 +15,8 @@ from bert_jax.interop.initial import FeatureConfig, make_model
 from bert_jax.interop.load import Checkpoint
 from bert_jax.model.config import BertConfig
 from bert_jax.parallel.remote import RunFolder
-from bert_jax.training.finetune import finetune
-from bert_jax.training.finetune_config import finetune_config
-from bert_jax.training.finetune_data import prepare
+from bert_jax.training.config import finetune_config
+from bert_jax.training.finetune import finetune, prepare
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 

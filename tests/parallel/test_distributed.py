@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.parallel.distributed import Job, join, roll_call
+from bert_jax.parallel.distributed import join, roll_call
 
 REPOSITORY = Path(__file__).parents[2]
 PORTS = 61_440  # JAX's first: it adds the job's number to it
@@ -165,14 +165,17 @@ def test_a_process_that_fails_ends_all_with_its_line(failing, step, kind, code):
 @pytest.mark.parametrize(
     ("job", "message"),
     [
-        (Job(from_environment=True), "--distributed found no Cloud TPU, GKE, Slurm or"),
-        (Job(num_processes=2), "--num_processes and --process_id need --coordinator"),
-        (Job(False, "h:1", 2, 2), "--process_id=2 of --num_processes=2, expected 0"),
+        (dict(distributed=True), "--distributed found no Cloud TPU, GKE, Slurm or"),
+        (dict(num_processes=2), "--num_processes and --process_id need --coordinator"),
+        (
+            dict(coordinator_address="h:1", num_processes=2, process_id=2),
+            "--process_id=2 of --num_processes=2, expected 0",
+        ),
     ],
 )
 def test_a_job_that_cannot_be_is_one_line(job, message):
     with pytest.raises(UserError) as error:
-        join(job)
+        join(**job)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
 

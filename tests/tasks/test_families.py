@@ -13,12 +13,11 @@ from bert_jax.data.sequences import join
 from bert_jax.errors import UserError
 from bert_jax.inference.lines import AnswerTable
 from bert_jax.inference.predict import Predictor
-from bert_jax.settings import setting_doc
 from bert_jax.tasks.classification import LAYOUTS
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.labelled_texts import Layout, Split
 from bert_jax.tasks.task import Features, Task
-from bert_jax.training.finetune_config import finetune_config
+from bert_jax.training.config import finetune_config
 from bert_jax.training.sweep import run_one
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
@@ -107,7 +106,7 @@ def test_every_setting_of_a_family_says_what_it_means(family):
     config = FAMILIES[family].config_class
     assert FAMILIES[family].family == family
     for field in dataclasses.fields(config):
-        assert len(setting_doc(config, field.name)) > 5, field.name
+        assert len(field.metadata["doc"]) > 5, field.name
 
 
 def test_a_new_task_on_an_existing_head(settings, monkeypatch, tmp_path):

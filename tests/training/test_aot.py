@@ -22,7 +22,7 @@ def test_the_new_state_is_written_over_the_old_one(small_model_config):
             "mesh": {"fsdp": True},
         }
     )
-    lowered, state = lower_step(config, phase, make_mesh(config.mesh))
+    lowered, state, _ = lower_step(config, phase, make_mesh(config.mesh))
     memory = lowered.compile().memory_analysis()
     arrays = jax.tree.leaves((state.params, state.opt_state))
     kept = sum(4 * math.prod(a.sharding.shard_shape(a.shape)) for a in arrays)
@@ -53,7 +53,7 @@ def temporary_bytes(small_model_config):
             }
         )
         mesh = make_mesh(config.mesh, jax.devices()[:1])
-        lowered, _ = lower_step(config, phase, mesh)
+        lowered, _, _ = lower_step(config, phase, mesh)
         return lowered.compile().memory_analysis().temp_size_in_bytes
 
     return compute

@@ -14,8 +14,9 @@ from bert_jax.inference.evaluation import (
     evaluate,
     run_model,
 )
-from bert_jax.interop.initial import FeatureConfig, make_model
+from bert_jax.interop.initial import make_model
 from bert_jax.interop.load import load
+from bert_jax.model.tagger import FeatureConfig
 from bert_jax.objectives.heads import jit_forward
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
@@ -23,8 +24,8 @@ from bert_jax.settings import from_settings
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.training import finetune, sweep
 from bert_jax.training import run as engine
+from bert_jax.training.config import finetune_config
 from bert_jax.training.finetune import evaluation_steps
-from bert_jax.training.finetune_config import finetune_config
 from bert_jax.training.sweep import run_one
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")

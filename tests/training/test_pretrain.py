@@ -15,7 +15,7 @@ from bert_jax.interop.load import Checkpoint
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.training import pretrain as pretraining
-from bert_jax.training.config import train_config, train_settings
+from bert_jax.training.config import train_config
 from bert_jax.training.pretrain import pretrain
 
 
@@ -25,7 +25,7 @@ def configure(config_file):
 
     def make(*flags):
         line = ["--config", str(config_file), *flags]
-        return train_config(parse(line, "usage", train_settings).settings)
+        return parse(line, "usage", train_config).config
 
     return make
 

@@ -12,6 +12,7 @@ from flax import linen as nn
 from bert_jax.errors import DivergenceError, UserError
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.remote import RunFolder
+from bert_jax.training.config import RunConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.run import Job, run
 
@@ -83,24 +84,27 @@ class Batches:
 
 @pytest.fixture
 def make_job():
-    """A function of changes: a job on one device."""
+    """A function of changes to the config and to the job: a job on one device."""
 
-    def make(**changes):
+    def make(config=None, **changes):
         mesh = make_mesh(MeshConfig(), jax.devices()[:1])
         settings = dict(
-            objective=NextToken(Bigrams()),
             optimizer=OptimizerConfig(learning_rate=0.5, warmup_steps=2),
+            log_every=3,
+            checkpoint_every=2,
+        )
+        settings = dict(
+            config=RunConfig(**settings | (config or {})),
+            objective=NextToken(Bigrams()),
             batches=Batches(),
             mesh=mesh,
             identity={"name": "bigrams"},
             differences=lambda old, new: [] if old == new else ["name"],
             evaluates=lambda step: step % 4 == 0,
-            evaluate=lambda step, params, reporter, progress: progress.update(
-                evaluated=[*progress.get("evaluated", []), step]
-            ),
+            evaluate=lambda step, params, reporter: reporter.progress.setdefault(
+                "evaluated", []
+            ).append(step),
             flops=lambda batch: 1.0,
-            log_every=3,
-            checkpoint_every=2,
         )
         return Job(**settings | changes)
 
@@ -157,9 +161,8 @@ def test_what_is_interrupted_goes_on_bit_for_bit(
 
 def test_a_state_that_is_not_finite_is_neither_saved_nor_evaluated(make_job, tmp_path):
     job = make_job(
-        optimizer=OptimizerConfig(learning_rate=1e38),
+        config=dict(optimizer=OptimizerConfig(learning_rate=1e38), log_every=100),
         evaluate=lambda *_: pytest.fail("evaluated"),
-        log_every=100,
     )
     with pytest.raises(DivergenceError, match=r"became (nan|inf) in the steps before"):
         run(job, RunFolder(tmp_path), lambda line: None)

@@ -14,7 +14,7 @@ from bert_jax.interop.load import load
 from bert_jax.settings import to_dict
 from bert_jax.training import run as engine
 from bert_jax.training import sweep
-from bert_jax.training.finetune_config import SweepConfig, finetune_config
+from bert_jax.training.config import SweepConfig, finetune_config
 from bert_jax.training.sweep import run_one, run_sweep
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")

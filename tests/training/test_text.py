@@ -5,7 +5,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.parallel.remote import RunFolder
 from bert_jax.training.config import DataConfig
-from bert_jax.training.text import open_text
+from bert_jax.training.pretrain import open_text
 
 
 @pytest.fixture(scope="module")
