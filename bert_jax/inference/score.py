@@ -230,7 +230,12 @@ def _read_zip(path: Path, fields: Sequence[str]) -> Iterator[tuple[str, list[Pai
     except zipfile.BadZipFile as error:
         raise UserError(f"{path} is not a zip file; expected {_expected()}") from error
     with archive:
-        names = sorted(n for n in archive.namelist() if n.endswith(".jsonl"))
+        # A Mac's archive has a "._NAME.jsonl" that is no JSON beside every NAME.jsonl.
+        names = sorted(
+            name
+            for name in archive.namelist()
+            if name.endswith(".jsonl") and not Path(name).name.startswith(".")
+        )
         if not names:
             raise UserError(f"{path} has no .jsonl file; expected {_expected()}")
         for name in names:

@@ -121,6 +121,7 @@ def write(folder, name):
             archive.writestr("data/b.jsonl", LINES)
             archive.writestr("data/a.jsonl", LINES)
             archive.writestr("README", "no pairs")
+            archive.writestr("__MACOSX/data/._a.jsonl", b"\0\xb0")  # as BLiMP's has
         return path
     path.write_text(
         {
