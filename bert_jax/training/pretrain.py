@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax.data.corpus import read_documents
 from bert_jax.data.pipeline import TrainingBatches, eval_batches, split_documents
@@ -21,6 +20,7 @@ from bert_jax.inference.fill_mask import FillMask
 from bert_jax.interop.load import load
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
+from bert_jax.objectives.heads import jit_whole
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.objective import Batch, Params
 from bert_jax.parallel.distributed import is_leader, on_every_host
@@ -30,7 +30,6 @@ from bert_jax.parallel.mesh import (
     make_mesh,
     process_rows,
     put_batch,
-    traced_on,
 )
 from bert_jax.parallel.remote import RunFolder, local_copy
 from bert_jax.settings import to_dict
@@ -79,10 +78,7 @@ def pretrain(
         packing=batch_divisor(mesh) * config.accumulation * config.data.packing,
     )
     evaluations: list[dict[str, float]] = []
-    eval_sums = jax.jit(
-        traced_on(mesh, objective.eval_sums),
-        out_shardings=NamedSharding(mesh, PartitionSpec()),  # whole in every process
-    )
+    eval_sums = jit_whole(mesh, objective.eval_sums)
 
     def evaluates(step: int) -> bool:
         every = config.eval_every
