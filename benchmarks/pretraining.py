@@ -3,7 +3,7 @@
 The same work on the same device: MLM and NSP, clipping, Adam, the same tokens masked.
 Every system runs in a process of its own, by turns; seconds are the median of all
 repeats of all runs, the spread (largest - smallest) / median. MFU is model FLOPs, ours
-for both (bert_jax/training/flops.py), a second, over the device's peak. A row of the
+for both (BertConfig.step_flops), a second, over the device's peak. A row of the
 table is a setting of one system; "its time / ours" is to ours of the same size, length,
 dropout and of the dtype that stands beside it (autocast and bfloat16: ours in bfloat16).
 

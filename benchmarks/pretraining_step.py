@@ -3,7 +3,7 @@
 MLM and NSP on random tokens without padding, clipping, Adam. The last line printed is
 JSON: seconds_per_step, one for each repeat; start_seconds, from the start of the process
 to the end of the first step, first_step_seconds of it the step with its compilation;
-model_flops of a step (bert_jax/training/flops.py); peak_flops of the device by its data
+model_flops of a step (BertConfig.step_flops); peak_flops of the device by its data
 sheet, or on a CPU as measured; peak_bytes of the device's memory, or of the process's.
 
 usage:
@@ -28,7 +28,7 @@ from bert_jax.model.config import DTYPES, BertConfig, ComputeConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch, steps_ahead
 from bert_jax.training.config import DataConfig, TrainConfig
-from bert_jax.training.flops import peak_flops, step_flops
+from bert_jax.training.metrics import peak_flops
 from bert_jax.training.optimizer import (
     OptimizerConfig,
     bert_optimizer,
@@ -112,8 +112,8 @@ def measure(options: argparse.Namespace) -> dict:
         "seconds_per_step": timed,
         "first_step_seconds": first,
         "start_seconds": start,
-        "model_flops": step_flops(
-            config.model, phase.sequence_length, phase.max_predictions, phase.batch_size
+        "model_flops": config.model.step_flops(
+            phase.sequence_length, phase.max_predictions, phase.batch_size
         ),
         "peak_flops": peak_flops(),
         "peak_bytes": memory.get("peak_bytes_in_use", process_bytes()),

@@ -102,6 +102,37 @@ class BertConfig:
         encoder = embeddings + self.num_layers * layer + pooler
         return encoder + (mlm + nsp if heads else 0)
 
+    def step_flops(
+        self,
+        length: int,
+        predictions: int,
+        rows: int,
+        sequences: int = 1,
+        *,
+        scan_layers: bool = False,
+    ) -> int:
+        """Multiply-adds, as two operations each, of a step on rows of ``length`` tokens.
+
+        The matrices of the layers, both attention products over all pairs of positions,
+        the pooler, the MLM head on ``predictions`` positions of a row, and the NSP head of
+        its ``sequences``. The last layer, where it is not scanned with the others, is of
+        [CLS] and those positions alone: what is not computed is not counted, though the
+        paper's implementation computes it. Counted by hand because XLA's cost analysis
+        counts the body of a scan once.
+        """
+        D, F, V = self.hidden_size, self.intermediate_size, self.vocab_size
+
+        def layer(queries: int) -> int:
+            """Of a layer whose output is computed at so many positions."""
+            own = queries * (2 * D * D + 2 * D * F)
+            return own + length * 2 * D * D + 2 * queries * length * D
+
+        read = length if scan_layers else predictions + sequences
+        layers = (self.num_layers - 1) * layer(length) + layer(read)
+        heads = predictions * (D * D + D * V) + sequences * (D * D + 2 * D)
+        # The backward pass costs twice the forward pass.
+        return 3 * 2 * rows * (layers + heads)
+
 
 @dataclasses.dataclass(frozen=True)
 class ComputeConfig:

@@ -21,11 +21,14 @@ PADDED_SCORE = -1e30  # of what cannot be chosen: padding, an absent choice
 class Head:
     """The mean loss of what a head predicts; ``losses`` says of what.
 
-    model: a module of model/heads.py.
+    model: a module of model/heads.py. reads_tokens: whether the head reads every token and
+      not [CLS] alone.
     """
 
     model: nn.Module
     sum_names = ("loss", "weight")
+    rules = ()
+    reads_tokens = False
 
     def init(self, key: jax.Array) -> Params:
         ids_BL = jnp.zeros((1, 8), jnp.int32)
@@ -64,6 +67,18 @@ class Head:
         del metrics
         return ""
 
+    def flops(self, batch: Batch) -> float:
+        """Of the encoder; a head is a thousandth of it."""
+        rows, length = batch["input_ids"].shape
+        return self.model.config.step_flops(
+            length,
+            0,
+            rows,
+            batch["starts"].shape[1],
+            # The last layer is computed where the head reads it.
+            scan_layers=self.model.compute.scan_layers or self.reads_tokens,
+        )
+
 
 class Classification(Head):
     """Cross-entropy over classes; squared error where the labels are floats (STS-B)."""
@@ -76,6 +91,8 @@ class Classification(Head):
 
 class Tagging(Head):
     """Cross-entropy over the tags of every token that has a label."""
+
+    reads_tokens = True
 
     def losses(self, logits_BLC: jax.Array, batch: Batch) -> jax.Array:
         return _cross_entropy(logits_BLC, jnp.maximum(batch["labels"], 0))
@@ -95,6 +112,11 @@ class FrozenTagging(Tagging):
         )
         return variables["params"]
 
+    def flops(self, batch: Batch) -> float:
+        """Not counted: the encoder's work is done."""
+        del batch
+        return 0.0
+
 
 class MultipleChoice(Head):
     """Softmax over the choices of a row (paper, section 4.4)."""
@@ -107,6 +129,8 @@ class MultipleChoice(Head):
 
 class Span(Head):
     """Mean of the losses of start and end over a sequence's tokens (run_squad.py)."""
+
+    reads_tokens = True
 
     def losses(self, logits_BL2: jax.Array, batch: Batch) -> jax.Array:
         if "starts" in batch:  # rows that pack several sequences: (B, S)

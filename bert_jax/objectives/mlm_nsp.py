@@ -1,14 +1,19 @@
 """Masked LM and next sentence prediction (paper, section 3.1; run_pretraining.py)."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.data.examples import ExampleConfig
 from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.objectives.objective import Batch, Params
+from bert_jax.parallel.sharding import Rules
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +26,7 @@ class MlmNsp:
 
     model: BertForPreTraining
     next_sentence: bool = True
+    rules: ClassVar[Rules] = ()
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -79,6 +85,16 @@ class MlmNsp:
             for part in self.parts
         )
 
+    def flops(self, batch: Batch) -> float:
+        rows, length = batch["input_ids"].shape
+        return self.model.config.step_flops(
+            length,
+            batch["mlm_ids"].shape[1],
+            rows,
+            math.prod(batch["nsp_labels"].shape[1:]),
+            scan_layers=self.model.compute.scan_layers,
+        )
+
     def eval_sums(self, params: Params, batch: Batch) -> dict[str, jax.Array]:
         """The sums without dropout, and how often each answer was the right one.
 
@@ -122,6 +138,13 @@ class MlmNsp:
                 f"(more frequent label: {metrics['nsp_majority']:.1%})"
             )
         return line
+
+
+def pretraining(
+    model: BertConfig, compute: ComputeConfig, examples: ExampleConfig
+) -> MlmNsp:
+    """The objective of a run that is configured so."""
+    return MlmNsp(BertForPreTraining(model, compute), examples.next_sentence)
 
 
 def pretraining_sums(

@@ -1,8 +1,12 @@
 """What the engine asks of an objective; a new one is a file beside this one."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jax
+import numpy as np
+
+from bert_jax.parallel.sharding import Rules
 
 Batch = dict[str, jax.Array]
 Params = dict[str, Any]
@@ -17,10 +21,12 @@ class Objective(Protocol):
     microbatches. An objective is hashable: runs that have the same one share what they
     compile.
 
-    sum_names: the keys of what ``sums`` returns.
+    sum_names: the keys of what ``sums`` returns. rules: how parameters are sharded that no
+      rule of parallel/sharding.py names.
     """
 
     sum_names: tuple[str, ...]
+    rules: Rules = ()
 
     def init(self, key: jax.Array) -> Params:
         """float32 parameters; their shapes depend on the model's config alone."""
@@ -42,4 +48,34 @@ class Objective(Protocol):
 
     def summary(self, metrics: dict[str, float]) -> str:
         """The part of a line of the log that tells of these metrics."""
+        ...
+
+    def flops(self, batch: Batch) -> float:
+        """Operations of a step on a batch, from the shapes of its global arrays.
+
+        Those of the model's forward and backward pass, each multiply-add as two.
+        """
+        ...
+
+
+class PretrainingObjective(Objective, Protocol):
+    """An objective that a config of pretraining can name.
+
+    Its module has a function ``pretraining(model, compute, examples)``, of a BertConfig, a
+    ComputeConfig and an ExampleConfig, that makes it. Batches are those of
+    data/pipeline.py.
+    """
+
+    def eval_sums(self, params: Params, batch: Batch) -> dict[str, jax.Array]:
+        """What ``eval_metrics`` needs of a batch, without dropout."""
+        ...
+
+    def eval_metrics(
+        self, batches: Sequence[dict[str, np.ndarray]]
+    ) -> dict[str, float]:
+        """Metrics from the eval_sums of several batches, and what guessing reaches."""
+        ...
+
+    def eval_summary(self, metrics: dict[str, float]) -> str:
+        """A line of the log about eval_metrics."""
         ...

@@ -9,10 +9,12 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.errors import UserError
 
+Rules = tuple[tuple[str, P], ...]
+
 # A pattern is searched in the slash-joined path of the leaf, so that a parameter and
 # its optimizer moments match the same rule. A spec speaks of the last dimensions: the
 # leading layer dimension of scanned layers is never split.
-RULES: tuple[tuple[str, P], ...] = (
+RULES: Rules = (
     # Only 'model': splitting the table over 'data' too made XLA warn of an involuntary
     # full rematerialisation in the lookup.
     (r"embeddings/word/embedding$", P("model", None)),
@@ -37,15 +39,18 @@ def path_name(path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def partition_spec(name: str, shape: tuple[int, ...], split: int = 1) -> P:
+def partition_spec(
+    name: str, shape: tuple[int, ...], split: int = 1, more: Rules = ()
+) -> P:
     """The spec of the tensor ``name``; vectors and scalars are replicated by default.
 
-    split: devices along 'data' that share the memory of each matrix (FSDP); 1: none.
+    more: rules that go before RULES. split: devices along 'data' that share the memory of
+    each matrix (FSDP); 1: none.
 
     Raises ValueError for a tensor of two or more dimensions that no rule names: a big
     tensor that is silently replicated is how a pod runs out of memory.
     """
-    for pattern, spec in RULES:
+    for pattern, spec in (*more, *RULES):
         if re.search(pattern, name):
             layers = len(shape) - len(spec)
             if split > 1 and re.search(_SPLIT_OVER_DATA, name):
@@ -69,18 +74,20 @@ def _split_over_data(spec: P, shape: tuple[int, ...], split: int) -> P:
     return P(*("data" if i == longest else axis for i, axis in enumerate(spec)))
 
 
-def tree_shardings(tree: Any, mesh: Mesh, *, fsdp: bool = False) -> Any:
+def tree_shardings(
+    tree: Any, mesh: Mesh, *, fsdp: bool = False, more: Rules = ()
+) -> Any:
     """A NamedSharding for each leaf of a tree of arrays or ShapeDtypeStructs.
 
-    fsdp: the devices of a slice share the memory of every matrix; slices do not, so that
-    only gradients cross the network between them. Raises UserError where an axis of the
-    mesh does not divide the dimension that it splits.
+    more: see partition_spec. fsdp: the devices of a slice share the memory of every
+    matrix; slices do not, so that only gradients cross the network between them. Raises
+    UserError where an axis of the mesh does not divide the dimension that it splits.
     """
     split = mesh.shape["data"] if fsdp else 1
 
     def sharding(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         name = path_name(path)
-        spec = partition_spec(name, leaf.shape, split)
+        spec = partition_spec(name, leaf.shape, split, more)
         for size, axis in zip(leaf.shape, spec, strict=False):
             if axis is not None and size % mesh.shape[axis]:
                 raise UserError(

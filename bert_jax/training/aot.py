@@ -17,9 +17,9 @@ from bert_jax.parallel.mesh import batch_sharding, check_batch_size, make_mesh
 from bert_jax.parallel.topology import GIB, Slices
 from bert_jax.training import step as training_step
 from bert_jax.training.config import TrainConfig
-from bert_jax.training.flops import PEAK_FLOPS
+from bert_jax.training.metrics import PEAK_FLOPS
 from bert_jax.training.optimizer import bert_optimizer, make_schedule
-from bert_jax.training.pretrain import batch_flops, pretraining_objective
+from bert_jax.training.pretrain import pretraining_objective
 from bert_jax.training.state import TrainState, abstract_state
 
 # "Ran out of memory in memory space hbm. Used 20.35G of 15.48G hbm." counts arguments too;
@@ -117,7 +117,7 @@ def compile_step(config: TrainConfig, phase: Phase, slices: Slices) -> Report:
             estimate = (compiled.cost_analysis() or {}).get("optimal_seconds", 0.0)
         found = collectives(compiled.as_text())
     seconds = time.perf_counter() - started
-    flops = batch_flops(config, batch) / len(slices.devices)
+    flops = pretraining_objective(config).flops(batch) / len(slices.devices)
     return Report(
         topology=slices.name,
         num_slices=slices.count,

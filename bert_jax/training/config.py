@@ -85,6 +85,10 @@ class TrainConfig(RunConfig):
     model: BertConfig
     data: DataConfig
     phases: tuple[Phase, ...]
+    objective: str = setting(
+        "bert_jax.objectives.mlm_nsp",
+        "what is learned: the module of a PretrainingObjective, this one or your own",
+    )
     eval_every: int = setting(10_000, "steps between evaluations; 0 for none", least=0)
     eval_batches: int = setting(100, "batches of an evaluation", least=1)
     keep_checkpoints: int = setting(3, "newest checkpoints that are kept", least=1)

@@ -30,7 +30,7 @@ from bert_jax.interop.initial import head_params, make_model
 from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, load
 from bert_jax.model.tagger import FeatureTagger
 from bert_jax.objectives.heads import HEADS, FrozenTagging, Head, jit_forward
-from bert_jax.objectives.objective import Batch, Params
+from bert_jax.objectives.objective import Params
 from bert_jax.parallel.distributed import is_leader, on_every_host
 from bert_jax.parallel.mesh import batch_divisor, make_mesh, process_rows
 from bert_jax.parallel.remote import RunFolder
@@ -39,7 +39,6 @@ from bert_jax.settings import to_dict
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.task import Task
 from bert_jax.training.config import FineTuneConfig
-from bert_jax.training.flops import step_flops
 from bert_jax.training.metrics import Reporter
 from bert_jax.training.run import Job, Log, run
 
@@ -194,7 +193,6 @@ class _FineTuning:
             given=given,
             evaluates=self._evaluates,
             evaluate=self._evaluate,
-            flops=self._batch_flops,
             one_program=False,  # there are many shapes
         )
 
@@ -288,22 +286,6 @@ class _FineTuning:
         card = f"Fine-tuned with bert_jax from {self.config.init_from}; "
         card += f"dev: {show(scores)}."
         save_huggingface(self.folder.local / BEST, best, card=card, overwrite=True)
-
-    def _batch_flops(self, batch: Batch) -> float:
-        """Of the encoder: a head is a thousandth of it, and a BiLSTM is not counted."""
-        if self.frozen:
-            return 0.0
-        rows, length = batch["input_ids"].shape
-        return step_flops(
-            self.checkpoint.config,
-            length,
-            0,
-            rows,
-            batch["starts"].shape[1],
-            # The last layer is computed where the head reads it.
-            scan_layers=self.checkpoint.compute.scan_layers
-            or self.task.head in ("token", "span"),
-        )
 
     def _best_params(self) -> Params:
         """The parameters in best/, which process 0 has, on the mesh."""

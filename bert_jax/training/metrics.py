@@ -4,26 +4,48 @@ import json
 import math
 import os
 import time
+import timeit
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from tensorboardX import SummaryWriter
 
 from bert_jax.errors import DivergenceError
 from bert_jax.files import write_text
 from bert_jax.objectives.objective import Batch, Objective
-from bert_jax.training.flops import peak_flops
 from bert_jax.training.optimizer import Schedule, learning_rate
+
+# Dense bfloat16 FLOP/s of what JAX calls one device, from the vendors' data sheets.
+# TPU v2, v3 and v7x show each chip as two devices.
+PEAK_FLOPS = {
+    "TPU v2": 22.5e12,
+    "TPU v3": 61.5e12,
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5e": 197e12,
+    "TPU v5": 459e12,
+    "TPU v5p": 459e12,
+    "TPU v6 lite": 918e12,
+    "TPU v6e": 918e12,
+    "TPU7x": 1153.5e12,
+    "Tesla V100": 125e12,
+    "Tesla T4": 65e12,
+    "NVIDIA A100": 312e12,
+    "NVIDIA L4": 121e12,
+    "NVIDIA H100": 989e12,
+    "NVIDIA H200": 989e12,
+    "NVIDIA B200": 2250e12,
+}
 
 
 class Reporter:
     """Turns the sums of a window of steps into a line of metrics, one step late.
 
-    writer: of process 0; None for the others. log takes lines for people. flops: of a
-    batch, from the shapes of its global arrays: model operations of the forward and the
-    backward pass. progress: the tokens of the whole run are added up there.
+    writer: of process 0; None for the others. log takes lines for people. progress: the
+    tokens of the whole run are added up there.
     """
 
     def __init__(
@@ -32,11 +54,10 @@ class Reporter:
         schedule: Schedule,
         writer: "MetricWriter | None",
         log: Callable[[str], None],
-        flops: Callable[[Batch], float],
         progress: dict[str, Any],
     ):
         self.log, self.progress, self._writer = log, progress, writer
-        self._objective, self._schedule, self._flops_of = objective, schedule, flops
+        self._objective, self._schedule = objective, schedule
         self._total_steps = int(schedule.total_steps)
         self._peak = peak_flops()
         self._pending: tuple[int, dict[str, Any], dict[str, float | None]] | None = None
@@ -51,7 +72,7 @@ class Reporter:
         """Counts the work of one step; wait: seconds until its batch was there."""
         self._steps += 1
         self._tokens += batch["input_ids"].size  # of the global batch, padding too
-        self._flops += self._flops_of(batch)
+        self._flops += self._objective.flops(batch)
         self._wait += wait
 
     def report(self, step: int, sums: dict[str, jax.Array]) -> None:
@@ -169,3 +190,25 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             break
     return lines
+
+
+def peak_flops() -> float | None:
+    """Peak FLOP/s of all devices together: by data sheet, on CPUs by measurement.
+
+    None for an accelerator that the table does not know; its MFU is then not reported.
+    """
+    devices = jax.devices()
+    if devices[0].platform == "cpu":  # one process's devices share the same cores
+        return _measured_matmul_flops() * jax.process_count()
+    # The longest match, so that "TPU v5 lite" is not read as "TPU v5".
+    kind = devices[0].device_kind
+    names = [name for name in PEAK_FLOPS if kind.startswith(name)]
+    return PEAK_FLOPS[max(names, key=len)] * len(devices) if names else None
+
+
+def _measured_matmul_flops(size: int = 1024) -> float:
+    """FLOP/s of a float32 matrix product over all cores: the best of five runs."""
+    x = jnp.ones((size, size), jnp.float32)
+    product = jax.jit(jnp.matmul).lower(x, x).compile()
+    seconds = timeit.repeat(lambda: product(x, x).block_until_ready(), number=1)
+    return 2 * size**3 / min(seconds)

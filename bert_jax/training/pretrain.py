@@ -2,13 +2,15 @@
 
 import dataclasses
 import functools
+import importlib
 import itertools
-import math
 import os
+import pkgutil
 from pathlib import Path
 
 import jax
 
+from bert_jax import objectives
 from bert_jax.data.corpus import read_documents
 from bert_jax.data.pipeline import TrainingBatches, eval_batches, split_documents
 from bert_jax.data.preparation import prepare
@@ -21,8 +23,7 @@ from bert_jax.interop.load import load
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.heads import jit_whole
-from bert_jax.objectives.mlm_nsp import MlmNsp
-from bert_jax.objectives.objective import Batch, Params
+from bert_jax.objectives.objective import Params, PretrainingObjective
 from bert_jax.parallel.distributed import is_leader, on_every_host
 from bert_jax.parallel.mesh import (
     batch_divisor,
@@ -34,7 +35,6 @@ from bert_jax.parallel.mesh import (
 from bert_jax.parallel.remote import RunFolder, local_copy
 from bert_jax.settings import to_dict
 from bert_jax.training.config import DataConfig, TrainConfig
-from bert_jax.training.flops import step_flops
 from bert_jax.training.metrics import Reporter
 from bert_jax.training.run import Job, Log, open_workdir, run
 
@@ -112,7 +112,6 @@ def pretrain(
             given=_given(config, tokenizer, log) if config.init_from else None,
             evaluates=evaluates,
             evaluate=evaluate,
-            flops=functools.partial(batch_flops, config),
             keep_checkpoints=config.keep_checkpoints,
             threads=config.data.threads,
             prefetch=config.data.prefetch,
@@ -127,23 +126,31 @@ def pretrain(
     return evaluations[-1] if evaluations else None
 
 
-def pretraining_objective(config: TrainConfig) -> MlmNsp:
-    """The objective of a run, with its model."""
-    model = BertForPreTraining(config.model, config.compute)
-    return MlmNsp(model, config.data.examples.next_sentence)
+def pretraining_objective(config: TrainConfig) -> PretrainingObjective:
+    """The objective that a config names, with its model.
 
-
-def batch_flops(config: TrainConfig, batch: Batch) -> float:
-    """Model operations of a step, from the shapes of its batch."""
-    rows, length = batch["input_ids"].shape
-    return step_flops(
-        config.model,
-        length,
-        batch["mlm_ids"].shape[1],
-        rows,
-        math.prod(batch["nsp_labels"].shape[1:]),
-        scan_layers=config.compute.scan_layers,
-    )
+    Raises UserError where there is no such module, or where it is of another kind.
+    """
+    name = config.objective
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if not name.startswith(error.name or " "):
+            raise  # the module is there, and what it imports is not
+        module = None
+    if not hasattr(module, "pretraining"):
+        known = [
+            m.name
+            for m in pkgutil.iter_modules(
+                objectives.__path__, f"{objectives.__name__}."
+            )
+            if hasattr(importlib.import_module(m.name), "pretraining")
+        ]
+        raise UserError(
+            f"objective={name!r} is no module with a function pretraining(); expected one "
+            f"of {', '.join(known)}, or a module of your own"
+        )
+    return module.pretraining(config.model, config.compute, config.data.examples)
 
 
 def open_text(

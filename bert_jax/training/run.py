@@ -26,7 +26,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import Preempted, UserError
 from bert_jax.files import read_json, write_json
 from bert_jax.interop.checkpoints import CheckpointStore
-from bert_jax.objectives.objective import Batch, Objective, Params
+from bert_jax.objectives.objective import Objective, Params
 from bert_jax.parallel.distributed import check_same, is_leader, stop_requests
 from bert_jax.parallel.mesh import put_batch, steps_ahead
 from bert_jax.parallel.remote import RunFolder
@@ -69,7 +69,6 @@ class Job:
     identity: dict[str, Any]
     evaluates: Callable[[int], bool]
     evaluate: Callable[[int, Params, Reporter], None]
-    flops: Callable[[Batch], float]
     differences: Differences = resume_differences
     tokenizer: Tokenizer | None = None
     given: Params | None = None
@@ -133,7 +132,7 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
             writer = MetricWriter(folder.local, first)
             stack.callback(writer.close)
         schedule = make_schedule(config.optimizer, len(job.batches))
-        reporter = Reporter(job.objective, schedule, writer, log, job.flops, progress)
+        reporter = Reporter(job.objective, schedule, writer, log, progress)
 
         def save(step: int, state: TrainState) -> None:
             if writer is not None:

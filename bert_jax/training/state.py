@@ -46,7 +46,7 @@ def abstract_state(
     shapes = jax.eval_shape(
         lambda key: _make_state(objective, optimizer, key, {}), jax.random.key(0)
     )
-    shardings = tree_shardings(shapes, mesh, fsdp=fsdp)
+    shardings = tree_shardings(shapes, mesh, fsdp=fsdp, more=objective.rules)
     return jax.tree.map(lambda x, place: x.update(sharding=place), shapes, shardings)
 
 

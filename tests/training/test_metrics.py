@@ -1,6 +1,8 @@
 import json
 
-from bert_jax.training.metrics import MetricWriter, read_metrics
+import jax
+
+from bert_jax.training.metrics import MetricWriter, peak_flops, read_metrics
 
 
 def test_lines_hold_step_split_and_metrics(tmp_path):
@@ -33,3 +35,26 @@ def test_resuming_drops_later_and_torn_lines_and_keeps_the_rest_as_it_was(tmp_pa
     writer.close()
     assert path.read_text().splitlines() == before[:4]
     assert [line["step"] for line in read_metrics(path)] == [1, 2, 3, 4]
+
+
+def test_the_longest_device_name_wins(monkeypatch):
+    class Device:
+        platform = "tpu"
+
+        def __init__(self, kind):
+            self.device_kind = kind
+
+    peaks = {}
+    for kind in ("TPU v5 lite", "TPU v5p", "TPU v4", "TPU v9"):
+        monkeypatch.setattr(jax, "devices", lambda kind=kind: [Device(kind)] * 2)
+        peaks[kind] = peak_flops()
+    assert peaks == {
+        "TPU v5 lite": 2 * 197e12,
+        "TPU v5p": 2 * 459e12,
+        "TPU v4": 2 * 275e12,
+        "TPU v9": None,
+    }
+
+
+def test_a_cpus_peak_is_measured():
+    assert 1e9 < peak_flops() < 1e14

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -138,3 +139,17 @@ def test_a_workdir_without_a_checkpoint_belongs_to_nobody(
     run(configure(*short, "--config.seed=5"))
     with pytest.raises(UserError, match=r"holds another run \(seed: 5 -> 6"):
         run(configure(*short, "--config.seed=6"))
+
+
+def test_a_config_names_an_objective_of_ones_own(configure, monkeypatch, tmp_path):
+    """One file and a setting: tests/objectives/sides.py."""
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "objectives")
+    flags = ("--config.objective=sides.py", "--config.prompts=()")
+    with pytest.raises(
+        UserError, match=r"expected one of bert_jax\.objectives\.mlm_nsp"
+    ):
+        pretraining.pretraining_objective(configure(*flags))
+    config = configure("--config.objective=sides", *flags[1:])
+    metrics = pretrain(config, tmp_path, log=lambda line: None)
+    assert set(metrics) == {"loss", "accuracy"}
+    assert metrics["accuracy"] > 0.6  # half of the tokens are of each text

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
+from jax.sharding import PartitionSpec
 
 from bert_jax.errors import DivergenceError, UserError
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
@@ -24,10 +25,9 @@ class Bigrams(nn.Module):
 
     @nn.compact
     def __call__(self, input_ids_BL):
-        # Names that have a sharding rule: a matrix without one is refused.
         x_BLV = jax.nn.one_hot(input_ids_BL, VOCABULARY)
-        x_BLD = nn.Dense(4, name="transform")(x_BLV)
-        return nn.Dense(VOCABULARY, name="classifier")(x_BLD)
+        x_BLD = nn.Dense(4, name="narrow")(x_BLV)
+        return nn.Dense(VOCABULARY, name="wide")(x_BLD)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +36,13 @@ class NextToken:
 
     model: nn.Module
     sum_names = ("loss", "weight", "correct")
+    rules = ((r"(narrow|wide)/kernel$", PartitionSpec(None, None)),)
 
     def init(self, key):
         return self.model.init(key, jnp.zeros((1, 2), jnp.int32))["params"]
+
+    def flops(self, batch):
+        return 2.0 * 3 * batch["input_ids"].size * 2 * 4 * VOCABULARY
 
     def weights(self, batch):
         return {"loss": jnp.sum(self._asked(batch))}
@@ -89,7 +93,7 @@ def make_job():
     def make(config=None, **changes):
         mesh = make_mesh(MeshConfig(), jax.devices()[:1])
         settings = dict(
-            optimizer=OptimizerConfig(learning_rate=0.5, warmup_steps=2),
+            optimizer=OptimizerConfig(learning_rate=0.1, warmup_steps=2),
             log_every=3,
             checkpoint_every=2,
         )
@@ -104,7 +108,6 @@ def make_job():
             evaluate=lambda step, params, reporter: reporter.progress.setdefault(
                 "evaluated", []
             ).append(step),
-            flops=lambda batch: 1.0,
         )
         return Job(**settings | changes)
 

@@ -5,7 +5,6 @@ import pytest
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
-from bert_jax.training import flops
 
 
 def test_base_at_512_costs_556_megaflop_a_token():
@@ -13,12 +12,10 @@ def test_base_at_512_costs_556_megaflop_a_token():
     # layers 510; scores and values 12 * 4 * 512 * 768 * 3 = 57; head on 80 of 512
     # positions 23. The last layer computes 81 positions: 431 of 512 are spared
     # 5.9M weights and their scores.
-    per_token = flops.step_flops(BertConfig.base(), 512, 80, 1) / 512 / 1e6
+    per_token = BertConfig.base().step_flops(512, 80, 1) / 512 / 1e6
     spared = 431 / 512 * 6 * (5.898 + 2 * 512 * 768 / 1e6)
     assert per_token == pytest.approx(509.6 + 56.6 + 22.5 - spared, abs=0.1)
-    per_token = (
-        flops.step_flops(BertConfig.base(), 512, 80, 1, scan_layers=True) / 512 / 1e6
-    )
+    per_token = BertConfig.base().step_flops(512, 80, 1, scan_layers=True) / 512 / 1e6
     assert per_token == pytest.approx(509.6 + 56.6 + 22.5, abs=0.1)
 
 
@@ -28,7 +25,7 @@ def test_large_at_128_by_hand():
     attention = queries * 2 * 128 * 1024
     heads = 20 * (1024**2 + 1024 * 30522) + 1024**2 + 2 * 1024
     by_hand = 6 * 256 * (matrices + attention + heads)
-    assert flops.step_flops(BertConfig.large(), 128, 20, 256) == by_hand
+    assert BertConfig.large().step_flops(128, 20, 256) == by_hand
 
 
 def test_a_packed_row_has_the_heads_of_its_pairs():
@@ -36,7 +33,7 @@ def test_a_packed_row_has_the_heads_of_its_pairs():
     config = BertConfig.base()
     D, F = 768, 3072
     more = 7 * (2 * D * D + 2 * D * F + 2 * 512 * D + D * D + 2 * D)
-    one, eight = (flops.step_flops(config, 512, 85, 224, pairs) for pairs in (1, 8))
+    one, eight = (config.step_flops(512, 85, 224, pairs) for pairs in (1, 8))
     assert eight - one == 6 * 224 * more
 
 
@@ -61,28 +58,5 @@ def test_compiler_counts_about_as_much():
         )
 
     cost = jax.jit(forward).lower(params, ids, positions).compile().cost_analysis()
-    analytic = flops.step_flops(config, 64, 8, rows=2) / 3  # the backward pass: twice
+    analytic = config.step_flops(64, 8, rows=2) / 3  # the backward pass: twice
     assert analytic <= cost["flops"] <= 1.15 * analytic
-
-
-def test_the_longest_device_name_wins(monkeypatch):
-    class Device:
-        platform = "tpu"
-
-        def __init__(self, kind):
-            self.device_kind = kind
-
-    peaks = {}
-    for kind in ("TPU v5 lite", "TPU v5p", "TPU v4", "TPU v9"):
-        monkeypatch.setattr(jax, "devices", lambda kind=kind: [Device(kind)] * 2)
-        peaks[kind] = flops.peak_flops()
-    assert peaks == {
-        "TPU v5 lite": 2 * 197e12,
-        "TPU v5p": 2 * 459e12,
-        "TPU v4": 2 * 275e12,
-        "TPU v9": None,
-    }
-
-
-def test_a_cpus_peak_is_measured():
-    assert 1e9 < flops.peak_flops() < 1e14

@@ -1,0 +1,87 @@
+"""An objective of its own in one file: for each token, which of the two texts it is of.
+
+A config names it by ``objective="sides"`` where this folder is on Python's path.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.sharding import PartitionSpec
+
+from bert_jax.model.bert import BertModel
+
+
+class SideModel(nn.Module):
+    """BERT, and a number for each token: above 0 where it is of text B."""
+
+    config: object
+    compute: object
+
+    @nn.compact
+    def __call__(self, batch, deterministic):
+        encoded = BertModel(self.config, self.compute, name="bert")(
+            batch["input_ids"],
+            jnp.zeros_like(batch["input_ids"]),  # the answer
+            batch["attention_mask"],
+            deterministic=deterministic,
+            pool=False,
+        )
+        return nn.Dense(1, name="side")(encoded.sequence_BLD)[..., 0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sides:
+    """Mean logistic loss of the tokens, without padding."""
+
+    model: SideModel
+    sum_names = ("loss", "weight", "correct")
+    rules = ((r"side/kernel$", PartitionSpec(None, None)),)
+
+    def init(self, key):
+        ids = jnp.ones((1, 8), jnp.int32)
+        batch = {"input_ids": ids, "attention_mask": ids}
+        return self.model.init(key, batch, True)["params"]
+
+    def weights(self, batch):
+        return {"loss": jnp.sum(batch["attention_mask"]).astype(jnp.float32)}
+
+    def sums(self, params, batch, key):
+        rngs = None if key is None else {"dropout": key}
+        logits = self.model.apply({"params": params}, batch, key is None, rngs=rngs)
+        signs = 2.0 * batch["token_type_ids"] - 1
+        weights = batch["attention_mask"].astype(jnp.float32)
+        return {
+            "loss": jnp.sum(weights * jax.nn.softplus(-signs * logits)),
+            "weight": jnp.sum(weights),
+            "correct": jnp.sum(weights * (signs * logits > 0)),
+        }
+
+    def metrics(self, sums):
+        return {
+            "loss": float(sums["loss"] / sums["weight"]),
+            "accuracy": float(sums["correct"] / sums["weight"]),
+        }
+
+    def summary(self, metrics):
+        return f"accuracy {metrics['accuracy']:.1%}"
+
+    def flops(self, batch):
+        rows, length = batch["input_ids"].shape
+        return self.model.config.step_flops(length, 0, rows, scan_layers=True)
+
+    def eval_sums(self, params, batch):
+        return self.sums(params, batch, None)
+
+    def eval_metrics(self, batches):
+        return self.metrics(
+            {name: sum(b[name] for b in batches) for name in batches[0]}
+        )
+
+    eval_summary = summary
+
+
+def pretraining(model, compute, examples):
+    del examples
+    return Sides(SideModel(model, compute))
