@@ -62,9 +62,9 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # One compile serves many tests, processes and runs of the suite.
 CACHE = str(Path(__file__).parent.parent / ".pytest_cache/xla")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 jax.config.update("jax_compilation_cache_dir", CACHE)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -204,12 +204,9 @@ DEVICE = jax.devices()[0]
 @pytest.fixture(scope="module")
 def quick_compiles():
     """The models are tiny: compiling them well takes longer than running them."""
-    threshold = jax.config.jax_persistent_cache_min_compile_time_secs
     jax.config.update("jax_disable_most_optimizations", True)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", threshold)
 
 
 @pytest.fixture(scope="session")
