@@ -79,6 +79,17 @@ class Tokenizer(abc.ABC):
         mask = np.array([self.mask_id], self.dtype)
         return np.concatenate([ids for part in parts for ids in (mask, part)][1:])
 
+    def __call__(self, text: str, pair: str | None = None) -> dict[str, list[int]]:
+        """input_ids, token_type_ids and attention_mask of [CLS] text [SEP] (pair [SEP])."""
+        first, *second = self.encode_batch([text] if pair is None else [text, pair])
+        ids = [self.cls_id, *first.tolist(), self.sep_id]
+        types = [0] * len(ids)
+        for tokens in second:
+            ids += [*tokens.tolist(), self.sep_id]
+            types += [1] * (len(tokens) + 1)
+        ones = [1] * len(ids)
+        return {"input_ids": ids, "token_type_ids": types, "attention_mask": ones}
+
     def tokenize(self, text: str) -> list[str]:
         """The tokens of a text."""
         return [self.tokens[i] for i in self.encode(text)]

@@ -19,7 +19,13 @@ from bert_jax.errors import UserError
 from bert_jax.files import new_file
 from bert_jax.inference.evaluation import runner
 from bert_jax.inference.lines import CHUNK, chunks, input_name, read_lines
-from bert_jax.interop.load import check_layers, check_length, check_vocabulary, load
+from bert_jax.interop.load import (
+    Checkpoint,
+    check_layers,
+    check_length,
+    check_vocabulary,
+    opened,
+)
 from bert_jax.model.bert import BertModel
 from bert_jax.model.encoder import take_positions
 from bert_jax.objectives.heads import model_inputs
@@ -69,7 +75,7 @@ class Embedder:
 
     def __init__(
         self,
-        path: Path | str,
+        checkpoint: Checkpoint | Path | str,
         *,
         layers: Sequence[int] = (-1,),
         pooling: Pooling = "mean",
@@ -79,7 +85,7 @@ class Embedder:
     ):
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size}, expected at least 1")
-        checkpoint = load(path)
+        checkpoint, path = opened(checkpoint)
         check_vocabulary(checkpoint, path)
         config, params = checkpoint.config, checkpoint.params["bert"]
         self.tokenizer: Tokenizer = checkpoint.tokenizer

@@ -15,7 +15,7 @@ from bert_jax.inference.evaluation import runner
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.lines import CHUNK, Answers, chunks
 from bert_jax.interop.initial import head_params, make_model
-from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, load
+from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, opened
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.tagger import FeatureConfig
 from bert_jax.objectives.heads import eval_logits
@@ -32,7 +32,7 @@ class Predictor:
     [{'label': '1', 'probability': 0.998, 'probabilities': {'0': 0.002, '1': 0.998}},
      {'label': '0', 'probability': 0.991, 'probabilities': {'0': 0.991, '1': 0.009}}]
 
-    path: a workdir of python -m bert_jax.finetune, or any checkpoint with a head that
+    checkpoint: a workdir of python -m bert_jax.finetune, or any checkpoint with a head that
       ``bert_jax.load`` reads. For a checkpoint that was fine-tuned elsewhere the head
       tells the task: classes or a number for a text (for two, where the first line has
       two), tags of words, spans of SQuAD 1.1, the best of several choices. A checkpoint
@@ -47,7 +47,7 @@ class Predictor:
 
     def __init__(
         self,
-        path: Path | str,
+        checkpoint: Checkpoint | Path | str,
         *,
         batch_size: int = 32,
         max_length: int = 0,
@@ -55,7 +55,7 @@ class Predictor:
     ):
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size}, expected at least 1")
-        checkpoint = load(path)
+        checkpoint, path = opened(checkpoint)
         if checkpoint.head == "none" or (
             checkpoint.head == "pretraining" and "mlm" not in checkpoint.params
         ):

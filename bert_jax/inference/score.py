@@ -24,7 +24,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import decode_lines, parse_json
 from bert_jax.inference.evaluation import runner
 from bert_jax.inference.fill_mask import mlm_logits
-from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, load
+from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, opened
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.tasks import tables
 
@@ -65,9 +65,7 @@ class Scorer:
         batch_size: int = 64,
         max_length: int = 0,
     ):
-        name = "the checkpoint"
-        if not isinstance(checkpoint, Checkpoint):
-            checkpoint, name = load(checkpoint), checkpoint
+        checkpoint, name = opened(checkpoint)
         if "mlm" not in checkpoint.params:
             raise UserError(
                 f"{name} has no MLM head, so it gives no probabilities of tokens; expected "

@@ -113,6 +113,13 @@ def class_names(
     return tuple((given or {}).get(str(i), f"LABEL_{i}") for i in range(outputs))
 
 
+def opened(source: Checkpoint | os.PathLike | str) -> tuple[Checkpoint, str]:
+    """A checkpoint that is loaded, or the one at a path; and what errors call it."""
+    if isinstance(source, Checkpoint):
+        return source, "the checkpoint"
+    return load(source), os.fspath(source)
+
+
 def check_vocabulary(checkpoint: Checkpoint, path: object) -> None:
     """Raises UserError if the checkpoint at ``path`` cannot read text."""
     if checkpoint.tokenizer is None:

@@ -32,16 +32,22 @@ def attend_plain(
     for all queries of a row. Dropout is applied to the probabilities; without
     ``dropout_key`` there is none. Scores and softmax are float32.
     """
+    probs_BNQL = probabilities(q_BQNH, k_BLNH, query_ids_BQ, key_ids_BL)
+    if dropout_key is not None:
+        probs_BNQL = drop(probs_BNQL, dropout_rate, dropout_key)
+    return jnp.einsum("BNQL,BLNH->BQNH", probs_BNQL.astype(v_BLNH.dtype), v_BLNH)
+
+
+def probabilities(
+    q_BQNH: jax.Array, k_BLNH: jax.Array, query_ids_BQ: jax.Array, key_ids_BL: jax.Array
+) -> jax.Array:
+    """softmax(q k / sqrt(H)) over the keys with a query's id: float32 (B, N, Q, L)."""
     scores_BNQL = jnp.einsum(
         "BQNH,BLNH->BNQL", q_BQNH, k_BLNH, preferred_element_type=jnp.float32
     )
     attends_BQL = query_ids_BQ[:, :, None] == key_ids_BL[:, None, :]
     bias_BQL = jnp.where(attends_BQL, 0.0, MASKED_SCORE)
-    scores_BNQL = scores_BNQL / q_BQNH.shape[-1] ** 0.5 + bias_BQL[:, None]
-    probs_BNQL = jax.nn.softmax(scores_BNQL)
-    if dropout_key is not None:
-        probs_BNQL = drop(probs_BNQL, dropout_rate, dropout_key)
-    return jnp.einsum("BNQL,BLNH->BQNH", probs_BNQL.astype(v_BLNH.dtype), v_BLNH)
+    return jax.nn.softmax(scores_BNQL / q_BQNH.shape[-1] ** 0.5 + bias_BQL[:, None])
 
 
 _IMPLEMENTATIONS = {
@@ -105,13 +111,14 @@ class SelfAttention(nn.Module):
     ) -> jax.Array:
         """Attention of the positions ``x_BQD`` to ``x_BLD``: (B, Q, D).
 
-        query_ids_BQ, key_ids_BL: see attend_plain.
+        query_ids_BQ, key_ids_BL: see attend_plain. Where the collection "attention" is
+        mutable, it keeps the probabilities without dropout, (B, N, Q, L).
         """
         config, compute = self.config, self.compute
         heads = (config.num_heads, config.head_size)
-        query = Dense(config, compute, heads, name="query")
-        key = Dense(config, compute, heads, name="key")
-        value = Dense(config, compute, heads, name="value")
+        q_BQNH = Dense(config, compute, heads, name="query")(x_BQD)
+        k_BLNH = Dense(config, compute, heads, name="key")(x_BLD)
+        v_BLNH = Dense(config, compute, heads, name="value")(x_BLD)
         output = Dense(
             config, compute, (config.hidden_size,), contracted=2, name="output"
         )
@@ -120,10 +127,13 @@ class SelfAttention(nn.Module):
         attention = functools.partial(attend, implementation=compute.attention_impl)
         if self.is_initializing():
             attention = attend_plain
+        elif self.is_mutable_collection("attention"):
+            probs_BNQL = probabilities(q_BQNH, k_BLNH, query_ids_BQ, key_ids_BL)
+            self.sow("attention", "probabilities", probs_BNQL)
         context_BQNH = attention(
-            query(x_BQD),
-            key(x_BLD),
-            value(x_BLD),
+            q_BQNH,
+            k_BLNH,
+            v_BLNH,
             query_ids_BQ,
             key_ids_BL,
             dropout_rate=config.attention_dropout,

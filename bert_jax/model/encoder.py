@@ -106,7 +106,7 @@ class Encoder(nn.Module):
                 layer = nn.remat(layer, prevent_cse=False)
             layers = nn.scan(
                 layer,
-                variable_axes={"params": 0, "intermediates": 0},
+                variable_axes={"params": 0, "intermediates": 0, "attention": 0},
                 split_rngs={"params": True, "dropout": True},
                 in_axes=nn.broadcast,
                 length=config.num_layers,

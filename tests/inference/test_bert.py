@@ -1,0 +1,163 @@
+"""The Python face: what bert_jax.load returns."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bert_jax
+from bert_jax.data.tokenizer import WordPieceTokenizer
+from bert_jax.errors import UserError
+from bert_jax.inference.embed import Embedder
+from bert_jax.inference.score import Scorer
+from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.interop.load import Checkpoint
+from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.config import BertConfig
+from bert_jax.objectives.mlm_nsp import MlmNsp
+
+TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] the ship sail ##or ##s see ."
+TOKENIZER = WordPieceTokenizer(TOKENS.split(), True)
+CONFIG = BertConfig(
+    vocab_size=TOKENIZER.vocab_size,
+    hidden_size=32,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=64,
+    max_positions=24,
+    initializer_range=0.5,
+)
+TEXTS = ["the sailors see ships .", "ship", ("the sailor sees", "the ship .")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    params = jax.jit(MlmNsp(BertForPreTraining(CONFIG)).init)(jax.random.key(0))
+    path = tmp_path_factory.mktemp("bert") / "model"
+    checkpoint = Checkpoint(CONFIG, jax.device_get(params), TOKENIZER, "pretraining")
+    save_huggingface(path, checkpoint)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return bert_jax.load(folder)
+
+
+def test_blanks_have_their_likeliest_tokens(model):
+    (blank,) = model.fill_mask("the [MASK] sees .", top=3)
+    probabilities = [p for _, p in blank]
+    assert probabilities == sorted(probabilities, reverse=True)
+    assert len(blank) == 3
+    two = model.fill_mask(["the [MASK] sees .", "[MASK] [MASK]"], top=3)
+    assert [len(blanks) for blanks in two] == [1, 2]
+    assert [t for t, _ in two[0][0]] == [t for t, _ in blank]
+    assert [p for _, p in two[0][0]] == pytest.approx(probabilities, abs=1e-5)
+
+
+def test_next_sentence_is_the_nsp_heads_first_class(model):
+    one = model.next_sentence("the sailor sees", "the ship .")
+    ids = TOKENIZER("the sailor sees", "the ship .")
+    arrays = [jnp.array([ids[name]]) for name in ids]
+    output = BertForPreTraining(CONFIG).apply(
+        {"params": model.params},
+        *arrays,
+        jnp.zeros((1, 1), jnp.int32),
+        deterministic=True,
+    )
+    assert one == pytest.approx(float(jax.nn.softmax(output.nsp_logits_B2)[0, 0]), 1e-5)
+    both = model.next_sentence(["the sailor sees", "ship"], ["the ship .", "."])
+    assert both.shape == (2,)
+    assert both[0] == pytest.approx(one, abs=1e-5)
+
+
+def test_vectors_and_scores_are_those_of_the_commands(model, folder):
+    lines = ["the sailors see ships .", "ship", "the sailor sees\tthe ship ."]
+    expected = Embedder(folder, normalize=True)(lines)
+    found = model.encode(TEXTS, normalize=True)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    single = model.encode(TEXTS[1], normalize=True)
+    np.testing.assert_allclose(single, expected[1], rtol=0, atol=1e-6)
+    assert model.score(lines[0]) == pytest.approx(Scorer(folder)([lines[0]])[0])
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_a_call_gives_hidden_states_and_attentions(folder, scan_layers):
+    model = bert_jax.load(folder, scan_layers=scan_layers)
+    out = model(TEXTS, hidden_states=True, attentions=True)
+    B, L = out.input_ids.shape
+    assert [len(tokens) for tokens in out.tokens] == out.attention_mask.sum(1).tolist()
+    assert out.tokens[1] == ["[CLS]", "ship", "[SEP]"]
+    assert out.hidden_states.shape == (3, B, L, 32)
+    np.testing.assert_array_equal(out.hidden_states[-1], out.last_hidden_state)
+    assert out.pooled.shape == (B, 32)
+    assert out.attentions.shape == (2, B, 2, L, L)
+    real = out.attention_mask[None, :, None, None, :]
+    np.testing.assert_allclose(out.attentions.sum(-1), 1, rtol=0, atol=1e-6)
+    assert np.max(out.attentions * (1 - real)) == 0
+    alone = model(TEXTS[1], attentions=True)
+    np.testing.assert_allclose(
+        alone.attentions[:, 0], out.attentions[:, 1, :, :3, :3], rtol=0, atol=1e-5
+    )
+    plain = model(TEXTS)
+    assert plain.attentions is plain.hidden_states is None
+
+
+def test_attentions_are_what_the_layers_use(model):
+    """Values by hand: the first layer's output from its probabilities."""
+    out = model("the sailors see ships .", hidden_states=True, attentions=True)
+    layer = model.params["bert"]["encoder"]["layer_0"]["attention"]
+    x_LD = out.hidden_states[0, 0]
+    value = layer["value"]
+    v_LNH = np.einsum("LD,DNH->LNH", x_LD, value["kernel"]) + value["bias"]
+    context_LNH = np.einsum("NLM,MNH->LNH", out.attentions[0, 0], v_LNH)
+    attn_LD = np.einsum("LNH,NHD->LD", context_LNH, layer["output"]["kernel"])
+    y_LD = x_LD + attn_LD + layer["output"]["bias"]
+    norm = model.params["bert"]["encoder"]["layer_0"]["attention_norm"]
+    y_LD = (y_LD - y_LD.mean(-1, keepdims=True)) / y_LD.std(-1, keepdims=True)
+    y_LD = y_LD * norm["scale"] + norm["bias"]
+    params = model.params["bert"]["encoder"]["layer_0"]
+    inner = params["intermediate"]
+    h_LF = y_LD @ inner["kernel"] + inner["bias"]
+    h_LF = np.asarray(jax.nn.gelu(h_LF, approximate=False))
+    outer = params["feed_forward_output"]
+    z_LD = y_LD + h_LF @ outer["kernel"] + outer["bias"]
+    z_LD = (z_LD - z_LD.mean(-1, keepdims=True)) / z_LD.std(-1, keepdims=True)
+    norm = params["feed_forward_norm"]
+    z_LD = z_LD * norm["scale"] + norm["bias"]
+    np.testing.assert_allclose(out.hidden_states[1, 0], z_LD, rtol=0, atol=1e-4)
+
+
+def test_saved_and_loaded_it_is_the_same(model, tmp_path):
+    model.save(tmp_path / "copy")
+    copy = bert_jax.load(tmp_path / "copy")
+    assert copy.config == model.config
+    jax.tree.map(np.testing.assert_array_equal, copy.params, model.params)
+
+
+def test_its_repr_says_what_it_is(model):
+    assert repr(model).startswith("Bert(pretraining: 2 layers, width 32, 2 heads, ")
+    assert len(repr(model)) < 200
+
+
+def test_what_a_checkpoint_lacks_is_named(model):
+    bare = dataclasses.replace(model, params={"bert": model.params["bert"]})
+    with pytest.raises(UserError, match="no MLM head"):
+        bare.fill_mask("[MASK]")
+    with pytest.raises(UserError, match="no NSP head"):
+        bare.next_sentence("a", "b")
+    with pytest.raises(UserError, match="at most 24 fit"):
+        model("ship " * 40)
+
+
+def test_a_tokenizer_takes_a_text_or_a_pair():
+    assert TOKENIZER("ship") == {
+        "input_ids": [2, 6, 3],
+        "token_type_ids": [0, 0, 0],
+        "attention_mask": [1, 1, 1],
+    }
+    pair = TOKENIZER("the ship", "sailor .")
+    assert pair["input_ids"] == [2, 5, 6, 3, 7, 8, 11, 3]
+    assert pair["token_type_ids"] == [0, 0, 0, 0, 1, 1, 1, 1]
