@@ -7,7 +7,7 @@ __all__ = ["load"]
 def __getattr__(name: str):
     """Imports JAX and all the rest only for those who load a checkpoint."""
     if name == "load":
-        from bert_jax.inference.bert import load
+        from bert_jax.inference.model import load
 
         return load
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
