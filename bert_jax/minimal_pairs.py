@@ -27,20 +27,20 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--fields",
         type=lambda text: text.split(","),
-        default=["sentence_good", "sentence_bad"],
         metavar="GOOD,BAD",
+        help="of JSONL, CSV and TSV (sentence_good,sentence_bad, as BLiMP)",
     )
     parser.add_argument("--json", action="store_true")
     add_flags(parser)
     args = parser.parse_args(argv)
-    if len(args.fields) != 2:
+    if args.fields and len(args.fields) != 2:
         raise UserError(f"--fields={','.join(args.fields)}, expected two, GOOD,BAD")
     # Imported late, so that --help and errors of the command line come at once.
     from bert_jax.inference import score
 
     scorer = make_scorer(args)
     right = {}
-    sets = score.read_sets(args.pairs, args.fields)
+    sets = score.read_sets(args.pairs, args.fields or score.FIELDS)
     for name, values in score.accuracy(scorer, sets):
         right[name] = values
         line = f"{values.mean():7.1%}  {len(values):6,}  {name}"

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,15 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.data import sequences
+from bert_jax.data.batching import Features, Shape, packed_rows
 from bert_jax.errors import UserError
 from bert_jax.inference.embed import Embedder
-from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.predict import Predictor
 from bert_jax.inference.score import Scorer
 from bert_jax.interop.load import Checkpoint, check_vocabulary
 from bert_jax.interop.load import load as load_checkpoint
 from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.encoder import with_scan
+from bert_jax.objectives.heads import model_inputs
 
 Text = str | tuple[str, str]  # a text, or the two texts of a pair
 
@@ -75,18 +76,10 @@ class Bert(Checkpoint):
         """
         if "mlm" not in self.params:
             raise UserError("this checkpoint has no MLM head; load a pretrained one")
-        fill = self._kept(
-            FillMask,
-            BertForPreTraining(self.config, self.compute),
-            self.params,
-            self.tokenizer,
-            max_length=self.config.max_positions,
-            top=top,
-        )
-        rows = fill.parse(_as_list(texts), "text")
+        rows = self._kept(Predictor, self, top=top)(_as_list(texts))
         answers = [
             [[(t["token"], t["probability"]) for t in blank] for blank in row["blanks"]]
-            for row in fill.answers(rows)
+            for row in rows
         ]
         return answers[0] if isinstance(texts, str) else answers
 
@@ -98,7 +91,7 @@ class Bert(Checkpoint):
             raise UserError("this checkpoint has no NSP head; load a pretrained one")
         pairs = list(zip(_as_list(first), _as_list(second), strict=True))
         arrays, _ = self._batch(pairs)
-        probabilities = self._apply("next_sentence", arrays)
+        probabilities = self._apply(_next_sentence, arrays)
         return float(probabilities[0]) if isinstance(first, str) else probabilities
 
     def encode(self, texts: Text | Sequence[Text], **options: Any) -> np.ndarray:
@@ -141,15 +134,10 @@ class Bert(Checkpoint):
         """The encoder's output for texts or pairs, all in one batch."""
         single = isinstance(texts, str | tuple)
         arrays, tokens = self._batch([texts] if single else list(texts))
-        last, pooled, states, probabilities = self._apply("encoder", arrays)
-        return Output(
-            tokens=tokens,
-            **arrays,
-            last_hidden_state=last,
-            pooled=pooled,
-            hidden_states=states if hidden_states else None,
-            attentions=probabilities if attentions else None,
+        found = self._apply(
+            _encode, arrays, hidden_states=hidden_states, attentions=attentions
         )
+        return Output(tokens, **arrays, **found)
 
     def save(self, folder: os.PathLike | str) -> None:
         """Writes a Hugging Face folder, which transformers and ``load`` read."""
@@ -186,29 +174,27 @@ class Bert(Checkpoint):
                 f"a text has {longest} tokens, at most {self.config.max_positions} fit; "
                 "shorten it"
             )
-        shape = len(rows), longest
-        arrays = {
-            "input_ids": np.full(shape, self.tokenizer.pad_id, np.int32),
-            "token_type_ids": np.zeros(shape, np.int32),
-            "attention_mask": np.zeros(shape, np.int32),
-        }
-        for i, (ids, types) in enumerate(rows):
-            for name, values in zip(arrays, (ids, types, 1), strict=True):
-                arrays[name][i, : len(ids)] = values
+        arrays = packed_rows(
+            Features(*map(list, zip(*rows, strict=True)), np.arange(len(rows))),
+            [[i] for i in range(len(rows))],
+            Shape(len(rows), longest, 1),
+            self.tokenizer.pad_id,
+            packed=False,
+        )
         return arrays, [[self.tokenizer.tokens[t] for t in ids] for ids, _ in rows]
 
-    def _apply(self, what: str, arrays: dict[str, np.ndarray]) -> Any:
+    def _apply(
+        self, function: Callable, arrays: dict[str, np.ndarray], **options: bool
+    ) -> Any:
         """Numpy arrays of a function of the model, which is compiled once a shape."""
-        if what not in self._cache:
-            function = {"encoder": _encode, "next_sentence": _next_sentence}[what]
-            params = with_scan(self.params, False)
+        if "params" not in self._cache:
+            self._cache["params"] = jax.device_put(with_scan(self.params, False))
+        key = function, *options.values()
+        if key not in self._cache:
             compute = dataclasses.replace(self.compute, scan_layers=False)
-            self._cache[what] = (
-                jax.jit(functools.partial(function, self.config, compute)),
-                jax.device_put(params),
-            )
-        function, params = self._cache[what]
-        return jax.device_get(function(params, *arrays.values()))
+            model = BertForPreTraining(self.config, compute)
+            self._cache[key] = jax.jit(functools.partial(function, model, **options))
+        return jax.device_get(self._cache[key](self._cache["params"], arrays))
 
 
 def load(path: os.PathLike | str, **changes: Any) -> Bert:
@@ -219,43 +205,52 @@ def load(path: os.PathLike | str, **changes: Any) -> Bert:
     )
 
 
-def _encode(config, compute, params, ids_BL, types_BL, mask_BL):
-    output, kept = BertModel(config, compute).apply(
+def _encode(
+    model: BertForPreTraining,
+    params: Any,
+    batch: dict[str, jax.Array],
+    *,
+    hidden_states: bool,
+    attentions: bool,
+) -> dict[str, jax.Array | None]:
+    """The arrays of an Output that are the model's."""
+    tokens_BL, _ = model_inputs(batch)
+    output, kept = BertModel(model.config, model.compute).apply(
         {"params": params["bert"]},
-        ids_BL,
-        types_BL,
-        mask_BL,
+        *tokens_BL,
         deterministic=True,
         pool="pooler" in params["bert"],
-        hidden_states=True,
-        mutable=["attention"],
+        hidden_states=hidden_states,
+        mutable=["attention"] if attentions else [],
     )
-    layers = kept["attention"]["encoder"]
-    attentions = [
-        layers[f"layer_{i}"]["attention"]["probabilities"][0]
-        for i in range(config.num_layers)
-    ]
-    return jax.tree.map(
-        lambda x: x.astype(jnp.float32),
-        (
-            output.sequence_BLD,
-            output.pooled_BD,
-            jnp.stack(output.hidden_states),
-            jnp.stack(attentions),
-        ),
-    )
+    found = {
+        "last_hidden_state": output.sequence_BLD,
+        "pooled": output.pooled_BD,
+        "hidden_states": jnp.stack(output.hidden_states) if hidden_states else None,
+        "attentions": None,
+    }
+    if attentions:
+        layers = kept["attention"]["encoder"]
+        found["attentions"] = jnp.stack(
+            [
+                layers[f"layer_{i}"]["attention"]["probabilities"][0]
+                for i in range(model.config.num_layers)
+            ]
+        )
+    return jax.tree.map(lambda x: x.astype(jnp.float32), found)
 
 
-def _next_sentence(config, compute, params, ids_BL, types_BL, mask_BL):
-    output = BertForPreTraining(config, compute).apply(
-        {"params": params},
-        ids_BL,
-        types_BL,
-        mask_BL,
-        jnp.zeros_like(ids_BL[:, :1]),
-        deterministic=True,
-    )
-    return jax.nn.softmax(output.nsp_logits_B2)[:, 0]
+def _next_sentence(
+    model: BertForPreTraining, params: Any, batch: dict[str, jax.Array]
+) -> jax.Array:
+    """float32 (B,): the probability of IsNext, without the MLM head."""
+    tokens_BL, _ = model_inputs(batch)
+
+    def logits(model: BertForPreTraining) -> jax.Array:
+        return model.nsp(model.bert(*tokens_BL, deterministic=True).pooled_BD)
+
+    logits_B2 = model.apply({"params": params}, method=logits)
+    return jax.nn.softmax(logits_B2.astype(jnp.float32))[:, 0]
 
 
 def _as_list(texts: str | Sequence[str]) -> list[str]:

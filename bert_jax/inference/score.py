@@ -21,7 +21,7 @@ import numpy as np
 
 from bert_jax.data.batching import Features
 from bert_jax.errors import UserError
-from bert_jax.files import decode_lines, parse_json
+from bert_jax.files import decode_lines
 from bert_jax.inference.evaluation import runner
 from bert_jax.inference.fill_mask import mlm_logits
 from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, opened
@@ -237,19 +237,12 @@ def _read_zip(path: Path, fields: Sequence[str]) -> Iterator[tuple[str, list[Pai
         if not names:
             raise UserError(f"{path} has no .jsonl file; expected {_expected()}")
         for name in names:
-            pairs = []
             with archive.open(name) as file:
-                for number, line in decode_lines(file, f"{path}/{name}"):
-                    where = f"{path}/{name}:{number}"
-                    row = parse_json(line, where, "one object a line")
-                    missing = [field for field in fields if field not in row]
-                    if missing:
-                        raise UserError(
-                            f"{where} has no {missing[0]!r}; set --fields to two of "
-                            f"{', '.join(row)}"
-                        )
-                    pairs.append(_checked(*(row[field] for field in fields), where))
-            yield Path(name).stem, pairs
+                where = f"{path}/{name}"
+                lines = (line for _, line in decode_lines(file, where))
+                keys = [[field] for field in fields]
+                rows = tables.parse_texts(lines, where, 1, keys)
+                yield Path(name).stem, [tuple(texts) for _, texts, _ in rows]
 
 
 def _pairs_of_lines(file: IO[bytes], path: Path) -> Iterator[Pair]:
@@ -271,12 +264,8 @@ def _pairs_of_lines(file: IO[bytes], path: Path) -> Iterator[Pair]:
         yield _checked(good, bad, f"{path}:{number}")
 
 
-def _checked(good: object, bad: object, where: str) -> Pair:
-    for text in (good, bad):
-        if not isinstance(text, str) or not text.strip():
-            raise UserError(
-                f"{where}: {text!r} is no sentence; expected a pair of texts"
-            )
+def _checked(good: str, bad: str, where: str) -> Pair:
+    tables.check_texts(where, (good, bad))
     return good, bad
 
 

@@ -68,6 +68,9 @@ def test_next_sentence_is_the_nsp_heads_first_class(model):
         deterministic=True,
     )
     assert one == pytest.approx(float(jax.nn.softmax(output.nsp_logits_B2)[0, 0]), 1e-5)
+    alone = {name: model.params[name] for name in ("bert", "nsp")}
+    bare = dataclasses.replace(model, params=alone)
+    assert bare.next_sentence("the sailor sees", "the ship .") == pytest.approx(one)
     both = model.next_sentence(["the sailor sees", "ship"], ["the ship .", "."])
     assert both.shape == (2,)
     assert both[0] == pytest.approx(one, abs=1e-5)
