@@ -55,80 +55,79 @@ def cut(encoding):
     return sum(bool(sequence.overflowing) for sequence in encoding.encodings)
 
 
-def glue(options, tokenizer, folder, label, texts, with_f1):
-    """A GLUE task of two classes; ``label`` and ``texts`` are column numbers."""
+def labelled_texts(options, tokenizer, files, texts, label, outputs, score, metric):
+    """A task on a text or a pair of texts.
+
+    files: of train and dev, tab-separated with a header. texts: the columns' numbers.
+    label: a function of a row. outputs: classes, or 1 for a number. score: from labels
+    and logits to metrics in percent, of which ``metric`` is the main one.
+    """
     splits, truncated = [], 0
-    for name, limit in (("train", options.train_rows), ("dev", options.dev_rows)):
-        path = Path(options.data) / "glue" / folder / f"{name}.tsv"
-        rows = tab_rows(path, header=True)[:limit]
+    for name, limit in zip(files, (options.train_rows, options.dev_rows), strict=True):
+        rows = tab_rows(Path(options.data) / name, header=True)
+        # One line of SICK is published broken in two.
+        rows = [row for row in rows if len(row) == len(rows[-1])][:limit]
         columns = [[row[column] for row in rows] for column in texts]
         encoding = tokenizer(*columns, truncation=True, max_length=options.max_length)
         truncated += cut(encoding)
-        splits.append(as_examples(encoding, [int(row[label]) for row in rows]))
+        splits.append(as_examples(encoding, [label(row) for row in rows]))
     train, dev = splits
     expected = [example["labels"] for example in dev]
-
-    def score(logits):
-        answers = logits.argmax(-1)
-        metrics = {"accuracy": 100 * accuracy_score(expected, answers)}
-        if with_f1:
-            metrics["f1"] = 100 * f1_score(expected, answers, zero_division=0)
-        return metrics
-
     return Job(
         train=train,
         dev=dev,
         model=load_model(
-            transformers.AutoModelForSequenceClassification, options, num_labels=2
+            transformers.AutoModelForSequenceClassification, options, num_labels=outputs
         ),
         collator=transformers.DataCollatorWithPadding(tokenizer),
-        score=score,
-        main_metric="accuracy",
+        score=lambda logits: score(expected, logits),
+        main_metric=metric,
         truncated=truncated,
     )
+
+
+def class_scores(expected, logits):
+    """Accuracy, and F1 of class 1."""
+    answers = logits.argmax(-1)
+    return {
+        "accuracy": 100 * accuracy_score(expected, answers),
+        "f1": 100 * f1_score(expected, answers, zero_division=0),
+    }
+
+
+def correlations(expected, outputs):
+    """Of a number with the label."""
+    return {
+        "pearson": 100 * scipy.stats.pearsonr(expected, outputs[:, 0]).statistic,
+        "spearman": 100 * scipy.stats.spearmanr(expected, outputs[:, 0]).statistic,
+    }
 
 
 def sst2(options, tokenizer):
     """SST-2: the sentiment of a sentence."""
-    return glue(options, tokenizer, "SST-2", label=1, texts=(0,), with_f1=False)
+    files = [f"glue/SST-2/{split}.tsv" for split in ("train", "dev")]
+    return labelled_texts(
+        options, tokenizer, files, (0,), lambda row: int(row[1]), 2, class_scores,
+        "accuracy",
+    )  # fmt: skip
 
 
 def mrpc(options, tokenizer):
     """MRPC: whether two sentences say the same."""
-    return glue(options, tokenizer, "MRPC", label=0, texts=(3, 4), with_f1=True)
+    files = [f"glue/MRPC/{split}.tsv" for split in ("train", "dev")]
+    return labelled_texts(
+        options, tokenizer, files, (3, 4), lambda row: int(row[0]), 2, class_scores,
+        "accuracy",
+    )  # fmt: skip
 
 
 def sick(options, tokenizer):
     """SICK: how related two sentences are, from 1 to 5; mean squared error."""
-    splits, truncated = [], 0
-    for name, limit in (("train", options.train_rows), ("trial", options.dev_rows)):
-        path = Path(options.data) / "sick" / f"SICK_{name}.txt"
-        # One line of the published file is broken in two.
-        rows = [row for row in tab_rows(path, header=True) if len(row) == 5][:limit]
-        columns = [[row[column] for row in rows] for column in (1, 2)]
-        encoding = tokenizer(*columns, truncation=True, max_length=options.max_length)
-        truncated += cut(encoding)
-        splits.append(as_examples(encoding, [float(row[3]) for row in rows]))
-    train, dev = splits
-    expected = [example["labels"] for example in dev]
-
-    def score(outputs):
-        return {
-            "pearson": 100 * scipy.stats.pearsonr(expected, outputs[:, 0]).statistic,
-            "spearman": 100 * scipy.stats.spearmanr(expected, outputs[:, 0]).statistic,
-        }
-
-    return Job(
-        train=train,
-        dev=dev,
-        model=load_model(
-            transformers.AutoModelForSequenceClassification, options, num_labels=1
-        ),
-        collator=transformers.DataCollatorWithPadding(tokenizer),
-        score=score,
-        main_metric="pearson",
-        truncated=truncated,
-    )
+    files = [f"sick/SICK_{split}.txt" for split in ("train", "trial")]
+    return labelled_texts(
+        options, tokenizer, files, (1, 2), lambda row: float(row[3]), 1, correlations,
+        "pearson",
+    )  # fmt: skip
 
 
 def codah(options, tokenizer):

@@ -59,7 +59,6 @@ class Job:
     identity: what config.json says of the run. differences: of the identity in a workdir
       and this one, those that keep the run from going on there.
     keep_checkpoints, threads, prefetch: see TrainConfig. one_program: see compile_step.
-    flops: see Reporter.
     """
 
     config: RunConfig
