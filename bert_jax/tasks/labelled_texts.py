@@ -50,7 +50,7 @@ class Layout:
     text_a, text_b, index: columns by name; text_b: "" where there are no pairs.
     labels: in the order of the outputs; empty for regression, or where the training
       rows tell. For F1 the second label is the positive one.
-    metrics: names as in classification.py; the first picks the checkpoint.
+    metrics: names as in text_classification.py; the first picks the checkpoint.
     tfds: features in tensorflow-datasets: first text, second text, label; empty where the
       texts have the names of the columns, and the label is "label".
     limits: of the values that a regression's server takes.

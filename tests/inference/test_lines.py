@@ -4,11 +4,11 @@ import threading
 import pytest
 
 from bert_jax.inference.lines import Answers, AnswerTable, chunks, read_lines
-from bert_jax.tasks.classification import Classification, ClassificationConfig
 from bert_jax.tasks.labelled_texts import Row
-from bert_jax.tasks.squad import Squad, SquadConfig
-from bert_jax.tasks.tagging import Tagging, TaggingConfig
+from bert_jax.tasks.question_answering import Squad, SquadConfig
 from bert_jax.tasks.tagging_formats import TaggedSentence
+from bert_jax.tasks.text_classification import Classification, ClassificationConfig
+from bert_jax.tasks.word_tagging import Tagging, TaggingConfig
 
 CLASSIFICATION = Classification(ClassificationConfig("table", labels=("no", "yes")))
 TAGGING = Tagging(TaggingConfig("columns", labels=("B-LOC", "B-PER", "O")))

@@ -5,7 +5,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.settings import to_dict
 from bert_jax.tasks.multiple_choice import MultipleChoiceConfig
-from bert_jax.tasks.squad import SquadConfig
+from bert_jax.tasks.question_answering import SquadConfig
 from bert_jax.training.config import finetune_config, resume_differences
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")

@@ -9,12 +9,12 @@ import pytest
 import tensorflow_datasets as tfds
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.classification import (
+from bert_jax.tasks.published import SUBMISSION_FILES, submission_zip
+from bert_jax.tasks.text_classification import (
     LAYOUTS,
     Classification,
     ClassificationConfig,
 )
-from bert_jax.tasks.glue import SUBMISSION_FILES, submission_zip
 
 MNLI = "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse "
 MNLI += "sentence1_parse sentence2_parse sentence1 sentence2"

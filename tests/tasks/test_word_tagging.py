@@ -7,9 +7,9 @@ import pytest
 from bert_jax.data import sequences
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.tasks.tagging import Tagging, TaggingConfig, widen
 from bert_jax.tasks.tagging_formats import SEGMENT_LABELS, TaggedSentence
 from bert_jax.tasks.task import IGNORED
+from bert_jax.tasks.word_tagging import Tagging, TaggingConfig, widen
 
 LABELS = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")
 

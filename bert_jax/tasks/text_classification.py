@@ -19,14 +19,14 @@ from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting
-from bert_jax.tasks import glue, tables
+from bert_jax.tasks import published, tables
 from bert_jax.tasks.labelled_texts import Layout, Row, Split
 from bert_jax.tasks.tables import SPLITS
 from bert_jax.tasks.task import Features, Outputs, Predictions, Task, with_id
 
 TABLE = "table"
 # A table's layout is in its settings.
-LAYOUTS: dict[str, Layout | None] = {**glue.TASKS, TABLE: None}
+LAYOUTS: dict[str, Layout | None] = {**published.TASKS, TABLE: None}
 _ENDINGS = tuple(ending + packed for ending in tables.FORMATS for packed in ("", ".gz"))
 
 

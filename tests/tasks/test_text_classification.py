@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.classification import (
+from bert_jax.tasks.text_classification import (
     Classification,
     ClassificationConfig,
     scores,

@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.tasks.squad import (
+from bert_jax.tasks.question_answering import (
     Squad,
     SquadConfig,
     exact_match,
