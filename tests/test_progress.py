@@ -1,0 +1,125 @@
+import io
+import re
+import sys
+
+import pytest
+from tqdm import std
+
+from bert_jax import progress
+from bert_jax.progress import Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time that bars see: a list with one number, which a test sets."""
+    now = [0.0]
+    monkeypatch.setattr(std, "time", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def stream(monkeypatch):
+    """A function of a stream, which is then stderr, and stdout too."""
+
+    def use(value):
+        monkeypatch.setattr(sys, "stderr", value)
+        monkeypatch.setattr(sys, "stdout", value)
+        return value
+
+    return use
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_library(monkeypatch):
+    monkeypatch.setattr(progress, "_show", None)
+
+
+def work(clock, seconds=100, **options):
+    """A hundred steps of a second each."""
+    with Progress("training", total=100, unit="steps", **options) as bar:
+        for step in range(1, seconds + 1):
+            clock[0] += 1
+            bar.update(loss=f"{10 - step / 10:.2f}", accuracy="20%")
+
+
+def test_a_pipe_gets_a_line_each_half_minute(clock, stream):
+    pipe = stream(io.StringIO())
+    work(clock, show=True)
+    assert pipe.getvalue().splitlines() == [
+        "training: 30%, 30 of 100 steps, 1.00 steps/s, 01:10 left, loss 7.00, "
+        "accuracy 20%",
+        "training: 60%, 60 of 100 steps, 1.00 steps/s, 00:40 left, loss 4.00, "
+        "accuracy 20%",
+        "training: 90%, 90 of 100 steps, 1.00 steps/s, 00:10 left, loss 1.00, "
+        "accuracy 20%",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("of_all", "own", "lines"),
+    [(None, None, 0), (True, None, 3), (None, True, 3), (True, False, 0)],
+)
+def test_in_a_pipe_only_what_was_asked_for_is_shown(clock, stream, of_all, own, lines):
+    pipe = stream(io.StringIO())
+    progress.show_progress(of_all)
+    work(clock, show=own)
+    assert len(pipe.getvalue().splitlines()) == lines
+
+
+def test_a_terminal_has_one_line_that_is_gone_in_the_end(clock, stream):
+    terminal = stream(Terminal())
+    work(clock)
+    text = terminal.getvalue()
+    assert "\n" not in text
+    states = [state.strip() for state in text.split("\r") if state.strip()]
+    assert len(states) == 100
+    assert re.fullmatch(
+        r"training:  99%\|.*\| 99 of 100 steps,  1.00 steps/s, 00:01 left, loss 0.10, "
+        "accuracy 20%",
+        states[-2],
+    )
+    assert text.split("\r")[-2].strip() == "" and text.endswith("\r")
+
+
+def test_a_short_work_shows_nothing(clock, stream):
+    terminal = stream(Terminal())
+    with Progress("embedding", total=3, unit="texts") as bar:
+        for _ in range(3):
+            clock[0] += 0.3
+            bar.update()
+            progress.log("a line of the log")
+    assert re.sub(r"\r+", "", terminal.getvalue()) == "a line of the log\n" * 3
+
+
+def test_lines_of_the_log_stand_above_the_live_line(clock, stream):
+    terminal = stream(Terminal())
+    with Progress("training", total=4, unit="steps") as bar:
+        clock[0] = 2
+        bar.update(2)
+        progress.log("step 2")
+        assert "of 4 steps" in terminal.getvalue().splitlines()[-1]
+    # Clears the line, writes its own, and draws the line again.
+    before, after = terminal.getvalue().split("step 2\n")
+    assert before.endswith("\r") and "2 of 4 steps" in before
+    assert "2 of 4 steps" in after and after.endswith("\r")
+
+
+def test_items_are_counted_as_they_are_taken(clock, stream):
+    pipe = stream(io.StringIO())
+
+    def documents():
+        for number in range(40):
+            clock[0] += 1
+            yield number
+
+    bar = Progress("reading", documents(), unit="documents", show=True)
+    assert list(bar) == list(range(40))
+    # An item is done when the next is asked for.
+    assert pipe.getvalue().splitlines() == [
+        "reading: 30 documents, 1.00 documents/s, 00:30 so far"
+    ]
