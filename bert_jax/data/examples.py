@@ -28,6 +28,18 @@ _FIXED_WORDS = 2 + 2 * _CUT_WORDS
 
 
 @dataclasses.dataclass(frozen=True)
+class Phase:
+    """Steps at one batch size and sequence length; all phases share one schedule."""
+
+    steps: int = setting(doc="steps of training", least=1)
+    batch_size: int = setting(doc="sequences of a step, over all devices", least=1)
+    sequence_length: int = setting(
+        doc="tokens of a sequence, [CLS] and two [SEP] included", least=5
+    )
+    max_predictions: int = setting(doc="masked tokens of a sequence, at most", least=1)
+
+
+@dataclasses.dataclass(frozen=True)
 class ExampleConfig:
     """How pairs and masks are drawn; the defaults are the original's (A.1 and C.2)."""
 

@@ -7,27 +7,14 @@ from typing import SupportsIndex
 import grain
 import numpy as np
 
-from bert_jax.data.examples import ExampleConfig, ExampleSource
+from bert_jax.data.examples import ExampleConfig, ExampleSource, Phase
 from bert_jax.data.packing import HostRows, Packing, all_rows, take_rows
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.settings import setting
 
 # Of random numbers; that of a training phase is its number.
 _EVAL_STREAM = 255
 _SAMPLE = 4096  # pairs whose lengths the shape of packed rows is chosen on
-
-
-@dataclasses.dataclass(frozen=True)
-class Phase:
-    """Steps at one batch size and sequence length; all phases share one schedule."""
-
-    steps: int = setting(doc="steps of training", least=1)
-    batch_size: int = setting(doc="sequences of a step, over all devices", least=1)
-    sequence_length: int = setting(
-        doc="tokens of a sequence, [CLS] and two [SEP] included", least=5
-    )
-    max_predictions: int = setting(doc="masked tokens of a sequence, at most", least=1)
 
 
 def split_documents(documents: int, holdout: float) -> tuple[np.ndarray, np.ndarray]:

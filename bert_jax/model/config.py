@@ -180,3 +180,24 @@ def _sizes(hidden_size: int, num_layers: int) -> dict[str, int]:
         "num_heads": hidden_size // 64,
         "intermediate_size": 4 * hidden_size,
     }
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureConfig:
+    """The feature-based approach (paper, section 5.3): a BiLSTM on the frozen encoder."""
+
+    layers: tuple[int, ...] = setting(
+        (),
+        "hidden states that are concatenated: 0 the embeddings, -1 the last layer's; "
+        "empty: everything is fine-tuned",
+    )
+    lstm_layers: int = setting(2, "layers of the BiLSTM", least=1)
+    # The paper's "768-dimensional" leaves open whether it means both directions together;
+    # it names no dropout.
+    width: int = setting(768, "units of the LSTM, in each direction", least=1)
+    dropout: float = setting(
+        0.1,
+        "probability of dropping a feature or an output of an LSTM layer",
+        least=0,
+        below=1,
+    )

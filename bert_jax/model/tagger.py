@@ -6,37 +6,13 @@ are used as input to a randomly initialized two-layer 768-dimensional BiLSTM bef
 classification layer." Best there: the last four layers, concatenated.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.model.bert import BertModel
-from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.kernels.dropout import Dropout
-from bert_jax.settings import setting
-
-
-@dataclasses.dataclass(frozen=True)
-class FeatureConfig:
-    """The feature-based approach (paper, section 5.3): a BiLSTM on the frozen encoder."""
-
-    layers: tuple[int, ...] = setting(
-        (),
-        "hidden states that are concatenated: 0 the embeddings, -1 the last layer's; "
-        "empty: everything is fine-tuned",
-    )
-    lstm_layers: int = setting(2, "layers of the BiLSTM", least=1)
-    # The paper's "768-dimensional" leaves open whether it means both directions together;
-    # it names no dropout.
-    width: int = setting(768, "units of the LSTM, in each direction", least=1)
-    dropout: float = setting(
-        0.1,
-        "probability of dropping a feature or an output of an LSTM layer",
-        least=0,
-        below=1,
-    )
 
 
 class _Cell(nn.Module):

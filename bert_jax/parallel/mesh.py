@@ -1,6 +1,5 @@
 """The device mesh: axes replica (between slices), data (batch) and model."""
 
-import dataclasses
 import math
 from collections.abc import Callable
 
@@ -10,25 +9,9 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.errors import UserError
-from bert_jax.settings import setting
+from bert_jax.parallel.config import MeshConfig
 
 AXES = ("replica", "data", "model")
-
-
-@dataclasses.dataclass(frozen=True)
-class MeshConfig:
-    """How many devices lie along each axis; one axis may be -1, which fills up."""
-
-    replica: int = setting(1, "slices joined by the data-center network")
-    data: int = setting(
-        -1, "devices of a slice that split the batch; -1: all that are left"
-    )
-    model: int = setting(
-        1, "devices that split attention heads, feed-forward width and vocabulary"
-    )
-    fsdp: bool = setting(
-        False, "devices along data share the memory of parameters and optimizer too"
-    )
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:

@@ -21,8 +21,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from seqeval.metrics import sequence_labeling as seqeval
-
 from bert_jax.errors import UserError
 from bert_jax.files import parse_json, read_text
 from bert_jax.tasks.tables import counted
@@ -260,7 +258,10 @@ Tags = Sequence[list[str]]  # of each sentence
 
 def entities(tags: list[str]) -> list[tuple[str, int, int]]:
     """The (type, start, end) of entities, end exclusive."""
-    return [(name, start, last + 1) for name, start, last in seqeval.get_entities(tags)]
+    # Imported here because it takes a second, and a wrong setting should not.
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    return [(name, start, last + 1) for name, start, last in get_entities(tags)]
 
 
 def as_iob2(tags: list[str]) -> list[str]:
@@ -276,6 +277,8 @@ def scores(gold: Tags, predicted: Tags, kind: str) -> dict[str, float]:
 
     Of entities also "f1/TYPE" of each type that occurs.
     """
+    from seqeval.metrics import sequence_labeling as seqeval
+
     prf = functools.partial(seqeval.precision_recall_fscore_support, zero_division=0)
     found = {"accuracy": seqeval.accuracy_score(gold, predicted)}
     if kind == "words":

@@ -7,13 +7,11 @@ import dataclasses
 import functools
 import json
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import scipy.special
-import scipy.stats
-import sklearn.metrics
 
 from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
@@ -337,17 +335,23 @@ def _correlation(functions: Sequence, truth: Sequence, predicted: Sequence) -> f
     return np.nan_to_num(found).mean()
 
 
-_f1 = functools.partial(sklearn.metrics.f1_score, average="macro", zero_division=0)
-_PEARSON, _SPEARMAN = scipy.stats.pearsonr, scipy.stats.spearmanr
-_METRICS = {
-    "accuracy": sklearn.metrics.accuracy_score,
-    "f1": functools.partial(_f1, labels=[1]),
-    "f1_macro": _f1,
-    "matthews": sklearn.metrics.matthews_corrcoef,
-    "pearson": functools.partial(_correlation, [_PEARSON]),
-    "spearman": functools.partial(_correlation, [_SPEARMAN]),
-    "pearson_spearman": functools.partial(_correlation, [_PEARSON, _SPEARMAN]),
-}
+@functools.cache
+def _metrics() -> dict[str, Callable[[Sequence, Sequence], float]]:
+    """Functions of (truth, predicted) by name."""
+    # Imported here because they take a second, and a wrong setting should not.
+    from scipy.stats import pearsonr, spearmanr
+    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+    macro = functools.partial(f1_score, average="macro", zero_division=0)
+    return {
+        "accuracy": accuracy_score,
+        "f1": functools.partial(macro, labels=[1]),
+        "f1_macro": macro,
+        "matthews": matthews_corrcoef,
+        "pearson": functools.partial(_correlation, [pearsonr]),
+        "spearman": functools.partial(_correlation, [spearmanr]),
+        "pearson_spearman": functools.partial(_correlation, [pearsonr, spearmanr]),
+    }
 
 
 def scores(
@@ -360,7 +364,10 @@ def scores(
     pearson_spearman. Where a score is not defined, because only one class or number
     occurs, it is 0.
     """
+    from scipy.stats import DegenerateDataWarning
+
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", scipy.stats.DegenerateDataWarning)
+        warnings.simplefilter("ignore", DegenerateDataWarning)
         warnings.filterwarnings("ignore", "A single label was found", UserWarning)
-        return {name: 100 * float(_METRICS[name](truth, predicted)) for name in metrics}
+        found = {name: _metrics()[name](truth, predicted) for name in metrics}
+    return {name: 100 * float(score) for name, score in found.items()}

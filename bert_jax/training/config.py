@@ -4,13 +4,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert_jax.data.examples import ExampleConfig
-from bert_jax.data.pipeline import Phase
+from bert_jax.data.examples import ExampleConfig, Phase
 from bert_jax.errors import UserError
 from bert_jax.interop.config_json import with_compute
-from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.tagger import FeatureConfig
-from bert_jax.parallel.mesh import MeshConfig
+from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
+from bert_jax.parallel.config import MeshConfig
 from bert_jax.settings import (
     check_ranges,
     differences,
@@ -19,7 +17,43 @@ from bert_jax.settings import (
     setting_like,
     to_dict,
 )
-from bert_jax.training.optimizer import OptimizerConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """Paper, A.2: learning rate 1e-4, 10,000 warmup steps, weight decay 0.01, linear decay.
+
+    LAMB: You et al. (2020), algorithm 2.
+    """
+
+    learning_rate: float = setting(doc="the peak, where warmup ends", least=0)
+    warmup_steps: int = setting(0, "steps until the peak; 0: see warmup", least=0)
+    warmup: float = setting(0.0, "share of all steps until the peak", least=0, below=1)
+    beta1: float = setting(
+        0.9, "share of the gradients' mean that a step keeps", least=0, below=1
+    )
+    beta2: float = setting(
+        0.999,
+        "share of the squared gradients' mean that a step keeps",
+        least=0,
+        below=1,
+    )
+    epsilon: float = setting(1e-6, "added to the root of that mean", above=0)
+    weight_decay: float = setting(
+        0.01, "times the learning rate; not of biases and LayerNorm", least=0
+    )
+    clip_norm: float = setting(1.0, "largest norm of all gradients together", above=0)
+    bias_correction: bool = setting(
+        False,
+        "correct both means in the first steps; the original does not, but it keeps small "
+        "fine-tuning tasks from collapsing",
+    )
+    name: str = setting(
+        "adam", "adam, or lamb for batches of thousands", one_of=("adam", "lamb")
+    )
+
+    def __post_init__(self):
+        check_ranges(self, "optimizer.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

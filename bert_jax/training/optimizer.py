@@ -1,6 +1,5 @@
 """The paper's Adam and its learning rate (optimization.py); LAMB for large batches."""
 
-import dataclasses
 from typing import Any
 
 import flax.struct
@@ -9,44 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bert_jax.settings import check_ranges, setting
-
-
-@dataclasses.dataclass(frozen=True)
-class OptimizerConfig:
-    """Paper, A.2: learning rate 1e-4, 10,000 warmup steps, weight decay 0.01, linear decay.
-
-    LAMB: You et al. (2020), algorithm 2.
-    """
-
-    learning_rate: float = setting(doc="the peak, where warmup ends", least=0)
-    warmup_steps: int = setting(0, "steps until the peak; 0: see warmup", least=0)
-    warmup: float = setting(0.0, "share of all steps until the peak", least=0, below=1)
-    beta1: float = setting(
-        0.9, "share of the gradients' mean that a step keeps", least=0, below=1
-    )
-    beta2: float = setting(
-        0.999,
-        "share of the squared gradients' mean that a step keeps",
-        least=0,
-        below=1,
-    )
-    epsilon: float = setting(1e-6, "added to the root of that mean", above=0)
-    weight_decay: float = setting(
-        0.01, "times the learning rate; not of biases and LayerNorm", least=0
-    )
-    clip_norm: float = setting(1.0, "largest norm of all gradients together", above=0)
-    bias_correction: bool = setting(
-        False,
-        "correct both means in the first steps; the original does not, but it keeps small "
-        "fine-tuning tasks from collapsing",
-    )
-    name: str = setting(
-        "adam", "adam, or lamb for batches of thousands", one_of=("adam", "lamb")
-    )
-
-    def __post_init__(self):
-        check_ranges(self, "optimizer.")
+from bert_jax.training.config import OptimizerConfig
 
 
 @flax.struct.dataclass
