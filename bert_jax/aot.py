@@ -15,13 +15,13 @@ import json
 from bert_jax import cli
 from bert_jax.config_file import parse
 from bert_jax.errors import UserError
-from bert_jax.train import read_config
+from bert_jax.training.config import TrainConfig, train_config
 
 
 def main(argv: list[str]) -> int:
     """Parses the command line, compiles, and prints a table or JSON."""
     own = {"topology": "", "num_slices": 1, "json": False}
-    config, _, flags = parse(argv, __doc__, read_config, own)
+    config, _, flags = parse(argv, __doc__, train_config, own, TrainConfig)
     if not flags["topology"]:
         raise UserError("--topology is missing, such as v2:4x4")
     import jax

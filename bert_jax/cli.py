@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from bert_jax.errors import Preempted, UserError
 
@@ -71,13 +71,43 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     sys.exit(code)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Ends with one line, as every other error of a user."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; {self.prog} --help shows all arguments")
+
+
 def argument_parser(usage: str) -> argparse.ArgumentParser:
     """The parser of a command whose docstring ends in ``python -m bert_jax.NAME ...``."""
     example = usage.strip().splitlines()[-1].split()
-    return argparse.ArgumentParser(
+    return _Parser(
         " ".join(example[:3]),
+        usage=argparse.SUPPRESS,  # the docstring has it
         description=usage,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def add_checkpoint_flags(
+    parser: argparse.ArgumentParser, batch_size: int, max_length: str = "all positions"
+) -> None:
+    """Adds the flags of every command that asks a checkpoint about texts."""
+    parser.add_argument(
+        "--checkpoint",
+        required=True,
+        metavar="DIR",
+        help="a workdir, a Hugging Face folder, or Google's bert_model.ckpt",
+    )
+    parser.add_argument(
+        "--batch_size",
+        type=int,
+        default=batch_size,
+        metavar="N",
+        help="rows of 32 tokens, or as many in longer rows (%(default)s)",
+    )
+    parser.add_argument(
+        "--max_length", type=int, default=0, metavar="N", help=f"tokens ({max_length})"
     )
 
 

@@ -1,20 +1,24 @@
-"""``--config FILE[:ARG] --config.name=value`` and plain flags beside it."""
+"""``--config NAME[:ARGUMENT] --config.setting=value`` and plain flags beside it."""
 
-import dataclasses
+import ast
+import difflib
+import functools
 import importlib.util
+import operator
 import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from absl import flags as absl_flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 
+from bert_jax.cli import argument_parser
 from bert_jax.errors import UserError, unknown_field
-from bert_jax.settings import all_settings, describe
+from bert_jax.settings import all_settings, describe, help_text, to_dict
 
-# Config files that were merged, with what they are now, beside the old place.
+# Config files that were merged, with what they are now, beside the old place. Their names
+# are names of configs too.
 _MERGED = {
     "conll2003_features.py": "conll2003.py:features",
     "sick_entailment.py": "sick.py:entailment",
@@ -44,80 +48,105 @@ def parse(
     usage: str,
     read: Callable[[dict[str, Any]], Any],
     flags: Mapping[str, str | int | bool] | None = None,
+    kind: type | None = None,
 ) -> CommandLine:
     """Reads the command line of a command that takes --config and --workdir.
 
     read: from plain values to the config, a dataclass, every setting of which can be
-    overridden. flags: others that the command takes, with their defaults. --help, and
-    --print_config, which shows all settings, end the process. A setting that does not
-    exist, a value of the wrong type and a missing file are UserErrors.
+    overridden. flags: others that the command takes, with their defaults. kind: the
+    config's type, whose settings --help lists. --help, and --print_config, which shows
+    all settings, end the process. A setting that does not exist, a value of the wrong
+    type and a missing file are UserErrors.
     """
-    if {"-h", "--help"} & set(argv):
-        print(usage.strip())
-        raise SystemExit(0)
     command_line = usage.strip().splitlines()[-1].strip()
-    given, argv = _take_config(argv)
-    if not given:
-        raise UserError(f"--config is missing; use {command_line}")
-    file, _, argument = _merged(given).partition(":")
-    if not Path(file).is_file():
-        raise UserError(f"--config={file} is not a file; use {command_line}")
-    config = read(_load(file, argument))
-    known = [name for name, _, _ in all_settings(config)]
-    for word in argv:
-        match = re.match(r"--?(?:no)?config\.([^=\s]+)", word)
-        if match and re.sub(r"\[\d+\]$", "", match[1]) not in known:
-            raise UserError(unknown_field(match[1], known))
-    # Flags of our own and not absl's global ones: a command may be called twice in one
-    # process, as the tests do.
-    values = absl_flags.FlagValues()
-    define = {
-        str: absl_flags.DEFINE_string,
-        int: absl_flags.DEFINE_integer,
-        bool: absl_flags.DEFINE_boolean,
-    }
+    parser = argument_parser(usage)
+    if kind is not None and {"-h", "--help"} & set(argv):
+        parser.epilog = help_text(kind)
+    parser.add_argument("--config", nargs="?", metavar="NAME[:ARGUMENT]")
     flags = {"workdir": "", "print_config": False, **(flags or {})}
-    try:
-        for name, default in flags.items():
-            define[type(default)](name, default, "", flag_values=values)
-        config_flags.DEFINE_config_dict(
-            "config",
-            _config_dict(dataclasses.asdict(config)),
-            flag_values=values,
-            sys_argv=["", *argv],
+    for name, default in flags.items():
+        kind = {"type": type(default), "default": default}
+        parser.add_argument(
+            f"--{name}", **({"action": "store_true"} if default is False else kind)
         )
-        rest = values(["", *argv])[1:]
-    except (absl_flags.Error, IndexError, TypeError, ValueError) as error:
-        raise UserError(str(error).strip().splitlines()[-1]) from error
-    if rest:
-        raise UserError(f"unexpected argument {rest[0]!r}; use {command_line}")
-    config = read(plain(values.config))
-    if values.print_config:
+    args, words = parser.parse_known_args(argv)
+    if not args.config:
+        raise UserError(f"--config is missing; use {command_line}")
+    config = read(_load(*_find(args.config)))
+    config = read(_overridden(config, words, command_line))
+    if args.print_config:
         print(*describe(config), sep="\n")
         raise SystemExit(0)
-    file, _, argument = given.partition(":")
+    file, _, argument = args.config.partition(":")
     name = "-".join(filter(None, (Path(file).stem, argument)))
-    workdir = values.workdir or f"runs/{name}"
-    return CommandLine(config, workdir, {name: values[name].value for name in flags})
+    return CommandLine(config, args.workdir or f"runs/{name}", vars(args))
 
 
-def _take_config(argv: list[str]) -> tuple[str, list[str]]:
-    """The value of --config, "" without one, and the other arguments."""
-    config, rest, words = "", [], iter(argv)
-    for word in words:
-        flag, equals, value = word.partition("=")
-        if flag in ("--config", "-config"):
-            config = value if equals else next(words, "")
+def _overridden(config: Any, words: list[str], command_line: str) -> dict[str, Any]:
+    """The config's settings with those of --config.NAME=VALUE, or of two words."""
+    settings = to_dict(config)
+    known = [name for name, _, _ in all_settings(config)]
+    rest = iter(words)
+    for word in rest:
+        match = re.fullmatch(r"--?(no)?config\.([^=\s]+)(=.*)?", word, re.DOTALL)
+        if not match:
+            raise UserError(f"unexpected argument {word!r}; use {command_line}")
+        no, name, value = match.groups()
+        if re.sub(r"\[\d+\]$", "", name) not in known:
+            raise UserError(unknown_field(name, known))
+        *parents, last = [
+            int(part) if part.isdigit() else part for part in re.findall(r"\w+", name)
+        ]
+        group = functools.reduce(operator.getitem, parents, settings)
+        if value is None and isinstance(group[last], bool):
+            group[last] = not no
         else:
-            rest.append(word)
-    return config, rest
+            text = next(rest, "") if value is None else value[1:]
+            group[last] = _value(text, group[last])
+    return settings
 
 
-def _merged(config: str) -> str:
-    """FILE[:ARG] as it is today, for a file that was merged into another one."""
-    path = Path(config)
-    new = _MERGED.get(path.name)
-    return str(path.with_name(new)) if new and not path.is_file() else config
+def _value(text: str, old: Any) -> Any:
+    """What ``text`` stands for in the place of ``old``; its type is checked later."""
+    if isinstance(old, str):
+        return text
+    try:
+        value = ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        value = {"true": True, "false": False}.get(text.lower(), text)
+    if isinstance(old, list) and not isinstance(value, list | tuple):
+        return [value]
+    return value
+
+
+def _find(config: str) -> tuple[str, str]:
+    """The file that --config=FILE[:ARGUMENT] or --config=NAME[:ARGUMENT] means, and its
+    argument. Raises UserError with the nearest names where there is none.
+    """
+    given, _, argument = config.partition(":")
+    path, known = Path(given), named_configs()
+    if path.is_file():
+        return given, argument
+    if path.name in _MERGED:
+        file, _, argument = _MERGED[path.name].partition(":")
+        if path.with_name(file).is_file():
+            return str(path.with_name(file)), argument
+    if given in known:
+        file, _, merged = known[given].partition(":")
+        return file, ":".join(filter(None, [merged, argument]))
+    near = difflib.get_close_matches(path.stem, known, cutoff=0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(known)}"
+    raise UserError(f"--config={given} is not a file or the name of a config; {hint}")
+
+
+def named_configs() -> dict[str, str]:
+    """FILE[:ARGUMENT] of each config that goes by a name, such as tiny or sst2."""
+    packed = Path(__file__).parent / "experiments"  # in a wheel
+    folder = packed if packed.is_dir() else packed.parent.parent / "experiments"
+    files = {path.stem: str(path) for path in sorted(folder.rglob("*.py"))}
+    return files | {
+        Path(old).stem: str(folder / "finetune" / new) for old, new in _MERGED.items()
+    }
 
 
 def _load(file: str, argument: str) -> dict[str, Any]:
@@ -151,13 +180,4 @@ def plain(node: Any) -> Any:
         return {key: plain(node[key]) for key in node}
     if isinstance(node, tuple):
         return tuple(map(plain, node))
-    return node
-
-
-def _config_dict(node: Any) -> Any:
-    """ConfigDicts for dicts, also within tuples."""
-    if isinstance(node, dict):
-        return ConfigDict({key: _config_dict(value) for key, value in node.items()})
-    if isinstance(node, tuple):
-        return tuple(map(_config_dict, node))
     return node

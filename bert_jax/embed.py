@@ -21,7 +21,7 @@ from bert_jax import cli
 def main(argv: list[str]) -> None:
     """Parses the command line, embeds and writes."""
     parser = cli.argument_parser(__doc__)
-    parser.add_argument("--checkpoint", required=True, metavar="DIR")
+    cli.add_checkpoint_flags(parser, batch_size=32)
     parser.add_argument("--input", required=True, metavar="FILE")
     parser.add_argument("--output", type=Path, required=True, metavar="X")
     parser.add_argument(
@@ -36,16 +36,6 @@ def main(argv: list[str]) -> None:
     )
     parser.add_argument(
         "--normalize", action="store_true", help="scale every vector to length 1"
-    )
-    parser.add_argument(
-        "--batch_size",
-        type=int,
-        default=32,
-        metavar="N",
-        help="rows of 32 tokens, or as many in longer rows (32)",
-    )
-    parser.add_argument(
-        "--max_length", type=int, default=0, metavar="N", help="tokens (all positions)"
     )
     args = parser.parse_args(argv)
     # Imported late, so that --help and errors of the command line come at once.

@@ -13,24 +13,16 @@ usage:
   python -m bert_jax.finetune --config experiments/finetune/squad.py --config.init_from=DIR
 """
 
-from typing import Any
-
 from bert_jax import cli
 from bert_jax.config_file import parse
-
-
-def read_config(settings: dict[str, Any]) -> Any:
-    """A FineTuneConfig from plain values."""
-    # Imported late, as below: --help and a wrong command line answer at once.
-    from bert_jax.training.config import finetune_config
-
-    return finetune_config(settings)
+from bert_jax.training.config import FineTuneConfig, finetune_config
 
 
 def main(argv: list[str]) -> None:
     """Parses the command line and fine-tunes."""
     own = cli.JOB_FLAGS | {"sweep": False}
-    config, workdir, flags = parse(argv, __doc__, read_config, own)
+    config, workdir, flags = parse(argv, __doc__, finetune_config, own, FineTuneConfig)
+    # Imported late: --help and a wrong command line answer at once.
     from bert_jax.training.sweep import run_one, run_sweep
 
     cli.start(flags)

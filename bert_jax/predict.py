@@ -12,9 +12,7 @@ usage:
   python -m bert_jax.predict --checkpoint W --input FILE|- [--output FILE] [--format jsonl]
 """
 
-import contextlib
 import sys
-from pathlib import Path
 
 from bert_jax import cli
 from bert_jax.errors import UserError
@@ -23,20 +21,15 @@ from bert_jax.errors import UserError
 def main(argv: list[str]) -> None:
     """Parses the command line, predicts and writes as it goes."""
     parser = cli.argument_parser(__doc__)
-    parser.add_argument("--checkpoint", required=True, metavar="W")
+    cli.add_checkpoint_flags(parser, batch_size=32, max_length="as trained")
     parser.add_argument("--input", required=True, metavar="FILE")
     parser.add_argument("--output", default="-", metavar="FILE")
     parser.add_argument("--format", choices=("table", "jsonl"))
-    parser.add_argument("--batch_size", type=int, default=32, metavar="N")
-    parser.add_argument(
-        "--max_length", type=int, default=0, metavar="N", help="tokens (as trained)"
-    )
     parser.add_argument(
         "--top", type=int, default=5, metavar="K", help="tokens for a [MASK]"
     )
     args = parser.parse_args(argv)
     # Imported late, so that --help and errors of the command line come at once.
-    from bert_jax.files import new_file
     from bert_jax.inference import lines
     from bert_jax.inference.predict import Predictor
 
@@ -47,13 +40,12 @@ def main(argv: list[str]) -> None:
         max_length=args.max_length,
         top=args.top,
     )
-    name, to_stdout = lines.input_name(args.input), args.output == "-"
-    on_terminal = to_stdout and sys.stdout.isatty()
+    name = lines.input_name(args.input)
+    on_terminal = args.output == lines.STANDARD and sys.stdout.isatty()
     as_table = (args.format or ("table" if on_terminal else "jsonl")) == "table"
     form = lines.AnswerTable().lines if as_table else lines.json_lines
-    stdout = contextlib.nullcontext(sys.stdout)
     rows = truncated = 0
-    with stdout if to_stdout else new_file(Path(args.output), "w") as file:
+    with lines.open_output(args.output) as file:
         for part in predictor.stream(lines.read_lines(args.input), name):
             file.writelines(f"{line}\n" for line in form(part))
             file.flush()

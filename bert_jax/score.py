@@ -11,28 +11,15 @@ usage:
 """
 
 import argparse
-import contextlib
 import json
-import sys
-from pathlib import Path
 
 from bert_jax import cli
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of every command that scores texts."""
-    parser.add_argument("--checkpoint", required=True, metavar="W")
+    cli.add_checkpoint_flags(parser, batch_size=64)
     parser.add_argument("--rest_of_word", action="store_true")
-    parser.add_argument(
-        "--batch_size",
-        type=int,
-        default=64,
-        metavar="N",
-        help="rows of 32 tokens, or as many in longer rows (64)",
-    )
-    parser.add_argument(
-        "--max_length", type=int, default=0, metavar="N", help="tokens (all positions)"
-    )
 
 
 def make_scorer(args: argparse.Namespace):
@@ -57,13 +44,11 @@ def main(argv: list[str]) -> None:
     add_flags(parser)
     args = parser.parse_args(argv)
     # Imported late, so that --help and errors of the command line come at once.
-    from bert_jax.files import new_file
-    from bert_jax.inference.lines import input_name, read_lines
+    from bert_jax.inference.lines import input_name, open_output, read_lines
 
     scorer = make_scorer(args)
-    stdout = contextlib.nullcontext(sys.stdout)
     texts, name = read_lines(args.input), input_name(args.input)
-    with stdout if args.output == "-" else new_file(Path(args.output), "w") as file:
+    with open_output(args.output) as file:
         for score in scorer.stream(texts, name):
             line = json.dumps(score._asdict(), ensure_ascii=False)
             file.write(f"{line}\n")

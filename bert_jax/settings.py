@@ -9,6 +9,7 @@ import dataclasses
 import inspect
 import json
 import operator
+import textwrap
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
@@ -116,42 +117,87 @@ def setting_like(kind: Any, name: str, default: Any) -> Any:
     return dataclasses.field(default=default, metadata=field.metadata)
 
 
+def groups(
+    kind: type, name: str = ""
+) -> Iterator[tuple[str, type, list[dataclasses.Field]]]:
+    """The groups of a config's type, itself first: what stands before the name of a
+    setting, such as "data.examples.", the group's type, and its own settings.
+    """
+    hints = typing.get_type_hints(kind)
+    nested, own = [], []
+    for field in dataclasses.fields(kind):
+        # A group, or one of several in a tuple.
+        hint = hints[field.name]
+        item = (*typing.get_args(hint), None)[0]
+        if dataclasses.is_dataclass(hint):
+            nested.append((hint, f"{name}{field.name}."))
+        elif dataclasses.is_dataclass(item):
+            nested.append((item, f"{name}{field.name}[0]."))
+        elif "doc" in field.metadata:
+            own.append(field)
+    yield name, kind, own
+    for group, full in nested:
+        yield from groups(group, full)
+
+
 def tables(kind: type, name: str = "", level: str = "##") -> str:
     """The settings of a config's type in Markdown, with a table for each group."""
-    hints = typing.get_type_hints(kind)
-    rows, groups = [], []
-    for field in dataclasses.fields(kind):
-        full = name + field.name
-        group, dot = _group(hints[field.name])
-        if group is not None:
-            groups.append(
-                f"{level}# `{full}`\n{tables(group, full + dot, f'{level}#')}"
-            )
-        elif "doc" in field.metadata:
+    parts = []
+    for full, group, fields in groups(kind, name):
+        heading = f"{level}{'#' * (full.count('.') - name.count('.'))} "
+        heading += f"`{full.removesuffix('.').removesuffix('[0]')}`\n"
+        rows = ["| setting | default | meaning |", "|---|---|---|"]
+        for field in fields:
             default = field.default
             shown = "must be given" if default is REQUIRED else f"`{default!r}`"
-            rows.append(f"| `{full}` | {shown} | {field.metadata['doc']} |")
-    text = inspect.getdoc(kind).replace("``", "`")
-    head = "| setting | default | meaning |\n|---|---|---|"
-    return "\n\n".join([text, "\n".join([head, *rows]), *groups])
+            rows.append(f"| `{full}{field.name}` | {shown} | {field.metadata['doc']} |")
+        text = inspect.getdoc(group).replace("``", "`")
+        parts += [heading * (full != name) + text, "\n".join(rows)]
+    return "\n\n".join(parts)
 
 
-def _group(hint: Any) -> tuple[type | None, str]:
-    """The dataclass of a group, or of each in a tuple, and what follows its name."""
-    if dataclasses.is_dataclass(hint):
-        return hint, "."
-    item = (*typing.get_args(hint), None)[0]
-    return (item, "[0].") if dataclasses.is_dataclass(item) else (None, "")
+def help_text(kind: type) -> str:
+    """The settings of a config's type as --help shows them: default and meaning."""
+    parts = [("settings, with their defaults:", "", kind)]
+    if "family" in kind.__dataclass_fields__:
+        parts += [
+            (f"data of the family {family}:", "data.", config)
+            for family, config in _families().items()
+        ]
+    lines = []
+    for title, name, part in parts:
+        lines += ["", title]
+        for full, group, fields in groups(part, name):
+            lines += ["", *textwrap.wrap(inspect.getdoc(group), 88)]
+            for field in fields:
+                default = field.default
+                value = "" if default is REQUIRED else repr(default)
+                lines.append(f"  --config.{full}{field.name}={value}")
+                must = "must be given: " * (default is REQUIRED)
+                lines += textwrap.wrap(
+                    must + field.metadata["doc"],
+                    88,
+                    initial_indent=" " * 6,
+                    subsequent_indent=" " * 6,
+                )
+    return "\n".join(lines[1:])
+
+
+def _families() -> dict[str, type]:
+    """The config of each family of tasks."""
+    # Imported late: it needs this module.
+    from bert_jax.tasks.families import FAMILIES
+
+    return {name: family.config_class for name, family in FAMILIES.items()}
 
 
 def reference() -> str:
     """The reference page: every setting of every config."""
-    from bert_jax.tasks.families import FAMILIES
     from bert_jax.training.config import FineTuneConfig, TrainConfig
 
     data = [
-        f"### `data` of the family {name}\n{tables(family.config_class, 'data.', '###')}"
-        for name, family in FAMILIES.items()
+        f"### `data` of the family {name}\n{tables(config, 'data.', '###')}"
+        for name, config in _families().items()
     ]
     return "\n\n".join(
         [_PAGE, tables(TrainConfig), _FINETUNE, tables(FineTuneConfig), *data]

@@ -13,23 +13,17 @@ usage:
   python -m bert_jax.train --config experiments/tiny.py [--workdir D] [--config.seed=1]
 """
 
-from typing import Any
-
 from bert_jax import cli
 from bert_jax.config_file import parse
-
-
-def read_config(settings: dict[str, Any]) -> Any:
-    """A TrainConfig from plain values."""
-    # Imported late, as below: --help and a wrong command line answer at once.
-    from bert_jax.training.config import train_config
-
-    return train_config(settings)
+from bert_jax.training.config import TrainConfig, train_config
 
 
 def main(argv: list[str]) -> None:
     """Parses the command line and trains."""
-    config, workdir, flags = parse(argv, __doc__, read_config, cli.JOB_FLAGS)
+    config, workdir, flags = parse(
+        argv, __doc__, train_config, cli.JOB_FLAGS, TrainConfig
+    )
+    # Imported late: --help and a wrong command line answer at once.
     from bert_jax.training.pretrain import pretrain
 
     cli.start(flags)

@@ -4,14 +4,24 @@ import dataclasses
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from bert_jax import config_file, finetune, train
 from bert_jax.config_file import parse
 from bert_jax.errors import UserError
-from bert_jax.settings import from_settings, setting
+from bert_jax.settings import REQUIRED, from_settings, groups, setting
+from bert_jax.tasks.families import FAMILIES
+from bert_jax.training.config import (
+    FineTuneConfig,
+    TrainConfig,
+    finetune_config,
+    train_config,
+)
 
 USAGE = "usage:\n  command"
+EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,12 +139,53 @@ def test_a_wrong_file_is_one_line(config, text, message):
     [
         ([], "--config is missing; use command"),
         (["--config"], "--config is missing; use command"),
-        (["--config", "none.py"], "--config=none.py is not a file; use command"),
+        (
+            ["--config", "none.py"],
+            "none.py is not a file or the name of a config; known",
+        ),
+        (["--config", "sst"], r"did you mean sst2, stsb\?$"),
+        (["--config", "experiments/finetune/swga.py"], r"did you mean swag\?$"),
     ],
 )
 def test_a_config_that_is_not_there(line, message):
     with pytest.raises(UserError, match=message):
         parse(line, USAGE, read)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "argument", "workdir"),
+    [
+        ("tiny", "tiny.py", "", "runs/tiny"),
+        ("base:lamb", "base.py", "lamb", "runs/base-lamb"),
+        ("sst2", "finetune/glue.py", "sst2", "runs/sst2"),
+        ("glue:mrpc", "finetune/glue.py", "mrpc", "runs/glue-mrpc"),
+        ("squad2", "finetune/squad.py", "v2", "runs/squad2"),
+    ],
+)
+def test_a_config_is_found_by_its_name_from_anywhere(
+    name, file, argument, workdir, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    own = finetune_config if "finetune" in file else train_config
+    found = parse(["--config", name], USAGE, own)
+    there = parse([f"--config={EXPERIMENTS / file}:{argument}"], USAGE, own)
+    assert found.config == there.config
+    assert found.workdir == workdir
+
+
+def test_a_file_of_the_users_own_comes_before_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny.py").write_text(FILE)
+    assert parse(["--config", "tiny.py"], USAGE, read).config.phases[0].steps == 3
+    assert parse(["--config", "tiny"], USAGE, train_config).config.total_steps == 3000
+
+
+def test_configs_that_a_wheel_carries_are_found(tmp_path, monkeypatch):
+    (tmp_path / "experiments" / "finetune").mkdir(parents=True)
+    (tmp_path / "experiments" / "finetune" / "own.py").write_text(FILE)
+    monkeypatch.setattr(config_file, "__file__", str(tmp_path / "config_file.py"))
+    assert parse(["--config", "own"], USAGE, read).config.phases[1].steps == 4
 
 
 @pytest.mark.parametrize("joined", [True, False])
@@ -162,3 +213,37 @@ def test_a_wrong_command_line_answers_without_jax(command, flag):
     modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "ml_collections" in modules
     assert not modules & {"jax", "flax", "optax", "grain", "sklearn"}
+
+
+def test_a_setting_may_be_two_words_and_a_boolean_in_any_case(config):
+    changed = config(FILE, "--config.name", "a-b", "--config.packing=true")
+    assert (changed.name, changed.packing) == ("a-b", True)
+    assert not config(FILE, "--config.packing=False").packing
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"), [(train, TrainConfig), (finetune, FineTuneConfig)]
+)
+def test_help_ends_with_every_setting_its_default_and_its_meaning(
+    command, kind, capsys
+):
+    with pytest.raises(SystemExit) as end:
+        command.main(["--help"])
+    assert not end.value.code
+    text = capsys.readouterr().out
+    assert text.startswith(command.__doc__.partition("\n")[0])
+    ending = " ".join(text.partition("settings, with their defaults:")[2].split())
+    kinds = [("", kind)]
+    if kind is FineTuneConfig:
+        kinds += [("data.", family.config_class) for family in FAMILIES.values()]
+    count = 0
+    for name, part in kinds:
+        for full, _, fields in groups(part, name):
+            for field in fields:
+                default, meaning = field.default, field.metadata["doc"]
+                shown = f"{default!r} {meaning}"
+                if default is REQUIRED:
+                    shown = f" must be given: {meaning}"
+                assert f" --config.{full}{field.name}={shown}" in ending
+                count += 1
+    assert count == ending.count(" --config.") > 40

@@ -8,9 +8,9 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
-from bert_jax.files import decode_lines, open_bytes
+from bert_jax.files import decode_lines, new_file, open_bytes
 
 STANDARD = "-"  # stdin, or stdout
 CHUNK = 4096  # lines that are in memory together
@@ -34,6 +34,13 @@ def read_lines(path: str) -> Iterator[str]:
     with opened as file:
         for _, line in decode_lines(file, input_name(path)):
             yield line.rstrip("\r\n")
+
+
+def open_output(path: str) -> contextlib.AbstractContextManager[IO[str]]:
+    """A new file, which is complete or not there, or stdout for "-"."""
+    if path == STANDARD:
+        return contextlib.nullcontext(sys.stdout)
+    return new_file(Path(path), "w")
 
 
 def chunks(

@@ -1,0 +1,70 @@
+"""``bert_jax NAME ...``: one command that finds all others."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from bert_jax import __main__ as umbrella
+from bert_jax import __version__
+from bert_jax.errors import UserError
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+def test_every_command_is_listed_with_its_first_line(capsys):
+    umbrella.main([])
+    listed = capsys.readouterr().out
+    for path in (REPOSITORY / "bert_jax").glob("*.py"):
+        tree = ast.parse(path.read_text())
+        functions = [n.name for n in tree.body if isinstance(n, ast.FunctionDef)]
+        if "main" in functions and path.name != "__main__.py":
+            line = ast.get_docstring(tree).partition("\n")[0]
+            assert f"\n  {path.stem} " in listed and f"  {line}\n" in listed
+    umbrella.main(["--help"])
+    assert capsys.readouterr().out == listed
+
+
+def test_a_command_gets_the_arguments_behind_its_name(capsys):
+    with pytest.raises(SystemExit):
+        umbrella.main(["train", "--config", "base:lamb", "--print_config"])
+    assert "optimizer.name = 'lamb'" in capsys.readouterr().out
+    umbrella.main(["--version"])
+    assert capsys.readouterr().out == f"{__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("trian", "trian is not a command of bert_jax; did you mean train?"),
+        ("xyzzy", "did you mean aot, "),
+    ],
+)
+def test_a_wrong_name_lists_the_nearest(name, message):
+    with pytest.raises(UserError) as error:
+        umbrella.main([name])
+    assert message in str(error.value)
+
+
+def test_a_command_s_errors_are_one_line_and_need_no_jax():
+    line = [sys.executable, "-X", "importtime", "-m", "bert_jax", "train", "--config=x"]
+    done = subprocess.run(line, capture_output=True, text=True)
+    assert done.returncode == 2
+    *imports, error = done.stderr.splitlines()
+    assert error.startswith("error: --config=x is not a file or the name of a config")
+    assert not {line.rpartition("|")[2].strip() for line in imports} & {"jax", "flax"}
+
+
+def test_the_console_script_is_this_command():
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    assert settings["project"]["scripts"] == {"bert_jax": "bert_jax.__main__:run"}
+    assert callable(umbrella.run)
+
+
+def test_the_page_of_commands_is_up_to_date():
+    page = (REPOSITORY / "docs" / "commands.md").read_text()
+    command = "run python -m bert_jax reference > docs/commands.md"
+    assert page == f"{umbrella.reference()}\n", command
