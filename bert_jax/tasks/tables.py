@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_jax.data.corpus import open_text
-from bert_jax.data.corpus_tfds import TFDS, find_dataset
+from bert_jax.data.corpus import TFDS, find_dataset, open_text
 from bert_jax.errors import UserError, listed
 from bert_jax.files import decode_lines, parse_json
 

@@ -6,8 +6,12 @@ import sys
 import pytest
 import tensorflow_datasets as tfds
 
-from bert_jax.data.corpus import find_sources, read_documents, read_source
-from bert_jax.data.corpus_tfds import article_sentences
+from bert_jax.data.corpus import (
+    article_sentences,
+    find_sources,
+    read_documents,
+    read_source,
+)
 from bert_jax.errors import UserError
 
 ROWS = 40
