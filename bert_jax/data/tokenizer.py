@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import os
 import re
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,6 +27,11 @@ SPECIAL_TOKENS_MAP = {f"{token[1:-1].lower()}_token": token for token in SPECIAL
 _FILES = ("vocab.txt", "spiece.model", "tokenizer.json")
 # How SentencePiece writes a space.
 _SPACE = "\u2581"
+# Scripts without spaces between words, by the names that Unicode gives their letters.
+_WITHOUT_SPACES = {
+    *("CJK", "HIRAGANA", "KATAKANA"),
+    *("THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"),
+}
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -81,12 +87,12 @@ class Tokenizer(abc.ABC):
 
     def __call__(self, text: str, pair: str | None = None) -> dict[str, list[int]]:
         """input_ids, token_type_ids and attention_mask of [CLS] text [SEP] (pair [SEP])."""
-        first, *second = self.encode_batch([text] if pair is None else [text, pair])
-        ids = [self.cls_id, *first.tolist(), self.sep_id]
-        types = [0] * len(ids)
-        for tokens in second:
+        ids, types = [self.cls_id], [0]
+        for number, tokens in enumerate(
+            self.encode_batch([text] if pair is None else [text, pair])
+        ):
             ids += [*tokens.tolist(), self.sep_id]
-            types += [1] * (len(tokens) + 1)
+            types += [number] * (len(tokens) + 1)
         ones = [1] * len(ids)
         return {"input_ids": ids, "token_type_ids": types, "attention_mask": ones}
 
@@ -176,8 +182,8 @@ class WordPieceTokenizer(Tokenizer):
 class SentencePieceTokenizer(Tokenizer):
     """A SentencePiece model that has BERT's special tokens.
 
-    A word starts with the token that holds the space before it; in a language without
-    spaces whole-word masking therefore masks whole sentences, so use another masking.
+    A word starts with the token that holds the space before it. Where a script has no
+    spaces between words, as that of Chinese, Japanese or Thai, each token is a word.
     """
 
     kind = "sentencepiece"
@@ -205,7 +211,7 @@ class SentencePieceTokenizer(Tokenizer):
         self._special = np.logical_or(
             processor.is_control(ids), processor.is_unknown(ids)
         )
-        starts = np.array([token.startswith(_SPACE) for token in tokens])
+        starts = np.array([_starts_word(token) for token in tokens])
         if lower_case is None:
             text = "".join(itertools.compress(tokens, ~self._special))
             lower_case = not any(map(str.isupper, text))
@@ -238,6 +244,14 @@ class SentencePieceTokenizer(Tokenizer):
     def __reduce__(self):
         """Pickles as its file."""
         return SentencePieceTokenizer, (self._model, self.lower_case, self._path)
+
+
+def _starts_word(token: str) -> bool:
+    """Whether a token of SentencePiece begins with a space, or needs none before it."""
+    first = token[0]
+    script = unicodedata.name(first, "").partition(" ")[0]
+    alone = unicodedata.category(first) == "Lo" and script in _WITHOUT_SPACES
+    return first == _SPACE or alone
 
 
 def find_vocabulary(directory: Path) -> Path | None:

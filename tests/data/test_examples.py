@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 
 from bert_jax.data.examples import ExampleConfig, ExampleSource, binomial_half
+from bert_jax.data.masking import prediction_counts
+from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges
 
@@ -63,6 +65,24 @@ def test_label_0_means_that_b_follows_a_in_the_text(array_store, uncased, draw):
             assert b[0] == a[-1] + 1
             uncut += 1
     assert uncut > 50
+
+
+def test_words_are_masked_where_no_spaces_are_written(array_store):
+    """With whole_word as many of Japanese tokens as with token, up to rounding."""
+    text = ["吾輩は猫である。名前はまだ無い。", "どこで生れたか頓と見当がつかぬ。"]
+    tokenizer = train_vocabulary(text * 20, 60, kind="sentencepiece")
+    store = array_store([tokenizer.encode_batch(text * 5) for _ in range(8)])
+    source = ExampleSource(
+        store,
+        tokenizer,
+        ExampleConfig(masking="whole_word"),
+        sequence_length=64,
+        max_predictions=10,
+        seed=0,
+    )
+    batch = source.draw(range(128))
+    wanted = prediction_counts(batch["attention_mask"].sum(1), 0.15, 10)
+    assert batch["mlm_weights"].sum() > 0.98 * wanted.sum() > 500
 
 
 def test_masks_never_fall_on_special_tokens_or_padding(moby_dick, uncased, draw):

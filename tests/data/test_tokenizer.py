@@ -294,8 +294,43 @@ def test_sentencepiece_needs_no_spaces_and_gives_the_text_back(japanese):
     assert japanese.decode(ids) == text
     assert japanese.mask_id not in japanese.encode("[MASK]")
     assert not japanese.continuation[: len(SPECIAL)].any()
-    starts = [p.startswith("\u2581") for p in japanese.tokens[len(SPECIAL) :]]
-    assert japanese.continuation[len(SPECIAL) :].tolist() == [not s for s in starts]
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    """A SentencePiece model of English, Japanese and Thai."""
+    text = [
+        "the cat saw the cats",
+        "セーターを着た猫である。名前はまだ無い。",
+        "แมวนั่งบนเสื่อ น้ำ",
+    ]
+    return vocabulary_training.train_vocabulary(text * 20, 62, kind="sentencepiece")
+
+
+def words_of(tokenizer, text):
+    words = []
+    for i in tokenizer.encode(text):
+        if tokenizer.continuation[i]:
+            words[-1] += tokenizer.tokens[i]
+        else:
+            words.append(tokenizer.tokens[i])
+    return words
+
+
+def test_words_of_sentencepiece_begin_at_a_space(mixed):
+    words = ["\u2581the", "\u2581cats", "\u2581saw"]
+    assert words_of(mixed, "the cats saw") == words
+    assert len(mixed.encode("the cats saw")) > len(words)
+
+
+@pytest.mark.parametrize("text", ["セーターを着た猫である。", "แมวนั่งบนเสื่อ"])
+def test_where_no_spaces_are_written_each_token_is_a_word(mixed, text):
+    """Except marks: of a long vowel, of a tone, and those between sentences."""
+    tokens, words = mixed.tokenize(text), words_of(mixed, text)
+    assert "".join(words).strip("\u2581") == text
+    letters = [t for t in tokens if unicodedata.category(t[0]) in ("Lo", "So")]
+    assert len(words) == len([t for t in tokens if t[0] == "\u2581"] + letters) > 5
+    assert not any(word.startswith(("ー", "。", "\u0e31", "\u0e48")) for word in words)
 
 
 @pytest.fixture
