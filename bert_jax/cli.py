@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bert_jax.errors import Preempted, UserError
+from bert_jax.progress import show_progress
 
 PREEMPTED = 75  # exit code of a run that saved and is to be started again: EX_TEMPFAIL
 
@@ -145,6 +146,13 @@ def start(flags: Mapping[str, Any] | None = None) -> None:
             _log_to_screen()
     if jax.default_backend() == "cpu":
         _keep_freed_memory()
+
+
+def log_plainly() -> None:
+    """Shows what this package logs and how far it is, in a command without JAX."""
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("bert_jax").setLevel(logging.INFO)
+    show_progress(True)
 
 
 def _log_to_screen() -> None:

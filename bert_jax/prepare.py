@@ -8,7 +8,6 @@ usage:
   python -m bert_jax.prepare --input TEXT [TEXT ...] --vocabulary vocab.txt --output DIR
 """
 
-import logging
 import sys
 from pathlib import Path
 
@@ -39,8 +38,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--shards", type=int, default=0, help="files in the store")
     args = parser.parse_args(argv)
 
-    logging.basicConfig(format="%(message)s")
-    logging.getLogger("bert_jax").setLevel(logging.INFO)
+    cli.log_plainly()
     try:
         report = prepare(
             args.input,

@@ -12,8 +12,6 @@ usage:
 import itertools
 from pathlib import Path
 
-from tqdm import tqdm
-
 from bert_jax import cli
 from bert_jax.data.corpus import FORMATS, read_documents
 from bert_jax.data.vocabulary_training import KINDS, train_vocabulary
@@ -41,17 +39,17 @@ def main(argv: list[str]) -> None:
         )
     args.output.parent.mkdir(parents=True, exist_ok=True)
 
+    cli.log_plainly()
     documents = read_documents(
         args.input, format=args.format, text_field=args.text_field
     )
-    with tqdm(documents, unit=" documents", desc="reading", mininterval=1) as progress:
-        tokenizer = train_vocabulary(
-            itertools.chain.from_iterable(progress),
-            args.size,
-            kind=args.kind,
-            lower_case=not args.cased,
-            min_frequency=args.min_frequency,
-        )
+    tokenizer = train_vocabulary(
+        itertools.chain.from_iterable(documents),
+        args.size,
+        kind=args.kind,
+        lower_case=not args.cased,
+        min_frequency=args.min_frequency,
+    )
     if tokenizer.vocab_size < args.size:
         print(
             f"the text gives {tokenizer.vocab_size:,} tokens, fewer than {args.size:,}"

@@ -31,6 +31,7 @@ from bert_jax.data.corpus_formats import (
 from bert_jax.data.sentences import split_sentences
 from bert_jax.errors import UserError
 from bert_jax.files import decode
+from bert_jax.progress import Progress
 
 PYTHON_DOCS = "python-docs"
 TFDS = "tfds:"  # begins the name of a data set
@@ -78,10 +79,17 @@ def read_documents(
 
     format: one of FORMATS, or "auto" to choose for each file from its name and beginning.
     text_field: the key of the text in JSONL rows and tfds examples. Raises UserError for
-    inputs that do not exist, are empty or are not text.
+    inputs that do not exist, are empty or are not text. Shows how far it is.
     """
-    for source in find_sources(inputs, format=format):
-        yield from read_source(source, text_field=text_field)
+    sources = find_sources(inputs, format=format)
+    total = sum(source.size for source in sources)
+    with Progress("reading", total=total, unit="B", scale=True) as progress:
+        for source in sources:
+            before = progress.n
+            for offset, document in _read(source, 0, None, text_field):
+                yield document
+                progress.update(before + min(offset, source.size) - progress.n)
+            progress.update(before + source.size - progress.n)
 
 
 def find_sources(inputs: Sequence[str], *, format: str = "auto") -> list[Source]:
@@ -151,14 +159,23 @@ def read_source(
     The ranges of a partition give every document of a splittable source exactly once
     (text in the paragraphs format may be cut between two paragraphs where a range ends).
     """
+    return (document for _, document in _read(source, start, stop, text_field))
+
+
+def _read(
+    source: Source, start: int, stop: int | None, text_field: str
+) -> Iterator[tuple[int, list[str]]]:
+    """The documents, and up to which of its bytes the source was read for each."""
     if source.format == PYTHON_DOCS:
-        yield from python_docs.read_documents()
+        for document in python_docs.read_documents():
+            yield 0, document
     elif source.format == "tfds":
         yield from find_dataset(source.name).read(start, stop, text_field)
     else:
         lines = _Lines(source, start, stop)
         try:
-            yield from FORMATS[source.format].read(lines, text_field)
+            for document in FORMATS[source.format].read(lines, text_field):
+                yield lines.offset, document
         except BadLineError as error:
             raise UserError(f"{_locate(source, lines.offset)}: {error}") from error
 
@@ -235,8 +252,10 @@ class Dataset:
     fingerprint: str
     builder: Any
 
-    def read(self, start: int, stop: int | None, text_field: str) -> Documents:
-        """The documents of the rows whose byte offset is in [start, stop)."""
+    def read(
+        self, start: int, stop: int | None, text_field: str
+    ) -> Iterator[tuple[int, list[str]]]:
+        """The documents, behind their byte offsets, which are in [start, stop)."""
         if text_field not in self.builder.info.features:
             names = ", ".join(sorted(self.builder.info.features))
             raise UserError(
@@ -244,11 +263,11 @@ class Dataset:
                 "--text_field"
             )
         last = self.rows if stop is None else self._row(stop)
-        for _, example in self.examples(self._row(start), last):
+        for row, example in self.examples(self._row(start), last):
             text = example[text_field]
             text = text.decode() if isinstance(text, bytes) else text
             if sentences := article_sentences(text):
-                yield sentences
+                yield row * self.size // self.rows, sentences
 
     def examples(self, first: int, last: int) -> Iterator[tuple[int, dict[str, Any]]]:
         """The rows from ``first`` up to ``last``, with their numbers."""

@@ -17,7 +17,6 @@ import math
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +27,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from bert_jax.data.corpus import Source, find_sources, read_source
 from bert_jax.data.sentences import RULES
@@ -43,6 +41,8 @@ from bert_jax.data.store import (
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import read_json, write_json
+from bert_jax.progress import Progress
+from bert_jax.settings import differences
 
 # What a run works on until index.json takes its place.
 _UNFINISHED = "unfinished.json"
@@ -163,13 +163,12 @@ def prepare(
         workers = min(workers or _default_workers(), len(missing))
         with (
             contextlib.closing(_write_shards(write, missing, workers)) as written,
-            tqdm(
+            Progress(
+                "preparing",
                 total=total,
                 initial=total - sum(map(_text_bytes, missing.values())),
                 unit="B",
-                unit_scale=True,
-                desc="preparing",
-                mininterval=0.5 if sys.stderr.isatty() else 30,
+                scale=True,
             ) as progress,
         ):
             for count in written:
@@ -302,9 +301,9 @@ def _finished(directory: Path, identity: dict[str, Any]) -> StoreInfo | None:
     )
     # The same text may be named in another way, or from another folder.
     differing = [
-        f"{name} was {_short(old.get(name))}, now {_short(value)}"
-        for name, value in new.items()
-        if name != "inputs" and old.get(name) != value
+        f"{name} was {_short(was)}, now {_short(now)}"
+        for name, was, now in differences(old, new)
+        if not name.startswith("inputs")
     ]
     if differing:
         raise UserError(
@@ -315,8 +314,7 @@ def _finished(directory: Path, identity: dict[str, Any]) -> StoreInfo | None:
 
 
 def _short(value: Any) -> str:
-    values = value.values() if isinstance(value, dict) else [value]
-    text = ", ".join(map(str, values))
+    text = str(value)
     return text if len(text) <= 48 else f"{text[:12]}..."
 
 

@@ -2,6 +2,7 @@
 
 import collections
 import io
+import logging
 import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -38,6 +39,8 @@ _SENTENCEPIECE_SENTENCES = 200_000
 # The alphabet covers this share of the characters; a word with a rarer one is [UNK].
 _ALPHABET_COVERAGE = 0.99999
 _NO_WORDS = "the input holds no words; expected text to make tokens of"
+
+logger = logging.getLogger(__name__)
 
 
 def train_vocabulary(
@@ -87,6 +90,7 @@ def _train_wordpiece(
             f"a vocabulary of {size} tokens has no room for {len(first)} special tokens "
             f"and the {len(alphabet)} characters of the text; set a larger --size"
         )
+    logger.info("training on %s different words", f"{len(words):,}")
     known = {token.removeprefix(PREFIX) for token in alphabet}
     words = {word: n for word, n in words.items() if known.issuperset(word)}
     model = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNK))
@@ -163,6 +167,7 @@ def _train_sentencepiece(
     sample = _sample(sentences, _SENTENCEPIECE_SENTENCES)
     if not sample:
         raise UserError(_NO_WORDS)
+    logger.info("training on %s sentences, which may take minutes", f"{len(sample):,}")
     if lower_case:
         sample = [sentence.lower() for sentence in sample]
     model = io.BytesIO()
