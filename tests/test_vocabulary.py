@@ -50,7 +50,7 @@ def test_the_command_trains_sentencepiece(text, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "reading 1 lines" in done.stderr
-    assert "training on 1,200 sentences" in done.stderr
+    assert "training on 1,185 sentences" in done.stderr
     assert load_tokenizer(tmp_path).vocab_size == 500
 
 

@@ -167,7 +167,7 @@ def _train_sentencepiece(
     sample = _sample(sentences, _SENTENCEPIECE_SENTENCES)
     if not sample:
         raise UserError(_NO_WORDS)
-    logger.info("training on %s sentences, which may take minutes", f"{len(sample):,}")
+    logger.info("training on %s sentences", f"{len(sample):,}")
     if lower_case:
         sample = [sentence.lower() for sentence in sample]
     model = io.BytesIO()

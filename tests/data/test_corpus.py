@@ -1,11 +1,17 @@
 import gzip
+import io
 import itertools
 import json
 import random
+import re
+import sys
 import tracemalloc
 
+import numpy as np
 import pytest
+from tqdm import std
 
+from bert_jax import progress
 from bert_jax.data import corpus, corpus_formats
 from bert_jax.data.corpus import FORMATS, find_sources, read_documents, read_source
 from bert_jax.data.corpus_formats import HEADING, detect_format, text_sentences
@@ -452,3 +458,24 @@ def test_a_new_format_is_one_entry_of_the_table(tmp_path, monkeypatch, uncased):
     path.write_text("1\n\n")
     with pytest.raises(UserError, match=r"film\.SRT:2: no text"):
         list(read_documents([str(path)], format="subtitles"))
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_reading_shows_how_far_it_is(tmp_path, monkeypatch, zipped):
+    """By bytes of the file; of a zipped one, whose size is guessed, at most all."""
+    document = "A sentence of some words.\nAnother sentence of words.\n\n"
+    text = (document * 40).encode()
+    path = tmp_path / "text.txt"
+    path.write_bytes(gzip.compress(text) if zipped else text)
+    now, shown = [0.0], io.StringIO()
+    monkeypatch.setattr(std, "time", lambda: now[0])
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setattr(progress, "_show", True)
+    for _ in read_documents([str(path)]):
+        now[0] += 31
+    shares = [int(share) for share in re.findall(r"reading: (\d+)%", shown.getvalue())]
+    assert shares == sorted(shares)
+    if zipped:
+        assert shares[-1] == 100
+    else:
+        assert shares[:40] == pytest.approx(np.arange(1, 41) * 2.5, abs=1.5)
