@@ -150,7 +150,7 @@ def test_killed_run_goes_on_and_leaves_no_process(prepared, text, tokenizer, tmp
         "directory = Path(sys.argv[3])\n"
         "def kill(progress, size):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "preparation.tqdm.update = kill\n"
+        "preparation.Progress.update = kill\n"
         "if __name__ == '__main__':\n"
         "    preparation.prepare([sys.argv[1]], load_tokenizer(sys.argv[2]),\n"
         "        directory, shards=4, workers=2)\n"
