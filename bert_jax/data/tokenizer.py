@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, Splitter, WordIds
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, naming
 from bert_jax.files import read_json, read_text, write_bytes, write_json
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -54,6 +54,7 @@ class Tokenizer(abc.ABC):
     def __init__(
         self, tokens: Sequence[str], continuation: np.ndarray, lower_case: bool
     ):
+        _check_tokens(tokens)
         self.tokens = list(tokens)
         self.lower_case = lower_case
         self.continuation = continuation
@@ -127,7 +128,14 @@ class WordPieceTokenizer(Tokenizer):
     kind = "wordpiece"
     file_name = "vocab.txt"
 
-    def __init__(self, tokens: Sequence[str], lower_case: bool):
+    def __init__(self, tokens: Sequence[str], lower_case: bool | None = None):
+        """lower_case: None means unless tokens have capitals.
+
+        Those of every cased vocabulary of a Latin script do; Google's own files say it
+        nowhere.
+        """
+        if lower_case is None:
+            lower_case = not any(re.match(r"[^\[]*[A-Z]", token) for token in tokens)
         continuation = np.array(
             [p.startswith(PREFIX) and p != PREFIX for p in tokens], bool
         )
@@ -137,24 +145,6 @@ class WordPieceTokenizer(Tokenizer):
             self.ids, unk_token=UNK, max_input_chars_per_word=LONGEST_WORD
         )
         self._word_ids = WordIds(self.model, self.unk_id, self._splitter, self.dtype)
-
-    @classmethod
-    def from_file(cls, path: Path, lower_case: bool | None) -> "WordPieceTokenizer":
-        """Reads a vocab.txt: one token a line, its id the line's number from 0.
-
-        lower_case: None lower-cases unless the tokens have capitals, as those of every
-        cased vocabulary of a Latin script do; Google's own files say it nowhere.
-        """
-        text = read_text(path, "a vocabulary, one token a line").rstrip()
-        if not text:
-            raise UserError(f"{path} is empty; expected a vocabulary, one token a line")
-        # Only line feeds end a line: a token may be any other separator of Unicode. Google
-        # strips each line, carriage return included.
-        tokens = [line.strip() for line in text.split("\n")]
-        check_special_tokens(tokens, path)
-        if lower_case is None:
-            lower_case = not any(re.match(r"[^\[]*[A-Z]", token) for token in tokens)
-        return cls(tokens, lower_case)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, read-only; see Tokenizer.encode_batch."""
@@ -189,25 +179,20 @@ class SentencePieceTokenizer(Tokenizer):
     kind = "sentencepiece"
     file_name = "spiece.model"
 
-    def __init__(self, model: bytes, lower_case: bool | None, path: Path):
-        """Takes a .model file's content.
-
-        lower_case: None means unless tokens have capitals. path: what errors name.
-        """
+    def __init__(self, model: bytes, lower_case: bool | None = None):
+        """model: the content of a .model file. lower_case: as of WordPieceTokenizer."""
         try:
             if not model:  # which the library would take, with a line on stderr
                 raise RuntimeError("empty")
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError as error:
             raise UserError(
-                f"{path} is not a SentencePiece model; expected one that python -m "
+                "not a SentencePiece model; expected one that python -m "
                 "bert_jax.vocabulary --kind sentencepiece wrote"
             ) from error
         self._model = model
-        self._path = path
         processor, ids = self._processor, list(range(self._processor.vocab_size()))
         tokens = processor.id_to_piece(ids)
-        check_special_tokens(tokens, path)
         self._special = np.logical_or(
             processor.is_control(ids), processor.is_unknown(ids)
         )
@@ -243,7 +228,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def __reduce__(self):
         """Pickles as its file."""
-        return SentencePieceTokenizer, (self._model, self.lower_case, self._path)
+        return SentencePieceTokenizer, (self._model, self.lower_case)
 
 
 def _starts_word(token: str) -> bool:
@@ -281,11 +266,25 @@ def load_tokenizer(path: Path | str, *, lower_case: bool | None = None) -> Token
         )
     if lower_case is None:
         lower_case = _saved_lower_case(path)
+    kind, its_lower_case = WordPieceTokenizer, None
     if path.suffix == ".model":
-        return SentencePieceTokenizer(path.read_bytes(), lower_case, path)
-    if path.suffix == ".json":
-        return _read_tokenizer_json(path, lower_case)
-    return WordPieceTokenizer.from_file(path, lower_case)
+        kind, content = SentencePieceTokenizer, path.read_bytes()
+    elif path.suffix == ".json":
+        content, its_lower_case = _read_tokenizer_json(path)
+    else:
+        content = _read_tokens(path)
+    with naming(path):
+        return kind(content, its_lower_case if lower_case is None else lower_case)
+
+
+def _read_tokens(path: Path) -> list[str]:
+    """The tokens of a vocab.txt: one a line, its id the line's number from 0."""
+    text = read_text(path, "a vocabulary, one token a line").rstrip()
+    if not text:
+        raise UserError(f"{path} is empty; expected a vocabulary, one token a line")
+    # Only line feeds end a line: a token may be any other separator of Unicode. Google
+    # strips each line, carriage return included.
+    return [line.strip() for line in text.split("\n")]
 
 
 def _saved_lower_case(vocabulary: Path) -> bool | None:
@@ -306,8 +305,8 @@ def _saved_lower_case(vocabulary: Path) -> bool | None:
     return lower_case
 
 
-def _read_tokenizer_json(path: Path, lower_case: bool | None) -> WordPieceTokenizer:
-    """The tokenizer of a tokenizer.json, which tells the case where nobody else does.
+def _read_tokenizer_json(path: Path) -> tuple[list[str], bool]:
+    """The tokens of a tokenizer.json, and whether it lower-cases text.
 
     Raises UserError for any tokenizer that cuts text in another way than Google's.
     """
@@ -316,7 +315,7 @@ def _read_tokenizer_json(path: Path, lower_case: bool | None) -> WordPieceTokeni
         model, normalizer = settings["model"], settings["normalizer"]
         ids = dict(model["vocab"])
         ids |= {t["content"]: t["id"] for t in settings.get("added_tokens", ())}
-        its_lower_case = normalizer.get("lowercase")
+        lower_case = normalizer.get("lowercase")
         rules = {
             "model.type": ("WordPiece",),
             "model.unk_token": (UNK,),
@@ -325,7 +324,7 @@ def _read_tokenizer_json(path: Path, lower_case: bool | None) -> WordPieceTokeni
             "normalizer.lowercase": (True, False),
             "normalizer.clean_text": (True,),
             "normalizer.handle_chinese_chars": (True,),
-            "normalizer.strip_accents": (None, its_lower_case),
+            "normalizer.strip_accents": (None, lower_case),
             "pre_tokenizer.type": ("BertPreTokenizer",),
         }
         model.setdefault("type", "WordPiece")  # old files leave it out
@@ -341,9 +340,7 @@ def _read_tokenizer_json(path: Path, lower_case: bool | None) -> WordPieceTokeni
             f"{path}: the ids of its {len(ids)} tokens are not 0 to {len(ids) - 1}; "
             "expected every id once"
         )
-    check_special_tokens(tokens, path)
-    lower_case = its_lower_case if lower_case is None else lower_case
-    return WordPieceTokenizer(tokens, lower_case)
+    return tokens, lower_case
 
 
 def _check_rules(settings: dict[str, Any], rules: dict[str, tuple], path: Path) -> None:
@@ -373,20 +370,20 @@ def config_path(vocabulary: Path) -> Path:
     return vocabulary.with_name(f"{vocabulary.stem}_config.json")
 
 
-def check_special_tokens(tokens: Sequence[str], path: Path) -> None:
+def _check_tokens(tokens: Sequence[str]) -> None:
     """Raises where a special token is missing or a token stands twice."""
     missing = [token for token in SPECIAL_TOKENS if token not in set(tokens)]
     if missing:
         raise UserError(
-            f"{path} has {len(tokens)} tokens but no {' '.join(missing)}; expected a BERT "
-            "vocabulary, one token a line"
+            f"{len(tokens)} tokens but no {' '.join(missing)}; expected a BERT vocabulary, "
+            "one token a line"
         )
     first: dict[str, int] = {}
     for i, token in enumerate(tokens):
         # An empty line keeps its id, which no text ever gets.
         if token and first.setdefault(token, i) != i:
             raise UserError(
-                f"{path} has the token {token!r} twice, as ids {first[token]} and {i}; "
+                f"the token {token!r} is there twice, as ids {first[token]} and {i}; "
                 "expected every token once, so remove or rename one of them"
             )
 

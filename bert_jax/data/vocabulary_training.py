@@ -5,7 +5,6 @@ import io
 import logging
 import random
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import sentencepiece
 import tokenizers
@@ -197,8 +196,7 @@ def _train_sentencepiece(
             f"SentencePiece cannot make {size} tokens of this text ({reason}); set another "
             "--size"
         ) from error
-    where = Path("the trained model")
-    return SentencePieceTokenizer(model.getvalue(), lower_case, where)
+    return SentencePieceTokenizer(model.getvalue(), lower_case)
 
 
 def _sample(sentences: Iterable[str], limit: int) -> list[str]:

@@ -243,7 +243,7 @@ def test_files_of_others_work_as_they_are(tmp_path, content, tokens):
         ("\n".join([*TOKENS, "é"]).encode("latin-1"), "UTF-"),
         ("\n".join(TOKENS).encode("utf-16"), "UTF-"),
         ("\n".join(p for p in TOKENS if p != "[MASK]").encode(), r"no \[MASK\]"),
-        ("\n".join([*TOKENS, "the"]).encode(), "'the' twice, as ids 5 and 12"),
+        ("\n".join([*TOKENS, "the"]).encode(), "'the' is there twice, as ids 5 and 12"),
     ],
 )
 def test_unusable_vocabularies_are_refused(tmp_path, content, message):
