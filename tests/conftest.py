@@ -24,7 +24,7 @@ from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.tagger import FeatureConfig
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
-from bert_jax.training import finetune
+from bert_jax.training import finetune, pretrain
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -199,6 +199,15 @@ SIZES = dict(
     max_positions=32,
 )
 DEVICE = jax.devices()[0]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_pictures():
+    """Runs in this process are not drawn, which takes most of a second."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for module in (finetune, pretrain):
+            monkeypatch.setattr(module, "draw_run", lambda folder, log: None)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -94,6 +94,13 @@ def whole(files, tmp_path_factory):
     return path
 
 
+def test_each_run_is_drawn_into_its_workdir(whole):
+    runs = [whole / "run", *(whole / "sweep" / "sweep").glob("batch*")]
+    assert len(runs) == 3
+    for run in runs:
+        assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
 def kill_at_random(arguments, times, lines, seed=0):
     """Starts a command and kills it after some lines of its log, again and again.
 

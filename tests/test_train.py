@@ -60,6 +60,8 @@ def test_a_run_leaves_everything_in_its_workdir(uninterrupted):
     assert sorted(p.name for p in (workdir / "checkpoints").iterdir()) == ["10", "14"]
     assert "the [MASK] of the sea  ->" in output
     assert "most frequent token" in output
+    assert output.splitlines()[-1] == f"picture: {workdir / 'curves.png'}"
+    assert (workdir / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_killed_between_checkpoints_it_goes_on_bit_for_bit(

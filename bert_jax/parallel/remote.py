@@ -48,7 +48,7 @@ class RunFolder:
     """
 
     def __init__(self, workdir: str | os.PathLike):
-        self._remote = _open(workdir) if is_remote(workdir) else None
+        self._remote = open_remote(workdir) if is_remote(workdir) else None
         if self._remote is None:
             self.local = Path(workdir)
             self.checkpoints: os.PathLike = self.local.absolute() / CHECKPOINTS
@@ -137,7 +137,7 @@ def local_copy(path: str | os.PathLike, last: str) -> Path:
     """
     if not is_remote(path):
         return Path(path)
-    remote = _open(path)
+    remote = open_remote(path)
     if not (remote / last).exists():
         raise UserError(f"{remote} has no {last}; expected a folder that has one")
     folder = _cache_folder(remote)
@@ -158,7 +158,7 @@ def local_checkpoint(path: str | os.PathLike) -> Path:
     """
     if not is_remote(path):
         return Path(path)
-    remote = _open(path)
+    remote = open_remote(path)
     folder = _cache_folder(remote)
     if not remote.exists():
         folder = _cache_folder(remote.parent) / remote.name
@@ -174,7 +174,8 @@ def local_checkpoint(path: str | os.PathLike) -> Path:
     return folder
 
 
-def _open(path: str | os.PathLike) -> epath.Path:
+def open_remote(path: str | os.PathLike) -> epath.Path:
+    """``path``, a URL; raises UserError where no library here reads its store."""
     remote = epath.Path(path)
     try:
         remote.exists()

@@ -40,7 +40,7 @@ from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.task import Task
 from bert_jax.training.config import FineTuneConfig
 from bert_jax.training.metrics import Reporter
-from bert_jax.training.run import Job, Log, run
+from bert_jax.training.run import Job, Log, draw_run, run
 
 BEST = "best"  # the folder of the best model, as bert_jax.load finds it
 RESULTS = "results.json"
@@ -142,6 +142,7 @@ def finetune(
     fine_tuning = _FineTuning(config, prepared, folder, log)
     _, progress = run(fine_tuning.job(), folder, log)
     results = fine_tuning.results(progress)
+    draw_run(folder, log)
     if is_leader():
         write_json(folder.local / RESULTS, results)
         folder.upload()

@@ -16,6 +16,7 @@ from tensorboardX import SummaryWriter
 from bert_jax.errors import DivergenceError
 from bert_jax.files import write_text
 from bert_jax.objectives.objective import Batch, Objective
+from bert_jax.runs import METRICS, read_metrics
 from bert_jax.training.optimizer import Schedule, learning_rate
 
 # Dense bfloat16 FLOP/s of what JAX calls one device, from the vendors' data sheets.
@@ -152,7 +153,7 @@ class MetricWriter:
     """
 
     def __init__(self, workdir: Path, step: int):
-        path = workdir / "metrics.jsonl"
+        path = workdir / METRICS
         if path.exists():
             kept = [line for line in read_metrics(path) if line["step"] <= step]
             write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
@@ -179,17 +180,6 @@ class MetricWriter:
         """Closes both files."""
         self._file.close()
         self._tensorboard.close()
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl, without a torn last one."""
-    lines = []
-    for line in path.read_text().splitlines():
-        try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return lines
 
 
 def peak_flops() -> float | None:

@@ -36,7 +36,7 @@ from bert_jax.parallel.remote import RunFolder, local_copy
 from bert_jax.settings import to_dict
 from bert_jax.training.config import DataConfig, TrainConfig
 from bert_jax.training.metrics import Reporter
-from bert_jax.training.run import Job, Log, open_workdir, run
+from bert_jax.training.run import Job, Log, draw_run, open_workdir, run
 
 
 def pretrain(
@@ -123,6 +123,7 @@ def pretrain(
         params = on_every_host(state.params)
         if is_leader():
             _log_prompts(config, objective.model, params, tokenizer, log)
+    draw_run(folder, log)
     return evaluations[-1] if evaluations else None
 
 

@@ -30,6 +30,7 @@ from bert_jax.objectives.objective import Objective, Params
 from bert_jax.parallel.distributed import check_same, is_leader, stop_requests
 from bert_jax.parallel.mesh import put_batch, steps_ahead
 from bert_jax.parallel.remote import RunFolder
+from bert_jax.runs import CURVES
 from bert_jax.training.config import RunConfig, resume_differences
 from bert_jax.training.metrics import MetricWriter, Reporter, check_finite
 from bert_jax.training.optimizer import bert_optimizer, make_schedule
@@ -225,6 +226,27 @@ def _loop(
         if evaluates:
             reporter.start_window()
     return state
+
+
+def draw_run(folder: RunFolder, log: Log) -> None:
+    """Draws the workdir's curves.png and its confusion matrices, on process 0.
+
+    Where that fails, as without matplotlib, it is a line of the log: a run does not fail
+    because of its pictures.
+    """
+    if not is_leader():
+        return
+    try:
+        from bert_jax import figures
+
+        counts = sorted(folder.local.glob("predictions/*.confusion.json"))
+        for path in counts:
+            figures.save(figures.confusion_matrix(path), path.with_suffix(".png"))
+        figures.save(figures.curves(folder.local), folder.local / CURVES)
+        log(f"picture: {folder.local / CURVES}")
+    except Exception as error:
+        log(f"no picture: {error}")
+    folder.upload()
 
 
 def check_owner(

@@ -10,7 +10,8 @@ from bert_jax.parallel.remote import (
     local_checkpoint,
     local_copy,
 )
-from bert_jax.training.metrics import MetricWriter, read_metrics
+from bert_jax.runs import read_metrics
+from bert_jax.training.metrics import MetricWriter
 
 
 @pytest.fixture

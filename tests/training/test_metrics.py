@@ -2,7 +2,8 @@ import json
 
 import jax
 
-from bert_jax.training.metrics import MetricWriter, peak_flops, read_metrics
+from bert_jax.runs import read_metrics
+from bert_jax.training.metrics import MetricWriter, peak_flops
 
 
 def test_lines_hold_step_split_and_metrics(tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +11,13 @@ import pytest
 from flax import linen as nn
 from jax.sharding import PartitionSpec
 
+import bert_jax
 from bert_jax.errors import DivergenceError, UserError
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.remote import RunFolder
 from bert_jax.training.config import RunConfig
 from bert_jax.training.optimizer import OptimizerConfig
-from bert_jax.training.run import Job, run
+from bert_jax.training.run import Job, draw_run, run
 
 STEPS, VOCABULARY = 9, 12
 
@@ -177,3 +179,28 @@ def test_a_workdir_with_a_checkpoint_belongs_to_its_run(make_job, tmp_path):
     run(make_job(), folder, lambda line: None)
     with pytest.raises(UserError, match=r"holds another run \(name\); use that config"):
         run(make_job(identity={"name": "other"}), folder, lambda line: None)
+
+
+def test_a_run_that_cannot_be_drawn_is_a_line(tmp_path):
+    lines = []
+    draw_run(RunFolder(tmp_path), lines.append)
+    (line,) = lines
+    assert line.startswith("no picture: ") and "holds no metrics.jsonl" in line
+    line = json.dumps({"step": 1, "split": "train", "loss": 2.0})
+    (tmp_path / "metrics.jsonl").write_text(f"{line}\n")
+    counts = dict(split="dev", of="rows", labels=["no", "yes"], counts=[[2, 1], [0, 4]])
+    (tmp_path / "predictions").mkdir()
+    (tmp_path / "predictions" / "dev.confusion.json").write_text(json.dumps(counts))
+    draw_run(RunFolder(tmp_path), lines.append)
+    assert lines[1:] == [f"picture: {tmp_path / 'curves.png'}"]
+    for name in ("curves.png", "predictions/dev.confusion.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_goes_without_matplotlib(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "bert_jax.figures", raising=False)
+    monkeypatch.delattr(bert_jax, "figures", raising=False)
+    lines = []
+    draw_run(RunFolder(tmp_path), lines.append)
+    assert lines == ["no picture: pictures need matplotlib; pip install matplotlib"]

@@ -1,0 +1,264 @@
+"""Runs as their workdirs tell of them: settings, metrics and results, side by side."""
+
+import json
+import math
+import os
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.files import parse_json
+
+METRICS, CURVES = "metrics.jsonl", "curves.png"
+_SWEEP = "sweep"  # the folder of a sweep's runs
+_NO_SCORES = ("step", "split")
+_BASELINE = "_majority"  # what always the most frequent answer reaches
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, which may not have ended.
+
+    name: the end of its path, as long as needed to tell it from the others. config: as
+    config.json has it. metrics: the lines of metrics.jsonl. results: of results.json,
+    empty for a run without one. majorities: percent of a split's rows that have its most
+    frequent label, of a classification that has ended.
+    """
+
+    name: str
+    config: Values
+    metrics: list[Values]
+    results: Values
+    majorities: dict[str, float]
+
+    def series(self, split: str, metric: str) -> tuple[list[int], list[float]]:
+        """The steps that report a metric, and its values there."""
+        found = [
+            (line["step"], line[metric])
+            for line in self.metrics
+            if line["split"] == split and line.get(metric) is not None
+        ]
+        return [step for step, _ in found], [value for _, value in found]
+
+    @property
+    def splits(self) -> list[str]:
+        """Those that metrics are of: "train", then those that are only evaluated."""
+        return list(dict.fromkeys(["train", *(line["split"] for line in self.metrics)]))
+
+    @property
+    def scores(self) -> list[str]:
+        """The metrics that more of is better: what evaluations report, and accuracies."""
+        names = dict.fromkeys(
+            name
+            for line in self.metrics
+            for name in line
+            if line["split"] != "train" or name.endswith("accuracy")
+        )
+        ends = ("loss", _BASELINE)
+        return [n for n in names if n not in _NO_SCORES and not n.endswith(ends)]
+
+    @property
+    def losses(self) -> list[str]:
+        """The sum of all losses, and its parts."""
+        names = dict.fromkeys(name for line in self.metrics for name in line)
+        return [name for name in names if name.endswith("loss")]
+
+    def percent(self, metric: str) -> float:
+        """100 for a share, which is shown in percent, as pretraining's accuracies; else 1.
+
+        Fine-tuning reports percent.
+        """
+        share = metric.endswith(("accuracy", _BASELINE)) and "family" not in self.config
+        return 100 if share else 1
+
+    def baseline(self, split: str, metric: str) -> float | None:
+        """What always the most frequent answer reaches, where that is known."""
+        if metric == "accuracy":
+            return self.majorities.get(split)
+        name = metric.removesuffix("_accuracy") + _BASELINE
+        values = self.series(split, name)[1]
+        return values[-1] if values else None
+
+
+def read_metrics(path: Path) -> list[Values]:
+    """The lines of a metrics.jsonl, without a torn last one."""
+    lines = []
+    for line in path.read_text().splitlines():
+        try:
+            lines.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return lines
+
+
+def read_runs(paths: Sequence[os.PathLike | str]) -> list[Run]:
+    """The runs in some workdirs, local or in an object store; of a sweep, each of its runs.
+
+    Raises UserError where a folder holds no run, or none that has reported yet.
+    """
+    folders = [run for path in paths for run in _folders(path)]
+    folders = list(dict.fromkeys(folders))
+    names = _names([os.fspath(folder) for folder in folders])
+    return [_read(folder, name) for folder, name in zip(folders, names, strict=True)]
+
+
+def _folders(path: os.PathLike | str) -> Iterator[Path]:
+    if "://" in os.fspath(path):
+        from bert_jax.parallel.remote import open_remote  # imports JAX
+
+        folder = open_remote(path)
+    else:
+        folder = Path(path).absolute()
+    sweep = folder / _SWEEP
+    if sweep.exists():
+        yield from sorted(run for run in sweep.iterdir() if (run / METRICS).exists())
+        return
+    if not (folder / METRICS).exists():
+        what = f"holds no {METRICS}" if folder.exists() else "does not exist"
+        raise UserError(f"{path} {what}; expected the workdir of a run")
+    yield folder
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    """The ends of paths, of as many parts as it takes to tell them apart."""
+    parts = [path.rstrip("/").split("/") for path in paths]
+    for count in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(part[-count:]) for part in parts]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def _read(folder: Path, name: str) -> Run:
+    config, results = (
+        parse_json(path.read_text(), path, expected) if path.exists() else {}
+        for path, expected in (
+            (folder / "config.json", "the config of a run"),
+            (folder / "results.json", "the results of a run"),
+        )
+    )
+    metrics = read_metrics(folder / METRICS)
+    if not metrics:
+        raise UserError(
+            f"{folder / METRICS} is empty: the run has not reported yet; try again after "
+            "--config.log_every steps"
+        )
+    return Run(name, config, metrics, results, dict(_majorities(folder)))
+
+
+def _majorities(folder: Path) -> Iterator[tuple[str, float]]:
+    for path in (folder / "predictions").glob("*.confusion.json"):
+        found = parse_json(
+            path.read_text(), path, "counts of gold and predicted labels"
+        )
+        if found["of"] == "rows":
+            totals = [sum(row) for row in found["counts"]]
+            yield found["split"], 100 * max(totals) / max(sum(totals), 1)
+
+
+def compare(runs: Sequence[Run]) -> list[Values]:
+    """What tells runs apart, and how they went: a JSON-able dictionary of each.
+
+    "settings": those that are not the same in all runs; None where a run's config lacks
+    one. "steps": done so far. "tokens_per_second": the median of the reports. "metrics":
+    for each split and metric the "last" value, the "best", and its "step"; of "train"
+    only losses and scores. "results": scores of the best model on each split, and the
+    seconds that training took, of a run that has results.json.
+    """
+    settings = [dict(_flat(run.config)) for run in runs]
+    names = dict.fromkeys(name for values in settings for name in values)
+    differing = [
+        name
+        for name in names
+        if any(values.get(name) != settings[0].get(name) for values in settings)
+    ]
+    return [
+        {
+            "run": run.name,
+            "settings": {name: values.get(name) for name in differing},
+            "steps": run.metrics[-1]["step"],
+            "tokens_per_second": _median(run.series("train", "tokens_per_second")[1]),
+            "metrics": {split: _summary(run, split) for split in run.splits},
+            "results": {
+                name: run.results[name]
+                for name in ("scores", "train_seconds")
+                if name in run.results
+            },
+        }
+        for run, values in zip(runs, settings, strict=True)
+    ]
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The full name and the value of each setting."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _flat(item, f"{name}.{key}" if name else key)
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        for i, item in enumerate(value):
+            yield from _flat(item, f"{name}[{i}]")
+    else:
+        yield name, value
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def _summary(run: Run, split: str) -> Values:
+    """The last and the best value of each loss and score."""
+    summary = {}
+    for name in [*run.losses, *run.scores]:
+        steps, values = run.series(split, name)
+        if values:
+            best = (min if name in run.losses else max)(values)
+            step = steps[values.index(best)]
+            summary[name] = {"last": values[-1], "best": best, "step": step}
+            if (baseline := run.baseline(split, name)) is not None:
+                summary[name]["baseline"] = baseline
+    return summary
+
+
+def table(rows: Sequence[Values]) -> Iterator[str]:
+    """The lines of a table of what :func:`compare` gives: a column for each run."""
+    columns = [dict(_cells(row)) for row in rows]
+    names = list(dict.fromkeys(name for column in columns for name in column))
+    cells = [[name, *(column.get(name, "-") for column in columns)] for name in names]
+    cells.insert(0, ["", *(row["run"] for row in rows)])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        padded = (f"{c:<{w}}" for c, w in zip(line, widths, strict=True))
+        yield "  ".join(padded).rstrip()
+
+
+def _cells(row: Values) -> Iterator[tuple[str, str]]:
+    for name, value in row["settings"].items():
+        yield name, "-" if value is None else _shown(value)
+    yield "steps", f"{row['steps']:,}"
+    for split, metrics in row["metrics"].items():
+        for name, found in metrics.items():
+            cell = _shown(found["last"])
+            if found["best"] != found["last"]:
+                cell += f" (best {_shown(found['best'])} at step {found['step']:,})"
+            yield f"{split} {name}", cell
+            if "baseline" in found:
+                yield f"{split} {name}, baseline", _shown(found["baseline"])
+    if row["tokens_per_second"] is not None:
+        yield "tokens per second", f"{row['tokens_per_second']:,.0f}"
+    for split, scores in row["results"].get("scores", {}).items():
+        for name, score in scores.items():
+            yield f"best model: {split} {name}", _shown(score)
+    if "train_seconds" in row["results"]:
+        yield "seconds of training", f"{row['results']['train_seconds']:,.0f}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str) and len(value) == 64 and value.isalnum():
+        return value[:12]  # of a fingerprint
+    if not isinstance(value, float):
+        return value if isinstance(value, str) and value else json.dumps(value)
+    return f"{value:.4g}" if math.isfinite(value) else str(value)

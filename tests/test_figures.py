@@ -1,0 +1,290 @@
+"""The numbers in the pictures."""
+
+import json
+import subprocess
+import sys
+from itertools import islice
+
+import jax
+import numpy as np
+import pytest
+from matplotlib.collections import LineCollection
+
+import bert_jax
+from bert_jax import figures, plot
+from bert_jax.data.tokenizer import WordPieceTokenizer
+from bert_jax.errors import UserError
+from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.interop.load import Checkpoint
+from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.config import BertConfig
+from bert_jax.objectives.mlm_nsp import MlmNsp
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+PRETRAINING = [
+    dict(step=10, split="train", loss=7.0, mlm_accuracy=0.1, learning_rate=1e-3)
+    | dict(grad_norm=2.0, tokens_per_second=None, padding=0.1),
+    dict(step=20, split="train", loss=6.0, mlm_accuracy=0.2, learning_rate=5e-4)
+    | dict(grad_norm=1.0, tokens_per_second=5000.0, padding=0.1),
+    dict(step=20, split="eval", loss=6.5, mlm_loss=6.5, mlm_accuracy=0.15)
+    | dict(mlm_majority=0.06),
+]
+FINE_TUNING = [
+    dict(step=5, split="train", loss=0.6, learning_rate=1e-5, grad_norm=1.0)
+    | dict(tokens_per_second=100.0),
+    {"step": 5, "split": "dev", "f1": 71.5, "accuracy": 80.0, "f1/PER": 60.0},
+]
+CONFUSION = dict(split="dev", of="rows", labels=["no", "yes"], counts=[[6, 2], [1, 3]])
+
+
+def write_run(folder, lines, config):
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(x)}\n" for x in lines))
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture
+def pretraining(tmp_path):
+    return write_run(tmp_path / "tiny", PRETRAINING, {"phases": []})
+
+
+@pytest.fixture
+def fine_tuning(tmp_path):
+    folder = write_run(tmp_path / "mrpc", FINE_TUNING, {"family": "classification"})
+    (folder / "predictions").mkdir()
+    path = folder / "predictions" / "dev.confusion.json"
+    path.write_text(json.dumps(CONFUSION))
+    return folder
+
+
+def drawn(picture):
+    """x and y of each line, by its panel's title and its label."""
+    return {
+        (axes.get_title(loc="left"), line.get_label()): [
+            np.asarray(data).tolist() for data in line.get_data()
+        ]
+        for axes in picture.axes
+        for line in axes.lines
+    }
+
+
+def image(axes):
+    return np.asarray(axes.images[0].get_array())
+
+
+def names(labels):
+    return [label.get_text() for label in labels]
+
+
+def test_curves_are_the_metrics(pretraining):
+    found = drawn(figures.curves(pretraining))
+    masked = "Masked tokens predicted right"
+    expected = {
+        ("Loss", "tiny, train"): [[10, 20], [7, 6]],
+        ("Loss", "tiny, eval"): [[20], [6.5]],
+        (masked, "tiny, train"): [[10, 20], [10, 20]],  # percent
+        (masked, "tiny, eval"): [[20], [15]],
+        (masked, "tiny, eval, baseline"): [[0, 1], [6, 6]],  # from side to side
+        ("Learning rate", "tiny, train"): [[10, 20], [1e-3, 5e-4]],
+        ("Norm of the gradient", "tiny, train"): [[10, 20], [2, 1]],
+        ("Throughput", "tiny, train"): [[20], [5000]],
+    }
+    assert found.keys() == expected.keys()
+    for name, data in expected.items():
+        for ours, theirs in zip(found[name], data, strict=True):
+            assert ours == pytest.approx(theirs), name
+
+
+def test_scores_of_fine_tuning_stand_beside_the_largest_class(fine_tuning):
+    picture = figures.curves(fine_tuning)
+    found = drawn(picture)
+    assert found["f1", "mrpc, dev"] == [[5], [71.5]]
+    assert found["accuracy", "mrpc, dev"] == [[5], [80]]
+    # 8 of 12 rows have the label "no".
+    baseline = found["accuracy", "mrpc, dev, baseline"][1]
+    assert baseline == pytest.approx([200 / 3] * 2)
+    titles = [axes.get_title(loc="left") for axes in picture.axes]
+    assert "f1/PER" not in titles
+    units = {axes.get_title(loc="left"): axes.get_ylabel() for axes in picture.axes}
+    assert units["f1"] == "%" and units["Throughput"] == "tokens per second"
+
+
+def test_runs_differ_in_colour_line_and_marker(pretraining, fine_tuning):
+    picture = figures.curves(pretraining, fine_tuning)
+    both = [line for axes in picture.axes for line in axes.lines]
+    both = [line for line in both if line.get_label().endswith((", eval", ", dev"))]
+    looks = {
+        line.get_label(): (line.get_color(), line.get_linestyle(), line.get_marker())
+        for line in both
+    }
+    assert len(looks) == 2
+    assert all(a != b for a, b in zip(*looks.values(), strict=True))
+    shown = [name for legend in picture.legends for name in names(legend.get_texts())]
+    assert {"tiny", "mrpc", "training", "eval split", "dev split"} <= set(shown)
+    many = [tuple(map(str, look.values())) for look in islice(figures._looks(), 40)]
+    assert len(set(many)) == 40
+
+
+def test_a_confusion_matrix_shows_counts_and_shares(fine_tuning):
+    path = fine_tuning / "predictions" / "dev.confusion.json"
+    picture = figures.confusion_matrix(path)
+    axes = picture.axes[0]
+    np.testing.assert_allclose(image(axes), [[6 / 8, 2 / 8], [1 / 4, 3 / 4]])
+    assert names(axes.texts) == ["6", "2", "1", "3"]
+    assert names(axes.get_xticklabels()) == names(axes.get_yticklabels())
+    assert names(axes.get_yticklabels()) == ["no", "yes"]
+    assert (axes.get_ylabel(), axes.get_xlabel()) == ("gold", "predicted")
+    assert picture.get_suptitle() == "dev: 75.0% of 12 rows right"
+
+
+def test_plot_writes_what_the_name_says(pretraining, fine_tuning, monkeypatch, capsys):
+    plot.main([str(pretraining)])
+    assert (pretraining / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert capsys.readouterr().out == f"{pretraining / 'curves.png'}\n"
+    monkeypatch.chdir(pretraining.parent)
+    plot.main(["tiny", "mrpc"])
+    assert (pretraining.parent / "curves.png").exists()
+    plot.main(["tiny", "--output", "new/a.svg"])
+    assert "<svg" in (pretraining.parent / "new" / "a.svg").read_text()
+    with pytest.raises(UserError, match=r"expected a name in \.png, \.svg, \.pdf"):
+        plot.main(["tiny", "--output", "a.xyz"])
+
+
+def test_curves_need_no_jax(pretraining):
+    code = "import sys; from bert_jax import plot; plot.main(sys.argv[1:])"
+    code += "; assert not {'jax', 'matplotlib.pyplot'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code, pretraining], check=True)
+
+
+def test_a_notebook_shows_a_picture(pretraining):
+    assert figures.curves(pretraining)._repr_png_().startswith(b"\x89PNG")
+
+
+TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] the ship sail ##or ##s see bank ."
+TOKENIZER = WordPieceTokenizer(TOKENS.split(), True)
+CONFIG = BertConfig(
+    vocab_size=TOKENIZER.vocab_size,
+    hidden_size=32,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=64,
+    max_positions=24,
+    initializer_range=0.5,
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    params = jax.jit(MlmNsp(BertForPreTraining(CONFIG)).init)(jax.random.key(0))
+    path = tmp_path_factory.mktemp("bert") / "model"
+    checkpoint = Checkpoint(CONFIG, jax.device_get(params), TOKENIZER, "pretraining")
+    save_huggingface(path, checkpoint)
+    return bert_jax.load(path)
+
+
+def test_heads_are_a_layers_attention(model):
+    out = model("The sailors see.", attentions=True)
+    for layer in (0, -1):
+        picture = figures.attention_heads(model, "The sailors see.", layer)
+        one, other, bar = picture.axes
+        np.testing.assert_array_equal(image(one), out.attentions[layer, 0, 0])
+        np.testing.assert_array_equal(image(other), out.attentions[layer, 0, 1])
+        assert names(one.get_yticklabels()) == out.tokens[0]
+        assert names(other.get_xticklabels()) == out.tokens[0]
+        assert bar.get_ylabel() == "attention probability"
+    assert "Layer 1 of 0 to 1" in picture.get_suptitle()
+    with pytest.raises(UserError, match="layer 2 is not there; expected 0 to 1, or -2"):
+        figures.attention_heads(model, "The sailors see.", 2)
+
+
+def test_lines_join_words_by_their_attention(model):
+    """Attention to the tokens of a word is added up, that from them averaged."""
+    pair = ("The sailors", "see the ship")
+    out = model([pair], attentions=True)
+    assert out.tokens[0][2:5] == ["sail", "##or", "##s"]
+    attention_LL = out.attentions[1, 0, 0]
+    parts = [[0], [1], [2, 3, 4], [5], [6], [7], [8], [9]]
+    expected_WW = [
+        [attention_LL[np.ix_(a, b)].sum() / len(a) for b in parts] for a in parts
+    ]
+    picture = figures.attention_lines(model, pair, 1, 0)
+    (axes,) = picture.axes
+    (lines,) = (c for c in axes.collections if isinstance(c, LineCollection))
+    widths_WW = np.reshape(lines.get_linewidths(), (8, 8)) / figures._WIDEST
+    np.testing.assert_allclose(widths_WW, expected_WW, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(widths_WW.sum(axis=1), 1, rtol=0, atol=1e-6)
+    ends = np.array(lines.get_segments()).reshape(8, 8, 2, 2)
+    assert ends[2, 5].tolist() == [[0, 2], [1, 5]]
+    words = ["[CLS]", "the", "sailors", "[SEP]", "see", "the", "ship", "[SEP]"]
+    assert names(axes.get_yticklabels()) == words
+    with pytest.raises(UserError, match="head -3 is not there"):
+        figures.attention_lines(model, pair, 1, -3)
+
+
+def vectors(model, text, place):
+    """Of the token at a place, of length 1, at each layer: (layers + 1, D)."""
+    v_KD = model(text, hidden_states=True).hidden_states[:, 0, place]
+    return v_KD / np.linalg.norm(v_KD, axis=1, keepdims=True)
+
+
+def test_senses_are_compared_layer_by_layer(model):
+    senses = {"water": ["The ship see bank", "see the bank"], "money": ["bank ."]}
+    picture = figures.word_senses(model, "Bank", senses)
+    a, b, c = (
+        vectors(model, text, place)
+        for text, place in (
+            ("The ship see bank", 4),
+            ("see the bank", 3),
+            ("bank .", 1),
+        )
+    )
+    same = np.sum(a * b, axis=1)
+    other = (np.sum(a * c, axis=1) + np.sum(b * c, axis=1)) / 2
+    found = drawn(picture)
+    title = "Similarity of two vectors, layer by layer"
+    layers, cosines = found[title, "both “water”"]
+    assert layers == [0, 1, 2]
+    assert cosines == pytest.approx(same.tolist(), abs=1e-5)
+    assert found[title, "different senses"][1] == pytest.approx(
+        other.tolist(), abs=1e-5
+    )
+    assert (title, "both “money”") not in found
+    best = int(np.argmax(same - other))
+    heat = picture.axes[1]
+    assert heat.get_title(loc="left") == f"Layer {best}, which parts the senses best"
+    at_best = np.stack([a, b, c], 1)[best]
+    np.testing.assert_allclose(image(heat), at_best @ at_best.T, rtol=0, atol=1e-5)
+    assert names(heat.get_yticklabels())[2] == "bank .  3"
+
+
+def test_nearest_words_at_each_layer(model):
+    text = "The ship see bank"
+    among = ["see the bank", text]
+    picture = figures.nearest_words(model, "bank", text, among, top=2)
+    axes = picture.axes[0]
+    cosines = image(axes)
+    assert cosines.shape == (3, 2)
+    # The same word of the same text is nearest of all.
+    np.testing.assert_allclose(cosines[:, 0], 1, rtol=0, atol=1e-5)
+    assert [names(axes.texts)[i] for i in (0, 2, 4)] == ["ship see bank"] * 3
+    own = vectors(model, text, 4)
+    others = [vectors(model, "see the bank", i) for i in (1, 2, 3)]
+    others += [vectors(model, text, i) for i in (1, 2, 3)]
+    second = np.max([np.sum(own * other, axis=1) for other in others], axis=0)
+    np.testing.assert_allclose(cosines[:, 1], second, rtol=0, atol=1e-5)
+    assert names(axes.get_yticklabels()) == ["embeddings", "layer 1", "layer 2"]
+    different = figures.nearest_words(
+        model, "bank", text, among, top=9, same_word=False
+    )
+    assert image(different.axes[0]).shape == (3, 5)  # see the | the ship see
+    with pytest.raises(UserError, match="'sail' is not in"):
+        figures.nearest_words(model, "sail", "The sailors see", among)
+
+
+def test_senses_need_something_to_compare(model):
+    with pytest.raises(UserError, match="2 texts in 2 senses; expected two senses"):
+        figures.word_senses(model, "bank", {"a": ["bank"], "b": ["the bank"]})
+    with pytest.raises(UserError, match="'bank' is not in"):
+        figures.word_senses(model, "bank", {"a": ["bank", "ship"], "b": ["bank"]})

@@ -1,0 +1,144 @@
+"""Runs read from their workdirs, and compared."""
+
+import json
+
+import pytest
+from etils import epath
+
+from bert_jax import compare as command
+from bert_jax.errors import UserError
+from bert_jax.runs import compare, read_runs, table
+
+
+def write_run(folder, config, lines, results=None):
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(x)}\n" for x in lines))
+    if results:
+        (folder / "results.json").write_text(json.dumps(results))
+    return folder
+
+
+def pretraining(rate, accuracy):
+    """Config and metrics of a run with a learning rate and two evaluations."""
+    config = {
+        "optimizer": {"learning_rate": rate},
+        "phases": [{"steps": 20}],
+        "seed": 0,
+    }
+    lines = [
+        {"step": 5, "split": "train", "loss": 7.0, "tokens_per_second": None},
+        {"step": 10, "split": "train", "loss": 5.5, "tokens_per_second": 100.0},
+        {"step": 10, "split": "eval", "loss": 6.0, "mlm_accuracy": 0.3},
+        {"step": 15, "split": "train", "loss": 5.0, "tokens_per_second": 104.0},
+        {"step": 20, "split": "train", "loss": 5.2, "tokens_per_second": 130.0},
+        {"step": 20, "split": "eval", "loss": 5.9, "mlm_accuracy": accuracy},
+    ]
+    for line in lines:
+        if line["split"] == "eval":
+            line["mlm_majority"] = 0.06
+    return config, lines
+
+
+@pytest.fixture
+def two(tmp_path):
+    return [
+        write_run(tmp_path / "a" / "tiny", *pretraining(1e-3, 0.25)),
+        write_run(tmp_path / "b" / "tiny", *pretraining(2e-3, 0.4)),
+    ]
+
+
+def test_names_are_as_long_as_they_have_to_be(two, tmp_path):
+    assert [run.name for run in read_runs(two)] == ["a/tiny", "b/tiny"]
+    assert [run.name for run in read_runs([two[0], two[0]])] == ["tiny"]
+    write_run(tmp_path / "other", *pretraining(1e-3, 0.25))
+    names = [run.name for run in read_runs([two[0], tmp_path / "other"])]
+    assert names == ["tiny", "other"]
+
+
+def test_a_sweep_stands_for_its_runs(tmp_path):
+    for name in ("rate1", "rate2"):
+        write_run(tmp_path / "sweep" / name, *pretraining(1e-3, 0.25))
+    (tmp_path / "sweep" / "not begun").mkdir()
+    assert [run.name for run in read_runs([tmp_path])] == ["rate1", "rate2"]
+
+
+def test_runs_in_a_bucket_are_read_there(bucket, two):
+    remote = epath.Path(bucket) / "run"
+    for path in two[0].iterdir():
+        (remote / path.name).write_text(path.read_text())
+    (run,) = read_runs([str(remote)])
+    (local,) = read_runs([two[0]])
+    assert run.name == "run"
+    assert (run.config, run.metrics) == (local.config, local.metrics)
+
+
+def test_settings_that_differ_and_the_last_and_best_of_each_metric(two):
+    first, second = compare(read_runs(two))
+    assert first["settings"] == {"optimizer.learning_rate": 1e-3}
+    assert second["settings"] == {"optimizer.learning_rate": 2e-3}
+    assert first["steps"] == 20
+    assert first["tokens_per_second"] == 104
+    metrics = first["metrics"]
+    assert metrics["train"]["loss"] == {"last": 5.2, "best": 5.0, "step": 15}
+    assert metrics["eval"]["loss"] == {"last": 5.9, "best": 5.9, "step": 20}
+    accuracy = {"last": 0.25, "best": 0.3, "step": 10, "baseline": 0.06}
+    assert metrics["eval"]["mlm_accuracy"] == accuracy
+    assert second["metrics"]["eval"]["mlm_accuracy"]["best"] == 0.4
+    assert set(metrics["eval"]) == {"loss", "mlm_accuracy"}  # no baselines of their own
+
+
+def test_a_setting_that_one_run_lacks_differs(tmp_path, two):
+    config, lines = pretraining(1e-3, 0.25)
+    more = config | {"phases": [{"steps": 20}, {"steps": 5}], "seed": 1}
+    third = write_run(tmp_path / "more", more, lines)
+    first, second = compare(read_runs([two[0], third]))
+    assert first["settings"] == {"phases[1].steps": None, "seed": 0}
+    assert second["settings"] == {"phases[1].steps": 5, "seed": 1}
+
+
+def test_the_command_prints_a_table_or_json(two, capsys):
+    command.main([str(path) for path in two])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["a/tiny", "b/tiny"]
+    cells = {line[:27].strip(): line[27:].split() for line in lines}
+    assert cells["optimizer.learning_rate"] == ["0.001", "0.002"]
+    assert cells["train loss"] == ["5.2", "(best", "5", "at", "step", "15)"] * 2
+    accuracy = ["0.25", "(best", "0.3", "at", "step", "10)", "0.4"]
+    assert cells["eval mlm_accuracy"] == accuracy
+    assert cells["eval mlm_accuracy, baseline"] == ["0.06", "0.06"]
+    assert cells["tokens per second"] == ["104", "104"]
+    command.main([*(str(path) for path in two), "--json"])
+    assert json.loads(capsys.readouterr().out) == compare(read_runs(two))
+
+
+def test_results_of_fine_tuning_are_in_the_table(tmp_path):
+    results = {"scores": {"test": {"accuracy": 81.25}}, "train_seconds": 75.5}
+    lines = [{"step": 3, "split": "dev", "accuracy": 80.0}]
+    folder = write_run(tmp_path / "run", {"family": "classification"}, lines, results)
+    rows = {
+        line[:25].strip(): line[25:].strip()
+        for line in table(compare(read_runs([folder])))
+    }
+    assert rows["best model: test accuracy"] == "81.25"
+    assert rows["seconds of training"] == "76"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda folder: None, "does not exist; expected the workdir of a run"),
+        (
+            lambda folder: folder.mkdir(),
+            r"holds no metrics\.jsonl; expected the workdir",
+        ),
+        (
+            lambda folder: write_run(folder, {}, []),
+            r"metrics\.jsonl is empty: the run has not reported yet",
+        ),
+    ],
+)
+def test_what_is_no_run_is_named(tmp_path, make, message):
+    make(tmp_path / "run")
+    with pytest.raises(UserError, match=message):
+        read_runs([tmp_path / "run"])
