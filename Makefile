@@ -1,11 +1,11 @@
-# One environment, made once, for everything: `make train`, `make test`, `make lint`.
+# One environment, made once, for everything: `make train`, `make test`, `make docs`.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 WORKDIR ?= runs/tiny
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test lint format clean
+.PHONY: train test lint format docs clean
 
 train: $(VENV)/.run  ## Pretrain a small BERT on the English inside Python itself.
 	$(BIN)/python -m bert_jax.train --config experiments/tiny.py --workdir $(WORKDIR)
@@ -21,6 +21,10 @@ format: $(VENV)/.test
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(VENV)/.docs  ## Write the site to build/docs; a warning is an error.
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo build/docs/index.html
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -30,6 +34,10 @@ $(VENV)/.run: requirements.txt constraints.txt pyproject.toml | $(VENV)/bin/pyth
 
 $(VENV)/.test: $(VENV)/.run requirements-test.txt
 	$(PIP) -e .[test]
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.run requirements-docs.txt
+	$(PIP) -e .[docs]
 	touch $@
 
 clean:

@@ -1,0 +1,240 @@
+"""How Sphinx makes the site: `make docs` writes it to build/docs.
+
+The pages are Markdown that reads well on a code host too. docs/generated is written before
+each build: the API, from the docstrings, and copies of the pages that live outside docs/.
+settings.md and commands.md are made from the code too; tests compare them with it.
+"""
+
+import contextlib
+import dataclasses
+import inspect
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+GENERATED = DOCS / "generated"
+os.environ["JAX_PLATFORMS"] = "cpu"
+sys.path.insert(0, str(ROOT))
+
+import bert_jax  # noqa: E402
+from bert_jax.__main__ import commands  # noqa: E402
+
+project = "bert_jax"
+author = "the bert_jax authors"
+version = release = bert_jax.__version__
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
+
+html_theme = "furo"
+html_title = f"bert_jax {version}"
+html_static_path = ["style.css"]
+html_css_files = ["style.css"]
+html_copy_source = False
+html_show_copyright = False
+html_show_sphinx = False
+pygments_style, pygments_dark_style = "friendly", "monokai"
+
+myst_heading_anchors = 4  # the anchors that code hosts give to headings
+nitpicky = True
+# The names of other packages: a build needs no network.
+nitpick_ignore_regex = [
+    (r"py:.*", r"(?!bert_jax\b).*"),
+    (r"py:class", r"bert_jax\.[\w.]+\.T"),  # variables of types
+]
+
+autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False  # Flax's own would be repeated for each module
+autodoc_preserve_defaults = True
+autodoc_default_options = {"members": True, "special-members": "__call__"}
+python_maximum_signature_line_length = 88
+
+# Pages outside docs/, and the names of their copies in docs/generated.
+OUTSIDE = {
+    "README.md": "readme.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CODE_OF_CONDUCT.md": "code_of_conduct.md",
+    "SECURITY.md": "security.md",
+    "AGENTS.md": "agents.md",
+    "launch/README.md": "launch.md",
+}
+# The folders of the package, in the order in which a reader meets them.
+FOLDERS = {
+    "inference": "What a trained model is asked: vectors, answers, scores.",
+    "model": "The encoder, its heads and their configs.",
+    "objectives": "What a batch teaches.",
+    "tasks": "From the files of a task to scores.",
+    "training": "The engine: state, step, loop, reports.",
+    "data": "From text to batches.",
+    "interop": "Checkpoints of ours, of Hugging Face and of Google.",
+    "parallel": "Meshes, sharding, several processes, object stores.",
+}
+
+
+def relink(text: str, old: Path, new: Path) -> str:
+    """Markdown of the folder ``old`` with links that hold in a page of ``new``.
+
+    A link that is called as its page's file is, such as data.md, gets the page's title.
+    """
+
+    def link(match: re.Match) -> str:
+        target, anchor = match["target"], match["anchor"] or ""
+        if not target or "://" in target or target.startswith("mailto:"):
+            return match[0]
+        path = (old / target).resolve()
+        copy = OUTSIDE.get(os.path.relpath(path, ROOT))
+        if copy:
+            path = GENERATED / copy
+        named = match["name"].endswith(".md") and path.suffix == ".md"
+        name = "" if named and path.is_relative_to(DOCS) else match["name"]
+        return f"[{name}]({os.path.relpath(path, new)}{anchor})"
+
+    pattern = r"\[(?P<name>[^][]*)\]\((?P<target>[^)#\s]*)(?P<anchor>#[^)\s]*)?\)"
+    return re.sub(pattern, link, text)
+
+
+def write_page(name: str, text: str) -> None:
+    """Writes a page of docs/generated, unless it is there: Sphinx reads what changed."""
+    path = GENERATED / name
+    if not path.is_file() or path.read_text() != text:
+        path.write_text(text)
+
+
+def write_copies() -> None:
+    """The pages of OUTSIDE that exist."""
+    for name, copy in OUTSIDE.items():
+        if (ROOT / name).is_file():
+            text = (ROOT / name).read_text()
+            text = relink(text, (ROOT / name).parent, GENERATED)
+            write_page(copy, text)
+
+
+def modules(folder: str) -> list[str]:
+    """The names of a folder's modules, those of folders within it too."""
+    paths = sorted((ROOT / "bert_jax" / folder).rglob("*.py"))
+    paths = [path.relative_to(ROOT).with_suffix("") for path in paths]
+    return [".".join(path.parts) for path in paths if path.stem != "__init__"]
+
+
+def write_api() -> None:
+    """A page for the public face, one for each folder of the package, and their list."""
+    public = [getattr(bert_jax, name) for name in bert_jax.__all__]
+    face = sorted({item.__module__ for item in public if hasattr(item, "__module__")})
+    pages = {"bert_jax": ("What `import bert_jax` gives, and what that returns.", face)}
+    for folder, text in FOLDERS.items():
+        pages[folder] = (text, [m for m in modules(folder) if m not in face])
+    table, contents = [], []
+    shared = [m for m in modules("") if m.count(".") == 1]
+    shared = [m for m in shared if m.partition(".")[2] not in commands()]
+    pages["shared"] = ("What the commands and all folders share.", shared)
+    for page, (text, names) in pages.items():
+        title = f"bert_jax.{page}" if page in FOLDERS else page
+        parts = [f"# {title}\n\n{text}"]
+        table.append(f"| [{title}](api_{page}.md) | {text} |")
+        contents.append(f"api_{page}")
+        for name in names:
+            shown = name.removeprefix("bert_jax.").removeprefix(f"{page}.")
+            inherited = "\n   :inherited-members:" if page == "bert_jax" else ""
+            parts.append(
+                f"## {shown}\n\n```{{eval-rst}}\n.. automodule:: {name}{inherited}\n```"
+            )
+        write_page(f"api_{page}.md", "\n\n".join(parts) + "\n")
+    head = "# API\n\nFrom the docstrings of the code.\n\n| | |\n|---|---|"
+    tree = ["\n```{toctree}\n:hidden:\n", *contents, "```"]
+    write_page("api.md", "\n".join([head, *table, *tree]) + "\n")
+
+
+def parameter_names(item: Any) -> set[str]:
+    """The names of a function's parameters, or of a class's fields."""
+    names = set()
+    if inspect.isclass(item):
+        names |= {name for name in vars(item) if name[0] != "_"}
+        if dataclasses.is_dataclass(item):
+            names |= {field.name for field in dataclasses.fields(item)}
+    with contextlib.suppress(TypeError, ValueError):
+        names |= set(inspect.signature(item).parameters)
+    return names
+
+
+def as_rest(text: str, names: set[str]) -> str:
+    """A docstring in plain words as reStructuredText.
+
+    A paragraph may name parameters, "path: a folder. changes: of its fields.", with
+    further lines set in or not. They become a list. ``names``: of the parameters.
+    """
+    blocks = []
+    for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(text)):
+        if paragraph.startswith((">>>", " ", "..")):
+            blocks.append(paragraph)
+            continue
+        for part in re.split(r"\n(?=- |\* |\d+\. )", paragraph):
+            line = " ".join(map(str.strip, part.splitlines()))
+            bullet = line.startswith("- ")
+            line = escaped(line.removeprefix("- "))
+            blocks.append(f"- {line}" if bullet else "\n\n".join(listed(line, names)))
+    return "\n\n".join(blocks)
+
+
+def listed(line: str, names: set[str]) -> list[str]:
+    """The parts of a line, each that tells of a parameter as an item of a list."""
+    some = r"[a-z_]\w*(?:(?:, | and )[a-z_]\w*)*"
+    parts, start, item = [], 0, False
+    for match in re.finditer(rf"(?:^|(?<=[.;] ))({some}): ", line):
+        if set(re.split(", | and ", match[1])) <= names:
+            parts.append((item, line[start : match.start()].strip()))
+            start, item = match.start(), True
+    parts.append((item, line[start:]))
+    return [
+        re.sub(rf"^({some}): ", r"- **\1**: ", part) if item else part
+        for item, part in parts
+        if part
+    ]
+
+
+def escaped(line: str) -> str:
+    """A line in which only double backticks and roles are marks."""
+    parts = re.split(r"(``.+?``|:\w+:`.+?`)", line)
+    for i in range(0, len(parts), 2):
+        parts[i] = re.sub(r"([*|`]|_(?!\w))", r"\\\1", parts[i])
+    return "".join(parts)
+
+
+def process_docstring(app, what, name, item, options, lines) -> None:
+    """Turns our docstrings into what Sphinx reads."""
+    lines[:] = [*as_rest("\n".join(lines), parameter_names(item)).split("\n"), ""]
+
+
+def process_signature(app, what, name, item, options, signature, returns):
+    """Defaults that a function makes are shown as such, so that Sphinx can read on."""
+    return (signature or "").replace("<factory>", "...") or signature, returns
+
+
+def read_source(app, page: str, source: list[str]) -> None:
+    """Links to pages outside docs/ lead to their copies; empty globs go."""
+    folder = (DOCS / page).parent
+    source[0] = re.sub(
+        r"^\w+\*\n",
+        lambda m: m[0] * any(DOCS.glob(m[0].strip())),
+        source[0],
+        flags=re.M,
+    )
+    if folder != GENERATED:
+        source[0] = relink(source[0], folder, folder)
+
+
+def setup(app) -> None:
+    """Writes docs/generated, and connects what is above."""
+    GENERATED.mkdir(exist_ok=True)
+    write_copies()
+    write_api()
+    app.connect("source-read", read_source)
+    app.connect("autodoc-process-docstring", process_docstring)
+    app.connect("autodoc-process-signature", process_signature)

@@ -1,0 +1,352 @@
+"""The pages: every link leads somewhere, and every command and program in them works.
+
+A comment above a block of code says what is special about it:
+  not run: REASON               its commands are parsed and its files exist, no more
+  short: NAME FLAGS; NAME ...   flags that make the run of a command short
+  file: NAME                    the block is the content of this file
+"""
+
+import argparse
+import functools
+import importlib
+import json
+import re
+import shlex
+import subprocess
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import pytest
+
+from bert_jax import cli
+from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.interop.load import Checkpoint
+from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.config import BertConfig
+from bert_jax.objectives.mlm_nsp import MlmNsp
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    page
+    for page in (*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "launch/README.md")
+    if "generated" not in page.parts
+)
+# Programs of others: they are not run, and their flags are theirs.
+FOREIGN = ("gcloud", "git", "docker", "kubectl", "pip", "python3", "huggingface-cli")
+FOREIGN += ("hf", "curl", "wget", "unzip", "tar", "gzip", "tensorboard", "tfds")
+each_page = pytest.mark.parametrize(
+    "page", PAGES, ids=lambda p: str(p.relative_to(ROOT))
+)
+
+
+class Block(NamedTuple):
+    """A fenced block of a page, its language, and the comment above it."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    comment: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    def note(self, kind: str) -> str:
+        """What a comment "kind: ..." says, or nothing."""
+        return self.comment.partition(f"{kind}: ")[2]
+
+
+def blocks(page):
+    """All fenced blocks of a page."""
+    found, comment, lines = [], "", iter(enumerate(page.read_text().splitlines(), 1))
+    for number, line in lines:
+        text = line.strip()
+        if match := re.match(r"```\{?([\w-]*)", text):
+            end, body = text[: text.index("`") + 3], []
+            for _, inner in lines:
+                if inner.strip() == end:
+                    break
+                body.append(inner.removeprefix(" " * (len(line) - len(line.lstrip()))))
+            found.append(Block(page, number, match[1], "\n".join(body), comment))
+            comment = ""
+        elif text.startswith("<!--"):
+            comment = text.removeprefix("<!--").removesuffix("-->").strip()
+            while not text.endswith("-->"):
+                text = next(lines)[1].strip()
+                comment += f" {text.removesuffix('-->').strip()}"
+        elif text:
+            comment = ""
+    return found
+
+
+def prose(page):
+    """A page without its fenced blocks and its code in a line."""
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.M | re.S)
+    return re.sub(r"`[^`\n]*(?:\n[^`\n]+)?`", "", text)
+
+
+@functools.cache
+def anchors(page):
+    """The anchors that code hosts and MyST give to the headings of a page."""
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.M | re.S)
+    found = []
+    for title in re.findall(r"^#+ (.*)$", text, flags=re.M):
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title)
+        slug = re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-")
+        count = sum(
+            re.fullmatch(rf"{slug}(-\d+)?", other) is not None for other in found
+        )
+        found.append(f"{slug}-{count}" if count else slug)
+    return found
+
+
+@each_page
+def test_every_link_leads_somewhere(page):
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"\w+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_every_page_is_in_the_sidebar():
+    entries = []
+    for block in blocks(DOCS / "index.md"):
+        if block.language == "toctree":
+            entries += [re.sub(r".*<(.*)>", r"\1", x) for x in block.text.split("\n")]
+    lost = [
+        str(path)
+        for page in DOCS.rglob("*.md")
+        if "generated" not in page.parts
+        and (path := page.relative_to(DOCS).with_suffix("")) != Path("index")
+        and not any(entry and path.match(entry) for entry in entries)
+    ]
+    assert lost == [], "name them in a toctree of docs/index.md"
+
+
+def commands(block):
+    """The commands of a shell block, as words without the variables set before them."""
+    text = block.text.replace("\\\n", " ")
+    for line in text.splitlines():
+        words = shlex.split(line, comments=True)
+        while words and re.match(r"[A-Z_]+=", words[0]):
+            words.pop(0)
+        if words:
+            yield words
+
+
+def ours(words):
+    """(module, arguments) of a command of bert_jax, or None."""
+    if words[:2] == ["python", "-m"]:
+        words = words[2:]
+    if words[0] == "bert_jax":
+        return f"bert_jax.{words[1]}", words[2:]
+    return (words[0], words[1:]) if words[0].startswith("bert_jax.") else None
+
+
+@pytest.fixture
+def parse(monkeypatch):
+    """A function that lets a command of ours read its command line, and nothing more."""
+    read = argparse.ArgumentParser.parse_args
+
+    def parse_args(self, *args, **kwargs):
+        read(self, *args, **kwargs)
+        raise SystemExit(0)
+
+    def parse(module, arguments):
+        command = importlib.import_module(module)
+        with pytest.raises(SystemExit) as stop, monkeypatch.context() as patch:
+            patch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
+            with_config = any(word.startswith("--config") for word in arguments)
+            command.main([*arguments, *["--print_config"] * with_config])
+        assert stop.value.code == 0
+
+    return parse
+
+
+def check_other(words):
+    """Checks what can be of a command that is none of ours."""
+    program, *arguments = words
+    if program == "make":
+        targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), flags=re.M)
+        assert set(arguments) <= set(targets)
+    elif program == "pip":
+        extras = (ROOT / "pyproject.toml").read_text()
+        for extra in re.findall(r"(?:bert_jax|\.)\[([\w,]+)\]", " ".join(arguments)):
+            for name in extra.split(","):
+                assert f"optional-dependencies.{name} = " in extras, name
+    elif program.endswith(".sh"):
+        before = arguments.index("--")
+        dry = [ROOT / program, *arguments[:before], "--dry_run", *arguments[before:]]
+        done = subprocess.run(dry, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    elif program == "python" and arguments[0].endswith(".py"):
+        text = (ROOT / arguments[0]).read_text()
+        for flag in re.findall(r"--\w+", " ".join(arguments[1:])):
+            assert f'"{flag}"' in text, flag
+    else:
+        assert program in (".", "cd", "python", *FOREIGN), words
+
+
+@each_page
+def test_every_command_parses(page, parse, workspace, capsys):
+    for block in blocks(page):
+        if block.language not in ("sh", "bash", "console"):
+            continue
+        for words in commands(block):
+            try:
+                if command := ours(words):
+                    parse(*command)
+                else:
+                    check_other(words)
+            except Exception as error:
+                error.add_note(f"{block.place}: {shlex.join(words)}")
+                raise
+
+
+MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+
+
+@pytest.fixture(scope="session")
+def text_and_vocabulary(tmp_path_factory, golden, small_store):
+    """A file of text, and a tokenizer of 600 tokens made from it."""
+    text = (golden / "pretraining_data" / "moby_dick_sentences.txt").read_text()
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("\n\n".join(text.split("\n\n")[:30]))
+    return path, load_tokenizer(small_store[0])
+
+
+@pytest.fixture(scope="session")
+def pretrained(text_and_vocabulary, tmp_path_factory):
+    """A Hugging Face folder with a tiny BERT and its two heads of pretraining."""
+    _, tokenizer = text_and_vocabulary
+    config = BertConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=16,
+        num_layers=4,
+        num_heads=2,
+        intermediate_size=32,
+    )
+    params = jax.device_get(MlmNsp(BertForPreTraining(config)).init(jax.random.key(0)))
+    folder = tmp_path_factory.mktemp("pretrained")
+    save_huggingface(folder, Checkpoint(config, params, tokenizer, "pretraining"))
+    return folder
+
+
+@pytest.fixture
+def workspace(tmp_path, monkeypatch, text_and_vocabulary, pretrained):
+    """A folder with all that the pages take for given; commands run in it."""
+    text, tokenizer = text_and_vocabulary
+    for name in ("experiments", "launch", "benchmarks", "docs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for name in ("TEXT", "my_text"):
+        (tmp_path / name).symlink_to(text)
+    for name in ("glue/MRPC", "my_task", "reviews", "runs", "data", "my_bert"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("CHECKPOINT", "A", "all-MiniLM-L6-v2", "runs/tiny"):
+        (tmp_path / name).symlink_to(pretrained)
+    tokenizer.save(tmp_path)
+    (tmp_path / "texts.txt").write_text("It is a fine day\nNobody came\n")
+    (tmp_path / "pairs.tsv").write_text("It is so\tSo it is\nIt is so\tNobody came\n")
+    for split in ("train", "dev"):
+        mrpc = (
+            "1\t1\t2\tIt is so .\tSo it is .\n0\t1\t2\tIt is so .\tNobody came .\n" * 4
+        )
+        (tmp_path / f"glue/MRPC/{split}.tsv").write_text(MRPC + mrpc)
+        rows = "It is a fine day,good\nNobody came,bad\n" * 4
+        (tmp_path / f"my_task/{split}.csv").write_text(f"text,label\n{rows}")
+    (tmp_path / "glue/MRPC/test.tsv").write_text(
+        "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n0\t1\t2\tIt is .\tIt was .\n"
+    )
+    pair = {"sentence_good": "It is so.", "sentence_bad": "It are so."}
+    with zipfile.ZipFile(tmp_path / "BLiMP.zip", "w") as archive:
+        archive.writestr("blimp/agreement.jsonl", json.dumps(pair) + "\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "start", lambda *arguments: None)
+    write_files(tmp_path)
+    return tmp_path
+
+
+def write_files(folder):
+    """Writes the files whose content is a block of a page."""
+    for page in PAGES:
+        for block in blocks(page):
+            if name := block.note("file"):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_text(f"{block.text}\n")
+
+
+def run_commands(block):
+    """Runs the commands of bert_jax of a shell block, with the flags that make it short."""
+    short = {}
+    for note in filter(None, block.note("short").split("; ")):
+        name, *flags = shlex.split(note)
+        short[name] = flags
+    for words in commands(block):
+        if command := ours(words):
+            module, arguments = command
+            flags = short.get(module.removeprefix("bert_jax."), [])
+            code = importlib.import_module(module).main([*arguments, *flags])
+            assert not code, f"{block.place}: {shlex.join(words)}"
+
+
+def is_run(block):
+    return block.language in ("sh", "python") and not (
+        block.note("not run") or block.note("file")
+    )
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if any(map(is_run, blocks(page)))],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_every_block_runs(page, workspace, capsys):
+    """In the order of the page, so that a block finds what those before it left."""
+    names = {"a": "It was late.", "b": "The door was shut."}
+    names["texts"] = ["It is a [MASK] day.", "Nobody came to the [MASK]."]
+    for block in filter(is_run, blocks(page)):
+        try:
+            if block.language == "sh":
+                run_commands(block)
+            else:
+                exec(compile(block.text, block.place, "exec"), names)
+        except BaseException as error:
+            error.add_note(block.place)
+            raise
+
+
+@each_page
+def test_a_block_that_is_not_run_says_why(page):
+    for block in blocks(page):
+        assert block.language in ("", "sh", "python", "text", "toctree"), block.place
+        kind = block.comment.partition(":")[0]
+        assert not block.comment or kind in ("not run", "short", "file"), block.place
+        if kind == "not run":
+            assert len(block.note(kind)) > 10, block.place
+        elif block.language == "sh" and kind == "":
+            assert any(map(ours, commands(block))), f"{block.place} runs nothing"
+
+
+def test_the_citation_has_the_version_of_the_package():
+    from bert_jax import __version__
+
+    text = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {__version__}\n" in text
+
+
+def test_the_picture_of_the_flow_names_folders_that_exist():
+    text = (DOCS / "images" / "flow.svg").read_text()
+    for folder in re.findall(r"(\w+)/(?=[,<])", text):
+        assert (ROOT / "bert_jax" / folder).is_dir(), folder
