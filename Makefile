@@ -28,12 +28,12 @@ docs: $(VENV)/.docs  ## Write the site to build/docs; a warning is an error.
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.run: requirements.txt constraints.txt pyproject.toml | $(VENV)/bin/python
+$(VENV)/.run: requirements.txt constraints.txt pyproject.toml setup.py | $(VENV)/bin/python
 	$(PIP) -e .
 	touch $@
 
-$(VENV)/.test: $(VENV)/.run requirements-test.txt
-	$(PIP) -e .[test]
+$(VENV)/.test: $(VENV)/.run requirements-test.txt requirements-tfds.txt
+	$(PIP) -e .[test,tfds]
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.run requirements-docs.txt

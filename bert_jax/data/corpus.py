@@ -315,7 +315,13 @@ def find_dataset(text: str) -> Dataset:
             f"tfds build {name} --file_format=array_record"
         )
     # Imported here: it takes a second, and most corpora are text files.
-    import tensorflow_datasets as tfds
+    try:
+        import tensorflow_datasets as tfds
+    except ImportError as error:
+        raise UserError(
+            f"tfds:{name} needs a library that reads it ({error}): pip install "
+            "'bert_jax[tfds]'"
+        ) from error
 
     builder = tfds.builder_from_directory(versions[-1])
     stored = builder.info.file_format.value

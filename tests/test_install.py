@@ -1,0 +1,109 @@
+"""A wheel and an sdist hold all that works outside a clone; built without a network."""
+
+import email
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BUILT = ("bert_jax", "experiments")
+BUILD = """
+import sys
+from setuptools import build_meta
+print(getattr(build_meta, sys.argv[1])(sys.argv[2]))
+"""
+
+
+def build(what, source, target):
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD, f"build_{what}", str(target)],
+        cwd=source,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return target / done.stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of the sdist of a copy of this clone."""
+    folder = tmp_path_factory.mktemp("install")
+    source = folder / "source"
+    for name in BUILT:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, source / name, ignore=ignored)
+    for file in ROOT.iterdir():
+        if file.is_file():
+            shutil.copy(file, source)
+    sdist = build("sdist", source, folder)
+    shutil.unpack_archive(sdist, folder, filter="data")
+    return build("wheel", sdist.with_name(sdist.name.removesuffix(".tar.gz")), folder)
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """A folder that Python finds the wheel's bert_jax in, and no clone."""
+    folder = tmp_path_factory.mktemp("site")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def test_a_wheel_of_the_sdist_has_every_module_and_config(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = {n for n in archive.namelist() if ".dist-info/" not in n}
+    expected = {
+        path.relative_to(ROOT).as_posix()
+        for name in BUILT
+        for path in (ROOT / name).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert names == {
+        name.replace("experiments/", "bert_jax/experiments/", 1)
+        if name.startswith("experiments/")
+        else name
+        for name in expected
+    }
+    assert len(names) > 100
+
+
+def test_a_wheel_needs_what_is_listed(installed):
+    (path,) = installed.glob("*.dist-info/METADATA")
+    metadata = email.message_from_string(path.read_text())
+    needs = metadata.get_all("Requires-Dist")
+    extras = {p.stem.removeprefix("requirements-") for p in ROOT.glob("requirements-*")}
+    assert set(metadata.get_all("Provides-Extra")) == extras
+    assert extras >= {"gpu", "tpu", "gcs", "tfds", "test"}
+    own = [need for need in needs if "extra ==" not in need]
+    listed = [
+        line
+        for line in (ROOT / "requirements.txt").read_text().splitlines()
+        if line and line[0] != "#"
+    ]
+    # Those of the extra tfds are in the list, and are left out of the wheel's own.
+    tfds = [need for need in needs if 'extra == "tfds"' in need]
+    assert len(own) == len(listed) - len(tfds)
+    assert len(tfds) == 2
+    assert not any(need.startswith("tensorflow") for need in own)
+
+
+def test_a_wheel_runs_away_from_the_clone(installed, tmp_path):
+    config = installed / "bert_jax/experiments/finetune/glue.py"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-P", "-m", "bert_jax.finetune"),
+            *("--config", f"{config}:rte", "--print_config"),
+        ],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "data.task = 'rte'" in done.stdout
