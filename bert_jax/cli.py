@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bert_jax.errors import Preempted, UserError
+from bert_jax.interop.find import check_checkpoint
 from bert_jax.progress import show_progress
 
 PREEMPTED = 75  # exit code of a run that saved and is to be started again: EX_TEMPFAIL
@@ -90,15 +91,23 @@ def argument_parser(usage: str) -> argparse.ArgumentParser:
     )
 
 
+def checkpoint(path: str) -> str:
+    """The type of a flag that names a checkpoint: a wrong one is told before JAX loads."""
+    check_checkpoint(path)
+    return path
+
+
 def add_checkpoint_flags(
     parser: argparse.ArgumentParser, batch_size: int, max_length: str = "all positions"
 ) -> None:
     """Adds the flags of every command that asks a checkpoint about texts."""
     parser.add_argument(
         "--checkpoint",
+        type=checkpoint,
         required=True,
         metavar="DIR",
-        help="a workdir, a Hugging Face folder, or Google's bert_model.ckpt",
+        help="a workdir, a Hugging Face folder, Google's bert_model.ckpt, or a name on a "
+        "hub (org/name, org/name@revision)",
     )
     parser.add_argument(
         "--batch_size",

@@ -9,11 +9,7 @@ usage:
 
 from pathlib import Path
 
-import jax
-
 from bert_jax import cli
-from bert_jax.interop.huggingface import save_huggingface
-from bert_jax.interop.load import load, save_workdir
 from bert_jax.model.config import ACTIVATIONS
 
 _ORIGINS = {
@@ -26,7 +22,7 @@ _ORIGINS = {
 def main(argv: list[str]) -> None:
     """Parses the command line, converts, and lists missing and unexpected tensors."""
     parser = cli.argument_parser(__doc__)
-    parser.add_argument("--input", required=True, metavar="A")
+    parser.add_argument("--input", type=cli.checkpoint, required=True, metavar="A")
     parser.add_argument("--output", type=Path, required=True, metavar="B")
     parser.add_argument("--to", choices=("hf", "bert_jax"), default="hf")
     parser.add_argument(
@@ -36,6 +32,11 @@ def main(argv: list[str]) -> None:
         "gelu_tanh where bert_config.json says gelu",
     )
     args = parser.parse_args(argv)
+    # Imported late, so that --help and errors of the command line come at once.
+    import jax
+
+    from bert_jax.interop.huggingface import save_huggingface
+    from bert_jax.interop.load import load, save_workdir
 
     changes = {"activation": args.activation} if args.activation else {}
     checkpoint = load(args.input, **changes)

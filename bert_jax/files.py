@@ -13,6 +13,11 @@ from bert_jax.errors import UserError
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
+def is_remote(path: str | os.PathLike) -> bool:
+    """Whether ``path`` is a URL, such as gs://bucket/folder."""
+    return "://" in os.fspath(path)
+
+
 def decode(raw: bytes, where: object, *, offset: int = 0, cut: bool = False) -> str:
     """UTF-8 bytes as text, without the byte order mark that a file may start with.
 

@@ -15,6 +15,7 @@ usage:
 
 from bert_jax import cli
 from bert_jax.config_file import parse
+from bert_jax.interop.find import check_checkpoint
 from bert_jax.training.config import FineTuneConfig, finetune_config
 
 
@@ -22,6 +23,7 @@ def main(argv: list[str]) -> None:
     """Parses the command line and fine-tunes."""
     own = cli.JOB_FLAGS | {"sweep": False}
     config, workdir, flags = parse(argv, __doc__, finetune_config, own, FineTuneConfig)
+    check_checkpoint(config.init_from, "--config.init_from")
     # Imported late: --help and a wrong command line answer at once.
     from bert_jax.training.sweep import run_one, run_sweep
 

@@ -15,6 +15,7 @@ usage:
 
 from bert_jax import cli
 from bert_jax.config_file import parse
+from bert_jax.interop.find import check_checkpoint
 from bert_jax.training.config import TrainConfig, train_config
 
 
@@ -23,6 +24,8 @@ def main(argv: list[str]) -> None:
     config, workdir, flags = parse(
         argv, __doc__, train_config, cli.JOB_FLAGS, TrainConfig
     )
+    if config.init_from:
+        check_checkpoint(config.init_from, "--config.init_from")
     # Imported late: --help and a wrong command line answer at once.
     from bert_jax.training.pretrain import pretrain
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import huggingface_hub.constants
 import jax
 import numpy as np
 import pytest
@@ -55,6 +56,10 @@ def get_config():
 
 # What depends on the clock, or on which steps a process has timed.
 TIMINGS = ("tokens_per_second", "mfu", "data_wait", "seconds_left")
+
+# No name is looked up on a hub; it counts in the processes that tests start, too.
+os.environ["HF_HUB_OFFLINE"] = "1"
+huggingface_hub.constants.HF_HUB_OFFLINE = True
 
 # Eight devices stand in for a slice; a rank that is promoted silently is a bug.
 jax.config.update("jax_num_cpu_devices", 8)

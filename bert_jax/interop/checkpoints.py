@@ -18,7 +18,7 @@ import numpy as np
 from orbax.checkpoint.experimental import v1 as ocp
 
 from bert_jax.errors import UserError
-from bert_jax.parallel.remote import is_remote
+from bert_jax.files import is_remote
 from bert_jax.parallel.sharding import path_name
 
 

@@ -14,7 +14,7 @@ from flax import linen as nn
 
 from bert_jax.data.tokenizer import Tokenizer, find_vocabulary, load_tokenizer
 from bert_jax.errors import UserError, listed, naming
-from bert_jax.files import new_folder, read_json, write_json
+from bert_jax.files import is_remote, new_folder, read_json, write_json
 from bert_jax.interop.checkpoints import (
     array_shapes,
     read_params,
@@ -22,18 +22,13 @@ from bert_jax.interop.checkpoints import (
     write_params,
 )
 from bert_jax.interop.config_json import split_changes, with_compute
+from bert_jax.interop.find import CHECKPOINTS, find_files, from_hub, hub_name
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import with_scan
 from bert_jax.model.heads import BertForSpans, BertForTokens
-from bert_jax.parallel.remote import is_remote, local_checkpoint
-
-_CHECKPOINTS = "checkpoints"
-_BEST = "best"  # where a fine-tuning run keeps its best model
-_EXPECTED = (
-    "expected a Hugging Face folder (config.json, model.safetensors), Google's "
-    "bert_model.ckpt.* with bert_config.json, or a --workdir of bert_jax"
-)
+from bert_jax.parallel.distributed import is_leader, wait_for_all
+from bert_jax.parallel.remote import local_checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +68,9 @@ def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
 
     path: a Hugging Face folder, a folder or prefix of Google's bert_model.ckpt, or a
       workdir of ours: of pretraining (its newest checkpoint), of fine-tuning (its best).
-      It may be a URL such as gs://bucket/folder.
+      It may be a URL such as gs://bucket/folder, or the name of a model on the hub of
+      huggingface_hub, such as google-bert/bert-base-uncased, with @REVISION or without.
+      What exists here comes first.
     changes: fields of BertConfig that replace what the files say, such as the
       activation="gelu_tanh" that Google's files cannot express; and fields of
       ComputeConfig, such as dtype="bfloat16" or scan_layers=True.
@@ -83,9 +80,9 @@ def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
     differ in size.
     """
     model_changes, compute_changes = split_changes(changes)
-    local = local_checkpoint(path)
+    local = _local_files(path)
     run = epath.Path(path) if is_remote(path) else local
-    checkpoint = _read(local, run / _CHECKPOINTS, model_changes)
+    checkpoint = _read(local, run, model_changes)
     compute = dataclasses.replace(checkpoint.compute, **compute_changes)
     tokenizer, config = checkpoint.tokenizer, checkpoint.config
     if tokenizer is not None and tokenizer.vocab_size != config.vocab_size:
@@ -166,27 +163,33 @@ def save_workdir(directory: Path | str, checkpoint: Checkpoint) -> None:
     with new_folder(Path(directory)) as folder:
         if checkpoint.tokenizer is not None:
             checkpoint.tokenizer.save(folder)
-        write_params(folder / _CHECKPOINTS, checkpoint.params)
+        write_params(folder / CHECKPOINTS, checkpoint.params)
         write_json(folder / "config.json", settings)
 
 
-def _read(path: Path, checkpoints: Path, changes: dict[str, Any]) -> Checkpoint:
-    if not (path / _BEST / "config.json").is_file() and checkpoints.is_dir():
-        return _read_workdir(path, checkpoints, changes)
-    # Imported here because our own workdirs need no table of foreign names.
-    from bert_jax.interop.huggingface import read_huggingface
-    from bert_jax.interop.tensorflow import find_prefix, read_tensorflow
-    from bert_jax.interop.weights import find_weights
+def _local_files(path: os.PathLike | str) -> Path:
+    """``path`` as one of this machine: itself, or a copy from a store or a hub."""
+    if not hub_name(path):
+        return local_checkpoint(path)
+    if is_leader():  # whose cache the other processes of its host then find filled
+        from_hub(path)
+    wait_for_all("download")
+    return from_hub(path)
 
-    for folder in (path / _BEST, path):
-        if find_weights(folder):
-            return read_huggingface(folder, **changes)
-    if (prefix := find_prefix(path)) is not None:
-        return read_tensorflow(prefix, **changes)
-    if path.is_dir():
-        raise UserError(f"{path} holds no weights; {_EXPECTED}")
-    what = "is a file" if path.exists() else "does not exist"
-    raise UserError(f"{path} {what}; {_EXPECTED}")
+
+def _read(local: Path, run: os.PathLike, changes: dict[str, Any]) -> Checkpoint:
+    """run: what ``local`` is, or is the copy of; a run's checkpoints are read there."""
+    source, path = find_files(local, run)
+    if source == "bert_jax":
+        return _read_workdir(path, run / CHECKPOINTS, changes)
+    # Imported here because our own workdirs need no table of foreign names.
+    if source == "tensorflow":
+        from bert_jax.interop.tensorflow import read_tensorflow
+
+        return read_tensorflow(path, **changes)
+    from bert_jax.interop.huggingface import read_huggingface
+
+    return read_huggingface(path, **changes)
 
 
 def _read_workdir(

@@ -56,23 +56,6 @@ class _Entry(NamedTuple):
     sliced: bool
 
 
-def find_prefix(path: Path) -> Path | None:
-    """The prefix of a checkpoint's files: ``path`` itself, or the one in the folder.
-
-    None where there is none. Raises UserError for a folder of several.
-    """
-    if path.name and path.with_name(f"{path.name}.index").is_file():
-        return path
-    found = sorted(path.glob("*.index"))  # an index of shards ends in .index.json
-    if len(found) > 1:
-        names = ", ".join(file.stem for file in found)
-        raise UserError(
-            f"{path} holds {len(found)} TensorFlow checkpoints ({names}); name one, such "
-            f"as {found[-1].with_suffix('')}"
-        )
-    return found[0].with_suffix("") if found else None
-
-
 def read_tensorflow(prefix: Path, **changes: Any) -> Checkpoint:
     """Reads the checkpoint ``prefix`` and the files beside it.
 

@@ -24,16 +24,7 @@ from safetensors.numpy import load_file
 
 from bert_jax.errors import UserError
 from bert_jax.files import read_json
-
-_SAFETENSORS = "model.safetensors"
-_TORCH = "pytorch_model.bin"
-_INDEX = ".index.json"
-
-
-def find_weights(folder: Path) -> Path | None:
-    """The file that :func:`read_weights` starts with; None where there is none."""
-    names = (f"{n}{end}" for n in (_SAFETENSORS, _TORCH) for end in ("", _INDEX))
-    return next((folder / name for name in names if (folder / name).is_file()), None)
+from bert_jax.interop.find import INDEX, SAFETENSORS, TORCH, find_weights
 
 
 def read_weights(folder: Path) -> dict[str, np.ndarray]:
@@ -45,11 +36,11 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
     path = find_weights(folder)
     if path is None:
         raise UserError(
-            f"{folder} holds no weights; expected {_SAFETENSORS}, {_SAFETENSORS}{_INDEX} "
-            f"with its shards, or {_TORCH}"
+            f"{folder} holds no weights; expected {SAFETENSORS}, {SAFETENSORS}{INDEX} "
+            f"with its shards, or {TORCH}"
         )
-    read = _read_safetensors if path.name.startswith(_SAFETENSORS) else read_torch
-    return _read_shards(path, read) if path.name.endswith(_INDEX) else read(path)
+    read = _read_safetensors if path.name.startswith(SAFETENSORS) else read_torch
+    return _read_shards(path, read) if path.name.endswith(INDEX) else read(path)
 
 
 def _read_shards(

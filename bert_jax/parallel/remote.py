@@ -22,6 +22,7 @@ import fsspec.config
 from etils import epath
 
 from bert_jax.errors import UserError
+from bert_jax.files import is_remote
 from bert_jax.parallel.distributed import check_same, is_leader, wait_for_all
 
 # Other processes write there too: what was listed before may be out of date.
@@ -31,11 +32,6 @@ CHECKPOINTS = "checkpoints"
 # Subfolders of a workdir that are not copied with its small files: Orbax reads and
 # writes checkpoints in the store, prepared() copies text, features live for one run.
 _APART = (CHECKPOINTS, "text", "features")
-
-
-def is_remote(path: str | os.PathLike) -> bool:
-    """Whether ``path`` is a URL, such as gs://bucket/folder."""
-    return "://" in os.fspath(path)
 
 
 class RunFolder:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.special
+import scipy
 
 from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from scipy.special import softmax
+import scipy
 
 from bert_jax.data.sequences import join, owners, token_windows
 from bert_jax.data.tokenizer import Tokenizer
@@ -274,7 +274,7 @@ class Squad(Task):
             better, others = min(better, config.n_best), max(config.n_best - 1, 1)
             entries = [*spans[:better], null, *spans[better:others]]
         scores = [entry.score for entry in entries]
-        probabilities = softmax(scores).tolist() if entries else []
+        probabilities = scipy.special.softmax(scores).tolist() if entries else []
         nbest = [
             {"text": text, "probability": p, "start_logit": start, "end_logit": end}
             for (text, start, end, *_), p in zip(entries, probabilities, strict=True)

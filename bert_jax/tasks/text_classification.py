@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.special
+import scipy
 
 from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from scipy.special import softmax
+import scipy
 
 from bert_jax.data import sequences
 from bert_jax.data.sequences import Window
@@ -265,7 +265,9 @@ class Tagging(Task):
         for i, (words, positions), logits in zip(
             features.row, features.extra, outputs, strict=True
         ):
-            shares[i][words] = softmax(np.float64(logits[positions]), axis=-1)
+            shares[i][words] = scipy.special.softmax(
+                np.float64(logits[positions]), axis=-1
+            )
         answers = []
         for row, p in zip(rows, shares, strict=True):
             answer = {

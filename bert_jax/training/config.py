@@ -63,8 +63,9 @@ class RunConfig:
     optimizer: OptimizerConfig
     init_from: str = setting(
         "",
-        "the checkpoint to begin with: a Hugging Face folder, Google's bert_model.ckpt or "
-        "a workdir. Fine-tuning needs one; pretraining draws what it lacks at random",
+        "the checkpoint to begin with: a Hugging Face folder, Google's bert_model.ckpt, a "
+        "workdir, or a name on a hub (org/name, org/name@revision). Fine-tuning needs one; "
+        "pretraining draws what it lacks at random",
     )
     compute: ComputeConfig = setting(factory=ComputeConfig)
     mesh: MeshConfig = setting(factory=MeshConfig)

@@ -25,6 +25,7 @@ from bert_jax.inference.evaluation import (
     run_model,
     with_hidden,
 )
+from bert_jax.interop.find import check_checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.initial import head_params, make_model
 from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, load
@@ -71,11 +72,7 @@ def prepare(config: FineTuneConfig, workdir: Path, log: Log) -> Prepared:
     In the feature-based approach the frozen encoder's vectors are written to
     ``workdir``/features.
     """
-    if not config.init_from:
-        raise UserError(
-            "init_from is empty, expected a checkpoint: a Hugging Face folder, Google's "
-            "bert_model.ckpt or a workdir; set --config.init_from"
-        )
+    check_checkpoint(config.init_from, "--config.init_from")
     compute = dataclasses.asdict(config.compute)
     checkpoint = load(config.init_from, **config.model.changes(), **compute)
     check_vocabulary(checkpoint, config.init_from)

@@ -1,0 +1,160 @@
+"""Where the files of a checkpoint are: in a folder, or on a hub.
+
+Nothing here imports JAX, so that a command answers a wrong path or name at once.
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from bert_jax.errors import UserError, naming
+from bert_jax.files import is_remote
+from bert_jax.interop.config_json import read_config
+
+CHECKPOINTS = "checkpoints"  # where a run keeps its training state
+BEST = "best"  # where a fine-tuning run keeps its best model
+SAFETENSORS, TORCH, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
+_SMALL = (
+    *("config.json", "bert_config.json", "tokenizer_config.json", "tokenizer.json"),
+    *("vocab.txt", "spiece.model", "bilstm.safetensors"),
+)
+_HUB_NAME = re.compile(
+    r"(?P<name>(?:\w[\w.-]*/)?\w[\w.-]*)(?:@(?P<revision>[\w./-]+))?"
+)
+_EXPECTED = (
+    "expected a Hugging Face folder (config.json, model.safetensors), Google's "
+    "bert_model.ckpt.* with bert_config.json, a --workdir of bert_jax, or the name of a "
+    "model on a hub, such as google-bert/bert-base-uncased"
+)
+
+
+def check_checkpoint(path: os.PathLike | str, setting: str = "--checkpoint") -> None:
+    """Raises UserError unless there is a checkpoint at ``path``.
+
+    A folder is looked into and a name looked up on the hub; a URL is trusted. setting: what
+    the path was given by.
+    """
+    if not os.fspath(path):
+        raise UserError(f"{setting} is empty; {_EXPECTED}")
+    if hub_name(path):
+        from_hub(path, weights=False)
+    elif not is_remote(path):
+        find_files(Path(path))
+
+
+def find_files(
+    path: Path, run: Path | None = None
+) -> tuple[Literal["bert_jax", "huggingface", "tensorflow"], Path]:
+    """Whose checkpoint is at ``path``, and where: workdir, folder or prefix.
+
+    run: the run that ``path`` holds the small files of, where its checkpoints are
+    elsewhere. Raises UserError where there is no checkpoint.
+    """
+    finished = (path / BEST / "config.json").is_file()
+    if not finished and ((run or path) / CHECKPOINTS).is_dir():
+        return "bert_jax", path
+    for folder in (path / BEST, path):
+        if find_weights(folder):
+            return "huggingface", folder
+    if (prefix := find_prefix(path)) is not None:
+        return "tensorflow", prefix
+    if path.is_dir():
+        raise UserError(f"{path} holds no weights; {_EXPECTED}")
+    what = "is a file" if path.exists() else "does not exist"
+    raise UserError(f"{path} {what}; {_EXPECTED}")
+
+
+def find_weights(folder: Path) -> Path | None:
+    """The file to begin with of a Hugging Face folder's weights; None without any."""
+    names = (f"{name}{end}" for name in (SAFETENSORS, TORCH) for end in ("", INDEX))
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def find_prefix(path: Path) -> Path | None:
+    """The prefix of Google's files: ``path`` itself, or the one in the folder.
+
+    None where there is none. Raises UserError for a folder of several.
+    """
+    if path.name and path.with_name(f"{path.name}.index").is_file():
+        return path
+    found = sorted(path.glob("*.index"))  # an index of shards ends in .index.json
+    if len(found) > 1:
+        names = ", ".join(file.stem for file in found)
+        raise UserError(
+            f"{path} holds {len(found)} TensorFlow checkpoints ({names}); name one, such "
+            f"as {found[-1].with_suffix('')}"
+        )
+    return found[0].with_suffix("") if found else None
+
+
+def hub_name(path: os.PathLike | str) -> tuple[str, str | None] | None:
+    """The name and the revision, if any, that ``path`` may be on a hub.
+
+    None for what is here, for URLs and for paths that no hub has.
+    """
+    match = _HUB_NAME.fullmatch(os.fspath(path))
+    if match is None or Path(path).exists() or find_prefix(Path(path)):
+        return None
+    return match["name"], match["revision"]
+
+
+def from_hub(path: os.PathLike | str, *, weights: bool = True) -> Path:
+    """The folder, in huggingface_hub's cache, of a model ``NAME`` or ``NAME@REVISION``.
+
+    What is not there yet is downloaded: config, vocabulary and, with ``weights``, one form
+    of the weights, safetensors before PyTorch's before Google's. Without a network the
+    cache serves. Raises UserError that says how to get the files.
+    """
+    from huggingface_hub import HfApi
+
+    folder = _download(path, _SMALL)
+    if (folder / "config.json").is_file():
+        with naming(path):  # before the weights of another kind of model come
+            read_config(folder / "config.json")
+    if not weights:
+        return folder
+    name, revision = hub_name(path)
+    files = []
+    with contextlib.suppress(Exception):  # without a network, of no common type
+        files = HfApi().list_repo_files(name, revision=revision)
+    return _download(path, _weights_of(files))
+
+
+def _download(path: os.PathLike | str, files: Sequence[str]) -> Path:
+    from huggingface_hub import constants, errors, snapshot_download
+
+    name, revision = hub_name(path)
+    hub = constants.ENDPOINT
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=files))
+    except errors.RevisionNotFoundError as error:
+        raise UserError(
+            f"{hub}/{name} has no revision {revision}; expected a branch, a tag or a "
+            "commit of it"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise UserError(
+            f"{path} does not exist here, and {hub} has no model of this name that you "
+            f"may read (one that is private or gated needs hf auth login); {_EXPECTED}"
+        ) from error
+    except Exception as error:  # of no common type
+        reason = str(error.__cause__ or error).splitlines()[0]
+        raise UserError(
+            f"{path} does not exist here, and {hub} did not give it ({reason}); correct "
+            f"the path, or run 'hf download {name} --local-dir FOLDER' where there is a "
+            "network and name that folder"
+        ) from error
+
+
+def _weights_of(files: Sequence[str]) -> list[str]:
+    """Those of a repository's files that are needed for its weights."""
+    for name in (SAFETENSORS, TORCH):
+        if name in files:
+            return [name]
+        if name + INDEX in files:
+            stem, _, ending = name.rpartition(".")
+            return [name + INDEX, f"{stem}-?????-of-?????.{ending}"]
+    return ["*.ckpt.index", "*.ckpt.data-*"]

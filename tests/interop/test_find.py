@@ -1,0 +1,300 @@
+"""Names on a hub, on a server of the test's own, and what a wrong path or name says."""
+
+import hashlib
+import http.server
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+
+import huggingface_hub.constants
+import jax
+import numpy as np
+import pytest
+
+import bert_jax
+from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.errors import UserError
+from bert_jax.interop.find import check_checkpoint, hub_name
+
+COMMIT = {"main": "a" * 40, "old": "b" * 40}
+
+
+class Hub(http.server.ThreadingHTTPServer):
+    """What the client asks a hub for a model: its commit, its files, and each of them."""
+
+    daemon_threads = True
+
+    def __init__(self, models):
+        """models: the folder of each revision of each model, by name and revision."""
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.models = models
+        self.sent = []  # files, in the order in which they were asked for
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def folder(self, name, revision):
+        revisions = {COMMIT[r]: r for r in COMMIT}
+        return self.models.get((name, revisions.get(revision, revision)))
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    def do_HEAD(self):
+        path = self.path.partition("?")[0].strip("/")
+        if path.startswith("api/models/"):
+            self._describe(path.removeprefix("api/models/"))
+            return
+        name, _, rest = path.partition("/resolve/")
+        revision, _, file = rest.partition("/")
+        folder = self.server.folder(name, revision)
+        if folder is None or not (folder / file).is_file():
+            self._answer(404, b"", {"X-Error-Code": "EntryNotFound"})
+            return
+        content = (folder / file).read_bytes()
+        etag = f'"{hashlib.sha256(content).hexdigest()}"'
+        if self.command == "GET":
+            self.server.sent.append(file)
+        headers = {"ETag": etag, "X-Repo-Commit": COMMIT.get(revision, revision)}
+        self._answer(200, content, headers)
+
+    do_GET = do_HEAD
+
+    def _describe(self, path):
+        name, _, revision = path.partition("/revision/")
+        name, tree, commit = name.partition("/tree/")
+        revision = commit or revision or "main"
+        if not any(known == name for known, _ in self.server.models):
+            self._answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+            return
+        folder = self.server.folder(name, revision)
+        if folder is None:
+            self._answer(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
+            return
+        files = [
+            {
+                "type": "file",
+                "path": file.name,
+                "rfilename": file.name,
+                "size": file.stat().st_size,
+                "oid": hashlib.sha1(file.read_bytes()).hexdigest(),
+            }
+            for file in sorted(folder.iterdir())
+        ]
+        about = {"id": name, "sha": COMMIT.get(revision, revision), "siblings": files}
+        self._answer(200, json.dumps(files if tree else about).encode(), {})
+
+    def _answer(self, code, content, headers):
+        self.send_response(code)
+        for header, value in headers.items():
+            self.send_header(header, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    def log_message(self, *_):
+        """Says nothing."""
+
+
+@pytest.fixture(scope="module")
+def models(golden, tmp_path_factory):
+    """A model with weights in three forms; its old revision has a pickle alone."""
+    folders = tmp_path_factory.mktemp("hub")
+    new = shutil.copytree(golden / "huggingface/pretraining", folders / "new")
+    load_tokenizer(golden / "huggingface/tokenizer").save(new)
+    (new / "README.md").write_text("a card")
+    (new / "tf_model.h5").write_text("not ours")
+    shutil.copy(golden / "huggingface/pickle/zip.bin", new / "pytorch_model.bin")
+    old = shutil.copytree(new, folders / "old")
+    (old / "model.safetensors").unlink()
+    shards = shutil.copytree(golden / "huggingface/sharded", folders / "shards")
+    google = shutil.copytree(golden / "google_bert", folders / "google")
+    other = folders / "other"
+    other.mkdir()
+    (other / "config.json").write_text('{"model_type": "gpt2"}')
+    (other / "model.safetensors").write_text("large")
+    return {
+        ("bert_jax/tiny", "main"): new,
+        ("bert_jax/tiny", "old"): old,
+        ("plain", "main"): new,
+        ("bert_jax/shards", "main"): shards,
+        ("bert_jax/google", "main"): google,
+        ("bert_jax/gpt2", "main"): other,
+    }
+
+
+@pytest.fixture
+def hub(models, monkeypatch, tmp_path):
+    """A running server, which this process takes for the hub; the cache is empty."""
+    server = Hub(models)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    settings = {
+        "ENDPOINT": server.url,
+        "HUGGINGFACE_CO_URL_TEMPLATE": server.url
+        + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HUB_CACHE": str(tmp_path / "cache"),
+        "HF_HUB_OFFLINE": False,
+    }
+    for name, value in settings.items():
+        monkeypatch.setattr(huggingface_hub.constants, name, value)
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def same(a, b):
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_a_name_is_downloaded_once_and_only_what_is_needed(hub, models):
+    model = bert_jax.load("bert_jax/tiny")
+    assert sorted(hub.sent) == [
+        "config.json",
+        "model.safetensors",
+        "tokenizer_config.json",
+        "vocab.txt",
+    ]
+    expected = bert_jax.load(models["bert_jax/tiny", "main"])
+    assert (model.head, model.source) == ("pretraining", "huggingface")
+    assert model.tokenizer.fingerprint() == expected.tokenizer.fingerprint()
+    same(model.params, expected.params)
+    same(bert_jax.load("bert_jax/tiny").params, expected.params)
+    assert len(hub.sent) == 4
+
+
+def test_a_revision_is_chosen_with_an_at(hub, models):
+    model = bert_jax.load("bert_jax/tiny@old")
+    assert "pytorch_model.bin" in hub.sent
+    assert "model.safetensors" not in hub.sent
+    same(model.params, bert_jax.load(models["bert_jax/tiny", "old"]).params)
+    same(model.params, bert_jax.load(f"bert_jax/tiny@{COMMIT['old']}").params)
+    with pytest.raises(UserError, match=r"bert_jax/tiny has no revision new; expected"):
+        bert_jax.load("bert_jax/tiny@new")
+
+
+@pytest.mark.parametrize(
+    ("name", "files"), [("shards", 5), ("google", 4)], ids=["shards", "google"]
+)
+def test_weights_in_shards_and_of_google(hub, models, name, files):
+    model = bert_jax.load(f"bert_jax/{name}")
+    same(model.params, bert_jax.load(models[f"bert_jax/{name}", "main"]).params)
+    assert len(hub.sent) == files
+
+
+def test_a_path_that_exists_comes_first(hub, models, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bert_jax.load("plain")
+    assert len(hub.sent) == 4
+    shutil.copytree(models["bert_jax/shards", "main"], tmp_path / "plain")
+    assert bert_jax.load("plain").tokenizer is None
+    assert len(hub.sent) == 4
+
+
+def test_without_a_network_the_cache_serves(hub, monkeypatch):
+    before = bert_jax.load("bert_jax/tiny")
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    same(bert_jax.load("bert_jax/tiny").params, before.params)
+    with pytest.raises(
+        UserError,
+        match=r"bert_jax/large does not exist here, and http://127.0.0.1:9 did not give "
+        r"it \(\[Errno 111\] Connection refused\); .*'hf download bert_jax/large --local",
+    ) as caught:
+        bert_jax.load("bert_jax/large")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_that_the_hub_does_not_have_is_one_line(hub):
+    with pytest.raises(
+        UserError,
+        match=r"runs/tini does not exist here, and http\S+ has no model of this name "
+        r".*hf auth login.*expected a Hugging Face folder .* a --workdir",
+    ) as caught:
+        check_checkpoint("runs/tini")
+    assert "\n" not in str(caught.value)
+
+
+def test_another_model_is_refused_before_its_weights_come(hub):
+    with pytest.raises(UserError, match="bert_jax/gpt2: the config has model_type="):
+        bert_jax.load("bert_jax/gpt2")
+    assert hub.sent == ["config.json"]
+
+
+def test_checking_downloads_no_weights(hub):
+    check_checkpoint("bert_jax/tiny")
+    assert sorted(hub.sent) == ["config.json", "tokenizer_config.json", "vocab.txt"]
+    with pytest.raises(UserError, match=r"--config.init_from is empty; expected a Hug"):
+        check_checkpoint("", "--config.init_from")
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("google-bert/bert-base-uncased", ("google-bert/bert-base-uncased", None)),
+        ("bert-base-uncased", ("bert-base-uncased", None)),
+        ("a/b@v1.0", ("a/b", "v1.0")),
+        ("a/b@refs/pr/1", ("a/b", "refs/pr/1")),
+        ("a/b/c", None),
+        ("./a", None),
+        ("../a/b", None),
+        ("/a", None),
+        ("a/", None),
+        ("gs://a/b", None),
+        ("tests", None),  # a folder, where the tests run
+    ],
+)
+def test_what_may_be_a_name(path, expected):
+    assert hub_name(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        ("train --config tests/../experiments/tiny.py", "--config.init_from"),
+        (
+            "finetune --config tests/../experiments/finetune/glue.py:rte",
+            "--config.init_from",
+        ),
+        ("predict --input -", "--checkpoint"),
+        ("embed --input - --output x.npz", "--checkpoint"),
+        ("score --input -", "--checkpoint"),
+        ("minimal_pairs --pairs x", "--checkpoint"),
+        ("convert --output x", "--input"),
+    ],
+    ids=lambda text: text.split()[0],
+)
+def test_a_wrong_path_is_told_before_jax_is_imported(command, flag):
+    """Which takes seconds; so do Grain, scikit-learn and flax."""
+    name, *words = command.split()
+    code = (
+        "import sys\n"
+        f"from bert_jax.{name} import main\n"
+        "from bert_jax.errors import UserError\n"
+        "try:\n"
+        f"    main({[*words, flag + '=/nowhere']})\n"
+        "except UserError as error:\n"
+        "    print(error)\n"
+        "print(*{'jax', 'flax', 'grain', 'sklearn'} & sys.modules.keys())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    error, imported = done.stdout.splitlines()
+    assert error.startswith("/nowhere does not exist; expected a Hugging Face folder")
+    assert imported == ""
+
+
+def test_a_command_takes_a_name(hub, tmp_path):
+    """With HF_ENDPOINT, as a mirror is named."""
+    names = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+    arguments = ["--input", "bert_jax/tiny@old", "--output", tmp_path / "out"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bert_jax.convert", *arguments],
+        capture_output=True,
+        text=True,
+        env=os.environ | names,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("bert_jax/tiny@old: a Hugging Face folder; a BERT ")
+    assert done.stderr == ""
+    assert (tmp_path / "out/vocab.txt").is_file()
