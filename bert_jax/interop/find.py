@@ -8,11 +8,12 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from bert_jax.errors import UserError, naming
 from bert_jax.files import is_remote
 from bert_jax.interop.config_json import read_config
+from bert_jax.progress import Progress
 
 CHECKPOINTS = "checkpoints"  # where a run keeps its training state
 BEST = "best"  # where a fine-tuning run keeps its best model
@@ -119,8 +120,21 @@ def from_hub(path: os.PathLike | str, *, weights: bool = True) -> Path:
     name, revision = hub_name(path)
     files = []
     with contextlib.suppress(Exception):  # without a network, of no common type
-        files = HfApi().list_repo_files(name, revision=revision)
+        about = HfApi().model_info(name, revision=revision)
+        files = [file.rfilename for file in about.siblings]
     return _download(path, _weights_of(files))
+
+
+class _Bar(Progress):
+    """A bar as huggingface_hub makes them, of which those that count bytes are shown."""
+
+    def __init__(
+        self, *args: Any, unit: str = "", total: float | None = None, **_: Any
+    ):
+        show = None if unit == "B" else False
+        super().__init__(
+            "downloading", *args, total=total, unit=unit, scale=True, show=show
+        )
 
 
 def _download(path: os.PathLike | str, files: Sequence[str]) -> Path:
@@ -129,7 +143,10 @@ def _download(path: os.PathLike | str, files: Sequence[str]) -> Path:
     name, revision = hub_name(path)
     hub = constants.ENDPOINT
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=files))
+        folder = snapshot_download(
+            name, revision=revision, allow_patterns=files, tqdm_class=_Bar
+        )
+        return Path(folder)
     except errors.RevisionNotFoundError as error:
         raise UserError(
             f"{hub}/{name} has no revision {revision}; expected a branch, a tag or a "

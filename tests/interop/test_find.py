@@ -176,7 +176,7 @@ def test_a_revision_is_chosen_with_an_at(hub, models):
 
 
 @pytest.mark.parametrize(
-    ("name", "files"), [("shards", 5), ("google", 4)], ids=["shards", "google"]
+    ("name", "files"), [("shards", 5), ("google", 3)], ids=["shards", "google"]
 )
 def test_weights_in_shards_and_of_google(hub, models, name, files):
     model = bert_jax.load(f"bert_jax/{name}")
