@@ -26,8 +26,7 @@ def main(argv: list[str]) -> int:
         raise UserError("--topology is missing, such as v2:4x4")
     import jax
 
-    from bert_jax.parallel.topology import named_slices
-    from bert_jax.training.aot import advice, compile_step, table
+    from bert_jax.training.aot import advice, compile_step, named_slices, table
 
     # It cannot read back programs for devices that are not there.
     jax.config.update("jax_enable_compilation_cache", False)

@@ -263,14 +263,8 @@ def parameter_shapes(config: BertConfig, outputs: int) -> dict[str, tuple[int, .
     tree = initial_shapes(BertForSpans(config, compute))
     tree |= initial_shapes(BertForTokens(config, outputs, compute))
     tree |= initial_shapes(BertForPreTraining(config, compute), inputs=4)
-    shapes = {}
-    for name, shape in array_shapes(tree).items():
-        if "/layers/" not in name:
-            shapes[name] = shape
-            continue
-        for i in range(config.num_layers):
-            shapes[name.replace("/layers/", f"/layer_{i}/")] = shape[1:]
-    return shapes
+    unstacked = functools.partial(with_scan, scan=False)
+    return array_shapes(jax.eval_shape(unstacked, tree))
 
 
 def initial_shapes(model: nn.Module, inputs: int = 3) -> dict[str, Any]:
