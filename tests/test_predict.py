@@ -11,10 +11,10 @@ from bert_jax import predict
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import save_huggingface
-from bert_jax.interop.initial import FeatureConfig, make_model
 from bert_jax.interop.load import Checkpoint
 from bert_jax.model.bert import BertForPreTraining, BertModel
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import BertConfig, FeatureConfig
+from bert_jax.model.heads import make_model
 
 WORDS = "the a man dog cat eats sees paris rome big small good bad film who where"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

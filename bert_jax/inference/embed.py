@@ -21,7 +21,6 @@ from bert_jax.inference.evaluation import runner
 from bert_jax.inference.lines import CHUNK, chunks, input_name, read_lines
 from bert_jax.interop.load import (
     Checkpoint,
-    check_layers,
     check_length,
     check_vocabulary,
     opened,
@@ -96,7 +95,7 @@ class Embedder:
             raise UserError(
                 f"max_length={max_length} leaves no room for text; set it to 5 at least"
             )
-        check_layers(layers, config, "--layers")
+        config.check_layers(layers, "--layers")
         _check_pooling(pooling, layers, params, path)
         if pooling != "pooler":
             params = {name: part for name, part in params.items() if name != "pooler"}

@@ -14,9 +14,15 @@ from bert_jax.errors import UserError, naming
 from bert_jax.inference.evaluation import runner
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.lines import CHUNK, Answers, chunks
-from bert_jax.interop.initial import head_params, make_model
-from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, opened
+from bert_jax.interop.load import (
+    Checkpoint,
+    check_length,
+    check_vocabulary,
+    head_params,
+    opened,
+)
 from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.heads import make_model
 from bert_jax.model.tagger import FeatureConfig
 from bert_jax.objectives.heads import eval_logits
 from bert_jax.settings import from_settings

@@ -126,14 +126,14 @@ def from_hub(path: os.PathLike | str, *, weights: bool = True) -> Path:
 
 
 class _Bar(Progress):
-    """A bar as huggingface_hub makes them, of which those that count bytes are shown."""
+    """A bar as huggingface_hub makes them, of which the one of bytes is shown."""
 
     def __init__(
-        self, *args: Any, unit: str = "", total: float | None = None, **_: Any
+        self, *args: Any, desc: str = "", total: float | None = None, **_: Any
     ):
-        show = None if unit == "B" else False
+        show = None if desc.startswith("Downloading") else False
         super().__init__(
-            "downloading", *args, total=total, unit=unit, scale=True, show=show
+            "downloading", *args, total=total, unit="bytes", scale=True, show=show
         )
 
 

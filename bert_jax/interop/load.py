@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from etils import epath
 from flax import linen as nn
 
@@ -27,8 +28,12 @@ from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import with_scan
 from bert_jax.model.heads import BertForSpans, BertForTokens
+from bert_jax.model.tagger import FeatureTagger
 from bert_jax.parallel.distributed import is_leader, wait_for_all
 from bert_jax.parallel.remote import local_checkpoint
+
+Params = dict[str, Any]
+_NEW_HEAD = "set --config.fresh_head=True to begin with a new head"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,15 +141,73 @@ def check_length(max_length: int, checkpoint: Checkpoint, setting: str) -> None:
         )
 
 
-def check_layers(layers: Sequence[int], config: BertConfig, setting: str) -> None:
-    """Raises UserError for hidden states that the encoder does not have."""
-    most = config.num_layers
-    for layer in layers:
-        if not -most - 1 <= layer <= most:
-            raise UserError(
-                f"layer {layer} is not there: the encoder has {most} layers; expected 0 "
-                f"(the embeddings) to {most}, or {-most - 1} to -1; set {setting}"
-            )
+def head_params(
+    checkpoint: Checkpoint,
+    model: nn.Module,
+    head: str,
+    labels: Sequence[str],
+    *,
+    fresh_head: bool = False,
+) -> tuple[Params, list[str]]:
+    """What the checkpoint gives a model with this head; and the parts that it lacks.
+
+    A head of the same kind and labels is kept, as between two runs on one label set,
+    unless ``fresh_head``. Raises UserError for one of the same kind that does not fit.
+    """
+    tagger = isinstance(model, FeatureTagger)
+    shapes = initial_shapes(model)
+    bert = checkpoint.params["bert"]
+    if not tagger:  # a pooler that this head does not look at is left behind
+        bert = {name: part for name, part in bert.items() if name in shapes["bert"]}
+    given = {"bert": bert}
+    new = [f"bert/{part}" for part in shapes["bert"] if part not in bert]
+    (name,) = shapes.keys() - {"bert"}
+    same_kind = checkpoint.head == ("features" if tagger else head)
+    if not same_kind or fresh_head or name not in checkpoint.params:
+        return given, [*new, name]
+    given[name] = checkpoint.params[name]
+    if tagger:
+        _check_tagger(checkpoint, model, shapes[name], labels)
+    else:
+        _check_head(given[name], shapes[name])
+        _check_labels(checkpoint.labels, labels)
+    return given, new
+
+
+def _check_head(found: Params, expected: Params) -> None:
+    outputs, needed = (part["kernel"].shape[-1] for part in (found, expected))
+    if outputs != needed:
+        raise UserError(
+            f"the checkpoint's head has {outputs} outputs, the task needs {needed}; "
+            f"{_NEW_HEAD}"
+        )
+
+
+def _check_tagger(
+    checkpoint: Checkpoint,
+    model: FeatureTagger,
+    expected: Params,
+    labels: Sequence[str],
+) -> None:
+    _check_labels(checkpoint.extra.get("data", {}).get("labels", ()), labels)
+    sizes, found = (
+        jax.tree.map(np.shape, tree) for tree in (expected, checkpoint.params["bilstm"])
+    )
+    own = model.feature_config.layers
+    layers = checkpoint.extra.get("features", {}).get("layers", own)
+    if sizes != found or tuple(layers) != own:
+        raise UserError(
+            "the checkpoint's BiLSTM is for other layers, or of other sizes, than "
+            f"config.features says; set them as they were, or {_NEW_HEAD}"
+        )
+
+
+def _check_labels(found: Sequence[str], labels: Sequence[str]) -> None:
+    if labels and found and tuple(labels) != tuple(found):
+        raise UserError(
+            f"the checkpoint's head was trained for {', '.join(found)}, the task has "
+            f"{', '.join(labels)}; {_NEW_HEAD}"
+        )
 
 
 def save_workdir(directory: Path | str, checkpoint: Checkpoint) -> None:

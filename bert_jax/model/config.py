@@ -7,6 +7,7 @@ sequence, S packed sequences of a row, Q positions of the queries (L, or some of
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from bert_jax.errors import UserError
@@ -89,6 +90,16 @@ class BertConfig:
     def large(cls, **changes: Any) -> "BertConfig":
         """BERT LARGE, 340M parameters (paper, section 3)."""
         return cls(**_sizes(hidden_size=1024, num_layers=24) | changes)
+
+    def check_layers(self, layers: Sequence[int], setting: str) -> None:
+        """Raises UserError for hidden states that the encoder does not have."""
+        most = self.num_layers
+        for layer in layers:
+            if not -most - 1 <= layer <= most:
+                raise UserError(
+                    f"layer {layer} is not there: the encoder has {most} layers; expected "
+                    f"0 (the embeddings) to {most}, or {-most - 1} to -1; set {setting}"
+                )
 
     def parameter_count(self, heads: bool = True) -> int:
         """Parameters of BertForPreTraining, or of BertModel without its ``heads``."""

@@ -7,10 +7,12 @@ and segment_ids_BL and starts_BS for packed rows. All return logits.
 import jax
 from flax import linen as nn
 
+from bert_jax.errors import UserError
 from bert_jax.model.bert import BertModel
-from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.kernels.dropout import Dropout
 from bert_jax.model.layers import Dense
+from bert_jax.model.tagger import FeatureTagger
 
 
 class BertForSequence(nn.Module):
@@ -77,3 +79,28 @@ class BertForSpans(nn.Module):
         encoded = bert(*tokens_BL, deterministic=deterministic, pool=False, **packed)
         qa_outputs = Dense(self.config, self.compute, (2,), name="qa_outputs")
         return qa_outputs(encoded.sequence_BLD)
+
+
+def make_model(
+    config: BertConfig,
+    head: str,
+    outputs: int,
+    features: FeatureConfig,
+    compute: ComputeConfig = ComputeConfig(),
+) -> nn.Module:
+    """The module of a head: "sequence", "choice", "token" or "span".
+
+    With layers in ``features`` that of the feature-based approach, for head "token".
+    """
+    if features.layers:
+        if head != "token":
+            raise UserError(
+                "features.layers is for tagging; leave --config.features.layers empty"
+            )
+        config.check_layers(features.layers, "--config.features.layers")
+        return FeatureTagger(config, outputs, features, compute)
+    if head == "span":
+        return BertForSpans(config, compute)
+    if head == "token":
+        return BertForTokens(config, outputs, compute)
+    return BertForSequence(config, outputs, compute)

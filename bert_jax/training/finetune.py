@@ -27,8 +27,14 @@ from bert_jax.inference.evaluation import (
 )
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.interop.huggingface import save_huggingface
-from bert_jax.interop.initial import head_params, make_model
-from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, load
+from bert_jax.interop.load import (
+    Checkpoint,
+    check_length,
+    check_vocabulary,
+    head_params,
+    load,
+)
+from bert_jax.model.heads import make_model
 from bert_jax.model.tagger import FeatureTagger
 from bert_jax.objectives.heads import HEADS, FrozenTagging, Head, jit_forward
 from bert_jax.objectives.objective import Params

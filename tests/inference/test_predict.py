@@ -11,9 +11,9 @@ from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.predict import Predictor
 from bert_jax.interop.huggingface import save_huggingface
-from bert_jax.interop.initial import FeatureConfig, make_model
 from bert_jax.interop.load import Checkpoint
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import BertConfig, FeatureConfig
+from bert_jax.model.heads import make_model
 from bert_jax.parallel.remote import RunFolder
 from bert_jax.training.config import finetune_config
 from bert_jax.training.finetune import finetune, prepare

@@ -5,9 +5,13 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.interop.initial import head_params, make_model
-from bert_jax.interop.load import Checkpoint
-from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
+from bert_jax.interop.load import Checkpoint, head_params
+from bert_jax.model.heads import (
+    BertForSequence,
+    BertForSpans,
+    BertForTokens,
+    make_model,
+)
 from bert_jax.model.tagger import FeatureConfig
 from bert_jax.objectives.heads import HEADS, FrozenTagging
 
