@@ -93,12 +93,11 @@ def test_a_wheel_needs_what_is_listed(installed):
     assert not any(need.startswith("tensorflow") for need in own)
 
 
-def test_a_wheel_runs_away_from_the_clone(installed, tmp_path):
-    config = installed / "bert_jax/experiments/finetune/glue.py"
+def test_a_wheel_finds_its_configs_by_name_away_from_the_clone(installed, tmp_path):
     done = subprocess.run(
         [
-            *(sys.executable, "-P", "-m", "bert_jax.finetune"),
-            *("--config", f"{config}:rte", "--print_config"),
+            *(sys.executable, "-P", "-m", "bert_jax", "finetune"),
+            *("--config", "wnut17_features", "--print_config"),
         ],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(installed)},
@@ -106,4 +105,7 @@ def test_a_wheel_runs_away_from_the_clone(installed, tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert "data.task = 'rte'" in done.stdout
+    assert "data.task = 'wnut17'" in done.stdout
+    assert "features.layers = (-4, -3, -2, -1)" in done.stdout
+    (script,) = installed.glob("*.dist-info/entry_points.txt")
+    assert "bert_jax = bert_jax.__main__:run" in script.read_text()
