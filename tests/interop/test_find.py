@@ -17,6 +17,7 @@ import pytest
 import bert_jax
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.interop import load
 from bert_jax.interop.find import check_checkpoint, hub_name
 
 COMMIT = {"main": "a" * 40, "old": "b" * 40}
@@ -182,6 +183,19 @@ def test_weights_in_shards_and_of_google(hub, models, name, files):
     model = bert_jax.load(f"bert_jax/{name}")
     same(model.params, bert_jax.load(models[f"bert_jax/{name}", "main"]).params)
     assert len(hub.sent) == files
+
+
+@pytest.mark.parametrize(("leader", "before"), [(True, 4), (False, 0)])
+def test_of_several_processes_the_first_downloads_first(
+    hub, monkeypatch, leader, before
+):
+    """The others wait, and then find the files in the cache that they share with it."""
+    sent = []
+    monkeypatch.setattr(load, "is_leader", lambda: leader)
+    monkeypatch.setattr(load, "wait_for_all", lambda name: sent.append(len(hub.sent)))
+    bert_jax.load("bert_jax/tiny")
+    assert sent == [before]
+    assert len(hub.sent) == 4
 
 
 def test_a_path_that_exists_comes_first(hub, models, tmp_path, monkeypatch):
