@@ -1,7 +1,8 @@
 """Converts a BERT between Hugging Face's, Google's and our own form.
 
---input: a Hugging Face folder, Google's bert_model.ckpt (folder or prefix), or a --workdir
-of bert_jax. --output: a new folder, for transformers or for bert_jax. No value changes.
+--input: a Hugging Face folder, Google's bert_model.ckpt (folder or prefix), a --workdir of
+bert_jax, or a name on a hub (org/name, org/name@revision). --output: a new folder, for
+transformers or for bert_jax. No value changes.
 
 usage:
   python -m bert_jax.convert --input A --output B [--to hf|bert_jax]
