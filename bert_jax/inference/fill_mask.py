@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.data.batching import Features, inference_batches
@@ -146,11 +147,14 @@ def mlm_logits(
     batch: dict[str, jax.Array],
     positions_BQ: jax.Array,
 ) -> jax.Array:
-    """float32 (B, Q, W) of the MLM head alone.
+    """float32 (B, Q, W) of the tokens at some positions, by the MLM head alone.
 
-    A checkpoint may lack the pooler and the NSP head.
+    A causal model predicts each from the tokens before it. A checkpoint may lack the pooler
+    and the NSP head.
     """
     tokens_BL, packed = model_inputs(batch)
+    if model.config.causal:
+        positions_BQ = jnp.maximum(positions_BQ - 1, 0)
     settings = dict(deterministic=True, positions_BQ=positions_BQ, pool=False)
 
     def logits(model: BertForPreTraining) -> jax.Array:

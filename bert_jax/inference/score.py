@@ -3,7 +3,8 @@
 The pseudo-log-likelihood of a text is the sum of log p(token | all others), each token
 masked in turn (Salazar et al. 2020, "Masked Language Model Scoring"). It favours tokens
 that the rest of their own word gives away; the form that masks the rest of the word too
-does not (Kauf and Ivanova 2023, "A Better Way to Do Masked Language Model Scoring").
+does not (Kauf and Ivanova 2023, "A Better Way to Do Masked Language Model Scoring"). A
+left-to-right model gives the log-likelihood: the sum of log p(token | those before it).
 
 A minimal pair is right where its good sentence has the higher score; accuracy is the share
 of right pairs (Warstadt et al. 2020, "BLiMP").
@@ -45,7 +46,7 @@ class Score(NamedTuple):
 
 
 class Scorer:
-    """Pseudo-log-likelihoods by any checkpoint with an MLM head.
+    """Pseudo-log-likelihoods by any checkpoint with an MLM head, or log-likelihoods.
 
     >>> score = Scorer("runs/base")
     >>> score(["The cats sleep.", "The cats sleeps."])
@@ -76,8 +77,15 @@ class Scorer:
         check_length(self.max_length, checkpoint, "--max_length")
         self._tokenizer = checkpoint.tokenizer
         self._rest_of_word = rest_of_word
+        self._causal = checkpoint.config.causal
+        if self._causal and rest_of_word:
+            raise UserError(
+                f"{name} reads from left to right and never sees the rest of a word; leave "
+                "--rest_of_word out"
+            )
         model = BertForPreTraining(checkpoint.config, checkpoint.compute)
-        forward = functools.partial(_log_probabilities, model=model)
+        function = _next_log_probabilities if self._causal else _log_probabilities
+        forward = functools.partial(function, model=model)
         self._run = runner(
             forward, checkpoint.params, checkpoint, batch_size=batch_size
         )
@@ -115,23 +123,22 @@ class Scorer:
         return np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
 
     def _score(self, texts: Sequence[tuple[str, np.ndarray]]) -> Iterator[Score]:
-        copies: list[np.ndarray] = []
-        for _, ids in texts:
-            copies += list(self._masked(ids))
-        sizes = [len(ids) - 2 for _, ids in texts]
-        features = Features(
-            copies, [np.zeros_like(ids) for ids in copies], np.arange(len(copies))
-        )
-        values = self._run(
-            features,
-            per_sequence={
-                "place": np.concatenate([1 + np.arange(size) for size in sizes]),
-                "target": np.concatenate([ids[1:-1] for _, ids in texts]),
-            },
-        )
-        parts = np.split(np.array(values, np.float64), np.cumsum(sizes)[:-1])
-        for (text, _), size, part in zip(texts, sizes, parts, strict=True):
-            yield Score(text, float(part.sum()), size)
+        every_ids = [ids for _, ids in texts]
+        if self._causal:
+            parts = [part[1:-1] for part in self._run(_features(every_ids))]
+        else:
+            copies = [copy for ids in every_ids for copy in self._masked(ids)]
+            sizes = [len(ids) - 2 for ids in every_ids]
+            values = self._run(
+                _features(copies),
+                per_sequence={
+                    "place": np.concatenate([1 + np.arange(size) for size in sizes]),
+                    "target": np.concatenate([ids[1:-1] for ids in every_ids]),
+                },
+            )
+            parts = np.split(np.array(values), np.cumsum(sizes)[:-1])
+        for (text, _), part in zip(texts, parts, strict=True):
+            yield Score(text, float(part.sum(dtype=np.float64)), len(part))
 
     def _masked(self, ids: np.ndarray) -> np.ndarray:
         """A copy of a text for each of its n tokens, (n, n + 2), that token masked."""
@@ -144,6 +151,21 @@ class Scorer:
         column = np.arange(len(ids))
         masked = (column >= places[:, None]) & (column < ends[:, None])
         return np.where(masked, np.int32(self._tokenizer.mask_id), ids)
+
+
+def _features(ids: list[np.ndarray]) -> Features:
+    return Features(ids, [np.zeros_like(own) for own in ids], np.arange(len(ids)))
+
+
+def _next_log_probabilities(
+    params: Any, batch: dict[str, jax.Array], *, model: BertForPreTraining
+) -> jax.Array:
+    """float32 (R, L): of each token given those before it in its sequence."""
+    ids_RL = batch["input_ids"]
+    places_RL = jnp.broadcast_to(jnp.arange(ids_RL.shape[1]), ids_RL.shape)
+    logits_RLW = mlm_logits(model, params, batch, places_RL)
+    log_p_RLW = jax.nn.log_softmax(logits_RLW)
+    return jnp.take_along_axis(log_p_RLW, ids_RL[..., None], axis=-1)[..., 0]
 
 
 def _log_probabilities(

@@ -22,12 +22,12 @@ _JSON_NAMES = {
     "attention_dropout": "attention_probs_dropout_prob",
     "layer_norm_epsilon": "layer_norm_eps",
     "initializer_range": "initializer_range",
+    "causal": "is_decoder",
 }
 # Where Hugging Face's config.json can say that the model is another one.
 _ONLY = {
     "model_type": "bert",
     "position_embedding_type": "absolute",
-    "is_decoder": False,
     "add_cross_attention": False,
 }
 # bert_config.json says "gelu" for both forms; Hugging Face tells them apart.

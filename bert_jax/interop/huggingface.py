@@ -37,6 +37,7 @@ from bert_jax.model.config import BertConfig
 _ARCHITECTURES = {
     "BertForPreTraining": ("pretraining", ("pooler", "mlm", "nsp"), "fill-mask"),
     "BertForMaskedLM": ("pretraining", ("mlm",), "fill-mask"),
+    "BertLMHeadModel": ("pretraining", ("mlm",), "text-generation"),
     "BertForNextSentencePrediction": ("pretraining", ("pooler", "nsp"), None),
     "BertModel": ("none", ("pooler",), "feature-extraction"),
     "BertForSequenceClassification": (
@@ -108,8 +109,12 @@ def save_huggingface(
     config, tokenizer, head = checkpoint.config, checkpoint.tokenizer, checkpoint.head
     params = dict(checkpoint.params)
     bilstm = params.pop("bilstm", None)  # transformers has no architecture with one
+    if config.causal:
+        params.pop("nsp", None)  # which nothing trains
     tensors = from_params(params, config, "huggingface")
     architecture = _architecture_of("none" if head == "features" else head, params)
+    if config.causal and architecture == "BertForMaskedLM":
+        architecture = "BertLMHeadModel"
     if architecture == "BertModel":
         tensors = {name.removeprefix("bert."): a for name, a in tensors.items()}
     settings = config_to_dict(config)

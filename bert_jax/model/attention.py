@@ -9,7 +9,7 @@ from flax import linen as nn
 
 from bert_jax.model.config import MASKED_SCORE, BertConfig, ComputeConfig
 from bert_jax.model.kernels import attention_fused
-from bert_jax.model.kernels.attention_xla import attend_xla
+from bert_jax.model.kernels.attention_xla import attend_xla, attends_to
 from bert_jax.model.kernels.dropout import drop
 from bert_jax.model.layers import Dense
 
@@ -22,6 +22,7 @@ def attend_plain(
     v_BLNH: jax.Array,
     query_ids_BQ: jax.Array,
     key_ids_BL: jax.Array,
+    positions_BQ: jax.Array | None = None,
     *,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
@@ -29,23 +30,28 @@ def attend_plain(
     """softmax(q k / sqrt(H)) v: (B, Q, N, H).
 
     A query attends to the keys that have its id. ``query_ids_BQ`` may be (B, 1), one id
-    for all queries of a row. Dropout is applied to the probabilities; without
-    ``dropout_key`` there is none. Scores and softmax are float32.
+    for all queries of a row. With ``positions_BQ``, the queries' places in the row, it
+    attends to none of the keys after it (left-to-right models). Dropout is applied to the
+    probabilities; without ``dropout_key`` there is none. Scores and softmax are float32.
     """
-    probs_BNQL = probabilities(q_BQNH, k_BLNH, query_ids_BQ, key_ids_BL)
+    probs_BNQL = probabilities(q_BQNH, k_BLNH, query_ids_BQ, key_ids_BL, positions_BQ)
     if dropout_key is not None:
         probs_BNQL = drop(probs_BNQL, dropout_rate, dropout_key)
     return jnp.einsum("BNQL,BLNH->BQNH", probs_BNQL.astype(v_BLNH.dtype), v_BLNH)
 
 
 def probabilities(
-    q_BQNH: jax.Array, k_BLNH: jax.Array, query_ids_BQ: jax.Array, key_ids_BL: jax.Array
+    q_BQNH: jax.Array,
+    k_BLNH: jax.Array,
+    query_ids_BQ: jax.Array,
+    key_ids_BL: jax.Array,
+    positions_BQ: jax.Array | None = None,
 ) -> jax.Array:
-    """softmax(q k / sqrt(H)) over the keys with a query's id: float32 (B, N, Q, L)."""
+    """softmax(q k / sqrt(H)) over the keys a query attends to: float32 (B, N, Q, L)."""
     scores_BNQL = jnp.einsum(
         "BQNH,BLNH->BNQL", q_BQNH, k_BLNH, preferred_element_type=jnp.float32
     )
-    attends_BQL = query_ids_BQ[:, :, None] == key_ids_BL[:, None, :]
+    attends_BQL = attends_to(query_ids_BQ, key_ids_BL, positions_BQ)
     bias_BQL = jnp.where(attends_BQL, 0.0, MASKED_SCORE)
     return jax.nn.softmax(scores_BNQL / q_BQNH.shape[-1] ** 0.5 + bias_BQL[:, None])
 
@@ -64,6 +70,7 @@ def attend(
     v_BLNH: jax.Array,
     query_ids_BQ: jax.Array,
     key_ids_BL: jax.Array,
+    positions_BQ: jax.Array | None = None,
     *,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
@@ -77,12 +84,16 @@ def attend(
     length = k_BLNH.shape[1]
     rate = dropout_rate if dropout_key is not None else 0.0
     chosen = attention_fused.choose_attention(
-        implementation, length=length, dtype=v_BLNH.dtype.name, dropout_rate=rate
+        implementation,
+        length=length,
+        dtype=v_BLNH.dtype.name,
+        dropout_rate=rate,
+        causal=positions_BQ is not None,
     )
     _log_once(chosen, length, rate)
     dropout = {"dropout_rate": rate, "dropout_key": dropout_key} if rate else {}
     return _IMPLEMENTATIONS[chosen](
-        q_BQNH, k_BLNH, v_BLNH, query_ids_BQ, key_ids_BL, **dropout
+        q_BQNH, k_BLNH, v_BLNH, query_ids_BQ, key_ids_BL, positions_BQ, **dropout
     )
 
 
@@ -106,13 +117,14 @@ class SelfAttention(nn.Module):
         x_BLD: jax.Array,
         query_ids_BQ: jax.Array,
         key_ids_BL: jax.Array,
+        positions_BQ: jax.Array | None = None,
         *,
         deterministic: bool,
     ) -> jax.Array:
-        """Attention of the positions ``x_BQD`` to ``x_BLD``: (B, Q, D).
+        """Attention of the tokens ``x_BQD`` to ``x_BLD``: (B, Q, D).
 
-        query_ids_BQ, key_ids_BL: see attend_plain. Where the collection "attention" is
-        mutable, it keeps the probabilities without dropout, (B, N, Q, L).
+        query_ids_BQ, key_ids_BL, positions_BQ: see attend_plain. Where the collection
+        "attention" is mutable, it keeps the probabilities without dropout, (B, N, Q, L).
         """
         config, compute = self.config, self.compute
         heads = (config.num_heads, config.head_size)
@@ -128,7 +140,9 @@ class SelfAttention(nn.Module):
         if self.is_initializing():
             attention = attend_plain
         elif self.is_mutable_collection("attention"):
-            probs_BNQL = probabilities(q_BQNH, k_BLNH, query_ids_BQ, key_ids_BL)
+            probs_BNQL = probabilities(
+                q_BQNH, k_BLNH, query_ids_BQ, key_ids_BL, positions_BQ
+            )
             self.sow("attention", "probabilities", probs_BNQL)
         context_BQNH = attention(
             q_BQNH,
@@ -136,6 +150,7 @@ class SelfAttention(nn.Module):
             v_BLNH,
             query_ids_BQ,
             key_ids_BL,
+            positions_BQ,
             dropout_rate=config.attention_dropout,
             dropout_key=self.make_rng("dropout") if use_dropout else None,
         )

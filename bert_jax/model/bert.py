@@ -20,8 +20,8 @@ class EncoderOutput:
     """What BertModel returns, in the dtype of the activations.
 
     sequence_BLD: the last layer; (B, Q, D) where positions_BQ is given.
-    pooled_BD: tanh of a dense layer on [CLS]; (B, S, D) of packed rows; None without
-      pool.
+    pooled_BD: tanh of a dense layer on [CLS], or on the last token of a causal model,
+      which alone has seen all others; (B, S, D) of packed rows; None without pool.
     hidden_states: the embeddings and the output of each layer; empty unless asked for.
     """
 
@@ -115,20 +115,24 @@ class BertModel(nn.Module):
           the sequence that a token belongs to, from 1 (0 is padding); starts_BS is where
           each sequence starts. A packed sequence is encoded as if it were alone.
         positions_BQ: return the last layer at these positions only. The last layer is
-          then computed only there and at each [CLS].
+          then computed only there and at each token that is pooled.
         pool: whether to compute pooled_BD. Parameters initialised with pool=False have
           no pooler.
         hidden_states: whether to return the output of every layer.
         """
         positions_BL = jnp.arange(input_ids_BL.shape[1])[None]
-        cls_BS = jnp.zeros_like(input_ids_BL[:, :1])
+        pooled_BS = jnp.zeros_like(input_ids_BL[:, :1])
         if segment_ids_BL is not None:
-            cls_BS = starts_BS
+            pooled_BS = starts_BS
             own_BL = jnp.maximum(segment_ids_BL - 1, 0)
             positions_BL -= jnp.take_along_axis(starts_BS, own_BL, axis=1)
-        S = cls_BS.shape[1]
+        S = pooled_BS.shape[1]
+        if self.config.causal:
+            ids_BL = attention_mask_BL if segment_ids_BL is None else segment_ids_BL
+            own_BSL = ids_BL[:, None] == jnp.arange(1, S + 1)[None, :, None]
+            pooled_BS += jnp.maximum(jnp.sum(own_BSL, axis=-1) - 1, 0)
         if positions_BQ is not None:
-            positions_BQ = jnp.concatenate([cls_BS, positions_BQ], axis=1)
+            positions_BQ = jnp.concatenate([pooled_BS, positions_BQ], axis=1)
         x_BLD = self.embeddings(
             input_ids_BL, token_type_ids_BL, positions_BL, deterministic=deterministic
         )
@@ -141,12 +145,12 @@ class BertModel(nn.Module):
             hidden_states=hidden_states,
         )
         if positions_BQ is None:
-            cls_BSD = take_positions(x_BLD, cls_BS)
+            pooled_BSD = take_positions(x_BLD, pooled_BS)
         else:
-            cls_BSD, x_BLD = x_BLD[:, :S], x_BLD[:, S:]
+            pooled_BSD, x_BLD = x_BLD[:, :S], x_BLD[:, S:]
         pooled_BD = None
         if pool:
-            pooled_BD = jnp.tanh(self.pooler(cls_BSD))
+            pooled_BD = jnp.tanh(self.pooler(pooled_BSD))
             if segment_ids_BL is None:
                 pooled_BD = pooled_BD[:, 0]
         return EncoderOutput(x_BLD, pooled_BD, states)

@@ -39,6 +39,11 @@ class BertConfig:
     intermediate_size: int = setting(doc="width of the feed-forward layer", least=1)
     max_positions: int = setting(512, "longest sequence, in tokens", least=1)
     type_vocab_size: int = setting(2, "token types: sentence A and sentence B", least=1)
+    causal: bool = setting(
+        False,
+        "a token attends to itself and the tokens before it only: a left-to-right model "
+        "(GPT)",
+    )
     hidden_dropout: float = setting(
         0.1,
         "probability of dropping a value of the embeddings or of a layer's branch",

@@ -31,7 +31,7 @@ class Layer(nn.Module):
     ) -> jax.Array:
         """The layer's output at ``positions_BQ``, (B, Q, D), or at all positions.
 
-        query_ids_BQ, key_ids_BL: which positions attend to which, see attend_plain.
+        query_ids_BQ, key_ids_BL: which tokens attend to which, see attend_plain.
         """
         config, compute = self.config, self.compute
         D, F = config.hidden_size, config.intermediate_size
@@ -41,8 +41,17 @@ class Layer(nn.Module):
         dropout = Dropout(config.hidden_dropout)
 
         x_BQD = take_positions(x_BLD, positions_BQ)
+        places_BQ = None
+        if config.causal:
+            all_BL = jnp.arange(x_BLD.shape[1])[None]
+            places_BQ = all_BL if positions_BQ is None else positions_BQ
         attn_BQD = attention(
-            x_BQD, x_BLD, query_ids_BQ, key_ids_BL, deterministic=self.deterministic
+            x_BQD,
+            x_BLD,
+            query_ids_BQ,
+            key_ids_BL,
+            places_BQ,
+            deterministic=self.deterministic,
         )
         x_BQD += dropout(attn_BQD, self.deterministic)
         x_BQD = layer_norm(config, compute, "attention_norm")(x_BQD)

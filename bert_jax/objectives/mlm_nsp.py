@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.data.examples import ExampleConfig
+from bert_jax.errors import UserError
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.objectives.objective import Batch, Params
@@ -144,6 +145,11 @@ def pretraining(
     model: BertConfig, compute: ComputeConfig, examples: ExampleConfig
 ) -> MlmNsp:
     """The objective of a run that is configured so."""
+    if model.causal:
+        raise UserError(
+            "model.causal=True, and masked LM reads both sides; set "
+            "--config.model.causal=False, or --config.objective=bert_jax.objectives.causal"
+        )
     return MlmNsp(BertForPreTraining(model, compute), examples.next_sentence)
 
 
@@ -159,7 +165,7 @@ def pretraining_sums(
         ("mlm", mlm_logits_BMW, batch["mlm_ids"], batch["mlm_weights"]),
         ("nsp", nsp_logits_B2, batch["nsp_labels"], _pair_weights(batch)),
     ):
-        losses, right = _cross_entropy(logits, labels)
+        losses, right = cross_entropy(logits, labels)
         sums[f"{part}_loss"] = jnp.sum(weights * losses)
         sums[f"{part}_weight"] = jnp.sum(weights)
         sums[f"{part}_correct"] = jnp.sum(weights * right)
@@ -172,7 +178,7 @@ def _pair_weights(batch: Batch) -> jax.Array:
     return batch.get("nsp_weights", ones)
 
 
-def _cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
     """-log softmax(logits)[label] and whether the label's logit is the largest.
 
     Both along the last dimension, in float32. The label's logit is compared with the

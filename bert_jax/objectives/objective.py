@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.parallel.sharding import Rules
@@ -79,3 +80,12 @@ class PretrainingObjective(Objective, Protocol):
     def eval_summary(self, metrics: dict[str, float]) -> str:
         """A line of the log about eval_metrics."""
         ...
+
+
+def unmasked_ids(batch: Batch) -> jax.Array:
+    """The tokens of a batch of data/pipeline.py before they were masked: int32 (B, L)."""
+    ids_BL, places_BM = batch["input_ids"], batch["mlm_positions"]
+    # An unused prediction is at the row's [CLS], which is never masked.
+    masked_BM = jnp.take_along_axis(ids_BL, places_BM, axis=1)
+    ids_BM = jnp.where(batch["mlm_weights"] > 0, batch["mlm_ids"], masked_BM)
+    return jnp.put_along_axis(ids_BL, places_BM, ids_BM, axis=1, inplace=False)

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import zipfile
 
@@ -12,6 +13,7 @@ from bert_jax.inference.score import Scorer, accuracy, read_sets, summary
 from bert_jax.interop.load import Checkpoint
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
+from bert_jax.objectives.causal import Causal
 from bert_jax.objectives.mlm_nsp import MlmNsp
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] the ship sail ##or ##s see un ##known ."
@@ -192,3 +194,37 @@ def test_a_set_without_pairs_is_named(tmp_path):
     (tmp_path / "a.txt").write_text("\n")
     with pytest.raises(UserError, match="a has no pairs"):
         dict(accuracy(lambda texts: np.zeros(0), read_sets([tmp_path / "a.txt"])))
+
+
+def test_a_left_to_right_model_gives_the_log_likelihood():
+    """Packed and at once, as one token after the other from those before it."""
+    config = dataclasses.replace(CONFIG, causal=True)
+    model = BertForPreTraining(config)
+    params = jax.device_get(Causal(model).init(jax.random.key(0)))
+    checkpoint = Checkpoint(config, params, TOKENIZER, head="pretraining")
+    scores = Scorer(checkpoint)(TEXTS)
+
+    @jax.jit
+    def logits(ids_BL, length):
+        mask_BL = jnp.int32(jnp.arange(config.max_positions) < length)[None]
+        places = jnp.arange(config.max_positions)[None]
+        output = model.apply(
+            {"params": params},
+            ids_BL,
+            jnp.zeros_like(ids_BL),
+            mask_BL,
+            places,
+            deterministic=True,
+        )
+        return jax.nn.log_softmax(output.mlm_logits_BMV[0])
+
+    for text, score in zip(TEXTS, scores, strict=True):
+        ids = [TOKENIZER.cls_id, *TOKENIZER.encode(text)]
+        total = 0.0
+        for i, token in enumerate(ids[1:], 1):
+            row = np.zeros((1, config.max_positions), np.int32)
+            row[0, :i] = ids[:i]  # what comes after is not even there
+            total += float(logits(row, i)[i - 1, token])
+        assert score == pytest.approx(total, abs=1e-4)
+    with pytest.raises(UserError, match="never sees the rest of a word"):
+        Scorer(checkpoint, rest_of_word=True)

@@ -135,11 +135,18 @@ def test_refuses_models_that_only_look_like_bert():
     relative = GOOGLE_BASE | {"position_embedding_type": "relative_key"}
     with pytest.raises(UserError, match="position_embedding_type='relative_key'"):
         config_from_dict(relative)
-    # transformers' BertLMHeadModel: masked to the left, with attention to an encoder.
-    for name in ("is_decoder", "add_cross_attention"):
-        assert config_from_dict(GOOGLE_BASE | {name: False})
-        with pytest.raises(UserError, match=f"{name}=True, expected False"):
-            config_from_dict(GOOGLE_BASE | {name: True})
+    # A decoder with attention to an encoder.
+    assert config_from_dict(GOOGLE_BASE | {"add_cross_attention": False})
+    with pytest.raises(UserError, match="add_cross_attention=True, expected False"):
+        config_from_dict(GOOGLE_BASE | {"add_cross_attention": True})
+
+
+def test_a_decoder_is_a_causal_model():
+    """transformers' BertLMHeadModel."""
+    assert not config_from_dict(GOOGLE_BASE).causal
+    config = config_from_dict(GOOGLE_BASE | {"is_decoder": True})
+    assert config.causal
+    assert config_to_dict(config)["is_decoder"] is True
 
 
 def test_settings_that_say_how_to_compute_have_a_group_of_their_own():

@@ -76,7 +76,7 @@ def test_auto_takes_the_kernel_that_can_be_had(
 ):
     monkeypatch.setattr(attention_fused, "_platform", lambda: platform)
     monkeypatch.setattr(attention_fused, "_capability", lambda: 9.0)
-    settings = {"length": length, "dtype": dtype, "dropout_rate": rate}
+    settings = {"length": length, "dtype": dtype, "dropout_rate": rate, "causal": False}
     assert attention_fused.choose_attention("auto", **settings) == chosen
 
 
@@ -85,13 +85,14 @@ def test_auto_takes_the_kernel_that_can_be_had(
     [
         ("splash", {"dropout_rate": 0.1}, "needs --config.model.attention_dropout=0"),
         ("splash", {"length": 100}, "needs sequences of a multiple of 128 tokens"),
+        ("splash", {"causal": True}, "needs --config.model.causal=False"),
         ("cudnn", {}, "needs an NVIDIA GPU from Ampere on"),
     ],
 )
 def test_what_cannot_be_had_is_named(implementation, settings, message):
-    settings = {"length": 128, "dtype": "float32", "dropout_rate": 0.0} | settings
+    usual = {"length": 128, "dtype": "float32", "dropout_rate": 0.0, "causal": False}
     with pytest.raises(UserError, match=message):
-        attention_fused.choose_attention(implementation, **settings)
+        attention_fused.choose_attention(implementation, **usual | settings)
 
 
 def test_the_choice_is_logged_once(caplog):

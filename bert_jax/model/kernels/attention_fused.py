@@ -16,6 +16,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.errors import UserError
+from bert_jax.model.kernels.attention_xla import attends_to
 
 LANES = 128  # splash takes queries and keys in blocks of a multiple of it
 _LARGEST_BLOCK = 512
@@ -23,7 +24,7 @@ _SPLASH_FROM = 512  # positions; below, XLA's products are as fast
 
 
 def choose_attention(
-    implementation: str, *, length: int, dtype: str, dropout_rate: float
+    implementation: str, *, length: int, dtype: str, dropout_rate: float, causal: bool
 ) -> str:
     """Which implementation to take for ``length`` keys on the devices at hand.
 
@@ -42,6 +43,7 @@ def choose_attention(
         "splash": (
             (platform in ("tpu", "cpu"), "a TPU"),
             (length % LANES == 0, f"sequences of a multiple of {LANES} tokens"),
+            (not causal, "--config.model.causal=False"),
         ),
         "cudnn": (
             (platform == "gpu" and _capability() >= 8, "an NVIDIA GPU from Ampere on"),
@@ -65,11 +67,13 @@ def attend_splash(
     v_BLNH: jax.Array,
     query_ids_BQ: jax.Array,
     key_ids_BL: jax.Array,
+    positions_BQ: None = None,
 ) -> jax.Array:
     """See attention.attend_plain.
 
-    L must be a multiple of LANES. On a CPU the kernel is interpreted, for tests. Under a
-    mesh (parallel.mesh.traced_on) each device computes its rows and heads.
+    Not for causal models. L must be a multiple of LANES. On a CPU the kernel is
+    interpreted, for tests. Under a mesh (parallel.mesh.traced_on) each device computes its
+    rows and heads.
     """
     B, Q, _, H = q_BQNH.shape
     L = k_BLNH.shape[1]
@@ -134,6 +138,7 @@ def attend_cudnn(
     v_BLNH: jax.Array,
     query_ids_BQ: jax.Array,
     key_ids_BL: jax.Array,
+    positions_BQ: jax.Array | None = None,
 ) -> jax.Array:
     """See attention.attend_plain.
 
@@ -141,7 +146,7 @@ def attend_cudnn(
     rows and for padding wherever it lies.
     """
     B, Q = q_BQNH.shape[:2]
-    attends_BQL = query_ids_BQ[:, :, None] == key_ids_BL[:, None, :]
+    attends_BQL = attends_to(query_ids_BQ, key_ids_BL, positions_BQ)
     attends_BQL = jnp.broadcast_to(attends_BQL, (B, Q, k_BLNH.shape[1]))
     odd = Q % 2  # the gradient wants an even number of queries
     if odd:

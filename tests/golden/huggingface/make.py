@@ -65,8 +65,20 @@ def make(name: str) -> transformers.PreTrainedModel:
     return model
 
 
+def causal() -> None:
+    """Writes causal.npz: the folder masked_lm read as a left-to-right model."""
+    golden = np.load(FOLDER / "golden.npz")
+    model = transformers.BertLMHeadModel.from_pretrained(
+        FOLDER / "masked_lm", is_decoder=True
+    ).eval()
+    names = ("input_ids", "token_type_ids", "attention_mask")
+    with torch.no_grad():
+        logits = model(**{n: torch.tensor(golden[n]) for n in names}).logits
+    np.savez(FOLDER / "causal.npz", logits=logits.numpy())
+
+
 def main() -> None:
-    """Writes all folders and golden.npz."""
+    """Writes all folders, golden.npz and causal.npz."""
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
     batch = {
@@ -93,6 +105,7 @@ def main() -> None:
         if name == "pretraining":
             save_other_forms(model)
     np.savez_compressed(FOLDER / "golden.npz", **golden)
+    causal()
     save_tokenizer()
 
 

@@ -1,0 +1,216 @@
+"""Left-to-right models: transformers' numbers, and what no token may see."""
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.config_file import parse
+from bert_jax.data.examples import ExampleConfig
+from bert_jax.data.packing import lay_out
+from bert_jax.errors import UserError
+from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.interop.load import load
+from bert_jax.model.bert import BertForPreTraining, BertModel
+from bert_jax.model.config import ComputeConfig
+from bert_jax.objectives.causal import Causal, pretraining
+from bert_jax.objectives.objective import unmasked_ids
+from bert_jax.training.config import train_config
+from bert_jax.training.pretrain import pretrain
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "huggingface"
+LENGTHS = np.array([7, 4, 5])  # of the sequences of a packed row
+
+
+@pytest.fixture(scope="module")
+def config(small_model_config):
+    return dataclasses.replace(
+        small_model_config,
+        causal=True,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        initializer_range=0.3,
+    )
+
+
+@pytest.fixture(scope="module")
+def model(config):
+    return BertForPreTraining(config)
+
+
+@pytest.fixture(scope="module")
+def params(model):
+    return jax.jit(Causal(model).init)(jax.random.key(0))
+
+
+@pytest.fixture(scope="module")
+def sequences():
+    random = np.random.default_rng(0)
+    return [random.integers(5, 96, length, np.int32) for length in LENGTHS]
+
+
+@pytest.fixture(scope="module")
+def packed(sequences):
+    """One row with all sequences, some tokens masked, as data/pipeline.py gives it."""
+    arrays, _, starts = lay_out(LENGTHS, np.zeros(3, int), (1, 16, 4))
+    ids = np.concatenate(sequences)
+    places = np.array([[2, starts[1] + 1, 0, 0]], np.int32)
+    weights = np.array([[1, 1, 0, 0]], np.float32)
+    masked = ids.copy()
+    masked[places[0, :2]] = 4
+    return arrays | {
+        "input_ids": masked[None],
+        "token_type_ids": np.zeros((1, 16), np.int32),
+        "mlm_positions": places,
+        "mlm_ids": np.where(weights > 0, ids[places], 0),
+        "mlm_weights": weights,
+    }
+
+
+@pytest.fixture(scope="module")
+def alone(config, params, sequences):
+    """Each sequence in a row of its own, with padding after it."""
+    ids = np.stack([np.pad(own, (0, 8 - len(own))) for own in sequences])
+    mask = np.int32(np.arange(8) < LENGTHS[:, None])
+
+    @jax.jit
+    def outputs(params):
+        def every(model):
+            encoded = model.bert(ids, np.zeros_like(ids), mask, deterministic=True)
+            logits = model.mlm(encoded.sequence_BLD, model.bert.embeddings.word)
+            return {
+                "sequence": encoded.sequence_BLD,
+                "pooled": encoded.pooled_BD,
+                "logits": logits[..., : config.vocab_size],
+            }
+
+        model = BertForPreTraining(config)
+        return model.apply({"params": params}, method=every)
+
+    return jax.device_get(outputs(params))
+
+
+def test_logits_are_those_of_transformers():
+    """BertLMHeadModel; tests/golden/huggingface/make.py."""
+    checkpoint = load(GOLDEN / "masked_lm", causal=True)
+    golden = np.load(GOLDEN / "golden.npz")
+    expected = np.load(GOLDEN / "causal.npz")["logits"]
+    arrays = [golden[n] for n in ("input_ids", "token_type_ids", "attention_mask")]
+    model = BertForPreTraining(checkpoint.config)
+
+    def logits(model, *tokens):
+        encoded = model.bert(*tokens, deterministic=True, pool=False)
+        return model.mlm(encoded.sequence_BLD, model.bert.embeddings.word)
+
+    apply = jax.jit(functools.partial(model.apply, method=logits))
+    found = np.asarray(apply({"params": checkpoint.params}, *arrays))[
+        ..., : checkpoint.config.vocab_size
+    ]
+    real = golden["attention_mask"] > 0
+    np.testing.assert_allclose(found[real], expected[real], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("compute", [{}, {"scan_layers": True}, {"remat": True}])
+def test_a_token_sees_none_after_it(config, compute):
+    model = BertModel(config, ComputeConfig(**compute))
+    ids = np.random.default_rng(1).integers(5, 96, (2, 12), np.int32)
+    ones, zeros = np.ones_like(ids), np.zeros_like(ids)
+    params = jax.jit(model.init, static_argnames="deterministic")(
+        jax.random.key(0), ids, zeros, ones, deterministic=True
+    )
+    apply = jax.jit(
+        lambda ids: model.apply(params, ids, zeros, ones, deterministic=True)
+    )
+    changed = ids.copy()
+    changed[:, 7:] = 6
+    before, after = apply(ids), apply(changed)
+    difference = np.abs(before.sequence_BLD - after.sequence_BLD).max(axis=(0, 2))
+    assert difference[:7].max() == 0
+    assert difference[7:].min() > 1e-3
+    # The pooled token is the last one, which sees all of them.
+    assert np.abs(before.pooled_BD - after.pooled_BD).max() > 1e-3
+
+
+def test_implementations_agree(config, model, params, packed):
+    found = {}
+    for implementation in ("plain", "xla"):
+        compute = ComputeConfig(attention_impl=implementation)
+        objective = Causal(BertForPreTraining(config, compute))
+
+        def loss(params, objective=objective):
+            return objective.sums(params, packed, None)["lm_loss"]
+
+        found[implementation] = jax.jit(jax.value_and_grad(loss))(params)
+    for a, b in zip(*map(jax.tree.leaves, found.values()), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5)
+
+
+def test_the_loss_is_the_sum_over_each_sequence_alone(
+    model, params, packed, alone, sequences
+):
+    objective = Causal(model)
+    assert np.array_equal(unmasked_ids(packed)[0], np.concatenate(sequences))
+    sums = jax.jit(objective.sums, static_argnums=2)(params, packed, None)
+    total = right = 0
+    for ids, logits in zip(sequences, alone["logits"], strict=True):
+        log_p = jax.nn.log_softmax(logits[: len(ids) - 1])
+        total -= sum(float(log_p[i, token]) for i, token in enumerate(ids[1:]))
+        right += int(np.sum(np.argmax(log_p, -1) == ids[1:]))
+    assert float(sums["lm_weight"]) == sum(LENGTHS - 1)
+    assert float(objective.weights(packed)["lm_loss"]) == sum(LENGTHS - 1)
+    np.testing.assert_allclose(sums["lm_loss"], total, rtol=2e-6)
+    assert int(sums["lm_correct"]) == right
+
+
+def test_a_classifier_reads_the_last_token_of_each_sequence(
+    config, packed, params, alone, sequences
+):
+    ids = np.concatenate(sequences)[None]
+    together = jax.jit(functools.partial(BertModel(config).apply, deterministic=True))(
+        {"params": params["bert"]},
+        ids,
+        np.zeros_like(ids),
+        packed["attention_mask"],
+        segment_ids_BL=packed["segment_ids"],
+        starts_BS=packed["starts"],
+    ).pooled_BD[0]
+    pooler = params["bert"]["pooler"]
+    last = alone["sequence"][np.arange(3), LENGTHS - 1]
+    expected = np.tanh(last @ pooler["kernel"] + pooler["bias"])
+    np.testing.assert_allclose(alone["pooled"], expected, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(together[:3], expected, rtol=0, atol=2e-6)
+
+
+def test_what_it_cannot_learn_is_refused(config):
+    causal = dataclasses.replace(config, causal=False)
+    alone, pairs = ExampleConfig(next_sentence=False), ExampleConfig()
+    with pytest.raises(UserError, match=r"set --config\.model\.causal=True"):
+        pretraining(causal, ComputeConfig(), alone)
+    with pytest.raises(UserError, match=r"next_sentence=False"):
+        pretraining(config, ComputeConfig(), pairs)
+
+
+def test_a_run_learns_and_its_checkpoint_is_a_decoder(config_file, tmp_path):
+    """On eight devices; perplexity falls below that of the frequencies."""
+    flags = (
+        "--config.objective=bert_jax.objectives.causal",
+        "--config.model.causal=True",
+        "--config.data.examples.next_sentence=False",
+        "--config.optimizer.learning_rate=0.02",
+    )
+    config = parse(["--config", str(config_file), *flags], "usage", train_config).config
+    lines = []
+    metrics = pretrain(config, tmp_path / "run", lines.append)
+    assert metrics["perplexity"] == pytest.approx(np.exp(metrics["loss"]))
+    assert metrics["perplexity"] < config.model.vocab_size / 2
+    checkpoint = load(tmp_path / "run")
+    assert checkpoint.config.causal
+    folder = tmp_path / "folder"
+    save_huggingface(folder, checkpoint)
+    again = load(folder)
+    assert again.config == checkpoint.config
+    assert '"BertLMHeadModel"' in (folder / "config.json").read_text()
+    assert set(again.params) == {"bert", "mlm"}
