@@ -1,25 +1,49 @@
 """BERT-Mini (Turc et al., 2019): 4 layers, width 256, 11M parameters, on your own text.
 
-What: MLM + NSP, 10,000 steps of 32 x 128; the config for trying a corpus before BASE.
+What: MLM + NSP, 10,000 steps of 32 x 128; the config for trying a corpus before BASE, and
+  for comparing what is learned (paper, section 5.1): MLM alone, left to right as GPT,
+  ELECTRA's replaced tokens.
 On: one GPU or TPU chip; two CPU cores take one to two seconds a step.
 Result: see the README's table for the first hundreds of steps on 45 MB of text.
 Before: a vocabulary and a prepared store, see README.md, "Pretrain on your own text".
 Run:
   python -m bert_jax.train --config experiments/mini.py --config.data.path=data/text
+  python -m bert_jax.train --config experiments/mini.py:mlm   (or left_to_right, electra)
 """
 
 from base import get_config as get_base_config
 from base import phase
 
+ALONE = dict(next_sentence=False)
+# What each objective changes: where it is, the model, how examples are drawn.
+OBJECTIVES = {
+    "mlm_nsp": ("mlm_nsp", {}, {}),
+    "mlm": ("mlm_nsp", {}, ALONE),
+    "left_to_right": ("causal", dict(causal=True), ALONE),
+    "electra": ("electra", {}, ALONE | dict(mask_share=1.0, random_share=0.0)),
+}
 
-def get_config() -> dict:
-    """BASE's settings with Mini's sizes and a short schedule."""
+
+def get_config(objective: str = "mlm_nsp") -> dict:
+    """BASE's settings with Mini's sizes, a short schedule and one of OBJECTIVES."""
+    if objective not in OBJECTIVES:
+        raise ValueError(
+            f"objective {objective!r}, expected one of {sorted(OBJECTIVES)}"
+        )
+    module, model, examples = OBJECTIVES[objective]
     config = get_base_config()
     config["model"].update(
-        hidden_size=256, num_layers=4, num_heads=4, intermediate_size=1024
+        hidden_size=256,
+        num_layers=4,
+        num_heads=4,
+        intermediate_size=1024,
+        **model,
     )
-    config["data"].update(path="data/text", threads=2)
+    config["data"].update(path="data/text", threads=2, examples=examples)
+    if module != "mlm_nsp":
+        config["prompts"] = ()  # nothing fills in blanks
     return config | dict(
+        objective=f"bert_jax.objectives.{module}",
         compute=dict(dtype="float32"),  # faster on a CPU; bfloat16 on GPU and TPU
         optimizer=dict(learning_rate=5e-4, warmup_steps=500),
         phases=(phase(10_000, 128, 20, batch_size=32),),

@@ -268,7 +268,11 @@ def _read_workdir(
         raise UserError(
             f"{path} has no BERT ({error!r}); expected {expected}"
         ) from error
-    params = read_params(checkpoints)
+    # An objective may train more than a BERT: another head, a generator.
+    known = ("bert", "mlm", "nsp", "classifier", "qa_outputs", "bilstm")
+    every = read_params(checkpoints)
+    params = {name: every[name] for name in known if name in every}
+    others = {name: part for name, part in every.items() if name not in known}
     with naming(workdir):
         missing = _check_params(params, config)
     tokenizer = load_tokenizer(workdir) if find_vocabulary(workdir) else None
@@ -289,6 +293,7 @@ def _read_workdir(
         extra=settings.get("extra", {}),
         source="bert_jax",
         missing=missing,
+        unexpected=tuple(array_shapes(others)),
     )
 
 

@@ -120,12 +120,9 @@ class BertModel(nn.Module):
           no pooler.
         hidden_states: whether to return the output of every layer.
         """
-        positions_BL = jnp.arange(input_ids_BL.shape[1])[None]
-        pooled_BS = jnp.zeros_like(input_ids_BL[:, :1])
-        if segment_ids_BL is not None:
-            pooled_BS = starts_BS
-            own_BL = jnp.maximum(segment_ids_BL - 1, 0)
-            positions_BL -= jnp.take_along_axis(starts_BS, own_BL, axis=1)
+        pooled_BS = starts_BS
+        if segment_ids_BL is None:
+            pooled_BS = jnp.zeros_like(input_ids_BL[:, :1])
         S = pooled_BS.shape[1]
         if self.config.causal:
             ids_BL = attention_mask_BL if segment_ids_BL is None else segment_ids_BL
@@ -133,8 +130,12 @@ class BertModel(nn.Module):
             pooled_BS += jnp.maximum(jnp.sum(own_BSL, axis=-1) - 1, 0)
         if positions_BQ is not None:
             positions_BQ = jnp.concatenate([pooled_BS, positions_BQ], axis=1)
-        x_BLD = self.embeddings(
-            input_ids_BL, token_type_ids_BL, positions_BL, deterministic=deterministic
+        x_BLD = self.embed(
+            input_ids_BL,
+            token_type_ids_BL,
+            deterministic=deterministic,
+            segment_ids_BL=segment_ids_BL,
+            starts_BS=starts_BS,
         )
         x_BLD, states = self.encoder(
             x_BLD,
@@ -154,6 +155,24 @@ class BertModel(nn.Module):
             if segment_ids_BL is None:
                 pooled_BD = pooled_BD[:, 0]
         return EncoderOutput(x_BLD, pooled_BD, states)
+
+    def embed(
+        self,
+        input_ids_BL: jax.Array,
+        token_type_ids_BL: jax.Array,
+        *,
+        deterministic: bool,
+        segment_ids_BL: jax.Array | None = None,
+        starts_BS: jax.Array | None = None,
+    ) -> jax.Array:
+        """What the encoder's first layer reads, (B, L, D); see ``__call__``."""
+        positions_BL = jnp.arange(input_ids_BL.shape[1])[None]
+        if segment_ids_BL is not None:  # from where each sequence starts
+            own_BL = jnp.maximum(segment_ids_BL - 1, 0)
+            positions_BL -= jnp.take_along_axis(starts_BS, own_BL, axis=1)
+        return self.embeddings(
+            input_ids_BL, token_type_ids_BL, positions_BL, deterministic=deterministic
+        )
 
 
 class MlmHead(nn.Module):

@@ -207,7 +207,7 @@ _FREE = ("hidden_dropout", "attention_dropout", "initializer_range")
 
 
 def _given(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Params:
-    """The parameters of ``init_from`` that a pretraining model has; fine-tuned heads go.
+    """The parameters of ``init_from``; a head that the model does not have is left out.
 
     Raises UserError where its sizes are not the config's or its vocabulary is not that
     of the text.
@@ -230,11 +230,7 @@ def _given(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Params:
             "prepare the text with the checkpoint's vocabulary"
         )
     log(f"begins with {path}")
-    return {
-        name: part
-        for name, part in checkpoint.params.items()
-        if name in ("bert", "mlm", "nsp")
-    }
+    return checkpoint.params
 
 
 def _description(config: TrainConfig, store: TokenStore) -> str:

@@ -62,13 +62,15 @@ def init_state(
     """Initialises each shard where it lies: nothing exists unsharded on a device.
 
     given: parameters of a checkpoint, on the host, for any part of the model; the others
-    are drawn. The state shares no memory with them.
+    are drawn. What the model does not have is left out. The state shares no memory with
+    them.
     """
     abstract = abstract_state(objective, optimizer, mesh, fsdp=fsdp)
     places = flatten_dict(abstract.params)
     flat = {
         name: jax.device_put(array, places[name].sharding)
         for name, array in flatten_dict(given or {}).items()
+        if name in places
     }
     init = jax.jit(
         lambda key, flat: _make_state(objective, optimizer, key, flat),

@@ -1,0 +1,268 @@
+"""Replaced token detection (Clark et al. 2020, "ELECTRA", section 3).
+
+A small generator fills in the masked tokens. The discriminator, which is the model that
+is kept, says of every token whether it was replaced. The generator learns masked LM; it
+does not learn to fool the discriminator. Both read the same embeddings.
+
+The paper masks with [MASK] alone: set data.examples.mask_share=1 and random_share=0.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jax.sharding import PartitionSpec as P
+
+from bert_jax.data.examples import ExampleConfig
+from bert_jax.errors import UserError
+from bert_jax.model.bert import BertModel, MlmHead
+from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.model.encoder import Encoder
+from bert_jax.model.layers import Dense, Embed, activation
+from bert_jax.objectives.mlm_nsp import cross_entropy
+from bert_jax.objectives.objective import Batch, Params, unmasked_ids
+from bert_jax.parallel.sharding import Rules
+
+# The generator's width and heads are this share of the discriminator's (the paper's small
+# and large models; table 6), and its layers are as many.
+GENERATOR_SHARE = 4
+# The discriminator's loss counts so many times (the paper's lambda).
+DISCRIMINATOR_WEIGHT = 50.0
+
+
+class Output(NamedTuple):
+    """What generator and discriminator make of a batch.
+
+    mlm_logits_BMW: float32, the generator's at the masked positions. ids_BL: int32, the
+    tokens that the discriminator reads. replaced_BL: bool, which are not the original
+    ones. logits_BL: float32, above 0 where the discriminator holds a token for replaced.
+    """
+
+    mlm_logits_BMW: jax.Array
+    ids_BL: jax.Array
+    replaced_BL: jax.Array
+    logits_BL: jax.Array
+
+
+class Generator(nn.Module):
+    """A narrower encoder on the discriminator's embeddings, with an MLM head."""
+
+    config: BertConfig
+    compute: ComputeConfig
+
+    def setup(self):
+        own = generator_config(self.config)
+        self.project = Dense(own, self.compute, (own.hidden_size,))
+        self.encoder = Encoder(own, self.compute)
+        self.mlm = MlmHead(self.config, self.compute)
+
+    def __call__(
+        self,
+        x_BLD: jax.Array,
+        words: Embed,
+        attention_mask_BL: jax.Array,
+        segment_ids_BL: jax.Array | None,
+        positions_BM: jax.Array,
+        *,
+        deterministic: bool,
+    ) -> jax.Array:
+        """float32 logits (B, M, W) at some positions; x_BLD: the embeddings' output."""
+        x_BMG, _ = self.encoder(
+            self.project(x_BLD),
+            attention_mask_BL,
+            segment_ids_BL,
+            positions_BM,
+            deterministic=deterministic,
+        )
+        return self.mlm(x_BMG, words)
+
+
+class Electra(nn.Module):
+    """The discriminator ``bert`` with its head ``detector``, and its generator."""
+
+    config: BertConfig
+    compute: ComputeConfig = ComputeConfig()
+
+    def setup(self):
+        config, compute = self.config, self.compute
+        self.bert = BertModel(config, compute)
+        self.generator = Generator(config, compute)
+        self.transform = Dense(config, compute, (config.hidden_size,))
+        self.detector = Dense(config, compute, (1,))
+
+    def __call__(
+        self, batch: Batch, sample_key: jax.Array, *, deterministic: bool
+    ) -> Output:
+        """sample_key: of the tokens that the generator draws."""
+        ids_BL, types_BL = batch["input_ids"], batch["token_type_ids"]
+        mask_BL, segment_ids_BL = batch["attention_mask"], batch.get("segment_ids")
+        starts_BS, places_BM = batch.get("starts"), batch["mlm_positions"]
+        packed = {"segment_ids_BL": segment_ids_BL, "starts_BS": starts_BS}
+        mlm_logits_BMW = self.generator(
+            self.bert.embed(ids_BL, types_BL, **packed, deterministic=deterministic),
+            self.bert.embeddings.word,
+            mask_BL,
+            segment_ids_BL,
+            places_BM,
+            deterministic=deterministic,
+        )
+        original_BL = unmasked_ids(batch)
+        drawn_BM = jax.random.categorical(
+            sample_key, jax.lax.stop_gradient(mlm_logits_BMW)
+        )
+        masked_BM = jnp.take_along_axis(original_BL, places_BM, axis=1)
+        used_BM = batch["mlm_weights"] > 0
+        drawn_BM = jnp.where(used_BM, drawn_BM, masked_BM).astype(jnp.int32)
+        ids_BL = jnp.put_along_axis(
+            original_BL, places_BM, drawn_BM, axis=1, inplace=False
+        )
+        encoded = self.bert(
+            ids_BL, types_BL, mask_BL, **packed, pool=False, deterministic=deterministic
+        )
+        x_BLD = activation(self.config)(self.transform(encoded.sequence_BLD))
+        logits_BL = self.detector(x_BLD)[..., 0].astype(jnp.float32)
+        return Output(mlm_logits_BMW, ids_BL, ids_BL != original_BL, logits_BL)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplacedTokens:
+    """The generator's masked LM, and 50 times the mean logistic loss of all tokens."""
+
+    model: Electra
+    sum_names: ClassVar[tuple[str, ...]] = (
+        *("mlm_loss", "mlm_weight", "mlm_correct"),
+        *("rtd_loss", "rtd_weight", "rtd_correct", "replaced"),
+    )
+    rules: ClassVar[Rules] = ((r"(project|detector)/kernel$", P(None, None)),)
+
+    def init(self, key: jax.Array) -> Params:
+        ids_BL, ones_BM = jnp.ones((1, 8), jnp.int32), jnp.ones((1, 2), jnp.int32)
+        batch = {
+            **{"input_ids": ids_BL, "token_type_ids": 0 * ids_BL},
+            **{"attention_mask": ids_BL, "mlm_positions": ones_BM},
+            **{"mlm_ids": ones_BM, "mlm_weights": ones_BM.astype(jnp.float32)},
+        }
+        return self.model.init(key, batch, key, deterministic=True)["params"]
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        tokens = jnp.sum(batch["attention_mask"]).astype(jnp.float32)
+        return {
+            "mlm_loss": jnp.sum(batch["mlm_weights"]) + 1e-5,
+            "rtd_loss": jnp.maximum(tokens, 1.0) / DISCRIMINATOR_WEIGHT,
+        }
+
+    def sums(
+        self, params: Params, batch: Batch, key: jax.Array | None
+    ) -> dict[str, jax.Array]:
+        """Without ``key`` the generator draws the same tokens every time."""
+        dropout_key, sample_key = None, jax.random.key(0)
+        if key is not None:
+            dropout_key, sample_key = jax.random.split(key)
+        output = self.model.apply(
+            {"params": params},
+            batch,
+            sample_key,
+            deterministic=key is None,
+            rngs=None if key is None else {"dropout": dropout_key},
+        )
+        losses_BM, right_BM = cross_entropy(output.mlm_logits_BMW, batch["mlm_ids"])
+        replaced_BL, logits_BL = output.replaced_BL, output.logits_BL
+        losses_BL = jax.nn.softplus(jnp.where(replaced_BL, -logits_BL, logits_BL))
+        used_BM, real_BL = batch["mlm_weights"], batch["attention_mask"] > 0
+        return {
+            "mlm_loss": jnp.sum(used_BM * losses_BM),
+            "mlm_weight": jnp.sum(used_BM),
+            "mlm_correct": jnp.sum(used_BM * right_BM),
+            "rtd_loss": jnp.sum(real_BL * losses_BL),
+            "rtd_weight": jnp.sum(real_BL, dtype=jnp.float32),
+            "rtd_correct": jnp.sum(
+                real_BL & ((logits_BL > 0) == replaced_BL), dtype=jnp.float32
+            ),
+            "replaced": jnp.sum(real_BL & replaced_BL, dtype=jnp.float32),
+        }
+
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        """replaced: the share of all tokens that the generator got wrong."""
+        metrics = {}
+        for part in ("mlm", "rtd"):
+            weight = max(float(sums[f"{part}_weight"]), 1.0)
+            metrics[f"{part}_loss"] = float(sums[f"{part}_loss"]) / weight
+            metrics[f"{part}_accuracy"] = float(sums[f"{part}_correct"]) / weight
+        loss = metrics["mlm_loss"] + DISCRIMINATOR_WEIGHT * metrics["rtd_loss"]
+        replaced = float(sums["replaced"]) / max(float(sums["rtd_weight"]), 1.0)
+        return {"loss": loss} | metrics | {"replaced": replaced}
+
+    def summary(self, metrics: dict[str, float]) -> str:
+        return (
+            f"generator {metrics['mlm_loss']:.4f} ({metrics['mlm_accuracy']:.1%})  "
+            f"discriminator {metrics['rtd_loss']:.4f} ({metrics['rtd_accuracy']:.1%})"
+        )
+
+    def flops(self, batch: Batch) -> float:
+        config, own = self.model.config, generator_config(self.model.config)
+        rows, L = batch["input_ids"].shape
+        M, D, G = batch["mlm_ids"].shape[1], config.hidden_size, own.hidden_size
+        layers = config.step_flops(L, 0, rows, 0, scan_layers=True)
+        generator = own.step_flops(
+            L, M, rows, 0, scan_layers=self.model.compute.scan_layers
+        )
+        # What step_flops does not know: the projection, a head that is wider than its
+        # encoder, and the detector. Forward and backward, two operations each.
+        rest = L * D * G + M * (D - G) * (G + config.vocab_size) + L * (D * D + D)
+        return layers + generator + 6 * rows * rest
+
+    def eval_sums(self, params: Params, batch: Batch) -> dict[str, jax.Array]:
+        """The sums without dropout."""
+        return self.sums(params, batch, None)
+
+    def eval_metrics(
+        self, batches: Sequence[dict[str, np.ndarray]]
+    ) -> dict[str, float]:
+        """Metrics from the eval_sums of several batches.
+
+        rtd_majority: accuracy of holding every token for original, or every one for
+        replaced.
+        """
+        metrics = self.metrics(
+            {name: math.fsum(sums[name] for sums in batches) for name in batches[0]}
+        )
+        replaced = metrics["replaced"]
+        return metrics | {"rtd_majority": max(replaced, 1 - replaced)}
+
+    def eval_summary(self, metrics: dict[str, float]) -> str:
+        """A line of the log about eval_metrics."""
+        return (
+            f"loss {metrics['loss']:.4f}  {self.summary(metrics)} "
+            f"(all alike: {metrics['rtd_majority']:.1%})"
+        )
+
+
+def generator_config(config: BertConfig) -> BertConfig:
+    """The generator's sizes beside those of its discriminator."""
+    sizes = {
+        name: max(1, getattr(config, name) // GENERATOR_SHARE)
+        for name in ("hidden_size", "num_heads", "intermediate_size")
+    }
+    return dataclasses.replace(config, **sizes)
+
+
+def pretraining(
+    model: BertConfig, compute: ComputeConfig, examples: ExampleConfig
+) -> ReplacedTokens:
+    """The objective of a run that is configured so."""
+    if model.causal:
+        raise UserError(
+            "model.causal=True, and replaced tokens are found by reading both sides; set "
+            "--config.model.causal=False"
+        )
+    if examples.next_sentence:
+        raise UserError(
+            "objective='bert_jax.objectives.electra' learns no next sentence prediction; "
+            "set --config.data.examples.next_sentence=False"
+        )
+    return ReplacedTokens(Electra(model, compute))

@@ -1,0 +1,202 @@
+"""Replaced token detection: transformers' numbers, and a run whose encoder is a BERT."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from bert_jax.config_file import parse
+from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.interop.load import Checkpoint, load, save_workdir
+from bert_jax.interop.names import name_in
+from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.objectives import electra
+from bert_jax.objectives.electra import Electra, ReplacedTokens
+from bert_jax.objectives.mlm_nsp import MlmNsp
+from bert_jax.training.config import train_config
+from bert_jax.training.pretrain import pretrain
+
+FILE = Path(__file__).parent.parent / "golden" / "huggingface" / "electra.npz"
+# Where transformers keeps what BERT does not have.
+OWN = {
+    "transform": "discriminator.discriminator_predictions.dense",
+    "detector": "discriminator.discriminator_predictions.dense_prediction",
+    "generator/project": "generator.electra.embeddings_project",
+    "generator/mlm/transform": "generator.generator_predictions.dense",
+    "generator/mlm/norm": "generator.generator_predictions.LayerNorm",
+    "generator/mlm": "generator.generator_lm_head",
+}
+
+
+@pytest.fixture(scope="module")
+def golden():
+    return dict(np.load(FILE))
+
+
+@pytest.fixture(scope="module")
+def objective():
+    config = BertConfig(
+        vocab_size=61,
+        hidden_size=24,
+        num_layers=2,
+        num_heads=4,
+        intermediate_size=40,
+        max_positions=19,
+    )
+    return ReplacedTokens(Electra(config))
+
+
+@pytest.fixture(scope="module")
+def params(golden, objective):
+    def theirs(path, shape):
+        place, leaf = path.rsplit("/", 1)
+        if place in OWN:
+            name = f"{OWN[place]}.{'bias' if leaf.endswith('bias') else 'weight'}"
+        else:
+            side = "generator" if place.startswith("generator") else "discriminator"
+            bert = path.replace("generator/", "bert/")
+            name = name_in("huggingface", bert).replace("bert.", f"{side}.electra.", 1)
+        array = golden[name]
+        if leaf == "kernel":
+            array = array.T
+        if len(array) < shape[0] and leaf == "embedding":
+            array = np.pad(array, ((0, shape[0] - len(array)), (0, 0)))
+        return array.reshape(shape)
+
+    shapes = jax.eval_shape(objective.init, jax.random.key(0))
+    flat = traverse_util.flatten_dict(shapes, sep="/")
+    found = {path: theirs(path, leaf.shape) for path, leaf in flat.items()}
+    return traverse_util.unflatten_dict(found, sep="/")
+
+
+@pytest.fixture(scope="module")
+def batch(golden):
+    names = (
+        "input_ids",
+        "token_type_ids",
+        "attention_mask",
+        "mlm_positions",
+        "mlm_ids",
+    )
+    arrays = {name: np.int32(golden[name]) for name in names}
+    return arrays | {"mlm_weights": np.float32(golden["mlm_weights"])}
+
+
+def test_logits_and_losses_are_those_of_transformers(
+    golden, objective, params, batch, monkeypatch
+):
+    """What the generator draws is given; tests/golden/huggingface/make_electra.py."""
+    drawn = lambda key, logits: golden["drawn"]  # noqa: E731
+    monkeypatch.setattr(electra.jax.random, "categorical", drawn)
+    apply = jax.jit(lambda params: objective.model.apply(
+        {"params": params}, batch, jax.random.key(0), deterministic=True
+    ))  # fmt: skip
+    output = apply(params)
+    used, real = batch["mlm_weights"] > 0, batch["attention_mask"] > 0
+    logits = np.asarray(output.mlm_logits_BMW)[used][:, :61]
+    np.testing.assert_allclose(logits, golden["mlm_logits"], rtol=0, atol=2e-5)
+    found = np.asarray(output.logits_BL)[real]
+    np.testing.assert_allclose(found, golden["rtd_logits"][real], rtol=0, atol=2e-5)
+    assert np.asarray(output.replaced_BL).sum() == 4  # of five; one is the original one
+    sums = jax.jit(lambda params: objective.sums(params, batch, None))(params)
+    metrics = objective.metrics(jax.device_get(sums))
+    np.testing.assert_allclose(metrics["mlm_loss"], golden["mlm_loss"], rtol=1e-5)
+    np.testing.assert_allclose(metrics["rtd_loss"], golden["rtd_loss"], rtol=1e-5)
+    assert metrics["loss"] == pytest.approx(
+        metrics["mlm_loss"] + 50 * metrics["rtd_loss"]
+    )
+    weights = objective.weights(batch)
+    total = sum(float(sums[name] / weights[name]) for name in weights)
+    assert total == pytest.approx(metrics["loss"], rel=1e-5)
+
+
+def test_the_discriminator_does_not_teach_the_generator(objective, params, batch):
+    """Through the shared embeddings alone."""
+
+    def loss(params):
+        return objective.sums(params, batch, jax.random.key(1))["rtd_loss"]
+
+    gradients = jax.jit(jax.grad(loss))(params)
+    assert max(np.abs(x).max() for x in jax.tree.leaves(gradients["generator"])) == 0
+    assert np.abs(gradients["bert"]["embeddings"]["word"]["embedding"]).max() > 0
+
+
+def test_tokens_are_drawn_from_the_generators_distribution(objective, params, batch):
+    """4,000 draws at five places; no token beyond the vocabulary."""
+    output = jax.jit(jax.vmap(lambda key: objective.model.apply(
+        {"params": params}, batch, key, deterministic=True
+    )))(jax.random.split(jax.random.key(2), 4000))  # fmt: skip
+    probabilities = jax.nn.softmax(output.mlm_logits_BMW[0])
+    for row, column in zip(*np.nonzero(batch["mlm_weights"]), strict=True):
+        place = batch["mlm_positions"][row, column]
+        drawn = np.asarray(output.ids_BL)[:, row, place]
+        shares = np.bincount(drawn, minlength=128) / 4000
+        error = np.abs(shares - probabilities[row, column]).max()
+        assert error < 4 * np.sqrt(0.25 / 4000)
+    unmasked = batch["attention_mask"].copy()
+    np.put_along_axis(unmasked, batch["mlm_positions"], 0, axis=1)
+    assert not np.asarray(output.replaced_BL)[:, unmasked > 0].any()
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_flops_are_those_that_xla_counts(scan_layers):
+    """Products are nearly all of a wide model's operations; a scan's body counts once."""
+    config = BertConfig(
+        vocab_size=512,
+        hidden_size=256,
+        num_layers=1,
+        num_heads=4,
+        intermediate_size=1024,
+        max_positions=64,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+    )
+    model = Electra(config, ComputeConfig(scan_layers=scan_layers))
+    objective = ReplacedTokens(model)
+    ints, floats = np.int32, np.float32
+    batch = {
+        **{name: np.ones((4, 64), ints) for name in ("input_ids", "attention_mask")},
+        "token_type_ids": np.zeros((4, 64), ints),
+        **{name: np.ones((4, 10), ints) for name in ("mlm_positions", "mlm_ids")},
+        "mlm_weights": np.ones((4, 10), floats),
+    }
+    params = jax.eval_shape(objective.init, jax.random.key(0))
+    loss = lambda params, batch: sum(  # noqa: E731
+        objective.sums(params, batch, None)[name] for name in ("mlm_loss", "rtd_loss")
+    )
+    lowered = jax.jit(jax.grad(loss)).lower(params, batch)
+    counted = lowered.compile().cost_analysis()["flops"]
+    assert counted == pytest.approx(objective.flops(batch), rel=0.1)
+
+
+def test_a_run_begins_with_a_bert_and_ends_with_one(
+    config_file, small_store, tmp_path, metric_lines
+):
+    """On eight devices; the discriminator is what a checkpoint is loaded as."""
+    flags = (
+        "--config.objective=bert_jax.objectives.electra",
+        "--config.data.examples.next_sentence=False",
+        "--config.prompts=()",
+    )
+    config = parse(["--config", str(config_file), *flags], "usage", train_config).config
+    bert = BertForPreTraining(config.model)
+    params = jax.device_get(jax.jit(MlmNsp(bert).init)(jax.random.key(1)))
+    tokenizer = load_tokenizer(small_store[0])
+    path = tmp_path / "bert"
+    save_workdir(path, Checkpoint(config.model, params, tokenizer, "pretraining"))
+    config = dataclasses.replace(config, init_from=str(path))
+    lines = []
+    metrics = pretrain(config, tmp_path / "run", lines.append)
+    assert "initialised at random: detector, generator, transform" in lines
+    assert metrics["rtd_loss"] < np.log(2)
+    assert 0 < metrics["replaced"] <= 0.2
+    assert metrics["rtd_majority"] == pytest.approx(1 - metrics["replaced"])
+    checkpoint = load(tmp_path / "run")
+    assert set(checkpoint.params) == {"bert"} and checkpoint.head == "none"
+    assert any(name.startswith("generator/") for name in checkpoint.unexpected)
+    first = metric_lines(tmp_path / "run")[0]
+    assert {"mlm_loss", "rtd_loss", "replaced"} <= set(first)
