@@ -145,9 +145,7 @@ def test_a_config_names_an_objective_of_ones_own(configure, monkeypatch, tmp_pat
     """One file and a setting: tests/objectives/sides.py."""
     monkeypatch.syspath_prepend(Path(__file__).parent.parent / "objectives")
     flags = ("--config.objective=sides.py", "--config.prompts=()")
-    with pytest.raises(
-        UserError, match=r"expected one of bert_jax\.objectives\.mlm_nsp"
-    ):
+    with pytest.raises(UserError, match=r"one of .*, bert_jax\.objectives\.mlm_nsp"):
         pretraining.pretraining_objective(configure(*flags))
     config = configure("--config.objective=sides", *flags[1:])
     metrics = pretrain(config, tmp_path, log=lambda line: None)
