@@ -6,9 +6,8 @@ from SWAG's csv, CODAH's tsv, and JSONL with any number of choices.
 """
 
 import dataclasses
-import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,15 +19,13 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import tables
+from bert_jax.tasks.tables import Record
 from bert_jax.tasks.task import Features, Outputs, Predictions, Task, with_id
 
 FOLDS = 5
-Record = tuple[
-    str, dict[str, Any]
-]  # a row's place; "context", "choices", "label", "id"
-_SWAG_ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 _CODAH_CHOICES = ("choice0", "choice1", "choice2", "choice3")
-_CODAH_COLUMNS = ("category", "prompt", *_CODAH_CHOICES, "label")
+_CODAH_COLUMNS = ("category", "prompt", *_CODAH_CHOICES, "label")  # it has no header
+_SWAG_COLUMNS = ("sent1", "sent2", "ending0", "ending1", "ending2", "ending3")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,60 +39,6 @@ class ChoiceRow:
     id: str | None = None
 
 
-def read_swag(path: Path, labelled: bool) -> Iterator[Record]:
-    """SWAG (Zellers et al. 2018): the context is sent1, a choice is sent2 + ending."""
-    columns = ["sent1", "sent2", *_SWAG_ENDINGS, *["label"] * labelled]
-    for where, row in tables.read_table(path, columns, optional=["fold-ind"]):
-        choices = [f"{row['sent2']} {row[name]}".strip() for name in _SWAG_ENDINGS]
-        row |= {"context": row["sent1"], "choices": choices, "id": row["fold-ind"]}
-        yield where, row
-
-
-def read_codah(path: Path, labelled: bool) -> Iterator[Record]:
-    """CODAH (Chen et al. 2019): category, prompt, four choices, label; no header."""
-    columns = ["prompt", *_CODAH_CHOICES, *["label"] * labelled]
-    for where, row in tables.read_table(path, columns, header=_CODAH_COLUMNS):
-        choices = [row[name] for name in _CODAH_CHOICES]
-        yield where, row | {"context": row["prompt"], "choices": choices}
-
-
-def _row(where: str, value: dict[str, Any], labelled: bool) -> ChoiceRow:
-    """A row whose texts and label are checked."""
-    for name in ("context", "choices", *["label"] * labelled):
-        if value.get(name) is None:
-            raise tables.missing_column(where, value, name)
-    context, choices, index = value["context"], value["choices"], value.get("id")
-    if not isinstance(choices, list) or not all(
-        isinstance(text, str) for text in [context, *choices]
-    ):
-        raise UserError(
-            f"{where}: expected a string as 'context' and a list of strings as 'choices'"
-        )
-    if len(choices) < 2:
-        raise UserError(
-            f"{where}: number of choices is {len(choices)}; expected two or more after "
-            "the context"
-        )
-    tables.check_texts(where, [context, *choices])
-    label = None
-    if labelled:
-        label = tables.cell(value["label"])
-        if not (label.isdecimal() and int(label) < len(choices)):
-            raise UserError(
-                f"{where}: label {label!r} is not in the label set 0 to "
-                f"{len(choices) - 1}, the number of the right choice"
-            )
-        label = int(label)
-    index = None if index is None else tables.cell(index)
-    return ChoiceRow(where, context, tuple(choices), label, index)
-
-
-_READERS = {
-    "swag": read_swag,
-    "codah": read_codah,
-    # Objects {"context": "...", "choices": ["...", ...], "label": 0, "id": ...}.
-    "table": lambda path, labelled: tables.read_objects(path),
-}
 _CODAH_WHOLE = ("codah.tsv", "dataset.tsv", "full_data.tsv")  # without splits
 _FILES = {
     "swag": ("{val}.csv",),
@@ -158,6 +101,7 @@ class MultipleChoice(Task):
     column_widths: ClassVar[dict[str, int]] = {"choice": 40, "context": 40}
     head = "choice"
     main_metric = "accuracy"
+    keys: ClassVar = {name: (name,) for name in ("context", "choices", "label")}
 
     @classmethod
     def configs_for_head(cls, checkpoint: Any) -> tuple[MultipleChoiceConfig, ...]:
@@ -165,41 +109,86 @@ class MultipleChoice(Task):
         longest = checkpoint.config.max_positions
         return (MultipleChoiceConfig(task="table", max_length=longest),)
 
-    @functools.cached_property
-    def eval_splits(self) -> tuple[str, ...]:
-        scored = self.config.task == "codah"
-        if self.config.task == "table" and (path := self._find("test")):
-            scored = "label" in tables.read_columns(path)
-        return ("dev", "test") if scored else ("dev",)
+    def has_labels(self, split: str, path: Path) -> bool:
+        if self.config.task == "table":
+            return super().has_labels(split, path)
+        return self.config.task == "codah"
 
-    @functools.cached_property
-    def predict_splits(self) -> tuple[str, ...]:
-        unscored = "test" not in self.eval_splits and self._find("test")
-        return ("test",) if unscored else ()
+    def file_names(self, split: str) -> tuple[str, ...]:
+        if given := getattr(self.config, split):
+            return (given,)
+        words = {"split": split, "val": "val" if split == "dev" else split}
+        names = _FILES[self.config.task]
+        return tuple(name.format(fold=self.config.fold, **words) for name in names)
 
     def read(self, split: str) -> list[ChoiceRow]:
-        config = self.config
-        labelled = split == "train" or split in self.eval_splits
-        path = tables.existing_file(config.dir, self._names(split))
-        records = _READERS[config.task](path, labelled)
-        rows = [_row(where, value, labelled) for where, value in records]
-        if config.task != "codah" or path.name not in _CODAH_WHOLE:
+        rows = super().read(split)
+        if self.config.task != "codah" or split in self._given:
+            return rows
+        if self.path(split).name not in _CODAH_WHOLE:
             return rows
         # Of each five rows one is test, the next dev, the rest train: the shares of the
         # paper's cross-validation, each row once in the five test sets.
         splits = ["test", "dev", "train", "train", "train"]
-        return [
-            r for i, r in enumerate(rows) if splits[(i - config.fold) % FOLDS] == split
-        ]
+        fold = self.config.fold
+        return [r for i, r in enumerate(rows) if splits[(i - fold) % FOLDS] == split]
 
-    def parse(self, lines: Iterable[str], name: str, first: int = 1) -> list[ChoiceRow]:
-        """Context and choices with tabs between, or JSON objects."""
-        rows = []
-        for where, value in tables.parse_lines(lines, name, first):
-            if isinstance(value, list):
-                value = {"context": value[0], "choices": value[1:]}
-            rows.append(_row(where, value, labelled=False))
-        return rows
+    def records(self, split: str, path: Path | None = None) -> Iterator[Record]:
+        path, task = path or self.path(split), self.config.task
+        if task == "table" or tables.is_jsonl(path):
+            return tables.read_objects(path)
+        label = ["label"] * self.is_labelled(split)
+        if task == "swag":
+            columns = [*_SWAG_COLUMNS, *label]
+            return tables.read_table(path, columns, optional=["fold-ind"])
+        columns = ["prompt", *_CODAH_CHOICES, *label]
+        return tables.read_table(path, columns, header=_CODAH_COLUMNS)
+
+    def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> ChoiceRow:
+        """A row in the form of a table, or in that of the data set's own files."""
+        if "sent1" in values:
+            # SWAG (Zellers et al. 2018): a choice is sent2 + ending.
+            _, second, *endings = (
+                tables.text(where, values, [name]) for name in _SWAG_COLUMNS
+            )
+            choices = [f"{second} {ending}".strip() for ending in endings]
+            index = values.get("fold-ind")
+            own = {"context": values["sent1"], "choices": choices, "id": index}
+            values = {**values, **own}
+        elif "prompt" in values:  # CODAH (Chen et al. 2019)
+            choices = [tables.text(where, values, [name]) for name in _CODAH_CHOICES]
+            values = {**values, "context": values["prompt"], "choices": choices}
+        context, choices = (
+            tables.value(where, values, [n]) for n in ("context", "choices")
+        )
+        if not isinstance(choices, list | tuple) or not all(
+            isinstance(text, str) for text in [context, *choices]
+        ):
+            raise UserError(
+                f"{where}: expected a string as 'context' and a list of strings as "
+                "'choices'"
+            )
+        if len(choices) < 2:
+            raise UserError(
+                f"{where}: number of choices is {len(choices)}; expected two or more after "
+                "the context"
+            )
+        tables.check_texts(where, [context, *choices])
+        label, index = None, values.get("id")
+        if labelled:
+            label = tables.cell(tables.value(where, values, ["label"]))
+            if not (label.isdecimal() and int(label) < len(choices)):
+                raise UserError(
+                    f"{where}: label {label!r} is not in the label set 0 to "
+                    f"{len(choices) - 1}, the number of the right choice"
+                )
+            label = int(label)
+        index = None if index is None else tables.cell(index)
+        return ChoiceRow(where, context, tuple(choices), label, index)
+
+    def line_values(self, where: str, texts: list[str]) -> dict[str, Any]:
+        """Context and choices, with tabs between."""
+        return {"context": texts[0], "choices": texts[1:]}
 
     def features(self, rows: list[ChoiceRow], tokenizer: Tokenizer) -> Features:
         """Rows with fewer choices than others are padded with sequences [CLS] [SEP].
@@ -278,14 +267,3 @@ class MultipleChoice(Task):
         """SPLIT_predictions.csv, row number and choice, as csv_predict.py of SWAG."""
         lines = [",pred", *(f"{i},{p['choice']}" for i, p in enumerate(predictions))]
         return {f"{split}_predictions.csv": "\n".join(lines) + "\n"}
-
-    def _find(self, split: str) -> Path | None:
-        return tables.find_file(self.config.dir, self._names(split))
-
-    def _names(self, split: str) -> list[str]:
-        """Where the file of a split may lie."""
-        if given := getattr(self.config, split):
-            return [given]
-        words = {"split": split, "val": "val" if split == "dev" else split}
-        names = _FILES[self.config.task]
-        return [name.format(fold=self.config.fold, **words) for name in names]

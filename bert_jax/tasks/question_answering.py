@@ -3,6 +3,7 @@
 Scores are in percent, as evaluate-v1.1.py and evaluate-v2.0.py give them.
 """
 
+import copy
 import dataclasses
 import functools
 import json
@@ -10,7 +11,7 @@ import operator
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,7 +22,14 @@ from bert_jax.data.sequences import join, owners, token_windows
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting
-from bert_jax.tasks.squad_format import Question, parse_questions, read_questions
+from bert_jax.tasks import tables
+from bert_jax.tasks.squad_format import (
+    Question,
+    make_question,
+    parse_questions,
+    read_questions,
+)
+from bert_jax.tasks.tables import Record
 from bert_jax.tasks.task import Features, Outputs, Predictions, Task
 from bert_jax.tasks.token_offsets import Tokens, encode_with_offsets
 
@@ -117,10 +125,11 @@ class Squad(Task):
     parsed_by = "file"  # SQuAD's JSON is one value; other ids count lines
     head = "span"
     main_metric = "f1"
-
-    def __init__(self, config: SquadConfig):
-        super().__init__(config)
-        self.predict_splits = ("test",) if config.test else ()
+    keys: ClassVar = {
+        "question": ("question",),
+        "context": ("context",),
+        "answers": ("answers", "answer", "is_impossible"),
+    }
 
     @classmethod
     def configs_for_head(cls, checkpoint: Any) -> tuple[SquadConfig, ...]:
@@ -132,23 +141,43 @@ class Squad(Task):
         """With the threshold of the best F1, if questions may lack answers."""
         if not self.config.version_2:
             return self
+        tuned = copy.copy(self)
         threshold = scores["best_f1_threshold"]
-        return Squad(dataclasses.replace(self.config, null_threshold=threshold))
+        tuned.config = dataclasses.replace(self.config, null_threshold=threshold)
+        return tuned
+
+    def has_labels(self, split: str, path: Path) -> bool:
+        """Never the test file, of which the answers are written."""
+        return tables.is_jsonl(path) and super().has_labels(split, path)
+
+    def file_names(self, split: str) -> tuple[str, ...]:
+        if given := getattr(self.config, split):
+            return (given,)
+        version = "2.0" if self.config.version_2 else "1.1"
+        return (f"{split}-v{version}.json",) if split != "test" else ()
 
     def read(self, split: str) -> list[Question]:
         """The questions of "train", "dev" or "test"; see read_questions."""
-        config = self.config
-        version = "2.0" if config.version_2 else "1.1"
-        name = getattr(config, split) or f"{split}-v{version}.json"
-        articles = getattr(config, f"{split}_articles", "")
-        rows = read_questions(Path(config.dir) / name, articles, config.bad_answers)
-        for row in rows if split != "test" else ():
-            if not row.answers and not (row.impossible and config.version_2):
+        rows = super().read(split)
+        for row in rows if self.is_labelled(split) else ():
+            if not row.answers and not (row.impossible and self.config.version_2):
                 raise UserError(
                     f"{row.where} has no answer; expected at least one, or set "
                     "version_2=True for questions with is_impossible (SQuAD 2.0)"
                 )
         return rows
+
+    def records(self, split: str, path: Path | None = None) -> Iterator[Record]:
+        path = path or self.path(split)
+        if tables.is_jsonl(path):
+            yield from tables.read_objects(path)
+            return
+        articles = getattr(self.config, f"{split}_articles", "")
+        for row in read_questions(path, articles, self.config.bad_answers):
+            yield row.where, vars(row) | {"is_impossible": row.impossible}
+
+    def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Question:
+        return make_question(where, values, labelled)
 
     def parse(self, lines: Iterable[str], name: str, first: int = 1) -> list[Question]:
         """Questions in any of the forms that parse_questions knows."""

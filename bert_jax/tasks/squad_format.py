@@ -4,13 +4,13 @@ import dataclasses
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.files import read_json
-from bert_jax.tasks.tables import parse_texts
+from bert_jax.tasks.tables import Record, check_texts, parse_lines, text
 
 logger = logging.getLogger(__name__)
 
@@ -53,26 +53,14 @@ def read_questions(
     Raises UserError for a file that is missing or is not as expected.
     """
     rows, skipped, dropped = [], 0, 0
-    for row, given in _entries(read_json(path, _FORM), str(path), articles):
-        answers = []
-        for answer in given:
-            text = _get(answer, "text", str, row.where)
-            start = _get(answer, "answer_start", int, row.where)
-            # A negative start would count from the end.
-            found = row.context[start : start + len(text)] if start >= 0 else ""
-            if found == text and text.strip():
-                answers.append((text, start))
-            elif bad_answers == "refuse":
-                raise UserError(
-                    f"{row.where}: expected the answer {text!r} at answer_start {start}, "
-                    f"but the context has {found!r} there; correct the file, or leave "
-                    "such answers out with bad_answers='skip'"
-                )
-        skipped += len(given) - len(answers)
-        if given and not answers:
+    for where, entry in _entries(read_json(path, _FORM), str(path), articles):
+        row = make_question(where, entry, labelled=True, bad_answers=bad_answers)
+        given = len(entry["answers"])
+        skipped += given - len(row.answers)
+        if given and not row.answers:
             dropped += 1
         else:
-            rows.append(dataclasses.replace(row, answers=tuple(answers)))
+            rows.append(row)
     if skipped:
         logger.warning(
             f"{path}: skipped {skipped} answers that are not at their answer_start, and "
@@ -99,21 +87,74 @@ def parse_questions(lines: Iterable[str], name: str) -> list[Question]:
             document = {}
         if "data" in document:
             # Whoever only asks has no use for answers, right or wrong.
-            return [row for row, _ in _entries(document, name, "")]
+            entries = _entries(document, name, "")
+            return [make_question(*entry, labelled=False) for entry in entries]
     rows = []
-    keys = [("question",), ("context",)]
-    for i, (where, texts, value) in enumerate(parse_texts(lines, name, 1, keys), 1):
-        if i > 1 or texts != ["question", "context"]:  # the header
-            rows.append(Question(str(value.get("id", i)), *texts, where))
+    for number, (where, value) in enumerate(parse_lines(lines, name), 1):
+        if isinstance(value, list):
+            if len(value) != 2:
+                raise UserError(
+                    f"{where}: number of texts is {len(value)}, the task reads two, with "
+                    "a tab between them; change the line, or give a JSON object"
+                )
+            if number == 1 and value == ["question", "context"]:
+                continue  # the header
+            value = dict(zip(("question", "context"), value, strict=True))
+        rows.append(make_question(where, value, labelled=False, identity=str(number)))
     if not rows:
         raise UserError(f"{name} has no questions; expected some below its header")
     return rows
 
 
-def _entries(
-    document: Any, name: str, articles: str
-) -> Iterator[tuple[Question, list[Any]]]:
-    """The questions of the chosen articles, and their answers as the file has them."""
+def make_question(
+    where: str,
+    values: Mapping[str, Any],
+    labelled: bool,
+    *,
+    bad_answers: str = "refuse",
+    identity: str = "",
+) -> Question:
+    """A question from its "question", "context" and, if it has them, "id" and answers.
+
+    "answers" (or "answer") is a text of the context, several of them, (text, start) pairs,
+    or what SQuAD's JSON or Hugging Face's data set has. bad_answers: see read_questions.
+    identity: of a question without an id, instead of its place.
+    """
+    question, context = (text(where, values, [n]) for n in ("question", "context"))
+    check_texts(where, [question, context])
+    given, answers = values.get("answers", values.get("answer")) or [], []
+    if isinstance(given, Mapping):  # Hugging Face's: a list of each
+        given = zip(given["text"], given["answer_start"], strict=True)
+    for answer in ([given] if isinstance(given, str) else given) if labelled else ():
+        if isinstance(answer, str):
+            found, start = answer, context.find(answer)
+        elif isinstance(answer, Mapping):
+            found = _get(answer, "text", str, where)
+            start = _get(answer, "answer_start", int, where)
+        else:
+            found, start = answer
+        # A negative start would count from the end.
+        there = context[start : start + len(found)] if start >= 0 else ""
+        if there == found and found.strip():
+            answers.append((found, start))
+        elif bad_answers == "refuse":
+            raise UserError(
+                f"{where}: expected the answer {found!r} at answer_start {start}, "
+                f"but the context has {there!r} there; correct the file, or leave "
+                "such answers out with bad_answers='skip'"
+            )
+    return Question(
+        str(values.get("id", identity or where)),
+        question,
+        context,
+        where,
+        tuple(answers),
+        values.get("is_impossible"),
+    )
+
+
+def _entries(document: Any, name: str, articles: str) -> Iterator[Record]:
+    """The questions of the chosen articles, with the answers as the file has them."""
     data = _get(document, "data", list, f"{name}: the file")
     if not re.fullmatch(r"(-?\d*:-?\d*)?", articles):
         raise UserError(
@@ -138,10 +179,10 @@ def _entries(
                 if identity in seen:
                     raise UserError(f"{where} occurs twice; expected every id once")
                 seen.add(identity)
-                question = _text(entry, "question", where)
-                none = entry.get("is_impossible")
-                row = Question(identity, question, context, where, impossible=none)
-                yield row, [] if none else entry.get("answers", [])
+                _text(entry, "question", where)
+                answers = entry.get("answers", [])
+                answers = [] if entry.get("is_impossible") else answers
+                yield where, entry | {"context": context, "answers": answers}
     if not seen:
         raise UserError(f"{name} has no questions; expected {_FORM}")
 

@@ -9,7 +9,7 @@ without TensorFlow.
 import csv
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,14 @@ logger = logging.getLogger(__name__)
 SPLITS = ("train", "dev", "test")
 _JSONL = (".jsonl", ".ndjson")
 FORMATS = (".csv", ".tsv", ".txt", *_JSONL)
+ENDINGS = tuple(ending + packed for ending in FORMATS for packed in ("", ".gz"))
 
-Record = tuple[str, dict[str, str | None]]  # ("file:line", value of each column)
+Record = tuple[str, dict[str, Any]]  # ("file:line", value of each column)
+
+
+def is_jsonl(path: Path) -> bool:
+    """Whether a file holds an object a line, by its name."""
+    return path.name.removesuffix(".gz").endswith(_JSONL)
 
 
 def read_columns(path: Path) -> list[str]:
@@ -119,36 +125,58 @@ def parse_lines(
             yield where, line.split("\t")
 
 
-def parse_texts(
-    lines: Iterable[str], name: str, first: int, keys: Sequence[Sequence[str]]
-) -> Iterator[tuple[str, list[str], dict[str, Any]]]:
-    """The place of each line, its texts, and its JSON object, {} where it is plain text.
+def python_records(
+    rows: Iterable[Any], split: str, names: Iterable[str]
+) -> Iterator[Record]:
+    """The place of each row of Python, such as "train[3]", and its values by name.
 
-    keys: the names that each text may have in an object.
+    rows: dictionaries, tuples in the order of ``names``, single texts, or a pandas data
+    frame.
     """
-    for where, value in parse_lines(lines, name, first):
-        texts, values = value, {}
-        if isinstance(value, dict):
-            texts, values = [_text(where, value, names) for names in keys], value
-        if len(texts) != len(keys):
-            expected = ["one", "two, with a tab between them"][len(keys) - 1]
+    if hasattr(rows, "to_dict") and hasattr(rows, "columns"):
+        rows = rows.to_dict("records")
+    names = list(names)
+    for i, row in enumerate(rows):
+        where = f"{split}[{i}]"
+        if hasattr(row, "_asdict"):
+            row = row._asdict()
+        elif isinstance(row, str):
+            row = {names[0]: row}
+        elif isinstance(row, Sequence):
+            if len(row) > len(names):
+                raise UserError(
+                    f"{where} has {len(row)} values; expected {', '.join(names)}"
+                )
+            row = dict(zip(names, row, strict=False))
+        if not isinstance(row, Mapping):
             raise UserError(
-                f"{where}: number of texts is {len(texts)}, the task reads {expected}; "
-                "change the line, or give a JSON object"
+                f"{where} is a {type(row).__name__}; expected a dictionary with "
+                f"{', '.join(names)}, or a tuple of them"
             )
-        check_texts(where, texts)
-        yield where, texts, values
+        yield where, {str(name): _plain(value) for name, value in row.items()}
 
 
-def _text(where: str, value: dict[str, Any], names: Iterable[str]) -> str:
-    """The text under the first of these names that a JSON object has."""
+def _plain(value: Any) -> Any:
+    """Numbers and lists for those of numpy and of whoever has the same method."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def value(where: str, values: Mapping[str, Any], names: Iterable[str]) -> Any:
+    """What a row has under the first of these names that it has."""
     names = list(dict.fromkeys(names))
-    found = next((name for name in names if name in value), None)
-    if found is None:
-        raise missing_column(where, value, *names)
-    if not isinstance(value[found], str):
-        raise UserError(f"{where}: {found!r} is not a string; expected text")
-    return value[found]
+    for name in names:
+        if values.get(name) is not None:
+            return values[name]
+    raise missing_column(where, values, *names)
+
+
+def text(where: str, values: Mapping[str, Any], names: Iterable[str]) -> str:
+    """As :func:`value`, of a text."""
+    found = value(where, values, names)
+    if not isinstance(found, str):
+        name = next(name for name in names if values.get(name) is found)
+        raise UserError(f"{where}: {name!r} is not a string; expected text")
+    return found
 
 
 def find_file(directory: str | Path, names: Iterable[str]) -> Path | None:

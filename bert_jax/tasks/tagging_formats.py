@@ -19,7 +19,7 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
 from bert_jax.files import parse_json, read_text
@@ -53,19 +53,19 @@ SCHEMES = {
 class TaggedSentence:
     """The words of a sentence, or the characters of one, and their tags.
 
-    document: ascending; sentences with the same number are of one document.
-    where: "file:line" of the first word.
+    document: sentences in a row that have the same are of one document.
+    where: "file:line" of the first word, or the place among rows of Python.
     """
 
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
-    document: int
+    document: Any
     where: str
 
     def place(self, word: int) -> str:
         """The "file:line" of a word of a file with one word a line."""
-        name, line = self.where.rsplit(":", 1)
-        return f"{name}:{int(line) + word}"
+        name, _, line = self.where.rpartition(":")
+        return f"{name}:{int(line) + word}" if name else f"{self.where}, word {word},"
 
 
 def read_columns(path: Path, column: int, columns: int = 0) -> list[TaggedSentence]:
@@ -146,8 +146,12 @@ def parse_words(line: str, where: str, *, characters: bool) -> tuple[str, ...]:
         words = line.split()
         return tuple("".join(words) if characters else words)
     expected = '{"words": ["A", "sentence"]} or plain words'
-    words = parse_json(line, where, expected).get("words")
-    if not isinstance(words, list) or not all(
+    return check_words(parse_json(line, where, expected).get("words"), where, expected)
+
+
+def check_words(words: Any, where: str, expected: str) -> tuple[str, ...]:
+    """The words of a sentence, each a text that is not empty."""
+    if not isinstance(words, list | tuple) or not all(
         isinstance(word, str) and word for word in words
     ):
         raise UserError(f'{where}: "words" is not a list of words; expected {expected}')

@@ -3,16 +3,22 @@
 import abc
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from bert_jax.data.batching import IGNORED as IGNORED  # a target, beside Features
 from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.errors import UserError
 from bert_jax.files import write_text
+from bert_jax.tasks import tables
+from bert_jax.tasks.tables import Record
 
 Head = Literal["sequence", "token", "choice", "span"]
 Outputs = Sequence[np.ndarray]  # float32 logits of each sequence
@@ -20,7 +26,7 @@ Predictions = list[dict[str, Any]]  # a JSON-able answer for each row
 
 
 class Task(abc.ABC):
-    """Rows from files, rows to sequences, outputs to predictions, predictions to scores.
+    """Rows of files or of Python, their sequences, predictions and scores.
 
     family: the name of the kind of task, in configs and in saved models.
     config_class: the frozen dataclass of its settings, dir and max_length among them; a
@@ -32,6 +38,8 @@ class Task(abc.ABC):
     eval_splits: the labelled splits that are scored; the first picks the checkpoint.
     predict_splits: splits without labels, of which predictions are written in the form
       that the task's server wants.
+    keys: what a row holds, its label last, in the order of a tuple's values; and the names
+      that each of them may have in a file, an object or a dictionary.
     parsed_by: what of an input to predict is parsed together: each "line", a "document"
       up to a blank line, or the whole "file".
     column_widths: the most characters that a table of predictions shows in a column;
@@ -42,15 +50,15 @@ class Task(abc.ABC):
     config_class: ClassVar[type]
     column_widths: ClassVar[dict[str, int]] = {}
     parsed_by: Literal["line", "document", "file"] = "line"
+    keys: dict[str, tuple[str, ...]]
     config: Any
     head: Head
     labels: tuple[str, ...] = ()
     main_metric: str
-    eval_splits: tuple[str, ...] = ("dev",)
-    predict_splits: tuple[str, ...] = ()
 
     def __init__(self, config: Any):
         self.config = config
+        self._given: dict[str, list[Record]] = {}
 
     @classmethod
     def configs_for_head(cls, checkpoint: Any) -> tuple[Any, ...]:
@@ -92,19 +100,120 @@ class Task(abc.ABC):
         labels = {"labels": self.labels} if self.labels else {}
         return dataclasses.replace(self.config, **labels)
 
-    @abc.abstractmethod
+    @functools.cached_property
+    def eval_splits(self) -> tuple[str, ...]:
+        """Dev, and test where it is there with labels."""
+        scored = self.has("test") and self.has_labels("test", self.path("test"))
+        return ("dev", "test") if scored else ("dev",)
+
+    @functools.cached_property
+    def predict_splits(self) -> tuple[str, ...]:
+        """Test where it is there without labels."""
+        unscored = "test" not in self.eval_splits and self.has("test")
+        return ("test",) if unscored else ()
+
+    def file_names(self, split: str) -> tuple[str, ...]:
+        """What the file of a split may be called, below the config's dir."""
+        given = getattr(self.config, split, "")
+        return (given,) if given else tuple(split + end for end in tables.ENDINGS)
+
+    def has(self, split: str) -> bool:
+        """Whether a split is there, or its file is named in the config."""
+        if getattr(self.config, split, ""):
+            return True
+        return tables.find_file(self.config.dir, self.file_names(split)) is not None
+
+    def path(self, split: str) -> Path:
+        """The file of a split. Raises UserError where there is none."""
+        return tables.existing_file(self.config.dir, self.file_names(split))
+
+    def has_labels(self, split: str, path: Path) -> bool:
+        """Whether a file has the labels of its rows."""
+        del split
+        *_, names = self.keys.values()
+        return not set(names).isdisjoint(tables.read_columns(path))
+
+    def is_labelled(self, split: str) -> bool:
+        """Whether a split is learned from or scored."""
+        return split == "train" or split in self.eval_splits
+
+    def with_rows(self, **splits: Any) -> Self:
+        """The task on rows of Python, or on other files, instead of its own files.
+
+        splits: of "train", "dev" and "test", each a file of the family's form, or rows. A
+          row is a dictionary with the family's ``keys``, or a tuple in their order; a
+          pandas data frame and a Hugging Face data set are rows too. A test split
+          without labels is predicted.
+        Raises UserError that names a row which is not as expected.
+        """
+        given, labelled = {}, {}
+        *_, names = self.keys.values()
+        for split, rows in splits.items():
+            if isinstance(rows, str | os.PathLike):
+                given[split] = list(self.records(split, Path(rows)))
+                labelled[split] = self.has_labels(split, Path(rows))
+            else:
+                given[split] = list(tables.python_records(rows, split, self.keys))
+                first = given[split][0][1] if given[split] else {}
+                labelled[split] = any(first.get(name) is not None for name in names)
+        content = json.dumps(given, sort_keys=True, default=str).encode()
+        # A run on other rows is another run.
+        name = f"rows:{hashlib.sha256(content).hexdigest()[:12]}"
+        task = type(self)(dataclasses.replace(self.config, dir=name))
+        task._given = given
+        scored = [s for s in given if s != "train" and (s == "dev" or labelled[s])]
+        task.eval_splits = tuple(scored)
+        task.predict_splits = tuple(given.keys() - {"train", *scored})
+        return task
+
     def read(self, split: str) -> list[Any]:
         """The rows of a split ("train" or one of the two lists of splits).
 
         Raises UserError that names file and line of a row which is not as expected.
         """
+        labelled = self.is_labelled(split)
+        if split in self._given:
+            records: Iterable[Record] = self._given[split]
+        else:
+            records = self.records(split)
+        return [self.row(where, values, labelled) for where, values in records]
+
+    def records(self, split: str, path: Path | None = None) -> Iterator[Record]:
+        """The place of each row of a split and its values, by one of their names.
+
+        path: another file than the split's own. By default a table: CSV, TSV or JSONL.
+        """
+        path = path or self.path(split)
+        if tables.is_jsonl(path):
+            return tables.read_objects(path)
+        return tables.read_table(path, tables.read_columns(path))
 
     @abc.abstractmethod
+    def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Any:
+        """A row, as the family keeps it, from its values, which are checked."""
+
     def parse(self, lines: Iterable[str], name: str, first: int = 1) -> list[Any]:
-        """Rows without labels, for predict.
+        """Rows without labels, for predict: texts with tabs between, or JSON objects.
 
         name: of the input, for errors. first: the number of the first line in it.
         """
+        rows = []
+        for where, value in tables.parse_lines(lines, name, first):
+            if isinstance(value, list):
+                value = self.line_values(where, value)
+            rows.append(self.row(where, value, labelled=False))
+        return rows
+
+    def line_values(self, where: str, texts: list[str]) -> dict[str, Any]:
+        """The values of a row from the texts of a line to predict."""
+        *names, _ = self.keys
+        if len(texts) != len(names):
+            expected = ["one", "two, with a tab between them"][len(names) - 1]
+            raise UserError(
+                f"{where}: number of texts is {len(texts)}, the task reads {expected}; "
+                "change the line, or give a JSON object"
+            )
+        return dict(zip(names, texts, strict=True))
 
     @abc.abstractmethod
     def features(self, rows: list[Any], tokenizer: Tokenizer) -> Features:

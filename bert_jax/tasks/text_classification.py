@@ -3,11 +3,14 @@
 A text is [CLS] A [SEP], a pair [CLS] A [SEP] B [SEP] (BERT's paper, section 4.1).
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
+import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,13 +22,12 @@ from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import published, tables
 from bert_jax.tasks.labelled_texts import Layout, Row, Split
-from bert_jax.tasks.tables import SPLITS
+from bert_jax.tasks.tables import SPLITS, Record
 from bert_jax.tasks.task import Features, Outputs, Predictions, Task, with_id
 
 TABLE = "table"
 # A table's layout is in its settings.
 LAYOUTS: dict[str, Layout | None] = {**published.TASKS, TABLE: None}
-_ENDINGS = tuple(ending + packed for ending in tables.FORMATS for packed in ("", ".gz"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +111,7 @@ class ClassificationConfig:
         splits = {}
         for name in SPLITS:
             given = getattr(self, name)
-            names = (given,) if given else tuple(name + end for end in _ENDINGS)
+            names = (given,) if given else tuple(name + end for end in tables.ENDINGS)
             splits[name] = Split(names, self.label, tfds=given)
         columns = (self.text_a, self.text_b)
         metrics = ("accuracy", "f1_macro")
@@ -142,6 +144,14 @@ class Classification(Task):
         self.layout = config.layout()
         self.regression = self.layout.regression
         self.main_metric = self.layout.metrics[0]
+        first, second, label = self.layout.tfds_features
+        names = {"text_a": (self.layout.text_a, first, "text_a", "text")}
+        if self.layout.text_b:
+            names["text_b"] = (self.layout.text_b, second, "text_b")
+        own = self.layout.splits.get("train", Split(())).label
+        self.keys = names | {
+            "label": (own, label, "label") if own else (label, "label")
+        }
 
     @classmethod
     def configs_for_head(cls, checkpoint: Any) -> tuple[ClassificationConfig, ...]:
@@ -176,14 +186,19 @@ class Classification(Task):
             return ()
         if labels := self.config.labels or self.layout.labels:
             return labels
-        rows = self.layout.read(self.config.dir, "train", labels=())
-        labels = tuple(sorted({str(row.label) for row in rows}))
+        names = self.keys["label"]
+        labels = sorted(
+            {
+                tables.cell(tables.value(where, values, names))
+                for where, values in self._given.get("train") or self.records("train")
+            }
+        )
         if len(labels) == 1:
             raise UserError(
                 f"{self.config.dir}: every training row has the label {labels[0]!r}; "
                 "expected two labels at least"
             )
-        return labels
+        return tuple(labels)
 
     @functools.cached_property
     def eval_splits(self) -> tuple[str, ...]:
@@ -197,25 +212,61 @@ class Classification(Task):
     @functools.cached_property
     def predict_splits(self) -> tuple[str, ...]:
         """Those of the unlabelled splits that are there."""
-        return tuple(
-            name
-            for name in self.layout.splits
-            if name not in ("train", *self.eval_splits)
-            and self.layout.has(self.config.dir, name)
-        )
+        labelled = ("train", *self.eval_splits)
+        return tuple(s for s in self.layout.splits if s not in labelled and self.has(s))
+
+    def file_names(self, split: str) -> tuple[str, ...]:
+        return self.layout.splits[split].files
+
+    def has(self, split: str) -> bool:
+        if tables.is_tfds(self.config.dir):
+            return tables.has_tfds(self.layout.tfds_split(self.config.dir, split))
+        return super().has(split)
 
     def read(self, split: str) -> list[Row]:
-        if split not in self.layout.splits:
+        if split not in self.layout.splits and split not in self._given:
             raise UserError(
                 f"{self.config.task} has no {split} split, it has "
                 f"{', '.join(self.layout.splits)}; to predict ax, fine-tune mnli"
             )
-        labelled = split == "train" or split in self.eval_splits
-        labels = self.label_ids if labelled else None
-        return self.layout.read(self.config.dir, split, labels)
+        return super().read(split)
 
-    def parse(self, lines: Iterable[str], name: str, first: int = 1) -> list[Row]:
-        return self.layout.parse(lines, name, first)
+    def records(self, split: str, path: Path | None = None) -> Iterator[Record]:
+        """Of tables and of tensorflow-datasets: the texts, the id, and any label."""
+        # MNLI has no split that is called dev.
+        name = split if split in self.layout.splits else self.eval_splits[0]
+        source, directory = self.layout.splits[name], self.config.dir
+        labelled = self.is_labelled(name)
+        if path is None and tables.is_tfds(directory):
+            (*texts, label), index = self.layout.tfds_features, "idx"
+            dataset = self.layout.tfds_split(directory, split)
+            read = functools.partial(
+                tables.read_tfds, dataset, labels=self.layout.labels
+            )
+        else:
+            texts, index = [self.layout.text_a, self.layout.text_b], self.layout.index
+            label = source.label or self.keys["label"][0]
+            if path is not None and split == "test":
+                labelled = self.has_labels(split, path)
+            read = functools.partial(
+                tables.read_table,
+                path or self.path(split),
+                header=source.header,
+                skip_short=source.skip_short,
+            )
+        return read([*filter(None, texts), *[label] * labelled], optional=[index])
+
+    def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
+        *keys, _ = self.keys
+        texts = [tables.text(where, values, self.keys[key]) for key in keys]
+        tables.check_texts(where, texts, gaps=self.layout.gaps)
+        ids = [values.get(key) for key in (self.layout.index, "id", "idx")]
+        index = next((tables.cell(x) for x in ids if x is not None), None)
+        label = None
+        if labelled:
+            found = tables.value(where, values, self.keys["label"])
+            label = self._label(where, found)
+        return Row(where, *texts, label=label, id=index)
 
     def features(self, rows: list[Row], tokenizer: Tokenizer) -> Features:
         config, pair = self.config, bool(self.layout.text_b)
@@ -314,11 +365,25 @@ class Classification(Task):
 
     def _test_is_labelled(self) -> bool:
         """Whether a table's test split is there and has the label's column."""
-        if tables.is_tfds(self.config.dir):
-            return self.layout.has(self.config.dir, "test")
-        split = self.layout.splits["test"]
-        path = tables.find_file(self.config.dir, split.files)
-        return path is not None and split.label in tables.read_columns(path)
+        if not self.has("test") or tables.is_tfds(self.config.dir):
+            return self.has("test")
+        return self.has_labels("test", self.path("test"))
+
+    def _label(self, where: str, value: Any) -> str | float:
+        """A label of the set, or a number. A class may be given by its number."""
+        text = tables.cell(value)
+        if self.regression:
+            with contextlib.suppress(ValueError):
+                if math.isfinite(float(text)):
+                    return float(text)
+            raise UserError(f"{where}: label {text!r} is not a number; expected one")
+        if text in self.label_ids:
+            return text
+        if isinstance(value, int) and 0 <= value < len(self.labels):
+            return self.labels[value]
+        raise UserError(
+            f"{where}: label {text!r} is not in the label set {', '.join(self.labels)}"
+        )
 
     def _numbers(self, labels: list[Any]) -> list[float]:
         """The class ids of labels; in regression labels are numbers."""

@@ -5,13 +5,13 @@ for nothing, and the tag of each word is decided alone, by argmax, with no CRF o
 predicted tags may be ill-formed, and scores read them as conlleval does.
 """
 
-import bisect
 import dataclasses
 import functools
+import itertools
 import logging
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -25,6 +25,7 @@ from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import tables
 from bert_jax.tasks import tagging_formats as formats
+from bert_jax.tasks.tables import Record
 from bert_jax.tasks.tagging_formats import TaggedSentence
 from bert_jax.tasks.task import IGNORED, Features, Outputs, Predictions, Task
 
@@ -108,6 +109,8 @@ class Tagging(Task):
     config_class = TaggingConfig
     head = "token"
     column_widths: ClassVar[dict[str, int]] = {"text": 60}
+    # The second names are those of Hugging Face's data sets.
+    keys: ClassVar = {"words": ("words", "tokens"), "tags": ("tags", "ner_tags")}
 
     @classmethod
     def configs_for_head(cls, checkpoint: Any) -> tuple[TaggingConfig, ...]:
@@ -136,8 +139,9 @@ class Tagging(Task):
             return self.config.scheme
         if self.config.task == "segmented":
             return "bmes"
-        scheme = formats.recognise(row.tags for row in self._as_in_file("train"))
-        logger.info("%s: its tags are of the scheme %s", self._path("train"), scheme)
+        scheme = formats.recognise(row.tags for row in super().read("train"))
+        where = "train" if self._given else self.path("train")
+        logger.info("%s: its tags are of the scheme %s", where, scheme)
         return scheme
 
     @functools.cached_property
@@ -153,17 +157,21 @@ class Tagging(Task):
         """Accuracy for tags that spell nothing, F1 for all others."""
         return "accuracy" if self.kind == "tags" else "f1"
 
-    @property
-    def eval_splits(self) -> tuple[str, ...]:
-        """Dev, and test where its file is there or was asked for."""
-        found = tables.find_file(self.config.dir, self._names("test"))
-        return ("dev", "test") if found or self.config.test else ("dev",)
+    def has_labels(self, split: str, path: Path) -> bool:
+        """Always: a file without tags is for predict."""
+        del split, path
+        return True
+
+    def file_names(self, split: str) -> tuple[str, ...]:
+        if given := getattr(self.config, split):
+            return (given,)
+        return _FILES.get((self.config.task, split), (f"{split}.txt",))
 
     def read(self, split: str) -> list[TaggedSentence]:
         """Sentences of "train", "dev" or "test"; see Task.read."""
         rows = self._training if split == "train" else self._checked(split)
         for row in rows:
-            for i, tag in enumerate(row.tags):
+            for i, tag in enumerate(row.tags or ()):
                 if tag not in self.label_ids:
                     raise UserError(
                         f"{row.place(i)} has the tag {tag!r}, which is not in the label "
@@ -173,12 +181,48 @@ class Tagging(Task):
         if self.config.document_context and (
             len({row.document for row in rows}) == len(rows) > 1
         ):
+            where = "the rows" if split in self._given else self.path(split)
             raise UserError(
-                f"{self._path(split)} does not say which sentences belong together, by "
+                f"{where} does not say which sentences belong together, by "
                 f"{formats.DOCUMENT_START} lines, or blank lines in segmented text; set "
                 "config.data.document_context=False"
             )
         return rows
+
+    def records(self, split: str, path: Path | None = None) -> Iterator[Record]:
+        path, task = path or self.path(split), self.config.task
+        if tables.is_jsonl(path):
+            yield from tables.read_objects(path)
+            return
+        if task == "segmented":
+            rows = formats.read_segmented(path)
+        else:
+            columns = _COLUMNS.get(task, 0)
+            rows = formats.read_columns(path, self.config.column, columns)
+        for row in rows:
+            own = {"words": row.words, "tags": row.tags, "document": row.document}
+            yield row.where, own
+
+    def row(
+        self, where: str, values: Mapping[str, Any], labelled: bool
+    ) -> TaggedSentence:
+        """A sentence; "document" tells which ones follow each other in one."""
+        words = tables.value(where, values, self.keys["words"])
+        words = words.split() if isinstance(words, str) else words
+        words = formats.check_words(words, where, '{"words": ["A", "sentence"]}')
+        tags, document = None, values.get("document", where)
+        if labelled:
+            tags = tables.value(where, values, self.keys["tags"])
+            tags = tags.split() if isinstance(tags, str) else tags
+            # Tags may be given by their numbers.
+            names = dict(enumerate(self.config.labels))
+            tags = tuple(str(names.get(tag, tag)) for tag in tags)
+            if len(tags) != len(words):
+                raise UserError(
+                    f"{where} has {len(words)} words and {len(tags)} tags; expected a tag "
+                    "for each word"
+                )
+        return TaggedSentence(words, tags, document, where)
 
     def parse(
         self, lines: Iterable[str], name: str, first: int = 1
@@ -217,7 +261,10 @@ class Tagging(Task):
         tokens = [ids[:capacity] for ids in tokens]
         offsets = np.cumsum([0, *map(len, tokens)])
         bounds = np.cumsum([0, *(len(row.words) for row in rows)]).tolist()
-        documents = [row.document for row in rows]
+        documents: list[Window] = []  # the words of the document around each row
+        for _, group in itertools.groupby(rows, lambda row: row.document):
+            first, last = len(documents), len(documents) + len(list(group))
+            documents += [(bounds[first], bounds[last])] * (last - first)
         input_ids, token_type_ids, labels, extra, sequence_rows = [], [], [], [], []
         truncated = 0
         for i, row in enumerate(rows):
@@ -225,9 +272,7 @@ class Tagging(Task):
             truncated += any(cut[first:last])
             spans = sequences.windows(offsets, (first, last), capacity, stride)
             if self.config.document_context:
-                low = bounds[bisect.bisect_left(documents, row.document)]
-                high = bounds[bisect.bisect_right(documents, row.document)]
-                spans = [widen(offsets, s, (low, high), capacity) for s in spans]
+                spans = [widen(offsets, s, documents[i], capacity) for s in spans]
             owner = sequences.owners(offsets, (first, last), spans)
             for j, (start, stop) in enumerate(spans):
                 words = np.flatnonzero(owner == j)
@@ -343,22 +388,10 @@ class Tagging(Task):
 
     def _checked(self, split: str) -> list[TaggedSentence]:
         """Sentences whose tags the scheme allows."""
-        return [formats.normalise(row, self.scheme) for row in self._as_in_file(split)]
-
-    def _as_in_file(self, split: str) -> list[TaggedSentence]:
-        path, task = self._path(split), self.config.task
-        if task == "segmented":
-            return formats.read_segmented(path)
-        return formats.read_columns(path, self.config.column, _COLUMNS.get(task, 0))
-
-    def _names(self, split: str) -> tuple[str, ...]:
-        """What the file of a split may be called."""
-        if given := getattr(self.config, split):
-            return (given,)
-        return _FILES.get((self.config.task, split), (f"{split}.txt",))
-
-    def _path(self, split: str) -> Path:
-        return tables.existing_file(self.config.dir, self._names(split))
+        rows = super().read(split)
+        if not self.is_labelled(split):
+            return rows
+        return [formats.normalise(row, self.scheme) for row in rows]
 
     def _entities(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
         """What the tags of an answer spell."""

@@ -1,9 +1,7 @@
 """A new task is one file, and a new family is one file: both are added here, and run."""
 
-import csv
 import dataclasses
 import json
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -49,19 +47,13 @@ class Clue(Task):
     labels = ("other", "clue")
     main_metric = "found"
     column_widths: ClassVar[dict[str, int]] = {"text": 12}
+    keys: ClassVar = {"text": ("text",), "label": ("label",)}
 
-    def read(self, split):
-        with Path(self.config.dir, f"{split}.csv").open(newline="") as file:
-            rows = [row["text"].split() for row in csv.DictReader(file)]
-        return [(words, _clue(words)) for words in rows]
-
-    def parse(self, lines, name, first=1):
-        rows = []
-        for number, line in enumerate(lines, first):
-            if not line.strip():
-                raise UserError(f"{name}:{number} is empty; expected words")
-            rows.append((line.split(), None))
-        return rows
+    def row(self, where, values, labelled):
+        words = values["text"].split()
+        if not words:
+            raise UserError(f"{where} is empty; expected words")
+        return words, _clue(words) if labelled else None
 
     def features(self, rows, tokenizer):
         sequences = [join(tokenizer, tokenizer.encode(" ".join(w))) for w, _ in rows]

@@ -79,6 +79,7 @@ def test_it_is_a_task(folder):
     task = task_of(folder)
     assert isinstance(task, Task) and task.outputs == 2 and task.head == "span"
     assert task.eval_splits == ("dev",) and task.predict_splits == ()
+    (folder / "x.json").touch()
     assert task_of(folder, test="x.json").predict_splits == ("test",)
 
 

@@ -278,7 +278,7 @@ def test_parse_lines_and_objects(make):
         ('{"text_a": "a"', "in:2 is not JSON"),
         (
             '{"text_a": "a", "other": "b"}',
-            "in:2: no column 'text_b'.*are text_a, other",
+            "in:2: no column 'b' or 'text_b'.*are text_a, other",
         ),
         ('{"text_a": "a", "text_b": 3}', "in:2: 'text_b' is not a string"),
     ],

@@ -254,7 +254,7 @@ def test_reads_conll_2003_by_either_name(tmp_path, caplog):
     assert [row.tags for row in task.read("train")] == [("B-ORG",), ("B-LOC", "O")]
     assert [row.tags for row in task.read("dev")] == [("B-ORG",), ("B-ORG", "O")]
     (tmp_path / "eng.testb").write_text(CONLL)
-    assert task.eval_splits == ("dev", "test")
+    assert Tagging(task.config).eval_splits == ("dev", "test")
     again = Tagging(dataclasses.replace(task.config, dir="", labels=task.labels))
     assert (again.kind, again.outputs) == ("entities", 3)
 
