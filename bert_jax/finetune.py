@@ -13,6 +13,10 @@ usage:
   python -m bert_jax.finetune --config experiments/finetune/squad.py --config.init_from=DIR
 """
 
+import sys
+import types
+from typing import Any
+
 from bert_jax import cli
 from bert_jax.config_file import parse
 from bert_jax.interop.find import check_checkpoint
@@ -30,6 +34,18 @@ def main(argv: list[str]) -> None:
     cli.start(flags)
     (run_sweep if flags["sweep"] else run_one)(config, workdir)
 
+
+class _Finetune(types.ModuleType):
+    """The command's module; called, it is the function ``bert_jax.finetune``."""
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        """See bert_jax.training.from_python.finetune."""
+        from bert_jax.training.from_python import finetune
+
+        return finetune(*arguments, **settings)
+
+
+sys.modules[__name__].__class__ = _Finetune
 
 if __name__ == "__main__":
     cli.run(main)

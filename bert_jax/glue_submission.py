@@ -10,7 +10,7 @@ usage:
 from pathlib import Path
 
 from bert_jax import cli
-from bert_jax.tasks.published import submission_zip
+from bert_jax.tasks.layouts import submission_zip
 
 
 def main(argv: list[str]) -> None:

@@ -2,14 +2,15 @@
 
 --checkpoint: a workdir of bert_jax.finetune, or any checkpoint with a head. With a
 pretrained checkpoint the command fills in each [MASK].
---input: UTF-8 lines, or - for stdin. A line is a text, two texts with a tab between them,
+--text: a text, or several with a --text each; or --input: UTF-8 lines, or - for stdin. A
+line is a text, two texts with a tab between them,
 words to tag, question TAB context (or a SQuAD file), context TAB choice TAB choice, or a
 JSON object.
 --output: a new file, which is complete or not there; stdout without it.
 --format: an aligned table, the default on a terminal, or a JSON object for each line.
 
 usage:
-  python -m bert_jax.predict --checkpoint W --input FILE|- [--output FILE] [--format jsonl]
+  python -m bert_jax.predict --checkpoint W --text TEXT|--input FILE|- [--output FILE]
 """
 
 import sys
@@ -22,7 +23,9 @@ def main(argv: list[str]) -> None:
     """Parses the command line, predicts and writes as it goes."""
     parser = cli.argument_parser(__doc__)
     cli.add_checkpoint_flags(parser, batch_size=32, max_length="as trained")
-    parser.add_argument("--input", required=True, metavar="FILE")
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument("--text", action="append", metavar="TEXT")
+    given.add_argument("--input", metavar="FILE")
     parser.add_argument("--output", default="-", metavar="FILE")
     parser.add_argument("--format", choices=("table", "jsonl"))
     parser.add_argument(
@@ -40,13 +43,15 @@ def main(argv: list[str]) -> None:
         max_length=args.max_length,
         top=args.top,
     )
-    name = lines.input_name(args.input)
+    texts, name = args.text, "--text"
+    if texts is None:
+        texts, name = lines.read_lines(args.input), lines.input_name(args.input)
     on_terminal = args.output == lines.STANDARD and sys.stdout.isatty()
     as_table = (args.format or ("table" if on_terminal else "jsonl")) == "table"
     form = lines.AnswerTable().lines if as_table else lines.json_lines
     rows = truncated = 0
     with lines.open_output(args.output) as file:
-        for part in predictor.stream(lines.read_lines(args.input), name):
+        for part in predictor.stream(texts, name):
             file.writelines(f"{line}\n" for line in form(part))
             file.flush()
             rows += len(part.rows)

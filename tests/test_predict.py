@@ -55,7 +55,7 @@ HEADERS = {
     "entities": ["text", "entities"],
     "parts of speech": ["least", "tagged"],
     "segments": ["least", "tagged"],
-    "choice": ["number", "probability", "choice", "context"],
+    "choice": ["number", "probabilities", "choice", "context"],
     "span": ["answer", "probability", "question"],
     "blanks": ["text", "blank", "tokens"],
 }
@@ -151,6 +151,41 @@ def test_segmented_text_loses_no_character(checkpoint, run):
     for line, text in zip(lines, INPUTS["segments"], strict=True):
         words = [entity["text"] for entity in json.loads(line)["entities"]]
         assert "".join(words) == text.replace(" ", "")
+
+
+def test_texts_of_the_command_line(checkpoint, capsys, run):
+    for name, lines in INPUTS.items():
+        texts = [argument for line in lines for argument in ("--text", line)]
+        predict.main(["--checkpoint", checkpoint(name), *texts])
+        assert capsys.readouterr().out.splitlines() == run(checkpoint(name), lines)[0]
+
+
+def test_a_tagged_text_has_its_characters(checkpoint, run):
+    text = "the man sees rome, paris."
+    (line,), _ = run(checkpoint("entities"), [text])
+    answer = json.loads(line)
+    assert answer["words"] == ["the", "man", "sees", "rome", ",", "paris", "."]
+    assert [text[a:b] for a, b in answer["offsets"]] == answer["words"]
+    for entity in answer["entities"]:
+        assert entity["text"] == text[slice(*entity["characters"])]
+        start, end = (
+            answer["offsets"][i] for i in (entity["start"], entity["end"] - 1)
+        )
+        assert entity["characters"] == [start[0], end[1]]
+    (line,), _ = run(checkpoint("entities"), ['{"words": ["rome,", "paris"]}'])
+    answer = json.loads(line)
+    assert answer["words"] == ["rome,", "paris"] and "offsets" not in answer
+
+
+def test_answers_and_choices_are_shown_whole(checkpoint, run):
+    choice = "the man sees rome " * 15
+    choice = choice.strip()
+    table, _ = run(
+        checkpoint("choice"), [f"who ?\t{choice}\t{choice} ."], "--format", "table"
+    )
+    number, first, second, rest = table[1].split(maxsplit=3)
+    assert float(first) + float(second) == pytest.approx(1, abs=1.1e-4)
+    assert rest.startswith([choice, f"{choice} ."][int(number)])
 
 
 def test_stdin_gives_what_a_file_gives(checkpoint, run):

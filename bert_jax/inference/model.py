@@ -21,6 +21,7 @@ from bert_jax.interop.load import load as load_checkpoint
 from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.encoder import with_scan
 from bert_jax.objectives.heads import model_inputs
+from bert_jax.tasks.task import Task
 
 Text = str | tuple[str, str]  # a text, or the two texts of a pair
 
@@ -123,6 +124,19 @@ class Bert(Checkpoint):
         lines = ["\t".join(_parts(text)) for text in ([texts] if single else texts)]
         answers = self._kept(Predictor, self, **options)(lines)
         return answers[0] if single else answers
+
+    def evaluate(
+        self, data: Any, *, task: Task | None = None, **options: Any
+    ) -> dict[str, float]:
+        """Scores in percent of a fine-tuned model on rows with labels, or a file of them.
+
+        data: rows as ``bert_jax.tasks`` says, or a file as its task reads it. task: instead
+        of the checkpoint's own, where its head was trained elsewhere and has other names
+        for the classes. options: those of Predictor.
+        """
+        predictor = self._kept(Predictor, self, **options)
+        ((_, _, evaluation),) = predictor.evaluate(data, task=task)
+        return evaluation.scores
 
     def __call__(
         self,

@@ -1,5 +1,6 @@
 """Answers of a checkpoint, whatever it was trained for."""
 
+import contextlib
 import dataclasses
 import functools
 import sys
@@ -11,7 +12,7 @@ import numpy as np
 
 from bert_jax.data.batching import Features
 from bert_jax.errors import UserError, naming
-from bert_jax.inference.evaluation import runner
+from bert_jax.inference.evaluation import Evaluation, Split, evaluate, runner
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.lines import CHUNK, Answers, chunks
 from bert_jax.interop.load import (
@@ -27,7 +28,7 @@ from bert_jax.model.tagger import FeatureConfig
 from bert_jax.objectives.heads import eval_logits
 from bert_jax.settings import from_settings
 from bert_jax.tasks.families import FAMILIES
-from bert_jax.tasks.task import Task
+from bert_jax.tasks.task import ROWS, Task
 
 
 class Predictor:
@@ -120,6 +121,40 @@ class Predictor:
             for start in range(0, len(rows), step):
                 yield self._answer(task, rows[start : start + step])
 
+    def evaluate(
+        self, data: Any = None, *, task: Task | None = None, directory: str = ""
+    ) -> Iterator[tuple[Task, Split, Evaluation]]:
+        """Each labelled split with its predictions and scores; nothing is trained.
+
+        data: rows with labels, as ``bert_jax.tasks`` says, or a file of the family's form;
+          the split is then called dev. None: the files of the task.
+        task: instead of the checkpoint's own, as for a head that was trained elsewhere and
+          has other names for its classes. directory: where the task's files lie now.
+        """
+        if isinstance(self._tasks[0], FillMask):
+            raise UserError(
+                "a pretrained checkpoint has no task to be scored on; fine-tune it with "
+                "python -m bert_jax.finetune"
+            )
+        if task and (task.head, task.outputs) != (
+            self._tasks[0].head,
+            self._tasks[0].outputs,
+        ):
+            raise UserError(
+                f"the checkpoint's {self._tasks[0].head} head gives "
+                f"{self._tasks[0].outputs} numbers, the task needs {task.outputs} of a "
+                f"{task.head} head; give the task that it was trained for"
+            )
+        task = _with_data([task] if task else self._tasks, data, directory)
+        for name in task.eval_splits:
+            rows = task.read(name)
+            if not rows:
+                raise UserError(
+                    f"{name} has no rows; expected at least one with a label"
+                )
+            split = Split(name, rows, task.features(rows, self._tokenizer))
+            yield task, split, evaluate(task, split, self._run(split.features))
+
     def _answer(self, task: Task | FillMask, rows: list[Any]) -> Answers:
         if isinstance(task, FillMask):
             return Answers(rows, task.answers(rows), task)
@@ -151,6 +186,30 @@ def _model(
         batch_size=batch_size,
         packed=not features.layers,  # a BiLSTM reads one sequence a row
     )
+
+
+def _with_data(tasks: Sequence[Task], data: Any, directory: str) -> Task:
+    """The first of some tasks that can read the data, with them."""
+    if data is None:
+        task = tasks[0]
+        if directory:
+            task = type(task)(dataclasses.replace(task.config, dir=directory))
+        if not task.config.dir or task.config.dir.startswith(ROWS):
+            raise UserError(
+                "the checkpoint does not know where its task's files are; give --data or "
+                "--dir, or rows"
+            )
+        return task
+    if isinstance(data, Iterator):
+        data = list(data)
+    *others, last = reversed(tasks)
+    # Of texts and pairs, pairs first: a row of two texts is one of a single text too.
+    for task in others:
+        with contextlib.suppress(UserError):
+            found = task.with_rows(dev=data)
+            found.read("dev")
+            return found
+    return last.with_rows(dev=data)
 
 
 def _tasks(checkpoint: Checkpoint, path: Path | str, max_length: int) -> list[Task]:

@@ -7,7 +7,7 @@ from SWAG's csv, CODAH's tsv, and JSONL with any number of choices.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +20,15 @@ from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import tables
 from bert_jax.tasks.tables import Record
-from bert_jax.tasks.task import Features, Outputs, Predictions, Task, with_id
+from bert_jax.tasks.task import (
+    Answer,
+    Error,
+    Features,
+    Outputs,
+    Predictions,
+    Task,
+    with_id,
+)
 
 FOLDS = 5
 _CODAH_CHOICES = ("choice0", "choice1", "choice2", "choice3")
@@ -98,7 +106,7 @@ class MultipleChoice(Task):
 
     family = "multiple_choice"
     config_class = MultipleChoiceConfig
-    column_widths: ClassVar[dict[str, int]] = {"choice": 40, "context": 40}
+    column_widths: ClassVar[dict[str, int]] = {"context": 60}
     head = "choice"
     main_metric = "accuracy"
     keys: ClassVar = {name: (name,) for name in ("context", "choices", "label")}
@@ -109,14 +117,12 @@ class MultipleChoice(Task):
         longest = checkpoint.config.max_positions
         return (MultipleChoiceConfig(task="table", max_length=longest),)
 
-    def has_labels(self, split: str, path: Path) -> bool:
+    def has_labels(self, split: str, path: Path | None = None) -> bool:
         if self.config.task == "table":
             return super().has_labels(split, path)
         return self.config.task == "codah"
 
-    def file_names(self, split: str) -> tuple[str, ...]:
-        if given := getattr(self.config, split):
-            return (given,)
+    def own_names(self, split: str) -> Sequence[str]:
         words = {"split": split, "val": "val" if split == "dev" else split}
         names = _FILES[self.config.task]
         return tuple(name.format(fold=self.config.fold, **words) for name in names)
@@ -245,10 +251,10 @@ class MultipleChoice(Task):
         return answers
 
     def cells(self, row: ChoiceRow, prediction: dict[str, Any]) -> list[dict[str, str]]:
-        """The number of the choice, its probability, its text and the context."""
+        """The number of the choice, all probabilities, its text and the context."""
         cells = {
             "number": str(prediction["choice"]),
-            "probability": f"{prediction['probability']:.4f}",
+            "probabilities": " ".join(f"{p:.4f}" for p in prediction["probabilities"]),
             "choice": prediction["text"],
             "context": row.context,
         }
@@ -260,6 +266,15 @@ class MultipleChoice(Task):
         pairs = zip(rows, predictions, strict=True)
         right = [row.label == answer["choice"] for row, answer in pairs]
         return {"accuracy": 100 * float(np.mean(right))}
+
+    def classes(self, row: ChoiceRow, prediction: Answer) -> Iterator[tuple[str, str]]:
+        """The number of the choice."""
+        yield str(row.label), str(prediction["choice"])
+
+    def errors(self, row: ChoiceRow, prediction: Answer) -> Iterator[Error]:
+        if prediction["choice"] != row.label:
+            gold, probability = row.choices[row.label], prediction["probability"]
+            yield Error(row.context, gold, prediction["text"], probability)
 
     def files(
         self, rows: list[ChoiceRow], predictions: Predictions, split: str

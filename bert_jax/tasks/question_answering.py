@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import functools
 import json
+import logging
 import operator
 import re
 import string
@@ -21,17 +22,15 @@ import scipy
 from bert_jax.data.sequences import join, owners, token_windows
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.files import read_json
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import tables
-from bert_jax.tasks.squad_format import (
-    Question,
-    make_question,
-    parse_questions,
-    read_questions,
-)
+from bert_jax.tasks.squad_format import FORM, Question, make_question, squad_entries
 from bert_jax.tasks.tables import Record
-from bert_jax.tasks.task import Features, Outputs, Predictions, Task
+from bert_jax.tasks.task import Answer, Error, Features, Outputs, Predictions, Task
 from bert_jax.tasks.token_offsets import Tokens, encode_with_offsets
+
+logger = logging.getLogger(__name__)
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -121,7 +120,8 @@ class Squad(Task):
 
     family = "question_answering"
     config_class = SquadConfig
-    column_widths: ClassVar[dict[str, int]] = {"answer": 40, "question": 50}
+    column_widths: ClassVar[dict[str, int]] = {"question": 60}
+    length_setting = "max_question_length"
     parsed_by = "file"  # SQuAD's JSON is one value; other ids count lines
     head = "span"
     main_metric = "f1"
@@ -146,19 +146,24 @@ class Squad(Task):
         tuned.config = dataclasses.replace(self.config, null_threshold=threshold)
         return tuned
 
-    def has_labels(self, split: str, path: Path) -> bool:
-        """Never the test file, of which the answers are written."""
+    def has_labels(self, split: str, path: Path | None = None) -> bool:
+        """Never SQuAD's test file, of which the answers are written."""
+        path = path or self.path(split)
         return tables.is_jsonl(path) and super().has_labels(split, path)
 
-    def file_names(self, split: str) -> tuple[str, ...]:
-        if given := getattr(self.config, split):
-            return (given,)
+    def own_names(self, split: str) -> Sequence[str]:
         version = "2.0" if self.config.version_2 else "1.1"
         return (f"{split}-v{version}.json",) if split != "test" else ()
 
     def read(self, split: str) -> list[Question]:
-        """The questions of "train", "dev" or "test"; see read_questions."""
-        rows = super().read(split)
+        """The questions of "train", "dev" or "test"; see Task.read."""
+        found = super().read(split)
+        rows = [row for row in found if row.answers or not row.skipped]
+        if skipped := sum(row.skipped for row in found):
+            logger.warning(
+                f"{split}: skipped {skipped} answers that are not at their answer_start, "
+                f"and {len(found) - len(rows)} questions with them"
+            )
         for row in rows if self.is_labelled(split) else ():
             if not row.answers and not (row.impossible and self.config.version_2):
                 raise UserError(
@@ -170,19 +175,40 @@ class Squad(Task):
     def records(self, split: str, path: Path | None = None) -> Iterator[Record]:
         path = path or self.path(split)
         if tables.is_jsonl(path):
-            yield from tables.read_objects(path)
-            return
+            return tables.read_objects(path)
         articles = getattr(self.config, f"{split}_articles", "")
-        for row in read_questions(path, articles, self.config.bad_answers):
-            yield row.where, vars(row) | {"is_impossible": row.impossible}
+        return squad_entries(read_json(path, FORM), str(path), articles)
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Question:
-        return make_question(where, values, labelled)
+        return make_question(where, values, labelled, self.config.bad_answers)
 
     def parse(self, lines: Iterable[str], name: str, first: int = 1) -> list[Question]:
-        """Questions in any of the forms that parse_questions knows."""
+        """Questions from the lines of a SQuAD file, of JSON lines, or of a TSV file.
+
+        A JSON line is an object with "question", "context" and, if wanted, "id"; a TSV
+        line is question, tab, context. The line number is the id of a question without
+        one.
+        """
         del first  # always 1: a file is parsed whole
-        return parse_questions(lines, name)
+        lines = [line.rstrip("\r\n") for line in lines]
+        while lines and not lines[-1].strip():
+            lines.pop()
+        if not lines:
+            raise UserError(f"{name} is empty; expected questions with their contexts")
+        if lines[0].lstrip("\ufeff ").startswith("{"):
+            try:
+                document = json.loads("\n".join(lines).lstrip("\ufeff"))
+            except ValueError:  # an object a line
+                document = {}
+            if "data" in document:
+                entries = squad_entries(document, name)
+                return [self.row(*entry, labelled=False) for entry in entries]
+        rows = super().parse(lines, name)
+        if (rows[0].question, rows[0].context) == ("question", "context"):
+            del rows[0]  # the header
+        if not rows:
+            raise UserError(f"{name} has no questions; expected some below its header")
+        return rows
 
     def features(self, rows: list[Question], tokenizer: Tokenizer) -> Features:
         """The windows of all questions, in order: [CLS] question [SEP] context [SEP].
@@ -270,6 +296,24 @@ class Squad(Task):
         ]
         odds = [prediction["null_odds"] for prediction in predictions]
         return scores_v2(answers, best, odds, right)
+
+    def classes(self, row: Question, prediction: Answer) -> Iterator[tuple[str, str]]:
+        """Of SQuAD 2.0 whether there is an answer."""
+        if self.config.version_2:
+            found = [bool(row.answers), bool(prediction["answer"])]
+            yield tuple("answer" if there else "no answer" for there in found)
+
+    def errors(self, row: Question, prediction: Answer) -> Iterator[Error]:
+        """An answer that is not exactly one of the right ones."""
+        right = [text for text, _ in row.answers] or [""]
+        answer = prediction["answer"]
+        if not exact_match(answer, right):
+            gold = " / ".join(dict.fromkeys(right)) or "(no answer)"
+            text, answer = (
+                f"{row.question} \u2016 {row.context}",
+                answer or "(no answer)",
+            )
+            yield Error(text, gold, answer, prediction["probability"])
 
     def files(
         self, rows: list[Question], predictions: Predictions, split: str

@@ -1,20 +1,14 @@
-"""Questions over contexts: SQuAD 1.1 and 2.0 files, JSON lines, TSV."""
+"""Questions over contexts: SQuAD 1.1 and 2.0 files, and rows of any origin."""
 
 import dataclasses
-import json
-import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.files import read_json
-from bert_jax.tasks.tables import Record, check_texts, parse_lines, text
+from bert_jax.tasks.tables import Record, check_texts, text
 
-logger = logging.getLogger(__name__)
-
-_FORM = "SQuAD's JSON, {'data': [{'title', 'paragraphs': [{'context', 'qas': [...]}]}]}"
+FORM = "SQuAD's JSON, {'data': [{'title', 'paragraphs': [{'context', 'qas': [...]}]}]}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +27,7 @@ class Question:
     where: str
     answers: tuple[tuple[str, int], ...] = ()
     impossible: bool | None = None
+    skipped: int = 0  # answers that are left out
 
     @property
     def labelled(self) -> bool:
@@ -40,92 +35,25 @@ class Question:
         return bool(self.answers) or bool(self.impossible)
 
 
-def read_questions(
-    path: Path, articles: str = "", bad_answers: str = "refuse"
-) -> list[Question]:
-    """The questions of a SQuAD file.
-
-    articles: a Python slice such as "0:36" or "36:" over the file's articles; all where
-    empty, so that one file can be split into training and development sets.
-    bad_answers: what happens to an answer that is not at its answer_start:
-    "refuse" raises, "skip" leaves it out, and its question where no other is left, and
-    logs how many.
-    Raises UserError for a file that is missing or is not as expected.
-    """
-    rows, skipped, dropped = [], 0, 0
-    for where, entry in _entries(read_json(path, _FORM), str(path), articles):
-        row = make_question(where, entry, labelled=True, bad_answers=bad_answers)
-        given = len(entry["answers"])
-        skipped += given - len(row.answers)
-        if given and not row.answers:
-            dropped += 1
-        else:
-            rows.append(row)
-    if skipped:
-        logger.warning(
-            f"{path}: skipped {skipped} answers that are not at their answer_start, and "
-            f"{dropped} questions with them"
-        )
-    return rows
-
-
-def parse_questions(lines: Iterable[str], name: str) -> list[Question]:
-    """Questions from the lines of a SQuAD file, of JSON lines, or of a TSV file.
-
-    A JSON line is an object with "question", "context" and, if wanted, "id"; a TSV line
-    is question, tab, context. The line number is the id of a question without one.
-    """
-    lines = [line.rstrip("\r\n") for line in lines]
-    while lines and not lines[-1].strip():
-        lines.pop()
-    if not lines:
-        raise UserError(f"{name} is empty; expected questions with their contexts")
-    if lines[0].lstrip("\ufeff ").startswith("{"):
-        try:
-            document = json.loads("\n".join(lines).lstrip("\ufeff"))
-        except ValueError:  # an object a line
-            document = {}
-        if "data" in document:
-            # Whoever only asks has no use for answers, right or wrong.
-            entries = _entries(document, name, "")
-            return [make_question(*entry, labelled=False) for entry in entries]
-    rows = []
-    for number, (where, value) in enumerate(parse_lines(lines, name), 1):
-        if isinstance(value, list):
-            if len(value) != 2:
-                raise UserError(
-                    f"{where}: number of texts is {len(value)}, the task reads two, with "
-                    "a tab between them; change the line, or give a JSON object"
-                )
-            if number == 1 and value == ["question", "context"]:
-                continue  # the header
-            value = dict(zip(("question", "context"), value, strict=True))
-        rows.append(make_question(where, value, labelled=False, identity=str(number)))
-    if not rows:
-        raise UserError(f"{name} has no questions; expected some below its header")
-    return rows
-
-
 def make_question(
-    where: str,
-    values: Mapping[str, Any],
-    labelled: bool,
-    *,
-    bad_answers: str = "refuse",
-    identity: str = "",
+    where: str, values: Mapping[str, Any], labelled: bool, bad_answers: str = "refuse"
 ) -> Question:
     """A question from its "question", "context" and, if it has them, "id" and answers.
 
     "answers" (or "answer") is a text of the context, several of them, (text, start) pairs,
-    or what SQuAD's JSON or Hugging Face's data set has. bad_answers: see read_questions.
-    identity: of a question without an id, instead of its place.
+    or what SQuAD's JSON or Hugging Face's data set has. An id that is missing is the
+    number of the line. bad_answers: "refuse" raises for an answer that is not at its
+    start, "skip" leaves it out.
     """
     question, context = (text(where, values, [n]) for n in ("question", "context"))
     check_texts(where, [question, context])
     given, answers = values.get("answers", values.get("answer")) or [], []
     if isinstance(given, Mapping):  # Hugging Face's: a list of each
-        given = zip(given["text"], given["answer_start"], strict=True)
-    for answer in ([given] if isinstance(given, str) else given) if labelled else ():
+        given = list(zip(given["text"], given["answer_start"], strict=True))
+    given = [given] if isinstance(given, str) else given
+    # Whoever only asks has no use for answers, right or wrong.
+    given = given if labelled else []
+    for answer in given:
         if isinstance(answer, str):
             found, start = answer, context.find(answer)
         elif isinstance(answer, Mapping):
@@ -144,17 +72,22 @@ def make_question(
                 "such answers out with bad_answers='skip'"
             )
     return Question(
-        str(values.get("id", identity or where)),
-        question,
-        context,
-        where,
-        tuple(answers),
-        values.get("is_impossible"),
+        id=str(values.get("id", where.rpartition(":")[2])),
+        question=question,
+        context=context,
+        where=where,
+        answers=tuple(answers),
+        impossible=values.get("is_impossible"),
+        skipped=len(given) - len(answers),
     )
 
 
-def _entries(document: Any, name: str, articles: str) -> Iterator[Record]:
-    """The questions of the chosen articles, with the answers as the file has them."""
+def squad_entries(document: Any, name: str, articles: str = "") -> Iterator[Record]:
+    """The questions of SQuAD's JSON, with the answers as they are there.
+
+    articles: a Python slice such as "0:36" or "36:" over its articles; all where empty, so
+    that one file can be split into training and development sets.
+    """
     data = _get(document, "data", list, f"{name}: the file")
     if not re.fullmatch(r"(-?\d*:-?\d*)?", articles):
         raise UserError(
@@ -184,12 +117,12 @@ def _entries(document: Any, name: str, articles: str) -> Iterator[Record]:
                 answers = [] if entry.get("is_impossible") else answers
                 yield where, entry | {"context": context, "answers": answers}
     if not seen:
-        raise UserError(f"{name} has no questions; expected {_FORM}")
+        raise UserError(f"{name} has no questions; expected {FORM}")
 
 
 def _get(node: Any, key: str, kind: type, where: str) -> Any:
     if not isinstance(node, dict) or key not in node:
-        raise UserError(f"{where} has no {key!r}; expected {_FORM}")
+        raise UserError(f"{where} has no {key!r}; expected {FORM}")
     value = node[key]
     if not isinstance(value, kind) or isinstance(value, bool):
         raise UserError(

@@ -17,6 +17,7 @@ import dataclasses
 import functools
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,12 +56,16 @@ class TaggedSentence:
 
     document: sentences in a row that have the same are of one document.
     where: "file:line" of the first word, or the place among rows of Python.
+    text, offsets: of a sentence that came as text, and the characters [start, end) of
+    each word in it.
     """
 
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
     document: Any
     where: str
+    text: str = ""
+    offsets: tuple[tuple[int, int], ...] = ()
 
     def place(self, word: int) -> str:
         """The "file:line" of a word of a file with one word a line."""
@@ -136,17 +141,80 @@ def read_segmented(path: Path) -> list[TaggedSentence]:
     return sentences
 
 
-def parse_words(line: str, where: str, *, characters: bool) -> tuple[str, ...]:
-    """The words of a line to tag: text, words between blanks, or {"words": [...]}.
+def parse_words(
+    line: str, where: str, how: str
+) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
+    """The words of a line to tag, and their characters [start, end) where it is text.
 
-    characters: of text each character but blanks is a word, as segmentation wants it.
-    where: "name:line", for errors.
+    The line is text, or {"words": [...]}, whose words are as they are. how: see
+    find_words. where: "name:line", for errors.
     """
     if not line.lstrip().startswith('{"'):
-        words = line.split()
-        return tuple("".join(words) if characters else words)
+        offsets = find_words(line, how)
+        return tuple(line[start:end] for start, end in offsets), offsets
     expected = '{"words": ["A", "sentence"]} or plain words'
-    return check_words(parse_json(line, where, expected).get("words"), where, expected)
+    words = parse_json(line, where, expected).get("words")
+    return check_words(words, where, expected), ()
+
+
+def find_words(text: str, how: str) -> tuple[tuple[int, int], ...]:
+    """The characters [start, end) of the words of a text.
+
+    how: "blanks", which stand between words; "punctuation", whose marks before and after
+    a word are words too; "clitics", and so are 's, n't and their like, as in the Penn
+    Treebank and CoNLL-2003; "characters", each but blanks.
+    """
+    if how == "characters":
+        return tuple((i, i + 1) for i, c in enumerate(text) if not c.isspace())
+    found = []
+    for chunk in re.finditer(r"\S+", text):
+        lengths = [len(chunk[0])]
+        if how != "blanks":
+            lengths = map(len, _words_and_marks(chunk[0], clitics=how == "clitics"))
+        ends = list(itertools.accumulate(lengths, initial=chunk.start()))
+        found += itertools.pairwise(ends)
+    return tuple(found)
+
+
+# Marks before and after a word; runs of one mark are one word, such as "...".
+_MARKS = re.compile(r"(.)\1*")
+_CLITIC = re.compile(r"(?i)(n['\u2019]t|['\u2019](s|re|ve|ll|d|m))$")
+# A full stop belongs to U.S., p.m., J. and to titles.
+_ABBREVIATION = re.compile(
+    r"(\w{1,2}\.){2,}|[A-Z]\.|"
+    r"(Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|Gen|Sen|Rep|Gov|Inc|Corp|Ltd|Co|No|vs)\."
+)
+_BEFORE, _AFTER = "@#$&+-\u2212\u20ac\u00a3", "+#"  # a part of the word that they touch
+
+
+def _words_and_marks(chunk: str, *, clitics: bool) -> list[str]:
+    """The words of what stands between two blanks."""
+    # An address; an emoticon, or marks alone; what was parted before.
+    if "://" in chunk or not any(map(str.isalnum, chunk)) or _CLITIC.fullmatch(chunk):
+        return [chunk]
+    others = {c for c in chunk if not c.isalnum()}
+    core = chunk.lstrip("".join(others - {*_BEFORE}))
+    before, end = chunk[: len(chunk) - len(core)], len(core)
+    while core[end - 1] in others - {*_AFTER} and not _ABBREVIATION.fullmatch(
+        core[:end]
+    ):
+        end -= 1
+    core, after = core[:end], core[end:]
+    words = [core]
+    if clitics and (found := _CLITIC.search(core)):
+        words = [core[: found.start()], found[0]]
+    marks = [[mark[0] for mark in _MARKS.finditer(part)] for part in (before, after)]
+    return [*marks[0], *words, *marks[1]]
+
+
+def word_style(words: Iterable[str]) -> str:
+    """Which of find_words' ways gives such words, as a training file has them."""
+    words = Counter(words)
+    if words["'s"] or words["n't"] or words["\u2019s"]:
+        return "clitics"
+    alone = words["."] + words[","]
+    attached = sum(n for word, n in words.items() if word[-1] in ".," and len(word) > 2)
+    return "punctuation" if alone > attached else "blanks"
 
 
 def check_words(words: Any, where: str, expected: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -20,9 +20,22 @@ from bert_jax.files import write_text
 from bert_jax.tasks import tables
 from bert_jax.tasks.tables import Record
 
+ROWS = "rows:"  # the dir of a task with rows of its own starts with it
+
 Head = Literal["sequence", "token", "choice", "span"]
 Outputs = Sequence[np.ndarray]  # float32 logits of each sequence
-Predictions = list[dict[str, Any]]  # a JSON-able answer for each row
+Answer = dict[str, Any]  # of a row, JSON-able
+Predictions = list[Answer]
+
+
+class Error(NamedTuple):
+    """confidence: the probability of what was predicted; None in regression."""
+
+    text: str
+    gold: str | float
+    predicted: str | float
+    confidence: float | None
+    word: str | None = None  # of the text, in tagging
 
 
 class Task(abc.ABC):
@@ -35,6 +48,7 @@ class Task(abc.ABC):
     labels: the class names in the order of the outputs; empty for regression, choices
       and spans.
     main_metric: the score (higher is better) that picks the best checkpoint.
+    splits: all that there may be, eval_splits and predict_splits among them.
     eval_splits: the labelled splits that are scored; the first picks the checkpoint.
     predict_splits: splits without labels, of which predictions are written in the form
       that the task's server wants.
@@ -42,6 +56,8 @@ class Task(abc.ABC):
       that each of them may have in a file, an object or a dictionary.
     parsed_by: what of an input to predict is parsed together: each "line", a "document"
       up to a blank line, or the whole "file".
+    length_setting: the setting that says how much of a row is seen.
+    counted: what has a class: "rows" or "words".
     column_widths: the most characters that a table of predictions shows in a column;
       other columns are as wide as needed.
     """
@@ -49,12 +65,15 @@ class Task(abc.ABC):
     family: ClassVar[str]
     config_class: ClassVar[type]
     column_widths: ClassVar[dict[str, int]] = {}
+    length_setting: ClassVar[str] = "max_length"
+    counted: Literal["rows", "words"] = "rows"
     parsed_by: Literal["line", "document", "file"] = "line"
     keys: dict[str, tuple[str, ...]]
     config: Any
     head: Head
     labels: tuple[str, ...] = ()
     main_metric: str
+    splits: tuple[str, ...] = tables.SPLITS
 
     def __init__(self, config: Any):
         self.config = config
@@ -103,19 +122,23 @@ class Task(abc.ABC):
     @functools.cached_property
     def eval_splits(self) -> tuple[str, ...]:
         """Dev, and test where it is there with labels."""
-        scored = self.has("test") and self.has_labels("test", self.path("test"))
+        scored = self.has("test") and self.has_labels("test")
         return ("dev", "test") if scored else ("dev",)
 
     @functools.cached_property
     def predict_splits(self) -> tuple[str, ...]:
-        """Test where it is there without labels."""
-        unscored = "test" not in self.eval_splits and self.has("test")
-        return ("test",) if unscored else ()
+        """The others that are there."""
+        labelled = ("train", *self.eval_splits)
+        return tuple(s for s in self.splits if s not in labelled and self.has(s))
 
-    def file_names(self, split: str) -> tuple[str, ...]:
+    def file_names(self, split: str) -> Sequence[str]:
         """What the file of a split may be called, below the config's dir."""
         given = getattr(self.config, split, "")
-        return (given,) if given else tuple(split + end for end in tables.ENDINGS)
+        return [given] if given else self.own_names(split)
+
+    def own_names(self, split: str) -> Sequence[str]:
+        """The file_names of a split that the config does not name."""
+        return [split + end for end in tables.ENDINGS]
 
     def has(self, split: str) -> bool:
         """Whether a split is there, or its file is named in the config."""
@@ -127,38 +150,65 @@ class Task(abc.ABC):
         """The file of a split. Raises UserError where there is none."""
         return tables.existing_file(self.config.dir, self.file_names(split))
 
-    def has_labels(self, split: str, path: Path) -> bool:
-        """Whether a file has the labels of its rows."""
-        del split
+    def has_labels(self, split: str, path: Path | None = None) -> bool:
+        """Whether the file of a split, or another one, has the labels of its rows."""
         *_, names = self.keys.values()
-        return not set(names).isdisjoint(tables.read_columns(path))
+        columns = tables.read_columns(path or self.path(split))
+        return not set(names).isdisjoint(columns)
 
     def is_labelled(self, split: str) -> bool:
         """Whether a split is learned from or scored."""
         return split == "train" or split in self.eval_splits
 
-    def with_rows(self, **splits: Any) -> Self:
+    def __repr__(self) -> str:
+        fields = dataclasses.fields(self.config)
+        values = {field.name: getattr(self.config, field.name) for field in fields}
+        chosen = (
+            f"{field.name}={values[field.name]!r}"
+            for field in fields
+            if values[field.name] != field.default
+        )
+        return f"{type(self).__name__}({', '.join(chosen)})"
+
+    def with_rows(self, *, held_out: float = 0.0, seed: int = 0, **splits: Any) -> Self:
         """The task on rows of Python, or on other files, instead of its own files.
 
         splits: of "train", "dev" and "test", each a file of the family's form, or rows. A
           row is a dictionary with the family's ``keys``, or a tuple in their order; a
           pandas data frame and a Hugging Face data set are rows too. A test split
           without labels is predicted.
-        Raises UserError that names a row which is not as expected.
+        held_out: the share of the training rows, drawn with ``seed``, that become dev.
         """
         given, labelled = {}, {}
         *_, names = self.keys.values()
         for split, rows in splits.items():
             if isinstance(rows, str | os.PathLike):
+                if not Path(rows).is_file():
+                    raise UserError(
+                        f"{rows} does not exist; expected a file of {split}"
+                    )
                 given[split] = list(self.records(split, Path(rows)))
                 labelled[split] = self.has_labels(split, Path(rows))
             else:
                 given[split] = list(tables.python_records(rows, split, self.keys))
                 first = given[split][0][1] if given[split] else {}
                 labelled[split] = any(first.get(name) is not None for name in names)
+        if held_out:
+            rows = given["train"]
+            count = max(round(held_out * len(rows)), 1)
+            if count >= len(rows):
+                raise UserError(
+                    f"train has {len(rows)} rows, of which {count} are held out; expected "
+                    "more rows, or dev="
+                )
+            drawn = {
+                *np.random.default_rng(seed).permutation(len(rows))[:count].tolist()
+            }
+            given["train"] = [row for i, row in enumerate(rows) if i not in drawn]
+            given["dev"] = [row for i, row in enumerate(rows) if i in drawn]
         content = json.dumps(given, sort_keys=True, default=str).encode()
         # A run on other rows is another run.
-        name = f"rows:{hashlib.sha256(content).hexdigest()[:12]}"
+        name = f"{ROWS}{hashlib.sha256(content).hexdigest()[:12]}"
         task = type(self)(dataclasses.replace(self.config, dir=name))
         task._given = given
         scored = [s for s in given if s != "train" and (s == "dev" or labelled[s])]
@@ -219,6 +269,16 @@ class Task(abc.ABC):
     def features(self, rows: list[Any], tokenizer: Tokenizer) -> Features:
         """Sequences of at most the configured length; targets where rows have labels."""
 
+    def warnings(self, features: Features, tokenizer: Tokenizer) -> list[str]:
+        """What about the training rows, a line each, is likely to hurt."""
+        del tokenizer
+        share = features.truncated / max(len(set(features.row.tolist())), 1)
+        name = self.length_setting
+        return [
+            f"{100 * share:.0f}% of the rows are longer than {name}="
+            f"{getattr(self.config, name)} and lose text; raise --config.data.{name}"
+        ] * (share > 0.1)
+
     @abc.abstractmethod
     def predictions(
         self, rows: list[Any], features: Features, outputs: Outputs
@@ -242,6 +302,16 @@ class Task(abc.ABC):
         self, rows: list[Any], predictions: Predictions, split: str
     ) -> dict[str, str]:
         """A split's predictions in the task's official form: texts of files by name."""
+
+    def classes(self, row: Any, prediction: Answer) -> Iterator[tuple[str, str]]:
+        """The gold and the predicted class of what ``counted`` counts, if there are any."""
+        del row, prediction
+        yield from ()
+
+    def errors(self, row: Any, prediction: Answer) -> Iterator[Error]:
+        """What is wrong in the answer to a row with a label."""
+        del row, prediction
+        yield from ()
 
     def write(
         self, rows: list[Any], predictions: Predictions, split: str, directory: Path

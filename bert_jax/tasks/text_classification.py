@@ -20,14 +20,22 @@ from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting
-from bert_jax.tasks import published, tables
-from bert_jax.tasks.labelled_texts import Layout, Row, Split
+from bert_jax.tasks import layouts, tables
+from bert_jax.tasks.layouts import Layout, Row, Split
 from bert_jax.tasks.tables import SPLITS, Record
-from bert_jax.tasks.task import Features, Outputs, Predictions, Task, with_id
+from bert_jax.tasks.task import (
+    Answer,
+    Error,
+    Features,
+    Outputs,
+    Predictions,
+    Task,
+    with_id,
+)
 
 TABLE = "table"
 # A table's layout is in its settings.
-LAYOUTS: dict[str, Layout | None] = {**published.TASKS, TABLE: None}
+LAYOUTS: dict[str, Layout | None] = {**layouts.TASKS, TABLE: None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,14 +152,13 @@ class Classification(Task):
         self.layout = config.layout()
         self.regression = self.layout.regression
         self.main_metric = self.layout.metrics[0]
+        self.splits = tuple(self.layout.splits)
         first, second, label = self.layout.tfds_features
         names = {"text_a": (self.layout.text_a, first, "text_a", "text")}
         if self.layout.text_b:
             names["text_b"] = (self.layout.text_b, second, "text_b")
-        own = self.layout.splits.get("train", Split(())).label
-        self.keys = names | {
-            "label": (own, label, "label") if own else (label, "label")
-        }
+        own = [split.label for split in self.layout.splits.values() if split.label]
+        self.keys = names | {"label": (*own[:1], label, "label")}
 
     @classmethod
     def configs_for_head(cls, checkpoint: Any) -> tuple[ClassificationConfig, ...]:
@@ -203,25 +210,23 @@ class Classification(Task):
     @functools.cached_property
     def eval_splits(self) -> tuple[str, ...]:
         """The labelled ones; a table's test file may have the label's column or not."""
-        splits = self.layout.splits
-        names = [name for name in splits if splits[name].label and name != "train"]
-        if self.config.task == TABLE and not self._test_is_labelled():
-            names.remove("test")
-        return tuple(names)
+        if self.config.task == TABLE:
+            return super().eval_splits
+        splits = self.layout.splits.items()
+        return tuple(name for name, s in splits if s.label and name != "train")
 
-    @functools.cached_property
-    def predict_splits(self) -> tuple[str, ...]:
-        """Those of the unlabelled splits that are there."""
-        labelled = ("train", *self.eval_splits)
-        return tuple(s for s in self.layout.splits if s not in labelled and self.has(s))
-
-    def file_names(self, split: str) -> tuple[str, ...]:
+    def file_names(self, split: str) -> Sequence[str]:
         return self.layout.splits[split].files
 
     def has(self, split: str) -> bool:
         if tables.is_tfds(self.config.dir):
             return tables.has_tfds(self.layout.tfds_split(self.config.dir, split))
         return super().has(split)
+
+    def has_labels(self, split: str, path: Path | None = None) -> bool:
+        if path is None and tables.is_tfds(self.config.dir):
+            return True
+        return super().has_labels(split, path)
 
     def read(self, split: str) -> list[Row]:
         if split not in self.layout.splits and split not in self._given:
@@ -233,6 +238,8 @@ class Classification(Task):
 
     def records(self, split: str, path: Path | None = None) -> Iterator[Record]:
         """Of tables and of tensorflow-datasets: the texts, the id, and any label."""
+        if path is not None and tables.is_jsonl(path):
+            return tables.read_objects(path)  # by any of the names of ``keys``
         # MNLI has no split that is called dev.
         name = split if split in self.layout.splits else self.eval_splits[0]
         source, directory = self.layout.splits[name], self.config.dir
@@ -340,6 +347,19 @@ class Classification(Task):
         predicted = self._numbers([prediction[key] for prediction in predictions])
         return scores(self.layout.metrics, truth, predicted)
 
+    def classes(self, row: Row, prediction: Answer) -> Iterator[tuple[str, str]]:
+        if not self.regression:
+            yield row.label, prediction["label"]
+
+    def errors(self, row: Row, prediction: Answer) -> Iterator[Error]:
+        """A wrong class; in regression every row, as far as it is off."""
+        text, gold = " \u2016 ".join(filter(None, (row.text_a, row.text_b))), row.label
+        if self.regression:
+            value = prediction["value"]
+            yield Error(text, gold, value, None)
+        elif prediction["label"] != gold:
+            yield Error(text, gold, prediction["label"], prediction["probability"])
+
     def files(
         self, rows: list[Row], predictions: Predictions, split: str
     ) -> dict[str, str]:
@@ -362,12 +382,6 @@ class Classification(Task):
             lines.append(f"{row.id or i}\t{answer}")
         name = submission or f"{split}_predictions.tsv"
         return {name: "\n".join(lines) + "\n"}
-
-    def _test_is_labelled(self) -> bool:
-        """Whether a table's test split is there and has the label's column."""
-        if not self.has("test") or tables.is_tfds(self.config.dir):
-            return self.has("test")
-        return self.has_labels("test", self.path("test"))
 
     def _label(self, where: str, value: Any) -> str | float:
         """A label of the set, or a number. A class may be given by its number."""

@@ -11,7 +11,7 @@ import itertools
 import logging
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -27,7 +27,15 @@ from bert_jax.tasks import tables
 from bert_jax.tasks import tagging_formats as formats
 from bert_jax.tasks.tables import Record
 from bert_jax.tasks.tagging_formats import TaggedSentence
-from bert_jax.tasks.task import IGNORED, Features, Outputs, Predictions, Task
+from bert_jax.tasks.task import (
+    IGNORED,
+    Answer,
+    Error,
+    Features,
+    Outputs,
+    Predictions,
+    Task,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +87,13 @@ class TaggingConfig:
         "fill a sequence with the sentences before and after, of the same document",
     )
 
+    words: str = setting(
+        "auto",
+        "what predict takes for words in a text: what stands between blanks; punctuation: "
+        "marks are words too; clitics: and 's and n't; auto: as in the training file",
+        one_of=("auto", "blanks", "punctuation", "clitics"),
+    )
+
     def __post_init__(self):
         check_ranges(self, "data.")
         if self.task == "segmented" and (
@@ -108,6 +123,7 @@ class Tagging(Task):
     family = "tagging"
     config_class = TaggingConfig
     head = "token"
+    counted = "words"
     column_widths: ClassVar[dict[str, int]] = {"text": 60}
     # The second names are those of Hugging Face's data sets.
     keys: ClassVar = {"words": ("words", "tokens"), "tags": ("tags", "ner_tags")}
@@ -132,6 +148,14 @@ class Tagging(Task):
             return formats.SEGMENT_LABELS
         return tuple(sorted({tag for row in self._training for tag in row.tags}))
 
+    def saved_config(self) -> TaggingConfig:
+        """Also how predict is to find words in a text."""
+        config = super().saved_config()
+        if config.words != "auto":
+            return config
+        words = (word for row in self._training for word in row.words)
+        return dataclasses.replace(config, words=formats.word_style(words))
+
     @functools.cached_property
     def scheme(self) -> str:
         """The scheme of the files; "auto" reads the training file to find it."""
@@ -139,8 +163,10 @@ class Tagging(Task):
             return self.config.scheme
         if self.config.task == "segmented":
             return "bmes"
-        scheme = formats.recognise(row.tags for row in super().read("train"))
-        where = "train" if self._given else self.path("train")
+        # Rows to be scored come without training rows.
+        split = next(iter(self._given), "train")
+        scheme = formats.recognise(row.tags for row in super().read(split))
+        where = split if self._given else self.path(split)
         logger.info("%s: its tags are of the scheme %s", where, scheme)
         return scheme
 
@@ -157,14 +183,12 @@ class Tagging(Task):
         """Accuracy for tags that spell nothing, F1 for all others."""
         return "accuracy" if self.kind == "tags" else "f1"
 
-    def has_labels(self, split: str, path: Path) -> bool:
+    def has_labels(self, split: str, path: Path | None = None) -> bool:
         """Always: a file without tags is for predict."""
         del split, path
         return True
 
-    def file_names(self, split: str) -> tuple[str, ...]:
-        if given := getattr(self.config, split):
-            return (given,)
+    def own_names(self, split: str) -> Sequence[str]:
         return _FILES.get((self.config.task, split), (f"{split}.txt",))
 
     def read(self, split: str) -> list[TaggedSentence]:
@@ -227,18 +251,23 @@ class Tagging(Task):
     def parse(
         self, lines: Iterable[str], name: str, first: int = 1
     ) -> list[TaggedSentence]:
-        """A sentence a line: words between blanks, or JSON {"words": [...]}.
+        """A sentence a line: text, or JSON {"words": [...]}.
 
-        Text to be segmented comes as it is, and its characters are the words. With
-        document_context, lines follow each other in a document and blank ones part them.
+        In a text punctuation is split from words as in the training data. Text to be
+        segmented comes as it is, and its characters are the words. With document_context,
+        lines follow each other in a document and blank ones part them.
         """
         rows, document = [], 0
         context = self.config.document_context
+        # A checkpoint that does not say is of CoNLL-2003, most likely.
+        how = "clitics" if self.config.words == "auto" else self.config.words
+        how = "characters" if self.kind == "words" else how
         for number, line in enumerate(lines, first):
             where = f"{name}:{number}"
-            words = formats.parse_words(line, where, characters=self.kind == "words")
+            words, offsets = formats.parse_words(line, where, how)
             if words:
-                rows.append(TaggedSentence(words, None, document, where))
+                row = TaggedSentence(words, None, document, where, line, offsets)
+                rows.append(row)
             elif not context:
                 raise UserError(f"{where} is empty; expected the words of a sentence")
             document += not (context and words)
@@ -298,13 +327,34 @@ class Tagging(Task):
             truncated=truncated,
         )
 
+    def warnings(self, features: Features, tokenizer: Tokenizer) -> list[str]:
+        """Also an uncased vocabulary for names, and rows that are mostly context."""
+        found = super().warnings(features, tokenizer)
+        if self.kind == "entities" and tokenizer.lower_case:
+            found.append(
+                "the checkpoint's vocabulary has no capitals, which tell names from other "
+                "words; a cased checkpoint finds more of them"
+            )
+        if self.config.document_context:
+            own = sum(2 + at[-1] - at[0] + 1 for _, at in features.extra)
+            times = sum(map(len, features.input_ids)) / own
+            if times >= 10:
+                found.append(
+                    f"document_context makes rows {times:.0f} times as long, and a step as "
+                    "much slower; --config.data.document_context=False, or a smaller "
+                    "--config.data.max_length, is faster"
+                )
+        return found
+
     def predictions(
         self, rows: list[TaggedSentence], features: Features, outputs: Outputs
     ) -> Predictions:
         """Words, their tags and the probabilities of these; see Task.predictions.
 
         "entities" (but of tags that spell nothing): type, text, start and end (words, end
-        exclusive), and as probability the product of its words' probabilities.
+        exclusive), and as probability the product of its words' probabilities. Of a row
+        that came as text also its "offsets", the characters [start, end) of each word,
+        and the "characters" of each entity.
         """
         shares = [np.zeros((len(row.words), self.outputs)) for row in rows]
         for i, (words, positions), logits in zip(
@@ -320,8 +370,10 @@ class Tagging(Task):
                 "tags": [self.labels[i] for i in p.argmax(axis=-1)],
                 "probabilities": p.max(axis=-1).tolist(),
             }
+            if row.offsets:
+                answer["offsets"] = [list(place) for place in row.offsets]
             if self.kind != "tags":
-                answer["entities"] = self._entities(answer)
+                answer["entities"] = self._entities(row, answer)
             answers.append(answer)
         return answers
 
@@ -334,7 +386,8 @@ class Tagging(Task):
                 f"{entity['text']} ({entity['type']} {entity['probability']:.2f})"
                 for entity in prediction["entities"]
             )
-            return [{"text": " ".join(row.words), "entities": ", ".join(found) or "-"}]
+            text = row.text or " ".join(row.words)
+            return [{"text": text, "entities": ", ".join(found) or "-"}]
         if self.kind == "words":
             tagged = [entity["text"] for entity in prediction["entities"]]
         else:
@@ -357,6 +410,23 @@ class Tagging(Task):
             sentences = [row.words for row in rows]
             scores["surface_f1"] = formats.surface_f1(sentences, gold, predicted)
         return scores
+
+    def classes(
+        self, row: TaggedSentence, prediction: Answer
+    ) -> Iterator[tuple[str, str]]:
+        """Of each word; types of entities without B- and I-."""
+        for pair in zip(row.tags, prediction["tags"], strict=True):
+            yield tuple(map(self._class, pair))
+
+    def errors(self, row: TaggedSentence, prediction: Answer) -> Iterator[Error]:
+        """Each word with a wrong tag."""
+        answers = zip(prediction["tags"], prediction["probabilities"], strict=True)
+        for word, gold, (tag, p) in zip(row.words, row.tags, answers, strict=True):
+            if tag != gold:
+                yield Error(" ".join(row.words), gold, tag, p, word)
+
+    def _class(self, tag: str) -> str:
+        return tag[2:] if self.kind == "entities" and tag != "O" else tag
 
     def files(
         self, rows: list[TaggedSentence], predictions: Predictions, split: str
@@ -393,22 +463,25 @@ class Tagging(Task):
             return rows
         return [formats.normalise(row, self.scheme) for row in rows]
 
-    def _entities(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
+    def _entities(
+        self, row: TaggedSentence, answer: dict[str, Any]
+    ) -> list[dict[str, Any]]:
         """What the tags of an answer spell."""
-        words, p, between = answer["words"], answer["probabilities"], " "
         tags = answer["tags"]
         if self.kind == "words":
-            tags, between = formats.word_tags(tags), ""
-        return [
-            {
-                "type": name,
-                "text": between.join(words[start:end]),
-                "start": start,
-                "end": end,
-                "probability": math.prod(p[start:end]),
-            }
-            for name, start, end in formats.entities(tags)
-        ]
+            tags = formats.word_tags(tags)
+        found = []
+        for name, start, end in formats.entities(tags):
+            text, characters = " ".join(row.words[start:end]), {}
+            if row.offsets:
+                place = [row.offsets[start][0], row.offsets[end - 1][1]]
+                text, characters = row.text[slice(*place)], {"characters": place}
+            if self.kind == "words":
+                text = "".join(row.words[start:end])
+            probability = math.prod(answer["probabilities"][start:end])
+            entity = {"type": name, "text": text, "start": start, "end": end}
+            found.append(entity | characters | {"probability": probability})
+        return found
 
 
 def widen(

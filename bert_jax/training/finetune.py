@@ -25,6 +25,7 @@ from bert_jax.inference.evaluation import (
     run_model,
     with_hidden,
 )
+from bert_jax.inference.mistakes import confusion, majority_warning, write_mistakes
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import (
@@ -72,18 +73,20 @@ class Prepared:
     splits: tuple[Split, ...]
 
 
-def prepare(config: FineTuneConfig, workdir: Path, log: Log) -> Prepared:
+def prepare(
+    config: FineTuneConfig, workdir: Path, log: Log, task: Task | None = None
+) -> Prepared:
     """Loads ``config.init_from`` and reads and tokenises every split of the task.
 
-    In the feature-based approach the frozen encoder's vectors are written to
-    ``workdir``/features.
+    task: that of ``config.data``, if it has rows of its own. In the feature-based approach
+    the frozen encoder's vectors are written to ``workdir``/features.
     """
     check_checkpoint(config.init_from, "--config.init_from")
     compute = dataclasses.asdict(config.compute)
     checkpoint = load(config.init_from, **config.model.changes(), **compute)
     check_vocabulary(checkpoint, config.init_from)
     check_length(config.data.max_length, checkpoint, "--config.data.max_length")
-    task = FAMILIES[config.family](config.data)
+    task = task or FAMILIES[config.family](config.data)
     train, *splits = [
         _split(task, name, checkpoint.tokenizer, config, log)
         for name in ("train", *task.eval_splits, *task.predict_splits)
@@ -130,6 +133,8 @@ def _split(
         f"{name}: {len(rows):,} rows{cut}, {sequences:,} sequences, "
         f"{sum(map(len, features.input_ids)) / max(sequences, 1):.1f} tokens on average"
     )
+    for warning in task.warnings(features, tokenizer) if name == "train" else ():
+        log(f"warning: {name}: {warning}")
     return Split(name, rows, features)
 
 
@@ -225,14 +230,18 @@ class _FineTuning:
             if evaluation.scores:
                 results["scores"][split.name] = evaluation.scores
                 self.log(f"{split.name}: {show(evaluation.scores)}")
-            if is_leader():
-                for path in task.write(
-                    split.rows,
-                    evaluation.predictions,
-                    split.name,
-                    self.folder.local / PREDICTIONS,
-                ):
-                    self.log(f"predictions of {split.name}: {path}")
+            if not is_leader():
+                continue
+            folder = self.folder.local / PREDICTIONS
+            content = split.rows, evaluation.predictions
+            for path in task.write(*content, split.name, folder):
+                self.log(f"predictions of {split.name}: {path}")
+            if evaluation.scores:
+                for path in write_mistakes(folder, task, split.name, *content):
+                    self.log(f"errors of {split.name}: {path}")
+                warn = majority_warning(confusion(task, *content)[1])
+                if warn:
+                    self.log(f"warning: {split.name}: {warn}")
         seconds = progress["evaluation_seconds"]
         return results | {
             "train_seconds": round(progress["seconds"] - seconds, 2),

@@ -15,6 +15,7 @@ from bert_jax.errors import DivergenceError, UserError
 from bert_jax.files import read_json, replace_folder, write_json
 from bert_jax.parallel.distributed import from_leader, is_leader
 from bert_jax.settings import to_dict
+from bert_jax.tasks.task import Task
 from bert_jax.training.config import FineTuneConfig, resume_differences
 from bert_jax.training.finetune import (
     BEST,
@@ -37,15 +38,23 @@ Point = tuple[int, float, int]  # batch size, learning rate, epochs
 Grid = dict[str, tuple[Point, FineTuneConfig]]  # by the name of the run
 
 
-def run_one(config: FineTuneConfig, workdir: Path | str, log: Log = print) -> Results:
-    """Runs ``config`` in ``workdir``; a finished run is reported and not run again."""
+def run_one(
+    config: FineTuneConfig,
+    workdir: Path | str,
+    log: Log = print,
+    task: Task | None = None,
+) -> Results:
+    """Runs ``config`` in ``workdir``; a finished run is reported and not run again.
+
+    task: that of ``config.data``, if it has rows of its own.
+    """
     folder, log = open_workdir(workdir, log)
     finished = from_leader(lambda: _finished_run(config, folder.local))
     if finished is not None:
         for split, scores in finished["scores"].items():
             log(f"finished before: {split}: {show(scores)}")
         return finished
-    results = finetune(config, prepare(config, folder.local, log), folder, log)
+    results = finetune(config, prepare(config, folder.local, log, task), folder, log)
     shutil.rmtree(folder.local / FEATURES, ignore_errors=True)
     return results
 

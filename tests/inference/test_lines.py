@@ -4,7 +4,7 @@ import threading
 import pytest
 
 from bert_jax.inference.lines import Answers, AnswerTable, chunks, read_lines
-from bert_jax.tasks.labelled_texts import Row
+from bert_jax.tasks.layouts import Row
 from bert_jax.tasks.question_answering import Squad, SquadConfig
 from bert_jax.tasks.tagging_formats import TaggedSentence
 from bert_jax.tasks.text_classification import Classification, ClassificationConfig

@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference.lines import AnswerTable
 from bert_jax.inference.predict import Predictor
 from bert_jax.tasks.families import FAMILIES
-from bert_jax.tasks.labelled_texts import Layout, Split
+from bert_jax.tasks.layouts import Layout, Split
 from bert_jax.tasks.task import Features, Task
 from bert_jax.tasks.text_classification import LAYOUTS
 from bert_jax.training.config import finetune_config

@@ -4,7 +4,16 @@ import logging
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.squad_format import parse_questions, read_questions
+from bert_jax.tasks.question_answering import Squad, SquadConfig
+
+
+def read_questions(path, articles="", bad_answers="refuse"):
+    settings = dict(train=str(path), train_articles=articles, bad_answers=bad_answers)
+    return Squad(SquadConfig(**settings, version_2=True)).read("train")
+
+
+def parse_questions(lines, name):
+    return Squad(SquadConfig()).parse(lines, name)
 
 
 def entry(name="q1", answers=(("sea", 4),), **more):
@@ -103,7 +112,9 @@ def test_what_is_not_squad(tmp_path, document, message):
 
 
 def test_files_that_are_missing_or_not_json(tmp_path):
-    with pytest.raises(UserError, match="does not exist"):
+    with pytest.raises(
+        UserError, match=r"has no .*none\.json; set --config\.data\.dir"
+    ):
         read_questions(tmp_path / "none.json")
     (tmp_path / "x.json").write_bytes(b"\xff\xfe{}")
     with pytest.raises(UserError, match="is not JSON"):

@@ -247,12 +247,14 @@ def test_ill_formed_segments():
 
 
 def test_words_of_a_line():
-    def parse(line, characters=False):
-        return formats.parse_words(line, "in:3", characters=characters)
+    def parse(line, how="blanks"):
+        words, offsets = formats.parse_words(line, "in:3", how)
+        assert words == tuple(line[a:b] for a, b in offsets) or not offsets
+        return words
 
     assert parse(" EU  rejects\tit \n") == ("EU", "rejects", "it")
     assert parse("中国 人") == ("中国", "人")
-    assert parse("中国 人", characters=True) == ("中", "国", "人")
+    assert parse("中国 人", "characters") == ("中", "国", "人")
     assert parse('{"words": ["New York", "!"]}') == ("New York", "!")
     assert parse("{ braces }") == ("{", "braces", "}")
     assert parse("  \n") == ()
@@ -265,6 +267,43 @@ def test_words_of_a_line():
     ):
         with pytest.raises(UserError, match=message):
             parse(line)
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("Ann saw Rome.", "Ann saw Rome ."),
+        ("(Rome, 'the city')...", "( Rome , ' the city ' ) ..."),
+        ("Italy's U.S. envoy can't go.", "Italy 's U.S. envoy ca n't go ."),
+        ("Mr. J. Smith of Acme Corp. left", "Mr. J. Smith of Acme Corp. left"),
+        (
+            "@ann #rome -5 $5 C++ :) http://a.b/c?",
+            "@ann #rome -5 $5 C++ :) http://a.b/c?",
+        ),
+        ("state-of-the-art, 3.14% a_b_.", "state-of-the-art , 3.14 % a_b _ ."),
+        ("«Où?» don’t", "« Où ? » do n’t"),
+    ],
+)
+def test_words_of_a_text(text, words):
+    found = formats.find_words(text, "clitics")
+    assert [text[a:b] for a, b in found] == words.split()
+    together = words.replace(" 's", "'s").replace(" n't", "n't").replace(" n’t", "n’t")
+    together = together.split()
+    found = formats.find_words(text, "punctuation")
+    assert [text[a:b] for a, b in found] == together
+    # What is split once is split no further.
+    again = " ".join(words.split())
+    for how in ("clitics", "punctuation"):
+        found = formats.find_words(again, how)
+        assert [again[a:b] for a, b in found] == words.split()
+    blanks = [text[a:b] for a, b in formats.find_words(text, "blanks")]
+    assert blanks == text.split()
+
+
+def test_the_style_of_a_files_words():
+    assert formats.word_style(["Ann", "'s", "dog", "."]) == "clitics"
+    assert formats.word_style(["Ann's", "dog", ",", "a", "cat", "."]) == "punctuation"
+    assert formats.word_style(["Ann's", "dog,", "a", "cat."]) == "blanks"
 
 
 def test_wnut_17_at_hand():

@@ -356,3 +356,13 @@ def test_the_task_is_built_again_without_data(make, tokenizer):
     features = again.features(rows, tokenizer)
     (answer,) = again.predictions(rows, features, [np.float32([0, 1])])
     assert json.loads(json.dumps(answer))["label"] == "good"
+
+
+@pytest.mark.parametrize("long, warned", [(1, False), (2, True)])
+def test_more_than_a_tenth_of_rows_cut_is_warned_of(make, tokenizer, long, warned):
+    task = make({}, max_length=6, labels=("x", "y"))
+    texts = ["a b c d e"] * long + ["a b c d"] * (10 - long)
+    rows = task.with_rows(train=[(text, "x") for text in texts]).read("train")
+    found = task.warnings(task.features(rows, tokenizer), tokenizer)
+    expected = "20% of the rows are longer than max_length=6 and lose text; raise"
+    assert [line[: len(expected)] for line in found] == [expected] * warned

@@ -350,3 +350,38 @@ def test_widening_fills_the_window_from_both_sides():
             assert abs(sides[0] - sides[1]) <= 2 * 5
             balanced += 1
     assert balanced > 20
+
+
+def test_an_uncased_vocabulary_is_warned_of_where_capitals_tell(uncased, golden):
+    cased = load_tokenizer(golden / "tokenizer" / "uncased_vocab.txt", lower_case=False)
+    rows = [make_row("Ann saw Rome", "B-PER O B-LOC")]
+    names, task = make_task(), make_task(labels=("DT", "NN"))
+    (warning,) = names.warnings(names.features(rows, uncased), uncased)
+    assert "no capitals" in warning and "\n" not in warning
+    assert names.warnings(names.features(rows, cased), cased) == []
+    features = task.features([make_row("the sea", "DT NN")], uncased)
+    assert task.warnings(features, uncased) == []
+
+
+@pytest.mark.parametrize("sentences, warned", [(14, False), (15, True)])
+def test_rows_that_are_mostly_context_are_warned_of(uncased, sentences, warned):
+    task = make_task(labels=("DT", "NN"), document_context=True)
+    rows = [make_row("one two three four", "NN NN NN NN")] * sentences
+    features = task.features(rows, uncased)
+    # 6 tokens without context, [CLS] and [SEP] among them.
+    assert len(features.input_ids[0]) / 6 == (2 + 4 * sentences) / 6
+    expected = "document_context makes rows 10 times as long"
+    found = [line[: len(expected)] for line in task.warnings(features, uncased)]
+    assert found == [expected] * warned
+
+
+def test_the_saved_config_knows_how_the_training_file_parts_words(tmp_path):
+    task = make_task(labels=())
+    given = task.with_rows(train=[(["a", ".", "b", "'s"], ["O", "O", "B-X", "O"])])
+    config = given.saved_config()
+    assert (config.words, config.labels) == ("clitics", ("B-X", "O"))
+    (row,) = Tagging(config).parse(["b's a."], "in")
+    assert row.words == ("b", "'s", "a", ".")
+    assert row.offsets == ((0, 1), (1, 3), (4, 5), (5, 6))
+    blanks = Tagging(dataclasses.replace(config, words="blanks"))
+    assert blanks.parse(["b's a."], "in")[0].words == ("b's", "a.")

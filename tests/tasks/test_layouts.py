@@ -9,7 +9,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.published import SUBMISSION_FILES, submission_zip
+from bert_jax.tasks.layouts import SUBMISSION_FILES, submission_zip
 from bert_jax.tasks.text_classification import (
     LAYOUTS,
     Classification,

@@ -1,0 +1,50 @@
+"""Scores a fine-tuned checkpoint on labelled data, without training.
+
+--checkpoint: a workdir of bert_jax.finetune, or any checkpoint with a head.
+--data: a file with labels, as the checkpoint's task reads it (a table, tagged words,
+SQuAD's JSON) or JSONL. Without it all labelled splits of the task are scored, from the
+folder that the run read, or from --dir.
+--output: a new folder for the predictions in the task's official form, the worst errors,
+the confusion matrix and scores.json.
+
+usage:
+  python -m bert_jax.evaluate --checkpoint W [--data FILE] [--output DIR]
+"""
+
+from pathlib import Path
+
+from bert_jax import cli
+
+
+def main(argv: list[str]) -> None:
+    """Parses the command line, scores each split, and writes what was asked for."""
+    parser = cli.argument_parser(__doc__)
+    cli.add_checkpoint_flags(parser, batch_size=32, max_length="as trained")
+    parser.add_argument("--data", metavar="FILE")
+    parser.add_argument("--dir", default="", metavar="DIR")
+    parser.add_argument("--output", type=Path, metavar="DIR")
+    args = parser.parse_args(argv)
+    # Imported late, so that --help and errors of the command line come at once.
+    from bert_jax.files import new_folder, write_json
+    from bert_jax.inference.mistakes import write_mistakes
+    from bert_jax.inference.predict import Predictor
+
+    cli.start()
+    predictor = Predictor(
+        args.checkpoint, batch_size=args.batch_size, max_length=args.max_length
+    )
+    found = list(predictor.evaluate(args.data, directory=args.dir))
+    scores = {split.name: evaluation.scores for _, split, evaluation in found}
+    if args.output:
+        with new_folder(args.output) as folder:
+            for task, split, evaluation in found:
+                content = split.rows, evaluation.predictions
+                task.write(*content, split.name, folder)
+                write_mistakes(folder, task, split.name, *content)
+            write_json(folder / "scores.json", scores)
+    for name, values in scores.items():
+        print(f"{name}:", *(f"{key} {value:.2f}" for key, value in values.items()))
+
+
+if __name__ == "__main__":
+    cli.run(main)

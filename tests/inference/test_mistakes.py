@@ -1,0 +1,159 @@
+import html
+import json
+
+import pytest
+
+import bert_jax
+from bert_jax.inference.mistakes import (
+    LONGEST,
+    confusion,
+    majority_warning,
+    worst_errors,
+    write_mistakes,
+)
+
+
+def rows_of(task, rows):
+    return task.with_rows(dev=rows).read("dev")
+
+
+CLASSES = bert_jax.tasks.classification(labels=("a", "b"))
+NUMBERS = bert_jax.tasks.classification(regression=True)
+TAGS = bert_jax.tasks.tagging(labels=("B-LOC", "B-PER", "I-LOC", "O"))
+CHOICES = bert_jax.tasks.choices()
+QUESTIONS = bert_jax.tasks.squad()
+
+
+def labelled(*answers):
+    return [{"label": label, "probability": p} for label, p in answers]
+
+
+def test_the_most_confident_errors_come_first():
+    rows = rows_of(
+        CLASSES, [{"text": f"t{i}", "label": "aab"[i], "id": i} for i in range(3)]
+    )
+    errors = worst_errors(CLASSES, rows, labelled(("b", 0.6), ("a", 0.9), ("a", 0.7)))
+    assert errors == [
+        {
+            "text": "t2",
+            "gold": "b",
+            "predicted": "a",
+            "confidence": 0.7,
+            "where": "dev[2]",
+            "id": "2",
+        },
+        {
+            "text": "t0",
+            "gold": "a",
+            "predicted": "b",
+            "confidence": 0.6,
+            "where": "dev[0]",
+            "id": "0",
+        },
+    ]
+
+
+def shown(task, rows, predictions):
+    errors = worst_errors(task, rows_of(task, rows), predictions)
+    names = ("text", "gold", "predicted", "confidence")
+    return [tuple(error[name] for name in names) for error in errors]
+
+
+def test_errors_of_every_family():
+    answers = [{"value": 1.5}, {"value": 4.0}]
+    assert shown(NUMBERS, [("x", 1), ("y", 2)], answers) == [
+        ("y", 2.0, 4.0, None),
+        ("x", 1.0, 1.5, None),
+    ]
+    answers = [{"choice": 1, "text": "d", "probability": 0.6}, {"choice": 0}]
+    rows = [("x", ["c", "d"], 0), ("y", ["c", "d"], 0)]
+    assert shown(CHOICES, rows, answers) == [("x", "c", "d", 0.6)]
+    answer = {"tags": ["O", "B-PER"], "probabilities": [0.9, 0.8]}
+    rows = rows_of(TAGS, [(["in", "Rome"], ["O", "B-LOC"])])
+    assert worst_errors(TAGS, rows, [answer]) == [
+        {
+            "word": "Rome",
+            "text": "in Rome",
+            "gold": "B-LOC",
+            "predicted": "B-PER",
+            "confidence": 0.8,
+            "where": "dev[0]",
+        }
+    ]
+    rows = [("who?", "the whale", "whale"), ("who?", "the whale", "whale")]
+    answers = [{"answer": "", "probability": 0.3}, {"answer": "A whale"}]
+    assert shown(QUESTIONS, rows, answers) == [
+        ("who? ‖ the whale", "whale", "(no answer)", 0.3)
+    ]
+
+
+def test_confusion_counts_by_hand():
+    rows = rows_of(CLASSES, [("x", "a"), ("x", "a"), ("x", "b"), ("x", "a")])
+    answers = labelled(("a", 1), ("b", 1), ("b", 1), ("a", 1))
+    assert confusion(CLASSES, rows, answers) == (["a", "b"], [[2, 1], [0, 1]])
+    # Types of entities, whatever their place in one; each word counts.
+    tags = ["B-LOC", "I-LOC", "O", "O"]
+    rows = rows_of(TAGS, [("a b c d".split(), tags)])  # noqa: SIM905
+    answer = {"tags": ["B-LOC", "B-PER", "O", "B-PER"]}
+    labels, counts = confusion(TAGS, rows, [answer])
+    assert labels == ["LOC", "O", "PER"]
+    assert counts == [[1, 0, 1], [0, 1, 1], [0, 0, 0]]
+    rows = rows_of(CHOICES, [("x", ["c", "d", "e"], 2)])
+    assert confusion(CHOICES, rows, [{"choice": 0}]) == (["0", "2"], [[0, 0], [1, 0]])
+    assert confusion(NUMBERS, rows_of(NUMBERS, [("x", 1)]), [{"value": 1}]) == ([], [])
+    second = bert_jax.tasks.squad(version_2=True)
+    rows = [("who?", "a whale", "whale"), {**ASKED, "is_impossible": True}]
+    rows = rows_of(second, rows)
+    answers = [{"answer": "whale"}, {"answer": "whale"}]
+    assert confusion(second, rows, answers) == (
+        ["answer", "no answer"],
+        [[1, 0], [1, 0]],
+    )
+
+
+ASKED = {"question": "who?", "context": "a whale"}
+
+
+@pytest.mark.parametrize(
+    "counts, warned",
+    [
+        ([[0, 30], [0, 70]], True),
+        ([[20, 10], [20, 50]], True),
+        ([[21, 9], [20, 50]], False),
+        ([[0, 0], [0, 70]], False),  # of one class alone nothing can be said
+        ([], False),
+    ],
+)
+def test_a_score_at_the_largest_class_is_told(counts, warned):
+    line = majority_warning(counts)
+    assert bool(line) == warned
+    if warned:
+        assert line.startswith("70.0% are right, and always the largest class would")
+        assert "bias_correction" in line and "\n" not in line
+
+
+def test_the_files(tmp_path):
+    text = "<b>&"
+    count = LONGEST + 5
+    rows = rows_of(CLASSES, [(text, "a")] * count)
+    answers = labelled(*(("b", i / count) for i in range(count)))
+    paths = write_mistakes(tmp_path, CLASSES, "dev", rows, answers)
+    assert [path.name for path in paths] == [
+        "dev.errors.jsonl",
+        "dev.errors.html",
+        "dev.confusion.json",
+    ]
+    errors = [json.loads(line) for line in paths[0].read_text().splitlines()]
+    assert errors == worst_errors(CLASSES, rows, answers)[:LONGEST]
+    page = paths[1].read_text()
+    assert page.count("<tr>") == 1 + LONGEST
+    assert html.escape(text) in page and text not in page
+    assert f"{count} errors in {count} rows" in page
+    assert json.loads(paths[2].read_text()) == {
+        "split": "dev",
+        "of": "rows",
+        "labels": ["a", "b"],
+        "counts": [[0, count], [0, 0]],
+    }
+    none = write_mistakes(tmp_path / "n", NUMBERS, "dev", *[[]] * 2)
+    assert [path.name for path in none] == ["dev.errors.jsonl", "dev.errors.html"]

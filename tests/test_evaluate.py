@@ -1,0 +1,83 @@
+"""The evaluate command scores a checkpoint as its run did, and trains nothing."""
+
+import json
+
+import pytest
+
+from bert_jax import evaluate
+from bert_jax.errors import UserError
+from bert_jax.inference.model import load
+from bert_jax.training.config import finetune_config
+from bert_jax.training.sweep import run_one
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+
+@pytest.fixture(scope="module")
+def finished(settings, tmp_path_factory, one_device):
+    """The settings, the workdir and the results of a run."""
+    given = settings("classification", epochs=2)
+    workdir = tmp_path_factory.mktemp("run")
+    with one_device():
+        results = run_one(finetune_config(given), workdir, [].append)
+    return given, workdir, results
+
+
+@pytest.fixture
+def run(finished, capsys):
+    _, workdir, _ = finished
+
+    def run(*arguments):
+        evaluate.main(["--checkpoint", str(workdir), *map(str, arguments)])
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def test_scores_and_files_are_those_of_the_run(finished, run, tmp_path):
+    given, workdir, results = finished
+    lines = run("--output", tmp_path / "out")
+    scores = results["scores"]
+    assert lines == [
+        f"{split}: "
+        + " ".join(f"{name} {value:.2f}" for name, value in scores[split].items())
+        for split in scores
+    ]
+    found = json.loads((tmp_path / "out/scores.json").read_text())
+    for split, values in scores.items():
+        assert found[split] == pytest.approx(values)
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    for name in names - {"scores.json"}:
+        assert (workdir / "predictions" / name).is_file()
+    assert {"dev.confusion.json", "dev.errors.html", "dev.errors.jsonl"} <= names
+    assert run("--dir", given["data"]["dir"]) == lines
+
+
+def test_other_data_and_what_is_wrong_with_it(finished, run, tmp_path):
+    _, workdir, _ = finished
+    rows = [{"text": "w1 good w2", "label": "yes"}, {"text": "w3 bad", "label": "no"}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "a.csv").write_text("text,label\nw1 good w2,yes\nw3 bad,no\n")
+    lines = run("--data", tmp_path / "a.jsonl")
+    assert lines == run("--data", tmp_path / "a.csv")
+    model = load(workdir)
+    scores = model.evaluate(rows)
+    assert lines == [f"dev: accuracy {scores['accuracy']:.2f} f1_macro "
+                     f"{scores['f1_macro']:.2f}"]  # fmt: skip
+    assert model.evaluate(tmp_path / "a.csv") == scores
+    assert model.evaluate(tuple(row.values()) for row in rows) == scores
+    (tmp_path / "b.csv").write_text("text,label\nw1,maybe\n")
+    with pytest.raises(UserError, match=r"b\.csv:2: label 'maybe' is not in the label"):
+        run("--data", tmp_path / "b.csv")
+    (tmp_path / "c.csv").write_text("text\nw1\n")
+    with pytest.raises(UserError, match=r"c\.csv:2: no column 'label'"):
+        run("--data", tmp_path / "c.csv")
+    with pytest.raises(UserError, match=r"none\.csv does not exist"):
+        run("--data", tmp_path / "none.csv")
+    with pytest.raises(UserError, match="dev has no rows"):
+        model.evaluate([])
+
+
+def test_a_checkpoint_without_a_task(checkpoint_dir, finished):
+    with pytest.raises(UserError, match="encoder without a head"):
+        evaluate.main(["--checkpoint", str(checkpoint_dir)])

@@ -1,0 +1,212 @@
+"""Fine-tuning on rows of Python, for every family."""
+
+import json
+
+import numpy as np
+import pytest
+
+import bert_jax
+from bert_jax.errors import UserError
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+WORDS = [f"w{i}" for i in range(40)]
+
+
+@pytest.fixture(autouse=True)
+def _on_one_device(one_device):
+    with one_device():
+        yield
+
+
+def texts(count=24, seed=0):
+    """Texts with one of two clues, and the number of the clue."""
+    random = np.random.default_rng(seed)
+    for i in range(count):
+        words = random.choice(WORDS, random.integers(3, 9)).tolist()
+        words[random.integers(len(words))] = ("bad", "good")[i % 2]
+        yield words, i % 2
+
+
+class Frame:
+    """What this package asks of a pandas data frame."""
+
+    columns = ("text", "label")
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def to_dict(self, form):
+        assert form == "records"
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+def classification():
+    rows = [(" ".join(words), ("no", "yes")[clue]) for words, clue in texts()]
+    return bert_jax.tasks.classification(max_length=24), Frame(rows)
+
+
+def regression():
+    rows = [
+        {"text": " ".join(words), "label": np.float32(1 + 3 * clue)}
+        for words, clue in texts()
+    ]
+    return bert_jax.tasks.classification(regression=True, max_length=24), rows
+
+
+def pairs():
+    rows = [("is it ?", " ".join(words), clue) for words, clue in texts()]
+    return bert_jax.tasks.pairs(max_length=24), rows
+
+
+def glue():
+    # As Hugging Face's data sets have it: classes by number.
+    rows = [
+        {"sentence1": "is it ?", "sentence2": " ".join(words), "label": clue, "idx": i}
+        for i, (words, clue) in enumerate(texts())
+    ]
+    return bert_jax.tasks.glue("rte", max_length=24), rows
+
+
+def tagging():
+    rows = [
+        (words, ["B-PER" if word in ("good", "bad") else "O" for word in words])
+        for words, _ in texts()
+    ]
+    return bert_jax.tasks.tagging(max_length=24), rows
+
+
+def choices():
+    rows = []
+    for words, clue in texts():
+        others = [word for word in words if word not in ("good", "bad")]
+        both = [" ".join([*others, "good"]), " ".join([*others, "bad"])]
+        rows.append(("is it ?", both[:: 1 if clue else -1], 1 - clue))
+    return bert_jax.tasks.choices(max_length=24), rows
+
+
+def squad():
+    rows = [
+        ("color is it ?", " ".join(words), ("bad", "good")[clue])
+        for words, clue in texts()
+    ]
+    settings = dict(max_question_length=8, max_answer_length=3, n_best=3)
+    return bert_jax.tasks.squad(max_length=24, **settings), rows
+
+
+SETTINGS = dict(
+    epochs=10,
+    batch_size=8,
+    learning_rate=1e-2,
+    bias_correction=True,
+    buckets=1,
+    model=dict(hidden_dropout=0.0, attention_dropout=0.0),
+)
+
+
+@pytest.mark.parametrize(
+    "make", [classification, regression, pairs, glue, tagging, choices, squad]
+)
+def test_rows_of_python_train_a_model_that_answers(make, checkpoint_dir, tmp_path):
+    task, rows = make()
+    rows = rows if isinstance(rows, Frame) else iter(rows)
+    said = []
+    model = bert_jax.finetune(
+        task,
+        init_from=checkpoint_dir,
+        train=rows,
+        dev=0.25,
+        workdir=tmp_path / "run",
+        log=said.append,
+        **SETTINGS,
+    )
+    assert "dev: 25% of the training rows, which are not learned from" in said
+    assert any(line.startswith("train: 18 rows") for line in said)
+    assert any(line.startswith("dev: 6 rows") for line in said)
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert model.scores == results["scores"]
+    main = results["main_metric"]
+    assert model.scores["dev"][main] > 90
+    assert f"{main} {model.scores['dev'][main]:.2f}" in repr(model)
+    # The model is what bert_jax.load gives, and scores rows it is handed as it was scored.
+    again = bert_jax.load(tmp_path / "run")
+    assert again.labels == model.labels
+    _, rows = make()
+    assert model.evaluate(rows) == again.evaluate(rows)
+    assert model.evaluate(rows)[main] > 90
+
+
+def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
+    checkpoint_dir, tmp_path
+):
+    task, frame = classification()
+    rows = frame.to_dict("records")
+    (tmp_path / "dev.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    arguments = dict(
+        init_from=str(checkpoint_dir), train=rows, dev=tmp_path / "dev.jsonl", epochs=1
+    )
+    said = []
+    model = bert_jax.finetune(task, **arguments, test=rows[:9], log=said.append)
+    assert set(model.scores) == {"dev", "test"}
+    assert str(model.workdir) in repr(model) and model.workdir.is_dir()
+    arguments |= dict(workdir=tmp_path / "run", log=said.append)
+    model = bert_jax.finetune(task, **arguments, test=[row["text"] for row in rows])
+    assert set(model.scores) == {"dev"}
+    written = (tmp_path / "run/predictions/test_predictions.tsv").read_text()
+    assert len(written.splitlines()) == 1 + len(rows)
+    # A finished run is not run again, and other rows are another run.
+    before = len(said)
+    bert_jax.finetune(task, **arguments, test=[row["text"] for row in rows])
+    assert [line[:16] for line in said[before:]] == ["finished before:"]
+    with pytest.raises(UserError, match=r"holds another run .*data\.dir: 'rows:"):
+        bert_jax.finetune(task, **arguments | {"train": rows[1:]})
+
+
+@pytest.mark.parametrize(
+    "make, row, message",
+    [
+        (classification, ("", "yes"), r"^train\[1\]: empty text"),
+        (classification, 3, r"^train\[1\] is a int; expected a dictionary with text_a"),
+        (classification, ("a", "b", "c"), r"^train\[1\] has 3 values; expected text_a"),
+        (classification, {"label": "no"}, r"^train\[1\]: no column 'text'.*are label"),
+        (classification, {"text": "good"}, r"^train\[1\]: no column 'label'; .* text$"),
+        (regression, ("good", "x"), r"^train\[1\]: label 'x' is not a number"),
+        (glue, ("a", "b", 2), r"^train\[1\]: label '2' is not in the label set entail"),
+        (tagging, (["a", "b"], ["O"]), r"^train\[1\] has 2 words and 1 tags"),
+        (tagging, (["a"], ["B-"]), r"^train\[1\], word 0, has the tag 'B-'"),
+        (choices, ("a", ["b"], 0), r"^train\[1\]: number of choices is 1"),
+        (squad, ("a", "b", "c"), r"^train\[1\]: expected the answer 'c'"),
+        (squad, ("a", "b", []), r"^train\[1\] has no answer; .*version_2=True"),
+    ],
+)
+def test_a_bad_row_is_named(make, row, message, checkpoint_dir, tmp_path):
+    task, rows = make()
+    rows = rows.to_dict("records") if isinstance(rows, Frame) else rows
+    rows = [rows[0], row, *rows[1:]]
+    arguments = dict(train=rows, dev=rows[:1], workdir=tmp_path, log=[].append)
+    with pytest.raises(UserError, match=message):
+        bert_jax.finetune(task, init_from=checkpoint_dir, **arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({}, "nothing to learn from"),
+        ({"dev": [("good", "yes")]}, "dev and test are given without train"),
+        ({"train": [("good", "yes")]}, "train has 1 rows, of which 1 are held out"),
+        ({"train": [("good", "a")] * 9, "epoch": 1}, "epoch is not a setting.*epochs"),
+        ({"train": [("good", "a")] * 9}, "every training row has the label 'a'"),
+    ],
+)
+def test_what_is_missing_is_said(arguments, message, checkpoint_dir, tmp_path):
+    task, _ = classification()
+    with pytest.raises(UserError, match=message):
+        bert_jax.finetune(task, init_from=checkpoint_dir, log=[].append, **arguments)
+
+
+def test_a_task_says_what_it_is_and_needs_no_jax():
+    assert repr(bert_jax.tasks.glue("stsb")) == "Classification(task='stsb')"
+    with pytest.raises(UserError, match=r"data.task='sts', expected one of cola"):
+        bert_jax.tasks.glue("sts")
+    with pytest.raises(UserError, match=r"config.data.lenght is not a setting"):
+        bert_jax.tasks.tagging(lenght=3)
