@@ -177,8 +177,13 @@ def test_what_a_run_leaves(finished):
     assert set(results["scores"]) == {"dev"}
     assert {path.name for path in (workdir / "predictions").iterdir()} == {
         "dev_predictions.tsv",
+        "dev.errors.jsonl",
+        "dev.errors.html",
+        "dev.confusion.json",
         "test_predictions.tsv",
     }
+    confusion = json.loads((workdir / "predictions/dev.confusion.json").read_text())
+    assert confusion["counts"] == [[4, 0], [0, 5]]  # all nine are right
     answers = (workdir / "predictions/test_predictions.tsv").read_text().splitlines()
     assert len(answers) == 1 + 5
     steps = [line["step"] for line in metrics(workdir)]
