@@ -118,13 +118,17 @@ def training_iterator(
 
 
 def eval_batches(
-    training: TrainingBatches, phase: Phase, documents: np.ndarray
+    training: TrainingBatches, phase: Phase, documents: np.ndarray, mask_rate: float
 ) -> Iterator[dict[str, np.ndarray]]:
     """The same ``phase.steps`` batches of held-out documents each time it is called.
 
-    Store, examples and rows are those of ``training``; each pair has a row. Where the
-    documents give fewer examples, they come again with other pairs and masks.
+    Store, examples and rows are those of ``training``, but for the share of masked
+    tokens; each pair has a row. Where the documents give fewer examples, they come again
+    with other pairs and masks.
     """
+    config = dataclasses.replace(training.config, mask_rate=mask_rate)
     held_out = {"documents": documents, "seed": 0, "stream": _EVAL_STREAM}
-    batches = dataclasses.replace(training, phases=(phase,), packing=0, **held_out)
+    batches = dataclasses.replace(
+        training, phases=(phase,), config=config, packing=0, **held_out
+    )
     return map(batches.__getitem__, range(phase.steps))

@@ -15,7 +15,7 @@ from bert_jax.settings import check_ranges, setting
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 ATTENTION_IMPLS = ("auto", "plain", "xla", "splash", "cudnn")
-DTYPES = ("float32", "bfloat16")
+DTYPES = ("float32", "bfloat16", "auto")
 
 # Added to the score of a key that a query does not attend to, as in modeling.py. It is
 # finite, so that a row without any token gives a mean instead of NaN.
@@ -159,7 +159,10 @@ class ComputeConfig:
     """
 
     dtype: str = setting(
-        "float32", '"float32" or "bfloat16", of the activations', one_of=DTYPES
+        "float32",
+        '"float32" or "bfloat16", of the activations; "auto" for bfloat16 where the device '
+        "has units for it (TPU, NVIDIA GPUs from Ampere on, CPUs with AMX)",
+        one_of=DTYPES,
     )
     attention_impl: str = setting(
         "auto",

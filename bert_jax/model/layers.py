@@ -9,6 +9,7 @@ from flax import linen as nn
 from jax.nn.initializers import Initializer
 
 from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.model.kernels.products import add_bias, product
 
 
@@ -26,7 +27,9 @@ def for_product(parameter: jax.Array, compute: ComputeConfig) -> jax.Array:
     A product computes in the dtype of the activations whatever the parameter's dtype is.
     The gradient has the parameter's dtype, in which devices then sum it.
     """
-    return parameter if compute.float32_gradients else parameter.astype(compute.dtype)
+    if compute.float32_gradients:
+        return parameter
+    return parameter.astype(activation_dtype(compute.dtype))
 
 
 class Dense(nn.Module):
@@ -49,7 +52,7 @@ class Dense(nn.Module):
         axes = tuple(range(1, 1 + self.contracted)), tuple(range(self.contracted))
         # Rows and positions are one dimension, in the product and in the bias's gradient.
         y = product(
-            x.astype(self.compute.dtype).reshape(-1, *inputs),
+            x.astype(activation_dtype(self.compute.dtype)).reshape(-1, *inputs),
             for_product(kernel, self.compute),
             axes,
         )
@@ -78,7 +81,8 @@ class Embed(nn.Module):
     def __call__(self, ids: jax.Array) -> jax.Array:
         """The vectors of ``ids``: (..., D)."""
         table_WD = for_product(self.embedding, self.compute)
-        return jnp.take(table_WD, ids, axis=0).astype(self.compute.dtype)
+        dtype = activation_dtype(self.compute.dtype)
+        return jnp.take(table_WD, ids, axis=0).astype(dtype)
 
     def attend(self, x_BMD: jax.Array) -> jax.Array:
         """The products of ``x_BMD`` with all vectors: float32 (B, M, rows)."""
@@ -96,7 +100,9 @@ def layer_norm(
 ) -> nn.LayerNorm:
     """LayerNorm over D; Flax takes its statistics in float32 whatever the dtype."""
     return nn.LayerNorm(
-        epsilon=config.layer_norm_epsilon, dtype=jnp.dtype(compute.dtype), name=name
+        epsilon=config.layer_norm_epsilon,
+        dtype=activation_dtype(compute.dtype),
+        name=name,
     )
 
 

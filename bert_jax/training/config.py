@@ -126,6 +126,13 @@ class TrainConfig(RunConfig):
     )
     eval_every: int = setting(10_000, "steps between evaluations; 0 for none", least=0)
     eval_batches: int = setting(100, "batches of an evaluation", least=1)
+    eval_mask_rate: float = setting(
+        0.15,
+        "share of all tokens that is predicted in an evaluation, so that runs with other "
+        "data.examples.mask_rate compare",
+        above=0,
+        below=1,
+    )
     keep_checkpoints: int = setting(3, "newest checkpoints that are kept", least=1)
     prompts: tuple[str, ...] = setting(
         (), "sentences with [MASK], filled in at the end of the run"
@@ -279,7 +286,14 @@ _PRETRAINING_MAY_CHANGE = (
     *("compute.dtype", "compute.remat", "compute.attention_impl"),
     *("compute.float32_gradients", "data.packing", "data.threads", "data.prefetch"),
     "data.path",  # the store is compared by its contents
-    *("optimizer", "eval_every", "eval_batches", "keep_checkpoints", "prompts"),
+    *(
+        "optimizer",
+        "eval_every",
+        "eval_batches",
+        "eval_mask_rate",
+        "keep_checkpoints",
+        "prompts",
+    ),
 )
 _FINE_TUNING_MAY_CHANGE = ("sweep", "eval_batch_size")
 

@@ -87,7 +87,7 @@ def pretrain(
     def evaluate(step: int, params: Params, reporter: Reporter) -> None:
         # The last phase's lengths, so that evaluations of all phases compare.
         phase = dataclasses.replace(config.phases[-1], steps=config.eval_batches)
-        drawn = eval_batches(batches, phase, held_out)
+        drawn = eval_batches(batches, phase, held_out, config.eval_mask_rate)
         metrics = objective.eval_metrics(
             [jax.device_get(eval_sums(params, put_batch(b, mesh))) for b in drawn]
         )

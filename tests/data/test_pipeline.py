@@ -139,7 +139,16 @@ def test_small_corpora_keep_a_document_on_each_side(documents, holdout, held):
 
 
 def test_evaluation_draws_the_same_batches_each_time(make):
-    first = list(eval_batches(make(), PHASES[1], np.array([3])))
+    first = list(eval_batches(make(), PHASES[1], np.array([3]), 0.15))
     assert len(first) == 5
-    again = eval_batches(make(packing=2), PHASES[1], np.array([3]))
+    again = eval_batches(make(packing=2), PHASES[1], np.array([3]), 0.15)
     assert all(map(same, first, again))
+
+
+def test_evaluation_masks_its_own_share(make):
+    """So that runs with other shares compare; of 5 x 4 pairs, each rounded."""
+    for rate in (0.05, 0.15):
+        batches = list(eval_batches(make(), PHASES[1], np.array([3]), rate))
+        masked = sum(batch["mlm_weights"].sum() for batch in batches)
+        tokens = sum(batch["attention_mask"].sum() for batch in batches)
+        assert abs(masked - rate * tokens) <= 20 / 2

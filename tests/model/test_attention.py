@@ -74,8 +74,8 @@ CHOICES = [
 def test_auto_takes_the_kernel_that_can_be_had(
     monkeypatch, platform, length, dtype, rate, chosen
 ):
-    monkeypatch.setattr(attention_fused, "_platform", lambda: platform)
-    monkeypatch.setattr(attention_fused, "_capability", lambda: 9.0)
+    monkeypatch.setattr(attention_fused, "platform", lambda: platform)
+    monkeypatch.setattr(attention_fused, "capability", lambda: 9.0)
     settings = {"length": length, "dtype": dtype, "dropout_rate": rate, "causal": False}
     assert attention_fused.choose_attention("auto", **settings) == chosen
 

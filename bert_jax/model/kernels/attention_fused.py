@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.errors import UserError
 from bert_jax.model.kernels.attention_xla import attends_to
+from bert_jax.model.kernels.device import capability, platform
 
 LANES = 128  # splash takes queries and keys in blocks of a multiple of it
 _LARGEST_BLOCK = 512
@@ -31,22 +32,22 @@ def choose_attention(
     "plain" and "xla" run everywhere. "auto" takes a fused kernel where one is faster, and
     otherwise "xla". Raises UserError where the kernel that was asked for cannot run.
     """
-    platform = _platform()
+    kind = platform()
     kernel = implementation
     if implementation == "auto":
-        kernel = {"tpu": "splash", "gpu": "cudnn"}.get(platform, "xla")
+        kernel = {"tpu": "splash", "gpu": "cudnn"}.get(kind, "xla")
         if kernel == "splash" and length < _SPLASH_FROM:
             kernel = "xla"
     if kernel in ("plain", "xla"):
         return kernel
     needs = {
         "splash": (
-            (platform in ("tpu", "cpu"), "a TPU"),
+            (kind in ("tpu", "cpu"), "a TPU"),
             (length % LANES == 0, f"sequences of a multiple of {LANES} tokens"),
             (not causal, "--config.model.causal=False"),
         ),
         "cudnn": (
-            (platform == "gpu" and _capability() >= 8, "an NVIDIA GPU from Ampere on"),
+            (kind == "gpu" and capability() >= 8, "an NVIDIA GPU from Ampere on"),
             (dtype == "bfloat16", "--config.compute.dtype=bfloat16"),
             (length % 2 == 0, "sequences of an even number of tokens"),
         ),
@@ -121,7 +122,7 @@ def _splash_kernel(heads: int, queries: int, keys: int):
     return make_splash_mha_single_device(
         MultiHeadMask([FullMask((queries, keys))] * heads),
         block_sizes=BlockSizes(**sizes),
-        interpret=_platform() == "cpu",
+        interpret=platform() == "cpu",
     )
 
 
@@ -158,17 +159,3 @@ def attend_cudnn(
         q_BQNH, k_BLNH, v_BLNH, mask=attends_BQL[:, None], implementation="cudnn"
     )
     return out_BQNH[:, :Q]
-
-
-def _platform() -> str:
-    """cpu, gpu or tpu: of the mesh in use, or of the devices at hand."""
-    mesh = jax.sharding.get_abstract_mesh()
-    return jax.default_backend() if mesh.empty else mesh.abstract_device.platform
-
-
-def _capability() -> float:
-    """The compute capability of an NVIDIA GPU, 0 of other devices."""
-    try:
-        return float(getattr(jax.devices()[0], "compute_capability", 0))
-    except ValueError:  # AMD's are names
-        return 0.0

@@ -107,8 +107,8 @@ def on_gpu(monkeypatch):
         return original(*args, implementation="xla", **options)
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", stand_in)
-    monkeypatch.setattr(attention_fused, "_platform", lambda: "gpu")
-    monkeypatch.setattr(attention_fused, "_capability", lambda: 9.0)
+    monkeypatch.setattr(attention_fused, "platform", lambda: "gpu")
+    monkeypatch.setattr(attention_fused, "capability", lambda: 9.0)
     return asked
 
 

@@ -1,0 +1,36 @@
+"""Which dtype a device computes in where the config leaves it open."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.model.kernels import device
+from bert_jax.model.layers import Dense
+
+
+@pytest.mark.parametrize(
+    ("platform", "capability", "flags", "dtype"),
+    [
+        ("tpu", 0.0, (), "bfloat16"),
+        ("gpu", 8.0, (), "bfloat16"),
+        ("gpu", 7.5, (), "float32"),
+        ("cpu", 0.0, ("avx512_bf16", "amx_bf16"), "bfloat16"),
+        ("cpu", 0.0, ("avx512f", "avx512_bf16"), "float32"),
+    ],
+)
+def test_auto_is_bfloat16_where_it_has_units(
+    monkeypatch, platform, capability, flags, dtype
+):
+    monkeypatch.setattr(device, "platform", lambda: platform)
+    monkeypatch.setattr(device, "capability", lambda: capability)
+    monkeypatch.setattr(device, "_cpu_flags", lambda: frozenset(flags))
+    assert device.activation_dtype("auto") == dtype
+    assert device.activation_dtype("float32") == "float32"
+    config = BertConfig.base(vocab_size=8, hidden_size=64, num_heads=1)
+    layer = Dense(config, ComputeConfig(dtype="auto"), (4,))
+    shapes = jax.eval_shape(
+        layer.init_with_output, jax.random.key(0), jnp.ones((2, 64))
+    )
+    assert shapes[0].dtype == dtype
+    assert shapes[1]["params"]["kernel"].dtype == "float32"
