@@ -143,21 +143,25 @@ def curves(*workdirs: os.PathLike | str) -> Picture:
     frequent answer reaches.
     """
     runs = read_runs(workdirs)
+    looks = list(zip(runs, _looks(), strict=False))
     scores = dict.fromkeys(
         name for run in runs for name in run.scores if "/" not in name
     )
-    fine_tuning = any("family" in run.config for run in runs)  # its scores are percent
     metrics = ["loss", *scores, "learning_rate", "grad_norm", "tokens_per_second"]
     rows = math.ceil(len(metrics) / 4)
     columns = math.ceil(len(metrics) / rows)
-    title = f"{len(runs)} runs"
-    if len(runs) == 1:
-        title = f"{runs[0].name}: {runs[0].metrics[-1]['step']:,} steps"
-    picture, panels = _figure(title, 3.4 * columns, 2.5 * rows + 0.7, rows, columns)
-    for axes in panels[len(metrics) :]:
-        axes.remove()
+    picture, panels = _figure(
+        f"{len(runs)} runs"
+        if len(runs) > 1
+        else f"{runs[0].name}: {runs[0].metrics[-1]['step']:,} steps",
+        3.4 * columns,
+        2.5 * rows + 0.6 + 0.1 * len(runs),
+        rows,
+        columns,
+    )
+    fine_tuning = any("family" in run.config for run in runs)  # its scores are percent
     for axes, metric in zip(panels, metrics, strict=False):
-        for run, look in zip(runs, _looks(), strict=False):
+        for run, look in looks:
             _draw_metric(axes, run, metric, look)
         title, unit = _PANELS.get(metric, (metric, "%" if fine_tuning else ""))
         axes.set(title=title, ylabel=unit, xlabel="step")
@@ -167,19 +171,21 @@ def curves(*workdirs: os.PathLike | str) -> Picture:
             axes.yaxis.set_major_formatter(ticker.EngFormatter(sep=""))
         if metric in ("learning_rate", "tokens_per_second"):
             axes.set_ylim(bottom=0)
-    looks = list(zip(runs, _looks(), strict=False))
+    for axes in panels[len(metrics) :]:
+        axes.remove()
     if len(runs) > 1:
         names = [Line2D([], [], label=run.name, **look) for run, look in looks]
         picture.legend(handles=names, loc="outside lower left", ncols=2)
     evaluated = dict.fromkeys(s for run in runs for s in run.splits if s != "train")
-    kinds = {"training": _THIN} | {f"{s} split": {"marker": "o"} for s in evaluated}
-    if any(
-        ":" in (line.get_linestyle()) for axes in picture.axes for line in axes.lines
-    ):
+    kinds = {"training": _THIN}
+    if evaluated:
+        kinds[f"{' and '.join(evaluated)} split"] = {"marker": "o"}
+    lines = [line for axes in picture.axes for line in axes.lines]
+    if any(line.get_linestyle() == _DOTTED["linestyle"] for line in lines):
         kinds["baseline: always the most frequent answer"] = _DOTTED
-    lines = [Line2D([], [], color=_GREY, label=k, **how) for k, how in kinds.items()]
+    shown = [Line2D([], [], color=_GREY, label=k, **how) for k, how in kinds.items()]
     side = "right" if len(runs) > 1 else "left"
-    picture.legend(handles=lines, loc=f"outside lower {side}", ncols=3)
+    picture.legend(handles=shown, loc=f"outside lower {side}", ncols=3)
     return picture
 
 
@@ -210,13 +216,14 @@ def confusion_matrix(path: os.PathLike | str) -> Picture:
     shares_CC = counts_CC / np.maximum(counts_CC.sum(axis=1, keepdims=True), 1)
     right = f"{np.trace(counts_CC) / max(counts_CC.sum(), 1):.1%}"
     title = f"{found['split']}: {right} of {counts_CC.sum():,} {found['of']} right"
-    size = max(3.4, 0.55 * len(labels) + 1.5)
+    few = len(labels) <= 20
+    size = max(3.4, (0.55 if few else 0.15) * len(labels) + 1.5)
     picture, (axes,) = _figure(title, size + 1.2, size)
     image = axes.imshow(shares_CC, cmap=_HEAT, vmin=0, vmax=1)
-    _tick_labels(axes, labels, labels)
+    _tick_labels(axes, labels, labels, 8 if few else 6)
     axes.set(xlabel="predicted", ylabel="gold")
     for (i, j), count in np.ndenumerate(counts_CC):
-        if len(labels) <= 20:
+        if few:
             _write(axes, j, i, f"{count:,}", shares_CC[i, j])
     bar = picture.colorbar(image, ax=axes, format=ticker.PercentFormatter(1))
     bar.set_label("share of the gold label")
@@ -229,12 +236,13 @@ def _write(axes: Axes, x: float, y: float, text: str, share: float, **how: Any) 
     axes.text(x, y, text, ha="center", va="center", color=colour, **how)
 
 
-def _tick_labels(axes: Axes, across: Sequence[str], down: Sequence[str]) -> None:
+def _tick_labels(
+    axes: Axes, across: Sequence[str], down: Sequence[str], points: float = 8
+) -> None:
     """Names of the columns and rows of a heat map."""
-    small = 8 if max(len(across), len(down)) <= 20 else 6
     upright = 90 if sum(map(len, across)) > 20 else 0
-    axes.set_xticks(range(len(across)), across, rotation=upright, fontsize=small)
-    axes.set_yticks(range(len(down)), down, fontsize=small)
+    axes.set_xticks(range(len(across)), across, rotation=upright, fontsize=points)
+    axes.set_yticks(range(len(down)), down, fontsize=points)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
 
@@ -251,7 +259,8 @@ def attention_heads(model: "Bert", text: "Text", layer: int) -> Picture:
     tokens, attention_NLL = out.tokens[0], out.attentions[layer, 0]
     heads, columns = len(attention_NLL), min(4, len(attention_NLL))
     rows = math.ceil(heads / columns)
-    side = max(2.0, 0.13 * len(tokens))
+    side = float(np.clip(0.13 * len(tokens), 2, 6))  # inches
+    points = min(8, 55 * side / len(tokens))
     picture, panels = _figure(
         f"Layer {layer} of 0 to {model.config.num_layers - 1}: how much each token (row) "
         "attends to each other one (column)",
@@ -268,7 +277,7 @@ def attention_heads(model: "Bert", text: "Text", layer: int) -> Picture:
         )
         down = tokens if head % columns == 0 else ()
         across = tokens if head + columns >= heads else ()
-        _tick_labels(axes, across, down)
+        _tick_labels(axes, across, down, points)
         axes.set_title(f"head {head}")
     bar = picture.colorbar(image, ax=panels[:heads], shrink=0.6, aspect=30)
     bar.set_label("attention probability")
