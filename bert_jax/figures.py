@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.files import new_file, read_json
+from bert_jax.files import new_file
 from bert_jax.runs import Run, read_runs
 
 # It would say that it looks for fonts, and which ones it lacks.
@@ -69,7 +69,6 @@ _STYLE = {
     "figure.constrained_layout.use": True,
     "figure.constrained_layout.w_pad": 0.08,
     "figure.constrained_layout.h_pad": 0.06,
-    "savefig.dpi": 100,
     # Matplotlib's own font has no Chinese, Japanese or Korean.
     "font.family": [
         "DejaVu Sans",
@@ -83,8 +82,8 @@ class Picture(Figure):
     """A figure in our style, wherever it is drawn."""
 
     @_styled
-    def savefig(self, fname: Any, **options: Any) -> None:
-        super().savefig(fname, **options)
+    def draw(self, renderer: Any) -> None:
+        super().draw(renderer)
 
     def _repr_png_(self) -> bytes:
         """What a notebook shows."""
@@ -205,17 +204,18 @@ def _draw_metric(axes: Axes, run: Run, metric: str, look: Mapping[str, Any]) -> 
 
 
 @_styled
-def confusion_matrix(path: os.PathLike | str) -> Picture:
+def confusion_matrix(
+    labels: Sequence[str], counts_CC: Sequence[Sequence[int]], title: str
+) -> Picture:
     """How often each label was taken for which.
 
-    path: a SPLIT.confusion.json, of WORKDIR/predictions or of bert_jax.evaluate. Colours
-    are shares of a row, that is of what has the label: which ones it was given.
+    counts_CC: rows of gold labels, columns of predicted ones. title: of what, such as
+    "dev rows". Colours are shares of a row: which labels it was given.
     """
-    found = read_json(Path(path), "the counts of gold and predicted labels")
-    labels, counts_CC = found["labels"], np.array(found["counts"])
+    counts_CC = np.array(counts_CC)
     shares_CC = counts_CC / np.maximum(counts_CC.sum(axis=1, keepdims=True), 1)
-    right = f"{np.trace(counts_CC) / max(counts_CC.sum(), 1):.1%}"
-    title = f"{found['split']}: {right} of {counts_CC.sum():,} {found['of']} right"
+    right = np.trace(counts_CC) / max(counts_CC.sum(), 1)
+    title = f"{title}: {right:.1%} of {counts_CC.sum():,} right"
     few = len(labels) <= 20
     size = max(3.4, (0.55 if few else 0.15) * len(labels) + 1.5)
     picture, (axes,) = _figure(title, size + 1.2, size)

@@ -14,7 +14,8 @@ from bert_jax.files import parse_json
 
 METRICS, CURVES = "metrics.jsonl", "curves.png"
 _SWEEP = "sweep"  # the folder of a sweep's runs
-_NO_SCORES = ("step", "split")
+_NO_SCORES = ("step", "split", "seconds")
+_LESS_IS_BETTER = ("loss", "perplexity")  # what such metrics end with
 _BASELINE = "_majority"  # what always the most frequent answer reaches
 Values = dict[str, Any]
 
@@ -51,21 +52,21 @@ class Run:
 
     @property
     def scores(self) -> list[str]:
-        """The metrics that more of is better: what evaluations report, and accuracies."""
+        """Metrics that more of is better: what evaluations report, and accuracies."""
         names = dict.fromkeys(
             name
             for line in self.metrics
             for name in line
             if line["split"] != "train" or name.endswith("accuracy")
         )
-        ends = ("loss", _BASELINE)
-        return [n for n in names if n not in _NO_SCORES and not n.endswith(ends)]
+        others = (*_LESS_IS_BETTER, _BASELINE)
+        return [n for n in names if n not in _NO_SCORES and not n.endswith(others)]
 
     @property
     def losses(self) -> list[str]:
-        """The sum of all losses, and its parts."""
+        """Metrics that less of is better: the sum of all losses, its parts, perplexity."""
         names = dict.fromkeys(name for line in self.metrics for name in line)
-        return [name for name in names if name.endswith("loss")]
+        return [name for name in names if name.endswith(_LESS_IS_BETTER)]
 
     def percent(self, metric: str) -> float:
         """100 for a share, which is shown in percent, as pretraining's accuracies; else 1.
@@ -164,8 +165,9 @@ def compare(runs: Sequence[Run]) -> list[Values]:
     """What tells runs apart, and how they went: a JSON-able dictionary of each.
 
     "settings": those that are not the same in all runs; None where a run's config lacks
-    one. "steps": done so far. "tokens_per_second": the median of the reports. "metrics":
-    for each split and metric the "last" value, the "best", and its "step"; of "train"
+    one. "steps": done so far. "seconds": that they took, evaluations and all; None where
+    they were not noted. "tokens_per_second": the median of the reports. "metrics": for each
+    split and metric the "last" value, the "best", and its "step"; of "train"
     only losses and scores. "results": scores of the best model on each split, and the
     seconds that training took, of a run that has results.json.
     """
@@ -181,6 +183,7 @@ def compare(runs: Sequence[Run]) -> list[Values]:
             "run": run.name,
             "settings": {name: values.get(name) for name in differing},
             "steps": run.metrics[-1]["step"],
+            "seconds": max(run.series("train", "seconds")[1], default=None),
             "tokens_per_second": _median(run.series("train", "tokens_per_second")[1]),
             "metrics": {split: _summary(run, split) for split in run.splits},
             "results": {
@@ -247,6 +250,8 @@ def _cells(row: Values) -> Iterator[tuple[str, str]]:
             yield f"{split} {name}", cell
             if "baseline" in found:
                 yield f"{split} {name}, baseline", _shown(found["baseline"])
+    if row["seconds"] is not None:
+        yield "seconds", f"{row['seconds']:,.0f}"
     if row["tokens_per_second"] is not None:
         yield "tokens per second", f"{row['tokens_per_second']:,.0f}"
     for split, scores in row["results"].get("scores", {}).items():

@@ -127,16 +127,16 @@ def test_runs_differ_in_colour_line_and_marker(pretraining, fine_tuning):
     assert len(set(many)) == 40
 
 
-def test_a_confusion_matrix_shows_counts_and_shares(fine_tuning):
-    path = fine_tuning / "predictions" / "dev.confusion.json"
-    picture = figures.confusion_matrix(path)
+def test_a_confusion_matrix_shows_counts_and_shares():
+    labels, counts = CONFUSION["labels"], CONFUSION["counts"]
+    picture = figures.confusion_matrix(labels, counts, "dev rows")
     axes = picture.axes[0]
     np.testing.assert_allclose(image(axes), [[6 / 8, 2 / 8], [1 / 4, 3 / 4]])
     assert names(axes.texts) == ["6", "2", "1", "3"]
     assert names(axes.get_xticklabels()) == names(axes.get_yticklabels())
     assert names(axes.get_yticklabels()) == ["no", "yes"]
     assert (axes.get_ylabel(), axes.get_xlabel()) == ("gold", "predicted")
-    assert picture.get_suptitle() == "dev: 75.0% of 12 rows right"
+    assert picture.get_suptitle() == "dev rows: 75.0% of 12 right"
 
 
 def test_plot_writes_what_the_name_says(pretraining, fine_tuning, monkeypatch, capsys):

@@ -32,11 +32,12 @@ def pretraining(rate, accuracy):
         {"step": 10, "split": "eval", "loss": 6.0, "mlm_accuracy": 0.3},
         {"step": 15, "split": "train", "loss": 5.0, "tokens_per_second": 104.0},
         {"step": 20, "split": "train", "loss": 5.2, "tokens_per_second": 130.0},
+        {"step": 20, "split": "train", "seconds": 61.5},
         {"step": 20, "split": "eval", "loss": 5.9, "mlm_accuracy": accuracy},
     ]
-    for line in lines:
+    for i, line in enumerate(lines):
         if line["split"] == "eval":
-            line["mlm_majority"] = 0.06
+            line |= {"mlm_majority": 0.06, "perplexity": [90.0, 99.0][i > 3]}
     return config, lines
 
 
@@ -78,14 +79,20 @@ def test_settings_that_differ_and_the_last_and_best_of_each_metric(two):
     assert first["settings"] == {"optimizer.learning_rate": 1e-3}
     assert second["settings"] == {"optimizer.learning_rate": 2e-3}
     assert first["steps"] == 20
-    assert first["tokens_per_second"] == 104
+    assert (first["seconds"], first["tokens_per_second"]) == (61.5, 104)
     metrics = first["metrics"]
     assert metrics["train"]["loss"] == {"last": 5.2, "best": 5.0, "step": 15}
     assert metrics["eval"]["loss"] == {"last": 5.9, "best": 5.9, "step": 20}
     accuracy = {"last": 0.25, "best": 0.3, "step": 10, "baseline": 0.06}
     assert metrics["eval"]["mlm_accuracy"] == accuracy
     assert second["metrics"]["eval"]["mlm_accuracy"]["best"] == 0.4
-    assert set(metrics["eval"]) == {"loss", "mlm_accuracy"}  # no baselines of their own
+    perplexity = {"last": 99.0, "best": 90.0, "step": 10}
+    assert metrics["eval"]["perplexity"] == perplexity
+    assert set(metrics["eval"]) == {
+        "loss",
+        "perplexity",
+        "mlm_accuracy",
+    }  # no baselines of their own
 
 
 def test_a_setting_that_one_run_lacks_differs(tmp_path, two):

@@ -239,9 +239,11 @@ def draw_run(folder: RunFolder, log: Log) -> None:
     try:
         from bert_jax import figures
 
-        counts = sorted(folder.local.glob("predictions/*.confusion.json"))
-        for path in counts:
-            figures.save(figures.confusion_matrix(path), path.with_suffix(".png"))
+        for path in sorted(folder.local.glob("predictions/*.confusion.json")):
+            found = read_json(path, "counts of gold and predicted labels")
+            title = f"{found['split']} {found['of']}"
+            counts = figures.confusion_matrix(found["labels"], found["counts"], title)
+            figures.save(counts, path.with_suffix(".png"))
         figures.save(figures.curves(folder.local), folder.local / CURVES)
         log(f"picture: {folder.local / CURVES}")
     except Exception as error:

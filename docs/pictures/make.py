@@ -9,6 +9,7 @@ usage:
 """
 
 import io
+import json
 import re
 import sys
 from pathlib import Path
@@ -41,8 +42,10 @@ def main(runs, model):
             block = block.replace("all-MiniLM-L6-v2", model)
             block = re.sub(r"(\S.*)\.savefig\((.*)\)", r"shrink(\1, \2)", block)
             exec(compile(block, "pictures.md", "exec"), names)
-    counts = runs / "sick_entailment/predictions/dev.confusion.json"
-    shrink(figures.confusion_matrix(counts), "confusion.png")
+    found = runs / "sick_entailment/predictions/dev.confusion.json"
+    found = json.loads(found.read_text())
+    counts = figures.confusion_matrix(found["labels"], found["counts"], "dev rows")
+    shrink(counts, "confusion.png")
 
 
 if __name__ == "__main__":
