@@ -116,7 +116,10 @@ def _folders(path: os.PathLike | str) -> Iterator[Path]:
         folder = Path(path).absolute()
     sweep = folder / _SWEEP
     if sweep.exists():
-        yield from sorted(run for run in sweep.iterdir() if (run / METRICS).exists())
+        runs = sorted(run for run in sweep.iterdir() if (run / METRICS).exists())
+        if not runs:
+            raise UserError(f"no run of the sweep {path} has reported yet; try later")
+        yield from runs
         return
     if not (folder / METRICS).exists():
         what = f"holds no {METRICS}" if folder.exists() else "does not exist"

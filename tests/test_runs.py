@@ -61,6 +61,9 @@ def test_a_sweep_stands_for_its_runs(tmp_path):
     for name in ("rate1", "rate2"):
         write_run(tmp_path / "sweep" / name, *pretraining(1e-3, 0.25))
     (tmp_path / "sweep" / "not begun").mkdir()
+    (tmp_path / "new" / "sweep").mkdir(parents=True)
+    with pytest.raises(UserError, match="has reported yet; try later"):
+        read_runs([tmp_path / "new"])
     assert [run.name for run in read_runs([tmp_path])] == ["rate1", "rate2"]
 
 
