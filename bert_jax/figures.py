@@ -438,7 +438,7 @@ def nearest_words(
     image = axes.imshow(cosines_KT, cmap=_HEAT, vmin=low, vmax=high, aspect="auto")
     for (k, t), c in np.ndenumerate(nearest_KT):
         share = (cosines_KT[k, t] - low) / max(high - low, 1e-9)
-        _write(axes, t, k, _around(*candidates[c], 2), share, fontsize=8)
+        _write(axes, t, k, _around(*candidates[c], 2, "«{}»"), share, fontsize=8)
     _tick_labels(
         axes,
         [f"{i + 1}." for i in range(nearest_KT.shape[1])],
@@ -490,10 +490,11 @@ def _place(model: "Bert", word: str, words: _Words) -> int:
     return words.texts.index(name)
 
 
-def _around(words: _Words, place: int, count: int = 3) -> str:
-    """A word and ``count`` words at each side of it, without the text's special tokens."""
-    first, last = max(place - count, 1), min(place + count, len(words.texts) - 2)
-    return " ".join(words.texts[first : last + 1])
+def _around(words: _Words, place: int, count: int = 3, mark: str = "{}") -> str:
+    """A word, in a ``mark``, between ``count`` words at each side, none of them special."""
+    before = words.texts[max(place - count, 1) : place]
+    after = words.texts[place + 1 : -1][:count]
+    return " ".join([*before, mark.format(words.texts[place]), *after])
 
 
 def _index(index: int, count: int, name: str) -> int:

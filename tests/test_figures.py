@@ -268,7 +268,7 @@ def test_nearest_words_at_each_layer(model):
     assert cosines.shape == (3, 2)
     # The same word of the same text is nearest of all.
     np.testing.assert_allclose(cosines[:, 0], 1, rtol=0, atol=1e-5)
-    assert [names(axes.texts)[i] for i in (0, 2, 4)] == ["ship see bank"] * 3
+    assert [names(axes.texts)[i] for i in (0, 2, 4)] == ["ship see «bank»"] * 3
     own = vectors(model, text, 4)
     others = [vectors(model, "see the bank", i) for i in (1, 2, 3)]
     others += [vectors(model, text, i) for i in (1, 2, 3)]

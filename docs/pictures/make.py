@@ -1,7 +1,7 @@
 """Makes the pictures of docs/pictures.md, by running what the page shows.
 
 RUNS: a folder with the runs tiny (experiments/tiny.py), seed0 to seed2 (one fine-tuning
-with three seeds) and sick_entailment (experiments/finetune/sick.py:entailment). MODEL:
+with three seeds) and mrpc (experiments/finetune/glue.py:mrpc). MODEL:
 sentence-transformers/all-MiniLM-L6-v2.
 
 usage:
@@ -37,12 +37,14 @@ def main(runs, model):
     shrink(figures.curves(runs / "tiny"), "curves.png")
     shrink(figures.curves(*(runs / f"seed{i}" for i in range(3))), "compare.png")
     names = {"shrink": shrink}
-    for note, block in re.findall(r"(<!-- .*\n)?```python\n(.*?)```", page, flags=re.S):
+    for note, block in re.findall(
+        r"(<!-- [^\n]*\n)?```python\n(.*?)```", page, flags=re.S
+    ):
         if not note:
             block = block.replace("all-MiniLM-L6-v2", model)
             block = re.sub(r"(\S.*)\.savefig\((.*)\)", r"shrink(\1, \2)", block)
             exec(compile(block, "pictures.md", "exec"), names)
-    found = runs / "sick_entailment/predictions/dev.confusion.json"
+    found = runs / "mrpc/predictions/dev.confusion.json"
     found = json.loads(found.read_text())
     counts = figures.confusion_matrix(found["labels"], found["counts"], "dev rows")
     shrink(counts, "confusion.png")
