@@ -98,7 +98,8 @@ def test_each_run_is_drawn_into_its_workdir(whole):
     runs = [whole / "run", *(whole / "sweep" / "sweep").glob("batch*")]
     assert len(runs) == 3
     for run in runs:
-        assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
+        for name in ("curves.png", "predictions/dev.confusion.png"):
+            assert (run / name).read_bytes().startswith(b"\x89PNG")
 
 
 def kill_at_random(arguments, times, lines, seed=0):
