@@ -11,6 +11,8 @@ import inspect
 import os
 import re
 import sys
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,20 +103,13 @@ def relink(text: str, old: Path, new: Path) -> str:
     return re.sub(pattern, link, text)
 
 
-def write_page(name: str, text: str) -> None:
-    """Writes a page of docs/generated, unless it is there: Sphinx reads what changed."""
-    path = GENERATED / name
-    if not path.is_file() or path.read_text() != text:
-        path.write_text(text)
-
-
-def write_copies() -> None:
-    """The pages of OUTSIDE that exist."""
+def copies() -> Iterator[tuple[str, str]]:
+    """Names and texts of the copies of the pages of OUTSIDE that exist."""
     for name, copy in OUTSIDE.items():
         if (ROOT / name).is_file():
             text = (ROOT / name).read_text()
             text = relink(text, (ROOT / name).parent, GENERATED)
-            write_page(copy, text)
+            yield copy, text
 
 
 def modules(folder: str) -> list[str]:
@@ -124,16 +119,16 @@ def modules(folder: str) -> list[str]:
     return [".".join(path.parts) for path in paths if path.stem != "__init__"]
 
 
-def write_api() -> None:
-    """A page for the public face, one for each folder of the package, and their list."""
+def api() -> Iterator[tuple[str, str]]:
+    """Names and texts of pages: of the public face, each folder, and a list of these."""
     public = [getattr(bert_jax, name) for name in bert_jax.__all__]
-    face = sorted({item.__module__ for item in public if hasattr(item, "__module__")})
+    face = sorted({getattr(item, "__module__", item.__name__) for item in public})
     pages = {"bert_jax": ("What `import bert_jax` gives, and what that returns.", face)}
     for folder, text in FOLDERS.items():
         pages[folder] = (text, [m for m in modules(folder) if m not in face])
     table, contents = [], []
-    shared = [m for m in modules("") if m.count(".") == 1]
-    shared = [m for m in shared if m.partition(".")[2] not in commands()]
+    apart = {*face, *(f"bert_jax.{name}" for name in commands())}
+    shared = [m for m in modules("") if m.count(".") == 1 and m not in apart]
     pages["shared"] = ("What the commands and all folders share.", shared)
     for page, (text, names) in pages.items():
         title = f"bert_jax.{page}" if page in FOLDERS else page
@@ -146,10 +141,10 @@ def write_api() -> None:
             parts.append(
                 f"## {shown}\n\n```{{eval-rst}}\n.. automodule:: {name}{inherited}\n```"
             )
-        write_page(f"api_{page}.md", "\n\n".join(parts) + "\n")
+        yield f"api_{page}.md", "\n\n".join(parts) + "\n"
     head = "# API\n\nFrom the docstrings of the code.\n\n| | |\n|---|---|"
     tree = ["\n```{toctree}\n:hidden:\n", *contents, "```"]
-    write_page("api.md", "\n".join([head, *table, *tree]) + "\n")
+    yield "api.md", "\n".join([head, *table, *tree]) + "\n"
 
 
 def parameter_names(item: Any) -> set[str]:
@@ -174,6 +169,9 @@ def as_rest(text: str, names: set[str]) -> str:
     for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(text)):
         if paragraph.startswith((">>>", " ", "..")):
             blocks.append(paragraph)
+            continue
+        if re.search(r"\S {3,}\S", paragraph):  # columns
+            blocks.append(f"::\n\n{textwrap.indent(paragraph, '    ')}")
             continue
         for part in re.split(r"\n(?=- |\* |\d+\. )", paragraph):
             line = " ".join(map(str.strip, part.splitlines()))
@@ -217,6 +215,12 @@ def process_signature(app, what, name, item, options, signature, returns):
     return (signature or "").replace("<factory>", "...") or signature, returns
 
 
+def skip_member(app, what, name, item, skip, options) -> bool | None:
+    """Whether a member is left out: one that a class has from another package."""
+    module = getattr(item, "__module__", None) or "bert_jax"
+    return None if module.partition(".")[0] == "bert_jax" else True
+
+
 def read_source(app, page: str, source: list[str]) -> None:
     """Links to pages outside docs/ lead to their copies; empty globs go."""
     folder = (DOCS / page).parent
@@ -233,8 +237,13 @@ def read_source(app, page: str, source: list[str]) -> None:
 def setup(app) -> None:
     """Writes docs/generated, and connects what is above."""
     GENERATED.mkdir(exist_ok=True)
-    write_copies()
-    write_api()
+    pages = {GENERATED / name: text for name, text in (*copies(), *api())}
+    for path in set(GENERATED.glob("*.md")) - set(pages):
+        path.unlink()
+    for path, text in pages.items():
+        if not path.is_file() or path.read_text() != text:  # Sphinx reads what changed
+            path.write_text(text)
     app.connect("source-read", read_source)
     app.connect("autodoc-process-docstring", process_docstring)
     app.connect("autodoc-process-signature", process_signature)
+    app.connect("autodoc-skip-member", skip_member)
