@@ -122,7 +122,9 @@ def modules(folder: str) -> list[str]:
 def api() -> Iterator[tuple[str, str]]:
     """Names and texts of pages: of the public face, each folder, and a list of these."""
     public = [getattr(bert_jax, name) for name in bert_jax.__all__]
-    face = sorted({getattr(item, "__module__", item.__name__) for item in public})
+    # Functions before whole modules, such as figures.
+    public.sort(key=lambda item: not hasattr(item, "__module__"))
+    face = list(dict.fromkeys(getattr(x, "__module__", x.__name__) for x in public))
     pages = {"bert_jax": ("What `import bert_jax` gives, and what that returns.", face)}
     for folder, text in FOLDERS.items():
         pages[folder] = (text, [m for m in modules(folder) if m not in face])
@@ -217,6 +219,7 @@ def process_signature(app, what, name, item, options, signature, returns):
 
 def skip_member(app, what, name, item, skip, options) -> bool | None:
     """Whether a member is left out: one that a class has from another package."""
+    item = getattr(item, "fget", item)  # a property's function
     module = getattr(item, "__module__", None) or "bert_jax"
     return None if module.partition(".")[0] == "bert_jax" else True
 
