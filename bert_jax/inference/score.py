@@ -22,7 +22,7 @@ import numpy as np
 
 from bert_jax.data.batching import Features
 from bert_jax.errors import UserError
-from bert_jax.files import decode_lines
+from bert_jax.files import decode_lines, parse_json
 from bert_jax.inference.evaluation import runner
 from bert_jax.inference.fill_mask import mlm_logits
 from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, opened
@@ -260,11 +260,13 @@ def _read_zip(path: Path, fields: Sequence[str]) -> Iterator[tuple[str, list[Pai
             raise UserError(f"{path} has no .jsonl file; expected {_expected()}")
         for name in names:
             with archive.open(name) as file:
-                where = f"{path}/{name}"
-                lines = (line for _, line in decode_lines(file, where))
-                keys = [[field] for field in fields]
-                rows = tables.parse_texts(lines, where, 1, keys)
-                yield Path(name).stem, [tuple(texts) for _, texts, _ in rows]
+                pairs = []
+                for number, line in decode_lines(file, f"{path}/{name}"):
+                    where = f"{path}/{name}:{number}"
+                    row = parse_json(line, where, "one object a line")
+                    texts = [tables.text(where, row, [field]) for field in fields]
+                    pairs.append(_checked(*texts, where))
+                yield Path(name).stem, pairs
 
 
 def _pairs_of_lines(file: IO[bytes], path: Path) -> Iterator[Pair]:
