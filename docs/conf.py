@@ -24,6 +24,10 @@ sys.path.insert(0, str(ROOT))
 
 import bert_jax  # noqa: E402
 from bert_jax.__main__ import commands  # noqa: E402
+from bert_jax.tasks.families import FAMILIES  # noqa: E402
+
+# bert_jax.tasks imports them for type checkers alone; Sphinx takes its signatures apart.
+vars(bert_jax.tasks).update({kind.__name__: kind for kind in FAMILIES.values()})
 
 project = "bert_jax"
 author = "the bert_jax authors"
