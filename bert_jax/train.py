@@ -24,6 +24,7 @@ def main(argv: list[str]) -> None:
     config, workdir, flags = parse(
         argv, __doc__, train_config, cli.JOB_FLAGS, TrainConfig
     )
+    config.data.check_text()
     if config.init_from:
         check_checkpoint(config.init_from, "--config.init_from")
     # Imported late: --help and a wrong command line answer at once.

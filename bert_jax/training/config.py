@@ -2,10 +2,13 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from bert_jax.data.examples import ExampleConfig, Phase
+from bert_jax.data.store import read_info
 from bert_jax.errors import UserError
+from bert_jax.files import is_remote
 from bert_jax.interop.config_json import with_compute
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.parallel.config import MeshConfig
@@ -111,6 +114,27 @@ class DataConfig:
     )
     threads: int = setting(2, "threads that read and draw batches, on each host")
     prefetch: int = setting(8, "batches drawn ahead of the step")
+
+    def check_text(self) -> None:
+        """Raises UserError where no text is named, or where there is none on this machine.
+
+        A command calls it before it imports JAX.
+        """
+        if not self.path and not self.corpus:
+            raise UserError(
+                "the config names no text; set --config.data.path to the output of python "
+                "-m bert_jax.prepare"
+            )
+        if not self.path or is_remote(self.path):
+            return
+        if not Path(self.path).exists():
+            raise UserError(
+                f"{self.path} holds no prepared text; run python -m bert_jax.vocabulary "
+                f"--input TEXT --size {self.vocabulary_size} --output vocab.txt, then "
+                "python -m bert_jax.prepare --input TEXT --vocabulary vocab.txt --output "
+                f"{self.path}, or set --config.data.path"
+            )
+        read_info(Path(self.path))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -161,25 +161,14 @@ def open_text(
 
     Of several processes, process 0 prepares; all must call it.
     """
+    config.check_text()
     if config.path:
         directory = local_copy(config.path, last="index.json")
-        if not directory.exists():
-            raise UserError(
-                f"{directory} holds no prepared text; run python -m bert_jax.vocabulary "
-                f"--input TEXT --size {config.vocabulary_size} --output vocab.txt, then "
-                "python -m bert_jax.prepare --input TEXT --vocabulary vocab.txt --output "
-                f"{directory}, or set --config.data.path"
-            )
-    elif config.corpus:
+    else:
         directory = folder.prepared(
             "text",
             last="index.json",
             make=lambda directory: _prepare(config, directory, log),
-        )
-    else:
-        raise UserError(
-            "the config names no text; set --config.data.path to the output of python -m "
-            "bert_jax.prepare"
         )
     store = TokenStore(directory)
     tokenizer = load_tokenizer(directory)

@@ -1,4 +1,6 @@
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 
@@ -43,6 +45,44 @@ def test_a_missing_store_names_the_commands_that_make_it(tmp_path):
         open_text(config, RunFolder(tmp_path), print)
     for part in ("bert_jax.vocabulary", "--size 77", "bert_jax.prepare", "none"):
         assert part in str(error.value)
+
+
+WRONG = """
+import sys
+from bert_jax import errors, {command}
+try:
+    {command}.main(sys.argv[1:])
+except errors.UserError as error:
+    print(error)
+print(sorted({{"jax", "grain", "orbax", "tensorflow_datasets"}} & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("train", ["--config=FILE", "--config.data.path=none"]),
+        ("train", ["--config=FILE", "--config.data.path=."]),
+        ("prepare", ["--input=none", "--vocabulary=STORE", "--output=x"]),
+        ("prepare", ["--input=tfds:none", "--vocabulary=STORE", "--output=x"]),
+        ("vocabulary", ["--input=none", "--output=x.txt"]),
+    ],
+)
+def test_a_wrong_path_is_told_before_jax_is_imported(
+    command, arguments, config_file, small_store, tmp_path
+):
+    """Which takes seconds."""
+    names = {"FILE": str(config_file), "STORE": str(small_store[0])}
+    for name, value in names.items():
+        arguments = [argument.replace(name, value) for argument in arguments]
+    done = subprocess.run(
+        [sys.executable, "-c", WRONG.format(command=command), *arguments],
+        **{"cwd": tmp_path, "capture_output": True, "text": True},
+    )
+    message, modules = done.stdout.splitlines()
+    assert "none" in message or ". is not a finished store" in message
+    assert modules == "[]"
+    assert not list(tmp_path.iterdir())
 
 
 def test_no_text_at_all_is_named(tmp_path):
