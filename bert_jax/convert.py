@@ -11,13 +11,8 @@ usage:
 from pathlib import Path
 
 from bert_jax import cli
+from bert_jax.interop.find import ORIGINS
 from bert_jax.model.config import ACTIVATIONS
-
-_ORIGINS = {
-    "huggingface": "a Hugging Face folder",
-    "tensorflow": "Google's TensorFlow checkpoint",
-    "bert_jax": "a run of bert_jax",
-}
 
 
 def main(argv: list[str]) -> None:
@@ -41,7 +36,7 @@ def main(argv: list[str]) -> None:
 
     changes = {"activation": args.activation} if args.activation else {}
     checkpoint = load(args.input, **changes)
-    config, origin = checkpoint.config, _ORIGINS[checkpoint.source]
+    config, origin = checkpoint.config, ORIGINS[checkpoint.source]
     size = sum(array.size for array in jax.tree.leaves(checkpoint.params))
     # The padding rows of the word table are not parameters.
     size -= (config.word_rows - config.vocab_size) * config.hidden_size

@@ -21,6 +21,8 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import setting
 
+MASKINGS = ("token", "whole_word", "ngram")
+
 # Words of an example's random block: other document, its sentence, then the bits that
 # cut A and B, then a key for each position and two words for each prediction.
 _CUT_WORDS = 8
@@ -46,7 +48,7 @@ class ExampleConfig:
     masking: str = setting(
         "token",
         "what is masked as one: token, whole_word or ngram (runs of words)",
-        one_of=("token", "whole_word", "ngram"),
+        one_of=MASKINGS,
     )
     mask_rate: float = setting(
         0.15, "share of all tokens that is predicted", above=0, below=1

@@ -17,6 +17,12 @@ from bert_jax.progress import Progress
 
 CHECKPOINTS = "checkpoints"  # where a run keeps its training state
 BEST = "best"  # where a fine-tuning run keeps its best model
+# What Checkpoint.source is called.
+ORIGINS = {
+    "huggingface": "a Hugging Face folder",
+    "tensorflow": "Google's TensorFlow checkpoint",
+    "bert_jax": "a run of bert_jax",
+}
 SAFETENSORS, TORCH, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
 _SMALL = (
     *("config.json", "bert_config.json", "tokenizer_config.json", "tokenizer.json"),

@@ -89,6 +89,7 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
         source="huggingface",
         missing=converted.missing,
         unexpected=tuple(sorted([*converted.unexpected, *untied])),
+        dtypes=converted.dtypes,
     )
 
 

@@ -53,6 +53,8 @@ class Checkpoint:
     source: "huggingface", "tensorflow" or "bert_jax".
     missing: tensors that the architecture has and the files do not. unexpected: tensors
       of the files that are not read. Both are named as the source names them.
+    dtypes: the type that a parameter has in the files, by its path, such as
+      "bert/pooler/kernel"; float32 where none is given.
     """
 
     config: BertConfig
@@ -66,6 +68,7 @@ class Checkpoint:
     source: str = "huggingface"
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
+    dtypes: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:

@@ -17,11 +17,15 @@ Layout = Literal["google", "huggingface"]
 
 
 class Converted(NamedTuple):
-    """params: our tree, float32 numpy. missing, unexpected: the layout's own names."""
+    """params: our tree, float32 numpy. missing, unexpected: the layout's own names.
+
+    dtypes: see Checkpoint.
+    """
 
     params: dict[str, Any]
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
+    dtypes: dict[str, str]
 
 
 # The table: a layer of ours, its name in Google's checkpoints and, with dots, in Hugging
@@ -122,6 +126,7 @@ def to_params(
     bias_C = tensors.get(name_in(layout, "classifier/bias"), np.zeros(0))
     shapes = parameter_shapes(config, bias_C.shape[0] if bias_C.ndim == 1 else 0)
     flat: dict[str, np.ndarray] = {}
+    dtypes: dict[str, str] = {}
     used: set[str] = set()
     missing: list[str] = []
     wrong: list[str] = []
@@ -146,6 +151,7 @@ def to_params(
             elif not jnp.issubdtype(array.dtype, jnp.floating):
                 wrong.append(f"{name} is of {array.dtype}, expected floats")
             else:
+                dtypes[ours] = str(array.dtype)
                 array = np.asarray(array, np.float32)
                 array = array.T if _is_transposed(layout, ours) else array
                 if ours == _WORDS:
@@ -158,7 +164,8 @@ def to_params(
             "config file that came with them"
         )
     params = traverse_util.unflatten_dict(flat, sep="/")
-    return Converted(params, tuple(missing), tuple(sorted(set(tensors) - used)))
+    unexpected = tuple(sorted(set(tensors) - used))
+    return Converted(params, tuple(missing), unexpected, dtypes)
 
 
 def from_params(

@@ -80,6 +80,7 @@ def read_tensorflow(prefix: Path, **changes: Any) -> Checkpoint:
         source="tensorflow",
         missing=converted.missing,
         unexpected=converted.unexpected,
+        dtypes=converted.dtypes,
     )
 
 
