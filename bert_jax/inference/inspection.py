@@ -103,7 +103,9 @@ def _checkpoint(path: os.PathLike | str) -> Values:
     checkpoint = load(path, scan_layers=False)
     config, tokenizer = checkpoint.config, checkpoint.tokenizer
     parameters = []
-    for name, array in flatten_dict(checkpoint.params, sep="/").items():
+    arrays = flatten_dict(checkpoint.params, sep="/")
+    for name in sorted(arrays, key=_by_number):
+        array = arrays[name]
         if len(array) == config.word_rows and "/word/" in name:
             array = array[: config.vocab_size]  # the rest pads the table
         parameters.append(
@@ -127,6 +129,11 @@ def _checkpoint(path: os.PathLike | str) -> Values:
         "count": sum(parameter["count"] for parameter in parameters),
         "parameters": parameters,
     }
+
+
+def _by_number(name: str) -> list[str]:
+    """Sorts layer_2 before layer_10."""
+    return [part.zfill(4) for part in re.split(r"(\d+)", name)]
 
 
 def _text(source: ExampleSource, examples: int) -> Values:

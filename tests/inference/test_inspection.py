@@ -11,6 +11,7 @@ from bert_jax.data.preparation import prepare
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.inference import inspection
 from bert_jax.inference.inspection import describe, inspect
 
 
@@ -153,6 +154,12 @@ def test_a_checkpoint_is_a_table_of_its_parameters(golden):
     lines = list(describe(found))
     assert lines[0].endswith("a Hugging Face folder")
     assert sum(" float32 " in line for line in lines) == len(rows)
+
+
+def test_layers_are_in_their_order():
+    names = [f"bert/encoder/layer_{i}/norm/bias" for i in range(12)]
+    assert sorted(sorted(names), key=inspection._by_number) == names
+    assert sorted(names) != names
 
 
 def test_types_are_those_of_the_files(golden):
