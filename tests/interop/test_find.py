@@ -274,6 +274,7 @@ def test_what_may_be_a_name(path, expected):
         ("predict --input -", "--checkpoint"),
         ("embed --input - --output x.npz", "--checkpoint"),
         ("score --input -", "--checkpoint"),
+        ("evaluate --data x", "--checkpoint"),
         ("minimal_pairs --pairs x", "--checkpoint"),
         ("convert --output x", "--input"),
     ],
