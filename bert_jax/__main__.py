@@ -23,12 +23,20 @@ _PAGE = """# Commands
 `bert_jax NAME ...` runs a command, and so does `python -m bert_jax.NAME ...`.
 `bert_jax` alone lists them, and `bert_jax NAME --help` says what one does. A wrong
 argument, name or file is one line and exit code 2. Work that takes long shows how far it
-is: one live line on a terminal, a line each half minute elsewhere, on stderr.
+is, on stderr: one live line on a terminal, a line each half minute elsewhere. Training
+logs a line every `log_every` steps and after each evaluation instead, and once the first
+steps are done it says how many tokens are left and how long they take at that pace.
 
 `--config` takes the name of a config, such as `tiny`, `base:lamb` or `sst2`, or a file. The
 names are
 {names}.
-[Settings](settings.md) has what can be set in it.
+[Settings](settings.md) has what can be set in it: `--config.NAME=VALUE`, or
+`--NAME=VALUE` for short. Among them:
+
+- `--profile_steps 10:20` writes a profile of these steps into the workdir's `tensorboard/`,
+  where `tensorboard --logdir WORKDIR/tensorboard` or `xprof` (both from PyPI) shows it.
+- `--tracker wandb` or `--tracker trackio` sends the numbers of `metrics.jsonl` to Weights &
+  Biases or Trackio too; the library has to be installed.
 """
 
 

@@ -6,7 +6,7 @@ commas. --num_slices: joined by the data-center network; set --config.mesh.repli
 --json: one object a line. Exits with 1 where a step does not fit.
 
 usage:
-  python -m bert_jax.aot --config experiments/base.py --topology v2:4x4 [--json]
+  python -m bert_jax.aot --config base --topology v2:4x4 [--json]
 """
 
 import dataclasses

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from bert_jax.errors import Preempted, UserError
 from bert_jax.interop.find import check_checkpoint
-from bert_jax.progress import show_progress
+from bert_jax.progress import LogHandler, show_progress
 
 PREEMPTED = 75  # exit code of a run that saved and is to be started again: EX_TEMPFAIL
 
@@ -121,6 +121,18 @@ def add_checkpoint_flags(
     )
 
 
+def add_text_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds --text and --input, one of which has to be given, and --output."""
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument(
+        "--text", action="append", metavar="TEXT", help="a line; may be repeated"
+    )
+    given.add_argument("--input", metavar="FILE", help="UTF-8 lines; - for stdin")
+    parser.add_argument(
+        "--output", default="-", metavar="FILE", help="a new file (stdout)"
+    )
+
+
 def _users_line(error: Exception) -> str | None:
     """One line for an OSError that a user can put right; None for a bug."""
     if not isinstance(error, OSError):
@@ -141,6 +153,7 @@ def start(flags: Mapping[str, Any] | None = None) -> None:
     """
     import jax
 
+    show_progress(True)
     _keep_programs()
     # On a CPU each step runs in the call that starts it: one that runs on its own is done
     # before its buffers are free, and the next may start in between, on twice the memory.
@@ -151,6 +164,7 @@ def start(flags: Mapping[str, Any] | None = None) -> None:
 
         global _joined
         _joined = join(**{name: flags[name] for name in JOB_FLAGS})
+        show_progress(jax.process_index() == 0)
         if jax.process_index() == 0:
             _log_to_screen()
     if jax.default_backend() == "cpu":
@@ -167,7 +181,7 @@ def log_plainly() -> None:
 def _log_to_screen() -> None:
     """Shows what this package logs. Other libraries may have set up the root's handlers."""
     logger = logging.getLogger("bert_jax")
-    handler = logging.StreamHandler()
+    handler = LogHandler()
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

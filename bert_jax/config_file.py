@@ -83,23 +83,26 @@ def parse(
 
 
 def _overridden(config: Any, words: list[str], command_line: str) -> dict[str, Any]:
-    """The config's settings with those of --config.NAME=VALUE, or of two words."""
+    """The config's settings with those of --config.NAME=VALUE.
+
+    Two words will do, and so will --NAME=VALUE.
+    """
     settings = to_dict(config)
     known = [name for name, _, _ in all_settings(config)]
     rest = iter(words)
     for word in rest:
-        match = re.fullmatch(r"--?(no)?config\.([^=\s]+)(=.*)?", word, re.DOTALL)
-        if not match:
-            raise UserError(f"unexpected argument {word!r}; use {command_line}")
-        no, name, value = match.groups()
+        match = re.fullmatch(r"--?((?:no)?config\.)?([^=\s]+)(=.*)?", word, re.DOTALL)
+        prefix, name, value = match.groups() if match else (None, word, None)
         if re.sub(r"\[\d+\]$", "", name) not in known:
-            raise UserError(unknown_field(name, known))
+            if prefix:
+                raise UserError(unknown_field(name, known))
+            raise UserError(f"unexpected argument {word!r}; use {command_line}")
         *parents, last = [
             int(part) if part.isdigit() else part for part in re.findall(r"\w+", name)
         ]
         group = functools.reduce(operator.getitem, parents, settings)
         if value is None and isinstance(group[last], bool):
-            group[last] = not no
+            group[last] = prefix != "noconfig."
         else:
             text = next(rest, "") if value is None else value[1:]
             group[last] = _value(text, group[last])

@@ -5,12 +5,13 @@ WORKDIR/predictions holds the answers in the task's official form. --sweep runs 
 config's grid of batch sizes, learning rates, epochs and seeds. --workdir (default:
 runs/NAME OF THE CONFIG) is where the run lives; the same command goes on where it stopped.
 
-Every setting can be changed, the folder of the data among them: --config.data.dir=DIR;
---print_config shows them all, with their meaning, and ends. Several hosts and SIGTERM: as
+--config: the name of a config, such as sst2, squad2 or tagging, or a file. Every setting
+below can be changed, the folder of the data among them: --config.data.dir=DIR, or
+--data.dir=DIR. --print_config shows those of a run and ends. Several hosts and SIGTERM: as
 with python -m bert_jax.train.
 
 usage:
-  python -m bert_jax.finetune --config experiments/finetune/squad.py --config.init_from=DIR
+  python -m bert_jax.finetune --config squad --init_from=DIR --data.dir=DIR
 """
 
 import sys

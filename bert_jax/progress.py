@@ -9,9 +9,10 @@ A command calls :func:`show_progress`, and is then followed in a pipe or a file 
 library call shows something on a terminal or in a notebook alone, or where it is asked to.
 """
 
+import logging
 import sys
-from collections.abc import Iterable
-from typing import Any, TextIO
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, TextIO
 
 from tqdm import tqdm
 
@@ -19,7 +20,7 @@ from tqdm import tqdm
 _TERMINAL = {"delay": 1.0, "mininterval": 0.2}
 _LINES = {"delay": 30.0, "mininterval": 30.0}
 
-_BAR = "{percentage:3.0f}%|{bar:20}| "
+_BAR = "{percentage:3.0f}%|{bar:10}| "
 _SHARE = "{percentage:.0f}%, "
 _COUNT = "{n_fmt} of {total_fmt}{unit}, {rate_noinv_fmt}, {remaining} left{postfix}"
 _NO_TOTAL = "{n_fmt}{unit}, {rate_noinv_fmt}, {elapsed} so far{postfix}"
@@ -37,24 +38,35 @@ def show_progress(show: bool | None) -> None:
     _show = show
 
 
-def log(line: str) -> None:
+def print_line(line: str) -> None:
     """Prints a line, above the live one where there is one."""
     tqdm.write(line)
     sys.stdout.flush()
 
 
+class LogHandler(logging.StreamHandler):
+    """Writes what is logged to stderr, above the live line where there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with tqdm.external_write_mode(file=self.stream):
+            super().emit(record)
+
+
 class Progress(tqdm):
     """The progress of one work: share done, rate, time left and a few named values.
 
-    It is a context manager, and an iterator over ``items`` where these are given.
+    It is a context manager, and an iterator over ``items`` where these are given. One
+    within another takes its line until it ends.
 
     doing: the work, such as "embedding". total: how much there is to do; items know it
       where they have a length. initial: of it, what was done before. unit: what is
-      counted, such as "texts". scale: whether counts are shown as 4.5M. show: see
+      counted, such as "texts". scale: whether counts are shown as 4.5M. lines: whether
+      there are lines in a pipe; no for a work that has a log of its own. show: see
       show_progress.
     """
 
     monitor_interval = 0  # no thread that looks whether the line is old
+    _open: ClassVar[list["Progress"]] = []
 
     def __init__(
         self,
@@ -65,10 +77,12 @@ class Progress(tqdm):
         initial: float = 0,
         unit: str,
         scale: bool = False,
+        lines: bool = True,
         show: bool | None = None,
     ):
-        show = _show if show is None else show
-        live = _is_live(sys.stderr)
+        live, show = _is_live(sys.stderr), _show if show is None else show
+        if show is None or not lines:
+            show = live and show is not False
         known = total is not None or hasattr(items, "__len__")
         form = (_BAR if live else _SHARE) + _COUNT if known else _NO_TOTAL
         super().__init__(
@@ -80,12 +94,15 @@ class Progress(tqdm):
             unit_scale=scale,
             bar_format="{desc}: " + form,
             file=sys.stderr if live else _Lines(sys.stderr),
-            disable=not (live if show is None else show),
+            disable=not show,
             miniters=1,
             leave=False,
+            position=0,
             dynamic_ncols=live,
             **(_TERMINAL if live else _LINES),
         )
+        if show:
+            self._open.append(self)
 
     def update(self, n: float = 1, **values: object) -> None:
         """Counts ``n`` more; values: shown behind the rate from now on, as they print."""
@@ -94,12 +111,25 @@ class Progress(tqdm):
             self.set_postfix_str(shown, refresh=False)
         super().update(n)
 
+    def part(self, size: int) -> Callable[[float], None]:
+        """A function that is told which share of the next ``size`` is done, up to 1."""
+        first = self.n
+        return lambda share: self.update(first + round(size * share) - self.n)
+
     def display(self, msg: str | None = None, pos: int | None = None) -> bool:
         """Draws the line, which is asked for before its time where others log."""
-        if self._time() < self.start_t + self.delay:
+        if self._time() < self.start_t + self.delay or self is not self._open[-1]:
             return False
-        self.delay = 0  # from now on there is something to clear
+        if self.delay:
+            self.delay = 0  # from now on there is something to clear
+            for other in self._open[:-1]:
+                other.clear(nolock=True)
         return super().display(msg, pos)
+
+    def close(self) -> None:
+        """Clears the line."""
+        super().close()
+        self._open[:] = [other for other in self._open if other is not self]
 
 
 class _Lines:

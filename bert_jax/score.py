@@ -1,13 +1,14 @@
 """Scores texts: how likely a pretrained model finds each of them.
 
 --checkpoint: a checkpoint with an MLM head.
---input: UTF-8 text, a text a line, or - for stdin.
+--text: a text, or several with a --text each; or --input: UTF-8 text, a text a line, or -
+for stdin.
 --output: a new file, a JSON object for each line: "text", "log_probability" (natural,
 summed over the tokens, each masked in turn) and "tokens"; stdout without it.
 --rest_of_word: mask the tokens that follow in the word too.
 
 usage:
-  python -m bert_jax.score --checkpoint W --input FILE|- [--output FILE] [--rest_of_word]
+  python -m bert_jax.score --checkpoint W --text TEXT|--input FILE [--output FILE]
 """
 
 import argparse
@@ -22,7 +23,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rest_of_word", action="store_true")
 
 
-def make_scorer(args: argparse.Namespace):
+def make_scorer(args: argparse.Namespace, show_progress: bool | None = None):
     """The Scorer that the flags ask for."""
     # Imported late, so that --help and errors of the command line come at once.
     from bert_jax.inference.score import Scorer
@@ -33,23 +34,24 @@ def make_scorer(args: argparse.Namespace):
         rest_of_word=args.rest_of_word,
         batch_size=args.batch_size,
         max_length=args.max_length,
+        show_progress=show_progress,
     )
 
 
 def main(argv: list[str]) -> None:
     """Parses the command line, scores and writes as it goes."""
     parser = cli.argument_parser(__doc__)
-    parser.add_argument("--input", required=True, metavar="FILE")
-    parser.add_argument("--output", default="-", metavar="FILE")
+    cli.add_text_flags(parser)
     add_flags(parser)
     args = parser.parse_args(argv)
     # Imported late, so that --help and errors of the command line come at once.
-    from bert_jax.inference.lines import input_name, open_output, read_lines
+    from bert_jax.inference import lines
 
-    scorer = make_scorer(args)
-    texts, name = read_lines(args.input), input_name(args.input)
-    with open_output(args.output) as file:
-        for score in scorer.stream(texts, name):
+    watched = lines.on_screen(args.output)
+    scorer = make_scorer(args, show_progress=False if watched else None)
+    given = lines.given_lines(args.text, args.input)
+    with lines.open_output(args.output) as file:
+        for score in scorer.stream(*given):
             line = json.dumps(score._asdict(), ensure_ascii=False)
             file.write(f"{line}\n")
 

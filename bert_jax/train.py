@@ -1,8 +1,9 @@
 """Pretrains BERT with masked LM and next sentence prediction.
 
-Run it again with the same --workdir (default: runs/NAME OF THE CONFIG) and it goes on
-where it stopped. Every setting can be changed: --config.NAME=VALUE. --print_config shows
-all settings, with their meaning, and ends.
+--config: the name of a config, such as tiny, base:lamb or large, or a file. Run it again
+with the same --workdir (default: runs/NAME OF THE CONFIG) and it goes on where it stopped.
+Every setting below can be changed: --config.NAME=VALUE, or --NAME=VALUE, such as
+--profile_steps 10:20. --print_config shows those of a run and ends.
 
 On several hosts start it on each of them: with --distributed where Cloud TPU, GKE, Slurm
 or Open MPI started the job; elsewhere with --coordinator_address=HOST:PORT (of process 0),
@@ -10,7 +11,7 @@ or Open MPI started the job; elsewhere with --coordinator_address=HOST:PORT (of 
 others. SIGTERM to any of them saves and ends all with code 75.
 
 usage:
-  python -m bert_jax.train --config experiments/tiny.py [--workdir D] [--config.seed=1]
+  python -m bert_jax.train --config tiny [--workdir D] [--config.seed=1]
 """
 
 from bert_jax import cli

@@ -219,6 +219,7 @@ def test_a_setting_may_be_two_words_and_a_boolean_in_any_case(config):
     changed = config(FILE, "--config.name", "a-b", "--config.packing=true")
     assert (changed.name, changed.packing) == ("a-b", True)
     assert not config(FILE, "--config.packing=False").packing
+    assert config(FILE, "--seeds", "(3,)", "--mesh.model=4").mesh.model == 4
 
 
 @pytest.mark.parametrize(

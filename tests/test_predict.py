@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import predict
+import bert_jax
+from bert_jax import fill_mask, next_sentence, predict
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import save_huggingface
@@ -301,3 +302,56 @@ def test_files_that_are_not_there(checkpoint, tmp_path):
         predict.main(
             ["--checkpoint", checkpoint("classes"), "--input", str(tmp_path / "latin")]
         )
+
+
+def test_texts_of_the_command_line_are_lines(checkpoint, run, capsys):
+    expected, _ = run(checkpoint("classes"), INPUTS["classes"])
+    texts = [word for text in INPUTS["classes"] for word in ("--text", text)]
+    predict.main(["--checkpoint", checkpoint("classes"), *texts])
+    assert capsys.readouterr().out.splitlines() == expected
+    with pytest.raises(UserError, match="one of the arguments --text --input is req"):
+        predict.main(["--checkpoint", checkpoint("classes")])
+
+
+def test_fill_mask_is_predict_for_blanks_alone(checkpoint, run, capsys):
+    expected, _ = run(checkpoint("blanks"), INPUTS["blanks"], "--top", "3")
+    texts = [word for text in INPUTS["blanks"] for word in ("--text", text)]
+    fill_mask.main(["--checkpoint", checkpoint("blanks"), *texts, "--top", "3"])
+    assert capsys.readouterr().out.splitlines() == expected
+    assert [len(json.loads(line)["blanks"][0]) for line in expected] == [3, 3]
+    with pytest.raises(UserError, match="is a checkpoint for classification, expected"):
+        fill_mask.main(["--checkpoint", checkpoint("classes"), "--text", "a [MASK]"])
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_next_sentence_of_two_texts_and_of_a_file_of_pairs(
+    terminal, checkpoint, capsys, monkeypatch, tmp_path
+):
+    pairs = [["the dog eats .", "the man sees"], ["a big film", "good ?"]]
+    model = bert_jax.load(checkpoint("blanks"))
+    expected = [model.next_sentence(*pair) for pair in pairs]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal, raising=False)
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(f"{first}\t{second}\n" for first, second in pairs))
+    flags = ["--checkpoint", checkpoint("blanks")]
+    next_sentence.main([*flags, "--input", str(path)])
+    lines = capsys.readouterr().out.splitlines()
+    next_sentence.main([*flags, "--text", *pairs[0], "--text", *pairs[1]])
+    assert capsys.readouterr().out.splitlines() == lines
+    for line, pair, probability in zip(lines, pairs, expected, strict=True):
+        if terminal:
+            assert line == f"{probability:7.2%}  {pair[0]}  |  {pair[1]}"
+        else:
+            answer = json.loads(line)
+            assert [answer["first"], answer["second"]] == pair
+            assert answer["probability"] == pytest.approx(probability, abs=1e-6)
+
+
+def test_next_sentence_names_the_line_that_is_no_pair(checkpoint, tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("a dog\ta cat\nonly one\n")
+    with pytest.raises(UserError, match=r"pairs\.tsv:2 has 1 columns, expected two"):
+        next_sentence.main(["--checkpoint", checkpoint("blanks"), "--input", str(path)])
+    path.write_text("")
+    with pytest.raises(UserError, match=r"pairs\.tsv is empty; expected two texts"):
+        next_sentence.main(["--checkpoint", checkpoint("blanks"), "--input", str(path)])

@@ -92,7 +92,7 @@ def test_a_short_work_shows_nothing(clock, stream):
         for _ in range(3):
             clock[0] += 0.3
             bar.update()
-            progress.log("a line of the log")
+            progress.print_line("a line of the log")
     assert re.sub(r"\r+", "", terminal.getvalue()) == "a line of the log\n" * 3
 
 
@@ -101,7 +101,7 @@ def test_lines_of_the_log_stand_above_the_live_line(clock, stream):
     with Progress("training", total=4, unit="steps") as bar:
         clock[0] = 2
         bar.update(2)
-        progress.log("step 2")
+        progress.print_line("step 2")
         assert "of 4 steps" in terminal.getvalue().splitlines()[-1]
     # Clears the line, writes its own, and draws the line again.
     before, after = terminal.getvalue().split("step 2\n")
@@ -123,3 +123,51 @@ def test_items_are_counted_as_they_are_taken(clock, stream):
     assert pipe.getvalue().splitlines() == [
         "reading: 30 documents, 1.00 documents/s, 00:30 so far"
     ]
+
+
+def test_a_work_within_another_takes_its_line_until_it_ends(clock, stream):
+    terminal = stream(Terminal())
+
+    def states():
+        text = terminal.getvalue()
+        terminal.seek(0)
+        terminal.truncate()
+        return [state.split(":")[0] for state in text.split("\r") if state.strip()]
+
+    with Progress("training", total=4, unit="steps") as outer:
+        clock[0] += 2
+        outer.update()
+        assert states() == ["training"]
+        with Progress("scoring", total=2, unit="rows") as inner:
+            for _ in range(2):
+                clock[0] += 2
+                inner.update()
+                outer.refresh()
+            assert states() == ["scoring"] * 2
+        clock[0] += 2
+        outer.update()
+        assert states() == ["training"]
+    assert not Progress._open
+
+
+def test_a_work_with_a_log_of_its_own_has_no_lines_in_a_pipe(clock, stream):
+    pipe, terminal = io.StringIO(), Terminal()
+    for target, show, shown in ((pipe, True, 0), (terminal, True, 1), (pipe, None, 0)):
+        stream(target)
+        work(clock, show=show, lines=False)
+        assert bool(target.getvalue()) == shown
+    stream(Terminal())
+    work(clock, show=False, lines=False)
+    assert not sys.stderr.getvalue()
+
+
+def test_a_part_counts_by_its_share(stream):
+    stream(io.StringIO())
+    with Progress("embedding", total=30, unit="texts", show=True) as bar:
+        counts = []
+        for size in (20, 10):
+            done = bar.part(size)
+            for share in (0.24, 0.5, 1.0):
+                done(share)
+                counts.append(bar.n)
+    assert counts == [5, 10, 20, 22, 25, 30]

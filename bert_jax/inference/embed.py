@@ -18,7 +18,14 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import new_file
 from bert_jax.inference.evaluation import runner
-from bert_jax.inference.lines import CHUNK, chunks, input_name, read_lines
+from bert_jax.inference.lines import (
+    CHUNK,
+    chunks,
+    count_lines,
+    input_name,
+    known_length,
+    read_lines,
+)
 from bert_jax.interop.load import (
     Checkpoint,
     check_length,
@@ -28,6 +35,7 @@ from bert_jax.interop.load import (
 from bert_jax.model.bert import BertModel
 from bert_jax.model.encoder import take_positions
 from bert_jax.objectives.heads import model_inputs
+from bert_jax.progress import Progress
 from bert_jax.tasks.tables import check_texts
 
 Pooling = Literal["none", "mean", "cls", "pooler"]
@@ -68,6 +76,8 @@ class Embedder:
       with about as many; accelerators want more than the default.
     max_length: tokens of a sequence, [CLS] and [SEP] included; 0 for all that the model
       has positions for. A text loses its end, of a pair the longer one does.
+    show_progress: whether it is shown how far a call is; None: on a terminal and in a
+      notebook.
 
     A text is [CLS] A [SEP], a pair (a tab between the two) [CLS] A [SEP] B [SEP].
     """
@@ -81,6 +91,7 @@ class Embedder:
         normalize: bool = False,
         batch_size: int = 32,
         max_length: int = 0,
+        show_progress: bool | None = None,
     ):
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size}, expected at least 1")
@@ -88,7 +99,7 @@ class Embedder:
         check_vocabulary(checkpoint, path)
         config, params = checkpoint.config, checkpoint.params["bert"]
         self.tokenizer: Tokenizer = checkpoint.tokenizer
-        self.pooling = pooling
+        self.pooling, self._show = pooling, show_progress
         self.max_length = max_length or config.max_positions
         check_length(self.max_length, checkpoint, "--max_length")
         if self.max_length < 5:
@@ -110,7 +121,7 @@ class Embedder:
 
     def __call__(self, texts: Iterable[str]) -> np.ndarray | list[np.ndarray]:
         """(texts, W); without pooling a list of (tokens of the text, W)."""
-        parts = list(self.stream(texts, "input"))
+        parts = list(self.stream(texts, "input", total=known_length(texts)))
         if not parts:
             raise UserError("there are no texts; expected at least one")
         values = np.concatenate([part.values for part in parts])
@@ -120,25 +131,34 @@ class Embedder:
         return np.split(values, np.cumsum(lengths)[:-1])
 
     def stream(
-        self, texts: Iterable[str], name: str, chunk: int = CHUNK
+        self,
+        texts: Iterable[str],
+        name: str,
+        chunk: int = CHUNK,
+        total: int | None = None,
     ) -> Iterator[Embedded]:
         """As the call, for inputs of any length; ``name`` is what errors call them.
 
-        chunk: texts that are sorted by length together.
+        chunk: texts that are sorted by length together. total: how many there are, where
+        that is known.
         """
         first = 1
-        for lines in chunks(texts, chunk):
-            features = self._features(lines, name, first)
-            first += len(lines)
-            for part in self._parts(features):
-                outputs = self._run(part)  # (W,) each; without pooling (L_i, W)
-                join = np.concatenate if self.pooling == "none" else np.stack
-                yield Embedded(
-                    join(outputs),
-                    np.array([len(ids) for ids in part.input_ids], np.int64),
-                    np.concatenate(part.input_ids),
-                    part.truncated,
-                )
+        with Progress(
+            "embedding", total=total, unit="texts", show=self._show
+        ) as progress:
+            for lines in chunks(texts, chunk):
+                features = self._features(lines, name, first)
+                first += len(lines)
+                for part in self._parts(features):
+                    # (W,) each; without pooling (L_i, W).
+                    outputs = self._run(part, done=progress.part(len(part.input_ids)))
+                    join = np.concatenate if self.pooling == "none" else np.stack
+                    yield Embedded(
+                        join(outputs),
+                        np.array([len(ids) for ids in part.input_ids], np.int64),
+                        np.concatenate(part.input_ids),
+                        part.truncated,
+                    )
 
     def _features(self, lines: Sequence[str], name: str, first: int) -> Features:
         rows = [_texts(line, f"{name}:{n}") for n, line in enumerate(lines, first)]
@@ -300,7 +320,8 @@ def write_vectors(
     with array_file(path) as append:
         if embedder.pooling == "none":
             append("offsets", np.zeros(1, np.int64))
-        for part in embedder.stream(read_lines(source), input_name(source), chunk):
+        texts, name = read_lines(source), input_name(source)
+        for part in embedder.stream(texts, name, chunk, count_lines(source)):
             if embedder.pooling == "none":
                 append("values", part.values)
                 append("input_ids", part.input_ids)

@@ -25,6 +25,7 @@ from bert_jax.parallel.mesh import (
     steps_ahead,
 )
 from bert_jax.parallel.sharding import tree_shardings
+from bert_jax.progress import Progress
 from bert_jax.tasks.task import Task
 
 CHUNK = 512  # sequences whose frozen features are in memory together
@@ -58,13 +59,16 @@ def run_model(
     mesh: Mesh,
     packed: bool = True,
     per_sequence: Mapping[str, np.ndarray] | None = None,
+    done: Callable[[float], None] | None = None,
 ) -> list[np.ndarray]:
     """The outputs of ``forward`` for each sequence, in order, on every process.
 
     forward: (params, batch) to float32, whole on every device: for R rows of L tokens with
     S slots (R, S, ...), and then each sequence has its slot's; or (R, L, ...), and it has
-    its own tokens' (L_i, ...). The other arguments: see inference_batches().
+    its own tokens' (L_i, ...). done: is told the share of the sequences that is done. The
+    other arguments: see inference_batches().
     """
+    ended = 0
     packed = packed and features.hidden is None
     outputs: list[Any] = [None] * len(features.input_ids)
     batches = inference_batches(
@@ -88,6 +92,9 @@ def run_model(
                 else:  # a view would keep the empty slots too
                     outputs[sequence] = np.array(values[r, slot])
                 start = end
+            ended += len(row)
+        if done is not None:
+            done(ended / len(outputs))
     return outputs
 
 
@@ -183,20 +190,24 @@ def with_hidden(
     shape = (int(lengths.sum()), model.width)
     states = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
     hidden = np.split(states, np.cumsum(lengths)[:-1])
-    for first in range(0, len(lengths), CHUNK):
-        part = slice(first, first + CHUNK)
-        ids = features.input_ids[part]
-        outputs = run_model(
-            forward,
-            params,
-            Features(ids, features.token_type_ids[part], np.arange(len(ids))),
-            batch_size=batch_size,
-            limit=model.config.max_positions,
-            pad_id=checkpoint.tokenizer.pad_id,
-            mesh=mesh,
-        )
-        for place, output in zip(hidden[part], outputs, strict=True):
-            place[:] = output
+    with Progress(
+        f"features of {split.name}", total=len(lengths), unit="sequences"
+    ) as progress:
+        for first in range(0, len(lengths), CHUNK):
+            part = slice(first, first + CHUNK)
+            ids = features.input_ids[part]
+            outputs = run_model(
+                forward,
+                params,
+                Features(ids, features.token_type_ids[part], np.arange(len(ids))),
+                batch_size=batch_size,
+                limit=model.config.max_positions,
+                pad_id=checkpoint.tokenizer.pad_id,
+                mesh=mesh,
+                done=progress.part(len(ids)),
+            )
+            for place, output in zip(hidden[part], outputs, strict=True):
+                place[:] = output
     states.flush()
     log(f"{split.name}: {shape[0]:,} vectors of {shape[1]:,} in {path}")
     features = dataclasses.replace(features, hidden=hidden)

@@ -6,7 +6,7 @@ import itertools
 import json
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
@@ -34,6 +34,39 @@ def read_lines(path: str) -> Iterator[str]:
     with opened as file:
         for _, line in decode_lines(file, input_name(path)):
             yield line.rstrip("\r\n")
+
+
+def count_lines(path: str) -> int | None:
+    """How many lines a file has; None for stdin and pipes, which are read only once."""
+    if path == STANDARD or not Path(path).is_file():
+        return None
+    with Path(path).open("rb") as file:
+        return sum(1 for _ in file)
+
+
+class Given(NamedTuple):
+    """Lines of text, what errors call them, and how many they are, where that is known."""
+
+    lines: Iterable[str]
+    name: str
+    total: int | None
+
+
+def given_lines(texts: Sequence[str] | None, path: str) -> Given:
+    """Those of a command line, or the lines of a file where there are none."""
+    if texts is not None:
+        return Given(texts, "--text", len(texts))
+    return Given(read_lines(path), input_name(path), count_lines(path))
+
+
+def known_length(items: Iterable[Any]) -> int | None:
+    """How many items there are; None where only going through them would tell."""
+    return len(items) if isinstance(items, Sized) else None
+
+
+def on_screen(path: str) -> bool:
+    """Whether an output is what a user watches on a terminal."""
+    return path == STANDARD and sys.stdout.isatty()
 
 
 def open_output(path: str) -> contextlib.AbstractContextManager[IO[str]]:

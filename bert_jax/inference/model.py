@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import softmax
 
 from bert_jax.data import sequences
 from bert_jax.data.batching import Features, Shape, packed_rows
@@ -87,13 +88,17 @@ class Bert(Checkpoint):
     def next_sentence(
         self, first: str | Sequence[str], second: str | Sequence[str]
     ) -> float | np.ndarray:
-        """The probability that the second text follows the first; of lists an array."""
+        """The probability that the second text follows the first; of lists an array.
+
+        The longer text of a pair that is too long loses its end.
+        """
         if "nsp" not in self.params:
             raise UserError("this checkpoint has no NSP head; load a pretrained one")
         pairs = list(zip(_as_list(first), _as_list(second), strict=True))
-        arrays, _ = self._batch(pairs)
-        probabilities = self._apply(_next_sentence, arrays)
-        return float(probabilities[0]) if isinstance(first, str) else probabilities
+        head = self.params["nsp"]
+        logits_B2 = self.encode(pairs, pooling="pooler") @ head["kernel"] + head["bias"]
+        probabilities_B = softmax(logits_B2, axis=-1)[:, 0]
+        return float(probabilities_B[0]) if isinstance(first, str) else probabilities_B
 
     def encode(self, texts: Text | Sequence[Text], **options: Any) -> np.ndarray:
         """Vectors of texts, float32 (texts, W), or (W,) of a single one.
@@ -252,19 +257,6 @@ def _encode(
             ]
         )
     return jax.tree.map(lambda x: x.astype(jnp.float32), found)
-
-
-def _next_sentence(
-    model: BertForPreTraining, params: Any, batch: dict[str, jax.Array]
-) -> jax.Array:
-    """float32 (B,): the probability of IsNext, without the MLM head."""
-    tokens_BL, _ = model_inputs(batch)
-
-    def logits(model: BertForPreTraining) -> jax.Array:
-        return model.nsp(model.bert(*tokens_BL, deterministic=True).pooled_BD)
-
-    logits_B2 = model.apply({"params": params}, method=logits)
-    return jax.nn.softmax(logits_B2.astype(jnp.float32))[:, 0]
 
 
 def _as_list(texts: str | Sequence[str]) -> list[str]:

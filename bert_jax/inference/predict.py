@@ -14,7 +14,7 @@ from bert_jax.data.batching import Features
 from bert_jax.errors import UserError, naming
 from bert_jax.inference.evaluation import Evaluation, Split, evaluate, runner
 from bert_jax.inference.fill_mask import FillMask
-from bert_jax.inference.lines import CHUNK, Answers, chunks
+from bert_jax.inference.lines import CHUNK, Answers, chunks, known_length
 from bert_jax.interop.load import (
     Checkpoint,
     check_length,
@@ -26,6 +26,7 @@ from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.heads import make_model
 from bert_jax.model.tagger import FeatureConfig
 from bert_jax.objectives.heads import eval_logits
+from bert_jax.progress import Progress
 from bert_jax.settings import from_settings
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.task import ROWS, Task
@@ -50,6 +51,8 @@ class Predictor:
 
     A line is a text, JSON, or texts with tabs between them, as the family's Task.parse
     says. family: a key of FAMILIES, or "fill_mask". max_length: as it is used.
+    show_progress: whether it is shown how far a call is; None: on a terminal and in a
+    notebook.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Predictor:
         batch_size: int = 32,
         max_length: int = 0,
         top: int = 5,
+        show_progress: bool | None = None,
     ):
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size}, expected at least 1")
@@ -72,7 +76,7 @@ class Predictor:
                 "bert_jax.embed"
             )
         check_vocabulary(checkpoint, path)
-        self._tokenizer = checkpoint.tokenizer
+        self._tokenizer, self._show = checkpoint.tokenizer, show_progress
         self._tasks: Sequence[Task | FillMask]
         if checkpoint.head == "pretraining":
             fill_mask = FillMask(
@@ -93,17 +97,21 @@ class Predictor:
 
     def __call__(self, lines: Iterable[str]) -> list[dict[str, Any]]:
         """A JSON-able answer for each row, in order."""
-        return [
-            answer for part in self.stream(lines, "input") for answer in part.answers
-        ]
+        parts = self.stream(lines, "input", total=known_length(lines))
+        return [answer for part in parts for answer in part.answers]
 
     def stream(
-        self, lines: Iterable[str], name: str, size: int = CHUNK
+        self,
+        lines: Iterable[str],
+        name: str,
+        size: int = CHUNK,
+        total: int | None = None,
     ) -> Iterator[Answers]:
         """Rows and answers of ``size`` rows at a time; ``name`` is what errors call them.
 
         Memory holds the rows and outputs of one part: where a document must be whole, of
-        the document, and for questions of all.
+        the document, and for questions of all. total: how many lines there are, where that
+        is known.
         """
         task, first = None, 1
         parsed_by = self._tasks[0].parsed_by
@@ -111,15 +119,21 @@ class Predictor:
             parts = chunks(lines, size, lambda line: not line.strip())
         else:
             parts = chunks(lines, sys.maxsize if parsed_by == "file" else size)
-        for part in parts:
-            task = task or next(
-                (task for task in self._tasks if task.reads(part[0])), self._tasks[0]
-            )
-            rows = task.parse(part, name, first)
-            first += len(part)
-            step = max(len(rows), 1) if parsed_by == "document" else size
-            for start in range(0, len(rows), step):
-                yield self._answer(task, rows[start : start + step])
+        with Progress(
+            "predicting", total=total, unit="lines", show=self._show
+        ) as progress:
+            for part in parts:
+                task = task or next(
+                    (task for task in self._tasks if task.reads(part[0])),
+                    self._tasks[0],
+                )
+                rows = task.parse(part, name, first)
+                first += len(part)
+                step = max(len(rows), 1) if parsed_by == "document" else size
+                for start in range(0, len(rows), step):
+                    chosen = rows[start : start + step]
+                    done = progress.part(len(part) * len(chosen) / len(rows))
+                    yield self._answer(task, chosen, done)
 
     def evaluate(
         self, data: Any = None, *, task: Task | None = None, directory: str = ""
@@ -153,13 +167,21 @@ class Predictor:
                     f"{name} has no rows; expected at least one with a label"
                 )
             split = Split(name, rows, task.features(rows, self._tokenizer))
-            yield task, split, evaluate(task, split, self._run(split.features))
+            with Progress(
+                f"predicting {name}", total=len(rows), unit="rows", show=self._show
+            ) as progress:
+                outputs = self._run(split.features, done=progress.part(len(rows)))
+            yield task, split, evaluate(task, split, outputs)
 
-    def _answer(self, task: Task | FillMask, rows: list[Any]) -> Answers:
+    def _answer(
+        self, task: Task | FillMask, rows: list[Any], done: Callable[[float], None]
+    ) -> Answers:
         if isinstance(task, FillMask):
-            return Answers(rows, task.answers(rows), task)
+            answers = task.answers(rows)
+            done(1.0)
+            return Answers(rows, answers, task)
         features = task.features(rows, self._tokenizer)
-        answers = task.predictions(rows, features, self._run(features))
+        answers = task.predictions(rows, features, self._run(features, done=done))
         return Answers(rows, answers, task, features.truncated)
 
 

@@ -25,8 +25,10 @@ from bert_jax.errors import UserError
 from bert_jax.files import decode_lines, parse_json
 from bert_jax.inference.evaluation import runner
 from bert_jax.inference.fill_mask import mlm_logits
+from bert_jax.inference.lines import known_length
 from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, opened
 from bert_jax.model.bert import BertForPreTraining
+from bert_jax.progress import Progress
 from bert_jax.tasks import tables
 
 # Tokens of masked copies that are in memory together.
@@ -56,6 +58,8 @@ class Scorer:
       too. batch_size: rows of 32 tokens that are computed at a time, or fewer longer rows.
       max_length: tokens of a text, [CLS] and [SEP] included; 0 for all that the model has
       positions for. A longer text is an error, because its score would be another text's.
+      show_progress: whether it is shown how far a call is; None: on a terminal and in a
+      notebook.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class Scorer:
         rest_of_word: bool = False,
         batch_size: int = 64,
         max_length: int = 0,
+        show_progress: bool | None = None,
     ):
         checkpoint, name = opened(checkpoint)
         if "mlm" not in checkpoint.params:
@@ -76,7 +81,7 @@ class Scorer:
         self.max_length = max_length or checkpoint.config.max_positions
         check_length(self.max_length, checkpoint, "--max_length")
         self._tokenizer = checkpoint.tokenizer
-        self._rest_of_word = rest_of_word
+        self._rest_of_word, self._show = rest_of_word, show_progress
         self._causal = checkpoint.config.causal
         if self._causal and rest_of_word:
             raise UserError(
@@ -92,21 +97,30 @@ class Scorer:
 
     def __call__(self, texts: Iterable[str]) -> np.ndarray:
         """float64 (texts,): the natural log of each text's pseudo-likelihood."""
-        return np.array([score.log_probability for score in self.stream(texts, "text")])
+        scores = self.stream(texts, "text", known_length(texts))
+        return np.array([score.log_probability for score in scores])
 
-    def stream(self, texts: Iterable[str], name: str) -> Iterator[Score]:
-        """The scores in order, for inputs of any length; errors call them ``name``."""
+    def stream(
+        self, texts: Iterable[str], name: str, total: int | None = None
+    ) -> Iterator[Score]:
+        """The scores in order, for inputs of any length; errors call them ``name``.
+
+        total: how many there are, where that is known.
+        """
         waiting: list[tuple[str, np.ndarray]] = []
         tokens = 0
-        for number, text in enumerate(texts, 1):
-            ids = self._encode(text, f"{name}:{number}")
-            waiting.append((text, ids))
-            tokens += len(ids) ** 2
-            if tokens > TOKENS:
-                yield from self._score(waiting)
-                waiting, tokens = [], 0
-        if waiting:
-            yield from self._score(waiting)
+        with Progress(
+            "scoring", total=total, unit="texts", show=self._show
+        ) as progress:
+            for number, text in enumerate(texts, 1):
+                ids = self._encode(text, f"{name}:{number}")
+                waiting.append((text, ids))
+                tokens += len(ids) ** 2
+                if tokens > TOKENS:
+                    yield from self._score(waiting, progress)
+                    waiting, tokens = [], 0
+            if waiting:
+                yield from self._score(waiting, progress)
 
     def _encode(self, text: str, where: str) -> np.ndarray:
         tokenizer = self._tokenizer
@@ -122,10 +136,13 @@ class Scorer:
             )
         return np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
 
-    def _score(self, texts: Sequence[tuple[str, np.ndarray]]) -> Iterator[Score]:
+    def _score(
+        self, texts: Sequence[tuple[str, np.ndarray]], progress: Progress
+    ) -> Iterator[Score]:
+        done = progress.part(len(texts))
         every_ids = [ids for _, ids in texts]
         if self._causal:
-            parts = [part[1:-1] for part in self._run(_features(every_ids))]
+            parts = [part[1:-1] for part in self._run(_features(every_ids), done=done)]
         else:
             copies = [copy for ids in every_ids for copy in self._masked(ids)]
             sizes = [len(ids) - 2 for ids in every_ids]
@@ -135,6 +152,7 @@ class Scorer:
                     "place": np.concatenate([1 + np.arange(size) for size in sizes]),
                     "target": np.concatenate([ids[1:-1] for ids in every_ids]),
                 },
+                done=done,
             )
             parts = np.split(np.array(values), np.cumsum(sizes)[:-1])
         for (text, _), part in zip(texts, parts, strict=True):

@@ -1,6 +1,7 @@
 """The configs of pretraining and of fine-tuning, as frozen dataclasses."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -82,9 +83,34 @@ class RunConfig:
     )
     log_every: int = setting(100, "steps between reports", least=1)
     checkpoint_every: int = setting(10_000, "steps between checkpoints", least=1)
+    profile_steps: str = setting(
+        "",
+        "the first and the last step, such as 10:20, of a profile in the workdir's "
+        "tensorboard folder, which XProf and TensorBoard show; empty: none",
+    )
+    tracker: str = setting(
+        "",
+        "where metrics go beside the workdir: wandb or trackio, a library to be "
+        "installed; empty: nowhere",
+        one_of=("", "wandb", "trackio"),
+    )
 
     def __post_init__(self):
         check_ranges(self)
+        begin, end = self.profiled_steps
+        if end < begin:
+            raise UserError(
+                f"profile_steps={self.profile_steps!r}, expected the first and the last "
+                "step, such as 10:20; set --config.profile_steps"
+            )
+
+    @property
+    def profiled_steps(self) -> tuple[int, int]:
+        """The first and the last step of a profile; (0, 0) for none."""
+        match = re.fullmatch(r"([1-9]\d*):(\d+)", self.profile_steps)
+        if match:
+            return int(match[1]), int(match[2])
+        return (1, 0) if self.profile_steps else (0, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,7 +331,10 @@ def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:
 
 # What may change when a run goes on: where and how it computes and what it reports,
 # not what it learns.
-_MAY_CHANGE = ("mesh", "accumulation", "log_every", "checkpoint_every")
+_MAY_CHANGE = (
+    *("mesh", "accumulation", "log_every", "checkpoint_every"),
+    *("profile_steps", "tracker"),
+)
 _PRETRAINING_MAY_CHANGE = (
     *("compute.dtype", "compute.remat", "compute.attention_impl"),
     *("compute.float32_gradients", "data.packing", "data.threads", "data.prefetch"),

@@ -43,6 +43,7 @@ from bert_jax.parallel.distributed import is_leader, on_every_host
 from bert_jax.parallel.mesh import batch_divisor, make_mesh, process_rows
 from bert_jax.parallel.remote import RunFolder
 from bert_jax.parallel.sharding import tree_shardings
+from bert_jax.progress import Progress, print_line
 from bert_jax.settings import to_dict
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.task import Task
@@ -139,7 +140,10 @@ def _split(
 
 
 def finetune(
-    config: FineTuneConfig, prepared: Prepared, folder: RunFolder, log: Log = print
+    config: FineTuneConfig,
+    prepared: Prepared,
+    folder: RunFolder,
+    log: Log = print_line,
 ) -> dict[str, Any]:
     """Trains, keeps the best model on dev in the workdir's best/, returns results.json.
 
@@ -200,10 +204,17 @@ class _FineTuning:
             mesh=self.mesh,
             identity=to_dict(self.config),
             given=given,
+            texts={"examples": self._examples()},
             evaluates=self._evaluates,
             evaluate=self._evaluate,
             one_program=False,  # there are many shapes
         )
+
+    def _examples(self, count: int = 4) -> list[str]:
+        """The first sequences that the model learns from, as it reads them."""
+        tokens = self.checkpoint.tokenizer.tokens
+        sequences = self.prepared.train.features.input_ids[:count]
+        return [" ".join(tokens[t] for t in ids) for ids in sequences]
 
     def _params(self, checkpoint: Checkpoint, *, fresh_head: bool = False) -> Params:
         """What a checkpoint gives the model."""
@@ -321,15 +332,20 @@ class _FineTuning:
         return jax.device_put(params, shardings)
 
     def _outputs(self, params: Params, split: Split) -> list[np.ndarray]:
-        return run_model(
-            self.prepared.forward,
-            params,
-            split.features,
-            batch_size=self.config.eval_batch_size,
-            limit=self.checkpoint.config.max_positions,
-            pad_id=self.checkpoint.tokenizer.pad_id,
-            mesh=self.mesh,
-        )
+        rows = len(split.rows)
+        with Progress(
+            f"predicting {split.name}", total=rows, unit="rows", lines=False
+        ) as progress:
+            return run_model(
+                self.prepared.forward,
+                params,
+                split.features,
+                batch_size=self.config.eval_batch_size,
+                limit=self.checkpoint.config.max_positions,
+                pad_id=self.checkpoint.tokenizer.pad_id,
+                mesh=self.mesh,
+                done=progress.part(rows),
+            )
 
 
 def evaluation_steps(steps: int, evaluations: int) -> set[int]:

@@ -1,21 +1,25 @@
 """What a run reports: metrics of a window of steps, in files and as lines of a log."""
 
+import importlib
 import json
 import math
 import os
+import textwrap
 import time
 import timeit
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from tensorboardX import SummaryWriter
 
-from bert_jax.errors import DivergenceError
+from bert_jax.errors import DivergenceError, UserError
 from bert_jax.files import write_text
 from bert_jax.objectives.objective import Batch, Objective
+from bert_jax.progress import Progress
 from bert_jax.runs import METRICS, read_metrics
 from bert_jax.training.optimizer import Schedule, learning_rate
 
@@ -42,11 +46,17 @@ PEAK_FLOPS = {
 }
 
 
+TENSORBOARD = "tensorboard"  # the folder of its files, profiles too
+# Steps whose pace foretells that of a run which has at least LONG to go.
+FIRST_STEPS, LONG = 10, 100
+
+
 class Reporter:
     """Turns the sums of a window of steps into a line of metrics, one step late.
 
     writer: of process 0; None for the others. log takes lines for people. progress: the
-    tokens of the whole run are added up there.
+    tokens and the seconds of the whole run are added up there. first: the step that a
+    resumed run goes on from. bar: how far the run is; the loop counts its steps.
     """
 
     def __init__(
@@ -56,25 +66,59 @@ class Reporter:
         writer: "MetricWriter | None",
         log: Callable[[str], None],
         progress: dict[str, Any],
+        first: int = 0,
     ):
         self.log, self.progress, self._writer = log, progress, writer
         self._objective, self._schedule = objective, schedule
         self._total_steps = int(schedule.total_steps)
         self._peak = peak_flops()
+        self._began = time.perf_counter() - progress.get("seconds", 0.0)
+        self._foretold = False
+        self.bar = Progress(
+            "training",
+            total=self._total_steps,
+            initial=first,
+            unit="steps",
+            lines=False,
+        )
         self._pending: tuple[int, dict[str, Any], dict[str, float | None]] | None = None
         self.start_window()
 
+    @property
+    def seconds(self) -> float:
+        """Of the whole run so far, also before it was resumed."""
+        return time.perf_counter() - self._began
+
     def start_window(self) -> None:
         """Forgets time that was not spent on steps: evaluation, compilation."""
+        self.bar.unpause()
+        self._forget()
+
+    def _forget(self) -> None:
         self._start = time.perf_counter()
         self._steps, self._wait, self._tokens, self._flops = 0, 0.0, 0.0, 0.0
 
-    def add_step(self, batch: Batch, wait: float) -> None:
-        """Counts the work of one step; wait: seconds until its batch was there."""
+    def add_step(self, step: int, batch: Batch, wait: float) -> None:
+        """Counts the work of a step; wait: seconds until its batch was there."""
         self._steps += 1
         self._tokens += batch["input_ids"].size  # of the global batch, padding too
         self._flops += self._objective.flops(batch)
         self._wait += wait
+        if self._steps == FIRST_STEPS:
+            self._foretell(step)
+
+    def _foretell(self, step: int) -> None:
+        """Logs once how long the run will take at the pace of this window."""
+        left = self._total_steps - step
+        if self._foretold or left < LONG:
+            return
+        self._foretold = True
+        seconds = (time.perf_counter() - self._start) / self._steps
+        tokens = self._tokens / self._steps
+        self.log(
+            f"{left:,} steps to go with {left * tokens:,.0f} tokens: "
+            f"about {duration(left * seconds)} at the pace of the first steps"
+        )
 
     def report(self, step: int, sums: dict[str, jax.Array]) -> None:
         """Takes the sums of the window that ends at ``step``; flush writes them."""
@@ -87,8 +131,10 @@ class Reporter:
             rates["seconds_left"] = left * seconds / self._steps
             if self._peak is not None:
                 rates["mfu"] = self._flops / seconds / self._peak
+            self._foretell(step)
+        rates["seconds"] = self.seconds
         self._pending = (step, sums, rates)
-        self.start_window()
+        self._forget()
 
     def flush(self) -> None:
         """Writes the pending line; raises DivergenceError where it is not finite."""
@@ -109,12 +155,14 @@ class Reporter:
         metrics["grad_norm"] = sums["grad_norm"] / sums["steps"]
         metrics["padding"] = 1 - sums["tokens"] / sums["computed_tokens"]
         self.write(step, "train", metrics | rates)
-        parts = [f"step {step}/{self._total_steps}", f"loss {metrics['loss']:.4f}"]
-        parts.append(self._objective.summary(metrics))
+        parts = [f"loss {metrics['loss']:.4f}", self._objective.summary(metrics)]
+        left = ""
         if rates["tokens_per_second"] is not None:
             parts.append(f"{rates['tokens_per_second']:,.0f} tokens/s")
-            parts.append(f"{duration(rates['seconds_left'])} left")
-        self.log("  ".join(filter(None, parts)))
+            left = f"  {duration(rates['seconds_left'])} left"
+        status = "  ".join(filter(None, parts))
+        self.bar.set_postfix_str(status, refresh=False)
+        self.log(f"step {step}/{self._total_steps}  {status}{left}")
 
     def write(self, step: int, split: str, metrics: dict[str, float | None]) -> None:
         """Writes metrics of a split; see MetricWriter."""
@@ -145,30 +193,61 @@ def duration(seconds: float) -> str:
     return " ".join(parts[:2])
 
 
+def open_tracker(name: str, run: str, config: dict[str, Any]) -> ModuleType | None:
+    """The library of an experiment tracker, with a run begun; None where ``name`` is "".
+
+    name: wandb or trackio, which have the same init, log and finish. Raises UserError
+    where it is not installed.
+    """
+    if not name:
+        return None
+    try:
+        library = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"tracker={name!r} needs its library: pip install {name}"
+        ) from error
+    library.init(project="bert_jax", name=run, config=config, resume="allow")
+    return library
+
+
 class MetricWriter:
     """Appends one JSON object a line: ``step``, ``split``, then the metrics.
 
     Opening it after a resume drops the lines after ``step``, so that the file goes on
-    as if the run had never stopped; a torn last line goes too.
+    as if the run had never stopped; a torn last line goes too. TensorBoard and
+    ``tracker``, see :func:`open_tracker`, get the same numbers.
     """
 
-    def __init__(self, workdir: Path, step: int):
+    def __init__(self, workdir: Path, step: int, tracker: ModuleType | None = None):
+        self._tracker = tracker
         path = workdir / METRICS
         if path.exists():
             kept = [line for line in read_metrics(path) if line["step"] <= step]
             write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
         self._file = path.open("a")
         self._tensorboard = SummaryWriter(
-            str(workdir / "tensorboard"), purge_step=step + 1 if step else None
+            str(workdir / TENSORBOARD), purge_step=step + 1 if step else None
         )
 
     def write(self, step: int, split: str, metrics: dict[str, float | None]) -> None:
-        """Writes one line and its TensorBoard scalars; None becomes null."""
+        """Writes one line, and numbers for TensorBoard and the tracker; None is null."""
         self._file.write(json.dumps({"step": step, "split": split, **metrics}) + "\n")
         self._file.flush()
-        for name, value in metrics.items():
-            if value is not None and math.isfinite(value):
-                self._tensorboard.add_scalar(f"{split}/{name}", value, step)
+        numbers = {
+            f"{split}/{name}": value
+            for name, value in metrics.items()
+            if value is not None and math.isfinite(value)
+        }
+        for name, value in numbers.items():
+            self._tensorboard.add_scalar(name, value, step)
+        if self._tracker is not None:
+            self._tracker.log(numbers, step=step)
+
+    def write_text(self, step: int, name: str, text: str) -> None:
+        """Shows a text in TensorBoard, its lines as they are."""
+        indented = textwrap.indent(text, " " * 4)  # Markdown: as it is
+        self._tensorboard.add_text(name, indented, step)
 
     def sync(self) -> None:
         """Makes every line durable: called before a checkpoint of the same step."""
@@ -177,9 +256,11 @@ class MetricWriter:
         self._tensorboard.flush()
 
     def close(self) -> None:
-        """Closes both files."""
+        """Closes the files, and ends the tracker's run."""
         self._file.close()
         self._tensorboard.close()
+        if self._tracker is not None:
+            self._tracker.finish()
 
 
 def peak_flops() -> float | None:

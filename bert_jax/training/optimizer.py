@@ -79,12 +79,6 @@ def scale_by_uncorrected_adam(
 ) -> optax.GradientTransformation:
     """Adam without bias correction: m / (sqrt(v) + epsilon)."""
 
-    def init(params: Any) -> optax.ScaleByAdamState:
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        return optax.ScaleByAdamState(
-            count=jnp.zeros((), jnp.int32), mu=zeros, nu=jax.tree.map(jnp.copy, zeros)
-        )
-
     def update(grads: Any, state: optax.ScaleByAdamState, params: Any = None):
         del params
         mu = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state.mu, grads)
@@ -94,7 +88,7 @@ def scale_by_uncorrected_adam(
         updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mu, nu)
         return updates, optax.ScaleByAdamState(count=state.count + 1, mu=mu, nu=nu)
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformation(optax.scale_by_adam().init, update)
 
 
 def scale_by_trust_ratio() -> optax.GradientTransformation:

@@ -1,11 +1,13 @@
 """A pretraining run from its config: text, batches and objective for the engine."""
 
+import contextlib
 import dataclasses
 import functools
 import importlib
 import itertools
 import os
 import pkgutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -33,14 +35,15 @@ from bert_jax.parallel.mesh import (
     put_batch,
 )
 from bert_jax.parallel.remote import RunFolder, local_copy
+from bert_jax.progress import Progress, print_line
 from bert_jax.settings import to_dict
 from bert_jax.training.config import DataConfig, TrainConfig
-from bert_jax.training.metrics import Reporter
+from bert_jax.training.metrics import MetricWriter, Reporter
 from bert_jax.training.run import Job, Log, draw_run, open_workdir, run
 
 
 def pretrain(
-    config: TrainConfig, workdir: str | os.PathLike, log: Log = print
+    config: TrainConfig, workdir: str | os.PathLike, log: Log = print_line
 ) -> dict[str, float] | None:
     """Runs ``config`` in ``workdir`` to its last step, from its newest checkpoint.
 
@@ -87,10 +90,17 @@ def pretrain(
     def evaluate(step: int, params: Params, reporter: Reporter) -> None:
         # The last phase's lengths, so that evaluations of all phases compare.
         phase = dataclasses.replace(config.phases[-1], steps=config.eval_batches)
-        drawn = eval_batches(batches, phase, held_out, config.eval_mask_rate)
-        metrics = objective.eval_metrics(
-            [jax.device_get(eval_sums(params, put_batch(b, mesh))) for b in drawn]
-        )
+        with Progress(
+            "evaluating",
+            eval_batches(batches, phase, held_out, config.eval_mask_rate),
+            total=phase.steps,
+            unit="batches",
+            lines=False,
+        ) as drawn:
+            sums = [
+                jax.device_get(eval_sums(params, put_batch(b, mesh))) for b in drawn
+            ]
+        metrics = objective.eval_metrics(sums)
         evaluations.append(metrics)
         reporter.write(step, "eval", metrics)
         reporter.log(f"step {step}  eval: {objective.eval_summary(metrics)}")
@@ -122,7 +132,13 @@ def pretrain(
     if config.prompts:
         params = on_every_host(state.params)
         if is_leader():
-            _log_prompts(config, objective.model, params, tokenizer, log)
+            lines = list(_filled(config, objective.model, params, tokenizer))
+            for line in lines:
+                log(line)
+            step = config.total_steps
+            with contextlib.closing(MetricWriter(folder.local, step)) as writer:
+                writer.write_text(step, "blanks", "\n".join(lines))
+            folder.upload()
     draw_run(folder, log)
     return evaluations[-1] if evaluations else None
 
@@ -237,13 +253,13 @@ def _description(config: TrainConfig, store: TokenStore) -> str:
     )
 
 
-def _log_prompts(
+def _filled(
     config: TrainConfig,
     model: BertForPreTraining,
     params: Params,
     tokenizer: Tokenizer,
-    log: Log,
-) -> None:
+) -> Iterator[str]:
+    """A line for each of the config's prompts, with what the model fills in."""
     length = config.phases[-1].sequence_length
     fill_mask = FillMask(model, params, tokenizer, max_length=length)
     for answer in fill_mask.answers(fill_mask.parse(config.prompts, "config.prompts")):
@@ -251,4 +267,4 @@ def _log_prompts(
             ", ".join(f"{guess['token']} {guess['probability']:.0%}" for guess in blank)
             for blank in answer["blanks"]
         )
-        log(f"{answer['text']}  ->  {guesses}")
+        yield f"{answer['text']}  ->  {guesses}"

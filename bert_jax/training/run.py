@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,15 @@ from bert_jax.parallel.distributed import check_same, is_leader, stop_requests
 from bert_jax.parallel.mesh import put_batch, steps_ahead
 from bert_jax.parallel.remote import RunFolder
 from bert_jax.runs import CURVES
+from bert_jax.settings import describe
 from bert_jax.training.config import RunConfig, resume_differences
-from bert_jax.training.metrics import MetricWriter, Reporter, check_finite
+from bert_jax.training.metrics import (
+    TENSORBOARD,
+    MetricWriter,
+    Reporter,
+    check_finite,
+    open_tracker,
+)
 from bert_jax.training.optimizer import bert_optimizer, make_schedule
 from bert_jax.training.state import (
     TrainState,
@@ -59,7 +66,8 @@ class Job:
       ``reporter.progress``, a JSON-able dictionary that checkpoints hold too.
     identity: what config.json says of the run. differences: of the identity in a workdir
       and this one, those that keep the run from going on there.
-    keep_checkpoints, threads, prefetch: see TrainConfig. one_program: see compile_step.
+    texts: lines by name that TensorBoard shows, such as examples. keep_checkpoints,
+      threads, prefetch: see TrainConfig. one_program: see compile_step.
     """
 
     config: RunConfig
@@ -72,6 +80,7 @@ class Job:
     differences: Differences = resume_differences
     tokenizer: Tokenizer | None = None
     given: Params | None = None
+    texts: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     keep_checkpoints: int = 1
     threads: int = 1
     prefetch: int = 8
@@ -129,10 +138,15 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
         folder.check_shared("config.json")
         writer = None
         if is_leader():
-            writer = MetricWriter(folder.local, first)
+            tracker = open_tracker(config.tracker, folder.local.name, job.identity)
+            writer = MetricWriter(folder.local, first, tracker)
             stack.callback(writer.close)
+            if not first:
+                for name, text in {"config": describe(config), **job.texts}.items():
+                    writer.write_text(0, name, "\n".join(text))
         schedule = make_schedule(config.optimizer, len(job.batches))
-        reporter = Reporter(job.objective, schedule, writer, log, progress)
+        reporter = Reporter(job.objective, schedule, writer, log, progress, first)
+        stack.callback(reporter.bar.close)
 
         def save(step: int, state: TrainState) -> None:
             if writer is not None:
@@ -142,11 +156,13 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
             notes = {"config": job.identity, "progress": copy.deepcopy(progress)}
             checkpoints.save(step, state, notes)
 
-        return _loop(job, state, abstract, reporter, save, stop_requested), progress
+        state = _loop(job, folder, state, abstract, reporter, save, stop_requested)
+        return state, progress
 
 
 def _loop(
     job: Job,
+    folder: RunFolder,
     state: TrainState,
     abstract: TrainState,
     reporter: Reporter,
@@ -159,6 +175,7 @@ def _loop(
     finds all metrics up to n written, and a resumed run repeats none.
     """
     config, progress = job.config, reporter.progress
+    shapes = progress.setdefault("shapes", {})
     train_step = compile_step(
         job.objective,
         config.optimizer,
@@ -178,53 +195,62 @@ def _loop(
     in_flight: collections.deque[jax.Array] = collections.deque()
     ahead = steps_ahead(job.mesh)
     norm_fn = jax.jit(optax.tree.norm)
-    started = time.perf_counter()
-    for step in range(first + 1, total + 1):
-        asked = time.perf_counter()
-        host_batch = next(data)
-        waited = time.perf_counter() - asked
-        with jax.transfer_guard("disallow"):
-            batch = put_batch(host_batch, job.mesh)
-            state, sums = train_step(state, batch, schedule)
-        reporter.flush()  # of the step before: this one keeps the device busy
-        in_flight.append(sums["steps"])
-        if len(in_flight) > ahead:
-            jax.block_until_ready(in_flight.popleft())
-        if step == first + 1:  # compilation is not throughput
-            jax.block_until_ready(sums)
-            reporter.start_window()
-        else:
-            reporter.add_step(batch, waited)
-        shape = "x".join(map(str, batch["input_ids"].shape))
-        shapes = progress.setdefault("shapes", {})
-        shapes[shape] = shapes.get(shape, 0) + 1
+    compiled: set[str] = set()
+    begin, end = config.profiled_steps if is_leader() else (0, 0)
+    with contextlib.ExitStack() as profile:
+        for step in range(first + 1, total + 1):
+            if step == begin:
+                jax.block_until_ready(state)
+                profile.enter_context(jax.profiler.trace(folder.local / TENSORBOARD))
+            asked = time.perf_counter()
+            host_batch = next(data)
+            waited = time.perf_counter() - asked
+            with jax.transfer_guard("disallow"):
+                batch = put_batch(host_batch, job.mesh)
+                state, sums = train_step(state, batch, schedule)
+            reporter.flush()  # of the step before: this one keeps the device busy
+            in_flight.append(sums["steps"])
+            if len(in_flight) > ahead:
+                jax.block_until_ready(in_flight.popleft())
+            shape = "x".join(map(str, batch["input_ids"].shape))
+            shapes[shape] = shapes.get(shape, 0) + 1
+            if shape not in compiled:  # compilation is not throughput
+                compiled.add(shape)
+                jax.block_until_ready(sums)
+                reporter.start_window()
+            else:
+                reporter.add_step(step, batch, waited)
+            reporter.bar.update()
+            if step == end:
+                jax.block_until_ready(state)
+                profile.close()
+                reporter.log(f"profile of the steps {begin} to {end}: {TENSORBOARD}")
 
-        last = step == total
-        if step % config.log_every == 0 or last:
-            reporter.report(step, sums)
-        evaluates = job.evaluates(step)
-        stops = stop_requested(step) and not last
-        saves = step % config.checkpoint_every == 0 or last or stops
-        if evaluates or saves:
-            reporter.flush()
-            # A bad state must never replace a good checkpoint or be called the best. The
-            # sums tell of the parameters before this step, the norm of those after it.
-            norm = {"norm of the parameters": norm_fn(state.params)}
-            check_finite(step, jax.device_get(sums | norm))
-        if evaluates:
-            job.evaluate(step, state.params, reporter)
-        if saves:
-            now = time.perf_counter()
-            progress["seconds"] = progress.get("seconds", 0.0) + now - started
-            started = now
-            save(step, state)
-        if stops:
-            raise Preempted(
-                f"asked to stop after step {step} of {total}; saved: the same command "
-                "goes on from there"
-            )
-        if evaluates:
-            reporter.start_window()
+            last = step == total
+            if step % config.log_every == 0 or last:
+                reporter.report(step, sums)
+            evaluates = job.evaluates(step)
+            stops = stop_requested(step) and not last
+            saves = step % config.checkpoint_every == 0 or last or stops
+            if evaluates or saves:
+                reporter.flush()
+                # A bad state must never replace a good checkpoint or be called the best.
+                # The sums tell of the parameters before this step, the norm of those
+                # after it.
+                norm = {"norm of the parameters": norm_fn(state.params)}
+                check_finite(step, jax.device_get(sums | norm))
+            if evaluates:
+                job.evaluate(step, state.params, reporter)
+            if saves:
+                progress["seconds"] = reporter.seconds
+                save(step, state)
+            if stops:
+                raise Preempted(
+                    f"asked to stop after step {step} of {total}; saved: the same command "
+                    "goes on from there"
+                )
+            if evaluates:
+                reporter.start_window()
     return state
 
 

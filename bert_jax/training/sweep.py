@@ -14,6 +14,7 @@ from etils import epath
 from bert_jax.errors import DivergenceError, UserError
 from bert_jax.files import read_json, replace_folder, write_json
 from bert_jax.parallel.distributed import from_leader, is_leader
+from bert_jax.progress import Progress, print_line
 from bert_jax.settings import to_dict
 from bert_jax.tasks.task import Task
 from bert_jax.training.config import FineTuneConfig, resume_differences
@@ -35,13 +36,13 @@ _GRID = ("batch_size", "optimizer.learning_rate", "epochs", "seed")
 
 Results = dict[str, Any]
 Point = tuple[int, float, int]  # batch size, learning rate, epochs
-Grid = dict[str, tuple[Point, FineTuneConfig]]  # by the name of the run
+Grid = dict[str, FineTuneConfig]  # by the name of the run
 
 
 def run_one(
     config: FineTuneConfig,
     workdir: Path | str,
-    log: Log = print,
+    log: Log = print_line,
     task: Task | None = None,
 ) -> Results:
     """Runs ``config`` in ``workdir``; a finished run is reported and not run again.
@@ -59,7 +60,9 @@ def run_one(
     return results
 
 
-def run_sweep(config: FineTuneConfig, workdir: Path | str, log: Log = print) -> Results:
+def run_sweep(
+    config: FineTuneConfig, workdir: Path | str, log: Log = print_line
+) -> Results:
     """Every point of the grid with every seed; runs finished before are kept.
 
     Logs mean and spread of each point. ``workdir``/best is the best model of all runs
@@ -72,7 +75,7 @@ def run_sweep(config: FineTuneConfig, workdir: Path | str, log: Log = print) -> 
     finished = from_leader(lambda: _finished_runs(config, runs, folder.local))
     prepared = None
     table: dict[Point, list[Results]] = {}
-    for name, (point, run_config) in runs.items():
+    for name, run_config in Progress("sweep", runs.items(), unit="runs"):
         results = finished[name]
         if results is None:
             prepared = prepared or prepare(config, folder.local, log)
@@ -87,7 +90,7 @@ def run_sweep(config: FineTuneConfig, workdir: Path | str, log: Log = print) -> 
                     shutil.rmtree(run_folder.local / BEST, ignore_errors=True)
                     epath.Path(run_folder.checkpoints).rmtree(missing_ok=True)
                     write_json(run_folder.local / RESULTS, results)
-        table.setdefault(point, []).append(results)
+        table.setdefault(_point(run_config), []).append(results)
         if is_leader():
             _keep_best(name, results, folder.local)
         folder.upload()
@@ -100,21 +103,23 @@ def run_sweep(config: FineTuneConfig, workdir: Path | str, log: Log = print) -> 
 def _grid(config: FineTuneConfig) -> Grid:
     """The runs of the grid: all points with the first seed, then with the next."""
     grid, runs = config.sweep, {}
-    for seed, *point in itertools.product(
+    for seed, batch_size, rate, epochs in itertools.product(
         grid.seeds, grid.batch_size, grid.learning_rate, grid.epochs
     ):
-        batch_size, rate, epochs = point
         runs[f"batch{batch_size}-rate{rate:g}-epochs{epochs}-seed{seed}"] = (
-            tuple(point),
             dataclasses.replace(
                 config,
                 batch_size=batch_size,
                 optimizer=dataclasses.replace(config.optimizer, learning_rate=rate),
                 epochs=epochs,
                 seed=seed,
-            ),
+            )
         )
     return runs
+
+
+def _point(config: FineTuneConfig) -> Point:
+    return config.batch_size, config.optimizer.learning_rate, config.epochs
 
 
 def _summarise(table: dict[Point, list[Results]], workdir: Path, log: Log) -> Results:
@@ -176,8 +181,7 @@ def _finished_runs(
     for path in sorted((workdir / SWEEP).glob(f"*/{RESULTS}")):
         check_owner(path.parent, to_dict(config), differences)
     return {
-        name: _finished_run(run, workdir / SWEEP / name)
-        for name, (_, run) in runs.items()
+        name: _finished_run(run, workdir / SWEEP / name) for name, run in runs.items()
     }
 
 

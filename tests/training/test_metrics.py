@@ -1,9 +1,13 @@
 import json
+import sys
+import types
 
 import jax
+import pytest
 
+from bert_jax.errors import UserError
 from bert_jax.runs import read_metrics
-from bert_jax.training.metrics import MetricWriter, peak_flops
+from bert_jax.training.metrics import MetricWriter, open_tracker, peak_flops
 
 
 def test_lines_hold_step_split_and_metrics(tmp_path):
@@ -59,3 +63,50 @@ def test_the_longest_device_name_wins(monkeypatch):
 
 def test_a_cpus_peak_is_measured():
     assert 1e9 < peak_flops() < 1e14
+
+
+@pytest.fixture
+def tracker(monkeypatch):
+    """A module in the place of wandb that records its calls."""
+    calls = []
+    library = types.ModuleType("wandb")
+    for name in ("init", "log", "finish"):
+
+        def call(*arguments, called=name, **settings):
+            calls.append((called, *arguments, settings))
+
+        setattr(library, name, call)
+    monkeypatch.setitem(sys.modules, "wandb", library)
+    return calls
+
+
+def test_a_tracker_gets_the_numbers_that_tensorboard_gets(tracker, tmp_path):
+    library = open_tracker("wandb", "tiny", {"seed": 3})
+    writer = MetricWriter(tmp_path, 0, library)
+    writer.write(5, "train", {"loss": 2.5, "mfu": None})
+    writer.write(5, "eval", {"loss": float("inf"), "accuracy": 0.5})
+    writer.close()
+    assert tracker == [
+        (
+            "init",
+            dict(project="bert_jax", name="tiny", config={"seed": 3}, resume="allow"),
+        ),
+        ("log", {"train/loss": 2.5}, {"step": 5}),
+        ("log", {"eval/accuracy": 0.5}, {"step": 5}),
+        ("finish", {}),
+    ]
+
+
+def test_without_a_tracker_none_is_imported(monkeypatch):
+    assert open_tracker("", "tiny", {}) is None
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    with pytest.raises(UserError, match="tracker='trackio' needs its library: pip ins"):
+        open_tracker("trackio", "tiny", {})
+
+
+def test_tensorboard_shows_texts_as_they_are(tmp_path):
+    writer = MetricWriter(tmp_path, 0)
+    writer.write_text(0, "config", "seed = 3\nname = 'x'")
+    writer.close()
+    (events,) = (tmp_path / "tensorboard").iterdir()
+    assert b"    seed = 3\n    name = 'x'" in events.read_bytes()

@@ -1,7 +1,9 @@
 """The engine with an objective of the tests' own: one class, and nothing else, is new."""
 
 import dataclasses
+import io
 import json
+import re
 import sys
 
 import jax
@@ -12,9 +14,11 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec
 
 import bert_jax
+from bert_jax import progress
 from bert_jax.errors import DivergenceError, UserError
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.remote import RunFolder
+from bert_jax.training import metrics
 from bert_jax.training.config import RunConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.run import Job, draw_run, run
@@ -204,3 +208,77 @@ def test_a_run_goes_without_matplotlib(tmp_path, monkeypatch):
     lines = []
     draw_run(RunFolder(tmp_path), lines.append)
     assert lines == ["no picture: pictures need matplotlib; pip install matplotlib"]
+
+
+def test_the_first_steps_foretell_the_rest_once(make_job, tmp_path, monkeypatch):
+    """Steps and tokens are told by number; the time is the machine's."""
+    monkeypatch.setattr(metrics, "FIRST_STEPS", 3)
+    monkeypatch.setattr(metrics, "LONG", 4)
+    lines = []
+    run(make_job(dict(log_every=9)), RunFolder(tmp_path), lines.append)
+    foretold = [line for line in lines if "at the pace of the first" in line]
+    # The first step is compiled; 9 - 4 steps of 8 x 6 tokens are left after the fourth.
+    assert [line.partition(":")[0] for line in foretold] == [
+        "5 steps to go with 240 tokens"
+    ]
+    assert lines.index(foretold[0]) == 0
+
+
+def test_a_short_run_foretells_nothing(make_job, tmp_path):
+    lines = []
+    run(make_job(), RunFolder(tmp_path), lines.append)
+    assert not any("at the pace of" in line for line in lines)
+
+
+def test_wall_time_goes_on_where_a_run_does(make_job, tmp_path):
+    def evaluate(step, *rest):
+        if step == 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(make_job(evaluate=evaluate), RunFolder(tmp_path), [].append)
+    _, progress = run(make_job(), RunFolder(tmp_path), [].append)
+    seconds = [
+        json.loads(line)["seconds"]
+        for line in (tmp_path / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert len(seconds) == 3 and seconds == sorted(seconds) and seconds[0] > 0
+    assert progress["seconds"] >= seconds[-1]
+
+
+def test_a_profile_lies_where_tensorboard_looks(make_job, tmp_path):
+    lines = []
+    run(make_job(dict(profile_steps="3:4")), RunFolder(tmp_path), lines.append)
+    (trace,) = (tmp_path / "tensorboard" / "plugins" / "profile").rglob("*.xplane.pb")
+    content = trace.read_bytes()
+    assert content.count(b"train_step") > 0
+    assert lines.count("profile of the steps 3 to 4: tensorboard") == 1
+
+
+@pytest.mark.parametrize("steps", ["4", "4:3", "0:3", "a:b", "1:2:3"])
+def test_steps_to_profile_are_a_first_and_a_last_one(make_job, steps):
+    with pytest.raises(UserError, match=r"profile_steps='.*', expected the first and"):
+        make_job(dict(profile_steps=steps))
+
+
+def test_tensorboard_shows_the_config_and_the_job_s_texts(make_job, tmp_path):
+    run(make_job(texts={"examples": ["one", "two"]}), RunFolder(tmp_path), [].append)
+    written = b"".join(
+        path.read_bytes() for path in (tmp_path / "tensorboard").glob("events*")
+    )
+    assert b"    one\n    two" in written
+    assert b"optimizer.learning_rate = 0.1  # the peak" in written
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_has_a_live_line_with_the_loss(make_job, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(progress, "_TERMINAL", dict(delay=1e-9, mininterval=0.0))
+    run(make_job(), RunFolder(tmp_path), [].append)
+    states = [s.strip() for s in sys.stderr.getvalue().split("\r") if s.strip()]
+    assert re.match(r"training:  11%\|.*\| 1 of 9 steps,", states[0])
+    assert re.match(r"training: 100%\|.*\| 9 of 9 steps,.*, loss \d", states[-1])

@@ -1,0 +1,57 @@
+"""Tells how likely a second text follows a first one, by the NSP head.
+
+--checkpoint: a pretrained checkpoint, one with an NSP head.
+--text: the two texts; may be repeated. Or --input: two texts with a tab between them a
+line, - for stdin.
+--output: a new file with a JSON object for each pair: "first", "second" and "probability"
+that the second follows; stdout without it, and a table on a terminal.
+
+usage:
+  python -m bert_jax.next_sentence --checkpoint W --text "Open it." "Then read the file."
+"""
+
+import json
+
+from bert_jax import cli
+from bert_jax.errors import UserError
+
+
+def main(argv: list[str]) -> None:
+    """Parses the command line, asks the model and writes."""
+    parser = cli.argument_parser(__doc__)
+    parser.add_argument("--checkpoint", required=True, metavar="W")
+    given = parser.add_mutually_exclusive_group(required=True)
+    pair = ("FIRST", "SECOND")
+    given.add_argument("--text", nargs=2, action="append", metavar=pair)
+    given.add_argument("--input", metavar="FILE")
+    parser.add_argument("--output", default="-", metavar="FILE")
+    args = parser.parse_args(argv)
+    # Imported late, so that --help and errors of the command line come at once.
+    from bert_jax.inference import lines
+    from bert_jax.inference.model import load
+
+    cli.start()
+    model = load(args.checkpoint)
+    pairs = args.text or []
+    if args.input:
+        for number, line in enumerate(lines.read_lines(args.input), 1):
+            pairs.append(line.split("\t"))
+            if len(pairs[-1]) != 2:
+                raise UserError(
+                    f"{lines.input_name(args.input)}:{number} has {len(pairs[-1])} "
+                    "columns, expected two texts with a tab between them"
+                )
+    if not pairs:
+        raise UserError(f"{lines.input_name(args.input)} is empty; expected two texts")
+    probabilities = model.next_sentence(*map(list, zip(*pairs, strict=True)))
+    with lines.open_output(args.output) as file:
+        for texts, probability in zip(pairs, probabilities.tolist(), strict=True):
+            row = dict(zip(("first", "second"), texts, strict=True))
+            line = json.dumps(row | {"probability": probability}, ensure_ascii=False)
+            if lines.on_screen(args.output):
+                line = f"{probability:7.2%}  {'  |  '.join(texts)}"
+            file.write(f"{line}\n")
+
+
+if __name__ == "__main__":
+    cli.run(main)
