@@ -170,15 +170,15 @@ def help_text(kind: type) -> str:
         for full, group, fields in groups(part, name):
             lines += ["", *textwrap.wrap(inspect.getdoc(group), 88)]
             for field in fields:
-                default = field.default
-                value = "" if default is REQUIRED else repr(default)
-                lines.append(f"  --config.{full}{field.name}={value}")
-                must = "must be given: " * (default is REQUIRED)
+                value = "" if field.default is REQUIRED else repr(field.default)
+                must = "" if value else "must be given: "
                 lines += textwrap.wrap(
-                    must + field.metadata["doc"],
+                    f"--config.{full}{field.name}={value}  {must}{field.metadata['doc']}",
                     88,
-                    initial_indent=" " * 6,
+                    initial_indent="  ",
                     subsequent_indent=" " * 6,
+                    break_long_words=False,
+                    break_on_hyphens=False,
                 )
     return "\n".join(lines[1:])
 
