@@ -49,6 +49,8 @@ def run(main: Callable[[list[str]], int | None]) -> None:
 
     Of a job of several processes, one that fails ends all of them.
     """
+    # What prints warnings of loggers without a handler; those of other libraries too.
+    logging.lastResort.addFilter(_is_ours)
     try:
         code, message = main(sys.argv[1:]) or 0, ""
     except Preempted as stop:
@@ -71,6 +73,10 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     if message:
         print(message.rstrip(), file=sys.stderr)
     sys.exit(code)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return record.name.startswith("bert_jax") or record.levelno >= logging.ERROR
 
 
 class _Parser(argparse.ArgumentParser):

@@ -158,3 +158,25 @@ def test_a_bug_keeps_its_traceback(capsys, error):
     assert lines[0] == "Traceback (most recent call last):"
     assert lines[-1] == f"{type(error).__name__}: {error}"
     assert any("in fails" in line for line in lines)
+
+
+def test_warnings_of_other_libraries_are_not_on_the_screen():
+    program = """
+import logging
+from bert_jax import cli
+
+def main(argv):
+    for name in ("another.library", "bert_jax.tasks"):
+        logging.getLogger(name).warning("a warning of %s", name)
+        logging.getLogger(name).error("an error of %s", name)
+
+cli.run(main)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert result.stderr.splitlines() == [
+        "an error of another.library",
+        "a warning of bert_jax.tasks",
+        "an error of bert_jax.tasks",
+    ]
