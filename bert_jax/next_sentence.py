@@ -19,7 +19,7 @@ from bert_jax.errors import UserError
 def main(argv: list[str]) -> None:
     """Parses the command line, asks the model and writes."""
     parser = cli.argument_parser(__doc__)
-    parser.add_argument("--checkpoint", required=True, metavar="W")
+    parser.add_argument("--checkpoint", type=cli.checkpoint, required=True, metavar="W")
     given = parser.add_mutually_exclusive_group(required=True)
     pair = ("FIRST", "SECOND")
     given.add_argument("--text", nargs=2, action="append", metavar=pair)

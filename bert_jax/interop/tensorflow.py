@@ -24,6 +24,7 @@ from bert_jax.errors import UserError, naming
 from bert_jax.interop.config_json import read_config
 from bert_jax.interop.load import Checkpoint, class_names
 from bert_jax.interop.names import guess_head, to_params
+from bert_jax.progress import Progress
 
 _FOOTER_BYTES = 48
 _MAGIC = 0xDB4775248B80FB57
@@ -123,7 +124,7 @@ def read_checkpoint(prefix: Path | str) -> dict[str, np.ndarray]:
     }
     return {
         name: _read_variable(name, entry, paths[entry.shard], data[entry.shard])
-        for name, entry in entries.items()
+        for name, entry in Progress("reading", entries.items(), unit="tensors")
         if entry.dtype != _STRING
     }
 

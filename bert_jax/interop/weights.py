@@ -25,6 +25,7 @@ from safetensors.numpy import load_file
 from bert_jax.errors import UserError
 from bert_jax.files import read_json
 from bert_jax.interop.find import INDEX, SAFETENSORS, TORCH, find_weights
+from bert_jax.progress import Progress
 
 
 def read_weights(folder: Path) -> dict[str, np.ndarray]:
@@ -54,7 +55,7 @@ def _read_shards(
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{index} has no weight_map; expected {expected}") from error
     tensors: dict[str, np.ndarray] = {}
-    for shard in sorted(shards):
+    for shard in Progress("reading", sorted(shards), unit="files"):
         path = index.with_name(shard)
         if not path.is_file():
             raise UserError(
