@@ -9,6 +9,7 @@ from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.inference.model import Bert, load
+from bert_jax.progress import print_line
 from bert_jax.tasks.task import Task
 from bert_jax.training.config import FineTuneOptimizer, finetune_config
 from bert_jax.training.finetune import show
@@ -42,7 +43,7 @@ def finetune(
     dev: Any = None,
     test: Any = None,
     workdir: os.PathLike | str | None = None,
-    log: Log = print,
+    log: Log = print_line,
     **settings: Any,
 ) -> FineTuned:
     """Fine-tunes a checkpoint on a task and returns the model that was best on dev.

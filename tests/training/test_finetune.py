@@ -192,7 +192,7 @@ def test_what_a_run_leaves(finished):
     for line in metrics(workdir):
         assert set(line) == {
             *("step", "split", "loss", "grad_norm", "learning_rate", "padding"),
-            *("tokens_per_second", "mfu", "data_wait", "seconds_left"),
+            *("tokens_per_second", "mfu", "data_wait", "seconds_left", "seconds"),
         }
     assert any("initialised at random: classifier" in s for s in said)
     assert "step 30/30  loss" in "\n".join(said)
