@@ -178,7 +178,8 @@ def test_a_file_of_the_users_own_comes_before_a_name(tmp_path, monkeypatch):
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny.py").write_text(FILE)
     assert parse(["--config", "tiny.py"], USAGE, read).config.phases[0].steps == 3
-    assert parse(["--config", "tiny"], USAGE, train_config).config.total_steps == 3000
+    tiny = parse(["--config", str(EXPERIMENTS / "tiny.py")], USAGE, train_config)
+    assert parse(["--config", "tiny"], USAGE, train_config).config == tiny.config
 
 
 def test_configs_that_a_wheel_carries_are_found(tmp_path, monkeypatch):
