@@ -41,7 +41,7 @@ class TrainingBatches:
     packing: with 0, each pair has a row. Otherwise pairs share rows (see Packing.pack),
     whose number is a multiple of ``packing``. Every host computes the lengths of all pairs
     of the batch, and so the row of each, but draws only the pairs of its own rows. stream:
-    of the random numbers of the first phase.
+    of the random numbers of the first phase. sources: where each phase's pairs are drawn.
     """
 
     store: TokenStore
@@ -57,7 +57,7 @@ class TrainingBatches:
 
     def __post_init__(self):
         self._ends = np.cumsum([phase.steps for phase in self.phases])
-        self._sources = [
+        self.sources = [
             ExampleSource(
                 self.store,
                 self.vocabulary,
@@ -78,7 +78,7 @@ class TrainingBatches:
                 mask_rate=self.config.mask_rate,
                 multiple=self.packing,
             )
-            for source, phase in zip(self._sources, self.phases, strict=True)
+            for source, phase in zip(self.sources, self.phases, strict=True)
             if self.packing
         ]
 
@@ -88,7 +88,7 @@ class TrainingBatches:
     def __getitem__(self, item: SupportsIndex) -> dict[str, np.ndarray]:
         step = int(item)
         number = int(np.searchsorted(self._ends, step, "right"))
-        phase, source = self.phases[number], self._sources[number]
+        phase, source = self.phases[number], self.sources[number]
         first = (step - int(self._ends[number]) + phase.steps) * phase.batch_size
         if not self.packing:
             own = take_rows(np.arange(phase.batch_size), self.rows(phase.batch_size))

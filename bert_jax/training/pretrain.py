@@ -119,6 +119,7 @@ def pretrain(
             mesh=mesh,
             identity=to_dict(config) | {"text": text},
             tokenizer=tokenizer,
+            texts={"examples": list(_examples(batches))},
             given=_given(config, tokenizer, log) if config.init_from else None,
             evaluates=evaluates,
             evaluate=evaluate,
@@ -205,6 +206,24 @@ def _prepare(config: DataConfig, directory: Path, log: Log) -> None:
         lower_case=config.lower_case,
     )
     log(f"{directory}: {prepare(config.corpus, tokenizer, directory)}")
+
+
+def _examples(batches: TrainingBatches, count: int = 4) -> Iterator[str]:
+    """The first examples as the model reads them, {the right token} behind each place
+    that it has to fill in.
+    """
+    drawn, tokens = batches.sources[0].draw(range(count)), batches.vocabulary.tokens
+    for row in range(count):
+        read = drawn["attention_mask"][row] > 0
+        shown = [tokens[token] for token in drawn["input_ids"][row][read]]
+        asked = drawn["mlm_weights"][row] > 0
+        for place, right in zip(
+            drawn["mlm_positions"][row][asked],
+            drawn["mlm_ids"][row][asked],
+            strict=True,
+        ):
+            shown[place] += f"{{{tokens[right]}}}"
+        yield " ".join(shown)
 
 
 # What a run may choose; the rest of a BertConfig the checkpoint has decided.

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from bert_jax.config_file import parse
+from bert_jax.data.pipeline import TrainingBatches
+from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import save_huggingface
@@ -151,3 +153,36 @@ def test_a_config_names_an_objective_of_ones_own(configure, monkeypatch, tmp_pat
     metrics = pretrain(config, tmp_path, log=lambda line: None)
     assert set(metrics) == {"loss", "accuracy"}
     assert metrics["accuracy"] > 0.6  # half of the tokens are of each text
+
+
+def test_examples_show_what_is_masked(configure, small_store):
+    store, tokenizer = TokenStore(small_store[0]), load_tokenizer(small_store[0])
+    config = configure()
+    batches = TrainingBatches(
+        store,
+        tokenizer,
+        config.phases,
+        config.data.examples,
+        seed=3,
+        documents=np.arange(store.info.documents),
+    )
+    drawn = batches[0]
+    for row, line in enumerate(pretraining._examples(batches)):
+        words = line.split(" ")
+        assert len(words) == drawn["attention_mask"][row].sum()
+        right = {
+            position: tokenizer.tokens[token]
+            for position, token, weight in zip(
+                *(
+                    drawn[f"mlm_{name}"][row]
+                    for name in ("positions", "ids", "weights")
+                ),
+                strict=True,
+            )
+            if weight
+        }
+        for place, word in enumerate(words):
+            shown = tokenizer.tokens[drawn["input_ids"][row, place]]
+            asked = f"{{{right[place]}}}" if place in right else ""
+            assert word == shown + asked
+        assert right
