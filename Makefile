@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKDIR ?= runs/tiny
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test lint format docs clean
+.PHONY: train test lint format docs notebooks clean
 
 train: $(VENV)/.run  ## Pretrain a small BERT on the English inside Python itself.
 	$(BIN)/python -m bert_jax.train --config experiments/tiny.py --workdir $(WORKDIR)
@@ -25,6 +25,9 @@ docs: $(VENV)/.docs  ## Write the site to build/docs; a warning is an error.
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 	@echo build/docs/index.html
 
+notebooks: $(VENV)/.notebooks  ## Run the notebooks, or NAMES, and save them with outputs.
+	$(BIN)/python notebooks/make.py $(NAMES)
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -38,6 +41,10 @@ $(VENV)/.test: $(VENV)/.run requirements-test.txt requirements-tfds.txt
 
 $(VENV)/.docs: $(VENV)/.run requirements-docs.txt
 	$(PIP) -e .[docs]
+	touch $@
+
+$(VENV)/.notebooks: $(VENV)/.run requirements-notebooks.txt
+	$(PIP) -e .[notebooks,tpu]
 	touch $@
 
 clean:

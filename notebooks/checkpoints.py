@@ -1,0 +1,251 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+# ---
+
+# %% [markdown]
+# # Weights from Google or Hugging Face: features, neighbours, and back
+#
+# A BERT that somebody else trained is useful as it is. It turns a text into a vector,
+# and texts that mean the same get vectors that are close. This notebook loads such a
+# model, finds neighbours with it, groups texts by what they are about, and writes the
+# model back as a folder that `transformers` reads.
+#
+# The texts are the docstrings of Python's standard library, which are on every machine
+# that has Python. The weights are all-MiniLM-L6-v2, a small BERT for sentences (90 MB).
+# Without a network run `pretrain.ipynb` first, and set `CHECKPOINT` to the model that
+# it makes, `runs/notebook/my_bert`.
+
+# %%
+import os
+import shutil
+from pathlib import Path
+
+SHORT = bool(os.environ.get("NOTEBOOK_SHORT"))  # the test suite runs a short form
+
+# A name on the Hugging Face Hub, a folder with config.json and weights, the folder of
+# Google's bert_model.ckpt, or a run of bert_jax.
+CHECKPOINT = os.environ.get("CHECKPOINT", "sentence-transformers/all-MiniLM-L6-v2")
+FOLDER = Path("runs/checkpoints")
+
+import ast
+import sysconfig
+
+import jax
+import matplotlib.pyplot as plt
+import numpy as np
+
+import bert_jax
+from bert_jax.data.python_docs import prose_sentences
+
+# %% [markdown]
+# ## 1. Texts: what each module says about itself
+
+
+# %%
+def sentences_of(package):
+    """The first sentence of every docstring of a module or package, each once."""
+    library = Path(sysconfig.get_path("stdlib"))
+    paths = sorted((library / package).rglob("*.py")) or [library / f"{package}.py"]
+    found = {}
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                sentences = prose_sentences(ast.get_docstring(node) or "")
+                found |= dict.fromkeys(sentences[:1])
+    return list(found)
+
+
+PACKAGES = ["email", "asyncio", "unittest", "logging", "xml", "calendar", "random"]
+texts, package_of = [], []
+for package in PACKAGES[:2] if SHORT else PACKAGES:
+    found = sentences_of(package)[: 40 if SHORT else 250]
+    texts += found
+    package_of += [package] * len(found)
+    print(f"{package:10} {len(found):4} sentences, such as: {found[0]}")
+
+# %% [markdown]
+# ## 2. Load
+#
+# One function reads every kind of checkpoint. The `repr` says what the model is: its
+# head, layers, width, vocabulary and number of parameters.
+
+
+# %%
+model = bert_jax.load(CHECKPOINT)
+model
+
+# %%
+model.config
+
+# %% [markdown]
+# `model.params` is a plain dictionary of arrays. This is all that the first layer is
+# made of:
+
+# %%
+for path, array in jax.tree_util.tree_leaves_with_path(
+    model.params["bert"]["encoder"]["layer_0"]
+):
+    print(f"{jax.tree_util.keystr(path, simple=True, separator='/'):40} {array.shape}")
+
+# %% [markdown]
+# ## 3. Features: a vector for each text
+#
+# `encode` takes any number of texts. It puts short ones side by side in a row, so that
+# little is wasted on padding. With `normalize=True` every vector has length 1, and the
+# product of two is the cosine of their angle: 1 for the same direction, 0 for nothing
+# in common.
+
+# %%
+vectors = model.encode(texts, normalize=True)
+vectors.shape
+
+# %%
+EXAMPLES = [
+    "Return a random integer.",
+    "Pick a number by chance.",
+    "Draw one card from a deck.",
+    "Send an e-mail with an attachment.",
+    "A message may have several parts.",
+    "The test fails if two values differ.",
+    "Assert that both are the same.",
+]
+own = model.encode(EXAMPLES, normalize=True)
+fig, ax = plt.subplots(figsize=(7.2, 4), layout="constrained")
+image = ax.imshow(own @ own.T, cmap="Blues", vmin=0, vmax=1)
+ax.set_xticks(range(len(EXAMPLES)), [f"{i + 1}" for i in range(len(EXAMPLES))])
+ax.set_yticks(
+    range(len(EXAMPLES)), [f"{text}  {i + 1}" for i, text in enumerate(EXAMPLES)]
+)
+for (i, j), cosine in np.ndenumerate(own @ own.T):
+    color = "white" if cosine > 0.55 else "black"
+    ax.text(j, i, f"{cosine:.2f}", ha="center", va="center", fontsize=8, color=color)
+fig.colorbar(image, label="cosine")
+plt.show()
+
+# %% [markdown]
+# *How alike seven sentences are. Sentences about the same thing are close, also where
+# they share no word: compare 1 and 2.*
+#
+# ## 4. Neighbours: search by meaning
+#
+# The vector of a question, times the vectors of all texts, gives the texts that are
+# nearest. No word of the question has to be in the answer.
+
+
+# %%
+def nearest(question, top=3):
+    """Prints the texts that are nearest to a question."""
+    cosines = vectors @ model.encode(question, normalize=True)
+    print(question)
+    for i in np.argsort(-cosines)[:top]:
+        print(f"  {cosines[i]:.2f}  {package_of[i]:9} {texts[i]}")
+
+
+nearest("How do I shuffle a list?")
+nearest("wait until several things are finished")
+nearest("Which day of the week is it?")
+nearest("make sure that a function fails")
+nearest("put a picture into a letter")
+nearest("write down what went wrong")
+
+# %% [markdown]
+# ## 5. A map of the library
+#
+# The vectors have hundreds of dimensions. The two directions in which they differ most
+# (principal components) make a map.
+
+# %%
+centred = vectors - vectors.mean(axis=0)
+_, _, directions = np.linalg.svd(centred, full_matrices=False)
+x, y = (centred @ directions[:2].T).T
+fig, ax = plt.subplots(figsize=(7, 5), layout="constrained")
+for package, marker in zip(dict.fromkeys(package_of), "os^DvX*", strict=False):
+    own = np.array(package_of) == package
+    ax.plot(x[own], y[own], marker, markersize=4, alpha=0.7, label=package)
+ax.set(xticks=[], yticks=[])
+ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+plt.show()
+
+cosines = vectors @ vectors.T - 2 * np.eye(len(vectors))
+same = np.array(package_of)[cosines.argmax(axis=1)] == package_of
+print(f"the nearest text is of the same package for {same.mean():.0%} of the texts")
+most = max(map(package_of.count, set(package_of))) / len(texts)
+print(f"by always naming the largest package: {most:.0%}")
+
+# %% [markdown]
+# *Each point is the first sentence of a docstring. Nobody told the model which package
+# a sentence is from.*
+#
+# ## 6. And back
+#
+# `save` writes a Hugging Face folder: `config.json`, `model.safetensors`, the
+# vocabulary and a model card. Nothing changes on the way: the same texts get the same
+# vectors, bit for bit.
+
+# %%
+shutil.rmtree(FOLDER / "saved", ignore_errors=True)  # of an earlier try
+model.save(FOLDER / "saved")
+for path in sorted((FOLDER / "saved").iterdir()):
+    print(f"{path.stat().st_size / 1e3:9,.0f} kB  {path.name}")
+again = bert_jax.load(FOLDER / "saved").encode(EXAMPLES, normalize=True)
+assert np.array_equal(again, model.encode(EXAMPLES, normalize=True))
+
+# %% [markdown]
+# If `transformers` and PyTorch are installed, as on Colab, it gives the same hidden
+# states.
+
+# %%
+try:
+    import torch
+    import transformers
+except ImportError:
+    print(
+        "transformers or PyTorch is not installed, so there is nothing to compare with"
+    )
+else:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(FOLDER / "saved")
+    theirs = transformers.AutoModel.from_pretrained(FOLDER / "saved")
+    with torch.no_grad():
+        state = theirs(**tokenizer(EXAMPLES[0], return_tensors="pt")).last_hidden_state
+    difference = np.abs(state.numpy() - model(EXAMPLES[0]).last_hidden_state).max()
+    print(f"largest difference from transformers: {difference:.1e}")
+
+# %% [markdown]
+# ## 7. Google's own files
+#
+# The checkpoints that came with the paper are TensorFlow files. `load` reads them
+# without TensorFlow, and `save` makes a Hugging Face folder of them. Set `GOOGLE =
+# "download"` for the smallest (17 MB), or to a folder with `bert_model.ckpt` and
+# `bert_config.json`. They have both heads of pretraining, so they can fill in blanks.
+
+# %%
+GOOGLE = os.environ.get("GOOGLE_CHECKPOINT", "")
+ADDRESS = (
+    "https://storage.googleapis.com/bert_models/2020_02_20/uncased_L-2_H-128_A-2.zip"
+)
+
+if GOOGLE == "download":
+    import io
+    import urllib.request
+    import zipfile
+
+    GOOGLE = FOLDER / "google"
+    with urllib.request.urlopen(ADDRESS) as answer:
+        zipfile.ZipFile(io.BytesIO(answer.read())).extractall(GOOGLE)
+if GOOGLE:
+    google = bert_jax.load(GOOGLE)
+    print(google, google.fill_mask("Paris is the [MASK] of France."), sep="\n")
+    shutil.rmtree(FOLDER / "from_google", ignore_errors=True)
+    google.save(FOLDER / "from_google")
+
+# %% [markdown]
+# ## What to try next
+#
+# - `pooling="cls"` or `layers=(-4, -3, -2, -1)` in `encode`, and look at the map again.
+# - Your own texts: anything that is a list of strings.
+# - Another model: `CHECKPOINT = "google-bert/bert-base-uncased"`. It was not trained to
+#   compare sentences, and the search is worse for it.
+# - The same from a shell: `bert_jax embed` and `bert_jax convert`.
+# - `finetune.ipynb` teaches a model to say which package a sentence is from.

@@ -1,0 +1,252 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+# ---
+
+# %% [markdown]
+# # Fine-tune, score, look at errors
+#
+# A pretrained BERT knows a language. Fine-tuning teaches it a task, from a few hundred
+# examples and in a minute or two. Here the task is: from which package of Python's
+# standard library is this sentence? Then comes what matters more than the score: what
+# the model gets wrong, and whether it knows when it is unsure.
+#
+# The texts are docstrings, which are on every machine that has Python, and the package
+# is the label. For your own task put your own rows in their place.
+#
+# The model to begin with is all-MiniLM-L6-v2 (90 MB). Without a network run
+# `pretrain.ipynb` first, and set `CHECKPOINT` to the model that it makes,
+# `runs/notebook/my_bert`.
+
+# %%
+import os
+from pathlib import Path
+
+SHORT = bool(os.environ.get("NOTEBOOK_SHORT"))  # the test suite runs a short form
+
+# A name on the Hugging Face Hub, a Hugging Face folder, Google's files, a run of bert_jax.
+CHECKPOINT = os.environ.get("CHECKPOINT", "sentence-transformers/all-MiniLM-L6-v2")
+FOLDER = Path("runs/packages")  # another name begins anew
+
+import ast
+import collections
+import random
+import shutil
+import sysconfig
+
+import jax
+import matplotlib.pyplot as plt
+import numpy as np
+
+import bert_jax
+from bert_jax import figures
+from bert_jax.data.python_docs import prose_sentences
+
+jax.devices()
+
+# %% [markdown]
+# ## 1. Rows
+#
+# A row is a text and its label. Rows may be tuples, dictionaries, a pandas frame, or
+# files in CSV, TSV or JSONL.
+
+
+# %%
+def sentences_of(package):
+    """The sentences of a package's docstrings, each once."""
+    folder = Path(sysconfig.get_path("stdlib")) / package
+    found = {}
+    for path in sorted(folder.rglob("*.py")):
+        if "test" in path.relative_to(folder).parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                found |= dict.fromkeys(prose_sentences(ast.get_docstring(node) or ""))
+    return list(found)
+
+
+PACKAGES = ["asyncio", "email", "importlib", "logging", "unittest", "xml"]
+rows = [
+    (sentence, package)
+    for package in PACKAGES[: 3 if SHORT else None]
+    for sentence in sentences_of(package)[: 30 if SHORT else 350]
+]
+random.Random(0).shuffle(rows)
+cut = len(rows) // 5
+test, dev, train = rows[:cut], rows[cut : 2 * cut], rows[2 * cut :]
+counts = collections.Counter(label for _, label in rows)
+print(f"{len(train)} rows to learn from, {len(dev)} to choose the best model, ", end="")
+print(f"{len(test)} to score it;", dict(counts))
+for text, label in train[:5]:
+    print(f"{label:16} {text}")
+
+# %% [markdown]
+# A score means nothing without a baseline. Whoever always names the largest package
+# reaches this:
+
+# %%
+labels = sorted(counts)
+majority = collections.Counter(label for _, label in train).most_common(1)[0][0]
+baseline = np.mean([label == majority for _, label in test])
+print(f"always {majority!r}: {baseline:.1%}")
+
+# %% [markdown]
+# ## 2. Without fine-tuning
+#
+# How far do the vectors of the model get as they are? Each package gets the mean vector
+# of its training rows, and a text the package whose vector is nearest.
+
+# %%
+model = bert_jax.load(CHECKPOINT)
+vectors = model.encode([text for text, _ in train], normalize=True)
+of = np.array([label for _, label in train])
+centres = np.stack([vectors[of == label].mean(axis=0) for label in labels])
+nearest = model.encode([text for text, _ in test], normalize=True) @ centres.T
+frozen = np.mean(
+    [labels[i] == label for i, (_, label) in zip(nearest.argmax(1), test, strict=True)]
+)
+print(f"nearest mean vector: {frozen:.1%}")
+
+# %% [markdown]
+# ## 3. Fine-tune
+#
+# A new layer on top of BERT names the package, and all weights are trained. `dev` picks
+# the best of the epochs. Every setting of `docs/settings.md` is an argument:
+# `learning_rate`, `batch_size`, `seed` and so on. `bias_correction` keeps a run as
+# small as this one from collapsing to one label.
+
+# %%
+if SHORT:
+    shutil.rmtree(FOLDER, ignore_errors=True)
+tuned = bert_jax.finetune(
+    bert_jax.tasks.classification(max_length=64),
+    init_from=CHECKPOINT,
+    train=train,
+    dev=dev,
+    test=test,
+    workdir=FOLDER,
+    epochs=1 if SHORT else 4,
+    batch_size=16,
+    learning_rate=1e-4,
+    bias_correction=True,
+    evaluations=1 if SHORT else 2,
+    log_every=1 if SHORT else 10,
+)
+tuned
+
+# %%
+figures.curves(FOLDER)
+
+# %% [markdown]
+# *The run, drawn from `metrics.jsonl` in its folder. Loss of training falls until the
+# end. The score on dev, which the model does not learn from, levels off: more epochs
+# would not help.*
+
+# %%
+score = tuned.scores["test"]["accuracy"]
+rows_of_chart = {
+    "always the largest": 100 * baseline,
+    "nearest mean vector": 100 * frozen,
+    "fine-tuned": score,
+}
+fig, ax = plt.subplots(figsize=(6, 1.8), layout="constrained")
+ax.bar_label(ax.barh(*zip(*rows_of_chart.items(), strict=True)), fmt=" %.1f")
+ax.set(xlim=(0, 100), xlabel="accuracy on test, %")
+ax.invert_yaxis()
+plt.show()
+
+# %% [markdown]
+# *Three ways to name the package, scored on rows that none of them has seen.*
+#
+# ## 4. Which labels are taken for which
+#
+# `predict` gives the label and a probability for each.
+
+# %%
+answers = tuned.predict([text for text, _ in test])
+answers[0]
+
+# %%
+figures.confusion_matrix(FOLDER / "predictions" / "test.confusion.json")
+
+# %% [markdown]
+# *Rows: the package that a sentence is from. Columns: the one that the model named.
+# What is off the diagonal is wrong. Packages about similar things are taken for each
+# other.*
+#
+# ## 5. The worst errors
+#
+# The run has written every error of dev and test into `predictions/` of its folder, as
+# JSONL and as a page of HTML. Here are those of test where the model is wrong and sure
+# of it. Read them before you try anything else: often the label is wrong, or nobody
+# could know.
+
+# %%
+wrong = [
+    (answer["probability"], text, gold, answer["label"])
+    for (text, gold), answer in zip(test, answers, strict=True)
+    if answer["label"] != gold
+]
+print(f"{len(wrong)} of {len(test)} are wrong; the surest:")
+for probability, text, gold, found in sorted(wrong, reverse=True)[:8]:
+    print(f"\n{found} ({probability:.0%}), but it is from {gold}:\n  {text}")
+
+# %% [markdown]
+# ## 6. Does it know when it is unsure?
+#
+# Of the answers given with about 90% probability, about 90% should be right.
+
+# %%
+sure = np.array([answer["probability"] for answer in answers])
+right = np.array([a["label"] == g for a, (_, g) in zip(answers, test, strict=True)])
+edges = np.linspace(0, 1, 6)
+part = np.digitize(sure, edges[1:-1])
+fig, ax = plt.subplots(figsize=(4.6, 3.4), layout="constrained")
+ax.plot([0, 1], [0, 1], color="0.6", linestyle="--", label="as sure as right")
+for i in np.unique(part):
+    inside = part == i
+    x, y = sure[inside].mean(), right[inside].mean()
+    ax.plot(x, y, "o", color="C0")
+    ax.annotate(f" {inside.sum()}", (x, y), va="top")
+ax.set(xlim=(0, 1), ylim=(0, 1.05))
+ax.set(xlabel="probability of the answer", ylabel="share that is right")
+ax.legend()
+plt.show()
+
+# %% [markdown]
+# *Answers in groups of similar probability; the numbers say how many. Points below the
+# line: the model is surer than it should be. Fine-tuned models usually are.*
+#
+# Keeping only the sure answers makes the rest better:
+
+# %%
+for least in (0.0, 0.5, 0.8, 0.95):
+    kept = sure >= least
+    if kept.any():
+        print(f"at least {least:4.0%} sure: {kept.mean():4.0%} of the texts", end=", ")
+        print(f"{right[kept].mean():.1%} of them right")
+
+# %% [markdown]
+# ## 7. Use it
+#
+# The best model is in the folder of the run, as a Hugging Face folder. `bert_jax.load`
+# opens the run, and so does `transformers` its `best`.
+
+# %%
+model = bert_jax.load(FOLDER)
+TEXTS = ["Write the error to a file.", "Wait until all tasks are done."]
+for text, answer in zip(TEXTS, model.predict(TEXTS), strict=True):
+    print(f"{answer['label']:10} {answer['probability']:.0%}  {text}")
+
+# %% [markdown]
+# ## What to try next
+#
+# - Fewer rows: `train=train[:100]`. How much does each doubling bring?
+# - Another `seed`, three times. Small test sets and small runs differ by a point or
+#   two, so do not believe a smaller gain.
+# - A task of the paper: `bert_jax.tasks.glue("sst2", dir="glue/SST-2")` without `train`
+#   reads GLUE's own files. `docs/data.md` says where they are.
+# - Numbers instead of labels: `bert_jax.tasks.classification(regression=True)`; two
+#   texts: `bert_jax.tasks.pairs()`; a tag for each word: `bert_jax.tasks.tagging()`.
+# - `question_answering.ipynb` finds answers in a text.

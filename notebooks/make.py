@@ -1,0 +1,115 @@
+"""Makes the notebooks: each .py here, run from top to bottom, as an .ipynb with outputs.
+
+The .py is what one edits and reviews (py:percent, as jupytext has it). The .ipynb beside it
+is made from it and has two cells more: the badge that opens it in Colab, and the cell that
+installs bert_jax there. It is for reading, and for Colab.
+
+usage:
+  python notebooks/make.py [NAME ...]
+"""
+
+import base64
+import io
+import os
+import sys
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell
+from PIL import Image
+
+# The one place that knows where the repository is: OWNER/NAME on GitHub.
+REPOSITORY = "OWNER/bert_jax"
+BRANCH = "main"
+
+FOLDER = Path(__file__).parent
+COLAB = "https://colab.research.google.com"
+BADGE = """[![Open in Colab]({colab}/assets/colab-badge.svg)]\
+({colab}/github/{repository}/blob/{branch}/notebooks/{name}.ipynb)"""
+INSTALL = """\
+# Installs bert_jax where it is missing, as in a new Colab runtime: a minute or two.
+import importlib.util, shutil
+from pathlib import Path
+
+if importlib.util.find_spec("bert_jax") is None:
+    tpu = any(Path("/dev").glob("accel*")) or any(Path("/dev/vfio").glob("[0-9]*"))
+    gpu = shutil.which("nvidia-smi")
+    device = {device}
+    %pip install -q "bert_jax[notebooks{{device}}] @ git+https://github.com/{repository}\""""
+DEVICE = '",tpu" if tpu else ",gpu" if gpu else ""'
+# The TPU's compiler, also where there is no TPU.
+DEVICES = {"eight_devices": '",tpu"'}
+
+
+def with_header(notebook: NotebookNode, name: str) -> NotebookNode:
+    """The notebook with the cells and the metadata that Colab needs."""
+    values = {"repository": REPOSITORY, "branch": BRANCH, "colab": COLAB, "name": name}
+    badge = new_markdown_cell(BADGE.format(**values), id="badge")
+    values["device"] = DEVICES.get(name, DEVICE)
+    install = new_code_cell(INSTALL.format(**values), id="install")
+    title, *cells = notebook.cells
+    for i, cell in enumerate([title, *cells]):
+        cell.id = f"cell{i}"  # jupytext draws them at random
+    metadata = {
+        "kernelspec": {"name": "python3", "display_name": "Python 3"},
+        "language_info": {"name": "python"},
+        "colab": {"provenance": []},
+    }
+    if name not in DEVICES:
+        metadata |= {"accelerator": "TPU"}
+        metadata["colab"]["gpuType"] = "V5E1"
+    cells = [badge, title, install, *cells]
+    return nbformat.v4.new_notebook(cells=cells, metadata=metadata)
+
+
+def with_fewer_colours(png: str) -> str:
+    """A picture, in base64, with 256 colours: a third of the size."""
+    image = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")
+    with io.BytesIO() as file:
+        image.quantize(256, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+        return base64.b64encode(file.getvalue()).decode()
+
+
+def make(name: str, workdir: Path) -> Path:
+    """Runs a notebook in ``workdir`` and writes it beside its source."""
+    notebook = with_header(jupytext.read(FOLDER / f"{name}.py"), name)
+    client = NotebookClient(
+        notebook,
+        timeout=None,
+        record_timing=False,
+        coalesce_streams=True,
+        resources={"metadata": {"path": workdir}},
+    )
+    client.execute()
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.metadata = NotebookNode()
+            # Progress bars, and what libraries say of this machine.
+            cell.outputs = [o for o in cell.outputs if o.get("name") != "stderr"]
+            for output in cell.outputs:
+                if "image/png" in output.get("data", {}):
+                    output.data["image/png"] = with_fewer_colours(
+                        output.data["image/png"]
+                    )
+    path = FOLDER / f"{name}.ipynb"
+    nbformat.validate(notebook)
+    path.write_text(nbformat.writes(notebook, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def main(names: list[str]) -> None:
+    """Makes the notebooks of these names; of all without any."""
+    found = sorted(p.stem for p in FOLDER.glob("*.py") if p.name != Path(__file__).name)
+    workdir = FOLDER.parent / "build" / "notebooks"
+    workdir.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    for name in names or found:
+        path = make(name, workdir)
+        print(f"{path}: {path.stat().st_size / 1e3:,.0f} kB")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

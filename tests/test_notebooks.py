@@ -1,0 +1,126 @@
+"""Each notebook from top to bottom, in a short form; and that the saved ones are theirs."""
+
+import json
+import re
+import runpy
+import shutil
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "notebooks"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
+
+# The pictures are drawn and not shown.
+pytestmark = pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
+
+
+@pytest.fixture(scope="module")
+def execute(tmp_path_factory, quick_compiles):
+    """A function of a notebook's name and environment: runs it, returns its variables."""
+    workdir = tmp_path_factory.mktemp("notebooks")
+    settings = {
+        "NOTEBOOK_SHORT": "1",
+        "MPLBACKEND": "agg",
+        # What a notebook sets itself is taken back too.
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUM_CPU_DEVICES": "8",
+    }
+
+    def run(name, **environment):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(workdir)
+            for key, value in (settings | environment).items():
+                patch.setenv(key, value)
+            try:
+                return runpy.run_path(str(FOLDER / f"{name}.py"))
+            finally:
+                plt.close("all")
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def pretrained(execute):
+    """The variables of the notebook that pretrains."""
+    return execute("pretrain")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(pretrained):
+    """The model that it made, with which the others begin."""
+    return "runs/notebook/my_bert"
+
+
+def test_pretrain(pretrained):
+    assert np.isfinite(pretrained["scores"]["loss"])
+    # After 12 steps it knows which token is frequent, and hardly more.
+    assert pretrained["scores"]["mlm_accuracy"] < 0.3
+    assert len(pretrained["follows"]) == len(pretrained["random"]) > 0
+    tokens = pretrained["tokens"]
+    assert tokens[0] == "[CLS]" and tokens.count("[SEP]") == 2
+    assert "[MASK]" in tokens
+
+
+def test_finetune(execute, checkpoint):
+    found = execute("finetune", CHECKPOINT=checkpoint)
+    assert len(found["test"]) == len(found["rows"]) // 5
+    assert found["score"] == pytest.approx(100 * found["right"].mean())
+    assert len(found["wrong"]) == (~found["right"]).sum()
+
+
+def test_checkpoints(execute, checkpoint, golden, tmp_path):
+    google = shutil.copytree(golden / "google_bert", tmp_path / "google")
+    size = json.loads((google / "bert_config.json").read_text())["vocab_size"]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokens = [*special, *(f"w{i}" for i in range(size - len(special)))]
+    (google / "vocab.txt").write_text("\n".join(tokens) + "\n")
+    found = execute("checkpoints", CHECKPOINT=checkpoint, GOOGLE_CHECKPOINT=str(google))
+    np.testing.assert_allclose(np.linalg.norm(found["vectors"], axis=1), 1, rtol=1e-5)
+    assert len(found["texts"]) == len(found["package_of"]) == 80
+    assert found["google"].head == "pretraining"
+
+
+def test_see_inside(execute, checkpoint):
+    found = execute("see_inside", CHECKPOINT=checkpoint)
+    out = found["out"]
+    np.testing.assert_allclose(out.attentions.sum(axis=-1), 1, rtol=1e-5)
+    assert len(out.hidden_states) == len(out.attentions) + 1
+    assert found["far_KN"].shape == out.attentions.shape[:1] + out.attentions.shape[2:3]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_saved_notebook_is_its_source_with_outputs(name):
+    path = FOLDER / f"{name}.ipynb"
+    assert path.stat().st_size < 300e3
+    saved = json.loads(path.read_text("utf-8"))["cells"]
+    own = [cell for cell in saved if cell["id"] not in ("badge", "install")]
+    source = (FOLDER / f"{name}.py").read_text("utf-8")
+    cells = re.split(r"^# %%(.*)\n", source, flags=re.MULTILINE)[1:]
+    kinds, texts = cells[::2], cells[1::2]
+    texts = [
+        re.sub("^# ?", "", text, flags=re.MULTILINE) if "markdown" in kind else text
+        for kind, text in zip(kinds, texts, strict=True)
+    ]
+    stale = f"the source has changed; run make notebooks NAMES={name}"
+    assert [text.strip() for text in texts] == [
+        "".join(cell["source"]).strip() for cell in own
+    ], stale
+    code = [cell for cell in own if cell["cell_type"] == "code"]
+    assert all(cell["execution_count"] for cell in code), stale
+    assert not any(
+        output["output_type"] == "error" for cell in code for output in cell["outputs"]
+    )
+    pictures = [
+        o for c in code for o in c["outputs"] if "image/png" in o.get("data", {})
+    ]
+    assert len(pictures) >= 2
+
+
+def test_every_notebook_is_saved_and_listed():
+    sources = {path.stem for path in FOLDER.glob("*.py")} - {"make"}
+    assert sources == set(NAMES)
+    page = (FOLDER.parent / "docs" / "notebooks.md").read_text("utf-8")
+    assert sources == set(re.findall(r"\| \[(\w+)\]\(\.\./notebooks/\1\.ipynb\)", page))
