@@ -20,6 +20,7 @@ def test_everything_for_a_gpu_runs_on_a_cpu(tmp_path):
         env=os.environ
         | {
             "PYTHON": sys.executable,
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # compiling takes longer than running
             "SIZE": "mini",
             "CASES": "mini:4x32",
             "DROPOUTS": "0.1/0.0",

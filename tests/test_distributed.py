@@ -19,8 +19,8 @@ from bert_jax.parallel.remote import RunFolder
 
 REPOSITORY = Path(__file__).parent.parent
 STEPS = 32  # some seconds: time to stop it in
-# Rows over half of the devices, heads and feed-forward over 2. The job of four has 8
-# devices in all, the others 4: one run, whatever the mesh.
+# Rows over half of the devices, heads and feed-forward over 2. The job of four processes
+# has 8 devices in all, the others 4: one run, whatever the mesh.
 RUN = (
     "--config.mesh.data=-1",
     "--config.mesh.model=2",
@@ -57,6 +57,13 @@ def get_config():
     return path
 
 
+ENVIRONMENT = {
+    "PYTHON": sys.executable,
+    "PYTHONUNBUFFERED": "1",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # compiling takes longer than running here
+}
+
+
 def start(processes, logs, *arguments, devices=4, module="bert_jax.train"):
     """launch/local_processes.sh, its output a pipe of text."""
     script = [
@@ -70,7 +77,7 @@ def start(processes, logs, *arguments, devices=4, module="bert_jax.train"):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=os.environ | {"PYTHON": sys.executable, "PYTHONUNBUFFERED": "1"},
+        env=os.environ | ENVIRONMENT,
     )
 
 
@@ -117,17 +124,15 @@ def check_equal(one_process, metric_lines):
     return check
 
 
-def test_four_processes_train_as_one(check_equal, one_phase, tmp_path):
+def test_two_processes_train_as_one(check_equal, one_phase, tmp_path):
     logs = tmp_path / "logs"
     arguments = ("--config", one_phase, "--workdir", tmp_path / "run", *RUN)
-    code, output = finish(start(4, logs, *arguments, devices=8), logs)
+    code, output = finish(start(2, logs, *arguments), logs)
     assert code == 0, output
     check_equal(tmp_path / "run")
-    others = [path.read_text() for path in logs.iterdir()]
-    assert len(others) == 3
+    (other,) = [path.read_text() for path in logs.iterdir()]
     # Only process 0 logs.
-    words = {w for text in others for w in re.findall(r"[^\s\d]+", text)}
-    assert words <= set(GLOO.split())
+    assert set(re.findall(r"[^\s\d]+", other)) <= set(GLOO.split())
 
 
 def test_killed_or_asked_to_stop_it_goes_on_with_other_hosts(
@@ -154,7 +159,8 @@ def test_killed_or_asked_to_stop_it_goes_on_with_other_hosts(
 
     # So few checkpoints that the next is one on request.
     shutil.rmtree(tmp_path / "caches")
-    job = start(4, logs, *arguments, "--config.checkpoint_every=1000")
+    seldom = (*arguments, "--config.checkpoint_every=1000")
+    job = start(4, logs, *seldom, devices=8)
     printed = wait_for_step(job, 16)
     assert re.search(r"resuming at step (5|10)\b", printed), printed
     assert "preparing" not in printed

@@ -12,6 +12,9 @@ import pytest
 
 REPOSITORY = Path(__file__).parent.parent
 
+# Compiling takes longer than running here.
+ENVIRONMENT = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+
 
 def command(*arguments) -> list[str]:
     return [sys.executable, "-m", "bert_jax.train", *map(str, arguments)]
@@ -23,6 +26,7 @@ def train(*arguments):
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
+        env=ENVIRONMENT,
     )
 
 
@@ -74,7 +78,7 @@ def test_killed_between_checkpoints_it_goes_on_bit_for_bit(
         cwd=REPOSITORY,
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        env=ENVIRONMENT | {"PYTHONUNBUFFERED": "1"},
     )
     # It is written in the background, and is whole when its name has no suffix. The
     # save at step 10 waits for it.
@@ -188,6 +192,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_afterwards(
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
+        env=ENVIRONMENT,
     )
     assert full.returncode == 2
     assert full.stderr.splitlines()[-1].startswith("error: a checkpoint in ")
