@@ -1,9 +1,11 @@
 """The evaluate command scores a checkpoint as its run did, and trains nothing."""
 
+import dataclasses
 import json
 
 import pytest
 
+import bert_jax
 from bert_jax import evaluate
 from bert_jax.errors import UserError
 from bert_jax.inference.model import load
@@ -81,3 +83,21 @@ def test_other_data_and_what_is_wrong_with_it(finished, run, tmp_path):
 def test_a_checkpoint_without_a_task(checkpoint_dir, finished):
     with pytest.raises(UserError, match="encoder without a head"):
         evaluate.main(["--checkpoint", str(checkpoint_dir)])
+
+
+def test_a_head_that_was_trained_elsewhere(finished):
+    """Its classes have other names; their numbers, or a task, tell which is which."""
+    _, workdir, _ = finished
+    rows = [("w1 good w2", "yes"), ("w3 bad", "no"), ("good w4 w5", "no")]
+    model = load(workdir)
+    scores = model.evaluate(rows)
+    other = dataclasses.replace(model, extra={}, labels=("LABEL_0", "LABEL_1"))
+    numbers = [(text, int(label == "yes")) for text, label in rows]
+    assert other.evaluate(numbers) == scores
+    named = bert_jax.tasks.classification(labels=("no", "yes"))
+    assert other.evaluate(rows, task=named, max_length=24) == scores
+    with pytest.raises(UserError, match="label 'yes' is not in the label set LABEL_0"):
+        other.evaluate(rows)
+    three = bert_jax.tasks.classification(labels=("no", "yes", "maybe"))
+    with pytest.raises(UserError, match="gives 2 numbers, the task needs 3"):
+        other.evaluate(rows, task=three)

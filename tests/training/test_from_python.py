@@ -1,6 +1,8 @@
 """Fine-tuning on rows of Python, for every family."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -104,6 +106,9 @@ SETTINGS = dict(
 )
 
 
+MAKERS = ("classification", "pairs", "glue", "sick", "tagging", "choices", "squad")
+
+
 @pytest.mark.parametrize(
     "make", [classification, regression, pairs, glue, tagging, choices, squad]
 )
@@ -204,7 +209,23 @@ def test_what_is_missing_is_said(arguments, message, checkpoint_dir, tmp_path):
         bert_jax.finetune(task, init_from=checkpoint_dir, log=[].append, **arguments)
 
 
-def test_a_task_says_what_it_is_and_needs_no_jax():
+def test_naming_a_task_loads_no_jax_and_the_function_is_the_command_too():
+    program = """
+import sys
+import bert_jax
+task = bert_jax.tasks.glue("stsb", dir="glue/STS-B")
+assert callable(bert_jax.finetune) and callable(bert_jax.finetune.main)
+assert "jax" not in sys.modules
+print(task, *dir(bert_jax.tasks))
+"""
+    command = [sys.executable, "-c", program]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.startswith("Classification(task='stsb', dir='glue/STS-B') ")
+    # The modules there have other names than the functions.
+    assert set(MAKERS) <= set(said.split())
+
+
+def test_a_task_says_what_it_is():
     assert repr(bert_jax.tasks.glue("stsb")) == "Classification(task='stsb')"
     with pytest.raises(UserError, match=r"data.task='sts', expected one of cola"):
         bert_jax.tasks.glue("sts")
