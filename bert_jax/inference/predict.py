@@ -150,16 +150,18 @@ class Predictor:
                 "a pretrained checkpoint has no task to be scored on; fine-tune it with "
                 "python -m bert_jax.finetune"
             )
-        if task and (task.head, task.outputs) != (
-            self._tasks[0].head,
-            self._tasks[0].outputs,
-        ):
-            raise UserError(
-                f"the checkpoint's {self._tasks[0].head} head gives "
-                f"{self._tasks[0].outputs} numbers, the task needs {task.outputs} of a "
-                f"{task.head} head; give the task that it was trained for"
-            )
-        task = _with_data([task] if task else self._tasks, data, directory)
+        tasks, own = self._tasks, self._tasks[0]
+        if task is not None:
+            if (task.head, task.outputs) != (own.head, own.outputs):
+                raise UserError(
+                    f"the checkpoint's {own.head} head gives {own.outputs} numbers, the "
+                    f"task needs {task.outputs} of a {task.head} head; give the task that "
+                    "it was trained for"
+                )
+            length = min(task.config.max_length, self.max_length)
+            config = dataclasses.replace(task.config, max_length=length)
+            tasks = [type(task)(config)]
+        task = _with_data(tasks, data, directory)
         for name in task.eval_splits:
             rows = task.read(name)
             if not rows:
