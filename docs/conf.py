@@ -72,6 +72,8 @@ OUTSIDE = {
     "AGENTS.md": "agents.md",
     "launch/README.md": "launch.md",
 }
+# A command's module that is called as a function, and where that function is.
+CALLED = {"bert_jax.finetune": "bert_jax.training.from_python"}
 # The folders of the package, in the order in which a reader meets them.
 FOLDERS = {
     "inference": "What a trained model is asked: vectors, answers, scores.",
@@ -128,7 +130,8 @@ def api() -> Iterator[tuple[str, str]]:
     public = [getattr(bert_jax, name) for name in bert_jax.__all__]
     # Functions before whole modules, such as figures.
     public.sort(key=lambda item: not hasattr(item, "__module__"))
-    face = list(dict.fromkeys(getattr(x, "__module__", x.__name__) for x in public))
+    homes = [getattr(item, "__module__", item.__name__) for item in public]
+    face = list(dict.fromkeys(CALLED.get(home, home) for home in homes))
     pages = {"bert_jax": ("What `import bert_jax` gives, and what that returns.", face)}
     for folder, text in FOLDERS.items():
         pages[folder] = (text, [m for m in modules(folder) if m not in face])
