@@ -22,7 +22,7 @@ format: $(VENV)/.test
 	$(BIN)/ruff check --fix .
 
 docs: $(VENV)/.docs  ## Write the site to build/docs; a warning is an error.
-	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+	$(BIN)/python -m sphinx -W --keep-going -q -E -b html docs build/docs
 	@echo build/docs/index.html
 
 notebooks: $(VENV)/.notebooks  ## Run the notebooks, or NAMES, and save them with outputs.
