@@ -91,6 +91,14 @@ def test_see_inside(execute, checkpoint):
     assert found["far_KN"].shape == out.attentions.shape[:1] + out.attentions.shape[2:3]
 
 
+def test_eight_devices(execute):
+    found = execute("eight_devices")  # which compares the losses of its meshes itself
+    held = found["held"]
+    assert held["data=2, model=4"] < held["data=4, model=2"] < held["data=8"]
+    assert held["data=8, fsdp"] < held["data=8"]
+    assert set(found["traffic"]["data=8"]) == {"all-reduce"}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_saved_notebook_is_its_source_with_outputs(name):
     path = FOLDER / f"{name}.ipynb"

@@ -1,0 +1,351 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+# ---
+
+# %% [markdown]
+# # Eight TPU devices without owning one
+#
+# A large BERT is trained on many devices at once. This notebook shows how the work is
+# split: which device holds which part of a matrix, what the devices send each other,
+# and whether a model fits in the memory of a TPU chip.
+#
+# No TPU is needed. JAX can pretend that one processor is eight devices. They are slow,
+# but every array is split and every message is sent as on a real slice. And the TPU's
+# compiler runs on any machine: it compiles a training step for a pod that is not there,
+# and says how much memory the step takes.
+
+# %%
+import dataclasses
+import os
+
+# Both must be set before JAX looks for its devices.
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+SHORT = bool(os.environ.get("NOTEBOOK_SHORT"))  # the test suite runs a short form
+
+import jax
+import matplotlib.pyplot as plt
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bert_jax.errors import UserError
+from bert_jax.parallel.config import MeshConfig
+from bert_jax.parallel.mesh import batch_sharding, make_mesh, put_batch
+from bert_jax.parallel.sharding import partition_spec
+from bert_jax.training import aot
+from bert_jax.training.config import train_config
+from bert_jax.training.optimizer import bert_optimizer, make_schedule
+from bert_jax.training.pretrain import pretraining_objective
+from bert_jax.training.state import abstract_state, init_state
+from bert_jax.training.step import compile_step
+
+jax.devices()
+
+# %% [markdown]
+# ## 1. A mesh is a grid of devices
+#
+# Each axis of the grid has a name. Devices along `data` each take some rows of a batch.
+# Devices along `model` share the large matrices of the network. (The third axis,
+# `replica`, is for several TPU slices, which only a slower network joins.)
+
+# %%
+MESHES = {
+    "data=8": MeshConfig(data=8),
+    "data=4, model=2": MeshConfig(data=4, model=2),
+    "data=2, model=4": MeshConfig(data=2, model=4),
+    "data=8, fsdp": MeshConfig(data=8, fsdp=True),
+}
+for name, config in MESHES.items():
+    mesh = make_mesh(config)
+    print(f"{name:16} devices {mesh.device_ids.squeeze(0).tolist()}")
+
+# %% [markdown]
+# A **sharding** says which device holds which part of an array. bert_jax has one table
+# of rules, from the name of a parameter to the axes that split its dimensions. `None`
+# means: every device has all of this dimension.
+
+# %%
+WIDTH, WORDS = 768, 30592  # of BERT BASE; the vocabulary is padded to a multiple of 128
+SHAPES = {
+    "embeddings/word/embedding": (WORDS, WIDTH),
+    "encoder/layer_0/attention/query/kernel": (WIDTH, 12, 64),
+    "encoder/layer_0/intermediate/kernel": (WIDTH, 4 * WIDTH),
+    "encoder/layer_0/feed_forward_output/kernel": (4 * WIDTH, WIDTH),
+    "encoder/layer_0/attention_norm/bias": (WIDTH,),
+}
+for name, shape in SHAPES.items():
+    print(f"{name:44} {shape!s:14} {partition_spec(name, shape)}")
+
+# %% [markdown]
+# The picture shows three arrays under the four meshes. Each colour is a device, and its
+# numbers are written in the block that it holds. A block with several numbers has
+# several copies.
+
+
+# %%
+def draw(ax, sharding, shape, title):
+    """Colours the blocks of a matrix by the device that holds them."""
+    blocks = {}
+    for device, index in sharding.devices_indices_map(shape).items():
+        bounds = tuple(i.indices(n)[:2] for i, n in zip(index, shape, strict=True))
+        blocks.setdefault(bounds, []).append(device.id)
+    for ((top, bottom), (left, right)), devices in blocks.items():
+        box = (left / shape[1], top / shape[0])
+        size = (right - left) / shape[1], (bottom - top) / shape[0]
+        color = plt.cm.tab10(devices[0]) if len(devices) < 8 else "0.85"
+        ax.add_patch(
+            plt.Rectangle(box, *size, facecolor=color, edgecolor="w", alpha=0.8)
+        )
+        label = "all eight" if len(devices) == 8 else ", ".join(map(str, devices))
+        turned = 90 * (size[0] < 0.2)
+        center = box[0] + size[0] / 2, box[1] + size[1] / 2
+        ax.text(*center, label, ha="center", va="center", fontsize=8, rotation=turned)
+    ax.set(xlim=(0, 1), ylim=(1, 0), xticks=[], yticks=[], title=title)
+
+
+fig, axes = plt.subplots(3, 4, figsize=(11, 7), layout="constrained")
+for column, (name, config) in enumerate(MESHES.items()):
+    mesh = make_mesh(config)
+    split = 8 if config.fsdp else 1
+    kernel = "encoder/layer_0/intermediate/kernel"
+    arrays = {
+        "batch, 256 x 512": (batch_sharding(mesh), (256, 512)),
+        "word table": (
+            partition_spec("embeddings/word/embedding", (WORDS, WIDTH)),
+            (WORDS, WIDTH),
+        ),
+        "feed-forward kernel": (
+            partition_spec(kernel, SHAPES[kernel], split),
+            SHAPES[kernel],
+        ),
+    }
+    for ax, (label, (place, shape)) in zip(
+        axes[:, column], arrays.items(), strict=True
+    ):
+        if isinstance(place, P):
+            place = NamedSharding(mesh, place)
+        draw(ax, place, shape, name if ax is axes[0, column] else "")
+        if column == 0:
+            ax.set_ylabel(label)
+plt.show()
+
+# %% [markdown]
+# *Where three arrays lie. Rows of the batch always go to the devices along `data`. With
+# `model=2` two devices have one half each of the word table and of the feed-forward
+# layer. With `fsdp` every device keeps one eighth of a kernel and fetches the rest when
+# a layer needs it.*
+#
+# ## 2. What a device must hold
+#
+# Training keeps each parameter and Adam's two moments in float32: 12 bytes a parameter.
+# Shapes are enough to add this up, so nothing is allocated here.
+
+
+# %%
+def bert(**changes):
+    """The config of a pretraining run; ``changes`` replace whole groups of settings."""
+    settings = dict(
+        model=dict(
+            vocab_size=30522,
+            hidden_size=1024,
+            num_layers=2 if SHORT else 24,
+            num_heads=16,
+            intermediate_size=4096,
+        ),
+        data={},
+        optimizer=dict(learning_rate=1e-4),
+        compute=dict(dtype="bfloat16", scan_layers=True),
+        phases=(
+            dict(steps=1, batch_size=128, sequence_length=512, max_predictions=77),
+        ),
+    )
+    return train_config(settings | changes)
+
+
+def state_bytes(config, mesh_config):
+    """Bytes of parameters and optimizer on each device."""
+    state = abstract_state(
+        pretraining_objective(config),
+        bert_optimizer(config.optimizer),
+        make_mesh(mesh_config),
+        fsdp=mesh_config.fsdp,
+    )
+    return sum(
+        np.prod(leaf.sharding.shard_shape(leaf.shape)) * 4
+        for leaf in jax.tree.leaves((state.params, state.opt_state))
+    )
+
+
+large = bert()
+held = {name: state_bytes(large, mesh) / 2**30 for name, mesh in MESHES.items()}
+fig, ax = plt.subplots(figsize=(7, 2.4), layout="constrained")
+ax.bar_label(ax.barh(list(held), list(held.values())), fmt=" %.2f GiB")
+ax.set(xlim=(0, max(held.values()) * 1.2), xlabel="GiB on each device")
+ax.set_title(f"BERT LARGE, {large.model.parameter_count():,} parameters")
+ax.invert_yaxis()
+plt.show()
+
+# %% [markdown]
+# *Memory for parameters and optimizer of BERT LARGE on each of eight devices. `data`
+# alone does not help, as every device has a copy. `model` and `fsdp` do.*
+#
+# ## 3. The split does not change what is learned
+#
+# Eight devices must learn the same as one. We train a small BERT on random tokens, once
+# on one device and once on each mesh, and compare the losses.
+
+# %%
+small = bert(
+    model=dict(
+        vocab_size=1000,
+        hidden_size=64,
+        num_layers=2,
+        num_heads=4,
+        intermediate_size=256,
+        max_positions=32,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+    ),
+    optimizer=dict(learning_rate=1e-3),
+    compute=dict(dtype="float32"),
+    phases=(dict(steps=10, batch_size=16, sequence_length=32, max_predictions=4),),
+)
+random = np.random.default_rng(0)
+ids = random.integers(5, 1000, (16, 32), np.int32)
+batch = {
+    "input_ids": ids,
+    "token_type_ids": np.zeros_like(ids),
+    "attention_mask": np.ones_like(ids),
+    "mlm_positions": np.tile(np.int32([3, 9, 20, 28]), (16, 1)),
+    "mlm_ids": ids[:, [3, 9, 20, 28]],
+    "mlm_weights": np.ones((16, 4), np.float32),
+    "nsp_labels": random.integers(0, 2, 16, np.int32),
+}
+
+
+def losses(mesh_config, devices=None):
+    """The losses of ten steps on a mesh."""
+    mesh = make_mesh(mesh_config, devices)
+    objective = pretraining_objective(small)
+    parts = objective, bert_optimizer(small.optimizer), mesh
+    state = init_state(*parts, seed=0, fsdp=mesh_config.fsdp)
+    abstract = abstract_state(*parts, fsdp=mesh_config.fsdp)
+    step = compile_step(objective, small.optimizer, abstract)
+    schedule = make_schedule(small.optimizer, 10)
+    found = []
+    for _ in range(10):
+        state, sums = step(state, put_batch(batch, mesh), schedule)
+        found.append(float(sums["step_loss"]))
+    return np.array(found)
+
+
+alone = losses(MeshConfig(), jax.devices()[:1])
+print("one device      ", *(f"{loss:.4f}" for loss in alone))
+for name in ["data=4, model=2"] if SHORT else MESHES:
+    found = losses(MESHES[name])
+    assert np.allclose(found, alone, rtol=1e-4)
+    print(f"{name:16} largest difference {np.abs(found - alone).max():.1e}")
+
+# %% [markdown]
+# The differences are rounding: eight devices add up the same numbers in another order.
+#
+# ## 4. What the devices say to each other
+#
+# Nobody wrote those messages. From the shardings of the state and the batch the
+# compiler finds where numbers of another device are needed, and adds a **collective**
+# there:
+#
+# - `all-reduce`: every device gets the sum over all devices, for example of the
+#   gradients;
+# - `all-gather`: every device gets the parts that the others hold;
+# - `reduce-scatter`: a sum of which each device gets only its own part.
+
+# %%
+traffic = {}
+for name in ["data=8"] if SHORT else MESHES:
+    config = dataclasses.replace(small, mesh=MESHES[name])
+    lowered, *_ = aot.lower_step(config, config.phases[0], make_mesh(config.mesh))
+    traffic[name] = aot.collectives(lowered.compile().as_text())
+    for kind, found in sorted(traffic[name].items()):
+        print(f"{name:16} {found.count:3} x {kind:18} {found.bytes / 1e3:7,.0f} kB")
+
+# %% [markdown]
+# With `data` alone the gradients are summed once, about four bytes a parameter. With
+# `model` there are messages within every layer, so these devices should be neighbours.
+# With `fsdp` the kernels travel too.
+#
+# ## 5. Compile for a TPU pod
+#
+# The TPU's compiler comes as a Python package, `libtpu`. It takes the name of a slice,
+# such as `v5e:2x4` for eight chips, and compiles the same training step as a run on it
+# would use. Its report says what a chip must hold: arguments (the state and the batch)
+# and temporaries (activations, gradients).
+
+# %%
+TOPOLOGY = "v5e:2x4"  # "v5e:16x16" is a whole pod, "v4:2x2x2", "v6e:2x4", ...
+try:
+    slices = None if SHORT else aot.named_slices(TOPOLOGY)
+except UserError as error:
+    slices = print(error)
+
+REMAT = dict(dtype="bfloat16", scan_layers=True, remat=True)
+TRIES = {
+    "as it is": {},
+    "remat": dict(compute=REMAT),
+    "remat, fsdp": dict(compute=REMAT, mesh=dict(fsdp=True)),
+}
+reports = {}
+for name, changes in TRIES.items() if slices else ():
+    config = bert(**changes)
+    reports[name] = aot.compile_step(config, config.phases[0], slices)
+    answer = "fits" if reports[name].fits else "does not fit"
+    print(f"{name:12} {answer}, compiled in {reports[name].compile_seconds:.0f} s")
+
+# %% [markdown]
+# Three ways to train BERT LARGE on eight chips of 16 GiB, 128 sequences of 512 tokens a
+# step. `remat` computes activations again in the backward pass instead of keeping them.
+# `fsdp` shares parameters and optimizer between the chips.
+
+# %%
+if reports:
+    kinds = {
+        "state and batch": [r.argument_bytes / 2**30 for r in reports.values()],
+        "temporaries": [r.temp_bytes / 2**30 for r in reports.values()],
+    }
+    fig, ax = plt.subplots(figsize=(7, 2.6), layout="constrained")
+    left = np.zeros(len(reports))
+    for label, sizes in kinds.items():
+        ax.barh(list(reports), sizes, left=left, label=label)
+        left += sizes
+    limit = slices.generation.hbm_bytes / 2**30
+    ax.axvline(limit, color="k", linestyle="--", label=f"a chip has {limit:.0f} GiB")
+    ax.set(xlabel="GiB of a chip", title=f"BERT LARGE, 128 x 512, on {TOPOLOGY}")
+    ax.invert_yaxis()
+    ax.legend(fontsize=8)
+    plt.show()
+
+# %% [markdown]
+# *Memory of one chip, as the compiler counts it. Bars that end left of the dashed line
+# fit.*
+#
+# The report also has the messages of a step, and the least time that the step can take,
+# which is its arithmetic at the chip's peak. The messages of a scanned layer are counted
+# once, not 24 times.
+
+# %%
+for name, report in reports.items():
+    sent = {kind: f"{t.bytes / 1e6:,.0f} MB" for kind, t in report.collectives.items()}
+    print(f"{name:12} at least {report.seconds_at_peak:.3f} s a step; {sent}")
+
+# %% [markdown]
+# ## What to try next
+#
+# - Change `TOPOLOGY` to `"v5e:16x16"`, a pod of 256 chips, and `batch_size` to 2048.
+# - Leave `scan_layers` out: the step needs less memory and compiles more slowly.
+# - The same from a shell, for any config: `bert_jax aot --config large --topology
+#   v5e:4x4`.
+# - On a real slice nothing changes but the number of devices: `--config.mesh.fsdp=True`
+#   and `--config.mesh.model=2` are the settings behind this notebook's meshes.
