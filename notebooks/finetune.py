@@ -249,4 +249,3 @@ for text, answer in zip(TEXTS, model.predict(TEXTS), strict=True):
 #   reads GLUE's own files. `docs/data.md` says where they are.
 # - Numbers instead of labels: `bert_jax.tasks.classification(regression=True)`; two
 #   texts: `bert_jax.tasks.pairs()`; a tag for each word: `bert_jax.tasks.tagging()`.
-# - `question_answering.ipynb` finds answers in a text.

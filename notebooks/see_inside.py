@@ -186,5 +186,5 @@ plt.show()
 # - `CHECKPOINT = "google-bert/bert-base-uncased"`: 12 layers of 12 heads, and the heads
 #   of Clark et al. can be found again.
 # - A pair: `model((question, text), attentions=True)`, and see whether the question
-#   looks at the answer. `question_answering.ipynb` trains a model for it.
+#   looks at the answer.
 # - Before and after fine-tuning: which layers changed?
