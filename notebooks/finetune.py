@@ -31,6 +31,7 @@ FOLDER = Path("runs/packages")  # another name begins anew
 
 import ast
 import collections
+import json
 import random
 import shutil
 import sysconfig
@@ -168,7 +169,8 @@ answers = tuned.predict([text for text, _ in test])
 answers[0]
 
 # %%
-figures.confusion_matrix(FOLDER / "predictions" / "test.confusion.json")
+found = json.loads((FOLDER / "predictions" / "test.confusion.json").read_text())
+figures.confusion_matrix(found["labels"], found["counts"], "test rows")
 
 # %% [markdown]
 # *Rows: the package that a sentence is from. Columns: the one that the model named.

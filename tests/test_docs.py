@@ -316,6 +316,7 @@ def test_every_block_runs(page, workspace, capsys):
     """In the order of the page, so that a block finds what those before it left."""
     names = {"a": "It was late.", "b": "The door was shut."}
     names["texts"] = ["It is a [MASK] day.", "Nobody came to the [MASK]."]
+    names["rows"] = [("It is a fine day", "good"), ("Nobody came", "bad")] * 8
     for block in filter(is_run, blocks(page)):
         try:
             if block.language == "sh":

@@ -45,7 +45,7 @@ def check_checkpoint(path: os.PathLike | str, setting: str = "--checkpoint") -> 
     the path was given by.
     """
     if not os.fspath(path):
-        raise UserError(f"{setting} is empty; {_EXPECTED}")
+        raise UserError(f"there is no checkpoint; set {setting}: {_EXPECTED}")
     if hub_name(path):
         from_hub(path, weights=False)
     elif not is_remote(path):

@@ -21,6 +21,7 @@ from bert_jax.data.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
 from bert_jax.inference.fill_mask import FillMask
+from bert_jax.inference.inspection import drawn_examples
 from bert_jax.interop.load import load
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
@@ -212,17 +213,10 @@ def _examples(batches: TrainingBatches, count: int = 4) -> Iterator[str]:
     """The first examples as the model reads them, {the right token} behind each place
     that it has to fill in.
     """
-    drawn, tokens = batches.sources[0].draw(range(count)), batches.vocabulary.tokens
-    for row in range(count):
-        read = drawn["attention_mask"][row] > 0
-        shown = [tokens[token] for token in drawn["input_ids"][row][read]]
-        asked = drawn["mlm_weights"][row] > 0
-        for place, right in zip(
-            drawn["mlm_positions"][row][asked],
-            drawn["mlm_ids"][row][asked],
-            strict=True,
-        ):
-            shown[place] += f"{{{tokens[right]}}}"
+    for example in drawn_examples(batches.sources[0], range(count)):
+        shown = example["a"] + example["b"]
+        for masked in example["masked"]:
+            shown[masked["position"]] += f"{{{masked['token']}}}"
         yield " ".join(shown)
 
 

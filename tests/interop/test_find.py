@@ -239,7 +239,7 @@ def test_another_model_is_refused_before_its_weights_come(hub):
 def test_checking_downloads_no_weights(hub):
     check_checkpoint("bert_jax/tiny")
     assert sorted(hub.sent) == ["config.json", "tokenizer_config.json", "vocab.txt"]
-    with pytest.raises(UserError, match=r"--config.init_from is empty; expected a Hug"):
+    with pytest.raises(UserError, match=r"set --config.init_from: expected a Hug"):
         check_checkpoint("", "--config.init_from")
 
 

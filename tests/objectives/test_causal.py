@@ -193,7 +193,7 @@ def test_what_it_cannot_learn_is_refused(config):
         pretraining(config, ComputeConfig(), pairs)
 
 
-def test_a_run_learns_and_its_checkpoint_is_a_decoder(config_file, tmp_path):
+def test_a_run_learns_and_its_checkpoint_is_a_decoder(one_phase_of, tmp_path):
     """On eight devices; perplexity falls below that of the frequencies."""
     flags = (
         "--config.objective=bert_jax.objectives.causal",
@@ -201,7 +201,9 @@ def test_a_run_learns_and_its_checkpoint_is_a_decoder(config_file, tmp_path):
         "--config.data.examples.next_sentence=False",
         "--config.optimizer.learning_rate=0.02",
     )
-    config = parse(["--config", str(config_file), *flags], "usage", train_config).config
+    config = parse(
+        ["--config", str(one_phase_of(0)), *flags], "usage", train_config
+    ).config
     lines = []
     metrics = pretrain(config, tmp_path / "run", lines.append)
     assert metrics["perplexity"] == pytest.approx(np.exp(metrics["loss"]))

@@ -172,7 +172,7 @@ def test_flops_are_those_that_xla_counts():
 
 
 def test_a_run_begins_with_a_bert_and_ends_with_one(
-    config_file, small_store, tmp_path, metric_lines
+    one_phase_of, small_store, tmp_path, metric_lines
 ):
     """On eight devices; the discriminator is what a checkpoint is loaded as."""
     flags = (
@@ -180,7 +180,9 @@ def test_a_run_begins_with_a_bert_and_ends_with_one(
         "--config.data.examples.next_sentence=False",
         "--config.prompts=()",
     )
-    config = parse(["--config", str(config_file), *flags], "usage", train_config).config
+    config = parse(
+        ["--config", str(one_phase_of(0)), *flags], "usage", train_config
+    ).config
     bert = BertForPreTraining(config.model)
     params = jax.device_get(jax.jit(MlmNsp(bert).init)(jax.random.key(1)))
     tokenizer = load_tokenizer(small_store[0])
