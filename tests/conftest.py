@@ -143,6 +143,19 @@ def get_config():
 
 EMULATOR = """
 import sys
+from gcp_storage_emulator.handlers import objects
+
+plain_download = objects.download
+
+def download(request, response, storage, *args, **kwargs):
+    # With the header that TensorStore needs to write over what it has read.
+    plain_download(request, response, storage, *args, **kwargs)
+    if response.status == 200:
+        place = request.params["bucket_name"], request.params["object_id"]
+        response["x-goog-generation"] = storage.get_file_obj(*place)["generation"]
+
+objects.download = download
+
 from gcp_storage_emulator.server import create_server
 server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="bucket")
 server.start()

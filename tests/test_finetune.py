@@ -186,7 +186,7 @@ def test_a_user_error_is_one_line_and_exit_code_2(files, tmp_path):
         (["--config.optimizer.warmpu=0"], "did you mean config.optimizer.warmup?"),
         (["--config.epochs=many"], "epochs"),
         (["--config.epochs=0"], "epochs=0, expected at least 1"),
-        (["--config.init_from="], "init_from is empty"),
+        (["--config.init_from="], "set --config.init_from"),
         (["--config.init_from=nowhere"], "nowhere does not exist"),
         (["--config.data.dir=nowhere"], "nowhere has no train.csv"),
         (["--config.data.max_length=17"], "is over the position table of 16"),
