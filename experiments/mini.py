@@ -40,8 +40,8 @@ def get_config(objective: str = "mlm_nsp") -> dict:
         **model,
     )
     config["data"].update(path="data/text", threads=2, examples=examples)
-    if module != "mlm_nsp":
-        config["prompts"] = ()  # nothing fills in blanks
+    if objective == "electra":
+        config["prompts"] = ()  # its model fills in no blanks
     return config | dict(
         objective=f"bert_jax.objectives.{module}",
         compute=dict(dtype="float32"),  # faster on a CPU; bfloat16 on GPU and TPU

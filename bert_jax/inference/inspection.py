@@ -208,6 +208,14 @@ def drawn_examples(source: ExampleSource, samples: Sequence[int]) -> list[Values
     return shown
 
 
+def marked(example: Values) -> list[str]:
+    """The tokens of a drawn example, {the right one} behind each that is predicted."""
+    tokens = [*example["a"], *example["b"]]
+    for masked in example["masked"]:
+        tokens[masked["position"]] += f"{{{masked['token']}}}"
+    return tokens
+
+
 def _summary(tokenizer: Tokenizer) -> Values:
     return {
         "kind": tokenizer.kind,
@@ -323,10 +331,8 @@ def _describe_text(found: Values) -> Iterator[str]:
 
 def _describe_example(number: int, example: Values) -> Iterator[str]:
     label = {True: ", B follows A", False: ", B is from elsewhere", None: ""}
-    tokens = [*example["a"], *example["b"]]
+    tokens = marked(example)
     yield f"example {number}: {len(tokens)} tokens{label[example['is_next']]}"
-    for masked in example["masked"]:
-        tokens[masked["position"]] += f"{{{masked['token']}}}"
     cut = len(example["a"])
     for name, part in (("A", tokens[:cut]), ("B", tokens[cut:])):
         if part:

@@ -18,7 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp, cross_entropy
-from bert_jax.objectives.objective import Batch, Params, unmasked_ids
+from bert_jax.objectives.objective import Batch, Params, totals, unmasked_ids
 from bert_jax.parallel.sharding import Rules
 
 
@@ -102,13 +102,10 @@ class Causal:
 
         lm_majority: accuracy of always the most frequent token.
         """
-        totals = {
-            name: np.sum([sums[name] for sums in batches], axis=0, dtype=np.float64)
-            for name in batches[0]
-        }
-        counts = totals["lm_counts"]
+        sums = totals(batches)
+        counts = sums["lm_counts"]
         majority = float(counts.max() / max(counts.sum(), 1))
-        return self.metrics(totals) | {"lm_majority": majority}
+        return self.metrics(sums) | {"lm_majority": majority}
 
     def eval_summary(self, metrics: dict[str, float]) -> str:
         """A line of the log about eval_metrics."""

@@ -8,7 +8,6 @@ The paper masks with [MASK] alone: set data.examples.mask_share=1 and random_sha
 """
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
@@ -25,7 +24,7 @@ from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.layers import Dense, Embed, activation
 from bert_jax.objectives.mlm_nsp import cross_entropy
-from bert_jax.objectives.objective import Batch, Params, unmasked_ids
+from bert_jax.objectives.objective import Batch, Params, totals, unmasked_ids
 from bert_jax.parallel.sharding import Rules
 
 # The generator's width and heads are this share of the discriminator's (the paper's small
@@ -228,9 +227,7 @@ class ReplacedTokens:
         rtd_majority: accuracy of holding every token for original, or every one for
         replaced.
         """
-        metrics = self.metrics(
-            {name: math.fsum(sums[name] for sums in batches) for name in batches[0]}
-        )
+        metrics = self.metrics(totals(batches))
         replaced = metrics["replaced"]
         return metrics | {"rtd_majority": max(replaced, 1 - replaced)}
 

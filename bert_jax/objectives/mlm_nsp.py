@@ -13,7 +13,7 @@ from bert_jax.data.examples import ExampleConfig
 from bert_jax.errors import UserError
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.objectives.objective import Batch, Params
+from bert_jax.objectives.objective import Batch, Params, totals
 from bert_jax.parallel.sharding import Rules
 
 
@@ -117,13 +117,10 @@ class MlmNsp:
         mlm_majority: accuracy of always the most frequent masked token; nsp_majority: of
         always the more frequent label.
         """
-        totals = {
-            name: np.sum([sums[name] for sums in batches], axis=0, dtype=np.float64)
-            for name in batches[0]
-        }
-        metrics = self.metrics(totals)
+        sums = totals(batches)
+        metrics = self.metrics(sums)
         for part in self.parts:
-            counts = totals[f"{part}_counts"]
+            counts = sums[f"{part}_counts"]
             metrics[f"{part}_majority"] = float(counts.max() / counts.sum())
         return metrics
 

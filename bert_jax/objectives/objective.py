@@ -82,6 +82,14 @@ class PretrainingObjective(Objective, Protocol):
         ...
 
 
+def totals(batches: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The eval_sums of several batches added up, in float64."""
+    return {
+        name: np.sum([sums[name] for sums in batches], axis=0, dtype=np.float64)
+        for name in batches[0]
+    }
+
+
 def unmasked_ids(batch: Batch) -> jax.Array:
     """The tokens of a batch of data/pipeline.py before they were masked: int32 (B, L)."""
     ids_BL, places_BM = batch["input_ids"], batch["mlm_positions"]

@@ -178,8 +178,9 @@ class TrainConfig(RunConfig):
     eval_batches: int = setting(100, "batches of an evaluation", least=1)
     eval_mask_rate: float = setting(
         0.15,
-        "share of all tokens that is predicted in an evaluation, so that runs with other "
-        "data.examples.mask_rate compare",
+        "share of all tokens that is predicted in an evaluation, up to the last phase's "
+        "max_predictions; the same for runs with other data.examples.mask_rate, so that "
+        "they compare",
         above=0,
         below=1,
     )

@@ -21,7 +21,7 @@ from bert_jax.data.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
 from bert_jax.inference.fill_mask import FillMask
-from bert_jax.inference.inspection import drawn_examples
+from bert_jax.inference.inspection import drawn_examples, marked
 from bert_jax.interop.load import load
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
@@ -41,6 +41,8 @@ from bert_jax.settings import to_dict
 from bert_jax.training.config import DataConfig, TrainConfig
 from bert_jax.training.metrics import MetricWriter, Reporter
 from bert_jax.training.run import Job, Log, draw_run, open_workdir, run
+
+_EXAMPLES = 4  # that TensorBoard shows
 
 
 def pretrain(
@@ -112,6 +114,7 @@ def pretrain(
         "tokens": store.info.tokens,
         "vocabulary": store.info.vocabulary_fingerprint,
     }
+    examples = drawn_examples(batches.sources[0], range(_EXAMPLES))
     state, _ = run(
         Job(
             config=config,
@@ -120,7 +123,7 @@ def pretrain(
             mesh=mesh,
             identity=to_dict(config) | {"text": text},
             tokenizer=tokenizer,
-            texts={"examples": list(_examples(batches))},
+            texts={"examples": [" ".join(marked(example)) for example in examples]},
             given=_given(config, tokenizer, log) if config.init_from else None,
             evaluates=evaluates,
             evaluate=evaluate,
@@ -148,7 +151,8 @@ def pretrain(
 def pretraining_objective(config: TrainConfig) -> PretrainingObjective:
     """The objective that a config names, with its model.
 
-    Raises UserError where there is no such module, or where it is of another kind.
+    Raises UserError where there is no such module, where it is of another kind, and where
+    the config has prompts that its model cannot fill in.
     """
     name = config.objective
     try:
@@ -169,7 +173,15 @@ def pretraining_objective(config: TrainConfig) -> PretrainingObjective:
             f"objective={name!r} is no module with a function pretraining(); expected one "
             f"of {', '.join(known)}, or a module of your own"
         )
-    return module.pretraining(config.model, config.compute, config.data.examples)
+    objective = module.pretraining(config.model, config.compute, config.data.examples)
+    if config.prompts and not isinstance(
+        getattr(objective, "model", None), BertForPreTraining
+    ):
+        raise UserError(
+            f"config.prompts has blanks, and objective={name!r} trains no model that fills "
+            "them in; set --config.prompts=()"
+        )
+    return objective
 
 
 def open_text(
@@ -207,17 +219,6 @@ def _prepare(config: DataConfig, directory: Path, log: Log) -> None:
         lower_case=config.lower_case,
     )
     log(f"{directory}: {prepare(config.corpus, tokenizer, directory)}")
-
-
-def _examples(batches: TrainingBatches, count: int = 4) -> Iterator[str]:
-    """The first examples as the model reads them, {the right token} behind each place
-    that it has to fill in.
-    """
-    for example in drawn_examples(batches.sources[0], range(count)):
-        shown = example["a"] + example["b"]
-        for masked in example["masked"]:
-            shown[masked["position"]] += f"{{{masked['token']}}}"
-        yield " ".join(shown)
 
 
 # What a run may choose; the rest of a BertConfig the checkpoint has decided.

@@ -10,6 +10,7 @@ from flax import traverse_util
 
 from bert_jax.config_file import parse
 from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.errors import UserError
 from bert_jax.interop.load import Checkpoint, load, save_workdir
 from bert_jax.interop.names import name_in
 from bert_jax.model.bert import BertForPreTraining
@@ -18,7 +19,7 @@ from bert_jax.objectives import electra
 from bert_jax.objectives.electra import Electra, ReplacedTokens
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.training.config import train_config
-from bert_jax.training.pretrain import pretrain
+from bert_jax.training.pretrain import pretrain, pretraining_objective
 
 FILE = Path(__file__).parent.parent / "golden" / "huggingface" / "electra.npz"
 # Where transformers keeps what BERT does not have.
@@ -180,9 +181,12 @@ def test_a_run_begins_with_a_bert_and_ends_with_one(
         "--config.data.examples.next_sentence=False",
         "--config.prompts=()",
     )
-    config = parse(
-        ["--config", str(one_phase_of(0)), *flags], "usage", train_config
-    ).config
+    line = ["--config", str(one_phase_of(0)), *flags]
+    with pytest.raises(
+        UserError, match=r"model that fills them in; set --config.prompts"
+    ):
+        pretraining_objective(parse(line[:-1], "usage", train_config).config)
+    config = parse(line, "usage", train_config).config
     bert = BertForPreTraining(config.model)
     params = jax.device_get(jax.jit(MlmNsp(bert).init)(jax.random.key(1)))
     tokenizer = load_tokenizer(small_store[0])

@@ -13,6 +13,7 @@ from bert_jax.data.pipeline import TrainingBatches
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.inference.inspection import drawn_examples, marked
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import Checkpoint
 from bert_jax.model.bert import BertForPreTraining
@@ -167,8 +168,8 @@ def test_examples_show_what_is_masked(configure, small_store):
         documents=np.arange(store.info.documents),
     )
     drawn = batches[0]
-    for row, line in enumerate(pretraining._examples(batches)):
-        words = line.split(" ")
+    for row, example in enumerate(drawn_examples(batches.sources[0], range(4))):
+        words = marked(example)
         assert len(words) == drawn["attention_mask"][row].sum()
         right = {
             position: tokenizer.tokens[token]
