@@ -5,7 +5,7 @@
 SQuAD's JSON) or JSONL. Without it all labelled splits of the task are scored, from the
 folder that the run read, or from --dir.
 --output: a new folder for the predictions in the task's official form, the worst errors,
-the confusion matrix and scores.json.
+the confusion matrix, as numbers and as a picture, and scores.json.
 
 usage:
   python -m bert_jax.evaluate --checkpoint W [--data FILE] [--output DIR]
@@ -25,6 +25,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--output", type=Path, metavar="DIR")
     args = parser.parse_args(argv)
     # Imported late, so that --help and errors of the command line come at once.
+    from bert_jax import figures
     from bert_jax.files import new_folder, write_json
     from bert_jax.inference.mistakes import write_mistakes
     from bert_jax.inference.predict import Predictor
@@ -41,6 +42,7 @@ def main(argv: list[str]) -> None:
                 content = split.rows, evaluation.predictions
                 task.write(*content, split.name, folder)
                 write_mistakes(folder, task, split.name, *content)
+            figures.save_confusions(folder)
             write_json(folder / "scores.json", scores)
     for name, values in scores.items():
         print(f"{name}:", *(f"{key} {value:.2f}" for key, value in values.items()))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.files import new_file
+from bert_jax.files import new_file, read_json
 from bert_jax.runs import Run, read_runs
 
 # It would say that it looks for fonts, and which ones it lacks.
@@ -228,6 +228,15 @@ def confusion_matrix(
     bar = picture.colorbar(image, ax=axes, format=ticker.PercentFormatter(1))
     bar.set_label("share of the gold label")
     return picture
+
+
+def save_confusions(folder: os.PathLike | str) -> None:
+    """Draws each SPLIT.confusion.json of a folder, as fine-tuning and evaluate write it."""
+    for path in sorted(Path(folder).glob("*.confusion.json")):
+        found = read_json(path, "counts of gold and predicted labels")
+        title = f"{found['split']} {found['of']}"
+        picture = confusion_matrix(found["labels"], found["counts"], title)
+        save(picture, path.with_suffix(".png"))
 
 
 def _write(axes: Axes, x: float, y: float, text: str, share: float, **how: Any) -> None:

@@ -16,11 +16,13 @@ usage:
 
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 from bert_jax import cli
 from bert_jax.config_file import parse
 from bert_jax.interop.find import check_checkpoint
+from bert_jax.tasks.families import FAMILIES
 from bert_jax.training.config import FineTuneConfig, finetune_config
 
 
@@ -28,7 +30,10 @@ def main(argv: list[str]) -> None:
     """Parses the command line and fine-tunes."""
     own = cli.JOB_FLAGS | {"sweep": False}
     config, workdir, flags = parse(argv, __doc__, finetune_config, own, FineTuneConfig)
-    check_checkpoint(config.init_from, "--config.init_from")
+    # A finished run is reported from what it wrote.
+    if not any(Path(workdir, name).exists() for name in ("results.json", "sweep.json")):
+        check_checkpoint(config.init_from, "--config.init_from")
+        FAMILIES[config.family](config.data).check_files()
     # Imported late: --help and a wrong command line answer at once.
     from bert_jax.training.sweep import run_one, run_sweep
 

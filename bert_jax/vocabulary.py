@@ -37,14 +37,16 @@ def main(argv: list[str]) -> None:
         raise UserError(
             f"--output={args.output}, expected a {suffix} file for {args.kind}"
         )
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-
     cli.log_plainly()
     documents = read_documents(
         args.input, format=args.format, text_field=args.text_field
     )
+    first = next(
+        documents
+    )  # what is wrong with the inputs shows before a folder is made
+    args.output.parent.mkdir(parents=True, exist_ok=True)
     tokenizer = train_vocabulary(
-        itertools.chain.from_iterable(documents),
+        itertools.chain(first, itertools.chain.from_iterable(documents)),
         args.size,
         kind=args.kind,
         lower_case=not args.cased,

@@ -200,17 +200,26 @@ def test_a_config_s_path_may_have_spaces(tmp_path, joined):
     assert line.workdir == "runs/a b-big"
 
 
-@pytest.mark.parametrize("command", ["train", "finetune"])
-@pytest.mark.parametrize("flag", ["--help", "--config=none.py"])
-def test_a_wrong_command_line_answers_without_jax(command, flag):
+@pytest.mark.parametrize(
+    ("command", "flags", "message"),
+    [
+        ("train", "--help", ""),
+        ("train", "--config=none.py", "none.py is not a file"),
+        ("finetune", "--help", ""),
+        ("finetune", "--config=sst2 --init_from={} --data.dir=none", "no train.tsv"),
+    ],
+)
+def test_a_wrong_command_line_answers_without_jax(command, flags, message, golden):
     """Importing it takes a second, and more where there are accelerators."""
+    flags = flags.format(golden / "google_bert").split()
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", f"bert_jax.{command}", flag],
+        [sys.executable, "-X", "importtime", "-m", f"bert_jax.{command}", *flags],
         capture_output=True,
         text=True,
         env=os.environ,
     )
-    assert done.returncode == (0 if flag == "--help" else 2)
+    assert done.returncode == (2 if message else 0)
+    assert message in done.stderr.splitlines()[-1]
     modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "ml_collections" in modules
     assert not modules & {"jax", "flax", "optax", "grain", "sklearn"}

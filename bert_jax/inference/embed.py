@@ -144,7 +144,7 @@ class Embedder:
         """
         first = 1
         with Progress(
-            "embedding", total=total, unit="texts", show=self._show
+            "encoding", total=total, unit="texts", show=self._show
         ) as progress:
             for lines in chunks(texts, chunk):
                 features = self._features(lines, name, first)

@@ -150,6 +150,11 @@ class Task(abc.ABC):
         """The file of a split. Raises UserError where there is none."""
         return tables.existing_file(self.config.dir, self.file_names(split))
 
+    def check_files(self) -> None:
+        """Raises UserError where the file to learn from, or that of dev, is not there."""
+        for split in ("train", self.eval_splits[0]):
+            self.path(split)
+
     def has_labels(self, split: str, path: Path | None = None) -> bool:
         """Whether the file of a split, or another one, has the labels of its rows."""
         *_, names = self.keys.values()

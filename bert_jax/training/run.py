@@ -265,11 +265,7 @@ def draw_run(folder: RunFolder, log: Log) -> None:
     try:
         from bert_jax import figures
 
-        for path in sorted(folder.local.glob("predictions/*.confusion.json")):
-            found = read_json(path, "counts of gold and predicted labels")
-            title = f"{found['split']} {found['of']}"
-            counts = figures.confusion_matrix(found["labels"], found["counts"], title)
-            figures.save(counts, path.with_suffix(".png"))
+        figures.save_confusions(folder.local / "predictions")
         figures.save(figures.curves(folder.local), folder.local / CURVES)
         log(f"picture: {folder.local / CURVES}")
     except Exception as error:
