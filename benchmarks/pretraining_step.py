@@ -115,7 +115,7 @@ def measure(options: argparse.Namespace) -> dict:
         "model_flops": config.model.step_flops(
             phase.sequence_length, phase.max_predictions, phase.batch_size
         ),
-        "peak_flops": peak_flops(),
+        "peak_flops": peak_flops(options.dtype),
         "peak_bytes": memory.get("peak_bytes_in_use", process_bytes()),
         "loss": float(sums["step_loss"]) / float(sums["steps"]),
         "device": device.device_kind,

@@ -18,6 +18,7 @@ from tensorboardX import SummaryWriter
 
 from bert_jax.errors import DivergenceError, UserError
 from bert_jax.files import write_text
+from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.objectives.objective import Batch, Objective
 from bert_jax.progress import Progress
 from bert_jax.runs import METRICS, read_metrics
@@ -56,7 +57,8 @@ class Reporter:
 
     writer: of process 0; None for the others. log takes lines for people. progress: the
     tokens and the seconds of the whole run are added up there. first: the step that a
-    resumed run goes on from. bar: how far the run is; the loop counts its steps.
+    resumed run goes on from. dtype: of the model's products, ComputeConfig.dtype. bar: how
+    far the run is; the loop counts its steps.
     """
 
     def __init__(
@@ -67,11 +69,12 @@ class Reporter:
         log: Callable[[str], None],
         progress: dict[str, Any],
         first: int = 0,
+        dtype: str = "auto",
     ):
         self.log, self.progress, self._writer = log, progress, writer
         self._objective, self._schedule = objective, schedule
         self._total_steps = int(schedule.total_steps)
-        self._peak = peak_flops()
+        self._peak = peak_flops(dtype)
         self._began = time.perf_counter() - progress.get("seconds", 0.0)
         self._foretold = False
         self.bar = Progress(
@@ -263,23 +266,24 @@ class MetricWriter:
             self._tracker.finish()
 
 
-def peak_flops() -> float | None:
+def peak_flops(dtype: str = "auto") -> float | None:
     """Peak FLOP/s of all devices together: by data sheet, on CPUs by measurement.
 
-    None for an accelerator that the table does not know; its MFU is then not reported.
+    dtype: of the products that a CPU is measured by, as ComputeConfig.dtype. None for an
+    accelerator that the table does not know; its MFU is then not reported.
     """
     devices = jax.devices()
     if devices[0].platform == "cpu":  # one process's devices share the same cores
-        return _measured_matmul_flops() * jax.process_count()
+        return _measured_flops(activation_dtype(dtype)) * jax.process_count()
     # The longest match, so that "TPU v5 lite" is not read as "TPU v5".
     kind = devices[0].device_kind
     names = [name for name in PEAK_FLOPS if kind.startswith(name)]
     return PEAK_FLOPS[max(names, key=len)] * len(devices) if names else None
 
 
-def _measured_matmul_flops(size: int = 1024) -> float:
-    """FLOP/s of a float32 matrix product over all cores: the best of five runs."""
-    x = jnp.ones((size, size), jnp.float32)
+def _measured_flops(dtype: jnp.dtype, size: int = 1024) -> float:
+    """FLOP/s of a matrix product over all cores: the best of five runs."""
+    x = jnp.ones((size, size), dtype)
     product = jax.jit(jnp.matmul).lower(x, x).compile()
     seconds = timeit.repeat(lambda: product(x, x).block_until_ready(), number=1)
     return 2 * size**3 / min(seconds)

@@ -145,7 +145,10 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
                 for name, text in {"config": describe(config), **job.texts}.items():
                     writer.write_text(0, name, "\n".join(text))
         schedule = make_schedule(config.optimizer, len(job.batches))
-        reporter = Reporter(job.objective, schedule, writer, log, progress, first)
+        dtype = config.compute.dtype
+        reporter = Reporter(
+            job.objective, schedule, writer, log, progress, first, dtype
+        )
         stack.callback(reporter.bar.close)
 
         def save(step: int, state: TrainState) -> None:
