@@ -70,6 +70,10 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 jax.config.update("jax_compilation_cache_dir", CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+# In the commands that tests start, models are tiny: compiling them well takes longer than
+# running them. In this process that is quick_compiles, for a module at a time.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+jax.config.update("jax_disable_most_optimizations", False)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
