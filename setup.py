@@ -26,7 +26,8 @@ extras = {
 setup(
     packages=[
         *find_packages(include=["bert_jax*"]),
-        *("bert_jax.experiments", "bert_jax.experiments.finetune"),
+        "bert_jax.experiments",
+        *(f"bert_jax.experiments.{name}" for name in ("ablations", "finetune")),
     ],
     package_dir={"bert_jax.experiments": "experiments"},
     install_requires=[

@@ -72,7 +72,7 @@ def parse(
     args, words = parser.parse_known_args(argv)
     if not args.config:
         raise UserError(f"--config is missing; use {command_line}")
-    config = read(_load(*_find(args.config)))
+    config = read(load_file(args.config, "get_config", named_configs()))
     config = read(_overridden(config, words, command_line))
     if args.print_config:
         print(*describe(config), sep="\n")
@@ -122,12 +122,18 @@ def _value(text: str, old: Any) -> Any:
     return value
 
 
-def _find(config: str) -> tuple[str, str]:
-    """The file that --config=FILE[:ARGUMENT] or --config=NAME[:ARGUMENT] means, and its
-    argument. Raises UserError with the nearest names where there is none.
+def load_file(config: str, function: str, known: Mapping[str, str]) -> dict[str, Any]:
+    """What ``function`` of FILE[:ARGUMENT] or NAME[:ARGUMENT] gives, as plain values.
+
+    known: files by name. Raises UserError with the nearest names where there is none.
     """
+    return _load(*_find(config, known), function)
+
+
+def _find(config: str, known: Mapping[str, str]) -> tuple[str, str]:
+    """The file that FILE[:ARGUMENT] or NAME[:ARGUMENT] means, and its argument."""
     given, _, argument = config.partition(":")
-    path, known = Path(given), named_configs()
+    path = Path(given)
     if path.is_file():
         return given, argument
     if path.name in _MERGED:
@@ -139,39 +145,47 @@ def _find(config: str) -> tuple[str, str]:
         return file, ":".join(filter(None, [merged, argument]))
     near = difflib.get_close_matches(path.stem, known, cutoff=0.5)
     hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(known)}"
-    raise UserError(f"--config={given} is not a file or the name of a config; {hint}")
+    raise UserError(f"{given} is not a file or the name of a config; {hint}")
 
 
 def named_configs() -> dict[str, str]:
     """FILE[:ARGUMENT] of each config that goes by a name, such as tiny or sst2."""
-    packed = Path(__file__).parent / "experiments"  # in a wheel
-    folder = packed if packed.is_dir() else packed.parent.parent / "experiments"
-    files = {path.stem: str(path) for path in sorted(folder.rglob("*.py"))}
-    return files | {
+    folder = _experiments()
+    files = [*sorted(folder.glob("*.py")), *sorted(folder.glob("finetune/*.py"))]
+    return {path.stem: str(path) for path in files} | {
         Path(old).stem: str(folder / "finetune" / new) for old, new in _MERGED.items()
     }
 
 
-def _load(file: str, argument: str) -> dict[str, Any]:
-    """What get_config of a config file gives, as plain values."""
+def named_studies() -> dict[str, str]:
+    """The file of each study that goes by a name, such as table5."""
+    return {path.stem: str(path) for path in _experiments().glob("ablations/*.py")}
+
+
+def _experiments() -> Path:
+    packed = Path(__file__).parent / "experiments"  # in a wheel
+    return packed if packed.is_dir() else packed.parent.parent / "experiments"
+
+
+def _load(file: str, argument: str, function: str) -> dict[str, Any]:
     spec = importlib.util.spec_from_file_location("config", file)
     if spec is None or spec.loader is None:
-        raise UserError(f"--config={file} is not a Python file; its name ends in .py")
+        raise UserError(f"{file} is not a Python file; its name ends in .py")
     module = importlib.util.module_from_spec(spec)
     folder = str(Path(file).parent.resolve())
     sys.path.insert(0, folder)  # it may import its neighbours, as large.py does
     try:
         spec.loader.exec_module(module)
-        if not hasattr(module, "get_config"):
-            raise UserError(f"--config={file} has no function get_config")
-        settings = module.get_config(*filter(None, [argument]))
+        if not hasattr(module, function):
+            raise UserError(f"{file} has no function {function}")
+        settings = getattr(module, function)(*filter(None, [argument]))
     except (TypeError, ValueError) as error:
-        raise UserError(f"--config={file}: {error}") from error
+        raise UserError(f"{file}: {error}") from error
     finally:
         sys.path.remove(folder)
     if not isinstance(settings, Mapping | ConfigDict):
         raise UserError(
-            f"get_config of {file} gave {type(settings).__name__}, expected a dict or a "
+            f"{function} of {file} gave {type(settings).__name__}, expected a dict or a "
             "ConfigDict of settings"
         )
     return plain(settings)

@@ -513,3 +513,48 @@ def _index(index: int, count: int, name: str) -> int:
             f"{name} {index} is not there; expected 0 to {count - 1}, or {-count} to -1"
         )
     return index % count
+
+
+@_styled
+def study(content: Mapping[str, Any]) -> Picture:
+    """What a study found, a panel for each metric; content: that of its table.json.
+
+    A mark for each seed, and the mean with its standard error.
+    """
+    variants = content["variants"]
+    metrics = list(dict.fromkeys(m for own in variants.values() for m in own["scores"]))
+    if not metrics:
+        raise UserError("no part of the study is finished; there is nothing to draw")
+    columns = min(3, len(metrics))
+    rows = math.ceil(len(metrics) / columns)
+    height = rows * (0.3 * len(variants) + 0.9) + 0.6
+    picture, panels = _figure(
+        f"{len(variants)} variants, {len(content['seeds'])} seeds",
+        1.4 + 2.6 * columns,
+        height,
+        rows,
+        columns,
+    )
+    for i, axes in enumerate(panels):
+        if i >= len(metrics):
+            axes.remove()
+            continue
+        for place, own in enumerate(variants.values()):
+            found = own["scores"].get(metrics[i])
+            if found is None:
+                continue
+            values = found["scores"]
+            error = found["deviation"] / math.sqrt(len(values))
+            axes.plot(values, [place] * len(values), "o", color=_COLOURS[3], alpha=0.7)
+            axes.errorbar(
+                found["mean"], place, xerr=error, fmt="|", color="black", markersize=12
+            )
+        names = list(variants) if i % columns == 0 else [""] * len(variants)
+        axes.set_yticks(range(len(variants)), names)
+        axes.set_ylim(len(variants) - 0.5, -0.5)
+        axes.set_title(metrics[i])
+        axes.grid(True, axis="x")
+    seeds = Line2D([], [], color=_COLOURS[3], marker="o", linestyle="", label="a seed")
+    mean = Line2D([], [], color="black", marker="|", label="mean ± standard error")
+    picture.legend(handles=[seeds, mean], loc="outside lower left", ncols=2)
+    return picture

@@ -1,6 +1,7 @@
 """Files of this machine: read as UTF-8 or JSON, written whole or not at all."""
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -164,3 +165,21 @@ def replace_folder(source: Path, target: Path) -> None:
         target.rename(old)
     source.rename(target)
     shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Makes a folder and keeps other processes that ask the same out of it."""
+    if directory.exists() and not directory.is_dir():
+        raise UserError(f"{directory} is a file; expected the name of a folder")
+    directory.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        handle = os.open(directory, os.O_RDONLY)
+        stack.callback(os.close, handle)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(
+                f"{directory}: another run is writing to it; wait for its end"
+            ) from error
+        yield

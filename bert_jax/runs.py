@@ -199,6 +199,18 @@ def compare(runs: Sequence[Run]) -> list[Values]:
     ]
 
 
+def spread(scores: Sequence[float]) -> Values:
+    """The "mean" and the "deviation" of the "scores" of several seeds.
+
+    Without scores the mean is None; the deviation of a single one is 0.
+    """
+    return {
+        "mean": statistics.mean(scores) if scores else None,
+        "deviation": statistics.stdev(scores) if len(scores) > 1 else 0.0,
+        "scores": list(scores),
+    }
+
+
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """The full name and the value of each setting."""
     if isinstance(value, dict):

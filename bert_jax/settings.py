@@ -33,6 +33,9 @@ below. The command line can change every setting: `--config.NAME=VALUE`. With
 _FINETUNE = """## Fine-tuning
 
 `python -m bert_jax.finetune`"""
+_STUDY = """## Studies
+
+`python -m bert_jax.experiment`"""
 
 
 def setting(
@@ -149,6 +152,8 @@ def tables(kind: type, name: str = "", level: str = "##") -> str:
         rows = ["| setting | default | meaning |", "|---|---|---|"]
         for field in fields:
             default = field.default
+            if field.default_factory is not REQUIRED:
+                default = field.default_factory()
             shown = "must be given" if default is REQUIRED else f"`{default!r}`"
             rows.append(f"| `{full}{field.name}` | {shown} | {field.metadata['doc']} |")
         text = inspect.getdoc(group).replace("``", "`")
@@ -193,14 +198,23 @@ def _families() -> dict[str, type]:
 
 def reference() -> str:
     """The reference page: every setting of every config."""
-    from bert_jax.training.config import FineTuneConfig, TrainConfig
+    from bert_jax.training.config import (
+        FineTuneConfig,
+        StudyConfig,
+        TrainConfig,
+        Variant,
+    )
 
+    study = tables(StudyConfig) + "\n\n### A variant\n\n" + tables(Variant)
     data = [
         f"### `data` of the family {name}\n{tables(config, 'data.', '###')}"
         for name, config in _families().items()
     ]
     return "\n\n".join(
-        [_PAGE, tables(TrainConfig), _FINETUNE, tables(FineTuneConfig), *data]
+        [
+            *(_PAGE, tables(TrainConfig), _FINETUNE, tables(FineTuneConfig), *data),
+            *(_STUDY, study),
+        ]
     )
 
 
@@ -220,6 +234,11 @@ def from_settings(kind: type[T], value: Any, name: str) -> T:
         return tuple(
             from_settings(item, v, f"{name}[{i}]") for i, v in enumerate(value)
         )
+    if typing.get_origin(kind) is dict:
+        if not isinstance(value, Mapping):
+            raise UserError(_wrong_type(name, "a group of named values", value))
+        item = typing.get_args(kind)[1]
+        return {k: from_settings(item, v, f"{name}.{k}") for k, v in value.items()}
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:

@@ -8,7 +8,6 @@ were interrupted. A run that is repeated keeps the shards that are whole.
 import bisect
 import contextlib
 import dataclasses
-import fcntl
 import functools
 import hashlib
 import importlib.metadata
@@ -40,7 +39,7 @@ from bert_jax.data.store import (
 )
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import read_json, write_json
+from bert_jax.files import locked, read_json, write_json
 from bert_jax.progress import Progress
 from bert_jax.settings import differences
 
@@ -145,7 +144,7 @@ def prepare(
     fingerprint = tokenizer.fingerprint()
     identity = {"vocabulary_fingerprint": fingerprint, "settings": settings}
     counts = [ShardCount(0, 0, 0)]
-    with _locked(directory):
+    with locked(directory):
         remove_unfinished(directory)
         if info := _finished(directory, identity):
             return Report(info, 0.0, *counts[0])
@@ -316,21 +315,3 @@ def _finished(directory: Path, identity: dict[str, Any]) -> StoreInfo | None:
 def _short(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 48 else f"{text[:12]}..."
-
-
-@contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Makes the directory and keeps other runs out of it."""
-    if directory.exists() and not directory.is_dir():
-        raise UserError(f"{directory} is a file; expected a folder for the store")
-    directory.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as stack:
-        handle = os.open(directory, os.O_RDONLY)
-        stack.callback(os.close, handle)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(
-                f"{directory}: another run is writing to it; wait for its end"
-            ) from error
-        yield

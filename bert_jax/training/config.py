@@ -303,6 +303,49 @@ class FineTuneConfig(RunConfig):
                 )
 
 
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """A pretraining that a study compares, and what its fine-tunings do differently."""
+
+    pretrain: Any = setting(
+        doc="the settings of its pretraining; variants with the same share the run"
+    )
+    finetune: Any = setting(
+        factory=dict, doc="settings of its fine-tunings, in place of the tasks' own"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyConfig:
+    """What ``get_study`` of a study's file gives: variants times tasks times seeds.
+
+    The first variant is what the others are compared with.
+    """
+
+    variants: dict[str, Variant] = setting(doc="what is compared, by name")
+    tasks: dict[str, Any] = setting(
+        factory=dict, doc="the settings of each fine-tuning, by name, without init_from"
+    )
+    seeds: tuple[int, ...] = setting(
+        (0, 1, 2), "each is that of a pretraining and of the fine-tunings from it"
+    )
+    pairs: tuple[str, ...] = setting(
+        (), "files of minimal pairs, as bert_jax.minimal_pairs takes them"
+    )
+    pairs_per_set: int = setting(0, "use the first pairs of each set; 0: all", least=0)
+    equal_compute: bool = setting(
+        False,
+        "scale the steps of each pretraining so that all take as many floating point "
+        "operations as the first",
+    )
+
+    def __post_init__(self):
+        check_ranges(self)
+        for name in ("variants", "seeds"):
+            if not getattr(self, name):
+                raise UserError(f"the study's {name} are empty; expected one at least")
+
+
 def train_config(settings: Mapping[str, Any]) -> TrainConfig:
     """Builds a TrainConfig from nested mappings, checking every name and type."""
     settings = with_compute(settings)

@@ -198,7 +198,7 @@ def open_text(
         directory = folder.prepared(
             "text",
             last="index.json",
-            make=lambda directory: _prepare(config, directory, log),
+            make=lambda directory: prepare_corpus(config, directory, log),
         )
     store = TokenStore(directory)
     tokenizer = load_tokenizer(directory)
@@ -210,7 +210,7 @@ def open_text(
     return store, tokenizer
 
 
-def _prepare(config: DataConfig, directory: Path, log: Log) -> None:
+def prepare_corpus(config: DataConfig, directory: Path, log: Log) -> None:
     """Writes vocabulary and store of config.corpus."""
     log(f"preparing {', '.join(config.corpus)} in {directory}")
     tokenizer = train_vocabulary(

@@ -5,7 +5,6 @@ import functools
 import itertools
 import math
 import shutil
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from bert_jax.errors import DivergenceError, UserError
 from bert_jax.files import read_json, replace_folder, write_json
 from bert_jax.parallel.distributed import from_leader, is_leader
 from bert_jax.progress import Progress, print_line
+from bert_jax.runs import spread
 from bert_jax.settings import to_dict
 from bert_jax.tasks.task import Task
 from bert_jax.training.config import FineTuneConfig, resume_differences
@@ -229,10 +229,8 @@ def _summary(point: Point, runs: list[Results]) -> Results:
         "batch_size": point[0],
         "learning_rate": point[1],
         "epochs": point[2],
-        "mean": statistics.mean(scores) if scores else None,
-        "deviation": statistics.stdev(scores) if len(scores) > 1 else 0.0,
+        **spread(scores),
         "best": max(scores, default=None),
-        "scores": scores,
         "diverged": len(runs) - len(scores),
     }
 

@@ -18,6 +18,7 @@ from bert_jax.data.preparation import plan_shards, prepare, shard_count
 from bert_jax.data.store import TokenStore, part_path
 from bert_jax.data.tokenizer import WordPieceTokenizer, load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.files import locked
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VOCABULARY = GOLDEN / "tokenizer" / "uncased_vocab.txt"
@@ -297,7 +298,7 @@ def test_no_room_for_the_index_loses_no_shard(text, tokenizer, tmp_path, monkeyp
 
 def test_a_second_run_at_the_same_time_is_refused(text, tokenizer, tmp_path):
     refused = pytest.raises(UserError, match="another run is writing to it")
-    with preparation._locked(tmp_path / "store"), refused:
+    with locked(tmp_path / "store"), refused:
         prepare([str(text)], tokenizer, tmp_path / "store")
 
 

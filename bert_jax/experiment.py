@@ -1,0 +1,77 @@
+"""Runs a study: variants of pretraining, fine-tuned and scored, over several seeds.
+
+STUDY: a file with a function get_study (FILE.py or FILE.py:ARGUMENT), a name such as
+table5, or the folder of a study. --workdir (default: runs/NAME OF THE STUDY) is where it
+lives; the same command goes on where it stopped. It ends with a table: text, JSON,
+Markdown and a picture.
+
+--seeds: instead of the study's. --jobs: parts that run at a time, each with its share of
+the GPUs. --part: run this one alone, such as pretrain/mlm-seed0. --table: run nothing, and
+show what is finished.
+
+usage:
+  python -m bert_jax.experiment table5 [--workdir D] [--jobs N]
+"""
+
+import dataclasses
+from pathlib import Path
+
+from bert_jax import cli
+from bert_jax.config_file import load_file, named_studies
+from bert_jax.errors import UserError
+from bert_jax.files import read_json
+from bert_jax.settings import from_settings
+from bert_jax.training.config import StudyConfig
+
+
+def main(argv: list[str]) -> None:
+    """Parses the command line and runs the study, a part of it, or nothing."""
+    parser = cli.argument_parser(__doc__)
+    parser.add_argument("study", metavar="STUDY")
+    parser.add_argument("--workdir", type=Path, metavar="DIR")
+    parser.add_argument("--seeds", type=_seeds, metavar="0,1,2")
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="(%(default)s)"
+    )
+    parser.add_argument("--part", metavar="NAME")
+    parser.add_argument("--table", action="store_true")
+    args = parser.parse_args(argv)
+    if args.jobs < 1:
+        raise UserError(f"--jobs={args.jobs}, expected 1 or more")
+    study, folder = _open(args.study)
+    if args.seeds:
+        study = dataclasses.replace(study, seeds=args.seeds)
+    folder = args.workdir or folder
+    # Imported late: --help and a wrong command line answer at once.
+    from bert_jax.training.study import plan_study, run_part, run_study, write_table
+
+    if args.table:
+        write_table(study, folder)
+        return
+    if args.jobs == 1:
+        cli.start()
+    if args.part:
+        run_part(args.part, plan_study(study, folder).parts, folder)
+    else:
+        run_study(study, folder, jobs=args.jobs)
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    return tuple(int(seed) for seed in text.split(","))
+
+
+def _open(source: str) -> tuple[StudyConfig, Path]:
+    """A study, and the folder where it lives if nobody says another."""
+    path = Path(source)
+    if path.is_dir():
+        path = path / "study.json"
+    if path.suffix == ".json":
+        settings, folder = read_json(path, "the settings of a study"), path.parent
+    else:
+        settings = load_file(source, "get_study", named_studies())
+        folder = Path("runs", Path(source.partition(":")[0]).stem)
+    return from_settings(StudyConfig, settings, ""), folder
+
+
+if __name__ == "__main__":
+    cli.run(main)

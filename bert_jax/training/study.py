@@ -1,0 +1,505 @@
+"""A study: variants of pretraining times tasks times seeds, with means and differences.
+
+Each part of a study is a run that goes on where it was stopped: a pretraining, a
+fine-tuning, the scores of minimal pairs. A part that is finished has a part.json, and that
+is all a study needs to know to go on. The folder of a study holds:
+  study.json: all of its settings, from which it can be run again;
+  text/: the prepared text, where the pretrainings name a corpus;
+  pretrain/VARIANT-seedS and finetune/VARIANT-TASK-seedS: workdirs of runs, without the
+    weights of the fine-tunings; pairs/VARIANT-seedS;
+  table.json, table.txt, table.md and table.png: what came out.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_jax.errors import DivergenceError, Preempted, UserError, naming
+from bert_jax.files import locked, read_json, write_json, write_text
+from bert_jax.inference import score
+from bert_jax.interop.load import load
+from bert_jax.progress import Progress, print_line
+from bert_jax.runs import read_runs, spread
+from bert_jax.settings import differences, to_dict
+from bert_jax.training.config import (
+    DataConfig,
+    FineTuneConfig,
+    StudyConfig,
+    TrainConfig,
+    finetune_config,
+    resume_differences,
+    train_config,
+)
+from bert_jax.training.finetune import BEST
+from bert_jax.training.pretrain import prepare_corpus, pretrain, pretraining_objective
+from bert_jax.training.run import Log, check_owner
+from bert_jax.training.sweep import run_one
+
+STUDY, TABLE = "study.json", "table"
+_PART = "part.json"
+_PAIRS = "minimal pairs"  # the name of their accuracy
+_DIVERGED = "diverged"
+
+Result = dict[str, Any]
+
+
+class Part(NamedTuple):
+    """A part of a study; its name is that of its folder.
+
+    config: of the run, of the text, or what the study says of minimal pairs. after: the
+    part that has to be finished before, or "".
+    """
+
+    config: TrainConfig | FineTuneConfig | DataConfig | dict[str, Any]
+    after: str = ""
+
+
+class Plan(NamedTuple):
+    """What a study is to do.
+
+    parts: by name, each after the one that it needs, and a seed's before the next one's.
+    variants: of each variant the parts that tell of it, as (task or "", part).
+    """
+
+    parts: dict[str, Part]
+    variants: dict[str, list[tuple[str, str]]]
+
+
+def plan_study(study: StudyConfig, folder: Path) -> Plan:
+    """The parts of a study that lies in ``folder``.
+
+    Raises UserError that names the variant and the task whose settings are wrong.
+    """
+    configs = _pretrainings(study)
+    texts = {
+        text: f"text{i or ''}"
+        for i, text in enumerate(dict.fromkeys(map(_text, configs.values())))
+        if text is not None
+    }
+    parts = {name: Part(text) for text, name in texts.items()}
+    variants: dict[str, list[tuple[str, str]]] = {name: [] for name in configs}
+    for seed, (name, variant) in itertools.product(study.seeds, study.variants.items()):
+        shared = next(other for other in configs if configs[other] == configs[name])
+        config = dataclasses.replace(configs[name], seed=seed)
+        text = texts.get(_text(config), "")
+        if text:
+            path = str(folder / text)
+            data = dataclasses.replace(config.data, path=path, corpus=())
+            config = dataclasses.replace(config, data=data)
+        pretrained = f"pretrain/{shared}-seed{seed}"
+        own = {("", pretrained): Part(config, text)}
+        for task, settings in study.tasks.items():
+            begin = {"init_from": str(folder / pretrained), "seed": seed}
+            with naming(f"{name}, {task}"):
+                config = finetune_config(_merged(settings, variant.finetune) | begin)
+            part = f"finetune/{name}-{task}-seed{seed}"
+            own[task, part] = Part(config, pretrained)
+        if study.pairs:
+            pairs = {"files": list(study.pairs), "first": study.pairs_per_set}
+            own["", f"pairs/{shared}-seed{seed}"] = Part(pairs, pretrained)
+        parts |= {part: what for (_, part), what in own.items()}
+        variants[name] += own
+    return Plan(parts, variants)
+
+
+def _pretrainings(study: StudyConfig) -> dict[str, TrainConfig]:
+    """The config of each variant's pretraining, with the steps of equal compute."""
+    configs = {}
+    for name, variant in study.variants.items():
+        with naming(name):
+            config = train_config(variant.pretrain)
+            pretraining_objective(config)
+            config.data.check_text()
+            configs[name] = config
+    if not study.equal_compute:
+        return configs
+    reference = flops(next(iter(configs.values())))
+    for name, config in configs.items():
+        share = reference / flops(config)
+        phases = tuple(
+            dataclasses.replace(phase, steps=max(1, round(phase.steps * share)))
+            for phase in config.phases
+        )
+        configs[name] = dataclasses.replace(config, phases=phases)
+    return configs
+
+
+def flops(config: TrainConfig) -> float:
+    """Floating point operations of a whole pretraining, without packing."""
+    objective = pretraining_objective(config)
+    total = 0.0
+    for phase in config.phases:
+        shapes = {
+            "input_ids": (phase.batch_size, phase.sequence_length),
+            "mlm_ids": (phase.batch_size, phase.max_predictions),
+            "nsp_labels": (phase.batch_size,),
+        }
+        batch = {name: np.broadcast_to(0, shape) for name, shape in shapes.items()}
+        total += phase.steps * objective.flops(batch)
+    return total
+
+
+def _text(config: TrainConfig) -> DataConfig | None:
+    """The text that a study prepares for a pretraining; None where it is prepared."""
+    data = config.data
+    if data.path:
+        return None
+    kept = ("corpus", "vocabulary_size", "lower_case")
+    return DataConfig(**{name: getattr(data, name) for name in kept})
+
+
+def _merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with some of them changed, in groups too."""
+    return {
+        name: _merged(settings.get(name, {}), value)
+        if isinstance(value, Mapping)
+        else value
+        for name, value in {**settings, **changes}.items()
+    }
+
+
+def run_study(
+    study: StudyConfig, folder: Path, *, jobs: int = 1, log: Log = print_line
+) -> Result:
+    """Runs all parts that are not finished, and writes the table, which it returns.
+
+    jobs: how many parts run at a time, each in a process of its own. Where there are
+    GPUs, each has its share of them. Raises UserError where a part fails; the same call
+    goes on with the others.
+    """
+    parts = plan_study(study, folder).parts
+    # All of them before the first runs: what is wrong shows at once.
+    missing = [name for name in parts if finished(folder, name, parts) is None]
+    write_json(folder / STUDY, to_dict(study))
+    with Progress(
+        "study", total=len(parts), initial=len(parts) - len(missing), unit="parts"
+    ) as progress:
+        if jobs == 1:
+            for name in missing:
+                log(f"== {name}")
+                run_part(name, parts, folder, log)
+                progress.update()
+        else:
+            for name in _in_processes(missing, parts, folder, jobs):
+                log(f"finished: {name}")
+                progress.update()
+    return write_table(study, folder, log)
+
+
+def run_part(
+    name: str, parts: Mapping[str, Part], folder: Path, log: Log = print_line
+) -> Result:
+    """Runs one part, whose predecessor is finished, and returns its result.
+
+    A run that diverges is a result: of it, and of those that begin with it.
+    """
+    if name not in parts:
+        raise UserError(
+            f"{name} is no part of the study; expected one of {', '.join(parts)}"
+        )
+    part, directory = parts[name], folder / name
+    result = finished(folder, name, parts)
+    if result is not None:
+        return result
+    before = finished(folder, part.after, parts) if part.after else {}
+    if before is None:
+        raise UserError(
+            f"{name} needs {part.after}, which is not finished; run it first"
+        )
+    # What prepares text locks its folder itself.
+    prepares = isinstance(part.config, DataConfig)
+    with contextlib.nullcontext() if prepares else locked(directory):
+        started = time.monotonic()
+        try:
+            if _DIVERGED in before:
+                raise DivergenceError(f"{part.after} diverged")
+            result = _run(part, directory, folder / part.after, log)
+        except DivergenceError as error:
+            log(f"diverged: {error}")
+            result = {_DIVERGED: str(error)}
+        result.setdefault("seconds", round(time.monotonic() - started, 1))
+        write_json(directory / _PART, result)
+    return result
+
+
+def _run(part: Part, directory: Path, before: Path, log: Log) -> Result:
+    config = part.config
+    if isinstance(config, TrainConfig):
+        pretrain(config, directory, log)
+        (run,) = read_runs([directory])
+        return {
+            "scores": {
+                f"held-out {name}": values[-1] * run.percent(name)
+                for name in run.scores
+                if (values := run.series("eval", name)[1])
+            },
+            "steps": config.total_steps,
+            "tokens": sum(
+                p.steps * p.batch_size * p.sequence_length for p in config.phases
+            ),
+            "flops": flops(config),
+            "seconds": max(run.series("train", "seconds")[1]),
+        }
+    if isinstance(config, FineTuneConfig):
+        results = run_one(config, directory, log)
+        shutil.rmtree(directory / BEST, ignore_errors=True)
+        scores, metric = next(iter(results["scores"].values())), results["main_metric"]
+        return {
+            "scores": {metric: scores[metric]},
+            "seconds": results["train_seconds"] + results["evaluation_seconds"],
+        }
+    if isinstance(config, DataConfig):
+        prepare_corpus(config, directory, log)
+        write_json(directory / "config.json", to_dict(config))
+        return {}
+    write_json(directory / "config.json", config)
+    checkpoint = load(before)
+    if "mlm" not in checkpoint.params:
+        log(f"{before.name} has no MLM head, and scores no pairs")
+        return {"scores": {}}
+    sets = (
+        (name, pairs[: config["first"] or None])
+        for name, pairs in score.read_sets(map(Path, config["files"]))
+    )
+    found = score.summary(dict(score.accuracy(score.Scorer(checkpoint), sets)))
+    log(f"{_PAIRS}: {found.accuracy:.1%} of {found.pairs:,}")
+    return {"scores": {_PAIRS: 100 * found.accuracy}, "by_set": found.by_set}
+
+
+def finished(folder: Path, name: str, parts: Mapping[str, Part]) -> Result | None:
+    """The result of a part; None where it has still to run.
+
+    Raises UserError where its folder holds that of another study.
+    """
+    config, directory = parts[name].config, folder / name
+    path = directory / _PART
+    if not path.exists():
+        return None
+    result = read_json(path, "the result of a part of a study")
+    if _DIVERGED in result and not (directory / "config.json").exists():
+        return result
+    if isinstance(config, TrainConfig | FineTuneConfig):
+        # Where a study lies, and its text, is not what a run learns.
+        free = ("init_from", "text")
+        same = functools.partial(resume_differences, free=free)
+    else:
+        same = _differing
+    check_owner(
+        directory, config if isinstance(config, dict) else to_dict(config), same
+    )
+    longer = isinstance(config, TrainConfig) and _DIVERGED not in result
+    return None if longer and result["steps"] < config.total_steps else result
+
+
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    return [f"{name}: {a!r} -> {b!r}" for name, a, b in differences(old, new)]
+
+
+def _in_processes(
+    missing: Sequence[str], parts: Mapping[str, Part], folder: Path, jobs: int
+) -> Iterator[str]:
+    """Runs parts in processes, as many at a time as ``jobs``; gives those that finished.
+
+    What a process prints is in log.txt of the part's folder. SIGTERM is passed on, so that
+    every run saves.
+    """
+    waiting, running = list(missing), {}
+    free = _shares_of_gpus(jobs)
+
+    def stop(*_: Any) -> None:
+        raise Preempted("asked to stop; the same command goes on from there")
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        while waiting or running:
+            ready = [n for n in waiting if parts[n].after not in (*waiting, *running)]
+            for name in ready[: len(free)]:
+                waiting.remove(name)
+                gpus = free.pop()
+                running[name] = _start(name, folder, gpus), gpus
+            time.sleep(0.2)
+            for name, (process, gpus) in list(running.items()):
+                if process.poll() is None:
+                    continue
+                del running[name]
+                free.append(gpus)
+                if process.returncode:
+                    log = folder / name / "log.txt"
+                    last = log.read_text().strip().rpartition("\n")[2]
+                    raise UserError(f"{name}: {last} (the whole log: {log})")
+                yield name
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+        for process, _ in running.values():
+            process.terminate()
+        for process, _ in running.values():
+            process.wait()
+
+
+def _start(name: str, folder: Path, gpus: str) -> subprocess.Popen:
+    log = folder / name / "log.txt"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "bert_jax.experiment", str(folder / STUDY)]
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            [*command, "--workdir", str(folder), "--part", name],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=os.environ | ({"CUDA_VISIBLE_DEVICES": gpus} if gpus else {}),
+        )
+
+
+def _shares_of_gpus(jobs: int) -> list[str]:
+    """For each of several processes the GPUs that it sees; "" where there are none."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is None:
+        try:
+            listed = subprocess.run(
+                ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"],
+                capture_output=True,
+                text=True,
+            )
+        except OSError:  # there is no such command
+            return [""] * jobs
+        given = ",".join(listed.stdout.split()) if not listed.returncode else ""
+    gpus = [gpu for gpu in given.split(",") if gpu]
+    if 0 < len(gpus) < jobs:
+        raise UserError(
+            f"--jobs={jobs}, but there are {len(gpus)} GPUs; expected one for each job at "
+            "least"
+        )
+    return [",".join(gpus[i::jobs]) for i in range(jobs)]
+
+
+def write_table(study: StudyConfig, folder: Path, log: Log = print_line) -> Result:
+    """Writes and logs what the finished parts tell; see :func:`summarise`."""
+    content = summarise(study, folder)
+    text = list(table_lines(content))
+    write_json(folder / f"{TABLE}.json", content)
+    write_text(folder / f"{TABLE}.txt", "\n".join(text) + "\n")
+    markdown = "\n".join(table_lines(content, markdown=True))
+    write_text(folder / f"{TABLE}.md", markdown + "\n")
+    for line in text:
+        log(line)
+    try:
+        from bert_jax import figures
+
+        figures.save(figures.study(content), folder / f"{TABLE}.png")
+        log(f"picture: {folder / TABLE}.png")
+    except UserError as error:  # without matplotlib
+        log(f"no picture: {error}")
+    return content
+
+
+def summarise(study: StudyConfig, folder: Path) -> Result:
+    """What the finished parts of a study tell, as JSON holds it.
+
+    "variants": of each its "scores", by metric: "mean", "deviation" and "scores" of the
+    seeds that are finished, and its "difference" from the first variant with a "mean" and
+    the "standard_error" (None for one seed) of the difference of two means; "diverged":
+    how many of its parts; "flops", "tokens", "steps": of one of its pretrainings; and
+    their "seconds" in the mean. "finished" of the "parts" of the study.
+    """
+    parts, members = plan_study(study, folder)
+    results = {name: finished(folder, name, parts) for name in parts}
+    variants = {
+        name: _variant([(task, results[part] or {}) for task, part in own])
+        for name, own in members.items()
+    }
+    first = next(iter(variants.values()))["scores"]
+    for variant in list(variants.values())[1:]:
+        for metric, own in variant["scores"].items():
+            if metric in first:
+                own["difference"] = _difference(own, first[metric])
+    return {
+        "parts": len(parts),
+        "finished": sum(result is not None for result in results.values()),
+        "seeds": list(study.seeds),
+        "variants": variants,
+    }
+
+
+def _variant(results: Sequence[tuple[str, Result]]) -> Result:
+    """What the results of a variant's parts tell; each with the name of its task."""
+    scores: dict[str, list[float]] = {}
+    for task, result in results:
+        for metric, value in result.get("scores", {}).items():
+            scores.setdefault(f"{task} {metric}".strip(), []).append(value)
+    pretrainings = [result for _, result in results if "flops" in result]
+    known = pretrainings[0] if pretrainings else {}
+    return {
+        **{name: known.get(name) for name in ("steps", "tokens", "flops")},
+        "seconds": spread([result["seconds"] for result in pretrainings])["mean"],
+        "diverged": sum(_DIVERGED in result for _, result in results),
+        "scores": {metric: spread(values) for metric, values in scores.items()},
+    }
+
+
+def _difference(own: Result, first: Result) -> Result:
+    """Of two means, with its standard error where both have several seeds."""
+    both = (own, first)
+    error = None
+    if all(len(one["scores"]) > 1 for one in both):
+        error = math.sqrt(
+            sum(one["deviation"] ** 2 / len(one["scores"]) for one in both)
+        )
+    return {"mean": own["mean"] - first["mean"], "standard_error": error}
+
+
+def table_lines(content: Result, *, markdown: bool = False) -> Iterator[str]:
+    """The lines of a table of what :func:`summarise` gives: a row for each variant."""
+    variants = content["variants"]
+    metrics = list(dict.fromkeys(m for own in variants.values() for m in own["scores"]))
+    rows = [["", *metrics, "PFLOP", "seconds"]]
+    for name, own in variants.items():
+        cells = [name]
+        for metric in metrics:
+            found = own["scores"].get(metric)
+            cells.append("-" if found is None else _cell(found))
+        work, seconds = own["flops"], own["seconds"]
+        cells.append("-" if work is None else f"{work / 1e15:.3g}")
+        cells.append("-" if seconds is None else f"{seconds:,.0f}")
+        rows.append(cells)
+    if markdown:
+        rows.insert(1, ["---"] * len(rows[0]))
+        yield from (f"| {' | '.join(row)} |" for row in rows)
+    else:
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            padded = (f"{c:<{w}}" for c, w in zip(row, widths, strict=True))
+            yield "  ".join(padded).rstrip()
+    yield ""
+    first, *others = variants
+    seeds = ", ".join(map(str, content["seeds"]))
+    yield (
+        f"Mean ± deviation over the seeds {seeds}"
+        + f"; in brackets the difference from {first} ± its standard error"
+        * bool(others)
+        + f". {content['finished']} of {content['parts']} parts are finished."
+    )
+    if diverged := sum(own["diverged"] for own in variants.values()):
+        yield f"{diverged} runs diverged and are left out."
+
+
+def _cell(found: Result) -> str:
+    cell, count = f"{found['mean']:.1f}", len(found["scores"])
+    if count > 1:
+        cell += f" ± {found['deviation']:.1f}"
+    if "difference" in found:
+        error = found["difference"]["standard_error"]
+        cell += f" ({found['difference']['mean']:+.1f}"
+        cell += ")" if error is None else f" ± {error:.1f})"
+    return cell

@@ -1,0 +1,291 @@
+"""A study of three variants, two seeds and a task: run, interrupted, gone on with, read."""
+
+import dataclasses
+import json
+import statistics
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from bert_jax import experiment, figures
+from bert_jax.errors import DivergenceError, Preempted, UserError
+from bert_jax.parallel.mesh import make_mesh
+from bert_jax.runs import read_runs
+from bert_jax.settings import from_settings
+from bert_jax.training import pretrain
+from bert_jax.training import study as studies
+from bert_jax.training.config import StudyConfig
+from bert_jax.training.study import flops, plan_study, run_part, run_study
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+FILE = """
+def pretraining(objective="mlm_nsp", causal=False):
+    return dict(
+        model=dict(vocab_size=600, hidden_size=16, num_layers=1, num_heads=2,
+                   intermediate_size=32, max_positions=16, causal=causal),
+        objective=f"bert_jax.objectives.{objective}",
+        data=dict(corpus=("{text}",), vocabulary_size=600, holdout=0.2, threads=1,
+                  examples=dict(next_sentence=not causal)),
+        optimizer=dict(learning_rate=1e-3),
+        phases=(dict(steps=4, sequence_length=16, batch_size=8, max_predictions=3),),
+        log_every=2, eval_every=4, eval_batches=1,
+    )
+
+def get_study(task):
+    causal = pretraining("causal", causal=True)
+    task = dict(family="classification", batch_size=8, epochs=1,
+                data=dict(task="table", dir=task, max_length=16),
+                optimizer=dict(learning_rate=1e-3))
+    return dict(
+        variants=dict(
+            both=dict(pretrain=pretraining()),
+            left=dict(pretrain=causal),
+            left_slow=dict(pretrain=causal,
+                           finetune=dict(optimizer=dict(learning_rate=1e-5))),
+        ),
+        tasks=dict(topic=task),
+        seeds=(0, 1),
+        pairs=("{pairs}",),
+        pairs_per_set=2,
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def file(small_store, settings, tmp_path_factory):
+    """FILE:ARGUMENT of the study; its text, its pairs and its task lie beside it."""
+    folder = tmp_path_factory.mktemp("study")
+    pair = {"sentence_good": "the sea is here", "sentence_bad": "sea the here is"}
+    (folder / "order.jsonl").write_text(f"{json.dumps(pair)}\n" * 3)
+    path = folder / "small.py"
+    text = FILE.replace("{text}", str(small_store[0].parent / "text.txt"))
+    path.write_text(text.replace("{pairs}", str(folder / "order.jsonl")))
+    return f"{path}:{settings('classification')['data']['dir']}"
+
+
+@pytest.fixture(scope="module")
+def study(file):
+    return experiment._open(file)[0]
+
+
+@pytest.fixture(scope="module")
+def done(study, tmp_path_factory, one_device):
+    """The study run to its end after an interruption: folder, table, both logs."""
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    first, second = [], []
+
+    def interrupt(line):
+        first.append(line)
+        if line.startswith("step 2/4") and "== pretrain/left-seed0" in first:
+            raise KeyboardInterrupt
+
+    with one_device(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            pretrain, "make_mesh", lambda config: make_mesh(config, jax.devices()[:1])
+        )
+        with pytest.raises(KeyboardInterrupt):
+            run_study(study, folder, log=interrupt)
+        table = run_study(study, folder, log=second.append)
+    return folder, table, first, second
+
+
+def ran(log):
+    return [line.removeprefix("== ") for line in log if line.startswith("== ")]
+
+
+def test_a_study_goes_on_where_it_was_interrupted(study, done):
+    folder, table, first, second = done
+    names = list(plan_study(study, folder).parts)
+    assert names[:5] == [
+        "text",
+        "pretrain/both-seed0",
+        "finetune/both-topic-seed0",
+        "pairs/both-seed0",
+        "pretrain/left-seed0",
+    ]
+    assert ran(first) == names[:5]
+    assert ran(second) == names[4:]
+    assert (table["finished"], table["parts"]) == (len(names), 15)
+    # Variants that learn the same before fine-tuning share it, and the text is one.
+    assert sorted(p.name for p in (folder / "pretrain").iterdir()) == [
+        *("both-seed0", "both-seed1", "left-seed0", "left-seed1"),
+    ]
+    assert not list(folder.rglob("*.safetensors"))
+    third = []
+    assert run_study(study, folder, log=third.append) == table
+    assert ran(third) == []
+
+
+def test_the_table_has_means_deviations_and_differences(study, done):
+    folder, table, _, second = done
+    assert json.loads((folder / "table.json").read_text()) == table
+    both, left, slow = table["variants"].values()
+    assert both["steps"] == 4
+    assert both["tokens"] == 4 * 8 * 16
+    accuracies = [
+        100
+        * json.loads((folder / f"pretrain/both-seed{seed}/metrics.jsonl").read_text()
+                     .splitlines()[-1])["mlm_accuracy"]
+        for seed in (0, 1)
+    ]  # fmt: skip
+    assert both["scores"]["held-out mlm_accuracy"]["scores"] == accuracies
+    assert "held-out nsp_accuracy" not in left["scores"]
+    for variant in ("both", "left", "left_slow"):
+        scores = [
+            read_runs([folder / f"finetune/{variant}-topic-seed{seed}"])[0].results[
+                "scores"
+            ]["dev"]["accuracy"]
+            for seed in (0, 1)
+        ]
+        found = table["variants"][variant]["scores"]["topic accuracy"]
+        assert found["scores"] == scores
+        assert found["mean"] == statistics.mean(scores)
+        assert found["deviation"] == statistics.stdev(scores)
+    own, first = (v["scores"]["minimal pairs"] for v in (left, both))
+    assert own == {**slow["scores"]["minimal pairs"]}
+    error = (own["deviation"] ** 2 / 2 + first["deviation"] ** 2 / 2) ** 0.5
+    mean = own["mean"] - first["mean"]
+    assert own["difference"] == {"mean": mean, "standard_error": error}
+    assert "difference" not in first
+    lines = (folder / "table.txt").read_text().splitlines()
+    assert [line.split()[0] for line in lines[1:4]] == ["both", "left", "left_slow"]
+    assert "15 of 15 parts are finished" in lines[-1]
+    assert second[-len(lines) - 1 : -1] == lines
+    rows = (folder / "table.md").read_text().splitlines()
+    assert rows[3].startswith("| left | ")
+    assert f"{own['mean']:.1f} ± {own['deviation']:.1f}" in rows[3]
+    assert len({row.count("|") for row in rows[:5]}) == 1
+    assert (folder / "table.png").read_bytes().startswith(b"\x89PNG")
+    panels = figures.study(table).axes
+    assert {axes.get_title("left") for axes in panels} == {
+        m for v in table["variants"].values() for m in v["scores"]
+    }
+
+
+def test_a_study_s_folder_is_enough_to_run_it_again(study, done, capsys):
+    folder = done[0]
+    again, where = experiment._open(str(folder))
+    assert (again, where) == (from_settings(StudyConfig, vars(again), ""), folder)
+    parts, expected = (plan_study(s, folder).parts for s in (again, study))
+    assert parts == expected
+    experiment.main([str(folder), "--table"])
+    assert (folder / "table.txt").read_text() in capsys.readouterr().out
+
+
+def test_a_seed_or_a_variant_may_be_added_and_nothing_else_changed(study, done):
+    folder = done[0]
+    more = dataclasses.replace(study, seeds=(0, 1, 2))
+    assert studies.summarise(more, folder)["finished"] == 15
+    task = studies._merged(study.tasks["topic"], {"epochs": 2})
+    other = dataclasses.replace(study, tasks={"topic": task})
+    with pytest.raises(UserError, match=r"both-topic-seed0 holds another run \(epochs"):
+        run_study(other, folder)
+    other = dataclasses.replace(study, pairs_per_set=1)
+    with pytest.raises(UserError, match=r"another run \(first: 2 -> 1"):
+        run_study(other, folder)
+
+
+def test_a_run_that_diverges_is_counted_and_so_is_what_begins_with_it(
+    study, done, tmp_path, monkeypatch
+):
+    def diverge(*_):
+        raise DivergenceError("the loss became nan")
+
+    (tmp_path / "text").symlink_to(done[0] / "text")
+    monkeypatch.setattr(studies, "pretrain", diverge)
+    one = dataclasses.replace(
+        study, seeds=(0,), variants={"both": study.variants["both"]}
+    )
+    table = run_study(one, tmp_path, log=[].append)
+    assert table["variants"]["both"]["diverged"] == 3
+    assert table["finished"] == table["parts"] == 4
+    assert table["variants"]["both"]["scores"] == {}
+
+
+def test_equal_compute_is_equal_to_a_step(study, tmp_path):
+    variants = {
+        name: dataclasses.replace(
+            variant,
+            pretrain=studies._merged(
+                variant.pretrain,
+                {"phases": ({**variant.pretrain["phases"][0], "steps": 1000},)},
+            ),
+        )
+        for name, variant in study.variants.items()
+    }
+    equal = dataclasses.replace(study, variants=variants, equal_compute=True)
+    parts = plan_study(equal, tmp_path).parts
+    both, left = (parts[f"pretrain/{name}-seed0"].config for name in ("both", "left"))
+    assert both.total_steps == 1000
+    assert left.total_steps < 700  # it predicts every token
+    assert abs(flops(left) / flops(both) - 1) < 1 / left.total_steps
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seeds": ()}, "seeds are empty"),
+        ({"epochs": 2}, r"config\.epochs is not a setting"),
+        ({"variants": {"a": {"pretrain": {"modle": {}}}}}, "^a: config.modle is not"),
+        ({"tasks": {"x": {"family": "sorting"}}}, "^both, x: config.family='sorting'"),
+    ],
+)
+def test_a_wrong_study_is_one_line(study, change, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        plan_study(from_settings(StudyConfig, vars(study) | change, ""), tmp_path)
+
+
+def test_a_part_that_is_not_there_or_too_early_is_refused(study, tmp_path):
+    parts = plan_study(study, tmp_path).parts
+    with pytest.raises(UserError, match="no part of the study; expected one of text, "):
+        run_part("pretrain/all-seed0", parts, tmp_path)
+    with pytest.raises(UserError, match="needs text, which is not finished"):
+        run_part("pretrain/both-seed0", parts, tmp_path)
+
+
+@pytest.fixture
+def processes(monkeypatch):
+    """Parts as processes that only note their turn: by name what each is to do."""
+    turns, code = [], {}
+
+    def start(name, folder, gpus):
+        turns.append((name, gpus))
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / "log.txt").write_text("begun\nerror: no room\n")
+        return subprocess.Popen([sys.executable, "-c", code.get(name, "")])
+
+    monkeypatch.setattr(studies, "_start", start)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3,5")
+    return turns, code
+
+
+def test_parts_run_at_a_time_after_what_they_need(study, tmp_path, processes):
+    turns, _ = processes
+    parts = plan_study(study, tmp_path).parts
+    ended = list(studies._in_processes(list(parts), parts, tmp_path, 2))
+    assert sorted(ended) == sorted(parts)
+    for name, part in parts.items():
+        if part.after:
+            assert ended.index(part.after) < [n for n, _ in turns].index(name)
+    assert {gpus for _, gpus in turns} == {"2,5", "3"}
+    with pytest.raises(UserError, match="--jobs=4, but there are 3 GPUs"):
+        list(studies._in_processes(list(parts), parts, tmp_path, 4))
+
+
+def test_a_part_that_fails_ends_the_others(study, tmp_path, processes):
+    _, code = processes
+    parts = plan_study(study, tmp_path).parts
+    missing = ["pretrain/both-seed0", "pretrain/left-seed0"]
+    code[missing[0]] = "raise SystemExit(2)"
+    code[missing[1]] = "import time; time.sleep(600)"
+    with pytest.raises(
+        UserError, match=r"both-seed0: error: no room \(the whole log: "
+    ):
+        list(studies._in_processes(missing, parts, tmp_path, 2))
+    # As SIGTERM to this process does.
+    code[missing[0]] = "import os, signal; os.kill(os.getppid(), signal.SIGTERM)"
+    with pytest.raises(Preempted, match="the same command goes on"):
+        list(studies._in_processes(missing, parts, tmp_path, 2))
