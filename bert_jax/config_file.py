@@ -162,6 +162,12 @@ def named_studies() -> dict[str, str]:
     return {path.stem: str(path) for path in _experiments().glob("ablations/*.py")}
 
 
+def named_references() -> dict[str, str]:
+    """The file of each reference curve that goes by a name, such as tiny."""
+    files = sorted(_experiments().glob("references/*.json"))
+    return {path.stem: str(path) for path in files}
+
+
 def _experiments() -> Path:
     packed = Path(__file__).parent / "experiments"  # in a wheel
     return packed if packed.is_dir() else packed.parent.parent / "experiments"

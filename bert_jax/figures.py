@@ -22,7 +22,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.files import new_file, read_json
-from bert_jax.runs import Run, read_runs
+from bert_jax.runs import Run, read_reference, read_runs
 
 # It would say that it looks for fonts, and which ones it lacks.
 logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
@@ -130,23 +130,29 @@ _PANELS = {
     "tokens_per_second": ("Throughput", "tokens per second"),
 }
 _THIN = {"linewidth": 1.0, "marker": ""}
+_FIRST_TOKENS = 100_000  # from here on an axis of tokens is logarithmic
 _DOTTED = {"linewidth": 1.2, "linestyle": ":", "marker": ""}
 
 
 @_styled
-def curves(*workdirs: os.PathLike | str) -> Picture:
+def curves(
+    *workdirs: os.PathLike | str, references: Sequence[os.PathLike | str] = ()
+) -> Picture:
     """Loss, scores beside their baselines, learning rate and throughput of runs.
 
     workdirs: of pretraining or fine-tuning runs, ended or not, or of sweeps. Thin lines
     are of training, those with markers of evaluations. A baseline is what always the most
-    frequent answer reaches.
+    frequent answer reaches. references: files of reference curves; with them everything is
+    drawn by the tokens seen, because steps of other batch sizes do not compare.
     """
-    runs = read_runs(workdirs)
+    runs = [*read_runs(workdirs), *map(read_reference, references)]
     looks = list(zip(runs, _looks(), strict=False))
     scores = dict.fromkeys(
         name for run in runs for name in run.scores if "/" not in name
     )
-    metrics = ["loss", *scores, "learning_rate", "grad_norm", "tokens_per_second"]
+    metrics = ["loss", *scores, "grad_norm"]
+    if not references:
+        metrics += ["learning_rate", "tokens_per_second"]
     rows = math.ceil(len(metrics) / 4)
     columns = math.ceil(len(metrics) / rows)
     picture, panels = _figure(
@@ -161,9 +167,12 @@ def curves(*workdirs: os.PathLike | str) -> Picture:
     fine_tuning = any("family" in run.config for run in runs)  # its scores are percent
     for axes, metric in zip(panels, metrics, strict=False):
         for run, look in looks:
-            _draw_metric(axes, run, metric, look)
+            _draw_metric(axes, run, metric, look, by_tokens=bool(references))
         title, unit = _PANELS.get(metric, (metric, "%" if fine_tuning else ""))
         axes.set(title=title, ylabel=unit, xlabel="step")
+        if references:
+            axes.set_xlabel("tokens seen")
+            axes.set_xscale("symlog", linthresh=_FIRST_TOKENS)
         axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
         axes.grid(True)
         if metric == "tokens_per_second":
@@ -188,7 +197,9 @@ def curves(*workdirs: os.PathLike | str) -> Picture:
     return picture
 
 
-def _draw_metric(axes: Axes, run: Run, metric: str, look: Mapping[str, Any]) -> None:
+def _draw_metric(
+    axes: Axes, run: Run, metric: str, look: Mapping[str, Any], *, by_tokens: bool
+) -> None:
     """The lines of one run in one panel; each is labelled "run, split"."""
     for split in run.splits:
         steps, values = run.series(split, metric)
@@ -197,7 +208,8 @@ def _draw_metric(axes: Axes, run: Run, metric: str, look: Mapping[str, Any]) -> 
         percent = run.percent(metric)
         own = look | (_THIN if split == "train" else {})
         label = f"{run.name}, {split}"
-        axes.plot(steps, np.multiply(values, percent), label=label, **own)
+        x = run.tokens(steps) if by_tokens else steps
+        axes.plot(x, np.multiply(values, percent), label=label, **own)
         if (baseline := run.baseline(split, metric)) is not None:
             label = f"{label}, baseline"
             axes.axhline(baseline * percent, label=label, **look | _DOTTED)

@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bert_jax.errors import UserError
-from bert_jax.files import parse_json
+from bert_jax.files import parse_json, read_json, write_text
 
 METRICS, CURVES = "metrics.jsonl", "curves.png"
 _SWEEP = "sweep"  # the folder of a sweep's runs
 _NO_SCORES = ("step", "split", "seconds")
 _LESS_IS_BETTER = ("loss", "perplexity")  # what such metrics end with
 _BASELINE = "_majority"  # what always the most frequent answer reaches
+_TIMES = ("tokens_per_second", "mfu", "data_wait", "seconds_left", "seconds")
 Values = dict[str, Any]
 
 
@@ -68,6 +71,20 @@ class Run:
         names = dict.fromkeys(name for line in self.metrics for name in line)
         return [name for name in names if name.endswith(_LESS_IS_BETTER)]
 
+    def tokens(self, steps: Sequence[int]) -> list[int]:
+        """Tokens of the rows seen by these steps of a pretraining, padding too."""
+        phases = self.config.get("phases")
+        if not phases:
+            raise UserError(
+                f"{self.name} is no pretraining; expected one to draw by its tokens"
+            )
+        ends, seen = [0], [0]
+        for phase in phases:
+            ends.append(ends[-1] + phase["steps"])
+            tokens = phase["batch_size"] * phase["sequence_length"]
+            seen.append(seen[-1] + phase["steps"] * tokens)
+        return [round(n) for n in np.interp(steps, ends, seen)]
+
     def percent(self, metric: str) -> float:
         """100 for a share, which is shown in percent, as pretraining's accuracies; else 1.
 
@@ -107,6 +124,45 @@ def read_runs(paths: Sequence[os.PathLike | str]) -> list[Run]:
     return [_read(folder, name) for folder, name in zip(folders, names, strict=True)]
 
 
+def read_reference(path: os.PathLike | str) -> Run:
+    """The run that a file of :func:`write_reference` tells of."""
+    values = read_json(
+        Path(path), "a reference curve, as compare --as_reference writes"
+    )
+    if not {"config", "metrics"} <= set(values):
+        raise UserError(
+            f"{path} is no reference curve; expected a file that python -m "
+            "bert_jax.compare RUN --as_reference writes"
+        )
+    name = f"reference {Path(path).stem}"
+    return Run(name, values["config"], values["metrics"], {}, {})
+
+
+def write_reference(run: Run, path: Path, points: int = 40) -> None:
+    """Writes a run's curve, small: settings, and metrics of so many steps a split.
+
+    Steps are spaced by a constant factor, since curves bend early. Left out is what depends
+    on the machine: paths and times.
+    """
+    config = run.config | {"init_from": ""}
+    config["data"] = config["data"] | {"path": "", "corpus": []}
+    metrics = []
+    for split in run.splits:
+        lines = [line for line in run.metrics if line["split"] == split]
+        steps = [line["step"] for line in lines]
+        wanted = np.geomspace(max(steps[0], 1), max(steps[-1], 1), points)
+        kept = np.unique([0, *np.searchsorted(steps, np.round(wanted))])
+        for line in (lines[i] for i in kept):
+            numbers = {k: v for k, v in line.items() if k not in ("step", "split")}
+            metrics.append(
+                {"step": line["step"], "split": split}
+                | {k: float(f"{numbers[k]:.4g}") for k in numbers if k not in _TIMES}
+            )
+    lines = ",\n".join(map(json.dumps, metrics))
+    start = f'{{"config": {json.dumps(config)},\n"metrics": [\n'
+    write_text(path, f"{start}{lines}\n]}}\n")
+
+
 def _folders(path: os.PathLike | str) -> Iterator[Path]:
     if "://" in os.fspath(path):
         from bert_jax.parallel.remote import open_remote  # imports JAX
@@ -130,7 +186,8 @@ def _folders(path: os.PathLike | str) -> Iterator[Path]:
 def _names(paths: Sequence[str]) -> list[str]:
     """The ends of paths, of as many parts as it takes to tell them apart."""
     parts = [path.rstrip("/").split("/") for path in paths]
-    for count in range(1, max(map(len, parts)) + 1):
+    names: list[str] = []
+    for count in range(1, max(map(len, parts), default=0) + 1):
         names = ["/".join(part[-count:]) for part in parts]
         if len(set(names)) == len(names):
             break

@@ -3,7 +3,8 @@
 --input: files, folders, globs, tfds:NAME or python-docs; plain, WikiExtractor, Markdown
 or JSONL text, gzipped or not. --output: vocab.txt (WordPiece) or spiece.model; the
 tokenizer_config.json beside it tells cased from uncased (NAME_config.json beside a file
-of another name).
+of another name). --extend: a vocabulary, or the folder of a checkpoint, that --words
+words of the text are added to; nothing else is trained.
 
 usage:
   python -m bert_jax.vocabulary --input TEXT [TEXT ...] --output vocab.txt [--size 30522]
@@ -24,6 +25,8 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--input", nargs="+", required=True, metavar="TEXT")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE")
     parser.add_argument("--size", type=int, default=30522, help="tokens (%(default)s)")
+    parser.add_argument("--extend", metavar="FILE")
+    parser.add_argument("--words", type=int, default=1000, help="(%(default)s)")
     parser.add_argument("--kind", choices=KINDS, default="wordpiece")
     parser.add_argument(
         "--cased", action="store_true", help="keep capitals and accents"

@@ -8,7 +8,7 @@ A comment above a block of code says what is special about it:
 
 import argparse
 import functools
-import importlib
+import importlib.util
 import json
 import re
 import shlex
@@ -21,6 +21,7 @@ import jax
 import pytest
 
 from bert_jax import cli
+from bert_jax.config_file import named_references
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import Checkpoint
@@ -338,6 +339,18 @@ def test_a_block_that_is_not_run_says_why(page):
             assert len(block.note(kind)) > 10, block.place
         elif block.language == "sh" and kind == "":
             assert any(map(ours, commands(block))), f"{block.place} runs nothing"
+
+
+def test_the_page_of_losses_has_the_numbers_of_the_references():
+    spec = importlib.util.spec_from_file_location(
+        "references", DOCS / "pictures" / "references.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    text = module.PAGE.read_text()
+    assert module.written(text) == text, "python docs/pictures/references.py"
+    for name in named_references():
+        assert f"| `{name}` | 0 |" in text or f"| `{name}` | 100 |" in text
 
 
 def test_the_citation_has_the_version_of_the_package():

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax import cli, finetune, train
+from bert_jax import cli, experiment, finetune, train
 from bert_jax.config_file import parse
 from bert_jax.data.corpus import read_documents
 from bert_jax.errors import UserError
 from bert_jax.settings import describe
 from bert_jax.training.config import train_config
+from bert_jax.training.study import flops, plan_study
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 FILES = sorted(EXPERIMENTS.glob("*.py"))
+STUDIES = sorted(EXPERIMENTS.glob("ablations/*.py"))
 
 
 def load(name, *flags):
@@ -28,6 +30,22 @@ def test_an_experiment_says_what_on_what_result_and_command(path):
     for word in ("What:", "On:", "Result:", "Run:", "python -m bert_jax.train"):
         assert word in text, word
     assert load(path.name).total_steps > 0
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda p: p.stem)
+def test_a_study_says_what_on_what_result_and_command(path, tmp_path):
+    text = ast.get_docstring(ast.parse(path.read_text()))
+    for word in ("What:", "On:", "Result:", "Run:", f"{path.name}:DATA"):
+        assert word in text, word
+    study, folder = experiment._open(f"{path}:{tmp_path}")
+    assert folder == Path("runs", path.stem)
+    assert experiment._open(f"{path.stem}:{tmp_path}")[0] == study
+    parts = plan_study(study, tmp_path).parts
+    works = [p.config for name, p in parts.items() if name.startswith("pretrain/")]
+    assert len(works) == 3 * len(study.variants)
+    if study.equal_compute:
+        most, least = (f(map(flops, works)) for f in (max, min))
+        assert most / least < 1.002
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)

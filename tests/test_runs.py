@@ -6,8 +6,9 @@ import pytest
 from etils import epath
 
 from bert_jax import compare as command
+from bert_jax import figures
 from bert_jax.errors import UserError
-from bert_jax.runs import compare, read_runs, table
+from bert_jax.runs import compare, read_reference, read_runs, table
 
 
 def write_run(folder, config, lines, results=None):
@@ -152,3 +153,54 @@ def test_what_is_no_run_is_named(tmp_path, make, message):
     make(tmp_path / "run")
     with pytest.raises(UserError, match=message):
         read_runs([tmp_path / "run"])
+
+
+def test_a_reference_is_a_small_copy_that_a_run_is_compared_with(two, tmp_path, capsys):
+    config, _ = pretraining(1e-3, 0.25)
+    phases = [
+        {"steps": 100, "batch_size": 4, "sequence_length": 8},
+        {"steps": 900, "batch_size": 2, "sequence_length": 16},
+    ]
+    config |= {"phases": phases, "data": {"path": "/here", "corpus": ["/there"]}}
+    lines = [
+        {"step": step, "split": "train", "loss": 9 - step / 1234, "mfu": 0.5}
+        for step in range(1, 1001)
+    ]
+    lines += [{"step": step, "split": "eval", "loss": 8.0} for step in (0, 500, 1000)]
+    own = write_run(tmp_path / "own", config, lines)
+    path = tmp_path / "long.json"
+    command.main([str(own), "--as_reference", str(path)])
+    text = path.read_text()
+    assert len(text) < 6000
+    assert "here" not in text
+    long = read_reference(path)
+    steps, losses = long.series("train", "loss")
+    assert (steps[0], steps[-1]) == (1, 1000)
+    assert 25 < len(steps) <= 41  # the first steps are closer than a constant factor
+    assert losses[-1] == float(f"{9 - 1000 / 1234:.4g}")
+    assert long.series("eval", "loss") == ([0, 500, 1000], [8.0, 8.0, 8.0])
+    assert long.series("train", "mfu") == ([], [])
+    assert long.tokens([0, 50, 100, 1000]) == [0, 1600, 3200, 32_000]
+
+    reader = write_run(tmp_path / "mine", config, lines[:10])
+    capsys.readouterr()
+    command.main([str(reader), "--reference", str(path)])
+    out, err = capsys.readouterr()
+    assert out.splitlines()[0].split() == ["mine", "reference", "long"]
+    assert err.strip() == str(reader / "reference.png")
+    assert (reader / "reference.png").read_bytes().startswith(b"\x89PNG")
+    picture = figures.curves(reader, references=[path])
+    (axes,) = (a for a in picture.axes if a.get_title("left") == "Loss")
+    drawn = {line.get_label(): list(line.get_xdata()) for line in axes.lines}
+    assert drawn["mine, train"] == [32 * step for step in range(1, 11)]
+    assert drawn["reference long, eval"] == [0, 16_000, 32_000]
+    with pytest.raises(UserError, match="run is no pretraining; expected one to draw"):
+        lines = [{"step": 3, "split": "dev", "accuracy": 80.0}]
+        command.main(
+            [
+                str(write_run(tmp_path / "run", {"family": "x"}, lines)),
+                *("--reference", str(path)),
+            ]
+        )
+    with pytest.raises(UserError, match="is no reference curve; expected a file that"):
+        command.main([str(reader), "--reference", str(reader / "config.json")])

@@ -54,7 +54,7 @@ def test_a_run_leaves_everything_in_its_workdir(uninterrupted):
     steps = [(line["step"], line["split"]) for line in lines]
     train_steps = [(step, "train") for step in (2, 4, 6, 8, 10, 12, 14)]
     assert steps == sorted(
-        [*train_steps, (6, "eval"), (12, "eval"), (14, "eval")],
+        [*train_steps, *((step, "eval") for step in (0, 6, 12, 14))],
         key=lambda s: (s[0], s[1] == "eval"),
     )
     common = {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"}

@@ -68,6 +68,46 @@ def train_vocabulary(
     return _train_sentencepiece(sentences, size, lower_case)
 
 
+def extend_vocabulary(
+    tokenizer: Tokenizer,
+    sentences: Iterable[str],
+    count: int,
+    *,
+    min_frequency: int = 2,
+) -> Tokenizer:
+    """A WordPiece vocabulary with up to ``count`` words of a text after its own tokens.
+
+    Those are added that save most tokens of the text. The old tokens keep their ids, so a
+    checkpoint can go on with the new vocabulary.
+    """
+    if not isinstance(tokenizer, WordPieceTokenizer):
+        raise UserError(
+            "a SentencePiece vocabulary cannot be extended; expected WordPiece"
+        )
+    if count < 1:
+        raise UserError(f"{count} new words, expected 1 or more")
+    words = count_words(sentences, tokenizer.lower_case)
+    saved = {
+        word: number * (len(tokenizer.encode(word)) - 1)
+        for word, number in words.items()
+        if number >= min_frequency and any(map(str.isalpha, word))
+    }
+    gaining = [word for word in saved if saved[word] and word not in tokenizer.ids]
+    if not gaining:
+        raise UserError(
+            "the text has no words of several tokens that occur often enough; expected "
+            "text of another kind, or a smaller --min_frequency"
+        )
+    new = sorted(gaining, key=lambda word: (-saved[word], word))[:count]
+    share = sum(saved[word] for word in new) / sum(saved.values())
+    logger.info(
+        "%s new words, which spare %s of the further tokens of words of several",
+        f"{len(new):,}",
+        f"{share:.1%}",
+    )
+    return WordPieceTokenizer([*tokenizer.tokens, *new], tokenizer.lower_case)
+
+
 def special_tokens(size: int) -> list[str]:
     """The tokens before the trained ones, Google's layout: [MASK] is number 103."""
     if size < _SMALLEST_WITH_UNUSED:

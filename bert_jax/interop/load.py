@@ -103,6 +103,42 @@ def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
     return dataclasses.replace(checkpoint, params=params, compute=compute)
 
 
+def with_new_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
+    """The checkpoint with a vocabulary that its own is the beginning of.
+
+    The row of a new word in the word table, and its bias in the MLM head, is the mean of
+    those of the tokens that the word was before. Raises UserError where the vocabularies do
+    not fit.
+    """
+    old, config = checkpoint.tokenizer, checkpoint.config
+    same = (old.kind, old.lower_case) == (tokenizer.kind, tokenizer.lower_case)
+    if not same or tokenizer.tokens[: old.vocab_size] != old.tokens:
+        raise UserError(
+            "the vocabulary is not the one that the text was prepared with; prepare the "
+            "text with the checkpoint's vocabulary, or with one that python -m "
+            "bert_jax.vocabulary --extend makes of it"
+        )
+    config = dataclasses.replace(config, vocab_size=tokenizer.vocab_size)
+    words = [token.removeprefix("##") for token in tokenizer.tokens[old.vocab_size :]]
+    pieces = old.encode_batch(words)
+
+    def grown(rows: np.ndarray, size: int) -> np.ndarray:
+        new = [rows[ids].mean(axis=0) for ids in pieces]
+        table = np.concatenate([rows[: old.vocab_size], new]).astype(rows.dtype)
+        padding = [(0, size - len(table)), *[(0, 0)] * (rows.ndim - 1)]
+        return np.pad(table, padding)
+
+    params = jax.tree.map(np.asarray, checkpoint.params)
+    word = params["bert"]["embeddings"]["word"]
+    word["embedding"] = grown(word["embedding"], config.word_rows)
+    if "mlm" in params:
+        bias = params["mlm"]["output_bias"]
+        params["mlm"]["output_bias"] = grown(bias, config.vocab_size)
+    return dataclasses.replace(
+        checkpoint, config=config, params=params, tokenizer=tokenizer
+    )
+
+
 def class_names(
     params: Mapping[str, Any], head: str, given: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:

@@ -262,9 +262,8 @@ class _FineTuning:
     def _evaluates(self, step: int) -> bool:
         """Whether dev is scored after a step."""
         steps = self.batches.steps_per_epoch
-        return (step - 1) % steps + 1 in evaluation_steps(
-            steps, self.config.evaluations
-        )
+        evaluated = evaluation_steps(steps, self.config.evaluations)
+        return step > 0 and (step - 1) % steps + 1 in evaluated
 
     def _evaluate(self, step: int, params: Params, reporter: Reporter) -> None:
         """Scores dev, and keeps the parameters where they are the best so far."""

@@ -226,7 +226,9 @@ class MetricWriter:
         self._tracker = tracker
         path = workdir / METRICS
         if path.exists():
-            kept = [line for line in read_metrics(path) if line["step"] <= step]
+            # A run that begins again evaluates what it begins with again.
+            old = read_metrics(path) if step else []
+            kept = [line for line in old if line["step"] <= step]
             write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
         self._file = path.open("a")
         self._tensorboard = SummaryWriter(

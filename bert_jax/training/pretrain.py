@@ -19,10 +19,10 @@ from bert_jax.data.preparation import prepare
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, naming
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.inspection import drawn_examples, marked
-from bert_jax.interop.load import load
+from bert_jax.interop.load import load, with_new_words
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.heads import jit_whole
@@ -229,10 +229,16 @@ def _given(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Params:
     """The parameters of ``init_from``; a head that the model does not have is left out.
 
     Raises UserError where its sizes are not the config's or its vocabulary is not that
-    of the text.
+    of the text, and not the beginning of that.
     """
     path = config.init_from
     checkpoint = load(path, scan_layers=config.compute.scan_layers)
+    known = checkpoint.tokenizer
+    if known is not None and known.fingerprint() != tokenizer.fingerprint():
+        with naming(path):
+            checkpoint = with_new_words(checkpoint, tokenizer)
+        count = tokenizer.vocab_size - known.vocab_size
+        log(f"{count:,} new words begin as the mean of the tokens that they were")
     for field in dataclasses.fields(BertConfig):
         name, value = field.name, getattr(checkpoint.config, field.name)
         if name not in _FREE and getattr(config.model, name) != value:
@@ -240,14 +246,6 @@ def _given(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Params:
                 f"model.{name}={getattr(config.model, name)!r}, but {path} has "
                 f"{value!r}; set --config.model.{name}={value}"
             )
-    if (
-        checkpoint.tokenizer is not None
-        and checkpoint.tokenizer.fingerprint() != tokenizer.fingerprint()
-    ):
-        raise UserError(
-            f"the vocabulary of {path} is not the one that the text was prepared with; "
-            "prepare the text with the checkpoint's vocabulary"
-        )
     log(f"begins with {path}")
     return checkpoint.params
 

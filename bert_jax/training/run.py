@@ -61,9 +61,10 @@ class Job:
     batches: item t is this process's rows of the batch of step t, for all steps of the
       run; a pure function of t. given: parameters to begin with, for any part of the
       model; the others are drawn.
-    evaluates: whether a step is followed by ``evaluate(step, params, reporter)``. What
-      must outlive the process, such as the best score so far, it keeps in
-      ``reporter.progress``, a JSON-able dictionary that checkpoints hold too.
+    evaluates: whether a step is followed by ``evaluate(step, params, reporter)``; step 0
+      is what the run begins with. What must outlive the process, such as the best score so
+      far, it keeps in ``reporter.progress``, a JSON-able dictionary that checkpoints hold
+      too.
     identity: what config.json says of the run. differences: of the identity in a workdir
       and this one, those that keep the run from going on there.
     texts: lines by name that TensorBoard shows, such as examples. keep_checkpoints,
@@ -200,6 +201,9 @@ def _loop(
     norm_fn = jax.jit(optax.tree.norm)
     compiled: set[str] = set()
     begin, end = config.profiled_steps if is_leader() else (0, 0)
+    if not first and job.evaluates(0):
+        job.evaluate(0, state.params, reporter)
+        reporter.start_window()
     with contextlib.ExitStack() as profile:
         for step in range(first + 1, total + 1):
             if step == begin:

@@ -1,4 +1,4 @@
-"""A study of three variants, two seeds and a task: run, interrupted, gone on with, read."""
+"""Studies: run, interrupted, gone on with, added up, in one process and in several."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ from bert_jax.runs import read_runs
 from bert_jax.settings import from_settings
 from bert_jax.training import pretrain
 from bert_jax.training import study as studies
-from bert_jax.training.config import StudyConfig
+from bert_jax.training.config import DataConfig, StudyConfig
 from bert_jax.training.study import flops, plan_study, run_part, run_study
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
@@ -71,15 +71,21 @@ def study(file):
     return experiment._open(file)[0]
 
 
-@pytest.fixture(scope="module")
-def done(study, tmp_path_factory, one_device):
-    """The study run to its end after an interruption: folder, table, both logs."""
-    folder = tmp_path_factory.mktemp("runs") / "small"
+def ran(log):
+    return [line.removeprefix("== ") for line in log if line.startswith("== ")]
+
+
+def test_a_study_goes_on_where_it_was_interrupted(study, tmp_path, one_device):
+    """With its runs as they are, though only of one variant and seed."""
+    left = {"left": study.variants["left"]}
+    study = dataclasses.replace(study, variants=left, seeds=(3,))
+    names = ["text", "pretrain/left-seed3", "finetune/left-topic-seed3"]
+    names.append("pairs/left-seed3")
     first, second = [], []
 
     def interrupt(line):
         first.append(line)
-        if line.startswith("step 2/4") and "== pretrain/left-seed0" in first:
+        if line.startswith("step 2/4"):
             raise KeyboardInterrupt
 
     with one_device(), pytest.MonkeyPatch.context() as patch:
@@ -87,76 +93,97 @@ def done(study, tmp_path_factory, one_device):
             pretrain, "make_mesh", lambda config: make_mesh(config, jax.devices()[:1])
         )
         with pytest.raises(KeyboardInterrupt):
-            run_study(study, folder, log=interrupt)
-        table = run_study(study, folder, log=second.append)
-    return folder, table, first, second
-
-
-def ran(log):
-    return [line.removeprefix("== ") for line in log if line.startswith("== ")]
-
-
-def test_a_study_goes_on_where_it_was_interrupted(study, done):
-    folder, table, first, second = done
-    names = list(plan_study(study, folder).parts)
-    assert names[:5] == [
-        "text",
-        "pretrain/both-seed0",
-        "finetune/both-topic-seed0",
-        "pairs/both-seed0",
-        "pretrain/left-seed0",
-    ]
-    assert ran(first) == names[:5]
-    assert ran(second) == names[4:]
-    assert (table["finished"], table["parts"]) == (len(names), 15)
-    # Variants that learn the same before fine-tuning share it, and the text is one.
-    assert sorted(p.name for p in (folder / "pretrain").iterdir()) == [
-        *("both-seed0", "both-seed1", "left-seed0", "left-seed1"),
-    ]
-    assert not list(folder.rglob("*.safetensors"))
+            run_study(study, tmp_path, log=interrupt)
+        table = run_study(study, tmp_path, log=second.append)
+    assert list(plan_study(study, tmp_path).parts) == names
+    assert (ran(first), ran(second)) == (names[:2], names[1:])
+    assert (table["finished"], table["parts"]) == (4, 4)
+    own = table["variants"]["left"]
+    assert (own["steps"], own["tokens"]) == (4, 4 * 8 * 16)
+    run, tuned = read_runs([tmp_path / name for name in names[1:3]])
+    lm = 100 * run.series("eval", "lm_accuracy")[1][-1]
+    assert own["scores"]["held-out lm_accuracy"]["scores"] == [lm]
+    accuracy = tuned.results["scores"]["dev"]["accuracy"]
+    assert own["scores"]["topic accuracy"]["scores"] == [accuracy]
+    assert own["scores"]["minimal pairs"]["mean"] in (0, 50, 100)  # of two pairs
+    assert run.config["seed"] == tuned.config["seed"] == 3
+    assert not list(tmp_path.rglob("*.safetensors"))
     third = []
-    assert run_study(study, folder, log=third.append) == table
+    assert run_study(study, tmp_path, log=third.append) == table
+    assert ran(third) == []
+    # A part that has the wrong settings is told before anything runs.
+    task = studies._merged(study.tasks["topic"], {"epochs": 2})
+    other = dataclasses.replace(study, tasks={"topic": task}, seeds=(3, 4))
+    with pytest.raises(UserError, match=r"left-topic-seed3 holds another run \(epochs"):
+        run_study(other, tmp_path, log=third.append)
     assert ran(third) == []
 
 
+@pytest.fixture(scope="module")
+def done(study, tmp_path_factory):
+    """The whole study with made-up results: its folder, its table and its log."""
+    folder, log = tmp_path_factory.mktemp("runs") / "small", []
+
+    def run(part, directory, before, log):
+        config = part.config
+        if isinstance(config, dict):
+            (directory / "config.json").write_text(json.dumps(config))
+        number = sum(map(ord, f"{directory.name}{before.name}")) % 97
+        if isinstance(config, DataConfig):
+            return {}
+        kind = directory.parent.name
+        scores = {kind: float(number)}
+        if "left" in directory.name and kind == "pairs":
+            scores = {}
+        counts = (
+            {"steps": 4, "tokens": 512, "flops": 1e15} if kind == "pretrain" else {}
+        )
+        return {"scores": scores, "seconds": 7.0, **counts}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(studies, "_run", run)
+        return folder, run_study(study, folder, log=log.append), log
+
+
 def test_the_table_has_means_deviations_and_differences(study, done):
-    folder, table, _, second = done
+    folder, table, log = done
+    names = list(plan_study(study, folder).parts)
+    assert ran(log) == names
+    assert len(names) == table["parts"] == table["finished"] == 15
+    # Variants that learn the same before fine-tuning share it.
+    assert sum(name.startswith("pretrain") for name in names) == 4
     assert json.loads((folder / "table.json").read_text()) == table
     both, left, slow = table["variants"].values()
-    assert both["steps"] == 4
-    assert both["tokens"] == 4 * 8 * 16
-    accuracies = [
-        100
-        * json.loads((folder / f"pretrain/both-seed{seed}/metrics.jsonl").read_text()
-                     .splitlines()[-1])["mlm_accuracy"]
-        for seed in (0, 1)
-    ]  # fmt: skip
-    assert both["scores"]["held-out mlm_accuracy"]["scores"] == accuracies
-    assert "held-out nsp_accuracy" not in left["scores"]
-    for variant in ("both", "left", "left_slow"):
-        scores = [
-            read_runs([folder / f"finetune/{variant}-topic-seed{seed}"])[0].results[
-                "scores"
-            ]["dev"]["accuracy"]
-            for seed in (0, 1)
-        ]
-        found = table["variants"][variant]["scores"]["topic accuracy"]
-        assert found["scores"] == scores
-        assert found["mean"] == statistics.mean(scores)
-        assert found["deviation"] == statistics.stdev(scores)
-    own, first = (v["scores"]["minimal pairs"] for v in (left, both))
-    assert own == {**slow["scores"]["minimal pairs"]}
-    error = (own["deviation"] ** 2 / 2 + first["deviation"] ** 2 / 2) ** 0.5
-    mean = own["mean"] - first["mean"]
-    assert own["difference"] == {"mean": mean, "standard_error": error}
-    assert "difference" not in first
+
+    def scores(part):
+        result = json.loads((folder / part / "part.json").read_text())
+        return result["scores"][part.partition("/")[0]]
+
+    assert both["scores"]["pairs"]["scores"] == [
+        scores(f"pairs/both-seed{seed}") for seed in (0, 1)
+    ]
+    assert "pairs" not in left["scores"]
+    assert left["scores"]["pretrain"] == slow["scores"]["pretrain"]
+    assert (both["flops"], both["tokens"], both["seconds"]) == (1e15, 512, 7)
+    own = [scores(f"finetune/left_slow-topic-seed{seed}") for seed in (0, 1)]
+    first = [scores(f"finetune/both-topic-seed{seed}") for seed in (0, 1)]
+    error = (statistics.variance(own) / 2 + statistics.variance(first) / 2) ** 0.5
+    mean = statistics.mean(own) - statistics.mean(first)
+    assert slow["scores"]["topic finetune"] == {
+        "mean": statistics.mean(own),
+        "deviation": statistics.stdev(own),
+        "scores": own,
+        "difference": {"mean": mean, "standard_error": pytest.approx(error)},
+    }
+    assert "difference" not in both["scores"]["topic finetune"]
     lines = (folder / "table.txt").read_text().splitlines()
     assert [line.split()[0] for line in lines[1:4]] == ["both", "left", "left_slow"]
     assert "15 of 15 parts are finished" in lines[-1]
-    assert second[-len(lines) - 1 : -1] == lines
+    assert log[-len(lines) - 1 : -1] == lines
     rows = (folder / "table.md").read_text().splitlines()
     assert rows[3].startswith("| left | ")
-    assert f"{own['mean']:.1f} ± {own['deviation']:.1f}" in rows[3]
+    cell = f"{statistics.mean(own):.1f} ± {statistics.stdev(own):.1f}"
+    assert f"| {cell} ({mean:+.1f} ± {error:.1f}) |" in rows[4]
     assert len({row.count("|") for row in rows[:5]}) == 1
     assert (folder / "table.png").read_bytes().startswith(b"\x89PNG")
     panels = figures.study(table).axes
@@ -175,27 +202,25 @@ def test_a_study_s_folder_is_enough_to_run_it_again(study, done, capsys):
     assert (folder / "table.txt").read_text() in capsys.readouterr().out
 
 
-def test_a_seed_or_a_variant_may_be_added_and_nothing_else_changed(study, done):
+def test_a_seed_may_be_added_and_other_pairs_are_another_study(study, done):
     folder = done[0]
     more = dataclasses.replace(study, seeds=(0, 1, 2))
-    assert studies.summarise(more, folder)["finished"] == 15
-    task = studies._merged(study.tasks["topic"], {"epochs": 2})
-    other = dataclasses.replace(study, tasks={"topic": task})
-    with pytest.raises(UserError, match=r"both-topic-seed0 holds another run \(epochs"):
-        run_study(other, folder)
+    table = studies.summarise(more, folder)
+    assert (table["finished"], table["parts"]) == (15, 22)
     other = dataclasses.replace(study, pairs_per_set=1)
     with pytest.raises(UserError, match=r"another run \(first: 2 -> 1"):
         run_study(other, folder)
 
 
 def test_a_run_that_diverges_is_counted_and_so_is_what_begins_with_it(
-    study, done, tmp_path, monkeypatch
+    study, tmp_path, monkeypatch
 ):
     def diverge(*_):
         raise DivergenceError("the loss became nan")
 
-    (tmp_path / "text").symlink_to(done[0] / "text")
     monkeypatch.setattr(studies, "pretrain", diverge)
+    monkeypatch.setattr(studies, "prepare_corpus", lambda *_: None)
+    (tmp_path / "text").mkdir()
     one = dataclasses.replace(
         study, seeds=(0,), variants={"both": study.variants["both"]}
     )
