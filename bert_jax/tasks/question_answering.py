@@ -28,7 +28,7 @@ from bert_jax.tasks import tables
 from bert_jax.tasks.squad_format import FORM, Question, make_question, squad_entries
 from bert_jax.tasks.tables import Record
 from bert_jax.tasks.task import Answer, Error, Features, Outputs, Predictions, Task
-from bert_jax.tasks.token_offsets import Tokens, encode_with_offsets
+from bert_jax.data.token_offsets import Tokens, encode_with_offsets
 
 logger = logging.getLogger(__name__)
 
