@@ -173,6 +173,7 @@ def curves(
         if references:
             axes.set_xlabel("tokens seen")
             axes.set_xscale("symlog", linthresh=_FIRST_TOKENS)
+            axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
         axes.grid(True)
         if metric == "tokens_per_second":

@@ -15,7 +15,12 @@ from pathlib import Path
 
 from bert_jax import cli
 from bert_jax.data.corpus import FORMATS, read_documents
-from bert_jax.data.vocabulary_training import KINDS, train_vocabulary
+from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.vocabulary_training import (
+    KINDS,
+    extend_vocabulary,
+    train_vocabulary,
+)
 from bert_jax.errors import UserError
 
 
@@ -44,21 +49,30 @@ def main(argv: list[str]) -> None:
     documents = read_documents(
         args.input, format=args.format, text_field=args.text_field
     )
-    first = next(
-        documents
-    )  # what is wrong with the inputs shows before a folder is made
+    # What is wrong with the inputs shows before a folder is made.
+    first = next(documents)
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    tokenizer = train_vocabulary(
-        itertools.chain(first, itertools.chain.from_iterable(documents)),
-        args.size,
-        kind=args.kind,
-        lower_case=not args.cased,
-        min_frequency=args.min_frequency,
-    )
-    if tokenizer.vocab_size < args.size:
-        print(
-            f"the text gives {tokenizer.vocab_size:,} tokens, fewer than {args.size:,}"
+    sentences = itertools.chain(first, itertools.chain.from_iterable(documents))
+    if args.extend:
+        tokenizer = extend_vocabulary(
+            load_tokenizer(args.extend),
+            sentences,
+            args.words,
+            min_frequency=args.min_frequency,
         )
+    else:
+        tokenizer = train_vocabulary(
+            sentences,
+            args.size,
+            kind=args.kind,
+            lower_case=not args.cased,
+            min_frequency=args.min_frequency,
+        )
+        if tokenizer.vocab_size < args.size:
+            print(
+                f"the text gives {tokenizer.vocab_size:,} tokens, fewer than "
+                f"{args.size:,}"
+            )
     tokenizer.save_as(args.output)
     print(f"wrote {tokenizer.vocab_size:,} tokens to {args.output}")
 

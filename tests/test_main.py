@@ -54,7 +54,7 @@ def test_a_command_s_errors_are_one_line_and_need_no_jax():
     done = subprocess.run(line, capture_output=True, text=True)
     assert done.returncode == 2
     *imports, error = done.stderr.splitlines()
-    assert error.startswith("error: --config=x is not a file or the name of a config")
+    assert error.startswith("error: x is not a file or the name of a config")
     assert not {line.rpartition("|")[2].strip() for line in imports} & {"jax", "flax"}
 
 

@@ -15,7 +15,7 @@ from bert_jax.runs import Run, read_reference
 
 FOLDER = Path(__file__).parent.resolve()
 PAGE = FOLDER.parent / "guides" / "is_my_loss_right.md"
-HEAD = """| reference | step | tokens seen | loss | MLM loss | MLM accuracy | NSP accuracy | norm |
+HEAD = """| reference | step | tokens seen | loss | MLM loss | MLM acc. | NSP acc. | norm |
 |---|---|---|---|---|---|---|---|
 """
 

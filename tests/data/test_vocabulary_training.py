@@ -7,7 +7,11 @@ import sys
 import pytest
 
 from bert_jax.data import vocabulary_training
-from bert_jax.data.vocabulary_training import count_words, train_vocabulary
+from bert_jax.data.vocabulary_training import (
+    count_words,
+    extend_vocabulary,
+    train_vocabulary,
+)
 from bert_jax.errors import UserError
 
 UNUSED = [f"[unused{i}]" for i in range(994)]
@@ -47,6 +51,31 @@ def test_frequent_words_are_whole_and_all_text_has_tokens(ten_thousand, lines):
     words = sum(count_words(lines, lower_case=True).values())
     # 9,000 tokens of its own text: nearly every word is one token (measured: 1.06).
     assert len(ids) / words < 1.1
+
+
+def test_words_that_save_most_tokens_extend_a_vocabulary(lines):
+    small = train_vocabulary(lines[:300], 700)
+    text = (
+        ["The zymurgist's 1851 zymurgists"] * 9 + ["quahog the whale"] * 2 + ["xylem"]
+    )
+    longer = extend_vocabulary(small, text, 2)
+    assert longer.tokens == [*small.tokens, "zymurgists", "zymurgist"]  # no number
+    assert longer.lower_case == small.lower_case
+    assert longer.tokenize("Zymurgist zymurgists whale") == [
+        *("zymurgist", "zymurgists"),
+        *small.tokenize("whale"),
+    ]
+    every = extend_vocabulary(small, text, 100).tokens[700:]
+    assert "quahog" in every
+    assert "xylem" not in every  # once
+    assert "the" not in every
+    with pytest.raises(UserError, match="no words of several tokens"):
+        extend_vocabulary(small, ["the the"], 5)
+    with pytest.raises(UserError, match="0 new words, expected 1 or more"):
+        extend_vocabulary(small, text, 0)
+    pieces = train_vocabulary(lines[:300], 300, kind="sentencepiece")
+    with pytest.raises(UserError, match="SentencePiece vocabulary cannot be extended"):
+        extend_vocabulary(pieces, text, 2)
 
 
 def test_cased_keeps_capitals_and_accents(lines):

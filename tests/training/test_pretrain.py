@@ -11,7 +11,7 @@ import pytest
 from bert_jax.config_file import parse
 from bert_jax.data.pipeline import TrainingBatches
 from bert_jax.data.store import TokenStore
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer import WordPieceTokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.inspection import drawn_examples, marked
 from bert_jax.interop.huggingface import save_huggingface
@@ -79,6 +79,45 @@ def test_other_sizes_and_other_vocabularies_are_refused(start, tmp_path):
     swapped = load_tokenizer(tmp_path / "vocab.txt")
     with pytest.raises(UserError, match="vocabulary"):
         pretraining._given(config, swapped, print)
+
+
+@pytest.mark.parametrize("with_head", [True, False])
+def test_new_words_begin_as_the_mean_of_their_tokens(start, tmp_path, with_head):
+    config, tokenizer, path, params = start
+    if not with_head:
+        path = tmp_path / "bare"
+        bare = Checkpoint(config.model, {"bert": params["bert"]}, tokenizer, "none")
+        save_huggingface(path, bare)
+    words = ["harpooneers", "whaleships", "##oneers"]
+    longer = WordPieceTokenizer([*tokenizer.tokens, *words], tokenizer.lower_case)
+    model = dataclasses.replace(config.model, vocab_size=longer.vocab_size)
+    lines = []
+    config = dataclasses.replace(config, model=model, init_from=str(path))
+    given = pretraining._given(config, longer, lines.append)
+    assert lines[0] == "3 new words begin as the mean of the tokens that they were"
+    old, V = params["bert"]["embeddings"]["word"]["embedding"], tokenizer.vocab_size
+    new = given["bert"]["embeddings"]["word"]["embedding"]
+    assert new.shape == (model.word_rows, model.hidden_size)
+    assert np.array_equal(new[:V], old[:V])
+    ids = [tokenizer.encode(word.removeprefix("##")) for word in words]
+    assert all(len(own) > 1 for own in ids)
+    for row, own in zip(new[V : V + 3], ids, strict=True):
+        assert np.array_equal(row, old[own].mean(axis=0))
+    assert not new[V + 3 :].any()
+    if with_head:
+        bias = given["mlm"]["output_bias"]
+        assert bias.shape == (V + 3,)
+        assert bias[V] == params["mlm"]["output_bias"][ids[0]].mean()
+    else:
+        assert "mlm" not in given
+    # The old tokens, in another order or in another case, are no beginning.
+    for tokens, case in (
+        (longer.tokens, False),
+        ([*longer.tokens[-3:], *tokenizer.tokens], True),
+    ):
+        other = WordPieceTokenizer(tokens, case)
+        with pytest.raises(UserError, match=r"prepare the text with .* --extend makes"):
+            pretraining._given(config, other, print)
 
 
 def test_a_head_that_is_not_there_is_drawn_and_logged(start, configure, tmp_path):

@@ -124,7 +124,7 @@ def test_a_new_objective_trains_logs_evaluates_and_saves(make_job, tmp_path):
     lines = []
     state, progress = run(make_job(), RunFolder(tmp_path), lines.append)
     assert int(state.step) == STEPS
-    assert progress["evaluated"] == [4, 8]
+    assert progress["evaluated"] == [0, 4, 8]
     # Every token is one more than the one before it.
     text = (tmp_path / "metrics.jsonl").read_text()
     metrics = [json.loads(line) for line in text.splitlines()]
@@ -171,7 +171,7 @@ def test_what_is_interrupted_goes_on_bit_for_bit(
 def test_a_state_that_is_not_finite_is_neither_saved_nor_evaluated(make_job, tmp_path):
     job = make_job(
         config=dict(optimizer=OptimizerConfig(learning_rate=1e38), log_every=100),
-        evaluate=lambda *_: pytest.fail("evaluated"),
+        evaluate=lambda step, *_: step and pytest.fail("evaluated"),
     )
     with pytest.raises(DivergenceError, match=r"became (nan|inf) in the steps before"):
         run(job, RunFolder(tmp_path), lambda line: None)

@@ -1,0 +1,30 @@
+"""Going on with pretraining: BERT BASE on texts of your own domain.
+
+What: MLM + NSP from a checkpoint, 10,000 steps of 32 x 128 with Google's own learning rate
+  for this; 41 million tokens, four passes over 50 MB of text. Evaluates the checkpoint as
+  it is, and every 1,000 steps.
+On: one GPU, an hour; two CPU cores take half a minute a step.
+Result: the loss on held-out documents of the domain falls from step 0 on; what a task
+  gains depends on how far the domain is from the checkpoint's text.
+Before: the text, prepared with the vocabulary of the checkpoint; see
+  docs/guides/further_pretraining.md.
+Run:
+  python -m bert_jax.train --config experiments/further.py \\
+      --config.init_from=CHECKPOINT --config.data.path=data/domain
+"""
+
+from base import get_config as get_base_config
+from base import phase
+
+
+def get_config() -> dict:
+    """BASE's model; a fifth of its learning rate."""
+    config = get_base_config()
+    config["data"].update(path="data/domain", holdout=0.02, threads=2)
+    return config | dict(
+        optimizer=dict(learning_rate=2e-5, warmup_steps=500),
+        phases=(phase(10_000, 128, 20, batch_size=32),),
+        eval_every=1000,
+        checkpoint_every=1000,
+        prompts=(),
+    )
