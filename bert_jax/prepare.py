@@ -36,6 +36,12 @@ def main(argv: list[str]) -> int:
         "--workers", type=int, default=0, help="processes (the cores, at most 4)"
     )
     parser.add_argument("--shards", type=int, default=0, help="files in the store")
+    parser.add_argument(
+        "--segmenter",
+        default="",
+        metavar="NAME",
+        help="what finds words without spaces between them: jieba, or MODULE:FUNCTION",
+    )
     args = parser.parse_args(argv)
 
     cli.log_plainly()
@@ -48,6 +54,7 @@ def main(argv: list[str]) -> int:
             text_field=args.text_field,
             workers=args.workers,
             shards=args.shards,
+            segmenter=args.segmenter,
         )
     except KeyboardInterrupt:
         print("interrupted; the same command finishes the work", file=sys.stderr)

@@ -18,6 +18,7 @@ from bert_jax.data.corpus import FORMATS, read_documents
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.data.vocabulary_training import (
     KINDS,
+    balanced,
     extend_vocabulary,
     train_vocabulary,
 )
@@ -32,6 +33,12 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--size", type=int, default=30522, help="tokens (%(default)s)")
     parser.add_argument("--extend", metavar="FILE")
     parser.add_argument("--words", type=int, default=1000, help="(%(default)s)")
+    parser.add_argument(
+        "--smoothing",
+        type=float,
+        metavar="0.7",
+        help="each --input is a language; its share is to the power of this",
+    )
     parser.add_argument("--kind", choices=KINDS, default="wordpiece")
     parser.add_argument(
         "--cased", action="store_true", help="keep capitals and accents"
@@ -46,13 +53,20 @@ def main(argv: list[str]) -> None:
             f"--output={args.output}, expected a {suffix} file for {args.kind}"
         )
     cli.log_plainly()
-    documents = read_documents(
-        args.input, format=args.format, text_field=args.text_field
-    )
+    groups = [args.input] if args.smoothing is None else [[x] for x in args.input]
+    documents = [
+        read_documents(group, format=args.format, text_field=args.text_field)
+        for group in groups
+    ]
     # What is wrong with the inputs shows before a folder is made.
-    first = next(documents)
+    languages = [
+        itertools.chain(next(own), itertools.chain.from_iterable(own))
+        for own in documents
+    ]
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    sentences = itertools.chain(first, itertools.chain.from_iterable(documents))
+    sentences = languages[0]
+    if args.smoothing is not None:
+        sentences = balanced(languages, args.smoothing)
     if args.extend:
         tokenizer = extend_vocabulary(
             load_tokenizer(args.extend),

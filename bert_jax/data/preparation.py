@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.data.corpus import Source, find_sources, read_source
+from bert_jax.data.segmenters import encode_words, open_segmenter
 from bert_jax.data.sentences import RULES
 from bert_jax.data.store import (
     StoreInfo,
@@ -36,6 +37,7 @@ from bert_jax.data.store import (
     read_info,
     remove_unfinished,
     shard_writer,
+    stored_type,
 )
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -108,10 +110,12 @@ def prepare(
     text_field: str = "text",
     workers: int = 0,
     shards: int = 0,
+    segmenter: str = "",
 ) -> Report:
     """Reads, segments and tokenises ``inputs`` into a store in ``directory``.
 
     inputs, format, text_field: see corpus.read_documents. workers, shards: 0 chooses.
+    segmenter: what finds words without spaces between them; see open_segmenter.
     Finishes what an interrupted run with the same settings began; raises UserError where
     ``directory`` holds something made from other text, settings or another vocabulary.
     """
@@ -140,7 +144,9 @@ def prepare(
         "text_field": text_field,
         "segmenter": f"sentencex {importlib.metadata.version('sentencex')}, {RULES}",
         "shards": shards,
-    }
+    } | ({"words": segmenter} if segmenter else {})
+    if segmenter:
+        open_segmenter(segmenter)
     fingerprint = tokenizer.fingerprint()
     identity = {"vocabulary_fingerprint": fingerprint, "settings": settings}
     counts = [ShardCount(0, 0, 0)]
@@ -157,7 +163,7 @@ def prepare(
         }
         write = functools.partial(
             _write_shard, tokenizer=tokenizer, directory=directory, shards=shards,
-            text_field=text_field,
+            text_field=text_field, segmenter=segmenter,
         )  # fmt: skip
         workers = min(workers or _default_workers(), len(missing))
         with (
@@ -174,7 +180,10 @@ def prepare(
                 counts.append(count)
                 progress.update(count.text_bytes)
         vocab_size = tokenizer.vocab_size
-        info = finish_store(directory, shards, vocab_size=vocab_size, **identity)
+        words = bool(segmenter)
+        info = finish_store(
+            directory, shards, vocab_size=vocab_size, words=words, **identity
+        )
         (directory / _UNFINISHED).unlink()
     totals = map(sum, zip(*counts, strict=True))
     return Report(info, time.monotonic() - started, *totals)
@@ -224,13 +233,21 @@ def _write_shard(
     directory: Path,
     shards: int,
     text_field: str,
+    segmenter: str,
 ) -> ShardCount:
     tokens = unknown = 0
-    with shard_writer(directory, shard, shards, tokenizer.dtype) as write:
+    dtype, word_bit = stored_type(tokenizer.vocab_size, words=bool(segmenter))
+    segment = open_segmenter(segmenter) if segmenter else None
+    with shard_writer(directory, shard, shards, dtype) as write:
         for part in parts:
             for document in read_source(*part, text_field=text_field):
-                sentences = tokenizer.encode_batch(document)
-                write(sentences)
+                if segment is None:
+                    sentences = stored = tokenizer.encode_batch(document)
+                else:
+                    sentences, words = encode_words(document, tokenizer, segment)
+                    pairs = zip(sentences, words, strict=True)
+                    stored = [ids | word_bit * continues for ids, continues in pairs]
+                write(stored)
                 ids = np.concatenate(sentences)
                 tokens += len(ids)
                 unknown += int(np.count_nonzero(ids == tokenizer.unk_id))

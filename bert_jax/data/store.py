@@ -2,7 +2,8 @@
 
 A directory holds:
   shard-00000-of-00004.tokens ...: the token ids of whole documents, one after the other,
-    little-endian uint16 (uint32 where the vocabulary needs it);
+    little-endian uint16 (uint32 where the vocabulary needs it). Where a segmenter found
+    the words, a bit that no id has marks the tokens that continue one;
   index/sentence_offsets.npy: int64 (S + 1,), the first token of each sentence, counted
     over all shards, and the number of tokens;
   index/document_sentences.npy: int64 (D + 1,), the first sentence of each document, and
@@ -49,7 +50,8 @@ class StoreInfo:
     """The contents of index.json.
 
     vocabulary_fingerprint: Tokenizer.fingerprint. settings: what the store was made
-    from, as ``prepare`` records it.
+    from, as ``prepare`` records it. word_bit: of a token that continues a word; 0 where the
+    vocabulary alone says which do.
     """
 
     documents: int
@@ -61,6 +63,14 @@ class StoreInfo:
     shards: tuple[Shard, ...]
     settings: dict[str, Any]
     format: int = FORMAT
+    word_bit: int = 0
+
+
+def stored_type(vocab_size: int, *, words: bool) -> tuple[np.dtype, int]:
+    """The type of stored tokens, and the bit of those that continue a word, or 0."""
+    dtype = token_dtype(2 * vocab_size if words else vocab_size)
+    # Not the highest of 32, which would be the sign in an int32.
+    return dtype, ((1 << 15) if dtype.itemsize == 2 else (1 << 30)) * words
 
 
 def shard_name(shard: int, shards: int) -> str:
@@ -137,11 +147,12 @@ def finish_store(
     vocab_size: int,
     vocabulary_fingerprint: str,
     settings: dict[str, Any],
+    words: bool = False,
 ) -> StoreInfo:
     """Joins the parts of the index, in order of the shards, and writes index.json.
 
-    Empty shards are left out of index.json. Where all are empty, they are removed, and
-    UserError is raised.
+    words: whether tokens have the bit of :func:`stored_type`. Empty shards are left out of
+    index.json. Where all are empty, they are removed, and UserError is raised.
     """
     parts = [part_path(directory, shard) for shard in range(shards)]
     named: list[Shard] = []
@@ -162,15 +173,17 @@ def finish_store(
             _write_sums(directory / "index" / f"{name}.npy", parts, sizes)
             for name, sizes in _ARRAYS.items()
         )
+    dtype, word_bit = stored_type(vocab_size, words=words)
     info = StoreInfo(
         documents=documents,
         sentences=sentences,
         tokens=sum(shard.tokens for shard in named),
-        token_dtype=token_dtype(vocab_size).str,
+        token_dtype=dtype.str,
         vocab_size=vocab_size,
         vocabulary_fingerprint=vocabulary_fingerprint,
         shards=tuple(named),
         settings=settings,
+        word_bit=word_bit,
     )
     write_json(directory / "index.json", dataclasses.asdict(info))
     for path in parts:
@@ -254,6 +267,7 @@ class TokenStore:
     def read_sentences(self, ranges: np.ndarray) -> list[np.ndarray]:
         """Token ids of the sentences [start, stop) of each range, one array a range.
 
+        Those that continue a word have the bit info.word_bit too.
         ranges: int (n, 2); a range lies within one document. The arrays are read-only.
         """
         offsets = self.sentence_offsets[ranges]

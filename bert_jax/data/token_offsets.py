@@ -1,5 +1,6 @@
 """Which characters of a text each token stands for, as the tokenizers' libraries say."""
 
+import functools
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -75,11 +76,16 @@ def _past_accents(text: str, end: int) -> int:
     return end
 
 
-def _sentencepiece(texts: Sequence[str], tokenizer: Tokenizer) -> list[Tokens]:
-    """Tokens begin after the spaces that are marked in them."""
-    processor = sentencepiece.SentencePieceProcessor(
+@functools.lru_cache(1)
+def _processor(tokenizer: Tokenizer) -> sentencepiece.SentencePieceProcessor:
+    return sentencepiece.SentencePieceProcessor(
         model_proto=tokenizer.vocabulary_bytes()
     )
+
+
+def _sentencepiece(texts: Sequence[str], tokenizer: Tokenizer) -> list[Tokens]:
+    """Tokens begin after the spaces that are marked in them."""
+    processor = _processor(tokenizer)
     rows = []
     for text in texts:
         # Lower-casing may change how many bytes a character has.

@@ -2,9 +2,10 @@
 
 import collections
 import io
+import itertools
 import logging
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import sentencepiece
 import tokenizers
@@ -33,8 +34,9 @@ _SMALLEST_WITH_UNUSED = 8000
 _COUNTED_WORDS = 3_000_000
 # The trainer reads the words of a corpus of this many words; a larger one is scaled down.
 _TRAINED_WORDS = 20_000_000
-# SentencePiece learns from at most this many sentences; its memory grows with them.
-_SENTENCEPIECE_SENTENCES = 200_000
+# SentencePiece learns from at most this many sentences, since its memory grows with them,
+# and so does a vocabulary of several languages.
+_SAMPLED = 200_000
 # The alphabet covers this share of the characters; a word with a rarer one is [UNK].
 _ALPHABET_COVERAGE = 0.99999
 _NO_WORDS = "the input holds no words; expected text to make tokens of"
@@ -66,6 +68,30 @@ def train_vocabulary(
     if kind == "wordpiece":
         return _train_wordpiece(sentences, size, lower_case, min_frequency)
     return _train_sentencepiece(sentences, size, lower_case)
+
+
+def balanced(
+    languages: Sequence[Iterable[str]], smoothing: float, limit: int = _SAMPLED
+) -> list[str]:
+    """A sample of sentences in which small languages have more than their share.
+
+    A language with n sentences gets a share of n ** ``smoothing``: 1 leaves the shares as
+    they are, 0 makes them equal, multilingual BERT's is 0.7 (multilingual.md of the
+    original). Where a language has fewer sentences than its share, they are repeated.
+    """
+    if not 0 <= smoothing <= 1:
+        raise UserError(f"--smoothing={smoothing}, expected 0 to 1; 0.7 is Google's")
+    counts, samples = zip(*(_sample(own, limit) for own in languages), strict=True)
+    weights = [count**smoothing if count else 0.0 for count in counts]
+    size = min(limit, sum(counts))
+    chosen: list[str] = []
+    for count, sample, weight in zip(counts, samples, weights, strict=True):
+        wanted = round(size * weight / max(sum(weights), 1))
+        random.Random(0).shuffle(sample)
+        chosen += itertools.islice(itertools.cycle(sample), wanted)
+        share = f"{count / max(sum(counts), 1):.1%} to {wanted / max(size, 1):.1%}"
+        logger.info("%s sentences: from %s of all", f"{count:,}", share)
+    return chosen
 
 
 def extend_vocabulary(
@@ -203,7 +229,7 @@ def _repeat(words: dict[str, int]) -> Iterator[str]:
 def _train_sentencepiece(
     sentences: Iterable[str], size: int, lower_case: bool
 ) -> Tokenizer:
-    sample = _sample(sentences, _SENTENCEPIECE_SENTENCES)
+    _, sample = _sample(sentences, _SAMPLED)
     if not sample:
         raise UserError(_NO_WORDS)
     logger.info("training on %s sentences", f"{len(sample):,}")
@@ -239,16 +265,18 @@ def _train_sentencepiece(
     return SentencePieceTokenizer(model.getvalue(), lower_case)
 
 
-def _sample(sentences: Iterable[str], limit: int) -> list[str]:
-    """At most ``limit`` of the sentences, each as likely as another.
+def _sample(sentences: Iterable[str], limit: int) -> tuple[int, list[str]]:
+    """How many sentences there are, and at most ``limit`` of them, all as likely.
 
     SentencePiece's own sampling differs from run to run.
     """
     rng = random.Random(0)
     sample: list[str] = []
-    for i, sentence in enumerate(s for s in sentences if s.strip()):
-        if i < limit:
+    count = 0
+    for sentence in filter(str.strip, sentences):
+        if count < limit:
             sample.append(sentence)
-        elif (place := rng.randrange(i + 1)) < limit:
+        elif (place := rng.randrange(count + 1)) < limit:
             sample[place] = sentence
-    return sample
+        count += 1
+    return count, sample

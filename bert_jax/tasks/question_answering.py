@@ -20,6 +20,7 @@ import numpy as np
 import scipy
 
 from bert_jax.data.sequences import join, owners, token_windows
+from bert_jax.data.token_offsets import Tokens, encode_with_offsets
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import read_json
@@ -28,7 +29,6 @@ from bert_jax.tasks import tables
 from bert_jax.tasks.squad_format import FORM, Question, make_question, squad_entries
 from bert_jax.tasks.tables import Record
 from bert_jax.tasks.task import Answer, Error, Features, Outputs, Predictions, Task
-from bert_jax.data.token_offsets import Tokens, encode_with_offsets
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ import unicodedata
 import numpy as np
 import pytest
 
+from bert_jax.data.token_offsets import encode_with_offsets
 from bert_jax.data.tokenizer import WordPieceTokenizer, load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
-from bert_jax.data.token_offsets import encode_with_offsets
 
 # Accents of both forms, ideographs, dropped characters, letters that change length.
 ALPHABET = "aeéÉe\u0301ñßİ中文あ가Δ£€1,.-'()“—\u200b\ufeff\x0b\u00a0\u3000\t\n     "

@@ -8,6 +8,7 @@ import pytest
 
 from bert_jax.data import vocabulary_training
 from bert_jax.data.vocabulary_training import (
+    balanced,
     count_words,
     extend_vocabulary,
     train_vocabulary,
@@ -78,6 +79,24 @@ def test_words_that_save_most_tokens_extend_a_vocabulary(lines):
         extend_vocabulary(pieces, text, 2)
 
 
+@pytest.mark.parametrize(
+    ("smoothing", "shares"), [(1, (90, 10, 0)), (0, (50, 50, 0)), (0.5, (75, 25, 0))]
+)
+def test_small_languages_have_more_than_their_share(smoothing, shares):
+    german = [f"der Satz {i}" for i in range(900)]
+    languages = [german, ["tere " * 3] * 100, [" "]]
+    chosen = balanced(languages, smoothing, limit=100)
+    found = [sum(s.startswith(x) for s in chosen) for x in ("der", "tere", " ")]
+    assert tuple(found) == shares
+    assert len({s for s in chosen if s in german}) == shares[0]  # a sample of all
+    # Without a limit all sentences are there, or as many, some of them repeated.
+    every = balanced(languages, smoothing)
+    assert len(every) == 1000
+    assert sum(s in german for s in every) == 10 * shares[0]
+    with pytest.raises(UserError, match=r"--smoothing=1\.5, expected 0 to 1"):
+        balanced(languages, 1.5)
+
+
 def test_cased_keeps_capitals_and_accents(lines):
     text = ["Ahab saw Zoë"] * 20 + lines[:200]
     cased = train_vocabulary(text, 900, lower_case=False)
@@ -97,7 +116,7 @@ def test_the_same_text_gives_the_same_vocabulary_in_every_process(kind, tmp_path
     code = (
         "import sys\n"
         "from bert_jax.data import vocabulary_training as v\n"
-        "v._SENTENCEPIECE_SENTENCES = 600\n"
+        "v._SAMPLED = 600\n"
         "lines = open(sys.argv[1]).read().split('\\n')\n"
         "tokenizer = v.train_vocabulary(lines, 300, kind=sys.argv[2])\n"
         "sys.stdout.buffer.write(tokenizer.vocabulary_bytes())"
@@ -178,11 +197,11 @@ def test_the_counts_of_a_large_corpus_are_scaled_down(monkeypatch, lines):
 
 
 def test_the_sample_for_sentencepiece_is_even(monkeypatch):
-    sample = vocabulary_training._sample((str(i) for i in range(10000)), 1000)
+    sample = vocabulary_training._sample((str(i) for i in range(10000)), 1000)[1]
     values = [int(s) for s in sample]
     assert len(set(values)) == 1000
     assert abs(sum(values) / 1000 - 5000) < 4 * 10000 / (12 * 1000) ** 0.5
-    assert vocabulary_training._sample(["a", " ", "b"], 5) == ["a", "b"]
+    assert vocabulary_training._sample(["a", " ", "b"], 5) == (2, ["a", "b"])
 
 
 @pytest.mark.parametrize(
