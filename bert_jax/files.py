@@ -171,7 +171,7 @@ def replace_folder(source: Path, target: Path) -> None:
 def locked(directory: Path) -> Iterator[None]:
     """Makes a folder and keeps other processes that ask the same out of it."""
     if directory.exists() and not directory.is_dir():
-        raise UserError(f"{directory} is a file; expected the name of a folder")
+        raise UserError(f"{directory} is a file; expected a folder")
     directory.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         handle = os.open(directory, os.O_RDONLY)

@@ -274,9 +274,10 @@ class ExampleSource:
         config, vocabulary = self.config, self.vocabulary
         M = self.max_predictions
         input_ids_BL = batch["input_ids"]
-        bit = self.store.info.word_bit
-        continues_BL = (input_ids_BL & bit) > 0
-        input_ids_BL &= ~bit
+        marked_BL = None
+        if bit := self.store.word_bit:
+            marked_BL = (input_ids_BL & bit) > 0
+            input_ids_BL &= ~bit
         totals_B = batch["attention_mask"].sum(1)
         counts_B = masking.prediction_counts(totals_B, config.mask_rate, M)
         cls, sep = vocabulary.cls_id, vocabulary.sep_id
@@ -287,7 +288,9 @@ class ExampleSource:
         else:
             positions_BM = masking.choose_words(
                 candidates_BL,
-                continues_BL if bit else vocabulary.continuation[input_ids_BL],
+                vocabulary.continuation[input_ids_BL]
+                if marked_BL is None
+                else marked_BL,
                 keys_BL,
                 counts_B,
                 M,

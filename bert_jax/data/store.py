@@ -246,6 +246,7 @@ class TokenStore:
     def __init__(self, directory: Path | str):
         self.directory = Path(directory)
         self.info = read_info(self.directory)
+        self.word_bit = self.info.word_bit
         index = self.directory / "index"
         # As plain arrays over the mapped file: each slice of a memmap is a memmap, which
         # takes three times as long to make.
@@ -267,7 +268,7 @@ class TokenStore:
     def read_sentences(self, ranges: np.ndarray) -> list[np.ndarray]:
         """Token ids of the sentences [start, stop) of each range, one array a range.
 
-        Those that continue a word have the bit info.word_bit too.
+        Those that continue a word have the bit ``word_bit`` too.
         ranges: int (n, 2); a range lies within one document. The arrays are read-only.
         """
         offsets = self.sentence_offsets[ranges]

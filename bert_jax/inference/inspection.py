@@ -167,7 +167,7 @@ def _unknown(store: TokenStore, unk_id: int) -> int:
     ) as progress:
         for first in range(0, len(ranges), _DOCUMENTS):
             documents = store.read_sentences(ranges[first : first + _DOCUMENTS])
-            ids = np.concatenate(documents) & ~np.int64(store.info.word_bit)
+            ids = np.concatenate(documents) & ~np.int64(store.word_bit)
             found += int(np.count_nonzero(ids == unk_id))
             progress.update(len(ids))
     return found

@@ -9,6 +9,8 @@ from bert_jax.data.tokenizer import load_tokenizer
 class ArrayStore:
     """What examples need of a TokenStore, from lists of documents of id arrays."""
 
+    word_bit = 0
+
     def __init__(self, documents):
         self.documents = documents
         sentences = [np.asarray(s) for d in documents for s in d]
