@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bert_jax.errors import Preempted, UserError
+from bert_jax.files import valid_text
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.progress import LogHandler, show_progress
 
@@ -131,7 +132,11 @@ def add_text_flags(parser: argparse.ArgumentParser) -> None:
     """Adds --text and --input, one of which has to be given, and --output."""
     given = parser.add_mutually_exclusive_group(required=True)
     given.add_argument(
-        "--text", action="append", metavar="TEXT", help="a line; may be repeated"
+        "--text",
+        action="append",
+        metavar="TEXT",
+        type=valid_text,
+        help="a line; may be repeated",
     )
     given.add_argument("--input", metavar="FILE", help="UTF-8 lines; - for stdin")
     parser.add_argument(

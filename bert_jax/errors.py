@@ -4,13 +4,24 @@ import contextlib
 import difflib
 from collections.abc import Iterator, Sequence
 
+_LONGEST = 1600  # characters of a message
+
 
 class UserError(Exception):
     """A one-line message: what was expected, what came, what to change.
 
     Commands print it after ``error:`` and exit with code 2; library code raises it
-    only for input, settings and files that a user controls.
+    only for input, settings and files that a user controls. What a message quotes of a
+    file cannot break the line, steer the terminal, or fill the screen.
     """
+
+    def __init__(self, message: object = ""):
+        text = str(message)
+        if not text.isprintable():
+            text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+        if len(text) > _LONGEST:
+            text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+        super().__init__(text)
 
 
 class DivergenceError(UserError):

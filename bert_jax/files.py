@@ -4,14 +4,21 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterable, Iterator
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from bert_jax.errors import UserError
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+LONGEST_LINE = 64 << 20  # bytes
+# Levels of a JSON value. Ours have up to six, SQuAD's seven; whoever walks or prints one
+# of thousands overflows its stack.
+_DEEPEST_JSON = 64
+_SURROGATE = re.compile(r"[\ud800-\udfff]|\\u[dD][89a-fA-F]")
 
 
 def is_remote(path: str | os.PathLike) -> bool:
@@ -44,12 +51,30 @@ def decode(raw: bytes, where: object, *, offset: int = 0, cut: bool = False) -> 
         ) from error
 
 
-def decode_lines(file: Iterable[bytes], name: object) -> Iterator[tuple[int, str]]:
-    """Line numbers from 1, and the lines with their ends. Only a line feed ends a line."""
+def decode_lines(file: IO[bytes], name: object) -> Iterator[tuple[int, str]]:
+    """Line numbers from 1, and the lines with their ends. Only a line feed ends a line.
+
+    Raises UserError for a line that is not UTF-8, or longer than LONGEST_LINE.
+    """
     offset = 0
-    for number, raw in enumerate(file, 1):
+    for number, raw in enumerate(iter(lambda: file.readline(LONGEST_LINE), b""), 1):
+        if len(raw) >= LONGEST_LINE:
+            raise UserError(
+                f"{name}:{number} is over {LONGEST_LINE >> 20} MiB long; expected text in "
+                "lines"
+            )
         yield number, decode(raw, f"{name}:{number}", offset=offset)
         offset += len(raw)
+
+
+def valid_text(text: str) -> str:
+    """Text that UTF-8 can hold: half of a surrogate pair, alone, becomes U+FFFD.
+
+    JSON's escapes can spell such a half ("\\ud800"), and so can the command line.
+    """
+    if _SURROGATE.search(text) is None:
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def read_text(path: Path, expected: str) -> str:
@@ -65,9 +90,14 @@ def read_json(path: Path, expected: str) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes, where: object, expected: str) -> dict[str, Any]:
-    """The JSON object that ``text`` is; see :func:`read_json`."""
+    """The JSON object that ``text`` is; see :func:`read_json`.
+
+    It has at most _DEEPEST_JSON levels, and its texts are such as UTF-8 can hold.
+    """
     try:
+        text = text if isinstance(text, str) else text.decode("utf-8-sig")
         value = json.loads(text)
+        _check_depth(value)
     except (ValueError, RecursionError) as error:  # ValueError: not UTF-8 either
         raise UserError(
             f"{where} is not JSON ({error}); expected {expected}"
@@ -77,6 +107,31 @@ def parse_json(text: str | bytes, where: object, expected: str) -> dict[str, Any
             f"{where} holds a JSON {type(value).__name__}, not an object; expected "
             f"{expected}"
         )
+    return _valid(value) if _SURROGATE.search(text) else value
+
+
+def _check_depth(value: Any) -> None:
+    level = [[value]]
+    for _ in range(_DEEPEST_JSON + 1):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    raise ValueError(f"over {_DEEPEST_JSON} levels of brackets")
+
+
+def _valid(value: Any) -> Any:
+    """A JSON value with :func:`valid_text`."""
+    if isinstance(value, str):
+        return valid_text(value)
+    if isinstance(value, list):
+        return [_valid(item) for item in value]
+    if isinstance(value, dict):
+        return {valid_text(name): _valid(item) for name, item in value.items()}
     return value
 
 
@@ -90,6 +145,26 @@ def open_bytes(path: Path, expected: str) -> IO[bytes]:
             IsADirectoryError: f"{path} is a folder",
         }.get(type(error), f"cannot read {path} ({error.strerror})")
         raise UserError(f"{what}; expected {expected}") from error
+
+
+def open_zip(path: Path, expected: str, ratio: int) -> zipfile.ZipFile:
+    """Opens an archive of which nobody unpacks more than ``ratio`` times its size.
+
+    A member gives no more bytes than its header says.
+    """
+    try:
+        archive = zipfile.ZipFile(path)
+    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+        raise UserError(
+            f"{path} is no zip file ({error}); expected {expected}"
+        ) from error
+    size = sum(member.file_size for member in archive.infolist())
+    if size > ratio * Path(path).stat().st_size:
+        raise UserError(
+            f"{path} unpacks to {size:,} bytes, over {ratio} times its size; expected "
+            f"{expected}"
+        )
+    return archive
 
 
 @contextlib.contextmanager

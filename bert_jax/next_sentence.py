@@ -14,6 +14,7 @@ import json
 
 from bert_jax import cli
 from bert_jax.errors import UserError
+from bert_jax.files import valid_text
 
 
 def main(argv: list[str]) -> None:
@@ -22,7 +23,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--checkpoint", type=cli.checkpoint, required=True, metavar="W")
     given = parser.add_mutually_exclusive_group(required=True)
     pair = ("FIRST", "SECOND")
-    given.add_argument("--text", nargs=2, action="append", metavar=pair)
+    given.add_argument(
+        "--text", nargs=2, action="append", metavar=pair, type=valid_text
+    )
     given.add_argument("--input", metavar="FILE")
     parser.add_argument("--output", default="-", metavar="FILE")
     args = parser.parse_args(argv)

@@ -265,7 +265,9 @@ def _from_group(kind: type[T], value: Any, name: str) -> T:
 
 
 def _wrong_type(name: str, expected: str, value: Any) -> str:
-    return f"config.{name}={value!r}, expected {expected}; set --config.{name}"
+    shown = repr(value)
+    shown = shown if len(shown) <= 200 else f"{shown[:200]}..."
+    return f"config.{name}={shown}, expected {expected}; set --config.{name}"
 
 
 def to_dict(config: Any) -> dict[str, Any]:

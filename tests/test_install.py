@@ -2,6 +2,7 @@
 
 import email
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -109,3 +110,18 @@ def test_a_wheel_finds_its_configs_by_name_away_from_the_clone(installed, tmp_pa
     assert "features.layers = (-4, -3, -2, -1)" in done.stdout
     (script,) = installed.glob("*.dist-info/entry_points.txt")
     assert "bert_jax = bert_jax.__main__:run" in script.read_text()
+
+
+def test_the_lock_file_has_hashes_of_the_pinned_versions():
+    pattern = re.compile(
+        r"(?m)^([\w.-]+)==([\w.]+)(?: *;[^\\\n]*?)?( \\\n    --hash=sha256|$)"
+    )
+    pins: dict[str, set[str]] = {}
+    for name, version, _ in pattern.findall((ROOT / "constraints.txt").read_text()):
+        pins.setdefault(name, set()).add(version)
+    locked = pattern.findall((ROOT / "requirements.lock").read_text())
+    assert len(locked) > 50
+    for name, version, its_hash in locked:
+        assert its_hash, name
+        # A library of another system only is not among those that the tests ran with.
+        assert version in pins.get(name, {version}), name

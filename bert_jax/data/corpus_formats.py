@@ -5,16 +5,17 @@ lists of sentences. It holds one document at a time and cuts one that is longer 
 LONGEST_DOCUMENT, so memory does not depend on the file.
 """
 
+import contextlib
 import dataclasses
 import html
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePath
 
 from bert_jax.data.sentences import split_sentences
 from bert_jax.errors import UserError
+from bert_jax.files import parse_json
 
 Lines = Iterable[str]  # without their ends
 Documents = Iterator[list[str]]  # sentences
@@ -118,7 +119,7 @@ def _wiki_pieces(lines: Lines) -> Iterator[Piece]:
         if line.startswith(("<doc ", "</doc>")):
             yield None
             continue
-        text = _EMPTY_PARENTHESES.sub("", _TAG.sub(" ", html.unescape(line)))
+        text = _EMPTY_PARENTHESES.sub("", _TAG.sub(" ", _unescape(line)))
         text = " ".join(text.split())
         if len(text) >= HEADING and text.rstrip(_CLOSING).endswith(_SENTENCE_MARKS):
             yield len(text), split_sentences(text)
@@ -150,17 +151,15 @@ def read_jsonl_format(lines: Lines, field: str) -> Documents:
     for line in lines:
         if _is_blank(line):
             continue
+        expected = f'a JSON object with text in "{field}"'
         try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise BadLineError(f"not JSON ({error})") from error
-        text = row.get(field) if isinstance(row, dict) else None
+            row = parse_json(line, "the line", expected)
+        except UserError as error:
+            raise BadLineError(str(error)) from error
+        text = row.get(field)
         if not isinstance(text, str):
-            found = ", ".join(sorted(row)[:8]) if isinstance(row, dict) else "no object"
-            raise BadLineError(
-                f'expected a JSON object with text in "{field}", found {found}; set '
-                "--text_field"
-            )
+            found = ", ".join(sorted(row)[:8])
+            raise BadLineError(f"expected {expected}, found {found}; set --text_field")
         if sentences := text_sentences(text):
             yield sentences
 
@@ -170,9 +169,15 @@ _RULE = re.compile(r"\s{0,3}([-*_=])(\s*\1){2,}\s*$")
 _HEADER = re.compile(r"\s{0,3}#{1,6}(\s|$)")
 _WHOLLY_BOLD = re.compile(r"\s*(\*\*|__)[^*_]*\1\s*$")
 _ITEM = re.compile(r"\s*([-*+]|\d{1,3}[.)])\s+")
-_IMAGE = re.compile(r"!\[[^\]]*\]\([^)]*\)")
-_LINK = re.compile(r"\[([^\]]*)\](\([^)]*\)|\[[^\]]*\])")
-_EMPHASIS = re.compile(r"(?<![^\W_])[_*]+(?=[^\s_*])|(?<=[^\s_*])[_*]+(?![^\W_])")
+# No mark inside its own kind, so that each place of a line is looked at a few times, not
+# once for each mark before it. An address may have parentheses, one level of them.
+_ADDRESS = r"\((?:[^()]|\([^()]*\))*+\)"
+_IMAGE = re.compile(rf"!\[[^\[\]]*+\]{_ADDRESS}")
+_LINK = re.compile(rf"\[([^\[\]]*+)\](?:{_ADDRESS}|\[[^\[\]]*+\])")
+# Runs of marks, but one between two letters (snake_case) and those that stand alone.
+_EMPHASIS = re.compile(
+    r"(?<![_*])(?!(?<=[^\W_])[_*][^\W_])(?:(?<=\S)[_*]++|[_*]++(?=\S))"
+)
 _ESCAPE = re.compile(r"\\([\\`*_{}\[\]()#+\-.!>~|])")
 
 
@@ -216,15 +221,23 @@ def _clean_markdown(line: str) -> str:
     text = _TAG.sub(" ", text).replace("`", "")
     if "_" in text or "*" in text:  # the search is slow
         text = _EMPHASIS.sub("", text)
-    return " ".join(html.unescape(_ESCAPE.sub(r"\1", text)).split())
+    return " ".join(_unescape(_ESCAPE.sub(r"\1", text)).split())
+
+
+# A number that html.unescape would make U+FFFD of, if Python read as many digits.
+_NO_CHARACTER = re.compile(r"&#[0-9]{9,};?")
+
+
+def _unescape(text: str) -> str:
+    """Characters for HTML's names and numbers of them."""
+    return html.unescape(_NO_CHARACTER.sub("\ufffd", text)) if "&" in text else text
 
 
 def _is_json_object(head: str) -> bool:
     first = head.split("\n", 1)[0]
-    try:
-        return first.startswith("{") and isinstance(json.loads(first), dict)
-    except ValueError:
-        return False
+    with contextlib.suppress(UserError):
+        return first.startswith("{") and bool(parse_json(first, "", ""))
+    return False
 
 
 def _has_sentence_lines(head: str) -> bool:

@@ -27,7 +27,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.data.corpus import Source, find_sources, read_source
+from bert_jax.data.corpus import (
+    FORMATS,
+    Source,
+    find_sources,
+    read_source,
+    with_fingerprints,
+)
 from bert_jax.data.segmenters import encode_words, open_segmenter
 from bert_jax.data.sentences import RULES
 from bert_jax.data.store import (
@@ -53,6 +59,8 @@ _SMALL_SHARD, _MANY_SHARDS, _LARGE_SHARD = 4 << 20, 256, 512 << 20
 # A worker takes up to 180 MiB, mostly for the words that the tokenizer remembers. This
 # many stay below 1 GiB together; more come only where --workers asks for them.
 _MOST_WORKERS = 4
+# Every shard is mapped while it is read, and Linux maps 65,530 files for a process.
+_MOST_SHARDS = 10_000
 
 
 class Part(NamedTuple):
@@ -119,8 +127,11 @@ def prepare(
     Finishes what an interrupted run with the same settings began; raises UserError where
     ``directory`` holds something made from other text, settings or another vocabulary.
     """
-    if workers < 0 or shards < 0:
-        raise UserError(f"workers={workers}, shards={shards}: expected 0 or more")
+    if workers < 0 or not 0 <= shards <= _MOST_SHARDS:
+        raise UserError(
+            f"workers={workers}, shards={shards}: expected 0 or more, and at most "
+            f"{_MOST_SHARDS:,} shards"
+        )
     started = time.monotonic()
     for text in inputs:
         folder = Path(text).resolve()
@@ -130,6 +141,8 @@ def prepare(
                 "run; choose an --output outside of it"
             )
     sources = find_sources(inputs, format=format)
+    stamps = _stamps(sources)
+    sources = with_fingerprints(sources)
     total = sum(source.size for source in sources)
     shards = shards or shard_count(total)
     contents = "".join(f"{s.size} {s.format} {s.fingerprint}\n" for s in sources)
@@ -179,6 +192,12 @@ def prepare(
             for count in written:
                 counts.append(count)
                 progress.update(count.text_bytes)
+        now = _stamps(sources)
+        if changed := [path for path in stamps if now[path] != stamps[path]]:
+            raise UserError(
+                f"{changed[0]} changed while it was read; remove {directory} and run the "
+                "same command again"
+            )
         vocab_size = tokenizer.vocab_size
         words = bool(segmenter)
         info = finish_store(
@@ -187,6 +206,13 @@ def prepare(
         (directory / _UNFINISHED).unlink()
     totals = map(sum, zip(*counts, strict=True))
     return Report(info, time.monotonic() - started, *totals)
+
+
+def _stamps(sources: Sequence[Source]) -> dict[Path, tuple[int, int]]:
+    """Size and time of the files among the sources."""
+    paths = [Path(source.name) for source in sources if source.format in FORMATS]
+    stats = {path: path.stat() for path in paths}
+    return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in stats.items()}
 
 
 def shard_count(size: int) -> int:
@@ -310,9 +336,12 @@ def _finished(directory: Path, identity: dict[str, Any]) -> StoreInfo | None:
     info = read_info(directory) if (directory / "index.json").exists() else None
     if info is None and not any(directory.glob("index/part-*.npz")):
         return None  # nothing is lost by beginning anew
-    found = vars(info) if info else read_json(directory / _UNFINISHED, "settings")
+    unfinished = directory / _UNFINISHED
+    found = vars(info) if info else read_json(unfinished, "settings")
+    if not isinstance(found.get("settings"), dict):
+        raise UserError(f"{unfinished} is damaged; remove {directory} and begin anew")
     old, new = (
-        {"vocabulary": values["vocabulary_fingerprint"], **values["settings"]}
+        {"vocabulary": values.get("vocabulary_fingerprint"), **values["settings"]}
         for values in (found, identity)
     )
     # The same text may be named in another way, or from another folder.

@@ -36,7 +36,7 @@ def split_sentences(paragraph: str) -> list[str]:
         sentence = paragraph.strip()
         return [sentence] if sentence else []
 
-    sentences: list[str] = []
+    sentences: list[list[str]] = []  # each of pieces that belong together
     start = end = 0
     for part in parts:
         end += len(part)
@@ -49,16 +49,33 @@ def split_sentences(paragraph: str) -> list[str]:
         sentence = paragraph[start:cut].strip()
         if not sentence:
             continue
-        if sentences and _goes_on(sentences[-1], sentence):
+        if sentences and _goes_on(sentences[-1][-1], sentence):
             gap = " " if paragraph[start].isspace() else ""
-            sentences[-1] += gap + sentence
+            sentences[-1].append(gap + sentence)
         else:
-            sentences.append(sentence)
+            sentences.append([sentence])
         start = cut
-    return sentences
+    return ["".join(pieces) for pieces in sentences]
+
+
+# Characters that sentencex gets at a time. Where a bracket or quotation mark has no second
+# one it looks for it to the end of the text, each time it meets one: hours for a megabyte.
+_AT_ONCE = 1 << 13
 
 
 def _segment(text: str) -> list[str]:
+    """The parts of a text; of a long one the last part goes on with what follows."""
+    parts, rest = [], ""
+    for start in range(0, len(text), _AT_ONCE):
+        *done, rest = _segment_once(rest + text[start : start + _AT_ONCE])
+        parts += done
+        if len(rest) >= _AT_ONCE:  # no sentence, whatever it is
+            parts.append(rest)
+            rest = ""
+    return [*parts, rest] if rest else parts
+
+
+def _segment_once(text: str) -> list[str]:
     try:
         return sentencex.segment("en", text)
     except BaseException as error:

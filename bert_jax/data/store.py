@@ -17,7 +17,9 @@ import contextlib
 import dataclasses
 import errno
 import functools
+import json
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -50,8 +52,9 @@ class StoreInfo:
     """The contents of index.json.
 
     vocabulary_fingerprint: Tokenizer.fingerprint. settings: what the store was made
-    from, as ``prepare`` records it. word_bit: of a token that continues a word; 0 where the
-    vocabulary alone says which do.
+    from, as ``prepare`` records it. index_checksums: zlib.crc32 of the numbers in each
+    array of the index; empty in a store that was made before there were any. word_bit: of a
+    token that continues a word; 0 where the vocabulary alone says which do.
     """
 
     documents: int
@@ -62,6 +65,7 @@ class StoreInfo:
     vocabulary_fingerprint: str
     shards: tuple[Shard, ...]
     settings: dict[str, Any]
+    index_checksums: dict[str, int] = dataclasses.field(default_factory=dict)
     format: int = FORMAT
     word_bit: int = 0
 
@@ -157,8 +161,8 @@ def finish_store(
     parts = [part_path(directory, shard) for shard in range(shards)]
     named: list[Shard] = []
     for shard, path in enumerate(parts):
-        with np.load(path) as part:
-            tokens, checksum = int(part["sentence_lengths"].sum()), part["checksum"]
+        part = _read_part(path)
+        tokens, checksum = int(part["sentence_lengths"].sum()), part["checksum"]
         if tokens:
             named.append(Shard(shard_name(shard, shards), tokens, int(checksum)))
     if not named:
@@ -169,10 +173,11 @@ def finish_store(
             "--input and --format"
         )
     with _writing(directory):
-        sentences, documents = (
+        written = [
             _write_sums(directory / "index" / f"{name}.npy", parts, sizes)
             for name, sizes in _ARRAYS.items()
-        )
+        ]
+    (sentences, documents), checksums = zip(*written, strict=True)
     dtype, word_bit = stored_type(vocab_size, words=words)
     info = StoreInfo(
         documents=documents,
@@ -183,34 +188,56 @@ def finish_store(
         vocabulary_fingerprint=vocabulary_fingerprint,
         shards=tuple(named),
         settings=settings,
+        index_checksums=dict(zip(_ARRAYS, checksums, strict=True)),
         word_bit=word_bit,
     )
-    write_json(directory / "index.json", dataclasses.asdict(info))
+    values = dataclasses.asdict(info)
+    write_json(directory / "index.json", values | {"checksum": _checksum(values)})
     for path in parts:
         path.unlink()
     return info
 
 
-def _write_sums(path: Path, parts: Sequence[Path], name: str) -> int:
-    """Writes 0 and the running sums of the parts' array ``name``; returns their number.
+def _checksum(values: dict[str, Any]) -> int:
+    """Of the contents of index.json, its own checksum left out."""
+    return zlib.crc32(json.dumps(values, sort_keys=True).encode())
+
+
+def _read_part(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path) as part:
+            return {name: part[name] for name in (*_ARRAYS.values(), "checksum")}
+    except Exception as error:  # NumPy raises anything
+        raise UserError(
+            f"{path} is damaged ({error}); remove it and run the same command again"
+        ) from error
+
+
+def _write_sums(path: Path, parts: Sequence[Path], name: str) -> tuple[int, int]:
+    """Writes 0 and the running sums of the parts' array ``name``.
+
+    Returns how many sums these are, and the checksum of the numbers written.
 
     Holds one part in memory at a time. The file is not mapped: a full disk would kill the
     process instead of raising OSError.
     """
     header = {"descr": "<i8", "fortran_order": False, "shape": (0,)}
     count = total = 0
+    zero = np.int64(0).tobytes()
+    checksum = zlib.crc32(zero)
     with new_file(path) as file:
         np.lib.format.write_array_header_1_0(file, header)
-        file.write(np.int64(0).tobytes())
+        file.write(zero)
         for part in parts:
-            with np.load(part) as arrays:
-                sizes = arrays[name]
-            file.write((total + np.cumsum(sizes)).tobytes())
+            sizes = _read_part(part)[name]
+            sums = (total + np.cumsum(sizes)).tobytes()
+            checksum = zlib.crc32(sums, checksum)
+            file.write(sums)
             count, total = count + len(sizes), total + int(sizes.sum())
         file.seek(0)  # NumPy's headers leave room for any length
         header["shape"] = (count + 1,)
         np.lib.format.write_array_header_1_0(file, header)
-    return count
+    return count, checksum
 
 
 def read_info(directory: Path) -> StoreInfo:
@@ -227,38 +254,60 @@ def read_info(directory: Path) -> StoreInfo:
             f"{path} has format {found}, expected {FORMAT}; prepare the text again"
         )
     try:
+        # A store that was made before it had a checksum is read without.
+        if values.pop("checksum", None) not in (None, _checksum(values)):
+            raise ValueError("its checksum differs")
         values["shards"] = tuple(Shard(*shard) for shard in values["shards"])
-        return StoreInfo(**values)
+        info = StoreInfo(**values)
+        _check_info(info)
+        return info
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(
             f"{path} is damaged ({error}); prepare the text again"
         ) from error
 
 
+def _check_info(info: StoreInfo) -> None:
+    """Raises ValueError for what no store has, such as a shard outside of its folder."""
+    counts = [info.documents, info.sentences, info.tokens, info.vocab_size]
+    counts += [number for shard in info.shards for number in shard[1:]]
+    if not isinstance(info.settings, dict) or not isinstance(
+        info.index_checksums, dict
+    ):
+        raise ValueError("no settings or checksums")
+    counts += info.index_checksums.values()
+    if not all(type(count) is int and count >= 0 for count in counts):
+        raise ValueError("a count is no number")
+    if info.tokens != sum(shard.tokens for shard in info.shards) or not info.shards:
+        raise ValueError("its shards do not add up")
+    dtype, bit = stored_type(info.vocab_size, words=info.word_bit != 0)
+    if (info.token_dtype, info.word_bit) != (dtype.str, bit):
+        raise ValueError(
+            f"token_dtype {info.token_dtype!r}, word_bit {info.word_bit!r}"
+        )
+    if not all(re.fullmatch(r"shard-\d+-of-\d+\.tokens", s.name) for s in info.shards):
+        raise ValueError("a shard has another name than shards have")
+
+
 class TokenStore:
     """Random access to the sentences of a finished store.
 
     info: StoreInfo. sentence_offsets int64 (S + 1,) and document_sentences int64 (D + 1,)
-    are mapped from disk, not loaded. The checksum of a shard is compared when the shard
-    is first read. Safe to use from several threads.
+    are mapped from disk, not loaded. Their checksums are compared at once, that of a shard
+    when the shard is first read. Safe to use from several threads.
     """
 
     def __init__(self, directory: Path | str):
         self.directory = Path(directory)
         self.info = read_info(self.directory)
         self.word_bit = self.info.word_bit
-        index = self.directory / "index"
-        # As plain arrays over the mapped file: each slice of a memmap is a memmap, which
-        # takes three times as long to make.
-        self.sentence_offsets, self.document_sentences = (
-            np.asarray(np.load(index / f"{name}.npy", mmap_mode="r"))
-            for name in _ARRAYS
-        )
-        found, info = len(self.sentence_offsets) - 1, self.info
-        if (found, self.sentence_offsets[-1]) != (info.sentences, info.tokens):
+        info = self.info
+        self.sentence_offsets = self._array("sentence_offsets", info.sentences)
+        self.document_sentences = self._array("document_sentences", info.documents)
+        if self.sentence_offsets[-1] != info.tokens:
             raise UserError(
-                f"{self.directory}: the index has {found} sentences, expected "
-                f"{info.sentences}; prepare the text again"
+                f"{self.directory}: the index has {self.sentence_offsets[-1]} tokens, "
+                f"expected {info.tokens}; prepare the text again"
             )
         tokens = [shard.tokens for shard in info.shards]
         self._ends = np.cumsum(tokens)
@@ -277,6 +326,27 @@ class TokenStore:
         offsets -= self._begins[shards, None]
         places = zip(shards.tolist(), offsets.tolist(), strict=True)
         return [self._shard(shard)[start:stop] for shard, (start, stop) in places]
+
+    def _array(self, name: str, count: int) -> np.ndarray:
+        """An array of the index, mapped, after its checksum is compared.
+
+        It is a plain array over the mapped file: each slice of a memmap is a memmap, which
+        takes three times as long to make.
+        """
+        path = self.directory / "index" / f"{name}.npy"
+        try:
+            array = np.asarray(np.load(path, mmap_mode="r"))
+            expected = self.info.index_checksums.get(name)
+            if (array.shape, array.dtype) != ((count + 1,), np.int64):
+                raise ValueError(f"{array.dtype} of shape {array.shape}")
+            if expected not in (None, zlib.crc32(array)):
+                raise ValueError("its checksum differs")
+        except Exception as error:  # NumPy raises anything
+            raise UserError(
+                f"{path} is not the index of {count:,} that index.json tells of ({error}); "
+                "copy it again, or prepare the text again"
+            ) from error
+        return array
 
     def _open(self, number: int) -> np.ndarray:
         """The ids of a shard, mapped, after its checksum is compared."""

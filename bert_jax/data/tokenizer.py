@@ -184,18 +184,20 @@ class SentencePieceTokenizer(Tokenizer):
         try:
             if not model:  # which the library would take, with a line on stderr
                 raise RuntimeError("empty")
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError as error:
+            processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+            ids = list(range(processor.vocab_size()))
+            tokens = processor.id_to_piece(ids)
+        except (RuntimeError, ValueError) as error:  # ValueError: not UTF-8
             raise UserError(
                 "not a SentencePiece model; expected one that python -m "
                 "bert_jax.vocabulary --kind sentencepiece wrote"
             ) from error
-        self._model = model
-        processor, ids = self._processor, list(range(self._processor.vocab_size()))
-        tokens = processor.id_to_piece(ids)
+        self._model, self._processor = model, processor
         self._special = np.logical_or(
             processor.is_control(ids), processor.is_unknown(ids)
         )
+        if "" in tokens:
+            raise UserError("an empty token; expected a model as its trainer wrote it")
         starts = np.array([_starts_word(token) for token in tokens])
         if lower_case is None:
             text = "".join(itertools.compress(tokens, ~self._special))
@@ -252,12 +254,15 @@ def load_tokenizer(path: Path | str, *, lower_case: bool | None = None) -> Token
     lower-cased unless some of them have capitals.
     """
     path = Path(path)
+    other = None  # a second form of the vocabulary, which transformers may read
     if path.is_dir():
         found = find_vocabulary(path)
         if found is None:
             raise UserError(
                 f"{path} holds no vocabulary; expected {' or '.join(_FILES)}"
             )
+        if found.name == WordPieceTokenizer.file_name:
+            other = path / "tokenizer.json"
         path = found
     if not path.is_file():
         raise UserError(
@@ -273,8 +278,25 @@ def load_tokenizer(path: Path | str, *, lower_case: bool | None = None) -> Token
         content, its_lower_case = _read_tokenizer_json(path)
     else:
         content = _read_tokens(path)
+    if other is not None and other.is_file():
+        _check_same(content, path, other)
     with naming(path):
         return kind(content, its_lower_case if lower_case is None else lower_case)
+
+
+def _check_same(tokens: list[str], path: Path, other: Path) -> None:
+    """Raises where a vocab.txt and the tokenizer.json beside it have other tokens."""
+    settings = read_json(other, "the tokenizer.json of this vocabulary")
+    ids = _json_ids(settings, other)
+    # Ids beyond are tokens of one's own, which the word table's size tells of.
+    found = {ids[t]: t for t in sorted(ids, key=ids.get) if ids[t] < len(tokens)}
+    for i, token in found.items():
+        if tokens[i] and token.strip() != tokens[i]:
+            raise UserError(
+                f"{path} and {other.name} disagree: token {i} is {tokens[i]!r} in the one "
+                f"and {token!r} in the other; remove the one that the model was not "
+                "trained with"
+            )
 
 
 def _read_tokens(path: Path) -> list[str]:
@@ -311,10 +333,9 @@ def _read_tokenizer_json(path: Path) -> tuple[list[str], bool]:
     Raises UserError for any tokenizer that cuts text in another way than Google's.
     """
     settings = read_json(path, "the tokenizer.json of a WordPiece tokenizer")
+    ids = _json_ids(settings, path)
     try:
         model, normalizer = settings["model"], settings["normalizer"]
-        ids = dict(model["vocab"])
-        ids |= {t["content"]: t["id"] for t in settings.get("added_tokens", ())}
         lower_case = normalizer.get("lowercase")
         rules = {
             "model.type": ("WordPiece",),
@@ -329,11 +350,8 @@ def _read_tokenizer_json(path: Path) -> tuple[list[str], bool]:
         }
         model.setdefault("type", "WordPiece")  # old files leave it out
         _check_rules(settings, rules, path)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{path} is not the tokenizer.json of a WordPiece tokenizer ({error!r}); "
-            "expected BertTokenizerFast's, or put its vocab.txt there"
-        ) from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _not_wordpiece(path, error) from error
     tokens = sorted(ids, key=ids.get)
     if [ids[token] for token in tokens] != list(range(len(tokens))):
         raise UserError(
@@ -341,6 +359,30 @@ def _read_tokenizer_json(path: Path) -> tuple[list[str], bool]:
             "expected every id once"
         )
     return tokens, lower_case
+
+
+def _json_ids(settings: dict[str, Any], path: Path) -> dict[str, int]:
+    """The id of each token of a tokenizer.json, added ones too."""
+    try:
+        vocabulary = settings["model"]["vocab"]
+        if isinstance(vocabulary, list):
+            raise ValueError("a list of tokens with scores, as of a Unigram model")
+        ids = dict(vocabulary)
+        ids |= {t["content"]: t["id"] for t in settings.get("added_tokens") or ()}
+        if odd := [i for i in ids.values() if type(i) is not int or i < 0]:
+            raise ValueError(f"an id is {str(odd[0])[:40]}")
+        if odd := [t for t in ids if not isinstance(t, str) or "\n" in t]:
+            raise ValueError(f"a token is {str(odd[0])[:40]!r}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _not_wordpiece(path, error) from error
+    return ids
+
+
+def _not_wordpiece(path: Path, error: Exception) -> UserError:
+    return UserError(
+        f"{path} is not the tokenizer.json of a WordPiece tokenizer ({error!r}); "
+        "expected BertTokenizerFast's, or put its vocab.txt there"
+    )
 
 
 def _check_rules(settings: dict[str, Any], rules: dict[str, tuple], path: Path) -> None:

@@ -39,6 +39,7 @@ _TRAINED_WORDS = 20_000_000
 _SAMPLED = 200_000
 # The alphabet covers this share of the characters; a word with a rarer one is [UNK].
 _ALPHABET_COVERAGE = 0.99999
+_LARGEST = 4_000_000  # tokens; a word table of them has 12 GB in BASE
 _NO_WORDS = "the input holds no words; expected text to make tokens of"
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,10 @@ def train_vocabulary(
             f"size {size}, expected more than the {len(SPECIAL_TOKENS)} special tokens; "
             "30522 is Google's"
         )
+    if size > _LARGEST:  # the trainers take memory for all of them
+        raise UserError(f"size {size:,}, expected at most {_LARGEST:,}")
+    if not 0 <= min_frequency < 1 << 31:
+        raise UserError(f"min_frequency {min_frequency}, expected 0 or more")
     if kind == "wordpiece":
         return _train_wordpiece(sentences, size, lower_case, min_frequency)
     return _train_sentencepiece(sentences, size, lower_case)

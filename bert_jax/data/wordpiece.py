@@ -18,6 +18,10 @@ from tokenizers.models import WordPiece
 LONGEST_WORD = 200  # characters; a longer word is [UNK]
 CACHED_WORDS = 1 << 18  # about 30 MB
 PREFIX = "##"  # of a token inside a word
+# Characters that are normalised together. Unicode's normal forms sort the marks on a
+# letter, and Python in time that grows with the square of their number: hours for a file of
+# nothing else. A letter with more marks than that has some of them in another order.
+_NORMALISED = 1 << 10
 
 # Ideographs stand alone. Kana and hangul are not among them.
 _IDEOGRAPH = re.compile(
@@ -99,7 +103,11 @@ class Splitter:
         if rough_word.isascii():
             return [rough_word]
         if self.lower_case:
-            rough_word = unicodedata.normalize("NFD", rough_word)
+            parts = range(0, len(rough_word), _NORMALISED)
+            rough_word = "".join(
+                unicodedata.normalize("NFD", rough_word[i : i + _NORMALISED])
+                for i in parts
+            )
         return rough_word.translate(self._apart).split()
 
 

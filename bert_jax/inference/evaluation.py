@@ -13,7 +13,8 @@ from jax.sharding import Mesh
 
 from bert_jax.data.batching import Features, RowBatch, inference_batches
 from bert_jax.data.packing import take_rows
-from bert_jax.interop.load import Checkpoint
+from bert_jax.errors import UserError
+from bert_jax.interop.load import Checkpoint, check_types
 from bert_jax.model.tagger import FeatureTagger
 from bert_jax.objectives.heads import jit_whole, model_inputs
 from bert_jax.parallel.mesh import (
@@ -106,9 +107,13 @@ def runner(
     batch_size: int,
     packed: bool = True,
 ) -> Callable[..., list[np.ndarray]]:
-    """:func:`run_model` with a ``function`` of (params, batch), on all devices."""
+    """:func:`run_model` with a ``function`` of (params, batch), on all devices.
+
+    It raises UserError for pairs where the model has one token type, and for outputs that
+    are no numbers.
+    """
     mesh = make_mesh(MeshConfig())
-    return functools.partial(
+    run = functools.partial(
         run_model,
         jit_whole(mesh, function),
         jax.device_put(params, tree_shardings(params, mesh)),
@@ -118,6 +123,18 @@ def runner(
         mesh=mesh,
         packed=packed,
     )
+
+    def checked(features: Features, **options: Any) -> list[np.ndarray]:
+        check_types(features.token_type_ids, checkpoint.config)
+        outputs = run(features, **options)
+        if not all(np.isfinite(output).all() for output in outputs):
+            raise UserError(
+                "the model's outputs are no finite numbers; take another checkpoint, such "
+                "as an earlier one of the run"
+            )
+        return outputs
+
+    return checked
 
 
 def _with_outputs(

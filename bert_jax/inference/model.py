@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference.embed import Embedder
 from bert_jax.inference.predict import Predictor
 from bert_jax.inference.score import Scorer
-from bert_jax.interop.load import Checkpoint, check_vocabulary
+from bert_jax.interop.load import Checkpoint, check_types, check_vocabulary
 from bert_jax.interop.load import load as load_checkpoint
 from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.encoder import with_scan
@@ -187,6 +187,7 @@ class Bert(Checkpoint):
         for text in texts:
             parts = self.tokenizer.encode_batch(_parts(text))
             rows.append(sequences.join(self.tokenizer, *parts))
+        check_types([types for _, types in rows], self.config)
         longest = max(len(ids) for ids, _ in rows)
         if longest > self.config.max_positions:
             raise UserError(

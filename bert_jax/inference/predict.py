@@ -243,14 +243,15 @@ def _tasks(checkpoint: Checkpoint, path: Path | str, max_length: int) -> list[Ta
     """
     if checkpoint.extra:
         family, data = (checkpoint.extra.get(name) for name in ("family", "data"))
-        if family not in FAMILIES or not isinstance(data, dict):
+        if str(family) not in FAMILIES or not isinstance(data, dict):
             raise UserError(
                 f"{path}: 'bert_jax' in config.json has the family {family!r}, expected "
                 f"one of {', '.join(FAMILIES)} and its settings under 'data'; delete the "
                 "key to have the task made from the head"
             )
         kind = FAMILIES[family]
-        configs = [from_settings(kind.config_class, data, "data")]
+        with naming(path):
+            configs = [from_settings(kind.config_class, data, "data")]
     else:
         kind = next(kind for kind in FAMILIES.values() if kind.head == checkpoint.head)
         with naming(path):

@@ -11,7 +11,6 @@ of right pairs (Warstadt et al. 2020, "BLiMP").
 """
 
 import functools
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -22,7 +21,7 @@ import numpy as np
 
 from bert_jax.data.batching import Features
 from bert_jax.errors import UserError
-from bert_jax.files import decode_lines, parse_json
+from bert_jax.files import decode_lines, open_zip, parse_json
 from bert_jax.inference.evaluation import runner
 from bert_jax.inference.fill_mask import mlm_logits
 from bert_jax.inference.lines import known_length
@@ -263,11 +262,7 @@ def summary(right: dict[str, np.ndarray]) -> Accuracy:
 
 
 def _read_zip(path: Path, fields: Sequence[str]) -> Iterator[tuple[str, list[Pair]]]:
-    try:
-        archive = zipfile.ZipFile(path)
-    except zipfile.BadZipFile as error:
-        raise UserError(f"{path} is not a zip file; expected {_expected()}") from error
-    with archive:
+    with open_zip(path, _expected(), ratio=100) as archive:
         # A Mac's archive has a "._NAME.jsonl" that is no JSON beside every NAME.jsonl.
         names = sorted(
             name

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, naming
 from bert_jax.files import read_json
 from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.settings import from_settings
 
 # Our name -> the name in bert_config.json and in Hugging Face's config.json.
 _JSON_NAMES = {
@@ -62,18 +63,19 @@ def config_from_dict(values: Mapping[str, Any], **changes: Any) -> BertConfig:
     if missing:
         raise UserError(f"a BERT config needs {', '.join(missing)}; none was given")
     activation = values.get("hidden_act", "gelu")
-    if activation not in _FROM_JSON_ACTIVATION:
+    if str(activation) not in _FROM_JSON_ACTIVATION:
         raise UserError(
             f"hidden_act={activation!r}, expected one of "
             f"{', '.join(_FROM_JSON_ACTIVATION)}"
         )
     sizes["activation"] = _FROM_JSON_ACTIVATION[activation]
-    return BertConfig(**sizes | changes)
+    return from_settings(BertConfig, sizes | changes, "model")
 
 
 def read_config(path: Path | str, **changes: Any) -> BertConfig:
     """Reads a bert_config.json or config.json; see :func:`config_from_dict`."""
-    return config_from_dict(read_json(Path(path), "a BERT config"), **changes)
+    with naming(path):
+        return config_from_dict(read_json(Path(path), "a BERT config"), **changes)
 
 
 def config_to_dict(config: BertConfig) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import tokenizers
 from flax import traverse_util
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
@@ -29,7 +29,7 @@ from bert_jax.files import new_folder, read_json, write_json, write_text
 from bert_jax.interop.config_json import config_from_dict, config_to_dict
 from bert_jax.interop.load import Checkpoint, class_names
 from bert_jax.interop.names import from_params, guess_head, to_params
-from bert_jax.interop.weights import read_weights
+from bert_jax.interop.weights import read_safetensors, read_weights
 from bert_jax.model.config import BertConfig
 
 # Architecture -> our head, the parts that its checkpoints hold beside the encoder, and its
@@ -63,11 +63,17 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
     Names may start with "bert." or be those of a bare encoder, and those of a LayerNorm
     may be gamma and beta. Copies of tied tensors are compared and then left out.
     """
-    settings = read_json(folder / "config.json", "a BERT config")
-    config = config_from_dict(settings, **changes)
+    path = folder / "config.json"
+    settings = read_json(path, "a BERT config")
+    with naming(path):
+        config = config_from_dict(settings, **changes)
+        names = settings.get("architectures") or ()
+        if not isinstance(names, list | tuple) or not all(
+            isinstance(name, str) for name in names
+        ):
+            raise UserError(f"architectures={names!r:.100}; expected names of classes")
     tensors = standard_names(read_weights(folder))
     untied = _take_tied(tensors)
-    names = settings.get("architectures") or ()
     known = [_ARCHITECTURES[name] for name in names if name in _ARCHITECTURES]
     guessed = guess_head(tensors, "huggingface"), None, None
     head, parts, _ = known[0] if known else guessed
@@ -76,21 +82,23 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
     params = converted.params
     if (folder / BILSTM).is_file():
         head = "features"
-        flat = load_file(folder / BILSTM)
+        flat = read_safetensors(folder / BILSTM)
         params = params | {"bilstm": traverse_util.unflatten_dict(flat, sep="/")}
-    return Checkpoint(
-        config=config,
-        params=params,
-        tokenizer=load_tokenizer(folder) if find_vocabulary(folder) else None,
-        head=head if len(params) > 1 else "none",
-        labels=class_names(params, head, settings.get("id2label")),
-        problem_type=settings.get("problem_type"),
-        extra=settings.get("bert_jax", {}),
-        source="huggingface",
-        missing=converted.missing,
-        unexpected=tuple(sorted([*converted.unexpected, *untied])),
-        dtypes=converted.dtypes,
-    )
+    tokenizer = load_tokenizer(folder) if find_vocabulary(folder) else None
+    with naming(path):
+        return Checkpoint(
+            config=config,
+            params=params,
+            tokenizer=tokenizer,
+            head=head if len(params) > 1 else "none",
+            labels=class_names(params, head, settings.get("id2label")),
+            problem_type=settings.get("problem_type"),
+            extra=settings.get("bert_jax") or {},
+            source="huggingface",
+            missing=converted.missing,
+            unexpected=tuple(sorted([*converted.unexpected, *untied])),
+            dtypes=converted.dtypes,
+        )
 
 
 def save_huggingface(

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,11 @@ from bert_jax.model.heads import BertForSpans, BertForTokens
 from bert_jax.model.tagger import FeatureTagger
 from bert_jax.parallel.distributed import is_leader, wait_for_all
 from bert_jax.parallel.remote import local_checkpoint
+from bert_jax.parallel.sharding import path_name
+from bert_jax.settings import from_settings
 
 Params = dict[str, Any]
+_HEADS = ("pretraining", "none", "sequence", "token", "choice", "span", "features")
 _NEW_HEAD = "set --config.fresh_head=True to begin with a new head"
 
 
@@ -70,6 +73,23 @@ class Checkpoint:
     unexpected: tuple[str, ...] = ()
     dtypes: dict[str, str] = dataclasses.field(default_factory=dict)
 
+    def __post_init__(self):
+        # A config.json may hold anything.
+        groups = (self.extra, *(self.extra.get(g, {}) for g in ("data", "features")))
+        fits = (
+            isinstance(self.labels, list | tuple)
+            and all(isinstance(label, str) for label in self.labels)
+            and isinstance(self.problem_type, str | None)
+            and all(isinstance(group, Mapping) for group in groups)
+        )
+        if self.head not in _HEADS or not fits:
+            raise UserError(
+                f"the config has head={self.head!r}, and labels, problem_type or its own "
+                f"settings that do not fit; expected a head of {', '.join(_HEADS)}, and "
+                "texts as labels"
+            )
+        object.__setattr__(self, "labels", tuple(self.labels))
+
 
 def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
     """Reads config, parameters and tokenizer of a BERT, whoever wrote it.
@@ -99,6 +119,8 @@ def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
             f"{config.vocab_size} rows; put there the vocabulary that came with the "
             "checkpoint"
         )
+    with naming(path):
+        check_finite(checkpoint.params)
     params = with_scan(checkpoint.params, compute.scan_layers)
     return dataclasses.replace(checkpoint, params=params, compute=compute)
 
@@ -139,6 +161,26 @@ def with_new_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
     )
 
 
+def check_finite(params: Mapping[str, Any]) -> None:
+    """Raises UserError for a parameter that is no number: every answer would be none."""
+    for place, array in jax.tree_util.tree_leaves_with_path(params):
+        if not np.isfinite(array).all():
+            raise UserError(
+                f"{path_name(place)} has values that are no finite numbers, as of a run "
+                "that diverged; take an earlier checkpoint"
+            )
+
+
+def check_types(token_type_ids: Iterable[np.ndarray], config: BertConfig) -> None:
+    """Raises UserError if the model cannot tell the second text of a pair."""
+    types = config.type_vocab_size
+    if any(ids.max(initial=0) >= types for ids in token_type_ids):
+        raise UserError(
+            f"the model has type_vocab_size={types}, and pairs of texts need 2; take "
+            "another checkpoint, or join the texts of a pair"
+        )
+
+
 def class_names(
     params: Mapping[str, Any], head: str, given: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
@@ -151,7 +193,14 @@ def class_names(
     outputs = params["classifier"]["bias"].shape[0]
     if outputs == 1:
         return ()
-    return tuple((given or {}).get(str(i), f"LABEL_{i}") for i in range(outputs))
+    if not isinstance(given or {}, Mapping):
+        raise UserError(
+            f"id2label is a {type(given).__name__}; expected names by number"
+        )
+    names = [(given or {}).get(str(i), f"LABEL_{i}") for i in range(outputs)]
+    if odd := [name for name in names if not isinstance(name, str | int)]:
+        raise UserError(f"id2label has {odd[0]!r:.100}; expected a text for each class")
+    return tuple(map(str, names))
 
 
 def opened(source: Checkpoint | os.PathLike | str) -> tuple[Checkpoint, str]:
@@ -300,13 +349,11 @@ def _read_workdir(
     path = workdir / "config.json"
     expected = "the config of a run of bert_jax; copy it from where the run was"
     settings = with_compute(read_json(path, expected))
-    try:
-        config = BertConfig(**settings["model"] | changes)
-        compute = ComputeConfig(**settings.get("compute", {}))
-    except (KeyError, TypeError) as error:
-        raise UserError(
-            f"{path} has no BERT ({error!r}); expected {expected}"
-        ) from error
+    with naming(path):
+        if not isinstance(settings.get("model"), Mapping):
+            raise UserError(f"there is no BERT in it; expected {expected}")
+        config = from_settings(BertConfig, settings["model"] | changes, "model")
+        compute = from_settings(ComputeConfig, settings.get("compute", {}), "compute")
     # An objective may train more than a BERT: another head, a generator.
     known = ("bert", "mlm", "nsp", "classifier", "qa_outputs", "bilstm")
     every = read_params(checkpoints)
@@ -315,7 +362,8 @@ def _read_workdir(
     with naming(workdir):
         missing = _check_params(params, config)
     tokenizer = load_tokenizer(workdir) if find_vocabulary(workdir) else None
-    trained_with = settings.get("text", {}).get("vocabulary")
+    text = settings.get("text")
+    trained_with = text.get("vocabulary") if isinstance(text, Mapping) else None
     if tokenizer and trained_with not in (None, tokenizer.fingerprint()):
         raise UserError(
             f"{workdir}: its vocabulary is not the one that the run was trained with; "
@@ -327,9 +375,9 @@ def _read_workdir(
         params=params,
         tokenizer=tokenizer,
         head=settings.get("head") or ("pretraining" if "mlm" in params else "none"),
-        labels=tuple(settings.get("labels", ())),
+        labels=settings.get("labels") or (),
         problem_type=settings.get("problem_type"),
-        extra=settings.get("extra", {}),
+        extra=settings.get("extra") or {},
         source="bert_jax",
         missing=missing,
         unexpected=tuple(array_shapes(others)),

@@ -121,6 +121,7 @@ def to_params(
     by default those of the head and the pooler. A part is read whole or not at all.
     Raises UserError if the encoder lacks a tensor, or if a shape does not fit ``config``.
     """
+    _check_layers(tensors, config)
     parts = ("bert", "pooler", *HEADS[head])
     expected = parts if expected is None else tuple(expected)
     bias_C = tensors.get(name_in(layout, "classifier/bias"), np.zeros(0))
@@ -166,6 +167,17 @@ def to_params(
     params = traverse_util.unflatten_dict(flat, sep="/")
     unexpected = tuple(sorted(set(tensors) - used))
     return Converted(params, tuple(missing), unexpected, dtypes)
+
+
+def _check_layers(tensors: Iterable[str], config: BertConfig) -> None:
+    """Raises UserError for layers beyond those of the config."""
+    found = (re.match(r"bert[./]encoder[./]layer[._](\d{1,9})[./]", t) for t in tensors)
+    layers = 1 + max((int(match[1]) for match in found if match), default=-1)
+    if layers > config.num_layers:
+        raise UserError(
+            f"the weights have {layers} layers, the config num_hidden_layers="
+            f"{config.num_layers}; use the config file that came with them"
+        )
 
 
 def from_params(

@@ -6,6 +6,7 @@ doc/table_format.md) from variable names to BundleEntryProto messages, and
 (tensorflow/core/protobuf/tensor_bundle.proto). Both carry CRC-32C checksums.
 """
 
+import itertools
 import math
 import struct
 from collections.abc import Iterator
@@ -28,8 +29,12 @@ from bert_jax.progress import Progress
 
 _FOOTER_BYTES = 48
 _MAGIC = 0xDB4775248B80FB57
+_LONGEST_VARINT = 10  # bytes of a number of 64 bits
 _BLOCK_TRAILER_BYTES = 5  # compression type, masked checksum
 _STRING = 7
+# A key may repeat the beginning of the one before it: without limits a small file would
+# become large. Google's LARGE has 1,200 variables with names of up to 80 bytes.
+_LONGEST_KEY, _MOST_KEYS = 1000, 100_000
 # DataType of tensorflow/core/framework/types.proto -> numpy.
 _DTYPES = {
     1: np.dtype("<f4"),
@@ -108,7 +113,7 @@ def read_checkpoint(prefix: Path | str) -> dict[str, np.ndarray]:
         if _last(header, 2) != 0:
             raise ValueError("its data is big-endian")
         entries = {name.decode(): _read_entry(value) for name, value in table.items()}
-    except (DecodeError, IndexError, ValueError, struct.error) as error:
+    except (DecodeError, IndexError, ValueError, TypeError, struct.error) as error:
         raise UserError(
             f"{index_path} is not the whole index of a TensorFlow checkpoint ({error}); "
             "copy it again"
@@ -122,6 +127,10 @@ def read_checkpoint(prefix: Path | str) -> dict[str, np.ndarray]:
         shard: _map(path, "it belongs beside its .index file")
         for shard, path in paths.items()
     }
+    places = sorted((e.shard, e.offset, e.offset + e.size) for e in entries.values())
+    for (shard, _, end), after in itertools.pairwise(places):
+        if after < (shard, end):
+            raise UserError(f"{index_path} has variables that overlap; copy it again")
     return {
         name: _read_variable(name, entry, paths[entry.shard], data[entry.shard])
         for name, entry in Progress("reading", entries.items(), unit="tensors")
@@ -165,6 +174,8 @@ def _read_variable(
         raise UserError(
             f"{path}: the bytes of {name} do not match their checksum; copy it again"
         )
+    if not entry.size:  # which NumPy does not map, and whose other sizes may be any
+        return np.zeros(0, dtype)
     return np.frombuffer(raw, dtype).reshape(entry.shape)
 
 
@@ -175,9 +186,17 @@ def _read_table(file: bytes) -> Iterator[tuple[bytes, bytes]]:
         raise ValueError("it does not end in the magic number")
     # The handle, offset and size, of the meta-index, which is unused, and of the index.
     (_, _, *index), _ = _read_varints(footer, 0, 4)
+    end = count = 0
     for _, value in _read_block(file, *index):
-        handle, _ = _read_varints(value, 0, 2)
-        yield from _read_block(file, *handle)
+        (offset, size), _ = _read_varints(value, 0, 2)
+        if offset < end:
+            raise ValueError("its blocks overlap")
+        end = offset + size
+        for pair in _read_block(file, offset, size):
+            yield pair
+            count += 1
+            if count > _MOST_KEYS:
+                raise ValueError(f"it has over {_MOST_KEYS:,} variables")
 
 
 def _read_block(file: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
@@ -198,6 +217,8 @@ def _read_block(file: bytes, offset: int, size: int) -> Iterator[tuple[bytes, by
     while position < entries_end:
         (shared, unshared, length), position = _read_varints(block, position, 3)
         value_start = position + unshared
+        if shared + unshared > _LONGEST_KEY:
+            raise ValueError(f"a name has over {_LONGEST_KEY:,} bytes")
         key = key[:shared] + block[position:value_start]
         position = value_start + length
         yield key, block[value_start:position]
@@ -207,12 +228,11 @@ def _read_entry(message: bytes) -> _Entry:
     """BundleEntryProto: dtype 1, shape 2, shard 3, offset 4, size 5, crc 6, slices 7."""
     fields = _read_message(message)
     dims = _read_message(_last(fields, 2, b"")).get(2, [])
-    return _Entry(
-        _last(fields, 1),
-        tuple(_last(_read_message(dim), 1) for dim in dims),
-        *(_last(fields, number) for number in (3, 4, 5, 6)),
-        sliced=7 in fields,
-    )
+    shape = tuple(_last(_read_message(dim), 1) for dim in dims)
+    dtype, *place = (_last(fields, number) for number in (1, 3, 4, 5, 6))
+    if not all(type(n) is int for n in (dtype, *shape, *place)) or len(shape) > 8:
+        raise ValueError("a variable's place or shape is odd")
+    return _Entry(dtype, shape, *place, sliced=7 in fields)
 
 
 def _unmask(masked: int) -> int:
@@ -243,6 +263,8 @@ def _read_varints(data: bytes, position: int, count: int) -> tuple[list[int], in
         while data[position] >= 128:
             position += 1
         position += 1
+        if position - start > _LONGEST_VARINT:
+            raise ValueError("a number is too long")
         digits = enumerate(data[start:position])
         values.append(sum((byte & 127) << 7 * i for i, byte in digits))
     return values, position

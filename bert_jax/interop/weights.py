@@ -1,16 +1,15 @@
 """The weights of a Hugging Face folder: safetensors, and torch.save's files without torch.
 
 torch.save writes a pickle, which is a program: it may call any function that it names. It
-is read with an unpickler that knows eleven names and no other, after a look at its
-instructions, of which only those that a state dict needs are allowed. Both of torch's
-forms are read: the zip archive (torch 1.6 and later) and the stream of pickles before it
-(torch/serialization.py, _save and _legacy_save).
+is not run: the few instructions that a state dict needs are followed here, with eleven
+names and no other, and none of what it makes is hashed, compared or printed. Both of
+torch's forms are read: the zip archive (torch 1.6 and later) and the stream of pickles
+before it (torch/serialization.py, _save and _legacy_save).
 """
 
 import io
 import math
 import mmap
-import pickle
 import pickletools
 import zipfile
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from bert_jax.errors import UserError
-from bert_jax.files import read_json
+from bert_jax.files import open_zip, read_json
 from bert_jax.interop.find import INDEX, SAFETENSORS, TORCH, find_weights
 from bert_jax.progress import Progress
 
@@ -40,7 +39,7 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
             f"{folder} holds no weights; expected {SAFETENSORS}, {SAFETENSORS}{INDEX} "
             f"with its shards, or {TORCH}"
         )
-    read = _read_safetensors if path.name.startswith(SAFETENSORS) else read_torch
+    read = read_safetensors if path.name.startswith(SAFETENSORS) else read_torch
     return _read_shards(path, read) if path.name.endswith(INDEX) else read(path)
 
 
@@ -50,10 +49,14 @@ def _read_shards(
     expected = "an index of shards, an object with a weight_map from tensors to files"
     try:
         files = read_json(index, expected)["weight_map"]
-        # A name with a path could point out of the folder.
-        shards = {Path(shard).name for shard in files.values()}
+        shards = set(files.values())
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{index} has no weight_map; expected {expected}") from error
+    # A name with a path could point out of the folder.
+    if odd := [s for s in shards if not isinstance(s, str) or not _is_name(s)]:
+        raise UserError(
+            f"{index} names {odd[0]!r:.100}, no file of its folder; expected {expected}"
+        )
     tensors: dict[str, np.ndarray] = {}
     for shard in Progress("reading", sorted(shards), unit="files"):
         path = index.with_name(shard)
@@ -71,7 +74,14 @@ def _read_shards(
     return tensors
 
 
-def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
+def _is_name(text: str) -> bool:
+    """Whether a text is the name of a file in a folder, whichever."""
+    own = Path(text).name == text and text not in ("", "..")
+    return own and text.isprintable() and len(text.encode()) < 256
+
+
+def read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of a file. Raises UserError for one that is not whole."""
     try:
         return load_file(path)  # bfloat16 too: jax teaches it to numpy
     except (SafetensorError, TypeError, AttributeError, KeyError, OSError) as error:
@@ -93,17 +103,6 @@ _DTYPES = {
     "torch.ByteStorage": np.dtype("u1"),
     "torch.BoolStorage": np.dtype("?"),
 }
-# The instructions of a state dict (pickletools.py documents them). Of those that call or
-# name something only GLOBAL and REDUCE are here.
-# fmt: off
-_INSTRUCTIONS = {
-    "PROTO", "STOP", "MARK", "GLOBAL", "REDUCE", "BUILD", "BINPERSID",
-    "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT",
-    "BINUNICODE", "SHORT_BINUNICODE", "EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE",
-    "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "APPEND", "APPENDS", "SETITEM", "SETITEMS",
-    "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET",
-}
-# fmt: on
 
 
 class _Storage(NamedTuple):
@@ -127,63 +126,130 @@ class _RefusedError(Exception):
     """The pickle wants something that is not on the list."""
 
 
-class _OrderedDict(dict):
-    """A state dict, whose attributes (versions of torch's modules) are dropped."""
+class _Name(NamedTuple):
+    """What a pickle names: a function, or the type of a storage."""
 
-    __slots__ = ()
-
-    def __setstate__(self, state: Any) -> None:
-        """Takes no attributes."""
+    path: str
 
 
-class _Function(NamedTuple):
-    """A function that a pickle may call but, by BUILD, not change."""
-
-    call: Callable[..., Any]
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self.call(*arguments)
-
-    def __setstate__(self, state: Any) -> None:
-        """Refuses all attributes."""
-        raise _RefusedError("a function with other attributes")
+def _ordered_dict(*_: Any) -> dict[Any, Any]:
+    return {}
 
 
-_FUNCTIONS = {
-    "collections.OrderedDict": _Function(lambda *_: _OrderedDict()),
-    "torch._utils._rebuild_tensor_v2": _Function(lambda *given: _Tensor(*given[:4])),
-    "torch._utils._rebuild_parameter": _Function(lambda tensor, *_: tensor),
+def _rebuild_tensor(
+    storage: Any, offset: Any, shape: Any, stride: Any, *_: Any
+) -> _Tensor:
+    numbers = (offset, *shape, *stride)
+    if not isinstance(storage, _Storage) or not all(
+        type(n) is int and 0 <= n < 1 << 62 for n in numbers
+    ):
+        raise ValueError("a tensor of no storage or of odd sizes")
+    if not len(shape) == len(stride) <= _MOST_DIMENSIONS:
+        raise ValueError(f"a tensor of {len(shape)} dimensions")
+    return _Tensor(storage, offset, shape, stride)
+
+
+def _rebuild_parameter(tensor: Any, *_: Any) -> _Tensor:
+    if not isinstance(tensor, _Tensor):
+        raise ValueError("a parameter of no tensor")
+    return tensor
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "collections.OrderedDict": _ordered_dict,
+    "torch._utils._rebuild_tensor_v2": _rebuild_tensor,
+    "torch._utils._rebuild_parameter": _rebuild_parameter,
 }
+_MOST_DIMENSIONS = 8
 
 
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        path = f"{module}.{name}"
-        if path in _DTYPES:
-            return path  # a text, which cannot be called or changed
-        if path not in _FUNCTIONS:
-            raise _RefusedError(path)
-        return _FUNCTIONS[path]
-
-    def persistent_load(self, description: Any) -> _Storage:
-        kind, storage_type, key, _, count, *view = description
-        if kind != "storage" or any(part is not None for part in view):
-            raise ValueError(f"an unknown kind of storage, {kind!r}")
-        return _Storage(key, _DTYPES[storage_type], count)
+def _storage(description: Any) -> _Storage:
+    kind, storage_type, key, _, count, *view = description
+    if kind != "storage" or any(part is not None for part in view):
+        raise ValueError("an unknown kind of storage")
+    if not (isinstance(storage_type, _Name) and storage_type.path in _DTYPES):
+        raise ValueError("a storage of no known type")
+    if not isinstance(key, str) or type(count) is not int or count < 0:
+        raise ValueError("a storage without a key or a size")
+    return _Storage(key, _DTYPES[storage_type.path], count)
 
 
 def _load_pickle(file: BinaryIO | mmap.mmap) -> Any:
-    """Reads one pickle from where ``file`` stands, tensors as _Tensor."""
-    start = file.tell()
-    for opcode, argument, position in pickletools.genops(file):
-        if opcode.name not in _INSTRUCTIONS:
-            raise _RefusedError(f"the instruction {opcode.name}")
-        # The unpickler's memo is an array: a large index would take all memory.
-        if opcode.name == "LONG_BINPUT" and argument > position:
-            raise ValueError(f"memo entry {argument} at byte {position}")
-    end = file.tell()
-    file.seek(start)
-    return _Unpickler(io.BytesIO(file.read(end - start))).load()
+    """Reads one pickle from where ``file`` stands, tensors as _Tensor.
+
+    pickletools.py documents the instructions. It takes time and memory as the file is long.
+    """
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: dict[int, Any] = {}
+
+    def from_mark() -> list[Any]:
+        start = marks.pop()
+        items = stack[start:]
+        del stack[start:]
+        return items
+
+    def top(kind: type) -> Any:
+        if not isinstance(stack[-1], kind):
+            raise ValueError(
+                f"a {type(stack[-1]).__name__} where a {kind.__name__} is due"
+            )
+        return stack[-1]
+
+    for opcode, argument, _ in pickletools.genops(file):
+        match opcode.name:
+            case "PROTO" | "STOP":
+                pass
+            case "MARK":
+                marks.append(len(stack))
+            case "NONE" | "NEWTRUE" | "NEWFALSE":
+                stack.append({"NONE": None, "NEWTRUE": True}.get(opcode.name, False))
+            case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT":
+                stack.append(argument)
+            case "BINUNICODE" | "SHORT_BINUNICODE":
+                stack.append(argument)
+            case "EMPTY_DICT" | "EMPTY_LIST" | "EMPTY_TUPLE":
+                stack.append({"DICT": {}, "LIST": [], "TUPLE": ()}[opcode.name[6:]])
+            case "TUPLE":
+                stack.append(tuple(from_mark()))
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                marks.append(len(stack) - int(opcode.name[-1]))
+                stack.append(tuple(from_mark()))
+            case "APPEND" | "APPENDS":
+                items = from_mark() if opcode.name == "APPENDS" else [stack.pop()]
+                top(list).extend(items)
+            case "SETITEM" | "SETITEMS":
+                if opcode.name == "SETITEM":
+                    marks.append(len(stack) - 2)
+                items = from_mark()
+                if not all(isinstance(key, str | int) for key in items[::2]):
+                    raise ValueError("a key that is no text")
+                top(dict).update(zip(items[::2], items[1::2], strict=True))
+            case "BINPUT" | "LONG_BINPUT":
+                memo[argument] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memo[argument])
+            case "GLOBAL":
+                path = argument.replace(" ", ".")
+                if path not in _DTYPES and path not in _FUNCTIONS:
+                    raise _RefusedError(path)
+                stack.append(_Name(path))
+            case "REDUCE":
+                arguments = stack.pop()
+                name = top(_Name).path
+                if name not in _FUNCTIONS:
+                    raise _RefusedError(f"a call of {name}")
+                stack[-1] = _FUNCTIONS[name](*arguments)
+            case "BUILD":  # attributes of a state dict, versions of torch's modules
+                stack.pop()
+                if isinstance(stack[-1], _Name):
+                    raise _RefusedError("a function with other attributes")
+                top(dict)
+            case "BINPERSID":
+                stack.append(_storage(stack.pop()))
+            case name:
+                raise _RefusedError(f"the instruction {name}")
+    return stack.pop()
 
 
 def read_torch(path: Path) -> dict[str, np.ndarray]:
@@ -196,6 +262,8 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
         if zipfile.is_zipfile(path):
             return _read_zip(path)
         return _read_stream(path)
+    except UserError:
+        raise
     except _RefusedError as error:
         raise UserError(
             f"{path} is a pickle that asks for {error}, and may run any code; refused: "
@@ -211,7 +279,8 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
 
 
 def _read_zip(path: Path) -> dict[str, np.ndarray]:
-    with zipfile.ZipFile(path) as archive:
+    # torch.save packs without compressing.
+    with open_zip(path, "a file as torch.save writes it", ratio=1) as archive:
         names = archive.namelist()
         pickled = next(name for name in names if name.endswith("/data.pkl"))
         root = pickled.removesuffix("data.pkl")
@@ -239,6 +308,8 @@ def _read_stream(path: Path) -> dict[str, np.ndarray]:
     tensors, storages = _tensors(_load_pickle(content))
     buffers = {}
     for key in _load_pickle(content):
+        if not isinstance(key, str):
+            raise ValueError("a storage's key is no text")
         # Before the bytes of a storage stands how many numbers it has.
         count, dtype = int.from_bytes(content.read(8), "little"), storages[key].dtype
         buffers[key] = np.frombuffer(content, dtype, count, content.tell())
@@ -252,7 +323,8 @@ def _tensors(state: Any) -> tuple[dict[str, _Tensor], dict[str, _Storage]]:
         raise ValueError(f"it holds a {type(state).__name__}, no state dict")
     for name, value in state.items():
         if not isinstance(name, str) or not isinstance(value, _Tensor):
-            raise ValueError(f"{name!r} is no tensor")
+            shown = repr(name)[:100] if isinstance(name, str) else "what is no name"
+            raise ValueError(f"{shown} is no tensor")
     return state, {t.storage.key: t.storage for t in state.values()}
 
 
@@ -266,13 +338,10 @@ def _arrays(
         last = offset + sum(
             (n - 1) * step for n, step in zip(shape, stride, strict=True)
         )
-        if (
-            not all(type(n) is int and n >= 0 for n in (offset, *shape, *stride))
-            or (0 not in shape and last >= len(buffer))
-            or math.prod(shape) > len(buffer)
-        ):
+        if (0 not in shape and last >= len(buffer)) or math.prod(shape) > len(buffer):
             raise ValueError(
-                f"{name}, of shape {shape} and stride {stride}, reaches beyond its storage"
+                f"{name!r:.100}, of shape {shape} and stride {stride}, reaches beyond its "
+                "storage"
             )
         strides = [step * buffer.itemsize for step in stride]
         arrays[name] = np.lib.stride_tricks.as_strided(

@@ -22,6 +22,8 @@ DTYPES = ("float32", "bfloat16", "auto")
 MASKED_SCORE = -10000.0
 
 _TILE = 128  # rows and columns of a matrix unit's tile
+# No table of numbers is as long, and a file that says so is not a BERT's.
+_FAR = 1 << 28
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,16 +31,22 @@ class BertConfig:
     """What a checkpoint is; the defaults are the paper's (section 3, appendix A.2)."""
 
     vocab_size: int = setting(
-        doc="tokens; must be that of the text's vocabulary", least=1
+        doc="tokens; must be that of the text's vocabulary", least=1, below=_FAR
     )
-    hidden_size: int = setting(doc="width of a token's vector", least=1)
-    num_layers: int = setting(doc="Transformer layers", least=1)
+    hidden_size: int = setting(doc="width of a token's vector", least=1, below=_FAR)
+    num_layers: int = setting(doc="Transformer layers", least=1, below=1 << 10)
     num_heads: int = setting(
-        doc="attention heads of a layer; divides hidden_size", least=1
+        doc="attention heads of a layer; divides hidden_size", least=1, below=_FAR
     )
-    intermediate_size: int = setting(doc="width of the feed-forward layer", least=1)
-    max_positions: int = setting(512, "longest sequence, in tokens", least=1)
-    type_vocab_size: int = setting(2, "token types: sentence A and sentence B", least=1)
+    intermediate_size: int = setting(
+        doc="width of the feed-forward layer", least=1, below=_FAR
+    )
+    max_positions: int = setting(
+        512, "longest sequence, in tokens", least=1, below=_FAR
+    )
+    type_vocab_size: int = setting(
+        2, "token types: sentence A and sentence B", least=1, below=_FAR
+    )
     causal: bool = setting(
         False,
         "a token attends to itself and the tokens before it only: a left-to-right model "
@@ -58,9 +66,14 @@ class BertConfig:
         'of the feed-forward layer: "gelu" (exact, erf), "gelu_tanh" or "relu"',
         one_of=ACTIVATIONS,
     )
-    layer_norm_epsilon: float = setting(1e-12, "added to the variance by LayerNorm")
+    layer_norm_epsilon: float = setting(
+        1e-12, "added to the variance by LayerNorm", above=0, below=1
+    )
     initializer_range: float = setting(
-        0.02, "standard deviation of new kernels and embeddings, cut at two of them"
+        0.02,
+        "standard deviation of new kernels and embeddings, cut at two of them",
+        least=0,
+        below=1e3,
     )
 
     def __post_init__(self):

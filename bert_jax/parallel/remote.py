@@ -230,6 +230,12 @@ def _remote_files(
 ) -> Iterator[tuple[str, epath.Path]]:
     """The files below ``folder`` by their relative names."""
     for path in folder.iterdir():
+        if path.name in (
+            "",
+            ".",
+            "..",
+        ):  # stores take any name; files would lie elsewhere
+            raise UserError(f"{path} is no name of a file; rename it in the store")
         if not path.is_dir():
             yield prefix + path.name, path
         elif wanted(path.name):

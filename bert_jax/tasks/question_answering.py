@@ -3,6 +3,7 @@
 Scores are in percent, as evaluate-v1.1.py and evaluate-v2.0.py give them.
 """
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -23,7 +24,7 @@ from bert_jax.data.sequences import join, owners, token_windows
 from bert_jax.data.token_offsets import Tokens, encode_with_offsets
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import read_json
+from bert_jax.files import parse_json, read_json
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import tables
 from bert_jax.tasks.squad_format import FORM, Question, make_question, squad_entries
@@ -196,10 +197,9 @@ class Squad(Task):
         if not lines:
             raise UserError(f"{name} is empty; expected questions with their contexts")
         if lines[0].lstrip("\ufeff ").startswith("{"):
-            try:
-                document = json.loads("\n".join(lines).lstrip("\ufeff"))
-            except ValueError:  # an object a line
-                document = {}
+            document: dict[str, Any] = {}  # where there is an object a line
+            with contextlib.suppress(UserError):
+                document = parse_json("\n".join(lines).lstrip("\ufeff"), name, FORM)
             if "data" in document:
                 entries = squad_entries(document, name)
                 return [self.row(*entry, labelled=False) for entry in entries]
@@ -371,26 +371,28 @@ class Squad(Task):
         ranges = [(window.first, window.stop) for window in windows]
         best = owners(np.arange(count + 1), (0, count), ranges)
         # Row i, column j: the span from token i on that has j + 1 tokens.
-        starts = np.full((count, 1), -np.inf)
-        ends = np.full((count, longest), -np.inf)
+        sums = np.full((count, longest), -np.inf)
         for k, ((offset, _, first, stop), values) in enumerate(
             zip(windows, logits, strict=True)
         ):
             inside = np.float64(values[offset : offset + stop - first])
             padded = np.append(inside[:, 1], np.full(longest, -np.inf))
-            own = np.flatnonzero(best == k)
-            starts[own] = inside[own - first, :1]
-            ends[own] = padded[(own - first)[:, None] + np.arange(longest)]
-        sums = (starts + ends).ravel()
+            own = first + np.flatnonzero(best[first:stop] == k)
+            starts = inside[own - first, :1]
+            sums[own] = starts + padded[(own - first)[:, None] + np.arange(longest)]
         # Not past a window's end, and not what a diverged model says.
-        finite = np.flatnonzero(np.isfinite(sums))
+        np.nan_to_num(sums, copy=False, nan=-np.inf, posinf=-np.inf, neginf=-np.inf)
         spans: dict[str, Span] = {}
-        for i in finite[np.argsort(-sums[finite], kind="stable")].tolist():
+        for i in np.argsort(-sums, axis=None, kind="stable").tolist():
             first, more = divmod(i, longest)
+            if sums[first, more] == -np.inf:
+                break
             start, end = int(tokens.starts[first]), int(tokens.ends[first + more])
             text = context[start:end]
             if text not in spans:
-                pair = float(starts[first, 0]), float(ends[first, more])
+                window, values = windows[best[first]], logits[best[first]]
+                place = window.offset + first - window.first
+                pair = float(values[place, 0]), float(values[place + more, 1])
                 spans[text] = Span(text, *pair, start, end)
                 if len(spans) == self.config.n_best:
                     break

@@ -8,6 +8,7 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.tasks.tables import Record, check_texts, text
 
+_KEYS = ("text", "answer_start")
 FORM = "SQuAD's JSON, {'data': [{'title', 'paragraphs': [{'context', 'qas': [...]}]}]}"
 
 
@@ -47,20 +48,10 @@ def make_question(
     """
     question, context = (text(where, values, [n]) for n in ("question", "context"))
     check_texts(where, [question, context])
-    given, answers = values.get("answers", values.get("answer")) or [], []
-    if isinstance(given, Mapping):  # Hugging Face's: a list of each
-        given = list(zip(given["text"], given["answer_start"], strict=True))
-    given = [given] if isinstance(given, str) else given
+    answers = []
     # Whoever only asks has no use for answers, right or wrong.
-    given = given if labelled else []
-    for answer in given:
-        if isinstance(answer, str):
-            found, start = answer, context.find(answer)
-        elif isinstance(answer, Mapping):
-            found = _get(answer, "text", str, where)
-            start = _get(answer, "answer_start", int, where)
-        else:
-            found, start = answer
+    given = _given(where, values, context) if labelled else []
+    for found, start in given:
         # A negative start would count from the end.
         there = context[start : start + len(found)] if start >= 0 else ""
         if there == found and found.strip():
@@ -71,15 +62,50 @@ def make_question(
                 f"but the context has {there!r} there; correct the file, or leave "
                 "such answers out with bad_answers='skip'"
             )
+    impossible = values.get("is_impossible")
+    if not isinstance(impossible, bool | None):
+        raise UserError(f"{where}: is_impossible is no true or false")
     return Question(
         id=str(values.get("id", where.rpartition(":")[2])),
         question=question,
         context=context,
         where=where,
         answers=tuple(answers),
-        impossible=values.get("is_impossible"),
+        impossible=impossible,
         skipped=len(given) - len(answers),
     )
+
+
+def _given(
+    where: str, values: Mapping[str, Any], context: str
+) -> list[tuple[str, int]]:
+    """The answers of a row in any of their forms, and the places that they give."""
+    given = values.get("answers", values.get("answer")) or []
+    if isinstance(given, Mapping):  # Hugging Face's: a list of each
+        found, starts = (_get(given, key, list, where) for key in _KEYS)
+        if len(found) != len(starts):
+            raise UserError(
+                f"{where} has {len(found)} answers and {len(starts)} places of them"
+            )
+        given = [
+            dict(zip(_KEYS, pair, strict=True))
+            for pair in zip(found, starts, strict=True)
+        ]
+    if not isinstance(given, str | list | tuple):
+        raise UserError(
+            f"{where}: answers are a {type(given).__name__}; expected {FORM}"
+        )
+    answers = []
+    for answer in [given] if isinstance(given, str) else given:
+        if isinstance(answer, str):
+            answer = (answer, context.find(answer))
+        elif isinstance(answer, list | tuple) and len(answer) == len(_KEYS):
+            answer = dict(zip(_KEYS, answer, strict=True))
+        if not isinstance(answer, tuple):
+            kinds = zip(_KEYS, (str, int), strict=True)
+            answer = tuple(_get(answer, key, kind, where) for key, kind in kinds)
+        answers.append(answer)
+    return answers
 
 
 def squad_entries(document: Any, name: str, articles: str = "") -> Iterator[Record]:
@@ -114,7 +140,7 @@ def squad_entries(document: Any, name: str, articles: str = "") -> Iterator[Reco
                 seen.add(identity)
                 _text(entry, "question", where)
                 answers = entry.get("answers", [])
-                answers = [] if entry.get("is_impossible") else answers
+                answers = [] if entry.get("is_impossible") is True else answers
                 yield where, entry | {"context": context, "answers": answers}
     if not seen:
         raise UserError(f"{name} has no questions; expected {FORM}")

@@ -15,7 +15,7 @@ from typing import Any
 
 from bert_jax.data.corpus import TFDS, find_dataset, open_text
 from bert_jax.errors import UserError, listed
-from bert_jax.files import decode_lines, parse_json
+from bert_jax.files import LONGEST_LINE, decode_lines, parse_json, valid_text
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +23,8 @@ SPLITS = ("train", "dev", "test")
 _JSONL = (".jsonl", ".ndjson")
 FORMATS = (".csv", ".tsv", ".txt", *_JSONL)
 ENDINGS = tuple(ending + packed for ending in FORMATS for packed in ("", ".gz"))
+
+_MOST_UNPACKED = 100  # bytes that one of gzip becomes; of text it is 3 to 10
 
 Record = tuple[str, dict[str, Any]]  # ("file:line", value of each column)
 
@@ -157,7 +159,12 @@ def python_records(
 
 
 def _plain(value: Any) -> Any:
-    """Numbers and lists for those of numpy and of whoever has the same method."""
+    """Numbers and lists for those of numpy and of whoever has the same method.
+
+    Texts are such as UTF-8 can hold.
+    """
+    if isinstance(value, str):
+        return valid_text(value)
     return value.tolist() if hasattr(value, "tolist") else value
 
 
@@ -201,6 +208,14 @@ def cell(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+_ESCAPES = str.maketrans({c: ascii(c)[1:-1] for c in "\t\n\r\v\f\x85\u2028\u2029"})
+
+
+def escaped(text: str) -> str:
+    """Text for one cell of a TSV file: a tab is "\\t", an end of line "\\n"."""
+    return text.translate(_ESCAPES)
+
+
 def missing_column(where: str, columns: Iterable[str], *names: str) -> UserError:
     """The error of a column, by one of its names, that is not among those of a table."""
     expected, found = " or ".join(map(repr, names)), ", ".join(columns) or "none"
@@ -231,8 +246,19 @@ def _format(path: Path) -> str:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Line number and text of each line, with its end; U+2028 is no line end."""
-    with open_text(path, path.suffix == ".gz") as file:
-        yield from decode_lines(file, path)
+    packed = path.suffix == ".gz"
+    # The rows of a table are in memory together.
+    most = path.stat().st_size * _MOST_UNPACKED + LONGEST_LINE
+    size = 0
+    with open_text(path, packed) as file:
+        for number, line in decode_lines(file, path):
+            size += len(line)
+            if packed and size > most:
+                raise UserError(
+                    f"{path} unpacks to over {_MOST_UNPACKED} times its size; unpack it "
+                    "if that is right"
+                )
+            yield number, line
 
 
 def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:

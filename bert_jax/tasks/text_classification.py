@@ -6,7 +6,6 @@ A text is [CLS] A [SEP], a pair [CLS] A [SEP] B [SEP] (BERT's paper, section 4.1
 import contextlib
 import dataclasses
 import functools
-import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ import scipy
 from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.files import parse_json
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import layouts, tables
 from bert_jax.tasks.layouts import Layout, Row, Split
@@ -181,10 +181,9 @@ class Classification(Task):
         """Whether a line has as many texts as the task reads, one or two."""
         pair = "\t" in line
         if line.lstrip("\ufeff ").startswith("{"):
-            try:
-                pair = "text_b" in json.loads(line)
-            except ValueError:
-                pair = False  # parse names the error
+            pair = False
+            with contextlib.suppress(UserError):  # parse names the error
+                pair = "text_b" in parse_json(line.lstrip("\ufeff "), "", "")
         return pair == bool(self.layout.text_b)
 
     @functools.cached_property
@@ -196,7 +195,7 @@ class Classification(Task):
         names = self.keys["label"]
         labels = sorted(
             {
-                tables.cell(tables.value(where, values, names))
+                _class(where, tables.value(where, values, names))
                 for where, values in self._given.get("train") or self.records("train")
             }
         )
@@ -373,13 +372,16 @@ class Classification(Task):
             limited = [np.clip(p["value"], *self.layout.limits) for p in predictions]
             answers = [f"{value:.3f}" for value in limited]
         elif submission:
-            answers = [p["label"] for p in predictions]
+            answers = [tables.escaped(p["label"]) for p in predictions]
         else:
             header += "\tprobability"
-            answers = [f"{p['label']}\t{p['probability']:.6f}" for p in predictions]
+            answers = [
+                f"{tables.escaped(p['label'])}\t{p['probability']:.6f}"
+                for p in predictions
+            ]
         lines = [header]
         for i, (row, answer) in enumerate(zip(rows, answers, strict=True)):
-            lines.append(f"{row.id or i}\t{answer}")
+            lines.append(f"{tables.escaped(row.id or str(i))}\t{answer}")
         name = submission or f"{split}_predictions.tsv"
         return {name: "\n".join(lines) + "\n"}
 
@@ -404,6 +406,14 @@ class Classification(Task):
         if self.regression:
             return labels
         return [self.label_ids[label] for label in labels]
+
+
+def _class(where: str, value: Any) -> str:
+    """The name of a class in a training row."""
+    name = tables.cell(value)
+    if not name.strip():
+        raise UserError(f"{where}: empty label; expected a class, mend or drop the row")
+    return name
 
 
 def _correlation(functions: Sequence, truth: Sequence, predicted: Sequence) -> float:

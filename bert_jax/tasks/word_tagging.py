@@ -39,6 +39,8 @@ from bert_jax.tasks.task import (
 
 logger = logging.getLogger(__name__)
 
+_BLANK = re.compile(r"\s")
+
 _TASKS = ("conll2003", "wnut17", "columns", "segmented")
 _COLUMNS = {"conll2003": 4, "wnut17": 2}  # of the tasks that fix how many there are
 _FILES = {  # the names that a file goes by, if not SPLIT.txt
@@ -238,6 +240,12 @@ class Tagging(Task):
         if labelled:
             tags = tables.value(where, values, self.keys["tags"])
             tags = tags.split() if isinstance(tags, str) else tags
+            if not isinstance(tags, list | tuple) or not all(
+                isinstance(tag, str | int) and tag != "" for tag in tags
+            ):
+                raise UserError(
+                    f"{where}: tags are no list of tags; expected one a word"
+                )
             # Tags may be given by their numbers.
             names = dict(enumerate(self.config.labels))
             tags = tuple(str(names.get(tag, tag)) for tag in tags)
@@ -442,11 +450,12 @@ class Tagging(Task):
             tags = [list(row.tags), answer["tags"]] if row.tags else [answer["tags"]]
             if is_iobes:
                 tags = map(formats.as_iob2, tags)
-            # One blank parts conlleval's columns, so no word may hold any.
-            words = [re.sub(r"\s", "_", word) for word in row.words]
-            lines += [*map(" ".join, zip(words, *tags, strict=True)), ""]
+            # One blank parts conlleval's columns, so no word or tag may hold any.
+            columns = [[_BLANK.sub("_", x) for x in c] for c in (row.words, *tags)]
+            lines += [*map(" ".join, zip(*columns, strict=True)), ""]
             if self.kind == "words":
-                sentences.append(" ".join(x["text"] for x in answer["entities"]))
+                words = (_BLANK.sub("_", x["text"]) for x in answer["entities"])
+                sentences.append(" ".join(words))
         files = {f"{split}.conll": lines}
         if sentences:
             files[f"{split}.segmented.txt"] = sentences

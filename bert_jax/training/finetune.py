@@ -31,6 +31,7 @@ from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import (
     Checkpoint,
     check_length,
+    check_types,
     check_vocabulary,
     head_params,
     load,
@@ -92,6 +93,8 @@ def prepare(
         _split(task, name, checkpoint.tokenizer, config, log)
         for name in ("train", *task.eval_splits, *task.predict_splits)
     ]
+    for split in (train, *splits):
+        check_types(split.features.token_type_ids, checkpoint.config)
     mesh = make_mesh(config.mesh)
     model = make_model(
         checkpoint.config,

@@ -66,6 +66,12 @@ def pretrain(
             f"text has {tokenizer.vocab_size} tokens; set "
             f"--config.model.vocab_size={tokenizer.vocab_size}"
         )
+    if config.data.examples.next_sentence and config.model.type_vocab_size < 2:
+        raise UserError(
+            "model.type_vocab_size=1 cannot tell the sentences of a pair; set "
+            "--config.model.type_vocab_size=2, or "
+            "--config.data.examples.next_sentence=False"
+        )
     training, held_out = split_documents(store.info.documents, config.data.holdout)
     if config.eval_every and not len(held_out):
         raise UserError(

@@ -359,13 +359,23 @@ BAD = {
         {},
         'a.jsonl:2: expected a JSON object with text in "text", found body, id',
     ),
-    "not text": ({"a.jsonl": b'{"text": 5}\n'}, ["a.jsonl"], {}, "a.jsonl:1: expected"),
-    "not object": ({"a.jsonl": b"[1]\n"}, ["a.jsonl"], {}, "a.jsonl:1: expected"),
+    "not text": (
+        {"a.jsonl": b'{"text": 5}\n'},
+        ["a.jsonl"],
+        {},
+        "a.jsonl:1: the line holds a JSON list",
+    ),
+    "not object": (
+        {"a.jsonl": b"[1]\n"},
+        ["a.jsonl"],
+        {},
+        "a.jsonl:1: the line holds a JSON list",
+    ),
     "not JSON": (
         {"a.jsonl": b'{"text": "A."}\n\n{"text": \n'},
         ["a.jsonl"],
         {},
-        "a.jsonl:3: not JSON",
+        "a.jsonl:3: the line is not JSON",
     ),
     "short gzip": (
         {
@@ -401,7 +411,7 @@ def test_bad_input_is_one_clear_line(tmp_path, monkeypatch, case):
 
 
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "_LONGEST_LINE", 1000)
+    monkeypatch.setattr(corpus, "LONGEST_LINE", 1000)
     path = tmp_path / "a.txt"
     path.write_text("Fine.\n" + "word " * 1000)
     with pytest.raises(UserError, match="the line at byte 6 is over"):
@@ -479,3 +489,24 @@ def test_reading_shows_how_far_it_is(tmp_path, monkeypatch, zipped):
         assert shares[-1] == 100
     else:
         assert shares[:40] == pytest.approx(np.arange(1, 41) * 2.5, abs=1.5)
+
+
+def test_blank_lines_before_the_text_do_not_hide_it(tmp_path):
+    for name, text in (("a.txt", "The sea.\n"), ("b.txt", '{"text": "A ship."}\n')):
+        (tmp_path / name).write_text("\n" * (1 << 17) + text)
+    assert list(read_documents([str(tmp_path)])) == [["The sea."], ["A ship."]]
+    assert [s.format for s in find_sources([str(tmp_path)])] == ["lines", "jsonl"]
+
+
+@pytest.mark.parametrize("text", ["[", "![", "![a](", "*", "_", "`", "\u201c ", "a! "])
+def test_marks_without_end_take_no_longer_than_others(text):
+    """A line of 20,000 characters took minutes."""
+    for name in ("markdown", "paragraphs"):
+        documents = FORMATS[name].read(iter([text * (20_000 // len(text))]), "text")
+        assert len(list(documents)) <= 1
+
+
+def test_an_address_may_have_parentheses():
+    text = "See [the [sea](https://x.org/Sea_(water)) and ![a](b(c).png) a_b **c** d."
+    (document,) = FORMATS["markdown"].read(iter([text]), "text")
+    assert document == ["See [the sea and a_b c d."]

@@ -200,6 +200,52 @@ def test_other_settings_are_refused_by_name(prepared, text, tokenizer, tmp_path)
         prepare([str(text)], tokenizer, unfinished, shards=2)
 
 
+def test_changed_text_is_seen_wherever_it_changed(tokenizer, tmp_path, monkeypatch):
+    path, directory = tmp_path / "a.txt", tmp_path / "store"
+    sentences = [f"The ship number {i:05d} is at sea.\n" for i in range(4000)]
+    path.write_text("".join(sentences))
+    prepare([str(path)], tokenizer, directory, shards=4, workers=1)
+    # Of the same size, far behind the beginning.
+    edited = [*sentences[:3000], "The whale number 3000 is there.\n", *sentences[3001:]]
+    assert len(edited[3000]) == len(sentences[3000]) == 32
+    path.write_text("".join(edited))
+    with pytest.raises(UserError, match=r"text\.fingerprint was .*, now "):
+        prepare([str(path)], tokenizer, directory, shards=4, workers=1)
+
+    # After a kill no store has old and new text.
+    shutil.rmtree(directory)
+    write = preparation._write_shard
+
+    def dies(shard, parts, **settings):
+        if shard == 2:
+            raise KeyboardInterrupt
+        return write(shard, parts, **settings)
+
+    monkeypatch.setattr(preparation, "_write_shard", dies)
+    with pytest.raises(KeyboardInterrupt):
+        prepare([str(path)], tokenizer, directory, shards=4, workers=1)
+    path.write_text("".join(sentences))
+    with pytest.raises(UserError, match=r"text\.fingerprint was .*, now "):
+        prepare([str(path)], tokenizer, directory, shards=4, workers=1)
+
+    # Nor after a change while it is read.
+    def edits(shard, parts, **settings):
+        path.write_text("".join(edited))
+        os.utime(path, (shard, shard))
+        return write(shard, parts, **settings)
+
+    monkeypatch.setattr(preparation, "_write_shard", edits)
+    with pytest.raises(UserError, match=r"a\.txt changed while it was read"):
+        prepare([str(path)], tokenizer, tmp_path / "other", workers=1)
+    assert not (tmp_path / "other/index.json").exists()
+
+
+def test_what_no_machine_maps_is_refused(text, tokenizer, tmp_path):
+    with pytest.raises(UserError, match="at most 10,000 shards"):
+        prepare([str(text)], tokenizer, tmp_path / "store", shards=100_000)
+    assert not (tmp_path / "store").exists()
+
+
 def test_a_moved_text_is_the_same_text(prepared, text, tokenizer, tmp_path):
     directory, _ = prepared
     shutil.copytree(text, tmp_path / "moved")

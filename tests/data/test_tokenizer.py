@@ -2,6 +2,7 @@ import json
 import os
 import pickle
 import random
+import re
 import shutil
 import unicodedata
 
@@ -396,7 +397,7 @@ def test_added_tokens_have_the_ids_after_the_vocabulary(folder):
         (("pre_tokenizer", "type"), "Whitespace", "expected 'BertPreTokenizer'"),
         (("normalizer",), None, "is not the tokenizer.json of a WordPiece tokenizer"),
         (("normalizer",), {"type": "Lowercase"}, "normalizer.type='Lowercase'"),
-        (("model", "vocab"), [["a", 0.5]], "ids of its 6 tokens are not 0 to 5"),
+        (("model", "vocab"), [["a", 0.5]], "a list of tokens with scores"),
     ],
 )
 def test_a_tokenizer_that_cuts_otherwise_is_refused(folder, path, value, said):
@@ -410,4 +411,26 @@ def test_a_tokenizer_that_cuts_otherwise_is_refused(folder, path, value, said):
 def test_what_is_no_tokenizer_json_is_one_line(folder, text):
     (folder / "tokenizer.json").write_text(text)
     with pytest.raises(UserError, match=r"the tokenizer.json of a WordPiece"):
+        load_tokenizer(folder)
+
+
+def test_two_forms_of_a_vocabulary_have_the_same_tokens(tmp_path, folder):
+    tokenizer = load_tokenizer(folder)
+    tokenizer.save(tmp_path)
+    shutil.copy(folder / "tokenizer.json", tmp_path)
+    assert load_tokenizer(tmp_path).tokens == tokenizer.tokens
+    tokens = list(tokenizer.tokens)
+    tokens[9], tokens[10] = tokens[10], tokens[9]
+    (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
+    said = f"disagree: token 9 is {tokens[9]!r} in the one and {tokens[10]!r}"
+    with pytest.raises(UserError, match=re.escape(said)):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("odd", ["a\nb", 1.5, None, "7", True, -1])
+def test_odd_tokens_and_ids_are_named(folder, odd):
+    settings = json.loads((folder / "tokenizer.json").read_text())
+    key, value = (odd, 61) if odd == "a\nb" else ("new", odd)
+    change(folder, "model", "vocab", value=settings["model"]["vocab"] | {key: value})
+    with pytest.raises(UserError, match=r"a token is|an id is"):
         load_tokenizer(folder)

@@ -366,3 +366,25 @@ def test_a_run_scores_and_writes_with_the_tuned_threshold(settings, tmp_path):
         path = tmp_path / "predictions" / split / "predictions.json"
         written = json.loads(path.read_text())
         assert [a["answer"] for a in answers] == list(written.values())
+
+
+def test_a_model_of_one_token_type_reads_no_pairs(tmp_path):
+    tiny(tmp_path / "m", "sequence", 2, labels=("x", "y"))
+    weights, path = tmp_path / "m/model.safetensors", tmp_path / "m/config.json"
+    tensors, name = load_file(weights), "bert.embeddings.token_type_embeddings.weight"
+    save_file(tensors | {name: tensors[name][:1]}, weights, metadata={"format": "pt"})
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"type_vocab_size": 1}))
+    assert len(Predictor(tmp_path / "m")(["the film"])) == 1
+    with pytest.raises(UserError, match="type_vocab_size=1, and pairs of texts need 2"):
+        Predictor(tmp_path / "m")(["the film\tthe film"])
+
+
+def test_outputs_that_are_no_numbers_are_no_answers(tmp_path):
+    """Parameters so large that their products overflow; JSON has no NaN."""
+    tiny(tmp_path / "m", "sequence", 2, labels=("x", "y"))
+    weights = tmp_path / "m/model.safetensors"
+    tensors = load_file(weights)
+    tensors["classifier.weight"] += np.float32(3e38)
+    save_file(tensors, weights, metadata={"format": "pt"})
+    with pytest.raises(UserError, match="the model's outputs are no finite numbers"):
+        Predictor(tmp_path / "m")(["the film"])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from functools import partial
 
@@ -352,4 +353,44 @@ def test_a_wrong_size_names_the_tensor_and_the_folder(copy):
         match=r"copy: .*bert.embeddings.word_embeddings.weight is \(61, 24\), expected "
         r"\(60, 24\)",
     ):
+        read_huggingface(copy)
+
+
+def test_more_layers_than_the_config_are_refused(copy):
+    settings = json.loads((copy / "config.json").read_text())
+    layers = settings["num_hidden_layers"]
+    settings["num_hidden_layers"] = layers - 1
+    (copy / "config.json").write_text(json.dumps(settings))
+    said = (
+        f"the weights have {layers} layers, the config num_hidden_layers={layers - 1}"
+    )
+    with pytest.raises(UserError, match=said):
+        read_huggingface(copy)
+
+
+def test_weights_that_are_no_numbers_are_refused(copy):
+    tensors = load_file(copy / "model.safetensors")
+    tensors["bert.pooler.dense.bias"][3] = np.nan
+    save_file(tensors, copy / "model.safetensors")
+    with pytest.raises(
+        UserError, match="bert/pooler/bias has values that are no finite"
+    ):
+        bert_jax.load(copy)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"id2label": [1]}, "id2label is a list"),
+        ({"id2label": {"0": {}}}, "id2label has {}"),
+        ({"problem_type": 3}, "problem_type or its own settings that do not fit"),
+        ({"bert_jax": {"data": 1}}, "its own settings that do not fit"),
+        ({"architectures": "BertModel"}, "architectures='BertModel'"),
+    ],
+)
+def test_odd_settings_are_one_line(folder, tmp_path, changes, said):
+    copy = shutil.copytree(folder / "sequence", tmp_path / "m")
+    settings = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(settings | changes))
+    with pytest.raises(UserError, match=rf"config\.json.*{re.escape(said)}"):
         read_huggingface(copy)

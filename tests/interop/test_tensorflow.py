@@ -1,9 +1,12 @@
 import shutil
+import struct
 
+import google_crc32c
 import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.interop import tensorflow
 from bert_jax.interop.tensorflow import read_checkpoint
 
 DATA = "bert_model.ckpt.data-00000-of-00001"
@@ -94,3 +97,29 @@ def flip(path, position):
     data = bytearray(path.read_bytes())
     data[position] ^= 16
     path.write_bytes(data)
+
+
+def test_an_index_of_long_names_takes_no_memory():
+    """Each key repeats the one before it and goes on: 1 MB had become gigabytes."""
+
+    def varint(number):
+        parts = []
+        while number >= 128:
+            parts.append(number & 127 | 128)
+            number >>= 7
+        return bytes([*parts, number])
+
+    def block(entries):
+        content = b"".join(entries) + bytes(4) + struct.pack("<I", 1)
+        checked = google_crc32c.value(content + b"\0")
+        masked = ((checked >> 15 | checked << 17) + 0xA282EAD8) & 0xFFFFFFFF
+        return content + b"\0" + struct.pack("<I", masked)
+
+    entries = [varint(2 * i) + b"\x02\x00ab" for i in range(100_000)]
+    data = block(entries)
+    handle = varint(0) + varint(len(data) - 5)
+    index = block([b"\x00\x01" + varint(len(handle)) + b"z" + handle])
+    footer = varint(0) * 2 + varint(len(data)) + varint(len(index) - 5)
+    footer = footer.ljust(40, b"\0") + struct.pack("<Q", tensorflow._MAGIC)
+    with pytest.raises(ValueError, match="a name has over 1,000 bytes"):
+        list(tensorflow._read_table(data + index + footer))

@@ -2,6 +2,7 @@
 
 import math
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -270,3 +271,18 @@ def test_no_span_is_an_empty_answer(null_threshold, empty):
     assert [e["text"] for e in result["nbest"]] == (
         [] if null_threshold is None else [""]
     )
+
+
+def test_a_long_context_takes_memory_as_it_is_long(uncased):
+    """100,000 tokens in 5,000 windows took gigabytes, windows times tokens."""
+    task = Squad(SquadConfig(max_length=32, max_question_length=8))
+    rows = [question("the sea . " * 7_000)]
+    tracemalloc.start()
+    features = task.features(rows, uncased)
+    rng = np.random.default_rng(0)
+    outputs = [rng.normal(size=(len(ids), 2)) for ids in features.input_ids]
+    assert len(outputs) > 500
+    (found,) = task.predictions(rows, features, outputs)
+    assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    tracemalloc.stop()
+    assert len(found["nbest"]) == 20

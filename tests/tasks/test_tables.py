@@ -4,6 +4,7 @@ import logging
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.tasks import tables
 from bert_jax.tasks.tables import read_columns, read_table
 
 
@@ -129,3 +130,11 @@ def test_half_a_gzip_file(table):
     packed = gzip.compress(b"a\tb\n" + b"".join(b"%d\t1\n" % i for i in range(9999)))
     with pytest.raises(UserError, match="broken gzip"):
         rows(table("a.tsv.gz", packed[: len(packed) // 2]), "a")
+
+
+def test_a_table_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "LONGEST_LINE", 0)
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(b"text,label\n" + b"a,b\n" * 100_000))
+    with pytest.raises(UserError, match="unpacks to over 100 times its size"):
+        list(tables.read_table(path, ["text"]))

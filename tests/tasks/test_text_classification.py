@@ -366,3 +366,18 @@ def test_more_than_a_tenth_of_rows_cut_is_warned_of(make, tokenizer, long, warne
     found = task.warnings(task.features(rows, tokenizer), tokenizer)
     expected = "20% of the rows are longer than max_length=6 and lose text; raise"
     assert [line[: len(expected)] for line in found] == [expected] * warned
+
+
+def test_an_empty_label_is_no_class(make):
+    task = make({"train.csv": "text,label\na,good\nb,\nc,bad\n"})
+    with pytest.raises(UserError, match=r"train\.csv:3: empty label"):
+        _ = task.labels
+
+
+def test_labels_and_ids_stay_in_their_cells(make):
+    row = {"text": "a", "label": "x\ty", "id": "1\n2"}
+    task = make({"dev.jsonl": json.dumps(row) + "\n"}, labels=("x\ty", "z"))
+    rows = task.read("dev")
+    predictions = [{"label": "x\ty", "probability": 0.5, "probabilities": {}}]
+    (text,) = task.files(rows, predictions, "dev").values()
+    assert text.split("\n")[1] == "1\\n2\tx\\ty\t0.500000"

@@ -1,0 +1,742 @@
+"""Mutated files through every reader: any bytes give a result or one clear error.
+
+A case has a second of the processor's time and 256 MiB of memory beyond what its process
+had. Anything but a result or a UserError of one line is a finding: its bytes and its
+traceback are kept in a folder, one for each place that raised.
+
+usage:
+  python tests/faults/fuzz.py [READER ...] [--cases 200000] [--seed 0] [--keep build/fuzz]
+"""
+
+import argparse
+import collections
+import dataclasses
+import functools
+import gzip
+import hashlib
+import io
+import json
+import logging
+import mmap
+import os
+import random
+import resource
+import signal
+import struct
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from bert_jax.tasks.token_offsets import encode_with_offsets
+from safetensors.numpy import save
+
+from bert_jax import runs, tasks
+from bert_jax.data.corpus import read_documents
+from bert_jax.data.store import TokenStore
+from bert_jax.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer, load_tokenizer
+from bert_jax.data.vocabulary_training import train_vocabulary
+from bert_jax.errors import UserError
+from bert_jax.files import read_json
+from bert_jax.interop.config_json import read_config
+from bert_jax.interop.load import load
+from bert_jax.interop.tensorflow import read_checkpoint
+from bert_jax.interop.weights import read_safetensors, read_torch, read_weights
+from bert_jax.progress import show_progress
+from bert_jax.tasks.families import FAMILIES
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+SECONDS, MEMORY = 1.0, 256 << 20
+_DEAD = 20  # seconds after which a process that answers no signal is killed
+LONGEST = 1 << 14  # bytes of a case, except where its seed is longer
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """file: what a case is called in a folder of its own. seeds: contents to begin with.
+
+    read: reads the folder. beside: other files of the folder.
+    """
+
+    file: str
+    seeds: Callable[[], list[bytes]]
+    read: Callable[[Path], object]
+    beside: Callable[[], dict[str, bytes]] = dict
+
+
+@functools.cache
+def tokenizer() -> WordPieceTokenizer:
+    tokens = [*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz.,!?", "the", "##e", "##s"]
+    return WordPieceTokenizer(tokens, lower_case=True)
+
+
+@functools.cache
+def sentencepiece():
+    text = (GOLDEN / "pretraining_data/moby_dick_sentences.txt").read_text()
+    return train_vocabulary(text.split("\n")[:400], 200, kind="sentencepiece")
+
+
+def golden(*names: str) -> Callable[[], list[bytes]]:
+    return lambda: [(GOLDEN / name).read_bytes() for name in names]
+
+
+def texts(*contents: str) -> Callable[[], list[bytes]]:
+    return lambda: [content.encode() for content in contents]
+
+
+def corpus(form: str) -> Callable[[Path], object]:
+    return lambda folder: sum(1 for _ in read_documents([str(folder)], format=form))
+
+
+def encode(folder: Path) -> None:
+    text = next(folder.iterdir()).read_bytes().decode("utf-8", "surrogateescape")
+    for kind in (tokenizer(), sentencepiece()):
+        kind.encode_batch([text])
+        encode_with_offsets([text], kind)
+
+
+def rows(task) -> Callable[[Path], object]:
+    """The training rows of a task, their sequences, and its files of made-up answers."""
+
+    def read(folder: Path) -> None:
+        own = type(task)(dataclasses.replace(task.config, dir=str(folder)))
+        found = own.read("train")
+        features = own.features(found, tokenizer())
+        shape = {"choice": (), "sequence": (own.outputs,)}
+        random = np.random.default_rng(0)
+        outputs = [
+            random.normal(size=shape.get(own.head, (len(ids), own.outputs)))
+            for ids in features.input_ids
+        ]
+        predictions = own.predictions(found, features, outputs)
+        split = "test" if "test" in own.splits else "train"
+        for text in own.files(found, predictions, split).values():
+            text.encode()
+        json.dumps(predictions, allow_nan=False, ensure_ascii=False).encode()
+
+    return read
+
+
+def lines(family: str, **settings) -> Callable[[Path], object]:
+    """What predict reads."""
+    kind = FAMILIES[family]
+    task = kind(kind.config_class(**settings))
+
+    def read(folder: Path) -> None:
+        from bert_jax.inference.lines import read_lines
+
+        given = list(read_lines(str(next(folder.iterdir()))))
+        if given:
+            task.reads(given[0])
+            task.features(task.parse(given, "input"), tokenizer())
+
+    return read
+
+
+def squad_json() -> list[bytes]:
+    answers = [{"text": "sea", "answer_start": 4}]
+    qas = [
+        {"id": "1", "question": "What?", "answers": answers},
+        {"id": "2", "question": "Who?", "answers": [], "is_impossible": True},
+    ]
+    article = {
+        "title": "a",
+        "paragraphs": [{"context": "The sea. A ship.", "qas": qas}],
+    }
+    row = {"id": "3", "question": "What?", "context": "The sea.", "answers": ["sea"]}
+    return [json.dumps({"version": "1", "data": [article]}).encode()] + [
+        json.dumps(row | {"answers": given}).encode()
+        for given in (["sea"], {"text": ["sea"], "answer_start": [4]}, answers)
+    ]
+
+
+def files(folder: Path, *names: str) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in names}
+
+
+def small_torch(form: str) -> Callable[[], list[bytes]]:
+    """The golden file, and its pickle with a tensor of six numbers."""
+    from zipfile import ZipFile
+
+    def seeds() -> list[bytes]:
+        storage = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000"
+        storage += b"X\x03\x00\x00\x00cpuK\x06"
+        storage += b"NtQ" if form == "stream" else b"tQ"
+        pickled = (
+            b"\x80\x02}q\x00X\x01\x00\x00\x00actorch._utils\n_rebuild_tensor_v2\n("
+        )
+        pickled += storage + b"K\x00K\x02K\x03\x86K\x03K\x01\x86"
+        pickled += b"\x89ccollections\nOrderedDict\n)RtRs."
+        if form == "stream":
+            content = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+            content += b"\x80\x02M\xe9\x03.\x80\x02}X\r\x00\x00\x00little_endian\x88s."
+            content += pickled + b"\x80\x02]X\x01\x00\x00\x000a."
+            return [content + struct.pack("<q6f", 6, *range(6))]
+        buffer = io.BytesIO()
+        with ZipFile(buffer, "w") as file:
+            file.writestr("archive/data.pkl", pickled)
+            file.writestr("archive/data/0", struct.pack("<6f", *range(6)))
+        return [buffer.getvalue()]
+
+    return seeds
+
+
+@functools.cache
+def small_store() -> dict[str, bytes]:
+    from bert_jax.data.preparation import prepare
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "a.txt").write_text("The sea. A ship.\n\n\nThe sea is the sea.\n")
+        prepare([str(folder / "a.txt")], tokenizer(), folder / "store", workers=1)
+        paths = [path for path in (folder / "store").rglob("*") if path.is_file()]
+        return {str(p.relative_to(folder / "store")): p.read_bytes() for p in paths}
+
+
+def in_store(name: str) -> Reader:
+    def read(folder: Path) -> None:
+        store = TokenStore(folder)
+        store.read_sentences(np.array([[0, 1], [1, store.info.sentences]]))
+
+    def others() -> dict[str, bytes]:
+        return {n: content for n, content in small_store().items() if n != name}
+
+    return Reader(name, lambda: [small_store()[name]], read, others)
+
+
+def metrics() -> list[bytes]:
+    report = {"step": 1, "split": "train", "loss": 2.5, "tokens_per_second": 10.0}
+    scores = {"step": 1, "split": "dev", "accuracy": 50.0, "seconds": 1.5}
+    return [b"".join(json.dumps(r).encode() + b"\n" for r in (report, scores) * 2)]
+
+
+def read_run(folder: Path) -> None:
+    list(runs.table(runs.compare(runs.read_runs([folder]))))
+
+
+HF = GOLDEN / "huggingface/sequence"
+WORKDIR = {"config.json": b"{}", "results.json": b"{}", "metrics.jsonl": metrics()[0]}
+TABLE = tasks.classification(labels=("x", "y"))
+CONLL = """The DT B-NP O
+sea NN I-NP B-LOC
+. . O O
+
+-DOCSTART- -X- -X- O
+
+It PRP B-NP O
+"""
+READERS = {
+    "text": Reader("a.txt", texts("The Sea's caf\u00e9, \u6d77!", "a\u0301b"), encode),
+    "corpus-auto": Reader(
+        "a.txt",
+        texts("The sea. A ship.\n\nIt is.\n", '{"text": "A."}\n'),
+        corpus("auto"),
+    ),
+    "corpus-lines": Reader(
+        "a.txt", texts("The sea.\nA ship.\n\nIt.\n"), corpus("lines")
+    ),
+    "corpus-paragraphs": Reader(
+        "a.txt",
+        texts('The sea. "A ship!" he\nsaid.\n\n\nIt is so.'),
+        corpus("paragraphs"),
+    ),
+    "corpus-wikiextractor": Reader(
+        "a.txt",
+        texts(
+            '<doc id="1" url="u" title="T">\nT\n\nThe <b>sea</b> (, ) &amp; a ship are '
+            "what this is about, and it is long.\n</doc>\n"
+        ),
+        corpus("wikiextractor"),
+    ),
+    "corpus-markdown": Reader(
+        "a.md",
+        texts(
+            "---\na: b\n---\n# Head\n\nThe *sea* [a](b) ![c](d) `e` **f**\n> q\n- item\n"
+            "1. two\n\n```\ncode\n```\n\n| a | b |\n***\n&amp; \\* [a][b] <i>x</i>"
+        ),
+        corpus("auto"),
+    ),
+    "corpus-jsonl": Reader(
+        "a.jsonl",
+        texts('{"text": "The sea. A ship.\\nIt.", "id": 1}\n' * 2),
+        corpus("auto"),
+    ),
+    "corpus-gzip": Reader(
+        "a.gz", lambda: [gzip.compress(b"The sea. A ship.\n\nIt is.\n")], corpus("auto")
+    ),
+    "glue-cola": Reader(
+        "train.tsv",
+        texts("a\t1\t\tThe sea.\nb\t0\t*\tSea the.\n"),
+        rows(tasks.glue("cola")),
+    ),
+    "glue-mrpc": Reader(
+        "train.tsv",
+        texts("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t1\t2\tThe sea.\tSea.\n"),
+        rows(tasks.glue("mrpc")),
+    ),
+    "glue-stsb": Reader(
+        "train.tsv",
+        texts("index\tsentence1\tsentence2\tscore\n0\tThe sea.\tA sea.\t4.5\n"),
+        rows(tasks.glue("stsb")),
+    ),
+    "table-csv": Reader(
+        "train.csv",
+        texts('text,label,id\nThe sea.,x,1\n"A, ""b"" ship",y,2\n'),
+        rows(TABLE),
+    ),
+    "table-tsv": Reader(
+        "train.tsv", texts("text\tlabel\nThe.\tx\nA\ty\n"), rows(TABLE)
+    ),
+    "table-jsonl": Reader(
+        "train.jsonl",
+        texts('{"text": "The", "label": "x", "id": 1}\n{"text": "A", "label": 1}\n'),
+        rows(TABLE),
+    ),
+    "conll": Reader("train.txt", texts(CONLL), rows(tasks.tagging(task="conll2003"))),
+    "tags-jsonl": Reader(
+        "train.jsonl",
+        texts('{"words": ["The", "sea"], "tags": ["O", "B-LOC"]}\n'),
+        rows(tasks.tagging(train="train.jsonl")),
+    ),
+    "segmented": Reader(
+        "train.txt",
+        texts("\u6d77 \u5927\u6d77\n\n\u6d77\n"),
+        rows(tasks.tagging(task="segmented")),
+    ),
+    "squad-json": Reader(
+        "train-v1.1.json",
+        lambda: squad_json()[:1],
+        rows(tasks.squad(bad_answers="skip")),
+    ),
+    "squad-jsonl": Reader(
+        "train.jsonl",
+        lambda: squad_json()[1:],
+        rows(tasks.squad(train="train.jsonl", version_2=True, bad_answers="skip")),
+    ),
+    "swag-csv": Reader(
+        "train.csv",
+        texts(
+            ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,"
+            "ending3,label\n0,v,1,s,The sea.,It,gold,is.,was.,has.,had.,0\n"
+        ),
+        rows(tasks.choices(task="swag")),
+    ),
+    "choices-jsonl": Reader(
+        "train.jsonl",
+        texts('{"context": "The", "choices": ["sea", "ship"], "label": 1}\n'),
+        rows(tasks.choices()),
+    ),
+    "predict-lines": Reader(
+        "a.txt",
+        texts('The sea.\n{"text": "A"}\n', "a\tb\n"),
+        lines("classification", task="table", labels=("x", "y")),
+    ),
+    "predict-squad": Reader(
+        "a.txt",
+        lambda: [*squad_json(), b"What?\tThe sea.\n"],
+        lines("question_answering"),
+    ),
+    "predict-words": Reader(
+        "a.txt",
+        texts('It\'s the U.S. (sea)...\n{"words": ["The"]}\n'),
+        lines("tagging", task="columns", labels=("O", "B-X")),
+    ),
+    "config.json": Reader(
+        "config.json",
+        golden("huggingface/sequence/config.json", "google_bert/bert_config.json"),
+        lambda folder: read_config(folder / "config.json"),
+    ),
+    "folder": Reader(
+        "config.json",
+        golden("huggingface/sequence/config.json"),
+        lambda folder: load(folder),
+        lambda: files(HF, "model.safetensors"),
+    ),
+    "workdir": Reader(
+        "config.json", golden("workdir/config.json"), read_run, lambda: WORKDIR
+    ),
+    "vocab.txt": Reader(
+        "vocab.txt",
+        lambda: [tokenizer().vocabulary_bytes()],
+        lambda folder: load_tokenizer(folder).encode("The sea's caf\u00e9."),
+    ),
+    "tokenizer.json": Reader(
+        "tokenizer.json",
+        golden("huggingface/tokenizer/tokenizer.json"),
+        lambda folder: load_tokenizer(folder).encode("The sea's caf\u00e9."),
+    ),
+    "tokenizer_config.json": Reader(
+        "tokenizer_config.json",
+        golden("huggingface/tokenizer/tokenizer_config.json"),
+        load_tokenizer,
+        lambda: {"vocab.txt": tokenizer().vocabulary_bytes()},
+    ),
+    "spiece.model": Reader(
+        "spiece.model",
+        lambda: [sentencepiece().vocabulary_bytes()],
+        lambda folder: load_tokenizer(folder).encode("The sea's caf\u00e9."),
+    ),
+    "safetensors": Reader(
+        "model.safetensors",
+        lambda: [
+            save({"a": np.ones((2, 3), np.float32), "b": np.zeros(2, np.float16)})
+        ],
+        lambda folder: read_safetensors(folder / "model.safetensors"),
+    ),
+    "safetensors-index": Reader(
+        "model.safetensors.index.json",
+        lambda: [
+            json.dumps(
+                {"weight_map": {"a": "x.safetensors", "b": "y.safetensors"}}
+            ).encode()
+        ],
+        lambda folder: read_weights(folder),
+        lambda: {
+            f"{x}.safetensors": save({y: np.ones(2, np.float32)})
+            for x, y in ("xa", "yb")
+        },
+    ),
+    "torch-zip": Reader(
+        "a.bin", small_torch("zip"), lambda folder: read_torch(folder / "a.bin")
+    ),
+    "torch-stream": Reader(
+        "a.bin", small_torch("stream"), lambda folder: read_torch(folder / "a.bin")
+    ),
+    "tensorflow-index": Reader(
+        "bert_model.ckpt.index",
+        golden("google_bert/bert_model.ckpt.index"),
+        lambda folder: read_checkpoint(folder / "bert_model.ckpt"),
+        lambda: {"bert_model.ckpt.data-00000-of-00001": b"\0" * 1000},
+    ),
+    "store-index.json": in_store("index.json"),
+    "store-sentences": in_store("index/sentence_offsets.npy"),
+    "store-documents": in_store("index/document_sentences.npy"),
+    "store-shard": in_store("shard-00000-of-00001.tokens"),
+    "metrics.jsonl": Reader("metrics.jsonl", metrics, read_run, lambda: WORKDIR),
+    "results.json": Reader(
+        "results.json",
+        texts('{"scores": {"dev": {"f1": 1.5}}, "train_seconds": 2.5, "steps": 3}'),
+        read_run,
+        lambda: WORKDIR,
+    ),
+    "any-json": Reader(
+        "a.json",
+        texts('{"a": [1, {"b": null}]}'),
+        lambda f: read_json(f / "a.json", "x"),
+    ),
+}
+
+
+INTERESTING = [
+    *(None, True, False, 0, 1, -1, 2, 255, 1 << 31, 1 << 32, 1 << 63, 10**30),
+    *(0.5, -0.0, 1e-300, 1e308, float("nan"), float("inf"), -float("inf")),
+    *("", " ", "a", "\ud800", "\udfff\ud800", "\n", "\t", "\r\n", "\0", "..", ".", "/"),
+    *(
+        "../../etc/passwd",
+        "/etc/passwd",
+        "\u2028",
+        "\ufeff",
+        "[MASK]",
+        "O",
+        "\U0010ffff",
+    ),
+    *([], {}, [[]], [None], [1, "a"], {"a": None}, {"": 1}, {"text": 1}),
+]
+TOKENS = [
+    *(
+        b"\0",
+        b"\xff",
+        b"\xed\xa0\x80",
+        b"\xef\xbb\xbf",
+        b"\r",
+        b"\n\n",
+        b"\t",
+        b"\f",
+        b'"',
+    ),
+    *(b"[", b"]", b"{", b"}", b"(", b")", b"\\", b"*", b"_", b"`", b"<doc ", b"</doc>"),
+    *(
+        b"![",
+        b"](",
+        b"&#",
+        b"&#9999999999;",
+        b"---\n",
+        b"```",
+        b"-1",
+        b"1e999",
+        b"null",
+    ),
+    *(
+        b"NaN",
+        b"\\ud800",
+        b"99999999999999999999",
+        b"PK\x03\x04",
+        b"\x1f\x8b",
+        b"\x80\x02",
+    ),
+    *(
+        b"\xe2\x80\xa8",
+        b"\xcc\x81\xcc\xa3",
+        b"\xf0\x9f\x98\x80",
+        b"-DOCSTART-",
+        b"\xc2\x85",
+    ),
+    *(b"..", b"2" * 40, b"\xff" * 8, b"\x00" * 8, b"\x7f" + b"\xff" * 7, b"q\x00h\x00"),
+    *(
+        b"h\x00h\x00\x86q\x00" * 30,
+        b"(",
+        b"t",
+        b"\x85",
+        b"\x86",
+        b"R",
+        b"b",
+        b"s",
+        b"Q",
+    ),
+]
+
+
+def mutated(draw: random.Random, seeds: list[bytes]) -> bytes:
+    """A seed changed in one to a few places, or as the JSON that it is."""
+    content = draw.choice(seeds)
+    if draw.random() < 0.5 and (changed := mutated_json(draw, content)) is not None:
+        return changed
+    content = bytearray(content)
+    for _ in range(draw.choice((1, 1, 1, 2, 3, 6))):
+        at = draw.randrange(len(content) + 1)
+        size = min(draw.choice((1, 1, 2, 4, 8, 50)), len(content) - at)
+        kind = draw.randrange(9)
+        if kind == 0 and size:
+            content[at] ^= 1 << draw.randrange(8)
+        elif kind == 1 and size:
+            content[at : at + size] = draw.randbytes(size)
+        elif kind == 2:
+            del content[at : at + size]
+        elif kind == 3:
+            content[at:at] = draw.choice(TOKENS)
+        elif kind == 4:
+            content[at : at + size] = draw.choice(TOKENS)
+        elif kind == 5:  # many times the same
+            some = bytes(content[at : at + size]) or draw.choice(TOKENS)
+            content[at:at] = some * draw.choice((2, 10, 100, LONGEST // len(some)))
+        elif kind == 6:
+            other = draw.choice(seeds)
+            begin = draw.randrange(len(other) + 1)
+            content[at:] = other[begin:]
+        elif kind == 7:
+            number = draw.choice((0, 1, 127, 128, 255, 1 << 16, (1 << 31) - 1, 1 << 31))
+            content[at : at + 4] = struct.pack("<I", number)
+        elif kind == 8:
+            del content[at:]
+    return bytes(content[: max(LONGEST, *map(len, seeds))])
+
+
+def mutated_json(draw: random.Random, content: bytes) -> bytes | None:
+    """JSON, or one of its lines, with a value that is another; None for other text."""
+    lines = content.split(b"\n")
+    whole = content.lstrip()[:1] == b"{" and not lines[0].rstrip().endswith(b"}")
+    at = draw.randrange(len(lines))
+    try:
+        value = json.loads(content if whole else lines[at])
+    except ValueError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    for _ in range(draw.choice((1, 1, 1, 2, 4))):
+        value = _changed(draw, value)
+    depth = draw.choice((70, 3000, 100_000)) if draw.random() < 0.02 else 0
+    text = json.dumps(value, ensure_ascii=draw.random() < 0.9)
+    if depth:
+        text = text.replace("null", "[" * depth + "]" * depth).replace("1", "[" * depth)
+    new = text.encode("utf-8", "surrogatepass")
+    if whole:
+        return new
+    return b"\n".join([*lines[:at], new, *lines[at + 1 :]])
+
+
+def _changed(draw: random.Random, value: object) -> object:
+    """The value, or one somewhere in it, replaced, removed, doubled or renamed."""
+    if isinstance(value, dict) and value and draw.random() < 0.9:
+        key = draw.choice(list(value))
+        kind = draw.random()
+        if kind < 0.6:
+            return value | {key: _changed(draw, value[key])}
+        if kind < 0.8:
+            return {k: v for k, v in value.items() if k != key}
+        name = draw.choice(["", "a", "\ud800", key * 2, *value])
+        return {name if k == key else k: v for k, v in value.items()}
+    if isinstance(value, list) and value and draw.random() < 0.8:
+        at = draw.randrange(len(value))
+        kind = draw.random()
+        if kind < 0.7:
+            return [*value[:at], _changed(draw, value[at]), *value[at + 1 :]]
+        return value[:at] + value[at + 1 :] if kind < 0.85 else value + value[at:]
+    if isinstance(value, str) and draw.random() < 0.3:
+        at = draw.randrange(len(value) + 1)
+        return value[:at] + str(draw.choice(INTERESTING)) + value[at:]
+    if isinstance(value, int | float) and draw.random() < 0.4:
+        return value * draw.choice((2, -1, 1.5, 1000)) + draw.choice((0, 1, -1))
+    return draw.choice(INTERESTING)
+
+
+class TooLongError(BaseException):
+    """A case that had its time."""
+
+
+def _too_long(*_: object) -> None:
+    raise TooLongError
+
+
+def check(reader: Reader, folder: Path, content: bytes) -> str:
+    """ "result" or "error"; anything else raises."""
+    (folder / reader.file).write_bytes(content)
+    try:
+        reader.read(folder)
+    except UserError as error:
+        if "\n" in str(error) or len(str(error)) > 2000:
+            raise AssertionError("not one short line") from error
+        str(error).encode()
+        return "error"
+    return "result"
+
+
+def prepared(reader: Reader, folder: Path) -> list[bytes]:
+    """The seeds of a reader, after the other files of its folder are written."""
+    for name, content in reader.beside().items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+    (folder / reader.file).parent.mkdir(exist_ok=True)
+    seeds = reader.seeds()
+    for seed in seeds:
+        check(reader, folder, seed)  # also warms caches up
+    return seeds
+
+
+def _place(error: BaseException) -> str:
+    """What was raised, and where in this package."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "/bert_jax/" in frame.filename
+    ]
+    at = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
+    return f"{type(error).__name__} at {at}"
+
+
+def _limit_memory() -> None:
+    status = Path("/proc/self/status").read_text()
+    used = int(status.split("VmData:")[1].split()[0]) << 10
+    resource.setrlimit(resource.RLIMIT_DATA, (used + MEMORY, resource.RLIM_INFINITY))
+
+
+def _work(
+    name: str,
+    first: int,
+    cases: int,
+    seed: int,
+    folder: Path,
+    keep: Path,
+    done: mmap.mmap,
+) -> None:
+    """Runs cases in this process. done: how many, and how many gave results."""
+    reader = READERS[name]
+    seeds = prepared(reader, folder)
+    signal.signal(signal.SIGVTALRM, _too_long)
+    results = struct.unpack("<q", done[8:16])[0]
+    for case in range(first, cases):
+        if case % 500 == first % 500:
+            _limit_memory()
+        content = mutated(random.Random(f"{seed} {name} {case}"), seeds)
+        try:
+            signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+            try:
+                results += check(reader, folder, content) == "result"
+            finally:
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            _keep(keep, name, _place(error), content, traceback.format_exc())
+        done[:16] = struct.pack("<qq", case + 1, results)
+
+
+def _keep(keep: Path, name: str, place: str, content: bytes, why: str) -> None:
+    digest = hashlib.sha256(f"{name} {place}".encode()).hexdigest()[:8]
+    path = keep / f"{name}-{digest}"
+    if path.exists() and path.stat().st_size <= len(content):
+        return
+    path.write_bytes(content)
+    path.with_name(f"{path.name}.why").write_text(f"{place}\n{why}")
+
+
+def fuzz(name: str, cases: int, seed: int, keep: Path) -> collections.Counter:
+    """Counts of cases, results and findings; processes that die are findings too."""
+    keep.mkdir(parents=True, exist_ok=True)
+    done = mmap.mmap(-1, 16)
+    before = set(keep.glob(f"{name}-*.why"))
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
+        folder = Path(place)
+        while (first := struct.unpack("<q", done[:8])[0]) < cases:
+            child = os.fork()
+            if not child:
+                with Path(os.devnull).open("w") as nowhere:  # of libraries in C
+                    os.dup2(nowhere.fileno(), 2)
+                try:
+                    _work(name, first, cases, seed, folder, keep, done)
+                except BaseException:
+                    (keep / f"{name}-itself.why").write_text(traceback.format_exc())
+                    done[:8] = struct.pack("<q", cases)
+                os._exit(0)
+            status = _wait(child, done)
+            at = struct.unpack("<q", done[:8])[0]
+            if status and at < cases:
+                content = (folder / READERS[name].file).read_bytes()
+                _keep(keep, name, f"status {status}", content, f"status {status}")
+                done[:8] = struct.pack("<q", at + 1)
+    cases, results = struct.unpack("<qq", done[:16])
+    found = len(set(keep.glob(f"{name}-*.why")) - before)
+    return collections.Counter(cases=cases, results=results, findings=found)
+
+
+def _wait(child: int, done: mmap.mmap) -> int:
+    last, since = b"", time.monotonic()
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status
+        if done[:8] != last:
+            last, since = done[:8], time.monotonic()
+        if time.monotonic() - since > 3 * _DEAD:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("readers", nargs="*", metavar="READER")
+    parser.add_argument("--cases", type=int, default=200_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, default=Path("build/fuzz"))
+    args = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    show_progress(False)
+    findings = 0
+    for name in args.readers or READERS:
+        started = time.monotonic()
+        counts = fuzz(name, args.cases, args.seed, args.keep)
+        findings += counts["findings"]
+        print(
+            f"{name:22} {counts['cases']:>9,} cases {counts['results']:>9,} results "
+            f"{counts['findings']:>3} findings {time.monotonic() - started:6.0f} s",
+            flush=True,
+        )
+    sys.exit(bool(findings))
+
+
+if __name__ == "__main__":
+    main()

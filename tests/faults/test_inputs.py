@@ -1,0 +1,141 @@
+"""Files that are damaged, hostile or odd, through every reader.
+
+A short form of fuzz.py, the cases that it once found (found/), and properties that
+hypothesis looks for counterexamples of.
+"""
+
+import base64
+import importlib.util
+import json
+import random
+import sys
+import zlib
+from pathlib import Path
+
+import hypothesis
+import pytest
+from hypothesis import strategies
+
+from bert_jax.data.corpus_formats import FORMATS
+from bert_jax.data.sentences import split_sentences
+from bert_jax.errors import UserError
+from bert_jax.files import decode_lines, parse_json, valid_text
+from bert_jax.tasks.tables import escaped, read_table
+
+HERE = Path(__file__).parent
+spec = importlib.util.spec_from_file_location("fuzz", HERE / "fuzz.py")
+fuzz = importlib.util.module_from_spec(spec)
+sys.modules["fuzz"] = fuzz
+spec.loader.exec_module(fuzz)
+
+# No deadline: no result may depend on how fast the machine is. The same examples each time.
+hypothesis.settings.register_profile(
+    "short", max_examples=60, deadline=None, derandomize=True, database=None
+)
+hypothesis.settings.load_profile("short")
+
+# Each of them traces a model.
+SLOW = {"folder": 4}
+
+
+# Whose mending is under way.
+LATER = {"workdir", "metrics.jsonl", "results.json"}
+
+
+@pytest.mark.parametrize("name", sorted(fuzz.READERS.keys() - LATER))
+def test_mutated_files_give_a_result_or_one_line(tmp_path, name):
+    reader = fuzz.READERS[name]
+    seeds = fuzz.prepared(reader, tmp_path)
+    for case in range(SLOW.get(name, 40)):
+        content = fuzz.mutated(random.Random(f"0 {name} {case}"), seeds)
+        assert fuzz.check(reader, tmp_path, content) in ("result", "error")
+
+
+FOUND = [json.loads(line) for line in (HERE / "found.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("case", FOUND, ids=lambda case: case["what"])
+def test_what_was_found_stays_mended(tmp_path, case):
+    reader = fuzz.READERS[case["reader"]]
+    fuzz.prepared(reader, tmp_path)
+    content = zlib.decompress(base64.b64decode(case["content"]))
+    assert fuzz.check(reader, tmp_path, content) == case["gives"]
+
+
+texts = strategies.text(
+    strategies.characters() | strategies.sampled_from("\ud800\udc00\n\t\"'[]{}()*_!. "),
+    max_size=60,
+)
+values = strategies.recursive(
+    strategies.none() | strategies.booleans() | strategies.integers() | texts,
+    lambda inner: strategies.lists(inner) | strategies.dictionaries(texts, inner),
+    max_leaves=8,
+)
+
+
+@hypothesis.given(strategies.dictionaries(texts, values))
+def test_json_is_what_it_was_but_for_half_characters(value):
+    text = json.dumps(value)
+    found = parse_json(text, "a", "b")
+    json.dumps(found, ensure_ascii=False).encode()  # UTF-8 holds it
+    if not any(
+        0xD800 <= ord(c) < 0xE000 for c in json.dumps(value, ensure_ascii=False)
+    ):
+        assert found == value
+
+
+@hypothesis.given(texts)
+def test_valid_text_changes_only_half_characters(text):
+    found = valid_text(text)
+    found.encode()
+    kept = [c for c in text if not 0xD800 <= ord(c) < 0xE000]
+    assert [c for c in found if c != "\ufffd" and ord(c) < 1 << 16] == [
+        c for c in kept if c != "\ufffd" and ord(c) < 1 << 16
+    ]
+
+
+@hypothesis.given(texts.map(lambda text: " ".join(text.split())))
+def test_sentences_are_the_paragraph_up_to_blanks(paragraph):
+    joined = "".join("".join(split_sentences(paragraph)).split())
+    assert joined == "".join(paragraph.split())
+
+
+@hypothesis.given(strategies.lists(texts.map(lambda text: text.replace("\n", " "))))
+def test_every_format_takes_every_text(lines):
+    for name, form in FORMATS.items():
+        try:
+            documents = list(form.read(iter(lines), "text"))
+        except UserError:
+            assert name == "jsonl"
+            continue
+        assert all(document and all(document) for document in documents)
+
+
+@hypothesis.given(strategies.lists(strategies.tuples(texts, texts), min_size=1))
+def test_cells_of_a_tsv_file_hold_any_text(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("tsv") / "a.tsv"
+    rows = [tuple(escaped(valid_text(f"x{text}")) for text in row) for row in rows]
+    hypothesis.assume(not any("\0" in text for row in rows for text in row))
+    path.write_bytes("".join("\t".join(r) + "\n" for r in [("a", "b"), *rows]).encode())
+    found = [tuple(row.values()) for _, row in read_table(path, ["a", "b"])]
+    assert found == rows
+
+
+@hypothesis.given(strategies.binary(max_size=200))
+def test_lines_of_any_bytes_come_to_these_bytes(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("lines") / "a.txt"
+    path.write_bytes(content)
+    try:
+        with path.open("rb") as file:
+            text = "".join(line for _, line in decode_lines(file, path))
+    except UserError as error:
+        assert "UTF-8" in str(error)
+    else:
+        assert text.encode() == content.removeprefix(b"\xef\xbb\xbf")
+
+
+def test_a_message_is_one_line_whatever_it_quotes():
+    error = UserError(f"a\x1b[2J\n\ud800\u2028{'b' * 9999}")
+    assert str(error).startswith("a\\x1b[2J\\n\\ud800\\u2028bbb")
+    assert str(error).isprintable()
+    assert len(str(error)) < 2000
