@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -147,24 +148,29 @@ def open_bytes(path: Path, expected: str) -> IO[bytes]:
         raise UserError(f"{what}; expected {expected}") from error
 
 
-def open_zip(path: Path, expected: str, ratio: int) -> zipfile.ZipFile:
+@contextlib.contextmanager
+def open_zip(path: Path, expected: str, ratio: int) -> Iterator[zipfile.ZipFile]:
     """Opens an archive of which nobody unpacks more than ``ratio`` times its size.
 
-    A member gives no more bytes than its header says.
+    A member gives no more bytes than its header says. An archive that is broken, also where
+    that is found while it is read, raises UserError.
     """
     try:
-        archive = zipfile.ZipFile(path)
-    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            size = sum(member.file_size for member in members)
+            if any(member.flag_bits & 1 for member in members):
+                raise UserError(f"{path} is encrypted; expected {expected}")
+            if size > ratio * Path(path).stat().st_size:
+                raise UserError(
+                    f"{path} unpacks to {size:,} bytes, over {ratio} times its size; "
+                    f"expected {expected}"
+                )
+            yield archive
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise UserError(
-            f"{path} is no zip file ({error}); expected {expected}"
+            f"{path} is a broken zip file ({error}); expected {expected}"
         ) from error
-    size = sum(member.file_size for member in archive.infolist())
-    if size > ratio * Path(path).stat().st_size:
-        raise UserError(
-            f"{path} unpacks to {size:,} bytes, over {ratio} times its size; expected "
-            f"{expected}"
-        )
-    return archive
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 import os
 import threading
+import zipfile
 
 import pytest
 
@@ -126,3 +127,45 @@ def test_a_folder_is_what_it_was_until_the_end(tmp_path):
     with pytest.raises(UserError, match="b is a file"), new_folder(path / "b"):
         pass
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_is_replaced_not_written_through(tmp_path):
+    outside = tmp_path / "outside.json"
+    outside.write_text("kept")
+    (tmp_path / "run").mkdir()
+    link = tmp_path / "run/config.json"
+    link.symlink_to(outside)
+    files.write_json(link, {"a": 1})
+    assert outside.read_text() == "kept"
+    assert files.read_json(link, "settings") == {"a": 1}
+    assert not link.is_symlink()
+
+
+def test_an_archive_unpacks_to_what_it_is_worth(tmp_path):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a", bytes(1 << 20))
+    size = path.stat().st_size
+    refused = pytest.raises(
+        UserError, match=r"unpacks to 1,048,576 bytes, over 100 times"
+    )
+    with refused, files.open_zip(path, "data", ratio=100):
+        pass
+    with files.open_zip(path, "data", ratio=(1 << 20) // size + 1) as archive:
+        assert archive.read("a") == bytes(1 << 20)
+    content = bytearray(path.read_bytes())
+    content[50] ^= 255
+    path.write_bytes(content)
+    with (
+        pytest.raises(UserError, match=r"a\.zip is a broken zip file"),
+        files.open_zip(path, "data", ratio=10_000) as archive,
+    ):
+        archive.read("a")
+
+
+def test_lines_have_a_length(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "LONGEST_LINE", 1000)
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"a\n" + b"b" * 1000)
+    with path.open("rb") as file, pytest.raises(UserError, match=r"a\.txt:2 is over"):
+        list(files.decode_lines(file, path))

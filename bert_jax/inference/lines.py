@@ -40,8 +40,11 @@ def count_lines(path: str) -> int | None:
     """How many lines a file has; None for stdin and pipes, which are read only once."""
     if path == STANDARD or not Path(path).is_file():
         return None
+    count, last = 0, b"\n"
     with Path(path).open("rb") as file:
-        return sum(1 for _ in file)
+        while part := file.read(1 << 20):
+            count, last = count + part.count(b"\n"), part
+    return count + (not last.endswith(b"\n"))
 
 
 class Given(NamedTuple):

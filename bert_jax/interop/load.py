@@ -75,12 +75,13 @@ class Checkpoint:
 
     def __post_init__(self):
         # A config.json may hold anything.
-        groups = (self.extra, *(self.extra.get(g, {}) for g in ("data", "features")))
         fits = (
             isinstance(self.labels, list | tuple)
             and all(isinstance(label, str) for label in self.labels)
             and isinstance(self.problem_type, str | None)
-            and all(isinstance(group, Mapping) for group in groups)
+            and isinstance(self.extra, Mapping)
+            and isinstance(self.extra.get("data", {}), Mapping)
+            and isinstance(self.extra.get("features", {}), Mapping)
         )
         if self.head not in _HEADS or not fits:
             raise UserError(

@@ -32,16 +32,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from bert_jax.tasks.token_offsets import encode_with_offsets
 from safetensors.numpy import save
 
 from bert_jax import runs, tasks
 from bert_jax.data.corpus import read_documents
 from bert_jax.data.store import TokenStore
+from bert_jax.data.token_offsets import encode_with_offsets
 from bert_jax.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer, load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
 from bert_jax.files import read_json
+from bert_jax.inference.score import read_sets
 from bert_jax.interop.config_json import read_config
 from bert_jax.interop.load import load
 from bert_jax.interop.tensorflow import read_checkpoint
@@ -212,6 +213,21 @@ def metrics() -> list[bytes]:
     report = {"step": 1, "split": "train", "loss": 2.5, "tokens_per_second": 10.0}
     scores = {"step": 1, "split": "dev", "accuracy": 50.0, "seconds": 1.5}
     return [b"".join(json.dumps(r).encode() + b"\n" for r in (report, scores) * 2)]
+
+
+def pairs_zip() -> list[bytes]:
+    from zipfile import ZIP_DEFLATED, ZipFile
+
+    buffer = io.BytesIO()
+    with ZipFile(buffer, "w", ZIP_DEFLATED) as file:
+        row = {"sentence_good": "A sea.", "sentence_bad": "Sea a."}
+        file.writestr("data/a.jsonl", f"{json.dumps(row)}\n" * 3)
+        file.writestr("data/b.jsonl", f"{json.dumps(row)}\n")
+    return [buffer.getvalue()]
+
+
+def google(name: str) -> bytes:
+    return (GOLDEN / "google_bert" / f"bert_model.ckpt.{name}").read_bytes()
 
 
 def read_run(folder: Path) -> None:
@@ -412,6 +428,13 @@ READERS = {
         lambda folder: read_checkpoint(folder / "bert_model.ckpt"),
         lambda: {"bert_model.ckpt.data-00000-of-00001": b"\0" * 1000},
     ),
+    "tensorflow-data": Reader(
+        "bert_model.ckpt.data-00000-of-00001",
+        lambda: [google("data-00000-of-00001")[:3000]],
+        lambda folder: read_checkpoint(folder / "bert_model.ckpt"),
+        lambda: {"bert_model.ckpt.index": google("index")},
+    ),
+    "pairs-zip": Reader("a.zip", pairs_zip, lambda f: list(read_sets([f / "a.zip"]))),
     "store-index.json": in_store("index.json"),
     "store-sentences": in_store("index/sentence_offsets.npy"),
     "store-documents": in_store("index/document_sentences.npy"),

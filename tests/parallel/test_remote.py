@@ -4,6 +4,7 @@ import pytest
 from etils import epath
 
 from bert_jax.errors import UserError
+from bert_jax.parallel import remote
 from bert_jax.parallel.remote import (
     RunFolder,
     is_remote,
@@ -157,3 +158,26 @@ def test_a_local_workdir_is_used_as_it_is(tmp_path):
     assert folder.local == tmp_path / "run"
     assert folder.checkpoints == tmp_path / "run" / "checkpoints"
     assert list(folder.local.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["..", ".", ""])
+def test_a_name_in_a_store_leads_nowhere_else(tmp_path, name):
+    """Object stores take any name; a copy of such a one would lie beside the cache."""
+
+    class Folder:
+        def __init__(self, name, *inside):
+            self.name, self.inside = name, inside
+
+        def iterdir(self):
+            return self.inside
+
+        def is_dir(self):
+            return bool(self.inside)
+
+        def exists(self):
+            return True
+
+    evil = Folder("run", Folder(name, Folder("config.json")))
+    with pytest.raises(UserError, match="is no name of a file"):
+        remote._mirror(evil, tmp_path / "cache")
+    assert list(tmp_path.rglob("*.json")) == []
