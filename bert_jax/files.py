@@ -27,6 +27,12 @@ def is_remote(path: str | os.PathLike) -> bool:
     return "://" in os.fspath(path)
 
 
+def is_name(value: Any) -> bool:
+    """Whether what a file says is the name of something in a folder, and leads nowhere."""
+    own = isinstance(value, str) and Path(value).name == value not in ("", "..")
+    return own and value.isprintable() and len(value.encode()) < 256
+
+
 def decode(raw: bytes, where: object, *, offset: int = 0, cut: bool = False) -> str:
     """UTF-8 bytes as text, without the byte order mark that a file may start with.
 

@@ -169,3 +169,10 @@ def test_lines_have_a_length(tmp_path, monkeypatch):
     path.write_bytes(b"a\n" + b"b" * 1000)
     with path.open("rb") as file, pytest.raises(UserError, match=r"a\.txt:2 is over"):
         list(files.decode_lines(file, path))
+
+
+def test_names_lead_nowhere():
+    for name in ("model-00001-of-00002.safetensors", "a b", "é", "..a"):
+        assert files.is_name(name)
+    for name in ("", ".", "..", "a/b", "/a", "../a", "a/", "a\0", "a\n", "y" * 256, 1):
+        assert not files.is_name(name)

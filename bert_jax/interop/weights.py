@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from bert_jax.errors import UserError
-from bert_jax.files import open_zip, read_json
+from bert_jax.files import is_name, open_zip, read_json
 from bert_jax.interop.find import INDEX, SAFETENSORS, TORCH, find_weights
 from bert_jax.progress import Progress
 
@@ -53,7 +53,7 @@ def _read_shards(
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{index} has no weight_map; expected {expected}") from error
     # A name with a path could point out of the folder.
-    if odd := [s for s in shards if not isinstance(s, str) or not _is_name(s)]:
+    if odd := [s for s in shards if not is_name(s)]:
         raise UserError(
             f"{index} names {odd[0]!r:.100}, no file of its folder; expected {expected}"
         )
@@ -72,12 +72,6 @@ def _read_shards(
             "copy the whole folder again"
         )
     return tensors
-
-
-def _is_name(text: str) -> bool:
-    """Whether a text is the name of a file in a folder, whichever."""
-    own = Path(text).name == text and text not in ("", "..")
-    return own and text.isprintable() and len(text.encode()) < 256
 
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:

@@ -22,7 +22,7 @@ import fsspec.config
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import is_remote
+from bert_jax.files import is_name, is_remote
 from bert_jax.parallel.distributed import check_same, is_leader, wait_for_all
 
 # Other processes write there too: what was listed before may be out of date.
@@ -230,11 +230,7 @@ def _remote_files(
 ) -> Iterator[tuple[str, epath.Path]]:
     """The files below ``folder`` by their relative names."""
     for path in folder.iterdir():
-        if path.name in (
-            "",
-            ".",
-            "..",
-        ):  # stores take any name; files would lie elsewhere
+        if not is_name(path.name):  # a store takes any, which could lie elsewhere here
             raise UserError(f"{path} is no name of a file; rename it in the store")
         if not path.is_dir():
             yield prefix + path.name, path

@@ -11,7 +11,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.errors import DivergenceError, UserError
-from bert_jax.files import read_json, replace_folder, write_json
+from bert_jax.files import is_name, read_json, replace_folder, write_json
 from bert_jax.parallel.distributed import from_leader, is_leader
 from bert_jax.progress import Progress, print_line
 from bert_jax.runs import spread
@@ -196,7 +196,9 @@ def _kept(workdir: Path) -> tuple[str, float] | None:
     record = workdir / SWEEP / _KEPT
     if not record.exists():
         return None
-    name = read_json(record, "the name of a run")["run"]
+    name = read_json(record, "the name of a run").get("run")
+    if not is_name(name):
+        raise UserError(f"{record} names no run of the sweep; remove it")
     folder = workdir / SWEEP / name
     results = _results(folder)
     if results is None:  # it is to run again
