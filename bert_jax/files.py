@@ -161,22 +161,29 @@ def open_zip(path: Path, expected: str, ratio: int) -> Iterator[zipfile.ZipFile]
     A member gives no more bytes than its header says. An archive that is broken, also where
     that is found while it is read, raises UserError.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            size = sum(member.file_size for member in members)
-            if any(member.flag_bits & 1 for member in members):
-                raise UserError(f"{path} is encrypted; expected {expected}")
-            if size > ratio * Path(path).stat().st_size:
-                raise UserError(
-                    f"{path} unpacks to {size:,} bytes, over {ratio} times its size; "
-                    f"expected {expected}"
-                )
+    broken = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError)
+    with contextlib.ExitStack() as stack:
+        try:
+            archive = stack.enter_context(zipfile.ZipFile(path))
+        except (*broken, ValueError) as error:
+            raise UserError(
+                f"{path} is no zip file ({error}); expected {expected}"
+            ) from error
+        members = archive.infolist()
+        size = sum(member.file_size for member in members)
+        if any(member.flag_bits & 1 for member in members):
+            raise UserError(f"{path} is encrypted; expected {expected}")
+        if size > ratio * Path(path).stat().st_size:
+            raise UserError(
+                f"{path} unpacks to {size:,} bytes, over {ratio} times its size; expected "
+                f"{expected}"
+            )
+        try:
             yield archive
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
-        raise UserError(
-            f"{path} is a broken zip file ({error}); expected {expected}"
-        ) from error
+        except broken as error:
+            raise UserError(
+                f"{path} is a broken zip file ({error}); expected {expected}"
+            ) from error
 
 
 @contextlib.contextmanager
