@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_jax.errors import UserError, naming
+from bert_jax.errors import UserError
 from bert_jax.files import read_json
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.settings import from_settings
@@ -74,8 +74,7 @@ def config_from_dict(values: Mapping[str, Any], **changes: Any) -> BertConfig:
 
 def read_config(path: Path | str, **changes: Any) -> BertConfig:
     """Reads a bert_config.json or config.json; see :func:`config_from_dict`."""
-    with naming(path):
-        return config_from_dict(read_json(Path(path), "a BERT config"), **changes)
+    return config_from_dict(read_json(Path(path), "a BERT config"), **changes)
 
 
 def config_to_dict(config: BertConfig) -> dict[str, Any]:

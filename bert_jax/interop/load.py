@@ -350,9 +350,9 @@ def _read_workdir(
     path = workdir / "config.json"
     expected = "the config of a run of bert_jax; copy it from where the run was"
     settings = with_compute(read_json(path, expected))
+    if not isinstance(settings.get("model"), Mapping):
+        raise UserError(f"{path} has no BERT in its group model; expected {expected}")
     with naming(path):
-        if not isinstance(settings.get("model"), Mapping):
-            raise UserError(f"there is no BERT in it; expected {expected}")
         config = from_settings(BertConfig, settings["model"] | changes, "model")
         compute = from_settings(ComputeConfig, settings.get("compute", {}), "compute")
     # An objective may train more than a BERT: another head, a generator.

@@ -22,7 +22,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from bert_jax.data.tokenizer import find_vocabulary, load_tokenizer
 from bert_jax.errors import UserError, naming
-from bert_jax.interop.config_json import read_config
+from bert_jax.files import read_json
+from bert_jax.interop.config_json import config_from_dict
 from bert_jax.interop.load import Checkpoint, class_names
 from bert_jax.interop.names import guess_head, to_params
 from bert_jax.progress import Progress
@@ -69,7 +70,9 @@ def read_tensorflow(prefix: Path, **changes: Any) -> Checkpoint:
     activation of bert_config.json is ambiguous; see config_json.config_from_dict.
     """
     folder = prefix.parent
-    config = read_config(folder / "bert_config.json", **changes)
+    path = folder / "bert_config.json"
+    with naming(path):
+        config = config_from_dict(read_json(path, "a BERT config"), **changes)
     variables = read_checkpoint(prefix).items()
     variables = {name: a for name, a in variables if not _is_optimizer_state(name)}
     head = guess_head(variables, "google")

@@ -363,7 +363,7 @@ BAD = {
         {"a.jsonl": b'{"text": 5}\n'},
         ["a.jsonl"],
         {},
-        "a.jsonl:1: the line holds a JSON list",
+        "a.jsonl:1: expected",
     ),
     "not object": (
         {"a.jsonl": b"[1]\n"},

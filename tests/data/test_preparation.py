@@ -206,8 +206,12 @@ def test_changed_text_is_seen_wherever_it_changed(tokenizer, tmp_path, monkeypat
     path.write_text("".join(sentences))
     prepare([str(path)], tokenizer, directory, shards=4, workers=1)
     # Of the same size, far behind the beginning.
-    edited = [*sentences[:3000], "The whale number 3000 is there.\n", *sentences[3001:]]
-    assert len(edited[3000]) == len(sentences[3000]) == 32
+    edited = [
+        *sentences[:3000],
+        "The crew number 03000 is at sea.\n",
+        *sentences[3001:],
+    ]
+    assert len(edited[3000]) == len(sentences[3000]) == 33
     path.write_text("".join(edited))
     with pytest.raises(UserError, match=r"text\.fingerprint was .*, now "):
         prepare([str(path)], tokenizer, directory, shards=4, workers=1)
