@@ -70,10 +70,10 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 jax.config.update("jax_compilation_cache_dir", CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-# In the commands that tests start, models are tiny: compiling them well takes longer than
-# running them. In this process that is quick_compiles, for a module at a time.
+# Models are tiny: compiling them well takes longer than running them, here and in the
+# commands that tests start.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-jax.config.update("jax_disable_most_optimizations", False)
+jax.config.update("jax_disable_most_optimizations", True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -234,10 +234,15 @@ def _no_pictures():
 
 @pytest.fixture(scope="module")
 def quick_compiles():
-    """The models are tiny: compiling them well takes longer than running them."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
+    """What every module has now."""
+
+
+@pytest.fixture(scope="module")
+def optimized():
+    """For tests of what the compiler makes of a program, and of the numbers of users."""
     jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,8 @@ from bert_jax.training.optimizer import (
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import compile_step
 
+pytestmark = pytest.mark.usefixtures("optimized")
+
 STEPS = 20
 OUR_NAMES = {
     "input_ids": "input_ids",

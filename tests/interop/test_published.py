@@ -12,6 +12,8 @@ import pytest
 import bert_jax
 from bert_jax.model.bert import BertForPreTraining, BertModel
 
+pytestmark = pytest.mark.usefixtures("optimized")
+
 
 def folder_of(package: str, *path: str) -> Path:
     spec = importlib.util.find_spec(package)

@@ -6,6 +6,8 @@ from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
 
+pytestmark = pytest.mark.usefixtures("optimized")
+
 
 def test_base_at_512_costs_556_megaflop_a_token():
     # By hand, forward and backward (6 operations a weight): 84.9M weights in the

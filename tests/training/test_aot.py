@@ -11,6 +11,8 @@ from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training.aot import GENERATIONS, collectives, lower_step, named_slices
 from bert_jax.training.config import train_config
 
+pytestmark = pytest.mark.usefixtures("optimized")
+
 
 def test_the_new_state_is_written_over_the_old_one(small_model_config):
     """On each of 8 devices all arguments but batch and schedule are donated."""

@@ -9,6 +9,8 @@ from bert_jax.model.attention import attend, attend_plain
 from bert_jax.model.kernels import attention_fused
 from bert_jax.parallel.mesh import MeshConfig, batch_sharding, make_mesh, traced_on
 
+pytestmark = pytest.mark.usefixtures("optimized")
+
 KEY = jax.random.key(5)
 
 

@@ -10,6 +10,8 @@ import pytest
 from bert_jax.model.kernels.attention_xla import attend_xla
 from bert_jax.model.kernels.products import einsum, product
 
+pytestmark = pytest.mark.usefixtures("optimized")
+
 # Shapes of x and kernel, axes, and einsum's name for it.
 CASES = {
     "dense": ((24, 32), (32, 16), ((1,), (0,)), "md,df->mf"),
