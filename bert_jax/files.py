@@ -10,9 +10,12 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from bert_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from etils import epath
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LONGEST_LINE = 64 << 20  # bytes
@@ -31,6 +34,34 @@ def is_name(value: Any) -> bool:
     """Whether what a file says is the name of something in a folder, and leads nowhere."""
     own = isinstance(value, str) and Path(value).name == value not in ("", "..")
     return own and value.isprintable() and len(value.encode()) < 256
+
+
+def set_up_stores() -> None:
+    """Sets how object stores are read; has to come before gcsfs is imported."""
+    # Its second client, for buckets with folders of their own, asks about the bucket at
+    # every call: four times the seconds, and a warning each without credentials.
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    import fsspec.config
+
+    # Other processes write there too: what was listed before may be out of date.
+    fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
+
+
+def open_remote(path: str | os.PathLike) -> "epath.Path":
+    """``path``, a URL; raises UserError where no library here reads its store."""
+    # Imported late: few commands read object stores.
+    set_up_stores()
+    from etils import epath
+
+    remote = epath.Path(path)
+    try:
+        remote.exists()
+    except (ImportError, ValueError) as error:
+        raise UserError(
+            f"{remote} needs a library that reads it ({error}); for gs:// pip install "
+            "'bert_jax[gcs]'"
+        ) from error
+    return remote
 
 
 def decode(raw: bytes, where: object, *, offset: int = 0, cut: bool = False) -> str:

@@ -8,13 +8,17 @@ usage:
   python -m bert_jax.prepare --input TEXT [TEXT ...] --vocabulary vocab.txt --output DIR
 """
 
+import shlex
 import sys
 from pathlib import Path
 
 from bert_jax import cli
+from bert_jax.data.beam import prepare_with_beam
 from bert_jax.data.corpus import FORMATS
 from bert_jax.data.preparation import prepare
 from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.errors import UserError
+from bert_jax.files import is_remote
 
 
 def main(argv: list[str]) -> int:
@@ -27,7 +31,7 @@ def main(argv: list[str]) -> int:
         metavar="FILE",
         help="vocab.txt, a SentencePiece .model, or the folder of one",
     )
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--output", required=True, metavar="DIR")
     parser.add_argument(
         "--format", choices=("auto", *FORMATS), default="auto", help="(%(default)s)"
     )
@@ -42,20 +46,30 @@ def main(argv: list[str]) -> int:
         metavar="NAME",
         help="what finds words without spaces between them: jieba, or MODULE:FUNCTION",
     )
+    parser.add_argument(
+        "--beam",
+        metavar="OPTIONS",
+        help='run as an Apache Beam pipeline: --beam="--runner=DataflowRunner ..."',
+    )
     args = parser.parse_args(argv)
 
     cli.log_plainly()
+    given = (args.input, load_tokenizer(args.vocabulary))
+    settings = {
+        name: getattr(args, name)
+        for name in ("format", "text_field", "workers", "shards", "segmenter")
+    }
     try:
-        report = prepare(
-            args.input,
-            load_tokenizer(args.vocabulary),
-            args.output,
-            format=args.format,
-            text_field=args.text_field,
-            workers=args.workers,
-            shards=args.shards,
-            segmenter=args.segmenter,
-        )
+        if args.beam is not None:
+            options = shlex.split(args.beam)
+            report = prepare_with_beam(*given, args.output, options, **settings)
+        elif is_remote(args.output):
+            raise UserError(
+                f"--output={args.output}, expected a folder of this machine; only --beam "
+                "writes to an object store"
+            )
+        else:
+            report = prepare(*given, Path(args.output), **settings)
     except KeyboardInterrupt:
         print("interrupted; the same command finishes the work", file=sys.stderr)
         return 130

@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.files import parse_json, read_json, write_text
+from bert_jax.files import (
+    is_remote,
+    open_remote,
+    parse_json,
+    read_json,
+    write_text,
+)
 
 METRICS, CURVES = "metrics.jsonl", "curves.png"
 _SWEEP = "sweep"  # the folder of a sweep's runs
@@ -164,12 +170,7 @@ def write_reference(run: Run, path: Path, points: int = 40) -> None:
 
 
 def _folders(path: os.PathLike | str) -> Iterator[Path]:
-    if "://" in os.fspath(path):
-        from bert_jax.parallel.remote import open_remote  # imports JAX
-
-        folder = open_remote(path)
-    else:
-        folder = Path(path).absolute()
+    folder = open_remote(path) if is_remote(path) else Path(path).absolute()
     sweep = folder / _SWEEP
     if sweep.exists():
         runs = sorted(run for run in sweep.iterdir() if (run / METRICS).exists())

@@ -1,7 +1,8 @@
 """Where text comes from: inputs to sources, sources to documents of sentences.
 
-An input is a file, a folder (every file below it), a glob, ``tfds:NAME[/CONFIG][:SPLIT]``
-(tensorflow-datasets already on disk) or ``python-docs`` (the English inside Python).
+An input is a file, a folder (every file below it) or a glob, of this machine or of an
+object store (gs://), ``tfds:NAME[/CONFIG][:SPLIT]`` (tensorflow-datasets already on disk)
+or ``python-docs`` (the English inside Python).
 Text files may be gzipped. Everything streams: memory does not depend on the corpus.
 """
 
@@ -30,7 +31,7 @@ from bert_jax.data.corpus_formats import (
 )
 from bert_jax.data.sentences import split_sentences
 from bert_jax.errors import UserError
-from bert_jax.files import LONGEST_LINE, decode
+from bert_jax.files import LONGEST_LINE, decode, is_remote, open_remote
 from bert_jax.progress import Progress
 
 PYTHON_DOCS = "python-docs"
@@ -114,29 +115,54 @@ def _expand(text: str, format: str) -> list[Source]:
     if text.startswith(TFDS):
         dataset = find_dataset(text)
         return [Source(text, "tfds", dataset.size, dataset.fingerprint)]
-    path = Path(text)
+    path = _path(text)
     if path.is_file():
         paths, what = [path], "the file"
     elif path.is_dir():
-        paths = [p for p in path.rglob("*") if "/." not in f"/{p.relative_to(path)}"]
+        below = _below(path) if is_remote(text) else path.rglob("*")
+        paths = [p for p in below if "/." not in f"/{p.relative_to(path)}"]
         what = "the folder"
     elif glob.has_magic(text):
-        found = glob.glob(text, recursive=True)  # noqa: PTH207 (absolute patterns too)
-        paths, what = [Path(name) for name in found], "every matching file"
-        if not any(map(Path.is_file, paths)):
+        paths, what = _glob(text), "every matching file"
+        if not any(path.is_file() for path in paths):
             raise UserError(f"{text}: no file matches; quote the pattern and check it")
     else:
         raise UserError(f"{text}: no such file or folder; check the path of the input")
-    files = sorted(filter(Path.is_file, paths))
+    files = sorted(path for path in paths if path.is_file())
     sources = [s for file in files if (s := _file_source(file, format))]
     if not sources:
         raise UserError(f"{text}: {what} is empty; expected UTF-8 text")
     return sources
 
 
+def _path(text: str) -> Path:
+    """A path of this machine, or what epath makes of a URL, which can do the same."""
+    return open_remote(text) if is_remote(text) else Path(text)
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """The files below a folder of an object store, whose globs do not recurse."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            yield from _below(path)
+        else:
+            yield path
+
+
+def _glob(text: str) -> list[Path]:
+    """The paths that a pattern matches, which may be a URL."""
+    if not is_remote(text):
+        found = glob.glob(text, recursive=True)  # noqa: PTH207 (absolute patterns too)
+        return [Path(name) for name in found]
+    parts = text.split("/")
+    fixed = next(i for i, part in enumerate(parts) if glob.has_magic(part))
+    return list(_path("/".join(parts[:fixed])).glob("/".join(parts[fixed:])))
+
+
 def _file_source(path: Path, format: str) -> Source | None:
     """The source of a file from a look at its beginning; None where it is empty."""
-    size, offset = path.stat().st_size, 0
+    stat, offset = path.stat(), 0
+    size = stat.length if is_remote(path) else stat.st_size
     with path.open("rb") as file:
         gzipped = file.read(2) == _GZIP_MAGIC
     with open_text(path, gzipped) as file:
@@ -209,7 +235,7 @@ class _Lines:
         self._source = source
 
     def __iter__(self) -> Iterator[str]:
-        path, stop = Path(self._source.name), self._stop
+        path, stop = _path(self._source.name), self._stop
         is_boundary = FORMATS[self._source.format].is_boundary
         owned = self.offset == 0
         if self.offset == stop:
@@ -237,8 +263,11 @@ class _Lines:
 def open_text(path: Path, gzipped: bool) -> Iterator[BinaryIO]:
     """The bytes of a text file, unzipped. A broken gzip file raises UserError."""
     try:
-        with gzip.open(path, "rb") if gzipped else path.open("rb") as file:
-            yield file
+        with (
+            path.open("rb") as file,
+            gzip.open(file) if gzipped else contextlib.nullcontext(file) as text,
+        ):
+            yield text
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(
             f"{path}: broken gzip ({error}); copy or compress the file again"
@@ -247,7 +276,7 @@ def open_text(path: Path, gzipped: bool) -> Iterator[BinaryIO]:
 
 def _locate(source: Source, offset: int) -> str:
     """The file and line number, counted from 1, of a byte offset."""
-    with open_text(Path(source.name), source.gzipped) as file:
+    with open_text(_path(source.name), source.gzipped) as file:
         ends = itertools.accumulate(map(len, file))
         before = sum(1 for _ in itertools.takewhile(lambda end: end <= offset, ends))
     return f"{source.name}:{before + 1}"

@@ -18,7 +18,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
@@ -51,8 +51,15 @@ from bert_jax.files import locked, read_json, write_json
 from bert_jax.progress import Progress
 from bert_jax.settings import differences
 
+# From write_shard, with everything but shard and parts, and the parts of each missing
+# shard, to what was written.
+Run = Callable[
+    [Callable[..., "ShardCount"], dict[int, list["Part"]]],
+    Generator["ShardCount", None, None],
+]
+
 # What a run works on until index.json takes its place.
-_UNFINISHED = "unfinished.json"
+UNFINISHED = "unfinished.json"
 # Bytes of text a shard: enough of them for the workers, few enough to open, none so
 # large that its part of the index fills the memory.
 _SMALL_SHARD, _MANY_SHARDS, _LARGE_SHARD = 4 << 20, 256, 512 << 20
@@ -119,11 +126,13 @@ def prepare(
     workers: int = 0,
     shards: int = 0,
     segmenter: str = "",
+    run: "Run | None" = None,
 ) -> Report:
     """Reads, segments and tokenises ``inputs`` into a store in ``directory``.
 
     inputs, format, text_field: see corpus.read_documents. workers, shards: 0 chooses.
-    segmenter: what finds words without spaces between them; see open_segmenter.
+    segmenter: what finds words without spaces between them; see open_segmenter. run: what
+    writes the missing shards, instead of processes of this machine.
     Finishes what an interrupted run with the same settings began; raises UserError where
     ``directory`` holds something made from other text, settings or another vocabulary.
     """
@@ -167,7 +176,7 @@ def prepare(
         remove_unfinished(directory)
         if info := _finished(directory, identity):
             return Report(info, 0.0, *counts[0])
-        write_json(directory / _UNFINISHED, identity)
+        write_json(directory / UNFINISHED, identity)
         tokenizer.save(directory)
         missing = {
             shard: parts
@@ -175,12 +184,13 @@ def prepare(
             if not part_path(directory, shard).exists()
         }
         write = functools.partial(
-            _write_shard, tokenizer=tokenizer, directory=directory, shards=shards,
+            write_shard, tokenizer=tokenizer, directory=directory, shards=shards,
             text_field=text_field, segmenter=segmenter,
         )  # fmt: skip
         workers = min(workers or _default_workers(), len(missing))
+        run = run or functools.partial(_write_shards, workers=workers)
         with (
-            contextlib.closing(_write_shards(write, missing, workers)) as written,
+            contextlib.closing(run(write, missing)) as written,
             Progress(
                 "preparing",
                 total=total,
@@ -203,7 +213,7 @@ def prepare(
         info = finish_store(
             directory, shards, vocab_size=vocab_size, words=words, **identity
         )
-        (directory / _UNFINISHED).unlink()
+        (directory / UNFINISHED).unlink()
     totals = map(sum, zip(*counts, strict=True))
     return Report(info, time.monotonic() - started, *totals)
 
@@ -251,7 +261,7 @@ def _default_workers() -> int:
     return min(_MOST_WORKERS, os.cpu_count() or 1)
 
 
-def _write_shard(
+def write_shard(
     shard: int,
     parts: Sequence[Part],
     *,
@@ -261,6 +271,7 @@ def _write_shard(
     text_field: str,
     segmenter: str,
 ) -> ShardCount:
+    """Reads, segments and tokenises the parts of one shard into the store ``directory``."""
     tokens = unknown = 0
     dtype, word_bit = stored_type(tokenizer.vocab_size, words=bool(segmenter))
     segment = open_segmenter(segmenter) if segmenter else None
@@ -285,7 +296,7 @@ def _write_shards(
 ) -> Iterator[ShardCount]:
     """Writes the missing shards, in as many processes as ``workers``, or here for one.
 
-    write: _write_shard with everything but shard and parts. The first error ends all
+    write: write_shard with everything but shard and parts. The first error ends all
     processes, and so does closing this iterator.
     """
     if workers <= 1:
@@ -336,7 +347,7 @@ def _finished(directory: Path, identity: dict[str, Any]) -> StoreInfo | None:
     info = read_info(directory) if (directory / "index.json").exists() else None
     if info is None and not any(directory.glob("index/part-*.npz")):
         return None  # nothing is lost by beginning anew
-    unfinished = directory / _UNFINISHED
+    unfinished = directory / UNFINISHED
     found = vars(info) if info else read_json(unfinished, "settings")
     if not isinstance(found.get("settings"), dict):
         raise UserError(f"{unfinished} is damaged; remove {directory} and begin anew")

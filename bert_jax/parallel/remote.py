@@ -13,20 +13,13 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# Before gcsfs is imported. Its second client, for buckets with folders of their own, asks
-# about the bucket at every call: four times the seconds, and a warning each without
-# credentials.
-os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-
-import fsspec.config
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import is_name, is_remote
+from bert_jax.files import is_name, is_remote, open_remote, set_up_stores
 from bert_jax.parallel.distributed import check_same, is_leader, wait_for_all
 
-# Other processes write there too: what was listed before may be out of date.
-fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
+set_up_stores()
 
 CHECKPOINTS = "checkpoints"
 # Subfolders of a workdir that are not copied with its small files: Orbax reads and
@@ -168,19 +161,6 @@ def local_checkpoint(path: str | os.PathLike) -> Path:
     else:
         _mirror(remote, folder, lambda name: name == "best")
     return folder
-
-
-def open_remote(path: str | os.PathLike) -> epath.Path:
-    """``path``, a URL; raises UserError where no library here reads its store."""
-    remote = epath.Path(path)
-    try:
-        remote.exists()
-    except (ImportError, ValueError) as error:
-        raise UserError(
-            f"{remote} needs a library that reads it ({error}); for gs:// pip install "
-            "'bert_jax[gcs]'"
-        ) from error
-    return remote
 
 
 def _cache_folder(remote: epath.Path) -> Path:

@@ -17,23 +17,15 @@ Run:
 from table5 import pretraining, tasks
 
 
-def masked(data: str, rate: float) -> dict:
-    """A pretraining that masks this share of the tokens."""
-    settings = pretraining(data, mask_rate=rate)
-    (phase,) = settings["phases"]
-    most = round(rate * phase["sequence_length"]) + 1
-    return settings | dict(phases=(phase | dict(max_predictions=most),))
-
-
 def get_study(data: str = "data") -> dict:
     """Six ways to mask. ``data``: the folder of all files."""
     variants = dict(
-        mask15=masked(data, 0.15),
-        mask30=masked(data, 0.30),
-        mask40=masked(data, 0.40),
-        whole_word=pretraining(data, masking="whole_word"),
-        ngram=pretraining(data, masking="ngram"),
-        packed=pretraining(data, packing=True),
+        mask15=pretraining(data, mask_rate=0.15),
+        mask30=pretraining(data, mask_rate=0.30),
+        mask40=pretraining(data, mask_rate=0.40),
+        whole_word=pretraining(data, mask_rate=0.15, masking="whole_word"),
+        ngram=pretraining(data, mask_rate=0.15, masking="ngram"),
+        packed=pretraining(data, mask_rate=0.15, packing=True),
     )
     return dict(
         variants={name: dict(pretrain=own) for name, own in variants.items()},

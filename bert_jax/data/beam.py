@@ -1,0 +1,124 @@
+"""Text prepared by an Apache Beam pipeline: on many machines, by the functions of prepare.
+
+An element of the pipeline is a shard: the byte ranges of text that it is made of. Whichever
+worker gets it reads, segments and tokenises them, and writes the shard and its part of the
+index. The machine that starts the pipeline lists the text before and joins the index after;
+both are small. The store has the bytes of the one that prepare writes.
+"""
+
+import functools
+import importlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bert_jax.data.preparation import UNFINISHED, Part, Report, ShardCount, prepare
+from bert_jax.data.store import part_path, shard_name
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.files import is_remote, open_remote
+
+Write = Callable[..., ShardCount]
+
+
+def prepare_with_beam(
+    inputs: Sequence[str],
+    tokenizer: Tokenizer,
+    output: str,
+    options: Sequence[str],
+    **settings: Any,
+) -> Report:
+    """As ``prepare``, by a pipeline with these options; inputs and output may be URLs.
+
+    options: of Beam, such as --runner=DataflowRunner. settings: further arguments of
+    prepare. The same call finishes what an interrupted one began.
+    """
+    try:
+        importlib.import_module("apache_beam")
+    except ImportError as error:
+        raise UserError(
+            f"--beam needs Apache Beam ({error}): pip install 'bert_jax[beam]'"
+        ) from error
+    run = functools.partial(_run, options=list(options), output=output)
+    if not is_remote(output):
+        return prepare(inputs, tokenizer, Path(output), run=run, **settings)
+    remote = open_remote(output)
+    with tempfile.TemporaryDirectory() as folder:
+        local = Path(folder) / "store"
+        _copy_files(remote, local, (UNFINISHED, "index.json", "index/part-*"))
+        whole = (local / "index.json").exists()
+        report = prepare(inputs, tokenizer, local, run=run, **settings)
+        if not whole:
+            _copy_files(local, remote, ("*", "index/*.npy"))
+            for path in (remote / UNFINISHED, *remote.glob("index/part-*")):
+                path.unlink(missing_ok=True)
+    return report
+
+
+def _copy_files(source: Any, target: Any, patterns: Sequence[str]) -> None:
+    """Copies files to another folder; index.json, which makes a store whole, last."""
+    from etils import epath
+
+    source, target = epath.Path(source), epath.Path(target)
+    found = [path for pattern in patterns for path in source.glob(pattern)]
+    for path in sorted(found, key=lambda path: path.name == "index.json"):
+        if path.is_dir():
+            continue
+        place = target / path.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        path.copy(place, overwrite=True)
+
+
+def _run(
+    write: Write, missing: dict[int, list[Part]], *, options: list[str], output: str
+) -> Iterator[ShardCount]:
+    """Writes the missing shards in a pipeline; yields what it wrote of all of them."""
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    local = write.keywords["directory"]
+    if is_remote(output):
+        if (local / UNFINISHED).exists():
+            _copy_files(local, output, (UNFINISHED,))
+        write = functools.partial(_write_remote, write=write, output=output)
+    with_counts = functools.partial(_write_counted, write=write)
+    # A shard is minutes of work: fusing it with the list of shards would leave one worker.
+    pipeline = beam.Pipeline(options=PipelineOptions(options))
+    _ = (
+        pipeline
+        | "shards" >> beam.Create(list(missing.items()))
+        | "spread" >> beam.Reshuffle()
+        | "write" >> beam.MapTuple(with_counts)
+    )
+    result = pipeline.run()
+    result.wait_until_finish()
+    if is_remote(output):
+        _copy_files(open_remote(output), local, ("index/part-*",))
+    counters = {
+        counter.key.metric.name: counter.result
+        for counter in result.metrics().query()["counters"]
+    }
+    yield ShardCount(*(counters.get(name, 0) for name in ShardCount._fields))
+
+
+def _write_counted(shard: int, parts: list[Part], *, write: Write) -> None:
+    """Writes a shard and adds what was written to the pipeline's counters."""
+    from apache_beam.metrics import Metrics
+
+    for name, value in write(shard, parts)._asdict().items():
+        Metrics.counter("bert_jax", name).inc(value)
+
+
+def _write_remote(
+    shard: int, parts: list[Part], *, write: Write, output: str
+) -> ShardCount:
+    """Writes a shard on this machine, and copies it to the store; its part comes last."""
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        count = write(shard, parts, directory=directory)
+        name = shard_name(shard, write.keywords["shards"])
+        for path in (directory / name, part_path(directory, shard)):
+            place = str(path.relative_to(directory))
+            _copy_files(directory, output, (place,))
+    return count

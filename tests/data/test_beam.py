@@ -1,0 +1,115 @@
+"""Text prepared by a pipeline of Apache Beam: the bytes of prepare."""
+
+import shutil
+import sys
+
+import pytest
+from etils import epath
+
+from bert_jax import prepare as command
+from bert_jax.data.beam import prepare_with_beam
+from bert_jax.data.corpus import read_documents
+from bert_jax.data.preparation import prepare
+from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.errors import UserError
+
+
+def beam():
+    return pytest.importorskip(
+        "apache_beam", reason="Apache Beam, the extra beam, is not installed"
+    )
+
+
+@pytest.fixture(scope="module")
+def text(small_store, tmp_path_factory):
+    """A folder of three files of text, one of them gzipped, and their vocabulary."""
+    import gzip
+
+    folder = tmp_path_factory.mktemp("text")
+    source = small_store[0].parent / "text.txt"
+    for name in ("a.txt", "b.txt"):
+        shutil.copy(source, folder / name)
+    (folder / "c.txt.gz").write_bytes(gzip.compress(source.read_bytes(), mtime=0))
+    return folder, load_tokenizer(small_store[0])
+
+
+@pytest.fixture(scope="module")
+def expected(text, tmp_path_factory):
+    """What prepare makes of it, in four shards, and its report."""
+    directory = tmp_path_factory.mktemp("expected") / "store"
+    report = prepare([str(text[0])], text[1], directory, workers=1, shards=4)
+    return files(directory), report
+
+
+def files(directory):
+    """The bytes of every file below a folder, which may be remote."""
+    directory = epath.Path(directory)
+    found = [*directory.glob("*"), *directory.glob("index/*")]
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in found
+        if not path.is_dir()
+    }
+
+
+def test_a_pipeline_writes_the_same_bytes(text, expected, tmp_path):
+    beam()
+    folder, tokenizer = text
+    output = str(tmp_path / "store")
+    report = prepare_with_beam([str(folder)], tokenizer, output, [], shards=4)
+    assert files(output) == expected[0]
+    for name in ("info", "text_bytes", "tokens", "unknown"):
+        assert getattr(report, name) == getattr(expected[1], name)
+    again = prepare_with_beam([str(folder)], tokenizer, output, [], shards=4)
+    assert again.text_bytes == 0
+
+
+def test_from_a_bucket_into_a_bucket_and_on_from_an_interruption(
+    text, expected, bucket, tmp_path
+):
+    """The names of the inputs are others; all else is the same."""
+    beam()
+    folder, tokenizer = text
+    for path in folder.iterdir():
+        place = epath.Path(bucket) / "text" / path.name
+        place.write_bytes(path.read_bytes())
+    output = f"{bucket}/store"
+    broken = epath.Path(bucket) / "text" / "c.txt.gz"
+    whole = broken.read_bytes()
+    # The head is read here, the rest by a worker.
+    broken.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(Exception, match="broken gzip"):
+        prepare_with_beam([f"{bucket}/text"], tokenizer, output, [], shards=4)
+    broken.write_bytes(whole)
+    prepare_with_beam([f"{bucket}/text"], tokenizer, output, [], shards=4)
+    found = files(output)
+    assert found.keys() == expected[0].keys()
+    different = {name for name in found if found[name] != expected[0][name]}
+    assert different == {"index.json"}
+    old = expected[0]["index.json"].replace(str(folder).encode(), b"TEXT")
+    assert found["index.json"].replace(f"{bucket}/text".encode(), b"TEXT") == old
+
+
+def test_documents_are_read_from_a_bucket(text, bucket):
+    folder, _ = text
+    for path in folder.iterdir():
+        (epath.Path(bucket) / "text" / path.name).write_bytes(path.read_bytes())
+    here = list(read_documents([str(folder)]))
+    assert list(read_documents([f"{bucket}/text"])) == here
+    assert (
+        list(read_documents([f"{bucket}/text/[ab].txt"])) == here[: len(here) // 3 * 2]
+    )
+    with pytest.raises(UserError, match="no such file or folder"):
+        list(read_documents([f"{bucket}/nothing"]))
+
+
+def test_the_command_says_what_is_missing(text, tmp_path, monkeypatch):
+    folder, tokenizer = text
+    tokenizer.save(tmp_path)
+    line = ["--input", str(folder), "--vocabulary", str(tmp_path)]
+    with pytest.raises(UserError, match="only --beam writes to an object store"):
+        command.main([*line, "--output", "gs://bucket/store"])
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    with pytest.raises(UserError, match=r"pip install 'bert_jax\[beam\]'"):
+        command.main([*line, "--output", str(tmp_path / "store"), "--beam="])
+    assert not (tmp_path / "store").exists()
