@@ -48,7 +48,10 @@ def prepare_with_beam(
         local = Path(folder) / "store"
         _copy_files(remote, local, (UNFINISHED, "index.json", "index/part-*"))
         whole = (local / "index.json").exists()
-        report = prepare(inputs, tokenizer, local, run=run, **settings)
+        try:
+            report = prepare(inputs, tokenizer, local, run=run, **settings)
+        except UserError as error:
+            raise UserError(str(error).replace(str(local), output)) from error
         if not whole:
             _copy_files(local, remote, ("*", "index/*.npy"))
             for path in (remote / UNFINISHED, *remote.glob("index/part-*")):

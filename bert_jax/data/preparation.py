@@ -32,6 +32,7 @@ from bert_jax.data.corpus import (
     Source,
     find_sources,
     read_source,
+    stamp,
     with_fingerprints,
 )
 from bert_jax.data.segmenters import encode_words, open_segmenter
@@ -150,7 +151,8 @@ def prepare(
                 "run; choose an --output outside of it"
             )
     sources = find_sources(inputs, format=format)
-    stamps = _stamps(sources)
+    files = [source for source in sources if source.format in FORMATS]
+    stamps = list(map(stamp, files))
     sources = with_fingerprints(sources)
     total = sum(source.size for source in sources)
     shards = shards or shard_count(total)
@@ -202,12 +204,12 @@ def prepare(
             for count in written:
                 counts.append(count)
                 progress.update(count.text_bytes)
-        now = _stamps(sources)
-        if changed := [path for path in stamps if now[path] != stamps[path]]:
-            raise UserError(
-                f"{changed[0]} changed while it was read; remove {directory} and run the "
-                "same command again"
-            )
+        for source, before in zip(files, stamps, strict=True):
+            if stamp(source) != before:
+                raise UserError(
+                    f"{source.name} changed while it was read; remove {directory} and run "
+                    "the same command again"
+                )
         vocab_size = tokenizer.vocab_size
         words = bool(segmenter)
         info = finish_store(
@@ -216,13 +218,6 @@ def prepare(
         (directory / UNFINISHED).unlink()
     totals = map(sum, zip(*counts, strict=True))
     return Report(info, time.monotonic() - started, *totals)
-
-
-def _stamps(sources: Sequence[Source]) -> dict[Path, tuple[int, int]]:
-    """Size and time of the files among the sources."""
-    paths = [Path(source.name) for source in sources if source.format in FORMATS]
-    stats = {path: path.stat() for path in paths}
-    return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in stats.items()}
 
 
 def shard_count(size: int) -> int:

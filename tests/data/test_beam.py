@@ -1,5 +1,6 @@
 """Text prepared by a pipeline of Apache Beam: the bytes of prepare."""
 
+import json
 import shutil
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 from etils import epath
 
 from bert_jax import prepare as command
+from bert_jax.data import beam as pipelines
 from bert_jax.data.beam import prepare_with_beam
 from bert_jax.data.corpus import read_documents
 from bert_jax.data.preparation import prepare
@@ -65,29 +67,42 @@ def test_a_pipeline_writes_the_same_bytes(text, expected, tmp_path):
 
 
 def test_from_a_bucket_into_a_bucket_and_on_from_an_interruption(
-    text, expected, bucket, tmp_path
+    text, expected, bucket, monkeypatch
 ):
-    """The names of the inputs are others; all else is the same."""
+    """The names of the inputs are others; the store is the same."""
     beam()
     folder, tokenizer = text
     for path in folder.iterdir():
         place = epath.Path(bucket) / "text" / path.name
         place.write_bytes(path.read_bytes())
     output = f"{bucket}/store"
-    broken = epath.Path(bucket) / "text" / "c.txt.gz"
-    whole = broken.read_bytes()
-    # The head is read here, the rest by a worker.
-    broken.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(Exception, match="broken gzip"):
-        prepare_with_beam([f"{bucket}/text"], tokenizer, output, [], shards=4)
-    broken.write_bytes(whole)
-    prepare_with_beam([f"{bucket}/text"], tokenizer, output, [], shards=4)
+    real = pipelines._write_remote
+
+    def fail(shard, parts, **settings):
+        if list(epath.Path(output).glob("index/part-*")):
+            raise OSError("the worker is gone")  # after it has written a shard
+        return real(shard, parts, **settings)
+
+    given = ([f"{bucket}/text"], tokenizer, output, [])
+    with monkeypatch.context() as patch:
+        patch.setattr(pipelines, "_write_remote", fail)
+        with pytest.raises(Exception, match="the worker is gone"):
+            prepare_with_beam(*given, shards=4)
+    assert not (epath.Path(output) / "index.json").exists()
+    with pytest.raises(UserError, match=f"^{output} holds text prepared with other"):
+        prepare_with_beam(*given, shards=5)
+    report = prepare_with_beam(*given, shards=4)
+    assert 0 < report.text_bytes < expected[1].text_bytes  # not all of it again
     found = files(output)
     assert found.keys() == expected[0].keys()
     different = {name for name in found if found[name] != expected[0][name]}
     assert different == {"index.json"}
-    old = expected[0]["index.json"].replace(str(folder).encode(), b"TEXT")
-    assert found["index.json"].replace(f"{bucket}/text".encode(), b"TEXT") == old
+    old, new = (json.loads(names["index.json"]) for names in (expected[0], found))
+    for index, inputs in ((old, str(folder)), (new, f"{bucket}/text")):
+        assert index["settings"].pop("inputs") == [inputs]
+        del index["settings"]["text"]["fingerprint"]  # of an object: size and time
+        del index["checksum"]  # of index.json itself
+    assert new == old
 
 
 def test_documents_are_read_from_a_bucket(text, bucket):

@@ -218,14 +218,14 @@ def test_changed_text_is_seen_wherever_it_changed(tokenizer, tmp_path, monkeypat
 
     # After a kill no store has old and new text.
     shutil.rmtree(directory)
-    write = preparation._write_shard
+    write = preparation.write_shard
 
     def dies(shard, parts, **settings):
         if shard == 2:
             raise KeyboardInterrupt
         return write(shard, parts, **settings)
 
-    monkeypatch.setattr(preparation, "_write_shard", dies)
+    monkeypatch.setattr(preparation, "write_shard", dies)
     with pytest.raises(KeyboardInterrupt):
         prepare([str(path)], tokenizer, directory, shards=4, workers=1)
     path.write_text("".join(sentences))
@@ -238,7 +238,7 @@ def test_changed_text_is_seen_wherever_it_changed(tokenizer, tmp_path, monkeypat
         os.utime(path, (shard, shard))
         return write(shard, parts, **settings)
 
-    monkeypatch.setattr(preparation, "_write_shard", edits)
+    monkeypatch.setattr(preparation, "write_shard", edits)
     with pytest.raises(UserError, match=r"a\.txt changed while it was read"):
         prepare([str(path)], tokenizer, tmp_path / "other", workers=1)
     assert not (tmp_path / "other/index.json").exists()
