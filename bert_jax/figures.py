@@ -125,6 +125,7 @@ _PANELS = {
     "loss": ("Loss", "mean over examples"),
     "mlm_accuracy": ("Masked tokens predicted right", "%"),
     "nsp_accuracy": ("Sentence pairs judged right", "%"),
+    "sop_accuracy": ("Orders of two texts judged right", "%"),
     "learning_rate": ("Learning rate", ""),
     "grad_norm": ("Norm of the gradient", "mean over steps"),
     "tokens_per_second": ("Throughput", "tokens per second"),

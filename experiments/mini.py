@@ -1,14 +1,15 @@
 """BERT-Mini (Turc et al., 2019): 4 layers, width 256, 11M parameters, on your own text.
 
 What: MLM + NSP, 10,000 steps of 32 x 128; the config for trying a corpus before BASE, and
-  for comparing what is learned (paper, section 5.1): MLM alone, left to right as GPT,
-  ELECTRA's replaced tokens.
+  for comparing what is learned (paper, section 5.1): MLM alone, the order of two texts
+  beside MLM (ALBERT), left to right as GPT, two LSTMs as ELMo, ELECTRA's replaced tokens.
 On: one GPU or TPU chip; two CPU cores take one to two seconds a step.
 Result: see the README's table for the first hundreds of steps on 45 MB of text.
 Before: a vocabulary and a prepared store, see README.md, "Pretrain on your own text".
 Run:
   python -m bert_jax.train --config experiments/mini.py --config.data.path=data/text
-  python -m bert_jax.train --config experiments/mini.py:mlm   (or left_to_right, electra)
+  python -m bert_jax.train --config experiments/mini.py:mlm   (or sentence_order,
+    left_to_right, two_way, electra)
 """
 
 from base import get_config as get_base_config
@@ -19,7 +20,9 @@ ALONE = dict(next_sentence=False)
 OBJECTIVES = {
     "mlm_nsp": ("mlm_nsp", {}, {}),
     "mlm": ("mlm_nsp", {}, ALONE),
+    "sentence_order": ("mlm_nsp", {}, dict(sentence_order=True)),
     "left_to_right": ("causal", dict(causal=True), ALONE),
+    "two_way": ("two_way", dict(encoder="lstm", positions="none", num_layers=2), ALONE),
     "electra": ("electra", {}, ALONE | dict(mask_share=1.0, random_share=0.0)),
 }
 
@@ -32,13 +35,8 @@ def get_config(objective: str = "mlm_nsp") -> dict:
         )
     module, model, examples = OBJECTIVES[objective]
     config = get_base_config()
-    config["model"].update(
-        hidden_size=256,
-        num_layers=4,
-        num_heads=4,
-        intermediate_size=1024,
-        **model,
-    )
+    sizes = dict(hidden_size=256, num_layers=4, num_heads=4, intermediate_size=1024)
+    config["model"].update(sizes | model)
     config["data"].update(path="data/text", threads=2, examples=examples)
     if objective == "electra":
         config["prompts"] = ()  # its model fills in no blanks

@@ -21,9 +21,8 @@ from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import Checkpoint
 from bert_jax.model.bert import BertModel
-from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.heads import make_model
-from bert_jax.model.tagger import FeatureConfig
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.training import finetune, pretrain
 

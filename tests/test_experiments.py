@@ -10,7 +10,7 @@ from bert_jax import cli, experiment, finetune, train
 from bert_jax.config_file import parse
 from bert_jax.data.corpus import read_documents
 from bert_jax.errors import UserError
-from bert_jax.settings import describe
+from bert_jax.settings import describe, differences, to_dict
 from bert_jax.training.config import DataConfig, train_config
 from bert_jax.training.study import flops, plan_study
 
@@ -85,6 +85,28 @@ def test_the_paper_s_numbers(name, layers, width, heads, parameters):
     assert (optimizer.weight_decay, optimizer.clip_norm) == (0.01, 1.0)
     assert (optimizer.beta1, optimizer.beta2, optimizer.epsilon) == (0.9, 0.999, 1e-6)
     assert not optimizer.bias_correction
+
+
+def test_each_option_changes_what_it_says():
+    mini = load("mini.py")
+    with pytest.raises(UserError, match="expected one of") as error:
+        load("options.py:?")
+    names = ast.literal_eval(re.search(r"\[.*\]", str(error.value))[0])
+    found = {name: load(f"options.py:{name}") for name in names}
+    for name, config in found.items():
+        other = [d[0] for d in differences(to_dict(mini), to_dict(config))]
+        # The paper's mix is what Mini has.
+        assert bool(other) == (name != "mix_80_10_10"), name
+        sizes = re.fullmatch(r"(\d+)x(\d+)x(\d+)", name)
+        if sizes:
+            model = config.model
+            own = model.num_layers, model.hidden_size, model.num_heads
+            assert own == tuple(map(int, sizes.groups()))
+            assert model.intermediate_size == 4 * model.hidden_size
+    examples = found["mix_80_20_0"].data.examples
+    assert (examples.mask_share, examples.random_share) == (0.8, 0.0)
+    assert found["mask_40"].phases[0].max_predictions == round(0.4 * 128 + 0.5)
+    assert found["sinusoidal"].model.positions == "sinusoidal"
 
 
 def test_two_phases_share_one_schedule():

@@ -65,12 +65,22 @@ class ExampleConfig:
         True,
         "half the pairs have a random second text; False: single texts, no NSP loss",
     )
+    sentence_order: bool = setting(
+        False,
+        "half the pairs are two texts in the wrong order, instead of a random second text "
+        "(ALBERT's sentence order prediction)",
+    )
 
     def __post_init__(self):
         if self.mask_share + self.random_share > 1 + 1e-9:
             raise UserError(
                 f"mask_share={self.mask_share}, random_share={self.random_share}: expected "
                 "shares that add to at most 1; set --config.data.examples"
+            )
+        if self.sentence_order and not self.next_sentence:
+            raise UserError(
+                "sentence_order=True, but next_sentence=False makes no pairs; set "
+                "--config.data.examples.next_sentence=True"
             )
 
 
@@ -186,6 +196,7 @@ class ExampleSource:
             sequence_length=self.sequence_length,
             short_sequence_rate=self.config.short_sequence_rate,
             next_sentence=self.config.next_sentence,
+            sentence_order=self.config.sentence_order,
         )
         return plan, rng.permutation(np.arange(len(plan), dtype=np.uint32))
 
@@ -210,17 +221,20 @@ class ExampleSource:
         a_lengths = offsets[a_stops] - offsets[a_starts]
         b_starts, b_stops = a_stops.copy(), a_stops + plan.b_count[rows]
         random_next = plan.random_next[rows]
+        elsewhere = random_next & (plan.b_count[rows] == 0)
         others, starts = self._other_sentences(
-            plan.document[rows][random_next].astype(np.int64),
-            a_stops[random_next],
-            words_B2[random_next],
+            plan.document[rows][elsewhere].astype(np.int64),
+            a_stops[elsewhere],
+            words_B2[elsewhere],
         )
-        needs = np.maximum(plan.target[rows] - a_lengths, 1)[random_next]
-        b_starts[random_next] = starts
-        b_stops[random_next] = stops_at(offsets, starts, self._ends[others], needs)
-        b_lengths = offsets[b_stops] - offsets[b_starts]
+        needs = np.maximum(plan.target[rows] - a_lengths, 1)[elsewhere]
+        b_starts[elsewhere] = starts
+        b_stops[elsewhere] = stops_at(offsets, starts, self._ends[others], needs)
         a, b = np.stack([a_starts, a_stops], 1), np.stack([b_starts, b_stops], 1)
-        return _Spans(a, b, a_lengths, b_lengths, random_next)
+        swapped = random_next & ~elsewhere
+        a[swapped], b[swapped] = b[swapped], a[swapped]
+        lengths = (offsets[text[:, 1]] - offsets[text[:, 0]] for text in (a, b))
+        return _Spans(a, b, *lengths, random_next)
 
     def _pairs(self, spans: _Spans, words_BW: np.ndarray) -> dict[str, np.ndarray]:
         """Reads and joins A and B, cut to the sequence length."""

@@ -21,7 +21,8 @@ class EpochPlan:
 
     document: position in the list of documents that was planned. first: first sentence
     of A (number in the store). a_count, b_count: sentences of A, and of the B that follows
-    it. random_next: B comes from elsewhere, b_count is 0. target: tokens aimed at.
+    it. random_next: B comes from elsewhere, and b_count is 0; or the two are swapped.
+    target: tokens aimed at.
     """
 
     document: np.ndarray  # uint32
@@ -44,13 +45,15 @@ def plan_epoch(
     sequence_length: int,
     short_sequence_rate: float,
     next_sentence: bool,
+    sentence_order: bool = False,
 ) -> EpochPlan:
     """Plans all examples that one pass over ``documents`` gives.
 
     sentence_offsets, document_sentences: see TokenStore.
     A document's target is sequence_length - 3 tokens or, with ``short_sequence_rate``,
     uniform in [2, sequence_length - 3]. Without ``next_sentence`` B always follows A, and
-    is absent where the chunk has a single sentence.
+    is absent where the chunk has a single sentence. With ``sentence_order`` the B of every
+    chunk of several sentences follows A, and half of them are swapped.
     """
     begins = document_sentences[documents]
     ends = document_sentences[documents + 1]
@@ -76,7 +79,8 @@ def plan_epoch(
             random_next = np.zeros(len(active), bool)
             if next_sentence:
                 random_next = ~several | (rng.random(len(active)) < 0.5)
-            b_count = np.where(random_next, 0, count - a_count)
+            elsewhere = random_next & ~(several & sentence_order)
+            b_count = np.where(elsewhere, 0, count - a_count)
             rounds.append((active, start, a_count, b_count, random_next, target))
             # The sentences after A go back where they were not used.
             position[active] = start + a_count + b_count

@@ -32,7 +32,7 @@ from bert_jax.interop.load import (
     check_vocabulary,
     opened,
 )
-from bert_jax.model.bert import BertModel
+from bert_jax.model.bert import BertModel, mean_tokens
 from bert_jax.model.encoder import take_positions
 from bert_jax.objectives.heads import model_inputs
 from bert_jax.progress import Progress
@@ -244,13 +244,8 @@ def _vectors(
     if pooling == "cls":
         vectors = take_positions(vectors, batch["starts"])
     elif pooling == "mean":
-        # Padding has segment 0 and belongs to no text.
-        own_BLS = jax.nn.one_hot(batch["segment_ids"] - 1, batch["starts"].shape[1])
-        sums_BSW = jnp.einsum(
-            "BLW,BLS->BSW", vectors, own_BLS, precision=jax.lax.Precision.HIGHEST
-        )
-        # A row may hold fewer texts than it has room for; the others have no tokens.
-        vectors = sums_BSW / jnp.maximum(own_BLS.sum(axis=1), 1)[..., None]
+        S = batch["starts"].shape[1]
+        vectors = mean_tokens(vectors, batch["segment_ids"], S)
     if normalize:
         norms = jnp.linalg.norm(vectors, axis=-1, keepdims=True)
         vectors = vectors / jnp.maximum(norms, 1e-12)

@@ -15,7 +15,7 @@ from bert_jax.data.batching import Features, RowBatch, inference_batches
 from bert_jax.data.packing import take_rows
 from bert_jax.errors import UserError
 from bert_jax.interop.load import Checkpoint, check_types
-from bert_jax.model.tagger import FeatureTagger
+from bert_jax.model.heads import BertWithBiLstm
 from bert_jax.objectives.heads import jit_whole, model_inputs
 from bert_jax.parallel.mesh import (
     MeshConfig,
@@ -180,7 +180,7 @@ def evaluate_tuned(
 
 def with_hidden(
     split: Split,
-    model: FeatureTagger,
+    model: BertWithBiLstm,
     checkpoint: Checkpoint,
     folder: Path,
     *,

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.data.batching import Features, inference_batches
@@ -149,16 +148,18 @@ def mlm_logits(
 ) -> jax.Array:
     """float32 (B, Q, W) of the tokens at some positions, by the MLM head alone.
 
-    A causal model predicts each from the tokens before it. A checkpoint may lack the pooler
-    and the NSP head.
+    A causal model predicts each from the tokens before it; of a two-way LSTM they are the
+    product of what both directions predict. A checkpoint may lack the pooler and the NSP
+    head.
     """
     tokens_BL, packed = model_inputs(batch)
-    if model.config.causal:
-        positions_BQ = jnp.maximum(positions_BQ - 1, 0)
-    settings = dict(deterministic=True, positions_BQ=positions_BQ, pool=False)
+    settings = dict(deterministic=True, positions_BQ=positions_BQ)
 
     def logits(model: BertForPreTraining) -> jax.Array:
-        encoded = model.bert(*tokens_BL, **packed, **settings)
+        if model.config.reads != "both sides":
+            found = model.lm_logits(*tokens_BL, **packed, **settings)
+            return sum(jax.nn.log_softmax(own_BQW) for own_BQW in found)
+        encoded = model.bert(*tokens_BL, **packed, **settings, pool=False)
         return model.mlm(encoded.sequence_BLD, model.bert.embeddings.word)
 
     return model.apply({"params": params}, method=logits)

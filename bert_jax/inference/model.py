@@ -159,11 +159,14 @@ class Bert(Checkpoint):
         return Output(tokens, **arrays, **found)
 
     def save(self, folder: os.PathLike | str) -> None:
-        """Writes a Hugging Face folder, which transformers and ``load`` read."""
+        """Writes a Hugging Face folder, which transformers and ``load`` read.
+
+        One of a model that transformers has no class for is for ``load`` alone.
+        """
         # Imported late: our own workdirs load without the table of foreign names.
         from bert_jax.interop.huggingface import save_huggingface
 
-        save_huggingface(folder, self)
+        save_huggingface(folder, self, own=True)
 
     @functools.cached_property
     def _cache(self) -> dict[Any, Any]:

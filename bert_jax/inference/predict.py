@@ -23,8 +23,8 @@ from bert_jax.interop.load import (
     opened,
 )
 from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.config import FeatureConfig
 from bert_jax.model.heads import make_model
-from bert_jax.model.tagger import FeatureConfig
 from bert_jax.objectives.heads import eval_logits
 from bert_jax.progress import Progress
 from bert_jax.settings import from_settings
@@ -203,13 +203,8 @@ def _model(
             f"{path} lacks {', '.join(missing)}, which a {task.head} head needs; "
             "fine-tune it with python -m bert_jax.finetune"
         )
-    return runner(
-        functools.partial(eval_logits, model),
-        params,
-        checkpoint,
-        batch_size=batch_size,
-        packed=not features.layers,  # a BiLSTM reads one sequence a row
-    )
+    forward = functools.partial(eval_logits, model)
+    return runner(forward, params, checkpoint, batch_size=batch_size)
 
 
 def _with_data(tasks: Sequence[Task], data: Any, directory: str) -> Task:

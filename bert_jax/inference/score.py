@@ -4,7 +4,8 @@ The pseudo-log-likelihood of a text is the sum of log p(token | all others), eac
 masked in turn (Salazar et al. 2020, "Masked Language Model Scoring"). It favours tokens
 that the rest of their own word gives away; the form that masks the rest of the word too
 does not (Kauf and Ivanova 2023, "A Better Way to Do Masked Language Model Scoring"). A
-left-to-right model gives the log-likelihood: the sum of log p(token | those before it).
+left-to-right model gives the log-likelihood: the sum of log p(token | those before it). A
+two-way LSTM gives the mean of those of its directions.
 
 A minimal pair is right where its good sentence has the higher score; accuracy is the share
 of right pairs (Warstadt et al. 2020, "BLiMP").
@@ -27,6 +28,8 @@ from bert_jax.inference.fill_mask import mlm_logits
 from bert_jax.inference.lines import known_length
 from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, opened
 from bert_jax.model.bert import BertForPreTraining
+from bert_jax.objectives.heads import model_inputs
+from bert_jax.objectives.mlm_nsp import cross_entropy
 from bert_jax.progress import Progress
 from bert_jax.tasks import tables
 
@@ -81,14 +84,15 @@ class Scorer:
         check_length(self.max_length, checkpoint, "--max_length")
         self._tokenizer = checkpoint.tokenizer
         self._rest_of_word, self._show = rest_of_word, show_progress
-        self._causal = checkpoint.config.causal
-        if self._causal and rest_of_word:
+        reads = checkpoint.config.reads
+        self._directed = reads != "both sides"
+        if self._directed and rest_of_word:
             raise UserError(
-                f"{name} reads from left to right and never sees the rest of a word; leave "
+                f"{name} reads {reads} and never sees the rest of a word; leave "
                 "--rest_of_word out"
             )
         model = BertForPreTraining(checkpoint.config, checkpoint.compute)
-        function = _next_log_probabilities if self._causal else _log_probabilities
+        function = _directed_log_probabilities if self._directed else _log_probabilities
         forward = functools.partial(function, model=model)
         self._run = runner(
             forward, checkpoint.params, checkpoint, batch_size=batch_size
@@ -140,7 +144,7 @@ class Scorer:
     ) -> Iterator[Score]:
         done = progress.part(len(texts))
         every_ids = [ids for _, ids in texts]
-        if self._causal:
+        if self._directed:
             parts = [part[1:-1] for part in self._run(_features(every_ids), done=done)]
         else:
             copies = [copy for ids in every_ids for copy in self._masked(ids)]
@@ -174,15 +178,26 @@ def _features(ids: list[np.ndarray]) -> Features:
     return Features(ids, [np.zeros_like(own) for own in ids], np.arange(len(ids)))
 
 
-def _next_log_probabilities(
+def _directed_log_probabilities(
     params: Any, batch: dict[str, jax.Array], *, model: BertForPreTraining
 ) -> jax.Array:
-    """float32 (R, L): of each token given those before it in its sequence."""
+    """float32 (R, L): of each token given those before it, or after it; the mean of both.
+
+    Of the first and the last token of a sequence they mean nothing.
+    """
     ids_RL = batch["input_ids"]
     places_RL = jnp.broadcast_to(jnp.arange(ids_RL.shape[1]), ids_RL.shape)
-    logits_RLW = mlm_logits(model, params, batch, places_RL)
-    log_p_RLW = jax.nn.log_softmax(logits_RLW)
-    return jnp.take_along_axis(log_p_RLW, ids_RL[..., None], axis=-1)[..., 0]
+    tokens_RL, packed = model_inputs(batch)
+    every = model.apply(
+        {"params": params},
+        *tokens_RL,
+        positions_BQ=places_RL,
+        deterministic=True,
+        **packed,
+        method="lm_logits",
+    )
+    losses = [cross_entropy(logits_RLW, ids_RL)[0] for logits_RLW in every]
+    return -sum(losses) / len(losses)
 
 
 def _log_probabilities(

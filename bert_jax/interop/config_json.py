@@ -25,9 +25,14 @@ _JSON_NAMES = {
     "initializer_range": "initializer_range",
     "causal": "is_decoder",
 }
+# Values of model_type. PRE_NORM is what transformers calls a BERT of pre-LN layers; OWN is
+# ours, of what transformers has no class for.
+BERT, PRE_NORM, OWN = "bert", "megatron-bert", "bert_jax"
+# Our own settings, which stand in config.json under these names unless they have the
+# default.
+_OWN = ("encoder", "positions", "pooling", "pre_norm")
 # Where Hugging Face's config.json can say that the model is another one.
 _ONLY = {
-    "model_type": "bert",
     "position_embedding_type": "absolute",
     "add_cross_attention": False,
 }
@@ -48,6 +53,12 @@ def config_from_dict(values: Mapping[str, Any], **changes: Any) -> BertConfig:
     ``changes`` override what the file says, for what it cannot say: the checkpoints
     trained since February 2019 need activation="gelu_tanh" under the same "gelu".
     """
+    kind = values.get("model_type", BERT)
+    if kind not in (BERT, PRE_NORM, OWN):
+        raise UserError(
+            f"the config has model_type={kind!r}, expected {BERT!r}: bert_jax runs the "
+            "encoder of BERT only"
+        )
     for name, only in _ONLY.items():
         if values.get(name, only) != only:
             raise UserError(
@@ -69,6 +80,9 @@ def config_from_dict(values: Mapping[str, Any], **changes: Any) -> BertConfig:
             f"{', '.join(_FROM_JSON_ACTIVATION)}"
         )
     sizes["activation"] = _FROM_JSON_ACTIVATION[activation]
+    sizes |= {name: values[name] for name in _OWN if name in values}
+    if kind == PRE_NORM:
+        sizes["pre_norm"] = True
     return from_settings(BertConfig, sizes | changes, "model")
 
 
@@ -79,11 +93,13 @@ def read_config(path: Path | str, **changes: Any) -> BertConfig:
 
 def config_to_dict(config: BertConfig) -> dict[str, Any]:
     """The contents of a Hugging Face config.json, which Google's code reads too."""
+    own = {name: getattr(config, name) for name in _OWN}
     return {
         "architectures": ["BertForPreTraining"],
-        "model_type": "bert",
+        "model_type": PRE_NORM if config.pre_norm else BERT,
         "hidden_act": _TO_JSON_ACTIVATION[config.activation],
         **{theirs: getattr(config, ours) for ours, theirs in _JSON_NAMES.items()},
+        **{n: value for n, value in own.items() if value != getattr(BertConfig, n)},
     }
 
 

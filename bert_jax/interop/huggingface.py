@@ -26,11 +26,13 @@ from bert_jax.data.tokenizer import (
 )
 from bert_jax.errors import UserError, naming
 from bert_jax.files import new_folder, read_json, write_json, write_text
-from bert_jax.interop.config_json import config_from_dict, config_to_dict
-from bert_jax.interop.load import Checkpoint, class_names
+from bert_jax.interop.config_json import OWN, config_from_dict, config_to_dict
+from bert_jax.interop.load import Checkpoint, check_params, class_names
 from bert_jax.interop.names import from_params, guess_head, to_params
 from bert_jax.interop.weights import read_safetensors, read_weights
+from bert_jax.model.bert import sinusoids
 from bert_jax.model.config import BertConfig
+from bert_jax.model.encoder import with_scan
 
 # Architecture -> our head, the parts that its checkpoints hold beside the encoder, and its
 # task on the Hugging Face Hub.
@@ -49,12 +51,28 @@ _ARCHITECTURES = {
     "BertForTokenClassification": ("token", ("classifier",), "token-classification"),
     "BertForQuestionAnswering": ("span", ("qa_outputs",), "question-answering"),
 }
-BILSTM = "bilstm.safetensors"  # the tagger on a frozen encoder, under our names
+# What transformers calls the classes of pre-LN BERTs.
+_PRE_NORM_NAMES = {"BertLMHeadModel": "MegatronBertForCausalLM"}
+BILSTM = "bilstm.safetensors"  # the BiLSTM on an encoder, under our names
 _PREFIXES = ("embeddings.", "encoder.", "pooler.")  # of an encoder saved on its own
+_CARD_TRANSFORMERS = """```python
+from transformers import AutoTokenizer, {architecture}
+
+tokenizer = AutoTokenizer.from_pretrained("this/folder")
+model = {architecture}.from_pretrained("this/folder")
+```
+
+"""
 _CARD = Path(__file__).with_name("model_card.md")  # the template
 _DECODER = "cls.predictions.decoder."
 _WORDS = "bert.embeddings.word_embeddings.weight"
 _MLM_BIAS = "cls.predictions.bias"
+_POSITIONS = "bert.embeddings.position_embeddings.weight"
+# Names of pre-LN layers in transformers, and in our table. Both are of the same arrays.
+_PRE_NORM_LAYERS = (
+    (".attention.ln.", ".attention.output.LayerNorm."),
+    (".ln.", ".output.LayerNorm."),
+)
 
 
 def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
@@ -72,8 +90,13 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
             isinstance(name, str) for name in names
         ):
             raise UserError(f"architectures={names!r:.100}; expected names of classes")
+    if settings.get("model_type") == OWN:
+        return _read_own(folder, settings, config)
     tensors = standard_names(read_weights(folder))
+    if config.positions != "learned":
+        tensors.pop(_POSITIONS, None)  # written for transformers alone
     untied = _take_tied(tensors)
+    names = map(_bert_name, names)
     known = [_ARCHITECTURES[name] for name in names if name in _ARCHITECTURES]
     guessed = guess_head(tensors, "huggingface"), None, None
     head, parts, _ = known[0] if known else guessed
@@ -84,21 +107,54 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
         head = "features"
         flat = read_safetensors(folder / BILSTM)
         params = params | {"bilstm": traverse_util.unflatten_dict(flat, sep="/")}
+    return _checkpoint(
+        folder,
+        settings,
+        config=config,
+        params=params,
+        head=head if len(params) > 1 else "none",
+        missing=converted.missing,
+        unexpected=tuple(sorted([*converted.unexpected, *untied])),
+        dtypes=converted.dtypes,
+    )
+
+
+def _read_own(folder: Path, settings: dict[str, Any], config: BertConfig) -> Checkpoint:
+    """Reads what :func:`save_huggingface` wrote in our own form."""
+    flat = read_weights(folder)
+    params = traverse_util.unflatten_dict(flat, sep="/")
+    head = settings.get("head")
+    with naming(folder):
+        missing = check_params(params, config, head)
+    found = dict(config=config, params=params, head=head, missing=missing)
+    return _checkpoint(folder, settings, **found)
+
+
+def _checkpoint(folder: Path, settings: dict[str, Any], **found: Any) -> Checkpoint:
+    """A Checkpoint of what was found, and of what else a folder holds."""
     tokenizer = load_tokenizer(folder) if find_vocabulary(folder) else None
-    with naming(path):
+    params, head = found["params"], found["head"]
+    with naming(folder / "config.json"):
         return Checkpoint(
-            config=config,
-            params=params,
             tokenizer=tokenizer,
-            head=head if len(params) > 1 else "none",
             labels=class_names(params, head, settings.get("id2label")),
             problem_type=settings.get("problem_type"),
             extra=settings.get("bert_jax") or {},
             source="huggingface",
-            missing=converted.missing,
-            unexpected=tuple(sorted([*converted.unexpected, *untied])),
-            dtypes=converted.dtypes,
+            **found,
         )
+
+
+def misfit(checkpoint: Checkpoint) -> str:
+    """What about a model transformers has no class for; "" where it has one."""
+    config, head = checkpoint.config, checkpoint.head
+    if config.encoder == "lstm":
+        return "LSTMs for layers"
+    if head in ("sequence", "choice") and config.causal:
+        return "a classifier on the last token"
+    if head in ("sequence", "choice") and config.pooling == "mean":
+        return "a classifier on the mean of all tokens"
+    return ""
 
 
 def save_huggingface(
@@ -107,12 +163,15 @@ def save_huggingface(
     *,
     card: str | None = None,
     overwrite: bool = False,
+    own: bool = False,
 ) -> None:
     """Writes a folder that AutoModel and AutoTokenizer load, whole or not at all.
 
     checkpoint: its parameters on host or devices, its layers stacked or not. What is
     ``extra`` is kept in config.json under "bert_jax". card: Markdown for the model card,
-    where the weights come from. Raises UserError if ``directory`` is not empty, unless
+    where the weights come from. own: whether a model that transformers has no class for is
+    written with the same files, but under our names, for ``bert_jax.load`` alone.
+    Otherwise it is a UserError, as is a ``directory`` that is not empty, unless
     ``overwrite``.
     """
     config, tokenizer, head = checkpoint.config, checkpoint.tokenizer, checkpoint.head
@@ -120,16 +179,33 @@ def save_huggingface(
     bilstm = params.pop("bilstm", None)  # transformers has no architecture with one
     if config.causal:
         params.pop("nsp", None)  # which nothing trains
-    tensors = from_params(params, config, "huggingface")
-    architecture = _architecture_of("none" if head == "features" else head, params)
-    if config.causal and architecture == "BertForMaskedLM":
-        architecture = "BertLMHeadModel"
-    if architecture == "BertModel":
-        tensors = {name.removeprefix("bert."): a for name, a in tensors.items()}
-    settings = config_to_dict(config)
-    settings |= {"architectures": [architecture], "dtype": "float32"}
+    settings = config_to_dict(config) | {"dtype": "float32"}
+    if reason := misfit(checkpoint):
+        if not own:
+            raise UserError(
+                f"transformers has no BERT with {reason}; write it for bert_jax (python -m "
+                "bert_jax.convert --to bert_jax, or model.save)"
+            )
+        architecture = None
+        settings |= {"architectures": [], "model_type": OWN, "head": head}
+        params = jax.device_get(with_scan(params, scan=False))
+        flat = traverse_util.flatten_dict(params, sep="/")
+        tensors = {name: np.asarray(a, order="C") for name, a in flat.items()}
+    else:
+        params = _with_position_table(params, config)
+        tensors = from_params(params, config, "huggingface")
+        architecture = _architecture_of("none" if head == "features" else head, params)
+        if config.causal and architecture == "BertForMaskedLM":
+            architecture = "BertLMHeadModel"
+        if architecture == "BertModel":
+            tensors = {name.removeprefix("bert."): a for name, a in tensors.items()}
+        if config.pre_norm:
+            tensors = {_pre_norm_name(name): a for name, a in tensors.items()}
+            other = f"Megatron{architecture}"
+            architecture = _PRE_NORM_NAMES.get(architecture, other)
+        settings["architectures"] = [architecture]
     if head in ("sequence", "token"):
-        outputs = tensors["classifier.bias"].shape[0]
+        outputs = len(params["classifier"]["bias"])
         names = list(checkpoint.labels) or [f"LABEL_{i}" for i in range(outputs)]
         if len(names) != outputs:
             raise UserError(
@@ -157,6 +233,29 @@ def save_huggingface(
         write_text(folder / "README.md", text)
 
 
+def _with_position_table(params: dict[str, Any], config: BertConfig) -> dict[str, Any]:
+    """The parameters with a table of positions, which transformers' BERT must have."""
+    if config.positions == "learned":
+        return params
+    table = sinusoids(config) * (config.positions == "sinusoidal")
+    embeddings = params["bert"]["embeddings"] | {"position": {"embedding": table}}
+    return params | {"bert": params["bert"] | {"embeddings": embeddings}}
+
+
+def _bert_name(architecture: str) -> str:
+    """The class of BERT that does what a class of MegatronBert does."""
+    own = {theirs: ours for ours, theirs in _PRE_NORM_NAMES.items()}
+    return own.get(architecture, architecture.removeprefix("Megatron"))
+
+
+def _pre_norm_name(name: str) -> str:
+    """What transformers calls a tensor of a pre-LN BERT."""
+    for theirs, ours in _PRE_NORM_LAYERS:
+        if ".layer." in name and ours in name:
+            return name.replace(ours, theirs)
+    return name
+
+
 def standard_names(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Tensors under the names of names.py, without buffers that hold no weights."""
     bare = "embeddings.word_embeddings.weight" in tensors
@@ -164,6 +263,10 @@ def standard_names(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     for name, array in tensors.items():
         name = f"bert.{name}" if bare and name.startswith(_PREFIXES) else name
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
+        for theirs, ours in _PRE_NORM_LAYERS:
+            if ".layer." in name and theirs in name:
+                name = name.replace(theirs, ours)
+                break
         if not name.endswith("embeddings.position_ids"):
             result[name] = array
     return result
@@ -237,7 +340,7 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> tokenizers.Tokenizer:
 
 
 def _model_card(
-    checkpoint: Checkpoint, architecture: str, size: int, source: str | None
+    checkpoint: Checkpoint, architecture: str | None, size: int, source: str | None
 ) -> str:
     """Markdown with the metadata that the Hugging Face Hub reads.
 
@@ -245,15 +348,20 @@ def _model_card(
     """
     from huggingface_hub import ModelCardData  # takes 0.3 s to import
 
-    task = _ARCHITECTURES[architecture][2]
+    _, _, task = _ARCHITECTURES.get(_bert_name(architecture or ""), (None,) * 3)
     metadata = ModelCardData(
-        library_name="transformers", pipeline_tag=task, tags=["bert", "bert_jax"]
+        library_name="transformers" if architecture else "bert_jax",
+        pipeline_tag=task,
+        tags=["bert", "bert_jax"],
     )
     # A bar would end the table's cell.
     names = ", ".join(checkpoint.labels).replace("|", "\\|")
     return _CARD.read_text("utf-8").format(
         metadata=metadata.to_yaml(),
-        architecture=architecture,
+        architecture=architecture or "bert_jax",
+        transformers=_CARD_TRANSFORMERS.format(architecture=architecture)
+        if architecture
+        else "",
         size=size,
         config=checkpoint.config,
         labels=f"| labels | {names} |\n" if names else "",

@@ -27,8 +27,12 @@ from bert_jax.interop.find import CHECKPOINTS, find_files, from_hub, hub_name
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import with_scan
-from bert_jax.model.heads import BertForSpans, BertForTokens
-from bert_jax.model.tagger import FeatureTagger
+from bert_jax.model.heads import (
+    BertForSequence,
+    BertForSpans,
+    BertForTokens,
+    BertWithBiLstm,
+)
 from bert_jax.parallel.distributed import is_leader, wait_for_all
 from bert_jax.parallel.remote import local_checkpoint
 from bert_jax.parallel.sharding import path_name
@@ -47,7 +51,7 @@ class Checkpoint:
       "classifier", or "qa_outputs", or "bilstm"; the layers are stacked where
       compute.scan_layers. The pooler and the parts of a head may be absent.
     head: "pretraining", "none", "sequence", "token", "choice", "span" or
-      "features" (a BiLSTM on the frozen encoder).
+      "features" (a BiLSTM on the encoder).
     compute: how to compute it, by default as the workdir says.
     labels: names of a classifier's outputs; empty for regression and other heads.
     problem_type: as transformers has it: "regression", "single_label_classification",
@@ -102,16 +106,20 @@ def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
       What exists here comes first.
     changes: fields of BertConfig that replace what the files say, such as the
       activation="gelu_tanh" that Google's files cannot express; and fields of
-      ComputeConfig, such as dtype="bfloat16" or scan_layers=True.
+      ComputeConfig, such as dtype="bfloat16" or scan_layers=True. max_positions: see
+      stretched.
 
     Raises UserError if there is no checkpoint, if a tensor of the encoder is missing or
     has another shape than the config gives, or if the vocabulary and the word table
     differ in size.
     """
     model_changes, compute_changes = split_changes(changes)
+    positions = model_changes.pop("max_positions", 0)
     local = _local_files(path)
     run = epath.Path(path) if is_remote(path) else local
     checkpoint = _read(local, run, model_changes)
+    if positions:
+        checkpoint = stretched(checkpoint, positions, path)
     compute = dataclasses.replace(checkpoint.compute, **compute_changes)
     tokenizer, config = checkpoint.tokenizer, checkpoint.config
     if tokenizer is not None and tokenizer.vocab_size != config.vocab_size:
@@ -182,6 +190,35 @@ def check_types(token_type_ids: Iterable[np.ndarray], config: BertConfig) -> Non
         )
 
 
+def stretched(checkpoint: Checkpoint, positions: int, path: object) -> Checkpoint:
+    """A checkpoint at ``path`` for texts of up to so many tokens.
+
+    Its own positions stay, so shorter texts are computed as before. Those beyond are
+    interpolated from the table as if it were stretched over all, and want training. Raises
+    UserError for fewer positions than there are.
+    """
+    config = checkpoint.config
+    if positions < config.max_positions:
+        raise UserError(
+            f"max_positions={positions}, but {path} has {config.max_positions}; leave it "
+            "out, or set it to more"
+        )
+    config = dataclasses.replace(config, max_positions=positions)
+    bert = checkpoint.params["bert"]
+    embeddings = dict(bert["embeddings"])
+    if "position" in embeddings:
+        old_PD = embeddings["position"]["embedding"]
+        last = len(old_PD) - 1
+        places_P = np.linspace(0, last, positions)[len(old_PD) :]
+        low_P, high_P = np.floor(places_P).astype(int), np.ceil(places_P).astype(int)
+        share_P1 = (places_P - low_P)[:, None]
+        new_PD = (1 - share_P1) * old_PD[low_P] + share_P1 * old_PD[high_P]
+        table_PD = np.concatenate([old_PD, new_PD.astype(np.float32)])
+        embeddings["position"] = {"embedding": table_PD}
+    params = checkpoint.params | {"bert": bert | {"embeddings": embeddings}}
+    return dataclasses.replace(checkpoint, config=config, params=params)
+
+
 def class_names(
     params: Mapping[str, Any], head: str, given: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
@@ -243,20 +280,21 @@ def head_params(
     A head of the same kind and labels is kept, as between two runs on one label set,
     unless ``fresh_head``. Raises UserError for one of the same kind that does not fit.
     """
-    tagger = isinstance(model, FeatureTagger)
+    bilstm = isinstance(model, BertWithBiLstm)
     shapes = initial_shapes(model)
     bert = checkpoint.params["bert"]
-    if not tagger:  # a pooler that this head does not look at is left behind
+    if not (bilstm and model.feature_config.layers):  # of a whole frozen encoder
+        # A pooler that this head does not look at is left behind.
         bert = {name: part for name, part in bert.items() if name in shapes["bert"]}
     given = {"bert": bert}
     new = [f"bert/{part}" for part in shapes["bert"] if part not in bert]
     (name,) = shapes.keys() - {"bert"}
-    same_kind = checkpoint.head == ("features" if tagger else head)
+    same_kind = checkpoint.head == ("features" if bilstm else head)
     if not same_kind or fresh_head or name not in checkpoint.params:
         return given, [*new, name]
     given[name] = checkpoint.params[name]
-    if tagger:
-        _check_tagger(checkpoint, model, shapes[name], labels)
+    if bilstm:
+        _check_bilstm(checkpoint, model, shapes[name], labels)
     else:
         _check_head(given[name], shapes[name])
         _check_labels(checkpoint.labels, labels)
@@ -272,9 +310,9 @@ def _check_head(found: Params, expected: Params) -> None:
         )
 
 
-def _check_tagger(
+def _check_bilstm(
     checkpoint: Checkpoint,
-    model: FeatureTagger,
+    model: BertWithBiLstm,
     expected: Params,
     labels: Sequence[str],
 ) -> None:
@@ -360,8 +398,9 @@ def _read_workdir(
     every = read_params(checkpoints)
     params = {name: every[name] for name in known if name in every}
     others = {name: part for name, part in every.items() if name not in known}
+    head = settings.get("head") or ("pretraining" if "mlm" in params else "none")
     with naming(workdir):
-        missing = _check_params(params, config)
+        missing = check_params(params, config, head)
     tokenizer = load_tokenizer(workdir) if find_vocabulary(workdir) else None
     text = settings.get("text")
     trained_with = text.get("vocabulary") if isinstance(text, Mapping) else None
@@ -375,7 +414,7 @@ def _read_workdir(
         compute=compute,
         params=params,
         tokenizer=tokenizer,
-        head=settings.get("head") or ("pretraining" if "mlm" in params else "none"),
+        head=head,
         labels=settings.get("labels") or (),
         problem_type=settings.get("problem_type"),
         extra=settings.get("extra") or {},
@@ -385,7 +424,9 @@ def _read_workdir(
     )
 
 
-def _check_params(params: dict[str, Any], config: BertConfig) -> tuple[str, ...]:
+def check_params(
+    params: dict[str, Any], config: BertConfig, head: str
+) -> tuple[str, ...]:
     """Compares the parameters with those that the model itself initialises, by name.
 
     Returns the names of the parts of pretraining that are not there. Raises UserError for
@@ -395,7 +436,7 @@ def _check_params(params: dict[str, Any], config: BertConfig) -> tuple[str, ...]
     found = array_shapes(with_scan(params, False))
     found = {n: shape for n, shape in found.items() if part_of(n) != "bilstm"}
     outputs = found.get("classifier/bias", (0,))[-1]
-    expected = parameter_shapes(config, outputs)
+    expected = parameter_shapes(config, outputs, pooled=head != "token")
     parts = {part_of(name) for name in found}
     wrong = shape_differences(
         found, {n: shape for n, shape in expected.items() if part_of(n) in parts}
@@ -410,14 +451,18 @@ def _check_params(params: dict[str, Any], config: BertConfig) -> tuple[str, ...]
 
 
 @functools.cache
-def parameter_shapes(config: BertConfig, outputs: int) -> dict[str, tuple[int, ...]]:
+def parameter_shapes(
+    config: BertConfig, outputs: int, *, pooled: bool = True
+) -> dict[str, tuple[int, ...]]:
     """The shape of each parameter of a BERT with every head, the layers not stacked.
 
-    outputs: of the classifier.
+    outputs: of the classifier. pooled: whether that reads a sequence, not each token, which
+    has twice the width where LSTMs read it.
     """
+    classifier = BertForSequence if pooled else BertForTokens
     compute = ComputeConfig(scan_layers=True)  # traces one layer for all
     tree = initial_shapes(BertForSpans(config, compute))
-    tree |= initial_shapes(BertForTokens(config, outputs, compute))
+    tree |= initial_shapes(classifier(config, outputs, compute))
     tree |= initial_shapes(BertForPreTraining(config, compute), inputs=4)
     unstacked = functools.partial(with_scan, scan=False)
     return array_shapes(jax.eval_shape(unstacked, tree))

@@ -44,6 +44,7 @@ _LAYERS = {
     "intermediate": "intermediate/dense",
     "feed_forward_output": "output/dense",
     "feed_forward_norm": "output/LayerNorm",
+    "bert/encoder/final_norm": "bert/encoder/ln",  # of pre-LN layers
     "bert/pooler": "bert/pooler/dense",
     "mlm/transform": "cls/predictions/transform/dense",
     "mlm/norm": "cls/predictions/transform/LayerNorm",

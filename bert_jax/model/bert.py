@@ -5,13 +5,18 @@ from collections.abc import Sequence
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import Encoder, take_positions
 from bert_jax.model.kernels.dropout import Dropout
 from bert_jax.model.layers import Dense, Embed, activation, layer_norm
+from bert_jax.model.lstm import LayerMix, TwoWayLstm, last_states
 
+# Vaswani et al. scale word vectors to the size of the sinusoids; here the sinusoids have
+# that of new word vectors.
+SINUSOID_SCALE = 0.02
 PADDING_LOGIT = -1e9  # of the rows of the word table beyond the vocabulary
 
 
@@ -19,9 +24,11 @@ PADDING_LOGIT = -1e9  # of the rows of the word table beyond the vocabulary
 class EncoderOutput:
     """What BertModel returns, in the dtype of the activations.
 
-    sequence_BLD: the last layer; (B, Q, D) where positions_BQ is given.
+    sequence_BLD: the last layer, or all layers of an LSTM, mixed, (B, L, 2 D); (B, Q, D)
+      where positions_BQ is given.
     pooled_BD: tanh of a dense layer on [CLS], or on the last token of a causal model,
-      which alone has seen all others; (B, S, D) of packed rows; None without pool.
+      which alone has seen all others, or on what config.pooling says; (B, S, D) of packed
+      rows; None without pool.
     hidden_states: the embeddings and the output of each layer; empty unless asked for.
     """
 
@@ -55,8 +62,47 @@ class PreTrainingOutput:
         return self.mlm_logits_BMW[..., : self.vocab_size]
 
 
+def sequence_ends(
+    attention_mask_BL: jax.Array,
+    segment_ids_BL: jax.Array | None = None,
+    starts_BS: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """Where each sequence of a row begins and ends, (B, S) both; see BertModel."""
+    ids_BL = segment_ids_BL
+    if ids_BL is None:  # a row is a sequence
+        ids_BL, starts_BS = attention_mask_BL, jnp.zeros_like(attention_mask_BL[:, :1])
+    numbers_S = jnp.arange(1, starts_BS.shape[1] + 1)
+    own_BSL = ids_BL[:, None] == numbers_S[None, :, None]
+    return starts_BS, starts_BS + jnp.maximum(jnp.sum(own_BSL, axis=-1) - 1, 0)
+
+
+def mean_tokens(x_BLD: jax.Array, ids_BL: jax.Array, S: int) -> jax.Array:
+    """The mean of each sequence's vectors, float32 (B, S, D), [CLS] and [SEP] included.
+
+    ids_BL: the sequence that a token belongs to, from 1 (0 is padding). A row may hold
+    fewer than S; the others have zeros.
+    """
+    own_BLS = jax.nn.one_hot(ids_BL - 1, S)
+    sums_BSD = jnp.einsum(
+        "BLD,BLS->BSD",
+        x_BLD.astype(jnp.float32),
+        own_BLS,
+        precision=jax.lax.Precision.HIGHEST,
+    )
+    return sums_BSD / jnp.maximum(own_BLS.sum(axis=1), 1)[..., None]
+
+
+def sinusoids(config: BertConfig) -> np.ndarray:
+    """float32 (positions, D): sin(p / 10000^(2i/D)), cos of the same, alternating."""
+    D = config.hidden_size
+    rates = 10_000.0 ** (-np.arange(0, D, 2) / D)
+    angles = np.arange(config.max_positions)[:, None] * rates
+    table = np.stack([np.sin(angles), np.cos(angles)], axis=-1)
+    return np.float32(SINUSOID_SCALE * table.reshape(len(angles), -1)[:, :D])
+
+
 class Embeddings(nn.Module):
-    """Word + token type + learned position embeddings, LayerNorm, dropout."""
+    """Word + token type + position embeddings, LayerNorm, dropout."""
 
     config: BertConfig
     compute: ComputeConfig
@@ -64,9 +110,11 @@ class Embeddings(nn.Module):
     def setup(self):
         config, compute = self.config, self.compute
         self.word = Embed(config, compute, config.vocab_size, config.word_rows)
-        self.position = Embed(config, compute, config.max_positions)
+        if config.positions == "learned":
+            self.position = Embed(config, compute, config.max_positions)
         self.segment = Embed(config, compute, config.type_vocab_size)
-        self.norm = layer_norm(config, compute)
+        if not config.pre_norm:
+            self.norm = layer_norm(config, compute)
         self.dropout = Dropout(config.hidden_dropout)
 
     def __call__(
@@ -79,7 +127,13 @@ class Embeddings(nn.Module):
     ) -> jax.Array:
         """positions_BL: of each token in its own sequence; (1, L) where rows agree."""
         x_BLD = self.word(input_ids_BL) + self.segment(token_type_ids_BL)
-        x_BLD = self.norm(x_BLD + self.position(positions_BL))
+        if self.config.positions == "learned":
+            x_BLD += self.position(positions_BL)
+        elif self.config.positions == "sinusoidal":
+            table = jnp.asarray(sinusoids(self.config), x_BLD.dtype)
+            x_BLD += jnp.take(table, positions_BL, axis=0)
+        if not self.config.pre_norm:
+            x_BLD = self.norm(x_BLD)
         return self.dropout(x_BLD, deterministic)
 
 
@@ -92,7 +146,10 @@ class BertModel(nn.Module):
     def setup(self):
         config, compute = self.config, self.compute
         self.embeddings = Embeddings(config, compute)
-        self.encoder = Encoder(config, compute)
+        if config.encoder == "lstm":
+            self.encoder, self.mix = TwoWayLstm(config, compute), LayerMix()
+        else:
+            self.encoder = Encoder(config, compute)
         self.pooler = Dense(config, compute, (config.hidden_size,))
 
     def __call__(
@@ -120,16 +177,15 @@ class BertModel(nn.Module):
           no pooler.
         hidden_states: whether to return the output of every layer.
         """
-        pooled_BS = starts_BS
-        if segment_ids_BL is None:
-            pooled_BS = jnp.zeros_like(input_ids_BL[:, :1])
+        config = self.config
+        ids_BL = attention_mask_BL if segment_ids_BL is None else segment_ids_BL
+        ends = sequence_ends(attention_mask_BL, segment_ids_BL, starts_BS)
+        pooled_BS = ends[int(config.causal)]
         S = pooled_BS.shape[1]
-        if self.config.causal:
-            ids_BL = attention_mask_BL if segment_ids_BL is None else segment_ids_BL
-            own_BSL = ids_BL[:, None] == jnp.arange(1, S + 1)[None, :, None]
-            pooled_BS += jnp.maximum(jnp.sum(own_BSL, axis=-1) - 1, 0)
-        if positions_BQ is not None:
-            positions_BQ = jnp.concatenate([pooled_BS, positions_BQ], axis=1)
+        whole = config.pooling == "mean" or config.encoder == "lstm"
+        read_BQ = None
+        if positions_BQ is not None and not whole:
+            read_BQ = jnp.concatenate([pooled_BS, positions_BQ], axis=1)
         x_BLD = self.embed(
             input_ids_BL,
             token_type_ids_BL,
@@ -137,24 +193,34 @@ class BertModel(nn.Module):
             segment_ids_BL=segment_ids_BL,
             starts_BS=starts_BS,
         )
-        x_BLD, states = self.encoder(
-            x_BLD,
-            attention_mask_BL,
-            segment_ids_BL,
-            positions_BQ,
-            deterministic=deterministic,
-            hidden_states=hidden_states,
-        )
-        if positions_BQ is None:
+        if config.encoder == "lstm":
+            states = self.encoder(x_BLD, ids_BL, deterministic=deterministic)
+            x_BLD = self.mix(states)
+        else:
+            x_BLD, states = self.encoder(
+                x_BLD,
+                attention_mask_BL,
+                segment_ids_BL,
+                read_BQ,
+                deterministic=deterministic,
+                hidden_states=hidden_states,
+            )
+        if config.pooling == "mean":
+            pooled_BSD = mean_tokens(x_BLD, ids_BL, S).astype(x_BLD.dtype)
+        elif config.encoder == "lstm":
+            pooled_BSD = last_states(x_BLD, *ends)
+        elif read_BQ is None:
             pooled_BSD = take_positions(x_BLD, pooled_BS)
         else:
             pooled_BSD, x_BLD = x_BLD[:, :S], x_BLD[:, S:]
+        if whole:
+            x_BLD = take_positions(x_BLD, positions_BQ)
         pooled_BD = None
         if pool:
             pooled_BD = jnp.tanh(self.pooler(pooled_BSD))
             if segment_ids_BL is None:
                 pooled_BD = pooled_BD[:, 0]
-        return EncoderOutput(x_BLD, pooled_BD, states)
+        return EncoderOutput(x_BLD, pooled_BD, states if hidden_states else [])
 
     def embed(
         self,
@@ -216,19 +282,50 @@ class BertForPreTraining(nn.Module):
     ) -> PreTrainingOutput:
         """Logits at ``mlm_positions_BM``, which index L, and of the sentence pair.
 
-        Class 0 of nsp_logits_B2 is IsNext. See BertModel for the other arguments.
+        Class 0 of nsp_logits_B2 is IsNext. See BertModel for the other arguments. Of a
+        two-way LSTM the logits are the sum of those of :meth:`lm_logits`.
         """
-        encoded = self.bert(
-            input_ids_BL,
-            token_type_ids_BL,
-            attention_mask_BL,
-            deterministic=deterministic,
-            segment_ids_BL=segment_ids_BL,
-            starts_BS=starts_BS,
-            positions_BQ=mlm_positions_BM,
-        )
+        tokens_BL = input_ids_BL, token_type_ids_BL, attention_mask_BL
+        settings = {
+            "deterministic": deterministic,
+            "segment_ids_BL": segment_ids_BL,
+            "starts_BS": starts_BS,
+            "positions_BQ": mlm_positions_BM,
+        }
+        encoded = self.bert(*tokens_BL, **settings)
+        if self.config.encoder == "lstm":
+            logits_BMW = sum(self.lm_logits(*tokens_BL, **settings))
+        else:
+            logits_BMW = self.mlm(encoded.sequence_BLD, self.bert.embeddings.word)
         return PreTrainingOutput(
-            mlm_logits_BMW=self.mlm(encoded.sequence_BLD, self.bert.embeddings.word),
+            mlm_logits_BMW=logits_BMW,
             nsp_logits_B2=self.nsp(encoded.pooled_BD).astype(jnp.float32),
             vocab_size=self.config.vocab_size,
         )
+
+    def lm_logits(
+        self,
+        *tokens_BL: jax.Array,
+        positions_BQ: jax.Array,
+        deterministic: bool,
+        **packed: jax.Array,
+    ) -> list[jax.Array]:
+        """float32 logits (B, Q, W) of the tokens at some positions, from those before.
+
+        Those of a two-way LSTM, and then the same from the tokens after. Of a sequence's
+        first token, and of its last one, they say nothing.
+        """
+        settings = {"deterministic": deterministic, "pool": False}
+        before_BQ = jnp.maximum(positions_BQ - 1, 0)
+        if self.config.encoder == "lstm":
+            encoded = self.bert(*tokens_BL, **packed, **settings, hidden_states=True)
+            forward, backward = jnp.split(encoded.hidden_states[-1], 2, axis=-1)
+            after_BQ = jnp.minimum(positions_BQ + 1, forward.shape[1] - 1)
+            read = [
+                take_positions(forward, before_BQ),
+                take_positions(backward, after_BQ),
+            ]
+        else:
+            settings["positions_BQ"] = before_BQ
+            read = [self.bert(*tokens_BL, **packed, **settings).sequence_BLD]
+        return [self.mlm(x_BQD, self.bert.embeddings.word) for x_BQD in read]

@@ -14,6 +14,9 @@ from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
+ENCODERS = ("transformer", "lstm")
+POSITIONS = ("learned", "sinusoidal", "none")
+POOLINGS = ("token", "mean")
 ATTENTION_IMPLS = ("auto", "plain", "xla", "splash", "cudnn")
 DTYPES = ("float32", "bfloat16", "auto")
 
@@ -52,6 +55,30 @@ class BertConfig:
         "a token attends to itself and the tokens before it only: a left-to-right model "
         "(GPT)",
     )
+    encoder: str = setting(
+        "transformer",
+        'transformer, or "lstm": one LSTM from left to right and one from right to left, '
+        "which do not see each other (ELMo), each with num_layers of intermediate_size "
+        "cells, projected to hidden_size",
+        one_of=ENCODERS,
+    )
+    positions: str = setting(
+        "learned",
+        "what tells the place of a token: learned vectors, sinusoidal ones (Vaswani et "
+        "al., 2017) or none",
+        one_of=POSITIONS,
+    )
+    pre_norm: bool = setting(
+        False,
+        "LayerNorm before attention and feed-forward and after the last layer, instead of "
+        "after each (transformers' MegatronBert)",
+    )
+    pooling: str = setting(
+        "token",
+        "what a classifier reads of a sequence: the token [CLS] (the last one of a "
+        "left-to-right model, both last states of an LSTM), or the mean of all tokens",
+        one_of=POOLINGS,
+    )
     hidden_dropout: float = setting(
         0.1,
         "probability of dropping a value of the embeddings or of a layer's branch",
@@ -83,6 +110,18 @@ class BertConfig:
                 f"hidden_size={self.hidden_size} is not a multiple of "
                 f"num_heads={self.num_heads}; change one of them"
             )
+        if self.encoder == "lstm" and (self.causal or self.pre_norm):
+            raise UserError(
+                "model.encoder='lstm' has neither attention nor LayerNorm; set "
+                "--config.model.causal=False and --config.model.pre_norm=False"
+            )
+
+    @property
+    def reads(self) -> str:
+        """Which side of a token its vector is made from."""
+        if self.encoder == "lstm":
+            return "each side alone"
+        return "the left side" if self.causal else "both sides"
 
     @property
     def word_rows(self) -> int:
@@ -123,9 +162,14 @@ class BertConfig:
         """Parameters of BertForPreTraining, or of BertModel without its ``heads``."""
         D, F, V = self.hidden_size, self.intermediate_size, self.vocab_size
         norm = 2 * D
-        embeddings = (V + self.max_positions + self.type_vocab_size) * D + norm
+        positions = self.max_positions * (self.positions == "learned")
+        # Of a pre-LN encoder the norm of the embeddings comes after the last layer.
+        embeddings = (V + positions + self.type_vocab_size) * D + norm
         layer = 4 * (D * D + D) + (D * F + F) + (F * D + D) + 2 * norm
         pooler = D * D + D
+        if self.encoder == "lstm":
+            layer = 2 * (9 * D * F + 4 * F)
+            pooler += D * D + self.num_layers + 2  # and the weights of the layers
         mlm = D * D + D + norm + V  # the table itself is the embeddings'
         nsp = 2 * D + 2
         encoder = embeddings + self.num_layers * layer + pooler
@@ -150,6 +194,9 @@ class BertConfig:
         counts the body of a scan once.
         """
         D, F, V = self.hidden_size, self.intermediate_size, self.vocab_size
+        heads = predictions * (D * D + D * V) + sequences * (D * D + 2 * D)
+        if self.encoder == "lstm":  # inputs, state and projection, in both directions
+            return 6 * rows * (self.num_layers * length * 18 * D * F + heads)
 
         def layer(queries: int) -> int:
             """Of a layer whose output is computed at so many positions."""
@@ -158,7 +205,6 @@ class BertConfig:
 
         read = length if scan_layers else predictions + sequences
         layers = (self.num_layers - 1) * layer(length) + layer(read)
-        heads = predictions * (D * D + D * V) + sequences * (D * D + 2 * D)
         # The backward pass costs twice the forward pass.
         return 3 * 2 * rows * (layers + heads)
 
@@ -216,12 +262,17 @@ def _sizes(hidden_size: int, num_layers: int) -> dict[str, int]:
 
 @dataclasses.dataclass(frozen=True)
 class FeatureConfig:
-    """The feature-based approach (paper, section 5.3): a BiLSTM on the frozen encoder."""
+    """A BiLSTM on the encoder, frozen or not (paper, section 5.3 and table 5)."""
 
     layers: tuple[int, ...] = setting(
         (),
-        "hidden states that are concatenated: 0 the embeddings, -1 the last layer's; "
-        "empty: everything is fine-tuned",
+        "tagging: hidden states of the frozen encoder that are concatenated for the "
+        "BiLSTM: 0 the embeddings, -1 the last layer's; empty: everything is fine-tuned",
+    )
+    bilstm: bool = setting(
+        False,
+        "a BiLSTM between the encoder and the output of any head, fine-tuned together; "
+        "with layers there is one anyway",
     )
     lstm_layers: int = setting(2, "layers of the BiLSTM", least=1)
     # The paper's "768-dimensional" leaves open whether it means both directions together;
@@ -233,3 +284,8 @@ class FeatureConfig:
         least=0,
         below=1,
     )
+
+    def products(self, inputs: int) -> int:
+        """Multiply-adds of the BiLSTM on a token of ``inputs`` features."""
+        first = 2 * 4 * self.width * (inputs + self.width)
+        return first + (self.lstm_layers - 1) * 2 * 4 * self.width * 3 * self.width

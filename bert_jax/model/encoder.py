@@ -15,7 +15,10 @@ from bert_jax.model.layers import Dense, activation, layer_norm
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward, each with dropout, residual and LayerNorm after."""
+    """Attention and feed-forward, each with dropout, residual and LayerNorm after.
+
+    With config.pre_norm LayerNorm is of what each of them reads.
+    """
 
     config: BertConfig
     compute: ComputeConfig
@@ -39,25 +42,30 @@ class Layer(nn.Module):
         intermediate = Dense(config, compute, (F,), name="intermediate")
         output = Dense(config, compute, (D,), name="feed_forward_output")
         dropout = Dropout(config.hidden_dropout)
+        attention_norm = layer_norm(config, compute, "attention_norm")
+        feed_forward_norm = layer_norm(config, compute, "feed_forward_norm")
 
+        read_BLD = attention_norm(x_BLD) if config.pre_norm else x_BLD
         x_BQD = take_positions(x_BLD, positions_BQ)
         places_BQ = None
         if config.causal:
             all_BL = jnp.arange(x_BLD.shape[1])[None]
             places_BQ = all_BL if positions_BQ is None else positions_BQ
         attn_BQD = attention(
-            x_BQD,
-            x_BLD,
+            take_positions(read_BLD, positions_BQ),
+            read_BLD,
             query_ids_BQ,
             key_ids_BL,
             places_BQ,
             deterministic=self.deterministic,
         )
         x_BQD += dropout(attn_BQD, self.deterministic)
-        x_BQD = layer_norm(config, compute, "attention_norm")(x_BQD)
-        h_BQF = activation(config)(intermediate(x_BQD))
+        if not config.pre_norm:
+            x_BQD = attention_norm(x_BQD)
+        read_BQD = feed_forward_norm(x_BQD) if config.pre_norm else x_BQD
+        h_BQF = activation(config)(intermediate(read_BQD))
         x_BQD += dropout(output(h_BQF), self.deterministic)
-        return layer_norm(config, compute, "feed_forward_norm")(x_BQD)
+        return x_BQD if config.pre_norm else feed_forward_norm(x_BQD)
 
 
 class _ScanLayer(Layer):
@@ -122,7 +130,8 @@ class Encoder(nn.Module):
             )(config, compute, deterministic, hidden_states, name="layers")
             y_BLD, stacked = layers(x_BLD, query_ids_BQ, key_ids_BL)
             states = [x_BLD, *stacked] if hidden_states else []
-            return take_positions(y_BLD, positions_BQ), states
+            x_BLD = take_positions(y_BLD, positions_BQ)
+            return self._normed(x_BLD, states)
         layer = nn.remat(Layer) if compute.remat else Layer
         states = [x_BLD]
         for i in range(config.num_layers):
@@ -132,31 +141,44 @@ class Encoder(nn.Module):
             else:
                 x_BLD = apply(x_BLD, last_ids_BQ, key_ids_BL, positions_BQ)
             states.append(x_BLD)
-        return x_BLD, states if hidden_states else []
+        return self._normed(x_BLD, states if hidden_states else [])
+
+    def _normed(
+        self, x_BLD: jax.Array, states: list[jax.Array]
+    ) -> tuple[jax.Array, list[jax.Array]]:
+        """The last layer, after the norm that pre-LN layers leave to the end."""
+        if self.config.pre_norm:
+            norm = layer_norm(self.config, self.compute, "final_norm")
+            x_BLD, states = norm(x_BLD), [*states[:-1], *map(norm, states[-1:])]
+        return x_BLD, states
 
 
 def stack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
     """``layer_0``, ``layer_1``, ... as one ``layers`` with a leading layer dimension."""
-    layers = [encoder_params[f"layer_{i}"] for i in range(len(encoder_params))]
+    rest = dict(encoder_params)  # a norm after the last layer
+    count = sum(name.startswith("layer_") for name in rest)
+    layers = [rest.pop(f"layer_{i}") for i in range(count)]
     on_host = isinstance(jax.tree.leaves(layers)[0], np.ndarray)
     stack = np.stack if on_host else jnp.stack
-    return {"layers": jax.tree.map(lambda *leaves: stack(leaves), *layers)}
+    return {"layers": jax.tree.map(lambda *leaves: stack(leaves), *layers)} | rest
 
 
 def unstack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
     """The inverse of :func:`stack_layers`."""
-    leaves, structure = jax.tree.flatten(encoder_params["layers"])
+    rest = dict(encoder_params)
+    leaves, structure = jax.tree.flatten(rest.pop("layers"))
     layers = enumerate(zip(*leaves, strict=True))
-    return {f"layer_{i}": jax.tree.unflatten(structure, layer) for i, layer in layers}
+    layers = {f"layer_{i}": jax.tree.unflatten(structure, layer) for i, layer in layers}
+    return layers | rest
 
 
 def with_scan(params: Mapping[str, Any], scan: bool) -> dict[str, Any]:
     """Parameters with the key "bert", its layers stacked for ``scan_layers`` or not.
 
-    numpy arrays stay numpy arrays.
+    numpy arrays stay numpy arrays. LSTMs have no layers to stack.
     """
     bert = dict(params["bert"])
-    if scan != ("layers" in bert["encoder"]):
+    if "layers" in bert["encoder"] if not scan else "layer_0" in bert["encoder"]:
         change = stack_layers if scan else unstack_layers
         bert["encoder"] = change(bert["encoder"])
     return {**params, "bert": bert}

@@ -8,11 +8,11 @@ import jax
 from flax import linen as nn
 
 from bert_jax.errors import UserError
-from bert_jax.model.bert import BertModel
+from bert_jax.model.bert import BertModel, sequence_ends
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.kernels.dropout import Dropout
 from bert_jax.model.layers import Dense
-from bert_jax.model.tagger import FeatureTagger
+from bert_jax.model.lstm import BiLstm
 
 
 class BertForSequence(nn.Module):
@@ -81,6 +81,62 @@ class BertForSpans(nn.Module):
         return qa_outputs(encoded.sequence_BLD)
 
 
+class BertWithBiLstm(nn.Module):
+    """A BiLSTM on the encoder, and its dense layer in the place of any head.
+
+    With feature_config.layers it reads those hidden states of a frozen encoder (paper,
+    section 5.3: the last four of BASE are best), which has no dropout and gets no gradient,
+    so its features may be computed once, with :meth:`features`, and be given to :meth:`tag`
+    in each epoch. Without, it is fine-tuned with the encoder (table 5).
+
+    by_token: logits of every token, (B, L, outputs); otherwise of each sequence.
+    """
+
+    config: BertConfig
+    outputs: int
+    feature_config: FeatureConfig
+    compute: ComputeConfig = ComputeConfig()
+    by_token: bool = True
+
+    def setup(self):
+        self.bert = BertModel(self.config, self.compute)
+        self.bilstm = BiLstm(self.feature_config, self.outputs)
+
+    @property
+    def width(self) -> int:
+        """F: features of a token."""
+        return max(len(self.feature_config.layers), 1) * self.config.hidden_size
+
+    def __call__(
+        self, *tokens_BL: jax.Array, deterministic: bool, **packed: jax.Array
+    ) -> jax.Array:
+        """Logits of tokens, which are given as to BertModel."""
+        if self.feature_config.layers:
+            x_BLF = self.features(*tokens_BL, **packed)
+        else:
+            settings = {"deterministic": deterministic, "pool": False}
+            x_BLF = self.bert(*tokens_BL, **packed, **settings).sequence_BLD
+        ids_BL = packed.get("segment_ids_BL", tokens_BL[2])
+        if self.by_token:
+            return self.tag(x_BLF, ids_BL, deterministic=deterministic)
+        ends_BS = sequence_ends(tokens_BL[2], **packed)
+        logits_BSC = self.bilstm(x_BLF, ids_BL, ends_BS, deterministic=deterministic)
+        return logits_BSC if packed else logits_BSC[:, 0]
+
+    def features(self, *tokens_BL: jax.Array, **packed: jax.Array) -> jax.Array:
+        """float32 (B, L, width) of the frozen encoder. See BertModel for the arguments."""
+        encoded = self.bert(
+            *tokens_BL, **packed, deterministic=True, pool=False, hidden_states=True
+        )
+        return jax.lax.stop_gradient(encoded.side_by_side(self.feature_config.layers))
+
+    def tag(
+        self, features_BLF: jax.Array, ids_BL: jax.Array, *, deterministic: bool
+    ) -> jax.Array:
+        """Logits (B, L, outputs) of what :meth:`features` gave."""
+        return self.bilstm(features_BLF, ids_BL, deterministic=deterministic)
+
+
 def make_model(
     config: BertConfig,
     head: str,
@@ -90,15 +146,18 @@ def make_model(
 ) -> nn.Module:
     """The module of a head: "sequence", "choice", "token" or "span".
 
-    With layers in ``features`` that of the feature-based approach, for head "token".
+    features: whether there is a BiLSTM, and on what.
     """
     if features.layers:
         if head != "token":
             raise UserError(
-                "features.layers is for tagging; leave --config.features.layers empty"
+                "features.layers is for tagging; leave --config.features.layers empty "
+                "(features.bilstm=True is for any head)"
             )
         config.check_layers(features.layers, "--config.features.layers")
-        return FeatureTagger(config, outputs, features, compute)
+    if features.layers or features.bilstm:
+        by_token = head in ("token", "span")
+        return BertWithBiLstm(config, outputs, features, compute, by_token)
     if head == "span":
         return BertForSpans(config, compute)
     if head == "token":

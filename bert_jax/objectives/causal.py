@@ -14,52 +14,73 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.data.examples import ExampleConfig
-from bert_jax.errors import UserError
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp, cross_entropy
-from bert_jax.objectives.objective import Batch, Params, totals, unmasked_ids
+from bert_jax.objectives.objective import (
+    Batch,
+    Params,
+    check_model,
+    totals,
+    unmasked_ids,
+)
 from bert_jax.parallel.sharding import Rules
 
 
 @dataclasses.dataclass(frozen=True)
 class Causal:
-    """Mean loss of each token that follows another one in its sequence."""
+    """Mean loss of each token that follows another one in its sequence.
+
+    Of a two-way LSTM also of each one that is followed by another (see two_way.py).
+    """
 
     model: BertForPreTraining
     sum_names: ClassVar[tuple[str, ...]] = ("lm_loss", "lm_weight", "lm_correct")
     rules: ClassVar[Rules] = ()
 
+    @property
+    def directions(self) -> int:
+        """In how many of them each token is predicted."""
+        return 2 if self.model.config.encoder == "lstm" else 1
+
     def init(self, key: jax.Array) -> Params:
         return MlmNsp(self.model).init(key)
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        return {"lm_loss": jnp.maximum(jnp.sum(_follows(batch)), 1.0)}
+        return {"lm_loss": jnp.maximum(sum(map(jnp.sum, self._predicted(batch))), 1.0)}
 
     def sums(
         self, params: Params, batch: Batch, key: jax.Array | None
     ) -> dict[str, jax.Array]:
         ids_BL = unmasked_ids(batch)
-        # The last token of a row predicts nothing.
-        places_M = jnp.arange(ids_BL.shape[1] - 1)
-        output = self.model.apply(
+        places_BL = jnp.broadcast_to(jnp.arange(ids_BL.shape[1]), ids_BL.shape)
+        every = self.model.apply(
             {"params": params},
             ids_BL,
             batch["token_type_ids"],
             batch["attention_mask"],
-            jnp.broadcast_to(places_M, (len(ids_BL), len(places_M))),
+            positions_BQ=places_BL,
             deterministic=key is None,
             segment_ids_BL=batch.get("segment_ids"),
             starts_BS=batch.get("starts"),
             rngs=None if key is None else {"dropout": key},
+            method="lm_logits",
         )
-        losses, right = cross_entropy(output.mlm_logits_BMW, ids_BL[:, 1:])
-        weights = _follows(batch)
-        return {
-            "lm_loss": jnp.sum(weights * losses),
-            "lm_weight": jnp.sum(weights),
-            "lm_correct": jnp.sum(weights * right),
-        }
+        sums = dict.fromkeys(self.sum_names, jnp.float32(0))
+        for logits_BLW, weights_BL in zip(every, self._predicted(batch), strict=True):
+            losses_BL, right_BL = cross_entropy(logits_BLW, ids_BL)
+            sums["lm_loss"] += jnp.sum(weights_BL * losses_BL)
+            sums["lm_weight"] += jnp.sum(weights_BL)
+            sums["lm_correct"] += jnp.sum(weights_BL * right_BL)
+        return sums
+
+    def _predicted(self, batch: Batch) -> list[jax.Array]:
+        """float32 (B, L) of each direction: 1 for the tokens that it predicts."""
+        ids_BL = batch.get("segment_ids", batch["attention_mask"])
+        same_BM = (ids_BL[:, 1:] == ids_BL[:, :-1]) & (ids_BL[:, 1:] > 0)
+        forward = jnp.pad(same_BM, ((0, 0), (1, 0)))  # from the token before
+        backward = jnp.pad(same_BM, ((0, 0), (0, 1)))
+        return [x.astype(jnp.float32) for x in (forward, backward)[: self.directions]]
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """perplexity: e to the mean loss, of the vocabulary's tokens."""
@@ -79,7 +100,7 @@ class Causal:
         rows, length = batch["input_ids"].shape
         return self.model.config.step_flops(
             length,
-            length - 1,
+            self.directions * length,
             rows,
             0,
             scan_layers=self.model.compute.scan_layers,
@@ -90,9 +111,11 @@ class Causal:
 
         lm_counts: int32 (V,).
         """
-        V = self.model.config.vocab_size
-        targets = jnp.where(_follows(batch) > 0, unmasked_ids(batch)[:, 1:], V)
-        counts_V = jnp.bincount(targets.ravel(), length=V + 1)[:-1]
+        V, ids_BL = self.model.config.vocab_size, unmasked_ids(batch)
+        counts_V = sum(
+            jnp.bincount(jnp.where(weights > 0, ids_BL, V).ravel(), length=V + 1)[:-1]
+            for weights in self._predicted(batch)
+        )
         return self.sums(params, batch, None) | {"lm_counts": counts_V}
 
     def eval_metrics(
@@ -119,21 +142,5 @@ def pretraining(
     model: BertConfig, compute: ComputeConfig, examples: ExampleConfig
 ) -> Causal:
     """The objective of a run that is configured so."""
-    if not model.causal:
-        raise UserError(
-            "objective='bert_jax.objectives.causal' needs a left-to-right model; set "
-            "--config.model.causal=True"
-        )
-    if examples.next_sentence:
-        raise UserError(
-            "objective='bert_jax.objectives.causal' learns no next sentence prediction; "
-            "set --config.data.examples.next_sentence=False"
-        )
+    check_model(__name__, model, "the left side", pairs=examples.next_sentence)
     return Causal(BertForPreTraining(model, compute))
-
-
-def _follows(batch: Batch) -> jax.Array:
-    """float32 (B, L - 1): 1 where the next token is of the same sequence."""
-    ids_BL = batch.get("segment_ids", batch["attention_mask"])
-    follows_BM = (ids_BL[:, 1:] == ids_BL[:, :-1]) & (ids_BL[:, 1:] > 0)
-    return follows_BM.astype(jnp.float32)

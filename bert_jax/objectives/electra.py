@@ -18,13 +18,18 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.data.examples import ExampleConfig
-from bert_jax.errors import UserError
 from bert_jax.model.bert import BertModel, MlmHead
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.layers import Dense, Embed, activation
 from bert_jax.objectives.mlm_nsp import cross_entropy
-from bert_jax.objectives.objective import Batch, Params, totals, unmasked_ids
+from bert_jax.objectives.objective import (
+    Batch,
+    Params,
+    check_model,
+    totals,
+    unmasked_ids,
+)
 from bert_jax.parallel.sharding import Rules
 
 # The generator's width and heads are this share of the discriminator's (the paper's small
@@ -252,14 +257,5 @@ def pretraining(
     model: BertConfig, compute: ComputeConfig, examples: ExampleConfig
 ) -> ReplacedTokens:
     """The objective of a run that is configured so."""
-    if model.causal:
-        raise UserError(
-            "model.causal=True, and replaced tokens are found by reading both sides; set "
-            "--config.model.causal=False"
-        )
-    if examples.next_sentence:
-        raise UserError(
-            "objective='bert_jax.objectives.electra' learns no next sentence prediction; "
-            "set --config.data.examples.next_sentence=False"
-        )
+    check_model(__name__, model, pairs=examples.next_sentence)
     return ReplacedTokens(Electra(model, compute))

@@ -14,6 +14,7 @@ from bert_jax.objectives.objective import Batch, Params
 from bert_jax.parallel.mesh import traced_on
 from bert_jax.tasks.task import IGNORED
 
+ENCODER = "^bert/(embeddings|encoder)/"  # what the setting ``freeze`` freezes
 PADDED_SCORE = -1e30  # of what cannot be chosen: padding, an absent choice
 
 
@@ -21,11 +22,12 @@ PADDED_SCORE = -1e30  # of what cannot be chosen: padding, an absent choice
 class Head:
     """The mean loss of what a head predicts; ``losses`` says of what.
 
-    model: a module of model/heads.py. reads_tokens: whether the head reads every token and
-      not [CLS] alone.
+    model: a module of model/heads.py. frozen: see Objective. reads_tokens: whether the head
+      reads every token and not [CLS] alone.
     """
 
     model: nn.Module
+    frozen: str = ""
     sum_names = ("loss", "weight")
     rules = ()
     reads_tokens = False
@@ -68,15 +70,20 @@ class Head:
         return ""
 
     def flops(self, batch: Batch) -> float:
-        """Of the encoder; a head is a thousandth of it."""
+        """Of the encoder, and of a BiLSTM; another head is a thousandth of it."""
         rows, length = batch["input_ids"].shape
-        return self.model.config.step_flops(
+        bilstm = getattr(self.model, "feature_config", None)
+        on_top = 6 * rows * length * bilstm.products(self.model.width) if bilstm else 0
+        return on_top + self.model.config.step_flops(
             length,
             0,
             rows,
             batch["starts"].shape[1],
             # The last layer is computed where the head reads it.
-            scan_layers=self.model.compute.scan_layers or self.reads_tokens,
+            scan_layers=self.model.compute.scan_layers
+            or self.reads_tokens
+            or on_top > 0
+            or self.model.config.pooling == "mean",
         )
 
 
@@ -102,7 +109,7 @@ class Tagging(Head):
 
 
 class FrozenTagging(Tagging):
-    """Trains the BiLSTM of a FeatureTagger on what its frozen encoder gave: "hidden"."""
+    """Trains the BiLSTM alone, on what its frozen encoder gave: "hidden"."""
 
     def init(self, key: jax.Array) -> Params:
         features_BLF = jnp.zeros((1, 2, self.model.width))
@@ -113,9 +120,9 @@ class FrozenTagging(Tagging):
         return variables["params"]
 
     def flops(self, batch: Batch) -> float:
-        """Not counted: the encoder's work is done."""
-        del batch
-        return 0.0
+        """Of the BiLSTM; the encoder's work is done."""
+        tokens = batch["input_ids"].size
+        return 6 * tokens * self.model.feature_config.products(self.model.width)
 
 
 class MultipleChoice(Head):
@@ -184,7 +191,7 @@ def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
         "deterministic": key is None,
         "rngs": None if key is None else {"dropout": key},
     }
-    if "hidden" in batch:  # what the frozen encoder of a FeatureTagger gave
+    if "hidden" in batch:  # what the frozen encoder of a BertWithBiLstm gave
         mask_BL = batch["attention_mask"]
         return model.apply(
             {"params": params}, batch["hidden"], mask_BL, method="tag", **settings

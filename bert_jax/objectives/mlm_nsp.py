@@ -1,4 +1,8 @@
-"""Masked LM and next sentence prediction (paper, section 3.1; run_pretraining.py)."""
+"""Masked LM and next sentence prediction (paper, section 3.1; run_pretraining.py).
+
+Or sentence order prediction (ALBERT, Lan et al., 2020, section 3.1): the same head and
+loss, on pairs of which half have their two texts swapped (``examples.sentence_order``).
+"""
 
 import dataclasses
 import math
@@ -10,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.data.examples import ExampleConfig
-from bert_jax.errors import UserError
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.objectives.objective import Batch, Params, totals
+from bert_jax.objectives.objective import Batch, Params, check_model, totals
 from bert_jax.parallel.sharding import Rules
 
 
@@ -22,17 +25,23 @@ class MlmNsp:
     """Mean loss of the masked tokens plus mean loss of the sentence pairs.
 
     next_sentence: whether pairs are learned from. Without, the loss is that of the masked
-    tokens, and nothing is reported of an NSP head that nobody trains.
+    tokens, and nothing is reported of an NSP head that nobody trains. sentence_order: what
+    the pairs teach, and what their metrics are called.
     """
 
     model: BertForPreTraining
     next_sentence: bool = True
+    sentence_order: bool = False
     rules: ClassVar[Rules] = ()
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What is learned from: "mlm" and "nsp"."""
-        return ("mlm", "nsp") if self.next_sentence else ("mlm",)
+        """What is learned from: "mlm", and "nsp" or "sop"."""
+        return ("mlm", self._pairs) if self.next_sentence else ("mlm",)
+
+    @property
+    def _pairs(self) -> str:
+        return "sop" if self.sentence_order else "nsp"
 
     @property
     def sum_names(self) -> tuple[str, ...]:
@@ -51,7 +60,7 @@ class MlmNsp:
         """The original adds 1e-5 to the number of masked tokens."""
         weights = {"mlm_loss": jnp.sum(batch["mlm_weights"]) + 1e-5}
         if self.next_sentence:
-            weights["nsp_loss"] = jnp.sum(_pair_weights(batch))
+            weights[f"{self._pairs}_loss"] = jnp.sum(_pair_weights(batch))
         return weights
 
     def sums(
@@ -68,7 +77,8 @@ class MlmNsp:
             starts_BS=batch.get("starts"),
             rngs=None if key is None else {"dropout": key},
         )
-        sums = pretraining_sums(output.mlm_logits_BMW, output.nsp_logits_B2, batch)
+        logits = output.mlm_logits_BMW, output.nsp_logits_B2
+        sums = pretraining_sums(*logits, batch, self._pairs)
         return {name: sums[name] for name in self.sum_names}
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
@@ -99,14 +109,15 @@ class MlmNsp:
     def eval_sums(self, params: Params, batch: Batch) -> dict[str, jax.Array]:
         """The sums without dropout, and how often each answer was the right one.
 
-        mlm_counts int32 (V,): of the masked tokens; nsp_counts int32 (2,): of the labels.
+        mlm_counts int32 (V,): of the masked tokens; nsp_counts, or sop_counts, int32 (2,):
+        of the labels.
         """
         V = self.model.config.vocab_size
         masked = jnp.where(batch["mlm_weights"] > 0, batch["mlm_ids"], V)
         sums = self.sums(params, batch, None)
         sums["mlm_counts"] = jnp.bincount(masked.ravel(), length=V + 1)[:-1]
         if self.next_sentence:
-            sums["nsp_counts"] = jnp.bincount(batch["nsp_labels"], length=2)
+            sums[f"{self._pairs}_counts"] = jnp.bincount(batch["nsp_labels"], length=2)
         return sums
 
     def eval_metrics(
@@ -130,10 +141,10 @@ class MlmNsp:
             f"loss {metrics['loss']:.4f}  mlm accuracy {metrics['mlm_accuracy']:.1%} "
             f"(most frequent token: {metrics['mlm_majority']:.1%})"
         )
-        if self.next_sentence:
+        for part in self.parts[1:]:
             line += (
-                f"  nsp accuracy {metrics['nsp_accuracy']:.1%} "
-                f"(more frequent label: {metrics['nsp_majority']:.1%})"
+                f"  {part} accuracy {metrics[f'{part}_accuracy']:.1%} "
+                f"(more frequent label: {metrics[f'{part}_majority']:.1%})"
             )
         return line
 
@@ -142,25 +153,25 @@ def pretraining(
     model: BertConfig, compute: ComputeConfig, examples: ExampleConfig
 ) -> MlmNsp:
     """The objective of a run that is configured so."""
-    if model.causal:
-        raise UserError(
-            "model.causal=True, and masked LM reads both sides; set "
-            "--config.model.causal=False, or --config.objective=bert_jax.objectives.causal"
-        )
-    return MlmNsp(BertForPreTraining(model, compute), examples.next_sentence)
+    check_model(__name__, model)
+    pairs = examples.next_sentence, examples.sentence_order
+    return MlmNsp(BertForPreTraining(model, compute), *pairs)
 
 
 def pretraining_sums(
-    mlm_logits_BMW: jax.Array, nsp_logits_B2: jax.Array, batch: Batch
+    mlm_logits_BMW: jax.Array,
+    nsp_logits_B2: jax.Array,
+    batch: Batch,
+    pairs: str = "nsp",
 ) -> dict[str, jax.Array]:
     """float32 sums of losses, weights and right answers (run_pretraining.py).
 
-    Packed rows have NSP logits (R, S, 2) and "nsp_weights".
+    Packed rows have NSP logits (R, S, 2) and "nsp_weights". pairs: the name of their sums.
     """
     sums = {}
     for part, logits, labels, weights in (
         ("mlm", mlm_logits_BMW, batch["mlm_ids"], batch["mlm_weights"]),
-        ("nsp", nsp_logits_B2, batch["nsp_labels"], _pair_weights(batch)),
+        (pairs, nsp_logits_B2, batch["nsp_labels"], _pair_weights(batch)),
     ):
         losses, right = cross_entropy(logits, labels)
         sums[f"{part}_loss"] = jnp.sum(weights * losses)

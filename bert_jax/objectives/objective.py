@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.errors import UserError
+from bert_jax.model.config import BertConfig
 from bert_jax.parallel.sharding import Rules
 
 Batch = dict[str, jax.Array]
@@ -23,11 +25,13 @@ class Objective(Protocol):
     compile.
 
     sum_names: the keys of what ``sums`` returns. rules: how parameters are sharded that no
-      rule of parallel/sharding.py names.
+      rule of parallel/sharding.py names. frozen: a pattern of the paths of parameters that
+      stay as they are; an objective may have none.
     """
 
     sum_names: tuple[str, ...]
     rules: Rules = ()
+    frozen: str = ""
 
     def init(self, key: jax.Array) -> Params:
         """float32 parameters; their shapes depend on the model's config alone."""
@@ -80,6 +84,32 @@ class PretrainingObjective(Objective, Protocol):
     def eval_summary(self, metrics: dict[str, float]) -> str:
         """A line of the log about eval_metrics."""
         ...
+
+
+def check_model(
+    objective: str,
+    model: BertConfig,
+    reads: str = "both sides",
+    pairs: bool | None = None,
+) -> None:
+    """Raises UserError where an objective cannot train a model, or learn from pairs.
+
+    reads: see BertConfig. pairs: those of the run, if the objective learns from none.
+    """
+    if model.reads != reads:
+        causal, encoder = reads == "the left side", "transformer"
+        if reads == "each side alone":
+            encoder = "lstm"
+        raise UserError(
+            f"objective={objective!r} needs a model that reads {reads}, and this one reads "
+            f"{model.reads}; set --config.model.causal={causal} and "
+            f"--config.model.encoder={encoder}"
+        )
+    if pairs:
+        raise UserError(
+            f"objective={objective!r} learns no next sentence prediction; set "
+            "--config.data.examples.next_sentence=False"
+        )
 
 
 def totals(batches: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

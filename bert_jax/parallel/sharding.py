@@ -25,7 +25,7 @@ RULES: Rules = (
     (r"intermediate/kernel$", P(None, "model")),
     (r"intermediate/bias$", P("model")),
     (r"feed_forward_output/kernel$", P("model", None)),
-    (r"layer_\d+_(forward|backward)\w*/(state/)?kernel$", P(None, None)),  # a BiLSTM's
+    (r"layer_\d+_(forward|backward)\w*/(\w+/)?kernel$", P(None, None)),  # of LSTMs
     (r"(pooler|transform|nsp|classifier|qa_outputs)(/\w+)?/kernel$", P(None, None)),
 )
 

@@ -11,7 +11,12 @@ from bert_jax.data.store import read_info
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote
 from bert_jax.interop.config_json import with_compute
-from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
+from bert_jax.model.config import (
+    POOLINGS,
+    BertConfig,
+    ComputeConfig,
+    FeatureConfig,
+)
 from bert_jax.parallel.config import MeshConfig
 from bert_jax.settings import (
     check_ranges,
@@ -218,6 +223,17 @@ class ModelSettings:
         "empty: the checkpoint's own; Google's since February 2019 need gelu_tanh, which "
         "their config files cannot say",
     )
+    pooling: str = setting(
+        "",
+        "what a classifier reads, token or mean; empty: the checkpoint's own",
+        one_of=("", *POOLINGS),
+    )
+    max_positions: int = setting(
+        0,
+        "longest sequence, in tokens, of a checkpoint that is to read longer texts: its "
+        "table of positions is stretched; 0: the checkpoint's own",
+        least=0,
+    )
     initializer_range: float = setting(
         0.0,
         "standard deviation of a new head or pooler, cut at two of them; 0: the "
@@ -227,9 +243,8 @@ class ModelSettings:
 
     def changes(self) -> dict[str, Any]:
         """The fields of BertConfig that these settings replace."""
-        own = {"activation": "", "initializer_range": 0.0}  # the checkpoint's
-        values = dataclasses.asdict(self)
-        return {k: v for k, v in values.items() if k not in own or v != own[k]}
+        always = ("hidden_dropout", "attention_dropout")  # others: the checkpoint's
+        return {k: v for k, v in vars(self).items() if k in always or v}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,6 +279,11 @@ class FineTuneConfig(RunConfig):
     optimizer: FineTuneOptimizer = setting(factory=FineTuneOptimizer)
     fresh_head: bool = setting(
         False, "begin with a random head though the checkpoint has one"
+    )
+    freeze: bool = setting(
+        False,
+        "the encoder stays as it is; the head, the pooler and the weights of an LSTM's "
+        "layers learn",
     )
     model: ModelSettings = setting(factory=ModelSettings)
     features: FeatureConfig = setting(factory=FeatureConfig)

@@ -37,8 +37,7 @@ from bert_jax.interop.load import (
     load,
 )
 from bert_jax.model.heads import make_model
-from bert_jax.model.tagger import FeatureTagger
-from bert_jax.objectives.heads import HEADS, FrozenTagging, Head, jit_forward
+from bert_jax.objectives.heads import ENCODER, HEADS, FrozenTagging, Head, jit_forward
 from bert_jax.objectives.objective import Params
 from bert_jax.parallel.distributed import is_leader, on_every_host
 from bert_jax.parallel.mesh import batch_divisor, make_mesh, process_rows
@@ -103,7 +102,7 @@ def prepare(
         config.features,
         checkpoint.compute,
     )
-    if isinstance(model, FeatureTagger):
+    if config.features.layers:
         train, *splits = [
             with_hidden(
                 split,
@@ -179,9 +178,9 @@ class _FineTuning:
         self.config, self.folder, self.log = config, folder, log
         self.prepared, self.task, self.model = prepared, prepared.task, prepared.model
         self.checkpoint, self.mesh = prepared.checkpoint, prepared.mesh
-        self.frozen = isinstance(self.model, FeatureTagger)
+        self.frozen = bool(config.features.layers)
         kind = FrozenTagging if self.frozen else HEADS[self.task.head]
-        self.objective: Head = kind(self.model)
+        self.objective: Head = kind(self.model, ENCODER if config.freeze else "")
         self.batches = EpochBatches(
             prepared.train.features,
             batch_size=config.batch_size,
@@ -298,6 +297,7 @@ class _FineTuning:
         head = task.head
         if self.frozen:
             params = params | {"bert": self.checkpoint.params["bert"]}
+        if "bilstm" in params:
             extra["features"] = to_dict(self.config.features)
             head = "features"
         regression = task.outputs == 1 and task.head == "sequence"
@@ -311,7 +311,8 @@ class _FineTuning:
         )
         card = f"Fine-tuned with bert_jax from {self.config.init_from}; "
         card += f"dev: {show(scores)}."
-        save_huggingface(self.folder.local / BEST, best, card=card, overwrite=True)
+        folder = self.folder.local / BEST
+        save_huggingface(folder, best, card=card, overwrite=True, own=True)
 
     def _best_params(self) -> Params:
         """The parameters in best/, which process 0 has, on the mesh."""

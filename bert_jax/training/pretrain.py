@@ -22,7 +22,7 @@ from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError, naming
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.inspection import drawn_examples, marked
-from bert_jax.interop.load import load, with_new_words
+from bert_jax.interop.load import load, stretched, with_new_words
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.heads import jit_whole
@@ -228,7 +228,7 @@ def prepare_corpus(config: DataConfig, directory: Path, log: Log) -> None:
 
 
 # What a run may choose; the rest of a BertConfig the checkpoint has decided.
-_FREE = ("hidden_dropout", "attention_dropout", "initializer_range")
+_FREE = ("hidden_dropout", "attention_dropout", "initializer_range", "pooling")
 
 
 def _given(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Params:
@@ -245,6 +245,10 @@ def _given(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Params:
             checkpoint = with_new_words(checkpoint, tokenizer)
         count = tokenizer.vocab_size - known.vocab_size
         log(f"{count:,} new words begin as the mean of the tokens that they were")
+    own, wanted = checkpoint.config.max_positions, config.model.max_positions
+    if wanted > own:
+        log(f"{path}: its table of {own} positions is stretched to {wanted}")
+        checkpoint = stretched(checkpoint, wanted, path)
     for field in dataclasses.fields(BertConfig):
         name, value = field.name, getattr(checkpoint.config, field.name)
         if name not in _FREE and getattr(config.model, name) != value:

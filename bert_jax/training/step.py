@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import optax
 
 from bert_jax.objectives.objective import Batch, Objective, Params
 from bert_jax.parallel.mesh import traced_on
+from bert_jax.parallel.sharding import path_name
 from bert_jax.training.optimizer import (
     OptimizerConfig,
     Schedule,
@@ -33,6 +35,7 @@ def gradients(
     weights = objective.weights(batch)
 
     def loss_fn(params: Params, part: Batch, key: jax.Array):
+        params = _where_frozen(objective, params, jax.lax.stop_gradient)
         sums = objective.sums(params, part, key)
         return sum(sums[name] / weight for name, weight in weights.items()), sums
 
@@ -55,6 +58,7 @@ def apply_gradients(
     sums: Sums,
     schedule: Schedule,
     *,
+    objective: Objective,
     optimizer: optax.GradientTransformation,
     log_every: int,
 ) -> tuple[TrainState, Sums]:
@@ -66,6 +70,7 @@ def apply_gradients(
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     rate = learning_rate(schedule, state.step)
     updates = jax.tree.map(lambda update: -rate * update, updates)
+    updates = _where_frozen(objective, updates, jnp.zeros_like)
     sums = sums | {"grad_norm": optax.tree.norm(grads)}
     sums = jax.tree.map(jnp.add, state.sums, sums)
     step = state.step + 1
@@ -123,7 +128,10 @@ def _compiled(
         gradients, objective=objective, accumulation=accumulation
     )
     update = functools.partial(
-        apply_gradients, optimizer=bert_optimizer(optimizer), log_every=log_every
+        apply_gradients,
+        objective=objective,
+        optimizer=bert_optimizer(optimizer),
+        log_every=log_every,
     )
     compile_update = functools.partial(
         jax.jit, donate_argnums=0, out_shardings=(shardings, None)
@@ -138,6 +146,18 @@ def _compiled(
         return update(state, *backward(state, batch), schedule)
 
     return compile_update(traced_on(mesh, train_step)) if whole else train_step
+
+
+def _where_frozen(
+    objective: Objective, tree: Params, change: Callable[[jax.Array], jax.Array]
+) -> Params:
+    """``tree`` with a change of what belongs to parameters that stay as they are."""
+    frozen = getattr(objective, "frozen", "")
+    if not frozen:
+        return tree
+    return jax.tree_util.tree_map_with_path(
+        lambda path, x: change(x) if re.search(frozen, path_name(path)) else x, tree
+    )
 
 
 def _summed_gradients(

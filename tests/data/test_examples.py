@@ -155,6 +155,27 @@ def test_a_single_document_never_calls_its_own_continuation_not_next(
         assert (b[0] == a[-1] + 1) == (label == 0)
 
 
+def test_sentence_order_swaps_half_of_the_pairs(array_store, uncased, draw):
+    """As ALBERT's create_pretraining_data.py; sentence n consists of the id 1000 + n."""
+    documents = np.arange(1000, 1500).reshape(20, 25)
+    store = array_store([[np.full(4, n) for n in document] for document in documents])
+    batch = draw(store, 1024, sentence_order=True)
+    labels, elsewhere = batch["nsp_labels"], 0
+    for (a, b), label in zip(segments(batch, uncased), labels, strict=True):
+        # What is cut off one text, at its beginning or end, leaves a gap.
+        follows, precedes = 0 < b[0] - a[-1] < 12, 0 < a[0] - b[-1] < 12
+        if label and not precedes:
+            elsewhere += 1  # of a chunk of one sentence, at the end of a document
+        else:
+            assert (follows, precedes) == (label == 0, label == 1)
+    assert elsewhere < 0.1 * len(labels)
+    assert labels.sum() - elsewhere == pytest.approx(0.5 * len(labels), abs=64)
+    same = draw(store, 1024)["nsp_labels"]  # of pairs that a chunk makes alike
+    assert 0.4 < same.mean() < 0.7
+    with pytest.raises(UserError, match=r"sentence_order=True, but next_sentence=F"):
+        ExampleConfig(next_sentence=False, sentence_order=True)
+
+
 def test_without_next_sentence_all_labels_are_0(moby_dick, uncased, draw):
     batch = draw(moby_dick, 64, next_sentence=False)
     assert not batch["nsp_labels"].any()

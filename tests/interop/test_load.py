@@ -54,6 +54,36 @@ def test_a_hugging_face_folder(folders):
     assert all(type(leaf) is np.ndarray for leaf in jax.tree.leaves(checkpoint.params))
 
 
+def test_a_stretched_table_of_positions_leaves_short_texts_as_they_were(
+    folders, tmp_path
+):
+    """19 positions become 50; what was there is bit for bit the same."""
+    whole = bert_jax.load(folders / "pretraining")
+    longer = bert_jax.load(folders / "pretraining", max_positions=50)
+    old = whole.params["bert"]["embeddings"]["position"]["embedding"]
+    new = longer.params["bert"]["embeddings"]["position"]["embedding"]
+    assert (longer.config.max_positions, new.shape) == (50, (50, 24))
+    np.testing.assert_array_equal(new[:19], old)
+    for column in (0, 23):  # as numpy interpolates
+        expected = np.interp(np.arange(50) * 18 / 49, np.arange(19), old[:, column])
+        np.testing.assert_allclose(new[19:, column], expected[19:], atol=1e-6)
+
+    def apply(checkpoint, ids):
+        zeros = np.zeros_like(ids)
+        return BertForPreTraining(checkpoint.config).apply(
+            {"params": checkpoint.params}, ids, zeros, zeros + 1, zeros,
+            deterministic=True,
+        ).mlm_logits_BMW  # fmt: skip
+
+    ids = np.random.default_rng(0).integers(5, 61, (2, 19), np.int32)
+    np.testing.assert_array_equal(apply(longer, ids), apply(whole, ids))
+    assert np.isfinite(apply(longer, np.tile(ids, 2))).all()
+    save_huggingface(tmp_path / "longer", longer)
+    same(bert_jax.load(tmp_path / "longer").params, longer.params)
+    with pytest.raises(UserError, match=r"max_positions=18, but .* has 19; leave it"):
+        bert_jax.load(folders / "pretraining", max_positions=18)
+
+
 @pytest.mark.parametrize("name", ["", "bert_model.ckpt"])
 def test_googles_checkpoint_by_its_folder_or_its_prefix(golden, name):
     checkpoint = bert_jax.load(golden / "google_bert" / name, activation="gelu_tanh")

@@ -6,13 +6,13 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.interop.load import Checkpoint, head_params
+from bert_jax.model.config import FeatureConfig
 from bert_jax.model.heads import (
     BertForSequence,
     BertForSpans,
     BertForTokens,
     make_model,
 )
-from bert_jax.model.tagger import FeatureConfig
 from bert_jax.objectives.heads import HEADS, FrozenTagging
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import json
+import shutil
 from pathlib import Path
 
 import jax
@@ -12,14 +14,18 @@ from bert_jax.config_file import parse
 from bert_jax.data.examples import ExampleConfig
 from bert_jax.data.packing import lay_out
 from bert_jax.errors import UserError
+from bert_jax.inference.predict import Predictor
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import load
 from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import ComputeConfig
 from bert_jax.objectives.causal import Causal, pretraining
 from bert_jax.objectives.objective import unmasked_ids
-from bert_jax.training.config import train_config
+from bert_jax.training.config import finetune_config, train_config
 from bert_jax.training.pretrain import pretrain
+from bert_jax.training.sweep import run_one
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "huggingface"
 LENGTHS = np.array([7, 4, 5])  # of the sequences of a packed row
@@ -182,6 +188,36 @@ def test_a_classifier_reads_the_last_token_of_each_sequence(
     expected = np.tanh(last @ pooler["kernel"] + pooler["bias"])
     np.testing.assert_allclose(alone["pooled"], expected, rtol=0, atol=2e-6)
     np.testing.assert_allclose(together[:3], expected, rtol=0, atol=2e-6)
+
+
+FAMILIES = {
+    "classification": dict(model=dict(pooling="mean", hidden_dropout=0.0)),
+    "tagging": {},
+    "multiple_choice": dict(features=dict(bilstm=True, width=16, lstm_layers=1)),
+    "question_answering": dict(features=dict(bilstm=True, width=16, lstm_layers=1)),
+}
+
+
+@pytest.mark.parametrize("what", FAMILIES)
+def test_it_is_fine_tuned(what, settings, checkpoint_dir, one_device, tmp_path):
+    """In all families, with a BiLSTM on top or not; predictions are of what was saved."""
+    config = json.loads((checkpoint_dir / "config.json").read_text())
+    shutil.copytree(checkpoint_dir, tmp_path / "decoder")
+    path = tmp_path / "decoder" / "config.json"
+    path.write_text(json.dumps(config | {"is_decoder": True}))
+    config = finetune_config(
+        settings(what, init_from=str(tmp_path / "decoder"), **FAMILIES[what])
+    )
+    with one_device():
+        results = run_one(config, tmp_path / "run", [].append)
+    best = load(tmp_path / "run")
+    assert best.config.causal
+    scores = results["scores"]["dev"]
+    assert scores[results["main_metric"]] > 80
+    found = {task.family: evaluation.scores for task, _, evaluation in (
+        Predictor(tmp_path / "run").evaluate()
+    )}  # fmt: skip
+    assert found[config.family] == pytest.approx(scores)
 
 
 def test_what_it_cannot_learn_is_refused(config):

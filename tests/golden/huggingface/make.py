@@ -77,8 +77,32 @@ def causal() -> None:
     np.savez(FOLDER / "causal.npz", logits=logits.numpy())
 
 
+def pre_norm() -> None:
+    """Writes the folder pre_norm, and pre_norm.npz: what it computes for the batch."""
+    torch.manual_seed(0)
+    config = transformers.MegatronBertConfig(**CONFIG)
+    model = transformers.MegatronBertForPreTraining(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    shutil.rmtree(FOLDER / "pre_norm", ignore_errors=True)
+    model.save_pretrained(FOLDER / "pre_norm")
+    golden = np.load(FOLDER / "golden.npz")
+    names = ("input_ids", "token_type_ids", "attention_mask")
+    inputs = {name: torch.tensor(golden[name]) for name in names}
+    with torch.no_grad():
+        output = model(**inputs, output_hidden_states=True)
+    np.savez_compressed(
+        FOLDER / "pre_norm.npz",
+        hidden_states=torch.stack(output.hidden_states).numpy(),
+        prediction_logits=output.prediction_logits.numpy(),
+        seq_relationship_logits=output.seq_relationship_logits.numpy(),
+    )
+
+
 def main() -> None:
-    """Writes all folders, golden.npz and causal.npz."""
+    """Writes all folders, golden.npz, causal.npz and pre_norm.npz."""
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
     batch = {
@@ -106,6 +130,7 @@ def main() -> None:
             save_other_forms(model)
     np.savez_compressed(FOLDER / "golden.npz", **golden)
     causal()
+    pre_norm()
     save_tokenizer()
 
 

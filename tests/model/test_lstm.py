@@ -1,3 +1,4 @@
+import dataclasses
 from functools import cache, partial
 
 import jax
@@ -5,9 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.encoder import stack_layers
-from bert_jax.model.tagger import BiLstm, FeatureConfig, FeatureTagger
+from bert_jax.model.heads import BertWithBiLstm, make_model
+from bert_jax.model.lstm import BiLstm
 
 SMALL = FeatureConfig((0, -1), width=8, dropout=0.5)
 LABELS = 5
@@ -93,6 +95,28 @@ def test_both_directions_reach_every_token():
         assert (moved > 0).all() if changed < 4 else (moved == 0).all()
 
 
+def test_sequences_of_a_row_do_not_see_each_other():
+    """Three in one row, their tokens and their ends, are as each alone."""
+    features, _ = make_batch(length=9, lengths=(9,))
+    ids = np.array([[1, 1, 1, 1, 2, 3, 3, 0, 0]], np.int32)
+    starts, lasts = np.array([[0, 4, 5]]), np.array([[3, 4, 6]])
+    together = run(features, ids)
+    model = BiLstm(SMALL, LABELS)
+    ends = model.apply(
+        {"params": parameters()}, features, ids, (starts, lasts), deterministic=True
+    )
+    for i, (first, last) in enumerate(zip(starts[0], lasts[0], strict=True)):
+        own = features[:, first : last + 1]
+        ones, zero = np.ones(own.shape[:2], np.int32), np.zeros((1, 1), np.int32)
+        alone = run(own, ones)
+        np.testing.assert_allclose(together[:, first : last + 1], alone, atol=1e-6)
+        alone = model.apply(
+            {"params": parameters()}, own, ones, (zero, zero + last - first),
+            deterministic=True,
+        )  # fmt: skip
+        np.testing.assert_allclose(ends[:, i], alone[:, 0], atol=1e-6)
+
+
 def test_layers_are_lstms():
     """The first layer, by the formulas of Hochreiter and Schmidhuber with forget gates."""
     features, mask = make_batch(length=5, lengths=(3,))
@@ -161,7 +185,7 @@ BERT = BertConfig(
 @pytest.fixture(scope="module")
 def tagger():
     """The module, its parameters, and inputs of the encoder."""
-    model = FeatureTagger(BERT, LABELS, SMALL)
+    model = BertWithBiLstm(BERT, LABELS, SMALL)
     _, mask = make_batch()
     ids = np.random.default_rng(0).integers(0, 50, mask.shape, np.int32)
     inputs = ids, np.zeros_like(ids), mask
@@ -199,7 +223,7 @@ def test_tagging_features_is_tagging_tokens(tagger):
         method="tag",
     )
     np.testing.assert_allclose(tagged, whole, atol=1e-6)
-    scanned = FeatureTagger(BERT, LABELS, SMALL, ComputeConfig(scan_layers=True))
+    scanned = BertWithBiLstm(BERT, LABELS, SMALL, ComputeConfig(scan_layers=True))
     bert = params["bert"] | {"encoder": stack_layers(params["bert"]["encoder"])}
     stacked = scanned.apply(
         {"params": params | {"bert": bert}}, *inputs, deterministic=True
@@ -207,8 +231,15 @@ def test_tagging_features_is_tagging_tokens(tagger):
     np.testing.assert_allclose(stacked, whole, atol=1e-5)
 
 
-def test_the_encoder_is_frozen_and_has_no_dropout(tagger):
+@pytest.mark.parametrize("frozen", [True, False])
+def test_an_encoder_is_frozen_and_has_no_dropout_or_is_fine_tuned(tagger, frozen):
     model, params, inputs = tagger
+    if not frozen:
+        features = dataclasses.replace(SMALL, layers=(), bilstm=True)
+        model = make_model(BERT, "token", LABELS, features)
+        params = jax.jit(partial(model.init, deterministic=True))(
+            jax.random.key(0), *inputs
+        )["params"]
 
     @jax.jit
     def gradients(params):
@@ -224,5 +255,6 @@ def test_the_encoder_is_frozen_and_has_no_dropout(tagger):
         return jax.grad(loss)(params)
 
     found = gradients(params)
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(found["bert"]))
+    moved = [np.any(leaf) for leaf in jax.tree.leaves(found["bert"])]
+    assert not any(moved) if frozen else np.mean(moved) > 0.9
     assert all(np.any(leaf) for leaf in jax.tree.leaves(found["bilstm"]))

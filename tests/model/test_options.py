@@ -1,0 +1,174 @@
+"""Options of the model outside the paper: positions, pre-LN layers, what is pooled."""
+
+import dataclasses
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.interop.checkpoints import array_shapes
+from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.interop.load import load
+from bert_jax.model.bert import SINUSOID_SCALE, BertForPreTraining, BertModel, sinusoids
+from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.model.encoder import stack_layers
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+OPTIONS = {
+    "sinusoidal": dict(positions="sinusoidal"),
+    "none": dict(positions="none"),
+    "pre_norm": dict(pre_norm=True),
+    "pre_norm_sinusoidal": dict(pre_norm=True, positions="sinusoidal"),
+    "lstm": dict(encoder="lstm"),
+    "mean": dict(pooling="mean"),
+}
+
+
+@pytest.fixture(scope="module")
+def theirs(golden):
+    folder = golden / "huggingface"
+    return dict(np.load(folder / "golden.npz")) | dict(np.load(folder / "pre_norm.npz"))
+
+
+def tokens(theirs):
+    return [theirs[n] for n in ("input_ids", "token_type_ids", "attention_mask")]
+
+
+def apply(checkpoint, theirs, compute=ComputeConfig(), params=None, **settings):
+    """BertForPreTraining's encoder and heads on the golden batch."""
+    model = BertForPreTraining(checkpoint.config, compute)
+
+    def everything(model):
+        encoded = model.bert(*tokens(theirs), deterministic=True, **settings)
+        logits = model.mlm(encoded.sequence_BLD, model.bert.embeddings.word)
+        return encoded, logits, model.nsp(encoded.pooled_BD)
+
+    params = params or checkpoint.params
+    run = jax.jit(lambda params: model.apply({"params": params}, method=everything))
+    return jax.device_get(run(params))
+
+
+def test_pre_norm_is_transformers_megatron_bert(golden, theirs, tmp_path):
+    folder = golden / "huggingface" / "pre_norm"
+    checkpoint = load(folder)
+    assert checkpoint.config.pre_norm
+    assert (checkpoint.missing, checkpoint.unexpected) == ((), ())
+    encoded, logits, nsp = apply(checkpoint, theirs, hidden_states=True)
+    real = theirs["attention_mask"] > 0
+    close = dict(rtol=0, atol=2e-5)
+    for ours, expected in zip(
+        encoded.hidden_states, theirs["hidden_states"], strict=True
+    ):
+        np.testing.assert_allclose(ours[real], expected[real], **close)
+    V = checkpoint.config.vocab_size
+    expected = theirs["prediction_logits"][real]
+    np.testing.assert_allclose(logits[real][:, :V], expected, **close)
+    np.testing.assert_allclose(nsp, theirs["seq_relationship_logits"], **close)
+    # Some positions alone, and scanned layers, give the same.
+    places = np.array([[3, 1]] * 3)
+    some, _, _ = apply(checkpoint, theirs, positions_BQ=places)
+    expected = np.take_along_axis(encoded.sequence_BLD, places[..., None], 1)
+    np.testing.assert_allclose(some.sequence_BLD, expected, **close)
+    bert = checkpoint.params["bert"]
+    bert = bert | {"encoder": stack_layers(bert["encoder"])}
+    scanned, _, _ = apply(
+        checkpoint, theirs, ComputeConfig(scan_layers=True),
+        checkpoint.params | {"bert": bert}, hidden_states=True,
+    )  # fmt: skip
+    np.testing.assert_allclose(
+        np.stack(scanned.hidden_states), np.stack(encoded.hidden_states), **close
+    )
+    # Written again it is the same folder for transformers.
+    save_huggingface(tmp_path / "again", checkpoint)
+    again = load(tmp_path / "again")
+    jax.tree.map(np.testing.assert_array_equal, again.params, checkpoint.params)
+    text = (tmp_path / "again" / "config.json").read_text()
+    assert '"MegatronBertForPreTraining"' in text and '"megatron-bert"' in text
+
+
+def test_sinusoids_are_those_of_the_formula():
+    config = BertConfig(50, 6, 1, 1, 8, max_positions=30, positions="sinusoidal")
+    for p, row in enumerate(sinusoids(config) / SINUSOID_SCALE):
+        for i in range(3):
+            angle = p / 10_000 ** (2 * i / 6)
+            assert row[2 * i] == pytest.approx(math.sin(angle), abs=1e-6)
+            assert row[2 * i + 1] == pytest.approx(math.cos(angle), abs=1e-6)
+
+
+@pytest.mark.parametrize("option", ["sinusoidal", "none"])
+def test_transformers_gets_a_table_of_positions(option, golden, theirs, tmp_path):
+    """The table that is written, as a learned one, gives the same numbers."""
+    learned = load(golden / "huggingface" / "pretraining")
+    config = dataclasses.replace(learned.config, **OPTIONS[option])
+    embeddings = dict(learned.params["bert"]["embeddings"])
+    del embeddings["position"]
+    bert = learned.params["bert"] | {"embeddings": embeddings}
+    checkpoint = dataclasses.replace(
+        learned, config=config, params=learned.params | {"bert": bert}
+    )
+    _, expected, _ = apply(checkpoint, theirs)
+    save_huggingface(tmp_path / "folder", checkpoint)
+    again = load(tmp_path / "folder")
+    assert (again.config, again.unexpected) == (config, ())
+    _, found, _ = apply(again, theirs)
+    np.testing.assert_array_equal(found, expected)
+    as_bert = load(tmp_path / "folder", positions="learned")
+    assert "position" in as_bert.params["bert"]["embeddings"]
+    _, found, _ = apply(as_bert, theirs)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_parameters_are_counted(option):
+    config = BertConfig(100, 12, 3, 3, 20, max_positions=16, **OPTIONS[option])
+    ids = np.zeros((1, 8), np.int32)
+    model = BertForPreTraining(config)
+    shapes = jax.eval_shape(
+        lambda: model.init(
+            jax.random.key(0), ids, ids, ids, ids[:, :2], deterministic=True
+        )
+    )
+    count = sum(math.prod(shape) for shape in array_shapes(shapes["params"]).values())
+    padding = (config.word_rows - config.vocab_size) * config.hidden_size
+    assert config.parameter_count() == count - padding
+
+
+def test_the_mean_of_all_tokens_is_pooled(golden, theirs):
+    checkpoint = load(golden / "huggingface" / "pretraining", pooling="mean")
+    encoded, _, _ = apply(checkpoint, theirs)
+    mask = theirs["attention_mask"][..., None]
+    mean = (encoded.sequence_BLD * mask).sum(1) / mask.sum(1)
+    pooler = checkpoint.params["bert"]["pooler"]
+    expected = np.tanh(mean @ pooler["kernel"] + pooler["bias"])
+    np.testing.assert_allclose(encoded.pooled_BD, expected, rtol=0, atol=2e-6)
+    # In a row with another sequence it is the same, wherever else the output is read.
+    ids, types, _ = tokens(theirs)
+    row = np.concatenate([ids[1, :8], ids[2, :3]])[None]
+    numbers = np.array([[1] * 8 + [2] * 3])
+    packed = jax.jit(
+        lambda params: BertModel(checkpoint.config).apply(
+            {"params": params}, row, np.concatenate([types[1, :8], types[2, :3]])[None],
+            np.ones_like(row), deterministic=True, segment_ids_BL=numbers,
+            starts_BS=np.array([[0, 8]]), positions_BQ=row[:, :0],
+        )
+    )(checkpoint.params["bert"])  # fmt: skip
+    np.testing.assert_allclose(packed.pooled_BD[0], expected[1:], rtol=0, atol=2e-6)
+
+
+def test_what_transformers_cannot_hold_is_refused(golden, tmp_path):
+    folder = golden / "huggingface" / "sequence"
+    for option, reason in (
+        (dict(causal=True), "a classifier on the last token"),
+        (dict(pooling="mean"), "a classifier on the mean of all tokens"),
+    ):
+        checkpoint = load(folder, **option)
+        with pytest.raises(UserError, match=f"no BERT with {reason}; write"):
+            save_huggingface(tmp_path / "folder", checkpoint)
+        save_huggingface(tmp_path / reason, checkpoint, own=True)
+        again = load(tmp_path / reason)
+        assert (again.config, again.head) == (checkpoint.config, "sequence")
+        assert again.labels == checkpoint.labels
+        jax.tree.map(np.testing.assert_array_equal, again.params, checkpoint.params)

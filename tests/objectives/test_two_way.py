@@ -1,0 +1,283 @@
+"""Two LSTMs as a language model: torch's numbers, what each sees, and a run."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+from flax.traverse_util import unflatten_dict
+
+from bert_jax.config_file import parse
+from bert_jax.data.examples import ExampleConfig
+from bert_jax.data.packing import lay_out
+from bert_jax.errors import UserError
+from bert_jax.inference.fill_mask import mlm_logits
+from bert_jax.inference.score import Scorer
+from bert_jax.interop.checkpoints import array_shapes
+from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.interop.load import Checkpoint, load
+from bert_jax.model.bert import BertForPreTraining, BertModel
+from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.model.lstm import LayerMix, TwoWayLstm
+from bert_jax.objectives.mlm_nsp import cross_entropy
+from bert_jax.objectives.two_way import pretraining
+from bert_jax.training.config import finetune_config, train_config
+from bert_jax.training.pretrain import pretrain
+from bert_jax.training.sweep import run_one
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+ALONE = ExampleConfig(next_sentence=False)
+LENGTHS = np.array([7, 4, 5])  # of the sequences of a packed row
+
+
+@pytest.fixture(scope="module")
+def config(small_model_config):
+    return dataclasses.replace(
+        small_model_config,
+        encoder="lstm",
+        positions="none",
+        hidden_dropout=0.0,
+        initializer_range=0.3,
+    )
+
+
+@pytest.fixture(scope="module")
+def objective(config):
+    return pretraining(config, ComputeConfig(), ALONE)
+
+
+@pytest.fixture(scope="module")
+def params(objective):
+    return jax.jit(objective.init)(jax.random.key(0))
+
+
+@pytest.fixture(scope="module")
+def packed():
+    """One row of three sequences, with padding after them; nothing is masked."""
+    arrays, _, _ = lay_out(LENGTHS, np.zeros(3, int), (1, 18, 4))
+    ids = np.random.default_rng(0).integers(5, 96, (1, 18), np.int32)
+    zeros = np.zeros((1, 1), np.int32)
+    return arrays | {
+        "input_ids": ids * arrays["attention_mask"],
+        "token_type_ids": np.zeros_like(ids),
+        **{"mlm_positions": zeros, "mlm_ids": zeros, "mlm_weights": np.float32(zeros)},
+    }
+
+
+@pytest.fixture(scope="module")
+def alone(packed):
+    """Each sequence in a row of its own."""
+    ids = np.zeros((3, 8), np.int32)
+    for row, (start, length) in enumerate(
+        zip(packed["starts"][0], LENGTHS, strict=False)
+    ):
+        ids[row, :length] = packed["input_ids"][0, start : start + length]
+    return ids, np.zeros_like(ids), np.int32(np.arange(8) < LENGTHS[:, None])
+
+
+def test_layers_their_mix_and_the_loss_are_those_of_torch(golden):
+    """tests/golden/torch/make.py."""
+    theirs = dict(np.load(golden / "torch" / "two_way.npz"))
+    V, D = theirs["words"].shape
+    config = BertConfig(V, D, 3, 4, 40, encoder="lstm", hidden_dropout=0.0)
+    kernels = {k: x for k, x in theirs.items() if k.startswith("layer_")}
+    lstms = unflatten_dict(kernels, sep="/")
+    mix = {"weights": theirs["weights"], "gamma": theirs["gamma"]}
+    encode = jax.jit(
+        lambda x, ids: TwoWayLstm(config, ComputeConfig()).apply(
+            {"params": lstms}, x, ids, deterministic=True
+        )
+    )
+    total = count = 0
+    for number in range(3):
+        ids = theirs[f"ids_{number}"]
+        x_BLD = theirs["words"][ids][None]
+        states = jax.device_get(encode(x_BLD, np.ones((1, len(ids)), np.int32)))
+        expected = theirs[f"states_{number}"]
+        np.testing.assert_allclose(np.stack(states)[:, 0], expected, rtol=0, atol=2e-6)
+        mixed = LayerMix().apply({"params": mix}, states)[0]
+        np.testing.assert_allclose(mixed, theirs[f"mixed_{number}"], rtol=0, atol=5e-6)
+        forward, backward = np.split(states[-1][0], 2, axis=-1)
+        for top, own in ((forward[:-1], ids[1:]), (backward[1:], ids[:-1])):
+            logits = top @ theirs["output"].T + theirs["bias"]
+            total += float(cross_entropy(logits, own)[0].sum())
+            count += len(own)
+    assert total / count == pytest.approx(float(theirs["loss"]), rel=2e-6)
+
+
+def test_each_direction_sees_its_own_side(config, params):
+    ids = np.random.default_rng(1).integers(5, 96, (1, 12), np.int32)
+    tokens = np.zeros_like(ids), np.ones_like(ids)
+    model = BertForPreTraining(config)
+    places = np.arange(12)[None]
+    apply = jax.jit(
+        lambda ids: model.apply(
+            {"params": params}, ids, *tokens, positions_BQ=places, deterministic=True,
+            method="lm_logits",
+        )
+    )  # fmt: skip
+    changed = ids.copy()
+    changed[0, 6] = 5 + ids[0, 6] % 90
+    moved = [
+        np.abs(a - b).max(axis=(0, 2))
+        for a, b in zip(apply(ids), apply(changed), strict=True)
+    ]
+    assert moved[0][:7].max() == 0 and moved[0][7:].min() > 1e-4
+    assert moved[1][6:].max() == 0 and moved[1][:6].min() > 1e-4
+    # A blank is filled in by both: the product of what they give.
+    batch = dict(
+        zip(
+            ("input_ids", "token_type_ids", "attention_mask"),
+            (ids, *tokens),
+            strict=True,
+        )
+    )
+    found = jax.jit(functools.partial(mlm_logits, model))(params, batch, places)
+    both = sum(jax.nn.log_softmax(logits) for logits in apply(ids))
+    np.testing.assert_allclose(found, both, rtol=0, atol=2e-5)
+
+
+def test_sequences_of_a_row_are_as_each_alone(config, objective, params, packed, alone):
+    model = BertModel(config)
+    apply = jax.jit(functools.partial(model.apply, deterministic=True))
+    bert = {"params": params["bert"]}
+    together = apply(
+        bert,
+        *(packed[n] for n in ("input_ids", "token_type_ids", "attention_mask")),
+        segment_ids_BL=packed["segment_ids"],
+        starts_BS=packed["starts"],
+    )
+    each = apply(bert, *alone)
+    for row, (start, length) in enumerate(
+        zip(packed["starts"][0], LENGTHS, strict=False)
+    ):
+        np.testing.assert_allclose(
+            together.sequence_BLD[0, start : start + length],
+            each.sequence_BLD[row, :length],
+            atol=2e-6,
+        )
+    # What is pooled: the last state of each direction.
+    forward, backward = np.split(np.asarray(each.sequence_BLD), 2, axis=-1)
+    last = np.concatenate([forward[range(3), LENGTHS - 1], backward[:, 0]], axis=-1)
+    pooler = jax.device_get(params["bert"]["pooler"])
+    expected = np.tanh(last @ pooler["kernel"] + pooler["bias"])
+    np.testing.assert_allclose(each.pooled_BD, expected, atol=2e-6)
+    np.testing.assert_allclose(together.pooled_BD[0, :3], expected, atol=2e-6)
+
+    sums = jax.jit(objective.sums, static_argnums=2)
+    names = ("input_ids", "token_type_ids", "attention_mask")
+    unpacked = dict(zip(names, alone, strict=True)) | {
+        **{"mlm_positions": np.zeros((3, 1), np.int32)},
+        **{"mlm_ids": np.zeros((3, 1), np.int32), "mlm_weights": np.zeros((3, 1))},
+    }
+    found, expected = sums(params, packed, None), sums(params, unpacked, None)
+    assert found["lm_weight"] == expected["lm_weight"] == 2 * sum(LENGTHS - 1)
+    assert found["lm_weight"] == objective.weights(packed)["lm_loss"]
+    np.testing.assert_allclose(found["lm_loss"], expected["lm_loss"], rtol=2e-6)
+
+
+def test_flops_and_parameters_are_counted(objective, params, packed):
+    config = objective.model.config
+    D, F, V, L = 16, 32, 96, 18
+    # By hand: gates of inputs and of states, and projections; then the head, twice.
+    lstms = config.num_layers * 2 * L * (D * 4 * F + D * 4 * F + F * D)
+    head = 2 * L * (D * D + D * V)
+    assert objective.flops(packed) == 3 * 2 * (lstms + head)
+    sizes = {name: np.prod(s) for name, s in array_shapes(params).items()}
+    padding = (config.word_rows - config.vocab_size) * D
+    assert config.parameter_count() == sum(sizes.values()) - padding
+
+
+def test_what_it_cannot_learn_is_refused(config):
+    with pytest.raises(
+        UserError, match=r"set --config\.model\.causal=False and --conf"
+    ):
+        pretraining(dataclasses.replace(config, encoder="transformer"), None, ALONE)
+    with pytest.raises(UserError, match=r"next_sentence=False"):
+        pretraining(config, None, ExampleConfig())
+    for option in ("causal", "pre_norm"):
+        with pytest.raises(UserError, match=r"model\.encoder='lstm' has neither"):
+            dataclasses.replace(config, **{option: True})
+
+
+def test_a_run_resumes_scores_and_is_fine_tuned(
+    one_phase_of, settings, model_config, vocabulary, tmp_path
+):
+    """On eight devices; then in our own form, since transformers has none."""
+    flags = (
+        "--config.objective=bert_jax.objectives.two_way",
+        "--config.model.encoder=lstm",
+        "--config.model.positions=none",
+        "--config.data.examples.next_sentence=False",
+        "--config.optimizer.learning_rate=0.02",
+    )
+    config = parse(
+        ["--config", str(one_phase_of(0)), *flags], "usage", train_config
+    ).config
+    metrics = pretrain(config, tmp_path / "run", [].append)
+    assert metrics["perplexity"] < 0.6 * config.model.vocab_size
+    checkpoint = load(tmp_path / "run")
+    score = Scorer(checkpoint)
+    ids = checkpoint.tokenizer.encode("the cat")
+    ids = np.array([[checkpoint.tokenizer.cls_id, *ids, checkpoint.tokenizer.sep_id]])
+    every = BertForPreTraining(checkpoint.config).apply(
+        {"params": checkpoint.params}, ids, 0 * ids, 1 + 0 * ids,
+        positions_BQ=np.arange(ids.shape[1])[None], deterministic=True,
+        method="lm_logits",
+    )  # fmt: skip
+    expected = -sum(cross_entropy(logits, ids)[0][0, 1:-1].sum() for logits in every)
+    np.testing.assert_allclose(score(["the cat"]), expected / 2, rtol=1e-5)
+    with pytest.raises(UserError, match="reads each side alone and never sees"):
+        Scorer(checkpoint, rest_of_word=True)
+    with pytest.raises(UserError, match="transformers has no BERT with LSTMs") as error:
+        save_huggingface(tmp_path / "hf", checkpoint)
+    assert "\n" not in str(error.value) and not (tmp_path / "hf").exists()
+    save_huggingface(tmp_path / "own", checkpoint, own=True)
+    again = load(tmp_path / "own", scan_layers=True)
+    assert (again.config, again.head) == (checkpoint.config, "pretraining")
+    jax.tree.map(np.testing.assert_array_equal, again.params, checkpoint.params)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory, model_config, vocabulary, init_params):
+    """A folder with LSTMs that nothing has trained, in our own form."""
+    config = model_config(encoder="lstm", positions="none")
+    params = {"bert": init_params(BertModel(config))}
+    folder = tmp_path_factory.mktemp("encoder")
+    checkpoint = Checkpoint(config, params, vocabulary, "none")
+    save_huggingface(folder, checkpoint, own=True)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "what, freeze",
+    [
+        ("classification", True),
+        ("tagging", False),
+        ("multiple_choice", False),
+        ("question_answering", False),
+    ],
+)
+def test_it_is_fine_tuned(what, freeze, settings, encoder, one_device, tmp_path):
+    """Frozen, the head, the pooler and the weights of the layers learn."""
+    config = finetune_config(
+        settings(what, init_from=str(encoder), freeze=freeze, epochs=12)
+    )
+    with one_device():
+        results = run_one(config, tmp_path, [].append)
+    assert results["scores"]["dev"][results["main_metric"]] > 70
+    before, after = load(encoder).params["bert"], load(tmp_path).params["bert"]
+    moved = {
+        part: max(
+            np.abs(a - b).max()
+            for a, b in zip(
+                jax.tree.leaves(before[part]), jax.tree.leaves(after[part]), strict=True
+            )
+        )
+        for part in after
+    }
+    assert moved["mix"] > 1e-4
+    for part in ("embeddings", "encoder"):
+        assert (moved[part] == 0) == freeze, part
