@@ -57,7 +57,9 @@ def main(argv: list[str]) -> None:
 
 
 def _seeds(text: str) -> tuple[int, ...]:
-    return tuple(int(seed) for seed in text.split(","))
+    if not all(map(str.isdigit, text.split(","))):
+        raise UserError(f"--seeds={text}, expected numbers such as 0,1,2")
+    return tuple(map(int, text.split(",")))
 
 
 def _open(source: str) -> tuple[StudyConfig, Path]:

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_jax.data.corpus import find_sources
 from bert_jax.errors import DivergenceError, Preempted, UserError, naming
 from bert_jax.files import locked, read_json, write_json, write_text
 from bert_jax.inference import score
@@ -34,6 +35,7 @@ from bert_jax.interop.load import load
 from bert_jax.progress import Progress, print_line
 from bert_jax.runs import read_runs, spread
 from bert_jax.settings import differences, to_dict
+from bert_jax.tasks.families import FAMILIES
 from bert_jax.training.config import (
     DataConfig,
     FineTuneConfig,
@@ -183,6 +185,14 @@ def run_study(
     parts = plan_study(study, folder).parts
     # All of them before the first runs: what is wrong shows at once.
     missing = [name for name in parts if finished(folder, name, parts) is None]
+    for name in missing:
+        config = parts[name].config
+        if isinstance(config, FineTuneConfig):
+            FAMILIES[config.family](config.data).check_files()
+        elif isinstance(config, dict):
+            next(score.read_sets(map(Path, config["files"])))
+        elif isinstance(config, DataConfig):
+            find_sources(config.corpus)
     write_json(folder / STUDY, to_dict(study))
     with Progress(
         "study", total=len(parts), initial=len(parts) - len(missing), unit="parts"

@@ -263,6 +263,34 @@ def test_a_wrong_study_is_one_line(study, change, message, tmp_path):
         plan_study(from_settings(StudyConfig, vars(study) | change, ""), tmp_path)
 
 
+@pytest.mark.parametrize("group", ["tasks", "variants", "pairs"])
+def test_files_that_are_not_there_are_told_before_anything_runs(study, group, tmp_path):
+    gone = {
+        "tasks": {
+            "topic": studies._merged(study.tasks["topic"], {"data": {"dir": "nowhere"}})
+        },
+        "variants": {
+            name: dataclasses.replace(
+                variant,
+                pretrain=studies._merged(
+                    variant.pretrain, {"data": {"corpus": ("nowhere",)}}
+                ),
+            )
+            for name, variant in study.variants.items()
+        },
+        "pairs": ("nowhere",),
+    }
+    other, said = dataclasses.replace(study, **{group: gone[group]}), []
+    with pytest.raises(UserError, match="nowhere"):
+        run_study(other, tmp_path / "runs", log=said.append)
+    assert (said, list(tmp_path.iterdir())) == ([], [])
+
+
+def test_seeds_are_numbers():
+    with pytest.raises(UserError, match="--seeds=a, expected numbers such as 0,1,2"):
+        experiment.main(["x.py", "--seeds", "a"])
+
+
 def test_a_part_that_is_not_there_or_too_early_is_refused(study, tmp_path):
     parts = plan_study(study, tmp_path).parts
     with pytest.raises(UserError, match="no part of the study; expected one of text, "):
