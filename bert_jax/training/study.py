@@ -54,6 +54,7 @@ STUDY, TABLE = "study.json", "table"
 _PART = "part.json"
 _PAIRS = "minimal pairs"  # the name of their accuracy
 _DIVERGED = "diverged"
+_TEXT = ("corpus", "vocabulary_size", "lower_case")  # what a prepared text depends on
 
 Result = dict[str, Any]
 
@@ -159,8 +160,7 @@ def _text(config: TrainConfig) -> DataConfig | None:
     data = config.data
     if data.path:
         return None
-    kept = ("corpus", "vocabulary_size", "lower_case")
-    return DataConfig(**{name: getattr(data, name) for name in kept})
+    return DataConfig(**{name: getattr(data, name) for name in _TEXT})
 
 
 def _merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,7 +273,7 @@ def _run(part: Part, directory: Path, before: Path, log: Log) -> Result:
         }
     if isinstance(config, DataConfig):
         prepare_corpus(config, directory, log)
-        write_json(directory / "config.json", to_dict(config))
+        write_json(directory / "config.json", _identity(config))
         return {}
     write_json(directory / "config.json", config)
     checkpoint = load(before)
@@ -307,11 +307,16 @@ def finished(folder: Path, name: str, parts: Mapping[str, Part]) -> Result | Non
         same = functools.partial(resume_differences, free=free)
     else:
         same = _differing
-    check_owner(
-        directory, config if isinstance(config, dict) else to_dict(config), same
-    )
+    check_owner(directory, _identity(config), same)
     longer = isinstance(config, TrainConfig) and _DIVERGED not in result
     return None if longer and result["steps"] < config.total_steps else result
+
+
+def _identity(config: Any) -> dict[str, Any]:
+    """What config.json says of a part."""
+    if isinstance(config, DataConfig):
+        return {name: to_dict(config)[name] for name in _TEXT}
+    return config if isinstance(config, dict) else to_dict(config)
 
 
 def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.config import BertConfig
 from bert_jax.objectives import mlm_nsp
 from bert_jax.objectives.mlm_nsp import MlmNsp
 
@@ -172,3 +173,39 @@ def test_without_next_sentence_nothing_is_said_of_it(small_model_config, make_ba
     assert not any(name.startswith("nsp") for name in metrics)
     assert "nsp" not in mlm.summary(metrics) + mlm.eval_summary(metrics)
     assert set(mlm.weights(batch)) == {"mlm_loss"}
+
+
+def test_a_new_model_has_the_loss_that_the_page_of_losses_says():
+    """ln V + 0.77 s² D / 2 for masked tokens, and about ln 2 for the pairs."""
+    V, D, s = 600, 64, 0.08
+    config = BertConfig(
+        vocab_size=V,
+        hidden_size=D,
+        num_layers=1,
+        num_heads=2,
+        intermediate_size=D,
+        max_positions=64,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        initializer_range=s,
+    )
+    new = objective(config)
+    rng = np.random.default_rng(0)
+    shape, every = (32, 64), np.tile(np.arange(0, 64, 2, dtype=np.int32), (32, 1))
+    ids = rng.integers(5, V, shape, np.int32)
+    ids[:, ::2] = 4  # [MASK]
+    batch = {
+        "input_ids": ids,
+        "token_type_ids": np.zeros(shape, np.int32),
+        "attention_mask": np.ones(shape, np.int32),
+        "mlm_positions": every,
+        "mlm_ids": rng.integers(5, V, every.shape, np.int32),
+        "mlm_weights": np.ones(every.shape, np.float32),
+        "nsp_labels": rng.integers(0, 2, 32, np.int32),
+    }
+    params = jax.jit(new.init)(jax.random.key(0))
+    metrics = new.metrics(jax.device_get(jax.jit(new.eval_sums)(params, batch)))
+    expected = np.log(V) + 0.77 * s**2 * D / 2  # 6.397 + 0.158
+    assert metrics["mlm_loss"] == pytest.approx(expected, abs=0.05)
+    assert metrics["mlm_accuracy"] < 0.01
+    assert metrics["nsp_loss"] == pytest.approx(np.log(2), abs=0.15)
