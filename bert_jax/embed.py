@@ -32,7 +32,10 @@ def main(argv: list[str]) -> None:
         help="concatenated; 0: the embeddings, -1: the last layer (--layers=-1)",
     )
     parser.add_argument(
-        "--pooling", choices=("none", "mean", "cls", "pooler"), default="mean"
+        "--pooling",
+        choices=("none", "mean", "cls", "pooler"),
+        default="",
+        help="default: what a model of sentence vectors was trained with, else mean",
     )
     parser.add_argument(
         "--normalize", action="store_true", help="scale every vector to length 1"

@@ -434,12 +434,44 @@ def write_question_answering(folder, rows=24, seed=0):
     return dict(family="question_answering", data=data)
 
 
+def write_multi_label(folder, rows=24, seed=0):
+    """Each of two words that a text has tells one of its labels."""
+    random = np.random.default_rng(seed)
+    for split, count in (("train", 2 * rows), ("dev", 12)):
+        lines = []
+        for i in range(count):
+            clues = {"good": "yes", "bad": "no"}
+            clues = {w: k for n, (w, k) in enumerate(clues.items()) if i >> n & 1}
+            words = _words(random, random.integers(3, 9))
+            for clue in clues:
+                words.insert(random.integers(0, len(words) + 1), clue)
+            row = {"text": " ".join(words), "labels": list(clues.values())}
+            lines.append(json.dumps(row))
+        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    return dict(family="multi_label", data=dict(label="labels"))
+
+
+def write_sentence_vectors(folder, rows=24, seed=0):
+    """Two texts are close where they have the same clue."""
+    random = np.random.default_rng(seed)
+    for split, count in (("train", 2 * rows), ("dev", 12)):
+        lines = ["text_a\ttext_b\tlabel"]
+        for i in range(count):
+            clues = ("good", "bad")[i % 2], ("good", "bad")[i // 2 % 2]
+            texts = [" ".join(_with_clue(random, clue, 6)) for clue in clues]
+            lines.append("\t".join([*texts, "5" if clues[0] == clues[1] else "1"]))
+        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    return dict(family="sentence_vectors", data={})
+
+
 WRITERS = {
     "classification": write_classification,
     "regression": write_regression,
     "tagging": write_tagging,
     "multiple_choice": write_multiple_choice,
     "question_answering": write_question_answering,
+    "multi_label": write_multi_label,
+    "sentence_vectors": write_sentence_vectors,
 }
 
 

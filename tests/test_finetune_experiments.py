@@ -17,6 +17,7 @@ ARGUMENTS = {
     "glue": GLUE,
     "sick": ("entailment", "relatedness"),
     "squad": ("v1", "v2"),
+    "sentence_vectors": ("sick", "stsb", "table"),
     "conll2003": ("", "features"),
     "wnut17": ("", "features"),
 }
@@ -54,6 +55,8 @@ def test_every_setting_can_be_changed_and_the_task_is_built(name):
     task = FAMILIES[config.family](config.data)
     heads = {
         "classification": "sequence",
+        "multi_label": "sequence",
+        "sentence_vectors": "mean",
         "tagging": "token",
         "multiple_choice": "choice",
         "question_answering": "span",

@@ -32,8 +32,7 @@ from bert_jax.interop.load import (
     check_vocabulary,
     opened,
 )
-from bert_jax.model.bert import BertModel, mean_tokens
-from bert_jax.model.encoder import take_positions
+from bert_jax.model.bert import BertModel, normalized, pool_tokens
 from bert_jax.objectives.heads import model_inputs
 from bert_jax.progress import Progress
 from bert_jax.tasks.tables import check_texts
@@ -70,7 +69,8 @@ class Embedder:
       -1 the last layer's; (-4, -3, -2, -1) is the paper's best (section 5.3).
     pooling: "mean" over all tokens of a sequence, [CLS] and [SEP] included and padding
       not, as sentence-transformers does; "cls", the vector of [CLS]; "pooler", tanh of
-      the pretrained dense layer on the last layer's [CLS]; "none", every token's.
+      the pretrained dense layer on the last layer's [CLS]; "none", every token's. Empty:
+      what a model of sentence vectors was trained with, otherwise "mean".
     normalize: scale every vector to length 1.
     batch_size: rows of 32 tokens, in which texts lie side by side, or fewer longer rows
       with about as many; accelerators want more than the default.
@@ -87,7 +87,7 @@ class Embedder:
         checkpoint: Checkpoint | Path | str,
         *,
         layers: Sequence[int] = (-1,),
-        pooling: Pooling = "mean",
+        pooling: Pooling | Literal[""] = "",
         normalize: bool = False,
         batch_size: int = 32,
         max_length: int = 0,
@@ -99,6 +99,8 @@ class Embedder:
         check_vocabulary(checkpoint, path)
         config, params = checkpoint.config, checkpoint.params["bert"]
         self.tokenizer: Tokenizer = checkpoint.tokenizer
+        if not pooling:
+            pooling = "cls" if checkpoint.head == "cls" else "mean"
         self.pooling, self._show = pooling, show_progress
         self.max_length = max_length or config.max_positions
         check_length(self.max_length, checkpoint, "--max_length")
@@ -241,15 +243,9 @@ def _vectors(
         vectors = encoded.pooled_BD.astype(jnp.float32)
     else:
         vectors = encoded.side_by_side(layers)
-    if pooling == "cls":
-        vectors = take_positions(vectors, batch["starts"])
-    elif pooling == "mean":
-        S = batch["starts"].shape[1]
-        vectors = mean_tokens(vectors, batch["segment_ids"], S)
-    if normalize:
-        norms = jnp.linalg.norm(vectors, axis=-1, keepdims=True)
-        vectors = vectors / jnp.maximum(norms, 1e-12)
-    return vectors
+    if pooling in ("cls", "mean"):
+        vectors = pool_tokens(pooling, vectors, tokens_BL[2], **packed)
+    return normalized(vectors) if normalize else vectors
 
 
 def check_ending(path: Path) -> None:

@@ -90,6 +90,8 @@ def confusion(
         for row, prediction in zip(rows, predictions, strict=True)
         for pair in task.classes(row, prediction)
     )
+    if not pairs:
+        return [], []
     seen = {name for pair in pairs for name in pair}
     labels = list(task.labels) if seen <= {*task.labels} else sorted(seen)
     return labels, [[pairs[gold, other] for other in labels] for gold in labels]

@@ -151,6 +151,8 @@ class Bert(Checkpoint):
         attentions: bool = False,
     ) -> Output:
         """The encoder's output for texts or pairs, all in one batch."""
+        if attentions and self.config.encoder == "lstm":
+            raise UserError("an LSTM has no attention; leave attentions=True out")
         single = isinstance(texts, str | tuple)
         arrays, tokens = self._batch([texts] if single else list(texts))
         found = self._apply(

@@ -248,7 +248,7 @@ def _tasks(checkpoint: Checkpoint, path: Path | str, max_length: int) -> list[Ta
         with naming(path):
             configs = [from_settings(kind.config_class, data, "data")]
     else:
-        kind = next(kind for kind in FAMILIES.values() if kind.head == checkpoint.head)
+        kind = next(kind for kind in FAMILIES.values() if kind.serves(checkpoint))
         with naming(path):
             configs = kind.configs_for_head(checkpoint)
     if max_length:

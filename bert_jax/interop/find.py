@@ -24,9 +24,10 @@ ORIGINS = {
     "bert_jax": "a run of bert_jax",
 }
 SAFETENSORS, TORCH, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
+POOLING = "1_Pooling/config.json"  # what sentence-transformers does with the tokens
 _SMALL = (
     *("config.json", "bert_config.json", "tokenizer_config.json", "tokenizer.json"),
-    *("vocab.txt", "spiece.model", "bilstm.safetensors"),
+    *("vocab.txt", "spiece.model", "bilstm.safetensors", POOLING),
 )
 _HUB_NAME = re.compile(
     r"(?P<name>(?:\w[\w.-]*/)?\w[\w.-]*)(?:@(?P<revision>[\w./-]+))?"

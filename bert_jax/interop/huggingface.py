@@ -27,8 +27,9 @@ from bert_jax.data.tokenizer import (
 from bert_jax.errors import UserError, naming
 from bert_jax.files import new_folder, read_json, write_json, write_text
 from bert_jax.interop.config_json import OWN, config_from_dict, config_to_dict
+from bert_jax.interop.find import POOLING
 from bert_jax.interop.load import Checkpoint, check_params, class_names
-from bert_jax.interop.names import from_params, guess_head, to_params
+from bert_jax.interop.names import HEADS, from_params, guess_head, to_params
 from bert_jax.interop.weights import read_safetensors, read_weights
 from bert_jax.model.bert import sinusoids
 from bert_jax.model.config import BertConfig
@@ -54,6 +55,8 @@ _ARCHITECTURES = {
 # What transformers calls the classes of pre-LN BERTs.
 _PRE_NORM_NAMES = {"BertLMHeadModel": "MegatronBertForCausalLM"}
 BILSTM = "bilstm.safetensors"  # the BiLSTM on an encoder, under our names
+# sentence-transformers' name of each pooling that is a head of ours.
+_POOLING_MODES = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
 _PREFIXES = ("embeddings.", "encoder.", "pooler.")  # of an encoder saved on its own
 _CARD_TRANSFORMERS = """```python
 from transformers import AutoTokenizer, {architecture}
@@ -102,27 +105,68 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
     head, parts, _ = known[0] if known else guessed
     with naming(folder):
         converted = to_params(tensors, config, "huggingface", head=head, expected=parts)
-    params = converted.params
-    if (folder / BILSTM).is_file():
+    params = converted.params | _bilstm(folder)
+    if "bilstm" in params:
         head = "features"
-        flat = read_safetensors(folder / BILSTM)
-        params = params | {"bilstm": traverse_util.unflatten_dict(flat, sep="/")}
+    elif len(params) == 1:
+        head = _pooling(folder)
     return _checkpoint(
         folder,
         settings,
         config=config,
         params=params,
-        head=head if len(params) > 1 else "none",
+        head=head,
         missing=converted.missing,
         unexpected=tuple(sorted([*converted.unexpected, *untied])),
         dtypes=converted.dtypes,
     )
 
 
+def _bilstm(folder: Path) -> dict[str, Any]:
+    """The parameters of a BiLSTM, under "bilstm", if the folder has one."""
+    if not (folder / BILSTM).is_file():
+        return {}
+    flat = read_safetensors(folder / BILSTM)
+    return {"bilstm": traverse_util.unflatten_dict(flat, sep="/")}
+
+
+def _pooling(folder: Path) -> str:
+    """The head of an encoder alone: what sentence-transformers pools, or "none"."""
+    if not (folder / POOLING).is_file():
+        return "none"
+    modes = read_json(folder / POOLING, "a pooling of sentence-transformers")
+    asked = [mode for mode, key in _POOLING_MODES.items() if modes.get(key)]
+    return asked[0] if len(asked) == 1 else "none"
+
+
+def _write_pooling(folder: Path, checkpoint: Checkpoint) -> None:
+    """Writes what sentence-transformers makes of the encoder's tokens."""
+    longest = checkpoint.config.max_positions
+    data = checkpoint.extra.get("data", {})
+    modes = {key: mode == checkpoint.head for mode, key in _POOLING_MODES.items()}
+    modules = [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": path,
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for i, (kind, path) in enumerate(
+            [("Transformer", ""), ("Pooling", POOLING.partition("/")[0])]
+        )
+    ]
+    width = {"word_embedding_dimension": checkpoint.config.hidden_size}
+    lengths = {"max_seq_length": data.get("max_length", longest)}
+    (folder / POOLING).parent.mkdir()
+    write_json(folder / "modules.json", modules)
+    write_json(folder / POOLING, width | modes)
+    write_json(folder / "sentence_bert_config.json", lengths | {"do_lower_case": False})
+
+
 def _read_own(folder: Path, settings: dict[str, Any], config: BertConfig) -> Checkpoint:
     """Reads what :func:`save_huggingface` wrote in our own form."""
     flat = read_weights(folder)
-    params = traverse_util.unflatten_dict(flat, sep="/")
+    params = traverse_util.unflatten_dict(flat, sep="/") | _bilstm(folder)
     head = settings.get("head")
     with naming(folder):
         missing = check_params(params, config, head)
@@ -194,7 +238,8 @@ def save_huggingface(
     else:
         params = _with_position_table(params, config)
         tensors = from_params(params, config, "huggingface")
-        architecture = _architecture_of("none" if head == "features" else head, params)
+        known = head if head in HEADS else "none"
+        architecture = _architecture_of(known, params)
         if config.causal and architecture == "BertForMaskedLM":
             architecture = "BertLMHeadModel"
         if architecture == "BertModel":
@@ -227,6 +272,8 @@ def save_huggingface(
             save_file(flat, folder / BILSTM)
         if tokenizer is not None:
             write_tokenizer(folder, tokenizer, config)
+        if head in _POOLING_MODES and not misfit(checkpoint):
+            _write_pooling(folder, checkpoint)
         write_json(folder / "config.json", settings)
         size = sum(array.size for array in tensors.values())
         text = _model_card(checkpoint, architecture, size, card)

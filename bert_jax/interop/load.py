@@ -39,7 +39,10 @@ from bert_jax.parallel.sharding import path_name
 from bert_jax.settings import from_settings
 
 Params = dict[str, Any]
-_HEADS = ("pretraining", "none", "sequence", "token", "choice", "span", "features")
+_HEADS = (
+    *("pretraining", "none", "sequence", "token", "choice", "span", "features"),
+    *("mean", "cls"),
+)
 _NEW_HEAD = "set --config.fresh_head=True to begin with a new head"
 
 
@@ -50,8 +53,8 @@ class Checkpoint:
     params: float32 numpy tree with the keys "bert", and "mlm" and "nsp", or
       "classifier", or "qa_outputs", or "bilstm"; the layers are stacked where
       compute.scan_layers. The pooler and the parts of a head may be absent.
-    head: "pretraining", "none", "sequence", "token", "choice", "span" or
-      "features" (a BiLSTM on the encoder).
+    head: "pretraining", "none", "sequence", "token", "choice", "span", "features" (a
+      BiLSTM on the encoder), or "mean" or "cls" (vectors of texts, by their pooling).
     compute: how to compute it, by default as the workdir says.
     labels: names of a classifier's outputs; empty for regression and other heads.
     problem_type: as transformers has it: "regression", "single_label_classification",
@@ -288,7 +291,9 @@ def head_params(
         bert = {name: part for name, part in bert.items() if name in shapes["bert"]}
     given = {"bert": bert}
     new = [f"bert/{part}" for part in shapes["bert"] if part not in bert]
-    (name,) = shapes.keys() - {"bert"}
+    name = next(iter(shapes.keys() - {"bert"}), None)
+    if name is None:  # vectors
+        return given, new
     same_kind = checkpoint.head == ("features" if bilstm else head)
     if not same_kind or fresh_head or name not in checkpoint.params:
         return given, [*new, name]

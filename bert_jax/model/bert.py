@@ -92,6 +92,28 @@ def mean_tokens(x_BLD: jax.Array, ids_BL: jax.Array, S: int) -> jax.Array:
     return sums_BSD / jnp.maximum(own_BLS.sum(axis=1), 1)[..., None]
 
 
+def pool_tokens(
+    pooling: str,
+    x_BLD: jax.Array,
+    attention_mask_BL: jax.Array,
+    segment_ids_BL: jax.Array | None = None,
+    starts_BS: jax.Array | None = None,
+) -> jax.Array:
+    """A vector of each sequence, (B, S, D): the "mean" of its tokens, or its "cls"."""
+    firsts_BS, _ = sequence_ends(attention_mask_BL, segment_ids_BL, starts_BS)
+    if pooling == "cls":
+        return take_positions(x_BLD, firsts_BS)
+    ids_BL = attention_mask_BL if segment_ids_BL is None else segment_ids_BL
+    return mean_tokens(x_BLD, ids_BL, firsts_BS.shape[1])
+
+
+def normalized(x_BSD: jax.Array) -> jax.Array:
+    """Vectors scaled to length 1; one of zeros, as of an empty slot, stays as it is."""
+    squares = jnp.sum(jnp.square(x_BSD), axis=-1, keepdims=True)
+    # The gradient of a norm is not defined at 0.
+    return x_BSD * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))
+
+
 def sinusoids(config: BertConfig) -> np.ndarray:
     """float32 (positions, D): sin(p / 10000^(2i/D)), cos of the same, alternating."""
     D = config.hidden_size

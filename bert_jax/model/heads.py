@@ -5,10 +5,11 @@ and segment_ids_BL and starts_BS for packed rows. All return logits.
 """
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.errors import UserError
-from bert_jax.model.bert import BertModel, sequence_ends
+from bert_jax.model.bert import BertModel, normalized, pool_tokens, sequence_ends
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.kernels.dropout import Dropout
 from bert_jax.model.layers import Dense
@@ -81,6 +82,28 @@ class BertForSpans(nn.Module):
         return qa_outputs(encoded.sequence_BLD)
 
 
+class BertForVectors(nn.Module):
+    """One vector of length 1 for a sequence (Reimers and Gurevych, 2019, section 3).
+
+    pooling: see bert.pool_tokens.
+    """
+
+    config: BertConfig
+    pooling: str
+    compute: ComputeConfig = ComputeConfig()
+
+    @nn.compact
+    def __call__(
+        self, *tokens_BL: jax.Array, deterministic: bool, **packed: jax.Array
+    ) -> jax.Array:
+        """float32 (B, W), or (B, S, W) of packed rows."""
+        bert = BertModel(self.config, self.compute, name="bert")
+        encoded = bert(*tokens_BL, deterministic=deterministic, pool=False, **packed)
+        x_BLW = encoded.sequence_BLD.astype(jnp.float32)
+        x_BSW = normalized(pool_tokens(self.pooling, x_BLW, tokens_BL[2], **packed))
+        return x_BSW if packed else x_BSW[:, 0]
+
+
 class BertWithBiLstm(nn.Module):
     """A BiLSTM on the encoder, and its dense layer in the place of any head.
 
@@ -144,10 +167,21 @@ def make_model(
     features: FeatureConfig,
     compute: ComputeConfig = ComputeConfig(),
 ) -> nn.Module:
-    """The module of a head: "sequence", "choice", "token" or "span".
+    """The module of a head: "sequence", "choice", "token", "span", "mean" or "cls".
 
     features: whether there is a BiLSTM, and on what.
     """
+    if head in ("mean", "cls"):
+        if features.layers or features.bilstm:
+            raise UserError(
+                "a BiLSTM gives no vectors of texts; leave --config.features out"
+            )
+        if head == "cls" and config.reads != "both sides":
+            raise UserError(
+                f"the model reads {config.reads}, and its [CLS] has seen nothing; set "
+                "--config.data.pooling=mean"
+            )
+        return BertForVectors(config, head, compute)
     if features.layers:
         if head != "token":
             raise UserError(

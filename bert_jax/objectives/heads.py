@@ -15,6 +15,7 @@ from bert_jax.parallel.mesh import traced_on
 from bert_jax.tasks.task import IGNORED
 
 ENCODER = "^bert/(embeddings|encoder)/"  # what the setting ``freeze`` freezes
+CONTRAST = 20.0  # the factor of cosines, of which a softmax is taken
 PADDED_SCORE = -1e30  # of what cannot be chosen: padding, an absent choice
 
 
@@ -88,12 +89,19 @@ class Head:
 
 
 class Classification(Head):
-    """Cross-entropy over classes; squared error where the labels are floats (STS-B)."""
+    """Cross-entropy over classes; squared error where the labels are floats (STS-B).
+
+    Where there is a float for each output, several labels at once: the mean of the binary
+    cross-entropies -y log s(x) - (1 - y) log(1 - s(x)) of all outputs x, s the sigmoid.
+    """
 
     def losses(self, logits_BC: jax.Array, batch: Batch) -> jax.Array:
-        if jnp.issubdtype(batch["label"].dtype, jnp.floating):
-            return jnp.square(logits_BC[..., 0] - batch["label"])
-        return _cross_entropy(logits_BC, batch["label"])
+        label = batch["label"]
+        if not jnp.issubdtype(label.dtype, jnp.floating):
+            return _cross_entropy(logits_BC, label)
+        if label.ndim == logits_BC.ndim:
+            return jnp.mean(jax.nn.softplus(logits_BC) - label * logits_BC, axis=-1)
+        return jnp.square(logits_BC[..., 0] - label)
 
 
 class Tagging(Head):
@@ -155,12 +163,35 @@ class Span(Head):
         )
 
 
+class Vectors(Head):
+    """Vectors u and v, of length 1, of the two texts of a pair (Reimers et al., 2019).
+
+    With a label from 0 to 1 the squared error of their cosine (sentence-transformers'
+    CosineSimilarityLoss). Without, v of the own pair is to be told from those of all pairs
+    of the batch: cross-entropy over 20 times the cosines (its MultipleNegativesRankingLoss;
+    Henderson et al., 2017). That loss is one of a whole batch, which cannot be split.
+    """
+
+    reads_tokens = True
+
+    def losses(self, vectors_U2W: jax.Array, batch: Batch) -> jax.Array:
+        u_UW, v_UW = vectors_U2W[:, 0], vectors_U2W[:, 1]
+        if "label" in batch:
+            return jnp.square(jnp.sum(u_UW * v_UW, axis=-1) - batch["label"])
+        cosines_UU = jnp.einsum("UW,VW->UV", u_UW, v_UW, precision="highest")
+        is_pair_U = batch["weights"][None] > 0
+        scores_UU = jnp.where(is_pair_U, CONTRAST * cosines_UU, PADDED_SCORE)
+        return _cross_entropy(scores_UU, jnp.arange(len(scores_UU)))
+
+
 # By the head of a task; see tasks/task.py.
 HEADS = {
     "sequence": Classification,
     "token": Tagging,
     "choice": MultipleChoice,
     "span": Span,
+    "mean": Vectors,
+    "cls": Vectors,
 }
 
 
@@ -185,7 +216,8 @@ def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
     """Logits of a batch; dropout where there is a ``key``.
 
     Packed rows (see data/batching.py) have "starts", and give a result for each slot,
-    (B, S, ...), or, with "slots" (U, C), the scores of U units' choices.
+    (B, S, ...), or, with "slots" (U, C), the scores of U units' choices, or the vectors of
+    U pairs, (U, 2, W).
     """
     settings = {
         "deterministic": key is None,
@@ -198,7 +230,10 @@ def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
         )
     tokens_BL, packed = model_inputs(batch)
     logits = model.apply({"params": params}, *tokens_BL, **packed, **settings)
-    return logits.ravel()[batch["slots"]] if "slots" in batch else logits
+    if "slots" not in batch:
+        return logits
+    outputs = logits.reshape(-1, logits.shape[-1])[batch["slots"]]
+    return outputs[..., 0] if outputs.shape[-1] == 1 else outputs
 
 
 def eval_logits(model: nn.Module, params: Any, batch: Batch) -> jax.Array:

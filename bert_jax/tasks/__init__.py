@@ -4,6 +4,8 @@ A row is a dictionary, or a tuple in the order that stands here:
 
 classification   "text", "label"
 pairs            "text_a", "text_b", "label"
+multi_label      "text", "label" (a list of names)
+sentence_vectors "text_a", "text_b", "label" (a number, or none)
 glue, sick       the columns of the data set, or as above
 tagging          "words", "tags"
 choices          "context", "choices", "label" (the number of the right one, from 0)
@@ -18,9 +20,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bert_jax.tasks.label_sets import MultiLabel
     from bert_jax.tasks.multiple_choice import MultipleChoice
     from bert_jax.tasks.question_answering import Squad
     from bert_jax.tasks.text_classification import Classification
+    from bert_jax.tasks.text_vectors import SentenceVectors
     from bert_jax.tasks.word_tagging import Tagging
 
 
@@ -43,6 +47,19 @@ def pairs(**settings: Any) -> Classification:
     """As :func:`classification`, of two texts."""
     columns = {"text_a": "text_a", "text_b": "text_b"}
     return _task("classification", columns | settings, task="table")
+
+
+def multi_label(**settings: Any) -> MultiLabel:
+    """Any number of classes for a text."""
+    return _task("multi_label", settings)
+
+
+def sentence_vectors(name: str = "table", **settings: Any) -> SentenceVectors:
+    """Vectors of texts whose cosine says how close two texts are.
+
+    name: "stsb" or "sick_relatedness", where rows are those of the data set.
+    """
+    return _task("sentence_vectors", settings, task=name)
 
 
 def tagging(**settings: Any) -> Tagging:

@@ -1,12 +1,18 @@
 """The families of tasks: a new one is a file with its Task, and a line here."""
 
+from bert_jax.tasks.label_sets import MultiLabel
 from bert_jax.tasks.multiple_choice import MultipleChoice
 from bert_jax.tasks.question_answering import Squad
 from bert_jax.tasks.task import Task
 from bert_jax.tasks.text_classification import Classification
+from bert_jax.tasks.text_vectors import SentenceVectors
 from bert_jax.tasks.word_tagging import Tagging
 
 # A checkpoint that was fine-tuned elsewhere gets the first family that has its head.
 FAMILIES: dict[str, type[Task]] = {
-    task.family: task for task in (Classification, Tagging, MultipleChoice, Squad)
+    task.family: task
+    for task in (
+        *(Classification, MultiLabel, Tagging, MultipleChoice, Squad),
+        SentenceVectors,
+    )
 }

@@ -22,7 +22,8 @@ from bert_jax.tasks.tables import Record
 
 ROWS = "rows:"  # the dir of a task with rows of its own starts with it
 
-Head = Literal["sequence", "token", "choice", "span"]
+# "mean" and "cls" are poolings, which make a vector of a sequence.
+Head = Literal["sequence", "token", "choice", "span", "mean", "cls"]
 Outputs = Sequence[np.ndarray]  # float32 logits of each sequence
 Answer = dict[str, Any]  # of a row, JSON-able
 Predictions = list[Answer]
@@ -58,6 +59,7 @@ class Task(abc.ABC):
       up to a blank line, or the whole "file".
     length_setting: the setting that says how much of a row is seen.
     counted: what has a class: "rows" or "words".
+    whole_batch: whether the loss of a row hangs on the others of its batch.
     column_widths: the most characters that a table of predictions shows in a column;
       other columns are as wide as needed.
     """
@@ -67,6 +69,7 @@ class Task(abc.ABC):
     column_widths: ClassVar[dict[str, int]] = {}
     length_setting: ClassVar[str] = "max_length"
     counted: Literal["rows", "words"] = "rows"
+    whole_batch: bool = False
     parsed_by: Literal["line", "document", "file"] = "line"
     keys: dict[str, tuple[str, ...]]
     config: Any
@@ -78,6 +81,11 @@ class Task(abc.ABC):
     def __init__(self, config: Any):
         self.config = config
         self._given: dict[str, list[Record]] = {}
+
+    @classmethod
+    def serves(cls, checkpoint: Any) -> bool:
+        """Whether a Checkpoint that was fine-tuned elsewhere has the family's head."""
+        return checkpoint.head == cls.head
 
     @classmethod
     def configs_for_head(cls, checkpoint: Any) -> tuple[Any, ...]:
@@ -92,6 +100,11 @@ class Task(abc.ABC):
         """Whether a line to predict has the form of this task's input."""
         del line
         return True
+
+    @property
+    def problem_type(self) -> str | None:
+        """What transformers calls the loss of a head for sequences; None: it can tell."""
+        return None
 
     @functools.cached_property
     def label_ids(self) -> dict[str, int]:

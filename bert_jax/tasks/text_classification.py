@@ -39,15 +39,10 @@ LAYOUTS: dict[str, Layout | None] = {**layouts.TASKS, TABLE: None}
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassificationConfig:
-    """Which task, where its data is, and how long texts are cut."""
+class TableConfig:
+    """Where the files of a table of texts are, and their columns."""
 
-    task: str = setting(
-        "",
-        "one of GLUE's (cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, ax), "
-        "sick_entailment or sick_relatedness; or table: CSV, TSV or JSONL with columns",
-        one_of=LAYOUTS,
-    )
+    task: str = setting(TABLE, "table: CSV, TSV or JSONL with columns", one_of=(TABLE,))
     dir: str = setting(
         "",
         "the folder of the data set in its own layout, or tfds:NAME, as tfds:glue/mrpc",
@@ -64,14 +59,51 @@ class ClassificationConfig:
     text_b: str = setting("", "table: the column of the second text; empty: no pairs")
     label: str = setting("label", "table: the column of the label")
     id: str = setting("id", "table: the column of the id, which may be missing")
+    max_length: int = setting(
+        128, "tokens of a sequence, [CLS] and [SEP] included", least=5
+    )
+
+    def layout(self) -> Layout:
+        """Files, columns, labels and metrics of the task."""
+        raise NotImplementedError
+
+    def _own_layout(self, task: str) -> Layout:
+        """That of a data set, whose columns are no settings."""
+        for name in (*SPLITS, "text_a", "text_b", "label", "id", "regression"):
+            field = self.__dataclass_fields__.get(name)
+            if field and (value := getattr(self, name)) != field.default:
+                raise UserError(
+                    f"{name}={value!r} is for task=table; {task} has its own layout, "
+                    "leave it out"
+                )
+        return LAYOUTS[task]
+
+    def _table(self, metrics: tuple[str, ...], *, regression: bool = False) -> Layout:
+        """That of the columns in the settings."""
+        splits = {}
+        for name in SPLITS:
+            given = getattr(self, name)
+            names = (given,) if given else tuple(name + end for end in tables.ENDINGS)
+            splits[name] = Split(names, self.label, tfds=given)
+        columns = (self.text_a, self.text_b)
+        return Layout(
+            splits,
+            *columns,
+            index=self.id,
+            metrics=metrics,
+            regression=regression,
+            tfds=(*columns, self.label),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class TextConfig(TableConfig):
+    """Texts with labels, and how long texts are cut."""
+
     labels: tuple[str, ...] = setting(
         (),
         "table: the labels in the order of the outputs, of two the second is positive; "
         "empty: those of the training rows, sorted",
-    )
-    regression: bool = setting(False, "table: whether labels are numbers")
-    max_length: int = setting(
-        128, "tokens of a sequence, [CLS] and [SEP] included", least=5
     )
     truncation: str = setting(
         "head",
@@ -103,36 +135,26 @@ class ClassificationConfig:
                 f"to {room - 1} at max_length={self.max_length}"
             )
 
-    def layout(self) -> Layout:
-        """Files, columns, labels and metrics of the task."""
-        if self.task == TABLE:
-            return self._table()
-        for name in (*SPLITS, "text_a", "text_b", "label", "id", "regression"):
-            if (value := getattr(self, name)) != getattr(ClassificationConfig, name):
-                raise UserError(
-                    f"{name}={value!r} is for task=table; {self.task} has its own layout, "
-                    "leave it out"
-                )
-        return LAYOUTS[self.task]
 
-    def _table(self) -> Layout:
-        splits = {}
-        for name in SPLITS:
-            given = getattr(self, name)
-            names = (given,) if given else tuple(name + end for end in tables.ENDINGS)
-            splits[name] = Split(names, self.label, tfds=given)
-        columns = (self.text_a, self.text_b)
+@dataclasses.dataclass(frozen=True)
+class ClassificationConfig(TextConfig):
+    """Which task, where its data is, and how texts are cut."""
+
+    task: str = setting(
+        "",
+        "one of GLUE's (cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, ax), "
+        "sick_entailment or sick_relatedness; or table: CSV, TSV or JSONL with columns",
+        one_of=LAYOUTS,
+    )
+    regression: bool = setting(False, "table: whether labels are numbers")
+
+    def layout(self) -> Layout:
+        if self.task != TABLE:
+            return self._own_layout(self.task)
         metrics = ("accuracy", "f1_macro")
         if self.regression:
             metrics = ("pearson", "spearman", "pearson_spearman")
-        return Layout(
-            splits,
-            *columns,
-            index=self.id,
-            metrics=metrics,
-            regression=self.regression,
-            tfds=(*columns, self.label),
-        )
+        return self._table(metrics, regression=self.regression)
 
 
 class Classification(Task):
@@ -161,16 +183,18 @@ class Classification(Task):
         self.keys = names | {"label": (*own[:1], label, "label")}
 
     @classmethod
+    def serves(cls, checkpoint: Any) -> bool:
+        several = checkpoint.problem_type == "multi_label_classification"
+        return checkpoint.head == cls.head and not several
+
+    @classmethod
     def configs_for_head(cls, checkpoint: Any) -> tuple[ClassificationConfig, ...]:
         """Of single texts and of pairs; without labels, regression."""
-        labels, problem_type = checkpoint.labels, checkpoint.problem_type
-        longest = checkpoint.config.max_positions
-        if problem_type == "multi_label_classification" or (
-            problem_type == "regression" and labels
-        ):
+        labels, longest = checkpoint.labels, checkpoint.config.max_positions
+        if checkpoint.problem_type == "regression" and labels:
             raise UserError(
-                f"the head gives {len(labels)} numbers that do not compete "
-                f"({problem_type}); expected one label, or one number, for a text"
+                f"the head gives {len(labels)} numbers (regression); expected one number "
+                "for a text"
             )
         single = ClassificationConfig(
             task=TABLE, labels=labels, regression=not labels, max_length=longest
@@ -195,8 +219,9 @@ class Classification(Task):
         names = self.keys["label"]
         labels = sorted(
             {
-                _class(where, tables.value(where, values, names))
+                label
                 for where, values in self._given.get("train") or self.records("train")
+                for label in self._names(where, tables.value(where, values, names))
             }
         )
         if len(labels) == 1:
@@ -213,6 +238,10 @@ class Classification(Task):
             return super().eval_splits
         splits = self.layout.splits.items()
         return tuple(name for name, s in splits if s.label and name != "train")
+
+    @property
+    def problem_type(self) -> str | None:
+        return "regression" if self.regression else None
 
     def file_names(self, split: str) -> Sequence[str]:
         return self.layout.splits[split].files
@@ -300,9 +329,8 @@ class Classification(Task):
         row_numbers = np.array(numbers, np.int32)
         targets = {}
         if rows and all(row.label is not None for row in rows):
-            labels = self._numbers([row.label for row in rows])
-            dtype = np.float32 if self.regression else np.int32
-            targets = {"label": np.array(labels, dtype)[row_numbers]}
+            labels = self._targets([row.label for row in rows])
+            targets = {"label": labels[row_numbers]}
         return Features(
             input_ids, token_type_ids, row_numbers, targets, truncated=truncated
         )
@@ -314,31 +342,36 @@ class Classification(Task):
         values = np.asarray(outputs, np.float64).reshape(-1, self.outputs)
         np.add.at(logits, features.row, values)
         logits /= np.bincount(features.row, minlength=len(rows))[:, None]
-        if self.regression:
-            answers = [{"value": value} for value in logits[:, 0].tolist()]
-        else:
-            answers = [
-                {
-                    "label": self.labels[p.argmax()],
-                    "probability": float(p.max()),
-                    "probabilities": dict(zip(self.labels, p.tolist(), strict=True)),
-                }
-                for p in scipy.special.softmax(logits, axis=1)
-            ]
+        answers = self._answers(logits)
         return [with_id(row, a) for row, a in zip(rows, answers, strict=True)]
+
+    def _answers(self, logits: np.ndarray) -> list[Answer]:
+        """What the logits of each row, float64 (rows, C), say."""
+        if self.regression:
+            return [{"value": value} for value in logits[:, 0].tolist()]
+        return [
+            {
+                "label": self.labels[p.argmax()],
+                "probability": float(p.max()),
+                "probabilities": dict(zip(self.labels, p.tolist(), strict=True)),
+            }
+            for p in scipy.special.softmax(logits, axis=1)
+        ]
 
     def cells(self, row: Row, prediction: dict[str, Any]) -> list[dict[str, str]]:
         """The id if there is one; the label with its probability, or the value; texts."""
-        if "value" in prediction:
-            cells = {"value": f"{prediction['value']:.4f}"}
-        else:
-            probability = f"{prediction['probability']:.4f}"
-            cells = {"label": prediction["label"], "probability": probability}
+        cells = self._answer_cells(prediction)
         if row.text_b is None:
             cells["text"] = row.text_a
         else:
             cells |= {"text_a": row.text_a, "text_b": row.text_b}
         return [with_id(row, cells)]
+
+    def _answer_cells(self, prediction: Answer) -> dict[str, str]:
+        if "value" in prediction:
+            return {"value": f"{prediction['value']:.4f}"}
+        probability = f"{prediction['probability']:.4f}"
+        return {"label": prediction["label"], "probability": probability}
 
     def score(self, rows: list[Row], predictions: Predictions) -> dict[str, float]:
         key = "value" if self.regression else "label"
@@ -401,19 +434,25 @@ class Classification(Task):
             f"{where}: label {text!r} is not in the label set {', '.join(self.labels)}"
         )
 
+    def _names(self, where: str, value: Any) -> tuple[str, ...]:
+        """The classes that a training row's value names."""
+        name = tables.cell(value)
+        if not name.strip():
+            raise UserError(
+                f"{where}: empty label; expected a class, mend or drop the row"
+            )
+        return (name,)
+
+    def _targets(self, labels: list[Any]) -> np.ndarray:
+        """What the loss needs of the labels of rows: (rows, ...)."""
+        dtype = np.float32 if self.regression else np.int32
+        return np.array(self._numbers(labels), dtype)
+
     def _numbers(self, labels: list[Any]) -> list[float]:
         """The class ids of labels; in regression labels are numbers."""
         if self.regression:
             return labels
         return [self.label_ids[label] for label in labels]
-
-
-def _class(where: str, value: Any) -> str:
-    """The name of a class in a training row."""
-    name = tables.cell(value)
-    if not name.strip():
-        raise UserError(f"{where}: empty label; expected a class, mend or drop the row")
-    return name
 
 
 def _correlation(functions: Sequence, truth: Sequence, predicted: Sequence) -> float:

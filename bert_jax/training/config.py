@@ -272,8 +272,8 @@ class FineTuneConfig(RunConfig):
     """Everything that a fine-tuning run depends on."""
 
     family: str = setting(
-        doc="the kind of task: classification, tagging, multiple_choice or "
-        "question_answering"
+        doc="the kind of task: classification, multi_label, tagging, multiple_choice, "
+        "question_answering or sentence_vectors"
     )
     data: Any  # the config of the family
     optimizer: FineTuneOptimizer = setting(factory=FineTuneOptimizer)

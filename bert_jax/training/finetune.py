@@ -88,6 +88,11 @@ def prepare(
     check_vocabulary(checkpoint, config.init_from)
     check_length(config.data.max_length, checkpoint, "--config.data.max_length")
     task = task or FAMILIES[config.family](config.data)
+    if task.whole_batch and config.accumulation > 1:
+        raise UserError(
+            f"accumulation={config.accumulation}, but the contrastive loss compares all "
+            "texts of a batch; set --config.accumulation=1"
+        )
     train, *splits = [
         _split(task, name, checkpoint.tokenizer, config, log)
         for name in ("train", *task.eval_splits, *task.predict_splits)
@@ -300,13 +305,12 @@ class _FineTuning:
         if "bilstm" in params:
             extra["features"] = to_dict(self.config.features)
             head = "features"
-        regression = task.outputs == 1 and task.head == "sequence"
         best = dataclasses.replace(
             self.checkpoint,
             params=params,
             head=head,
             labels=task.labels,
-            problem_type="regression" if regression else None,
+            problem_type=task.problem_type,
             extra=extra,
         )
         card = f"Fine-tuned with bert_jax from {self.config.init_from}; "

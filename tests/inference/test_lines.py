@@ -10,7 +10,9 @@ from bert_jax.tasks.tagging_formats import TaggedSentence
 from bert_jax.tasks.text_classification import Classification, ClassificationConfig
 from bert_jax.tasks.word_tagging import Tagging, TaggingConfig
 
-CLASSIFICATION = Classification(ClassificationConfig("table", labels=("no", "yes")))
+CLASSIFICATION = Classification(
+    ClassificationConfig(task="table", labels=("no", "yes"))
+)
 TAGGING = Tagging(TaggingConfig("columns", labels=("B-LOC", "B-PER", "O")))
 SQUAD = Squad(SquadConfig())
 

@@ -279,11 +279,16 @@ def test_questions_keep_their_numbers_and_squad_files_are_read(reader):
     assert len({json.dumps(answer["nbest"][0]["text"]) for answer in answers}) == 1
 
 
-def test_labels_that_do_not_compete_are_refused(tmp_path):
+def test_labels_that_do_not_compete_are_decided_alone_and_two_numbers_refused(tmp_path):
     kind = "multi_label_classification"
     tiny(tmp_path / "m", "sequence", 2, labels=("x", "y"), problem_type=kind)
-    with pytest.raises(UserError, match="2 numbers that do not compete"):
-        Predictor(tmp_path / "m")
+    predict = Predictor(tmp_path / "m")
+    (answer,) = predict(["the man eats"])
+    assert predict.family == "multi_label"
+    assert set(answer) == {"labels", "probabilities"}
+    tiny(tmp_path / "n", "sequence", 2, labels=("x", "y"), problem_type="regression")
+    with pytest.raises(UserError, match=r"the head gives 2 numbers \(regression\)"):
+        Predictor(tmp_path / "n")
 
 
 def test_a_task_of_another_kind_is_refused(tmp_path):

@@ -169,6 +169,12 @@ def test_the_loss_is_the_sum_over_each_sequence_alone(
     assert float(objective.weights(packed)["lm_loss"]) == sum(LENGTHS - 1)
     np.testing.assert_allclose(sums["lm_loss"], total, rtol=2e-6)
     assert int(sums["lm_correct"]) == right
+    config, (rows, L) = model.config, packed["input_ids"].shape
+    D, F, V = config.hidden_size, config.intermediate_size, config.vocab_size
+    # By hand: every position is read and predicted; attention is over all pairs.
+    layer = L * (4 * D * D + 2 * D * F) + 2 * L * L * D
+    expected = 6 * rows * (config.num_layers * layer + L * (D * D + D * V))
+    assert objective.flops(packed) == expected
 
 
 def test_a_classifier_reads_the_last_token_of_each_sequence(

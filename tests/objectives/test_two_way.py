@@ -202,9 +202,7 @@ def test_what_it_cannot_learn_is_refused(config):
             dataclasses.replace(config, **{option: True})
 
 
-def test_a_run_resumes_scores_and_is_fine_tuned(
-    one_phase_of, settings, model_config, vocabulary, tmp_path
-):
+def test_a_run_goes_on_scores_and_is_kept_in_our_own_form(one_phase_of, tmp_path):
     """On eight devices; then in our own form, since transformers has none."""
     flags = (
         "--config.objective=bert_jax.objectives.two_way",
@@ -218,6 +216,9 @@ def test_a_run_resumes_scores_and_is_fine_tuned(
     ).config
     metrics = pretrain(config, tmp_path / "run", [].append)
     assert metrics["perplexity"] < 0.6 * config.model.vocab_size
+    before = (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert pretrain(config, tmp_path / "run", [].append) is None  # nothing is left
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
     checkpoint = load(tmp_path / "run")
     score = Scorer(checkpoint)
     ids = checkpoint.tokenizer.encode("the cat")

@@ -2,14 +2,20 @@
 
 two_way.npz: two LSTMs with projections in each direction, as torch.nn.LSTM computes them,
 on embeddings; each layer's output, the layers mixed, and the loss of both directions.
+losses.npz: those of several labels at once and of sentence vectors, the latter as
+sentence-transformers has them.
 
-    python tests/golden/torch/make.py     (torch 2.13)
+    python tests/golden/torch/make.py     (torch 2.13, sentence-transformers 5)
 """
 
 from pathlib import Path
 
 import numpy as np
 import torch
+from sentence_transformers.losses import (
+    CosineSimilarityLoss,
+    MultipleNegativesRankingLoss,
+)
 
 FOLDER = Path(__file__).parent
 # Every size differs.
@@ -66,8 +72,32 @@ def two_way() -> dict[str, np.ndarray]:
     return {name: value.detach().numpy() for name, value in golden.items()}
 
 
+class Given(torch.nn.Module):
+    """A model that gives what it gets."""
+
+    def forward(self, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"sentence_embedding": vectors}
+
+
+def losses() -> dict[str, np.ndarray]:
+    """Logits and vectors, labels, and the losses of them."""
+    torch.manual_seed(1)
+    logits, labels = torch.randn(6, 5) * 2, (torch.rand(6, 5) < 0.4).float()
+    u, v, scores = torch.randn(7, 8), torch.randn(7, 8), torch.rand(7)
+    cosine = CosineSimilarityLoss(Given())
+    contrastive = MultipleNegativesRankingLoss(Given())
+    found = {
+        "multi_label": torch.nn.BCEWithLogitsLoss()(logits, labels),
+        "cosine": cosine([u, v], scores),
+        "contrastive": contrastive([u, v], scores),
+    }
+    given = {"logits": logits, "labels": labels, "u": u, "v": v, "scores": scores}
+    return {name: value.numpy() for name, value in (given | found).items()}
+
+
 def main() -> None:
     """Writes every file."""
+    np.savez_compressed(FOLDER / "losses.npz", **losses())
     np.savez_compressed(FOLDER / "two_way.npz", **two_way())
 
 

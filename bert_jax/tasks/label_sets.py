@@ -1,0 +1,154 @@
+"""Several labels at once: any number of classes for a text or a pair of texts.
+
+Each label is decided alone, by the sigmoid of its logit (transformers calls the head
+multi_label_classification). Metrics: F1 over all decisions (f1_micro), the mean of the F1
+of each label (f1_macro), and the share of rows with every label right (exact_match).
+"""
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import scipy
+
+from bert_jax.errors import UserError
+from bert_jax.settings import setting
+from bert_jax.tasks import tables
+from bert_jax.tasks.layouts import Layout, Row
+from bert_jax.tasks.task import Answer, Error, Predictions
+from bert_jax.tasks.text_classification import Classification, TextConfig
+
+PROBLEM_TYPE = "multi_label_classification"  # in transformers' config.json
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiLabelConfig(TextConfig):
+    """Where the table is, how labels are written, and how texts are cut."""
+
+    separator: str = setting(
+        ",",
+        "what stands between the labels of a cell; it may be a list of JSON instead",
+    )
+    threshold: float = setting(
+        0.5, "the least probability of a label that is given", above=0, below=1
+    )
+
+    def layout(self) -> Layout:
+        return self._table(("f1_micro", "f1_macro", "exact_match"))
+
+
+class MultiLabel(Classification):
+    """Any number of labels for a text or a pair of texts; a row's label is a tuple."""
+
+    family = "multi_label"
+    config_class = MultiLabelConfig
+    problem_type = PROBLEM_TYPE
+
+    @classmethod
+    def serves(cls, checkpoint: Any) -> bool:
+        several = checkpoint.problem_type == PROBLEM_TYPE
+        return checkpoint.head == cls.head and several
+
+    @classmethod
+    def configs_for_head(cls, checkpoint: Any) -> tuple[MultiLabelConfig, ...]:
+        """Of single texts and of pairs."""
+        longest = checkpoint.config.max_positions
+        single = MultiLabelConfig(labels=checkpoint.labels, max_length=longest)
+        return single, dataclasses.replace(single, text_b="text_b")
+
+    def __init__(self, config: MultiLabelConfig):
+        super().__init__(config)
+        self.keys["label"] += ("labels",)
+
+    def score(self, rows: list[Row], predictions: Predictions) -> dict[str, float]:
+        # Imported here because it takes a second, and a wrong setting should not.
+        from sklearn.metrics import f1_score
+
+        truth = self._targets([row.label for row in rows])
+        found = self._targets([answer["labels"] for answer in predictions])
+        scores = {
+            f"f1_{kind}": f1_score(truth, found, average=kind, zero_division=0)
+            for kind in ("micro", "macro")
+        }
+        scores["exact_match"] = np.mean((truth == found).all(axis=1))
+        return {name: 100 * float(score) for name, score in scores.items()}
+
+    def classes(self, row: Row, prediction: Answer) -> Iterator[tuple[str, str]]:
+        """None: a label is not taken for another one."""
+        yield from ()
+
+    def errors(self, row: Row, prediction: Answer) -> Iterator[Error]:
+        """A row of which any label is wrong, by the label that is farthest off."""
+        found = prediction["labels"]
+        wrong = {*row.label} ^ {*found}
+        if wrong:
+            text = " \u2016 ".join(filter(None, (row.text_a, row.text_b)))
+            named = (self._joined(labels) for labels in (row.label, found))
+            p = prediction["probabilities"]
+            off = max(p[name] if name in found else 1 - p[name] for name in wrong)
+            yield Error(text, *named, off)
+
+    def files(
+        self, rows: list[Row], predictions: Predictions, split: str
+    ) -> dict[str, str]:
+        """SPLIT_predictions.tsv: the row's id or number, and its labels."""
+        lines = ["index\tprediction"]
+        for i, (row, answer) in enumerate(zip(rows, predictions, strict=True)):
+            cells = row.id or str(i), self._joined(answer["labels"])
+            lines.append("\t".join(map(tables.escaped, cells)))
+        return {f"{split}_predictions.tsv": "\n".join(lines) + "\n"}
+
+    def _answers(self, logits: np.ndarray) -> list[Answer]:
+        return [
+            {
+                "labels": [
+                    name
+                    for name, x in zip(self.labels, p, strict=True)
+                    if x >= self.config.threshold
+                ],
+                "probabilities": dict(zip(self.labels, p.tolist(), strict=True)),
+            }
+            for p in scipy.special.expit(logits)
+        ]
+
+    def _answer_cells(self, prediction: Answer) -> dict[str, str]:
+        return {"labels": self._joined(prediction["labels"])}
+
+    def _joined(self, labels: Iterable[str]) -> str:
+        return self.config.separator.join(labels)
+
+    def _targets(self, labels: list[Any]) -> np.ndarray:
+        """1 for each label that a row has: float32 (rows, labels)."""
+        targets = np.zeros((len(labels), len(self.labels)), np.float32)
+        for row, own in zip(targets, labels, strict=True):
+            row[[self.label_ids[name] for name in own]] = 1
+        return targets
+
+    def _names(self, where: str, value: Any) -> tuple[str, ...]:
+        """The labels in a list, or in a cell with separators or a list of JSON."""
+        if isinstance(value, str) and value.startswith("["):
+            with contextlib.suppress(ValueError):
+                value = json.loads(value)
+        if isinstance(value, str):
+            parts = map(str.strip, value.split(self.config.separator))
+            return tuple(filter(None, parts))
+        if not isinstance(value, list | tuple):
+            value = (value,)
+        return tuple(map(tables.cell, value))
+
+    def _label(self, where: str, value: Any) -> tuple[str, ...]:
+        """The labels of a row. Each may be given by its number."""
+        names = []
+        for name in self._names(where, value):
+            if name not in self.label_ids and name.isdecimal():
+                name = dict(enumerate(self.labels)).get(int(name), name)
+            if name not in self.label_ids:
+                raise UserError(
+                    f"{where}: label {name!r} is not in the label set "
+                    f"{', '.join(self.labels)}"
+                )
+            names.append(name)
+        return tuple(names)

@@ -1,0 +1,149 @@
+"""Vectors of texts, trained on pairs: their cosine says how close two texts are.
+
+Both texts go through the same encoder, each on its own, and become one vector by pooling
+(Reimers and Gurevych, 2019, "Sentence-BERT"). ``model.encode`` of such a checkpoint gives
+these vectors. Metrics: the correlations, Pearson's and Spearman's, of the cosine with the
+label, on STS-B, SICK, and any table of pairs with a number.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bert_jax.data import sequences
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.settings import check_ranges, setting, setting_like
+from bert_jax.tasks.layouts import Layout, Row
+from bert_jax.tasks.task import (
+    Answer,
+    Error,
+    Features,
+    Head,
+    Outputs,
+    Predictions,
+    with_id,
+)
+from bert_jax.tasks.text_classification import TABLE, Classification, TableConfig
+
+TASKS = ("stsb", "sick_relatedness", TABLE)
+METRICS = ("pearson", "spearman")
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceVectorsConfig(TableConfig):
+    """Where the pairs are, and what is learned from them."""
+
+    text_a: str = setting_like(TableConfig, "text_a", "text_a")
+    text_b: str = setting("text_b", "table: the column of the second text")
+    task: str = setting(
+        TABLE, "stsb, sick_relatedness, or table: CSV, TSV or JSONL", one_of=TASKS
+    )
+    loss: str = setting(
+        "cosine",
+        "cosine: that of a pair is its label, from 0 for the least of the training rows to "
+        "1 for the largest; contrastive: a text's own partner is told from all others of "
+        "the batch",
+        one_of=("cosine", "contrastive"),
+    )
+    positive_from: float = setting(
+        0.0,
+        "contrastive: the least label of a training pair, others are left out; 0: every "
+        "pair is learned from, with a label or without",
+    )
+    pooling: str = setting(
+        "mean",
+        "what of the last layer is a text's vector: the mean of its tokens, or cls",
+        one_of=("mean", "cls"),
+    )
+
+    def __post_init__(self):
+        check_ranges(self, "data.")
+
+    def layout(self) -> Layout:
+        if self.task == TABLE:
+            return self._table(METRICS, regression=True)
+        return dataclasses.replace(self._own_layout(self.task), metrics=METRICS)
+
+
+class SentenceVectors(Classification):
+    """The cosine of the vectors of two texts."""
+
+    family = "sentence_vectors"
+    config_class = SentenceVectorsConfig
+    head = ""  # of an object: its pooling
+    column_widths: ClassVar[dict[str, int]] = {"text_a": 40, "text_b": 40}
+
+    def __init__(self, config: SentenceVectorsConfig):
+        super().__init__(config)
+        self.head: Head = config.pooling
+        self.whole_batch = config.loss == "contrastive"
+
+    @classmethod
+    def serves(cls, checkpoint: Any) -> bool:
+        return checkpoint.head in ("mean", "cls")
+
+    @classmethod
+    def configs_for_head(cls, checkpoint: Any) -> tuple[SentenceVectorsConfig, ...]:
+        longest = checkpoint.config.max_positions
+        return (SentenceVectorsConfig(pooling=checkpoint.head, max_length=longest),)
+
+    problem_type = None
+
+    def is_labelled(self, split: str) -> bool:
+        """Of contrastive training pairs labels are read where they choose."""
+        if split == "train" and self.whole_batch and not self.config.positive_from:
+            return False
+        return super().is_labelled(split)
+
+    def read(self, split: str) -> list[Row]:
+        rows = super().read(split)
+        if split == "train" and self.whole_batch and self.config.positive_from:
+            return [row for row in rows if row.label >= self.config.positive_from]
+        if (
+            split == "train"
+            and not self.whole_batch
+            and len({r.label for r in rows}) < 2
+        ):
+            raise UserError(
+                f"{self.config.dir}: all training pairs have one label; expected two "
+                "numbers at least, or --config.data.loss=contrastive"
+            )
+        return rows
+
+    def features(self, rows: list[Row], tokenizer: Tokenizer) -> Features:
+        room = self.config.max_length - 2
+        parts = tokenizer.encode_batch(
+            [text for row in rows for text in (row.text_a, row.text_b)]
+        )
+        joined = [sequences.join(tokenizer, part[:room]) for part in parts]
+        long = np.array([len(part) > room for part in parts]).reshape(-1, 2)
+        targets = {}
+        labels = [row.label for row in rows]
+        if rows and not self.whole_batch and None not in labels:
+            low, high = min(labels), max(labels)
+            scaled = (np.array(labels) - low) / max(high - low, 1e-9)
+            targets = {"label": scaled.astype(np.float32)}
+        return Features(
+            [ids for ids, _ in joined],
+            [types for _, types in joined],
+            np.repeat(np.arange(len(rows), dtype=np.int32), 2),
+            targets,
+            choices=2,
+            truncated=int(long.any(axis=1).sum()),
+        )
+
+    def predictions(
+        self, rows: list[Row], features: Features, outputs: Outputs
+    ) -> Predictions:
+        """{"value": the cosine}."""
+        vectors = np.asarray(outputs, np.float64).reshape(len(rows), 2, -1)
+        cosines = (vectors[:, 0] * vectors[:, 1]).sum(axis=1)
+        answers = self._answers(cosines[:, None])
+        return [with_id(row, a) for row, a in zip(rows, answers, strict=True)]
+
+    def errors(self, row: Row, prediction: Answer) -> Iterator[Error]:
+        """None: a cosine has another scale than a label."""
+        yield from ()

@@ -1,0 +1,107 @@
+"""Several labels at once: losses, scores, rows, and a run."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from sklearn.metrics import f1_score
+
+import bert_jax
+from bert_jax.errors import UserError
+from bert_jax.inference.predict import Predictor
+from bert_jax.interop.load import load
+from bert_jax.objectives.heads import Classification
+from bert_jax.tasks.label_sets import MultiLabel, MultiLabelConfig
+from bert_jax.training.config import finetune_config
+from bert_jax.training.sweep import run_one
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+LABELS = ("a", "b", "c")
+
+
+def task(**settings):
+    return MultiLabel(MultiLabelConfig(**{"labels": LABELS} | settings))
+
+
+def test_the_loss_is_that_of_transformers(golden):
+    """BCEWithLogitsLoss over all outputs; tests/golden/torch/make.py."""
+    theirs = np.load(golden / "torch" / "losses.npz")
+    batch = {"label": theirs["labels"]}
+    found = jax.jit(Classification(None).losses)(theirs["logits"], batch)
+    np.testing.assert_allclose(found.mean(), theirs["multi_label"], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "value, labels",
+    [
+        ("a, c", ("a", "c")),
+        ("", ()),
+        (["b"], ("b",)),
+        ('["a", "c"]', ("a", "c")),
+        ([], ()),
+        ([2, "a"], ("c", "a")),
+        (1, ("b",)),
+    ],
+)
+def test_labels_are_lists_or_a_cell(value, labels):
+    row = task().row("here", {"text": "good", "label": value}, True)
+    assert row.label == labels
+
+
+def test_what_is_no_label_is_named():
+    with pytest.raises(UserError, match=r"^here: label 'd' is not in the label set a"):
+        task().row("here", {"text": "good", "labels": "a,d"}, True)
+    with pytest.raises(UserError, match=r"^here: no column 'label' or 'labels'"):
+        task().row("here", {"text": "good"}, True)
+
+
+def test_scores_are_those_of_scikit_learn(vocabulary):
+    random = np.random.default_rng(0)
+    truth, logits = random.random((40, 3)) < 0.4, random.normal(size=(40, 3))
+    own, rows = task(), []
+    for i, row in enumerate(truth):
+        label = [name for name, has in zip(LABELS, row, strict=True) if has]
+        rows.append(own.row(str(i), {"text": "good", "label": label}, True))
+    features = own.features(rows, vocabulary)
+    np.testing.assert_array_equal(features.targets["label"], truth)
+    answers = own.predictions(rows, features, list(logits))
+    found = logits >= 0  # a probability of a half
+    scores = own.score(rows, answers)
+    for kind in ("micro", "macro"):
+        expected = 100 * f1_score(truth, found, average=kind)
+        assert scores[f"f1_{kind}"] == pytest.approx(expected)
+    assert scores["exact_match"] == 100 * np.mean((truth == found).all(axis=1))
+    assert answers[0]["probabilities"]["a"] == pytest.approx(
+        1 / (1 + np.exp(-logits[0, 0]))
+    )
+    strict = task(threshold=0.9).predictions(rows, features, list(logits))
+    assert sum(len(a["labels"]) for a in strict) < found.sum()
+    errors = [e for r, a in zip(rows, answers, strict=True) for e in own.errors(r, a)]
+    assert len(errors) == 40 - (truth == found).all(axis=1).sum()
+    assert all(error.confidence >= 0.5 for error in errors)
+
+
+def test_a_run_learns_predicts_and_is_written_for_transformers(
+    settings, one_device, tmp_path
+):
+    config = finetune_config(settings("multi_label", epochs=16))
+    with one_device():
+        results = run_one(config, tmp_path, [].append)
+    assert results["main_metric"] == "f1_micro"
+    assert results["scores"]["dev"]["exact_match"] > 90
+    written = json.loads((tmp_path / "best" / "config.json").read_text())
+    assert written["problem_type"] == "multi_label_classification"
+    assert written["architectures"] == ["BertForSequenceClassification"]
+    predict = Predictor(tmp_path)
+    answers = predict(["sea good ship bad", "sea ship", "sea bad ship"])
+    assert [sorted(a["labels"]) for a in answers] == [["no", "yes"], [], ["no"]]
+    # Without our own notes the head tells the family, as of a folder from elsewhere.
+    del written["bert_jax"]
+    (tmp_path / "best" / "config.json").write_text(json.dumps(written))
+    assert load(tmp_path).labels == ("no", "yes")
+    model = bert_jax.load(tmp_path)
+    assert model.predict("sea good ship")["labels"] == ["yes"]
+    rows = [("it is good", ["yes"]), ("it is", []), ("bad and good", "no,yes")]
+    assert model.evaluate(rows)["exact_match"] == 100
