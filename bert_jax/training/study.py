@@ -308,8 +308,14 @@ def finished(folder: Path, name: str, parts: Mapping[str, Part]) -> Result | Non
     else:
         same = _differing
     check_owner(directory, _identity(config), same)
-    longer = isinstance(config, TrainConfig) and _DIVERGED not in result
-    return None if longer and result["steps"] < config.total_steps else result
+    # A run may go on to more steps, but what began with it would not.
+    steps = getattr(config, "total_steps", None)
+    if result.get("steps", steps) != steps:
+        raise UserError(
+            f"{directory} was trained for {result['steps']:,} steps, and the study says "
+            f"{steps:,}; use that study, or another --workdir"
+        )
+    return result
 
 
 def _identity(config: Any) -> dict[str, Any]:

@@ -54,6 +54,9 @@ def get_study(task):
 """
 
 
+PHASE = dict(steps=4, sequence_length=16, batch_size=8, max_predictions=3)
+
+
 @pytest.fixture(scope="module")
 def file(small_store, settings, tmp_path_factory):
     """FILE:ARGUMENT of the study; its text, its pairs and its task lie beside it."""
@@ -114,6 +117,12 @@ def test_a_study_goes_on_where_it_was_interrupted(study, tmp_path, one_device):
     third = []
     assert run_study(study, tmp_path, log=third.append) == table
     assert ran(third) == []
+    longer = studies._merged(
+        left["left"].pretrain, {"phases": ({**PHASE, "steps": 5},)}
+    )
+    longer = {"left": dataclasses.replace(left["left"], pretrain=longer)}
+    with pytest.raises(UserError, match="trained for 4 steps, and the study says 5"):
+        run_study(dataclasses.replace(study, variants=longer), tmp_path)
     # A part that has the wrong settings is told before anything runs.
     task = studies._merged(study.tasks["topic"], {"epochs": 2})
     other = dataclasses.replace(study, tasks={"topic": task}, seeds=(3, 4))
