@@ -24,11 +24,16 @@ from bert_jax.data.tokenizer import (
     library_tokenizer,
     load_tokenizer,
 )
-from bert_jax.errors import UserError, naming
+from bert_jax.errors import UserError, listed, naming
 from bert_jax.files import new_folder, read_json, write_json, write_text
 from bert_jax.interop.config_json import OWN, config_from_dict, config_to_dict
 from bert_jax.interop.find import POOLING
-from bert_jax.interop.load import Checkpoint, check_params, class_names
+from bert_jax.interop.load import (
+    Checkpoint,
+    check_params,
+    class_names,
+    parameter_shapes,
+)
 from bert_jax.interop.names import HEADS, from_params, guess_head, to_params
 from bert_jax.interop.weights import read_safetensors, read_weights
 from bert_jax.model.bert import sinusoids
@@ -166,15 +171,23 @@ def _write_pooling(folder: Path, checkpoint: Checkpoint) -> None:
 def _read_own(folder: Path, settings: dict[str, Any], config: BertConfig) -> Checkpoint:
     """Reads what :func:`save_huggingface` wrote in our own form."""
     flat = read_weights(folder)
+    unknown = sorted({*flat} - {*parameter_shapes(config, 1)})
+    if unknown or not any(name.startswith("bert/encoder/") for name in flat):
+        raise UserError(
+            f"{folder}: the weights are not those of this config "
+            f"({listed(unknown) or 'no encoder'}); copy the whole folder again"
+        )
     params = traverse_util.unflatten_dict(flat, sep="/") | _bilstm(folder)
     head = settings.get("head")
     with naming(folder):
         missing = check_params(params, config, head)
     found = dict(config=config, params=params, head=head, missing=missing)
-    return _checkpoint(folder, settings, **found)
+    return _checkpoint(folder, settings, source="bert_jax", **found)
 
 
-def _checkpoint(folder: Path, settings: dict[str, Any], **found: Any) -> Checkpoint:
+def _checkpoint(
+    folder: Path, settings: dict[str, Any], source: str = "huggingface", **found: Any
+) -> Checkpoint:
     """A Checkpoint of what was found, and of what else a folder holds."""
     tokenizer = load_tokenizer(folder) if find_vocabulary(folder) else None
     params, head = found["params"], found["head"]
@@ -184,7 +197,7 @@ def _checkpoint(folder: Path, settings: dict[str, Any], **found: Any) -> Checkpo
             labels=class_names(params, head, settings.get("id2label")),
             problem_type=settings.get("problem_type"),
             extra=settings.get("bert_jax") or {},
-            source="huggingface",
+            source=source,
             **found,
         )
 

@@ -440,7 +440,7 @@ def check_params(
     """
     found = array_shapes(with_scan(params, False))
     found = {n: shape for n, shape in found.items() if part_of(n) != "bilstm"}
-    outputs = found.get("classifier/bias", (0,))[-1]
+    outputs = (0, *found.get("classifier/bias", ()))[-1]
     expected = parameter_shapes(config, outputs, pooled=head != "token")
     parts = {part_of(name) for name in found}
     wrong = shape_differences(

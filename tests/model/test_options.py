@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import shutil
 
 import jax
 import numpy as np
@@ -170,5 +171,11 @@ def test_what_transformers_cannot_hold_is_refused(golden, tmp_path):
         save_huggingface(tmp_path / reason, checkpoint, own=True)
         again = load(tmp_path / reason)
         assert (again.config, again.head) == (checkpoint.config, "sequence")
-        assert again.labels == checkpoint.labels
+        assert (again.labels, again.source) == (checkpoint.labels, "bert_jax")
         jax.tree.map(np.testing.assert_array_equal, again.params, checkpoint.params)
+    # Weights under other names are no file of ours.
+    shutil.copy(folder / "model.safetensors", tmp_path / reason)
+    with pytest.raises(
+        UserError, match=r"not those of this config \(bert\.emb.*again$"
+    ):
+        load(tmp_path / reason)
