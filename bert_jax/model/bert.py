@@ -200,13 +200,11 @@ class BertModel(nn.Module):
         hidden_states: whether to return the output of every layer.
         """
         config = self.config
-        ids_BL = attention_mask_BL if segment_ids_BL is None else segment_ids_BL
-        ends = sequence_ends(attention_mask_BL, segment_ids_BL, starts_BS)
-        pooled_BS = ends[int(config.causal)]
-        S = pooled_BS.shape[1]
-        whole = config.pooling == "mean" or config.encoder == "lstm"
-        read_BQ = None
-        if positions_BQ is not None and not whole:
+        ends_BS = sequence_ends(attention_mask_BL, segment_ids_BL, starts_BS)
+        pooled_BS = ends_BS[int(config.causal)]  # a causal model's last token saw all
+        read_BQ = None  # where the last layer is computed; all positions
+        pools_one = config.pooling == "token" and config.encoder == "transformer"
+        if positions_BQ is not None and pools_one:
             read_BQ = jnp.concatenate([pooled_BS, positions_BQ], axis=1)
         x_BLD = self.embed(
             input_ids_BL,
@@ -215,6 +213,7 @@ class BertModel(nn.Module):
             segment_ids_BL=segment_ids_BL,
             starts_BS=starts_BS,
         )
+        ids_BL = attention_mask_BL if segment_ids_BL is None else segment_ids_BL
         if config.encoder == "lstm":
             states = self.encoder(x_BLD, ids_BL, deterministic=deterministic)
             x_BLD = self.mix(states)
@@ -227,22 +226,28 @@ class BertModel(nn.Module):
                 deterministic=deterministic,
                 hidden_states=hidden_states,
             )
-        if config.pooling == "mean":
-            pooled_BSD = mean_tokens(x_BLD, ids_BL, S).astype(x_BLD.dtype)
-        elif config.encoder == "lstm":
-            pooled_BSD = last_states(x_BLD, *ends)
-        elif read_BQ is None:
-            pooled_BSD = take_positions(x_BLD, pooled_BS)
-        else:
-            pooled_BSD, x_BLD = x_BLD[:, :S], x_BLD[:, S:]
-        if whole:
+        if read_BQ is None:
+            pooled_BSD = self._pooled(x_BLD, ids_BL, ends_BS)
             x_BLD = take_positions(x_BLD, positions_BQ)
+        else:
+            pooled_BSD, x_BLD = jnp.split(x_BLD, [pooled_BS.shape[1]], axis=1)
         pooled_BD = None
         if pool:
             pooled_BD = jnp.tanh(self.pooler(pooled_BSD))
             if segment_ids_BL is None:
                 pooled_BD = pooled_BD[:, 0]
         return EncoderOutput(x_BLD, pooled_BD, states if hidden_states else [])
+
+    def _pooled(
+        self, x_BLD: jax.Array, ids_BL: jax.Array, ends_BS: tuple[jax.Array, jax.Array]
+    ) -> jax.Array:
+        """What the pooler reads of each sequence, (B, S, D)."""
+        pooled_BS = ends_BS[int(self.config.causal)]
+        if self.config.pooling == "mean":
+            return mean_tokens(x_BLD, ids_BL, pooled_BS.shape[1]).astype(x_BLD.dtype)
+        if self.config.encoder == "lstm":
+            return last_states(x_BLD, *ends_BS)
+        return take_positions(x_BLD, pooled_BS)
 
     def embed(
         self,
