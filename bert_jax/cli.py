@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bert_jax.errors import Preempted, UserError
+from bert_jax.errors import Preempted, StalledError, UserError
 from bert_jax.files import valid_text
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.progress import LogHandler, show_progress
@@ -50,14 +50,18 @@ def run(main: Callable[[list[str]], int | None]) -> None:
 
     Of a job of several processes, one that fails ends all of them.
     """
+    _fill_streams()
     # What prints warnings of loggers without a handler; those of other libraries too.
     logging.lastResort.addFilter(_is_ours)
+    stalled = False
     try:
         code, message = main(sys.argv[1:]) or 0, ""
+        sys.stdout.flush()
     except Preempted as stop:
         code, message = PREEMPTED, str(stop)
     except UserError as error:
         code, message = 2, f"error: {error}"
+        stalled = isinstance(error, StalledError)
     except KeyboardInterrupt:
         code, message = 130, "interrupted"
     except BrokenPipeError:  # the reader of our output left, as `head` does
@@ -71,9 +75,26 @@ def run(main: Callable[[list[str]], int | None]) -> None:
         if code not in (0, PREEMPTED):
             abandon(message.rstrip(), code)
         leave()
+    try:
+        sys.stdout.flush()
+    except OSError:  # which was told, or nobody reads it; Python would tell it again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if message:
-        print(message.rstrip(), file=sys.stderr)
+        print(message.rstrip(), file=sys.stderr, flush=True)
+    if stalled:
+        os._exit(code)  # Python would wait for the thread
     sys.exit(code)
+
+
+def _fill_streams() -> None:
+    """Opens the null device for those of the three streams that were closed.
+
+    Else the first files that are opened get their numbers, and what is printed.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 def _is_ours(record: logging.LogRecord) -> bool:

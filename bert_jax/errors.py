@@ -28,6 +28,10 @@ class DivergenceError(UserError):
     """A loss or gradient that is no number any more."""
 
 
+class StalledError(UserError):
+    """A thread that hangs: the process is to end without waiting for it."""
+
+
 class Preempted(Exception):  # noqa: N818 - a request, not an error
     """The run was asked to stop, and its state is saved: it can go on elsewhere."""
 

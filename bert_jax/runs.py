@@ -1,6 +1,7 @@
 """Runs as their workdirs tell of them: settings, metrics and results, side by side."""
 
 import json
+import logging
 import math
 import os
 import statistics
@@ -109,14 +110,44 @@ class Run:
 
 
 def read_metrics(path: Path) -> list[Values]:
-    """The lines of a metrics.jsonl, without a torn last one."""
+    """The lines of a metrics.jsonl, without a torn last one.
+
+    One that is damaged is logged and left out; those after it are not.
+    """
     lines = []
-    for line in path.read_text().splitlines():
+    *whole, torn = path.read_bytes().split(b"\n")
+    for number, line in enumerate([*whole, torn] if torn else whole, 1):
         try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+            values = json.loads(line)
+            numbers = [v for k, v in values.items() if k != "split" and v is not None]
+            if not (
+                isinstance(values["step"], int) and isinstance(values["split"], str)
+            ):
+                raise TypeError("no step or no split")
+            sum(numbers)  # raises TypeError for what is none
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            if number <= len(whole):
+                logging.getLogger(__name__).warning(
+                    f"{path}:{number} is damaged and left out; expected an object with "
+                    "step, split and numbers"
+                )
+        else:
+            lines.append(values)
     return lines
+
+
+def read_results(path: Path) -> Values:
+    """The results.json of a run; raises UserError where it is not one."""
+    expected = "the results of a run"
+    results = parse_json(path.read_bytes(), path, expected)
+    scores = results.get("scores", {})
+    try:
+        sum(score for split in scores.values() for score in split.values())
+    except (AttributeError, TypeError) as error:
+        raise UserError(
+            f"{path} has scores that are no numbers; expected {expected}"
+        ) from error
+    return results
 
 
 def read_runs(paths: Sequence[os.PathLike | str]) -> list[Run]:
@@ -196,13 +227,13 @@ def _names(paths: Sequence[str]) -> list[str]:
 
 
 def _read(folder: Path, name: str) -> Run:
-    config, results = (
-        parse_json(path.read_text(), path, expected) if path.exists() else {}
-        for path, expected in (
-            (folder / "config.json", "the config of a run"),
-            (folder / "results.json", "the results of a run"),
-        )
+    config, results = folder / "config.json", folder / "results.json"
+    config = (
+        parse_json(config.read_bytes(), config, "the config of a run")
+        if config.exists()
+        else {}
     )
+    results = read_results(results) if results.exists() else {}
     metrics = read_metrics(folder / METRICS)
     if not metrics:
         raise UserError(
@@ -214,12 +245,14 @@ def _read(folder: Path, name: str) -> Run:
 
 def _majorities(folder: Path) -> Iterator[tuple[str, float]]:
     for path in (folder / "predictions").glob("*.confusion.json"):
-        found = parse_json(
-            path.read_text(), path, "counts of gold and predicted labels"
-        )
-        if found["of"] == "rows":
-            totals = [sum(row) for row in found["counts"]]
-            yield found["split"], 100 * max(totals) / max(sum(totals), 1)
+        expected = "counts of gold and predicted labels"
+        found = parse_json(path.read_bytes(), path, expected)
+        try:
+            if found["of"] == "rows":
+                totals = [sum(row) for row in found["counts"]]
+                yield str(found["split"]), 100 * max(totals) / max(sum(totals), 1)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{path} is damaged; expected {expected}") from error
 
 
 def compare(runs: Sequence[Run]) -> list[Values]:

@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -180,3 +181,43 @@ cli.run(main)
         "a warning of bert_jax.tasks",
         "an error of bert_jax.tasks",
     ]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+@pytest.mark.parametrize(
+    ("streams", "code", "said"),
+    [
+        ("<&- >&-", 0, ""),
+        ("<&- >&- 2>&-", 0, ""),
+        ("| true", 0, ""),
+        (">/dev/full", 2, "error: No space left on device"),
+    ],
+)
+def test_streams_may_be_closed_or_full(streams, code, said):
+    """Nothing that is opened gets their numbers, and nothing is told twice."""
+    program = (
+        "import os, sys, time; from bert_jax import cli\n"
+        "def main(argv):\n"
+        "    assert sys.stdin.fileno() == 0 and os.open(os.devnull, 0) > 2\n"
+        "    print('x' * 100_000, sys.stdin.read())\n"
+        "cli.run(main)"
+    )
+    line = f"set -o pipefail; {shlex.join([sys.executable, '-c', program])} {streams}"
+    done = subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    assert (done.returncode, done.stderr.strip().split(";")[0]) == (code, said)
+
+
+def test_a_thread_that_hangs_does_not_keep_a_command_from_its_end():
+    program = (
+        "import threading; from bert_jax import cli; from bert_jax.errors import *\n"
+        "def main(argv):\n"
+        "    threading.Thread(target=threading.Event().wait).start()\n"
+        "    raise StalledError('no batch came')\n"
+        "cli.run(main)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (2, "error: no batch came\n")

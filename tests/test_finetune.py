@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -100,54 +99,6 @@ def test_each_run_is_drawn_into_its_workdir(whole):
     for run in runs:
         for name in ("curves.png", "predictions/dev.confusion.png"):
             assert (run / name).read_bytes().startswith(b"\x89PNG")
-
-
-def kill_at_random(arguments, times, lines, seed=0):
-    """Starts a command and kills it after some lines of its log, again and again.
-
-    lines: how many of them a run without kills prints at most.
-    """
-    moments = random.Random(seed)
-    for _ in range(times):
-        left = moments.randrange(lines)
-        process = start(*arguments)
-        with process:
-            for line in process.stdout:
-                left -= line.startswith(("step ", "epoch ", "== "))
-                if left < 0:
-                    break
-            process.kill()
-
-
-def test_killed_at_any_moment_a_run_goes_on_bit_for_bit(
-    files, whole, metric_lines, kills, tmp_path
-):
-    arguments = ("--config", files / "config.py", "--workdir", tmp_path, *RESUMED)
-    kill_at_random(arguments, kills or 3, lines=15)
-    done = command(*arguments)
-    assert done.returncode == 0, done.stderr
-    found, expected = (of_a_run(w, metric_lines) for w in (tmp_path, whole / "run"))
-    assert found == expected
-    weights = "best/model.safetensors"
-    assert (tmp_path / weights).read_bytes() == (whole / "run" / weights).read_bytes()
-
-
-def test_killed_at_any_moment_a_sweep_goes_on_bit_for_bit(
-    files, whole, metric_lines, kills, tmp_path
-):
-    arguments = ("--sweep", "--config", files / "config.py", "--workdir", tmp_path)
-    kill_at_random((*arguments, *RESUMED), kills or 1, lines=32, seed=7)
-    done = command(*arguments, *RESUMED)
-    assert done.returncode == 0, done.stderr
-    tables = [
-        json.loads((w / "sweep.json").read_text()) for w in (tmp_path, whole / "sweep")
-    ]
-    assert tables[0] == tables[1]
-    for run in sorted((whole / "sweep" / "sweep").glob("batch*")):
-        name = run.relative_to(whole / "sweep")
-        assert of_a_run(tmp_path / name, metric_lines) == of_a_run(run, metric_lines)
-    weights = "best/model.safetensors"
-    assert (tmp_path / weights).read_bytes() == (whole / "sweep" / weights).read_bytes()
 
 
 def test_asked_to_stop_it_saves_and_ends_with_75(files, whole, metric_lines, tmp_path):

@@ -147,6 +147,16 @@ def test_results_of_fine_tuning_are_in_the_table(tmp_path):
             lambda folder: write_run(folder, {}, []),
             r"metrics\.jsonl is empty: the run has not reported yet",
         ),
+        (
+            lambda folder: write_run(folder, [1], [{"step": 1, "split": "dev"}]),
+            r"config\.json holds a JSON list",
+        ),
+        (
+            lambda folder: write_run(
+                folder, {}, [{"step": 1, "split": "dev"}], {"scores": {"dev": "a"}}
+            ),
+            r"results\.json has scores that are no numbers",
+        ),
     ],
 )
 def test_what_is_no_run_is_named(tmp_path, make, message):

@@ -2,8 +2,6 @@
 
 import json
 import os
-import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -66,38 +64,6 @@ def test_a_run_leaves_everything_in_its_workdir(uninterrupted):
     assert "most frequent token" in output
     assert output.splitlines()[-1] == f"picture: {workdir / 'curves.png'}"
     assert (workdir / "curves.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_killed_between_checkpoints_it_goes_on_bit_for_bit(
-    uninterrupted, config_file, metric_lines, tmp_path
-):
-    """SIGKILL past the checkpoint of step 5, and past lines that it does not cover."""
-    arguments = ("--config", config_file, "--workdir", tmp_path)
-    process = subprocess.Popen(
-        command(*arguments),
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT | {"PYTHONUNBUFFERED": "1"},
-    )
-    # It is written in the background, and is whole when its name has no suffix. The
-    # save at step 10 waits for it.
-    checkpoint = tmp_path / "checkpoints" / "5"
-    with process:
-        for line in process.stdout:
-            step = re.match(r"step (\d+)/", line)
-            if step and int(step[1]) >= 8 and checkpoint.is_dir():
-                break
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
-    assert checkpoint.is_dir()
-    killed_at = metric_lines(tmp_path)[-1]["step"]
-    assert 8 <= killed_at < 14
-
-    resumed = train(*arguments)
-    assert resumed.returncode == 0, resumed.stderr
-    assert "resuming at step" in resumed.stdout
-    assert metric_lines(tmp_path) == metric_lines(uninterrupted[0])
 
 
 def test_packed_rows_train_as_rows_of_their_own(one_phase_of, tmp_path):

@@ -1,8 +1,11 @@
 """Batches for the training loop: phases, host slices and a Grain iterator."""
 
+import contextlib
 import dataclasses
+import queue
+import threading
 from collections.abc import Iterator, Sequence
-from typing import SupportsIndex
+from typing import SupportsIndex, TypeVar
 
 import grain
 import numpy as np
@@ -11,6 +14,9 @@ from bert_jax.data.examples import ExampleConfig, ExampleSource, Phase
 from bert_jax.data.packing import HostRows, Packing, all_rows, take_rows
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.errors import StalledError
+
+T = TypeVar("T")
 
 # Of random numbers; that of a training phase is its number.
 _EVAL_STREAM = 255
@@ -105,16 +111,59 @@ class TrainingBatches:
 
 
 def training_iterator(
-    batches: TrainingBatches, *, first: int = 0, threads: int, prefetch: int
+    batches: TrainingBatches,
+    *,
+    first: int = 0,
+    threads: int,
+    prefetch: int,
+    timeout: float = 0,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Batch ``first`` and on, drawn ahead in threads.
 
     A batch is a function of its number, so the number of steps done is the position in
-    the data, for any number of hosts.
+    the data, for any number of hosts. timeout: seconds to wait for a batch, after which
+    StalledError is raised; 0 waits as long as it takes.
     """
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)
     rest = grain.MapDataset.source(batches)[first:]
-    return iter(rest.to_iter_dataset(options))
+    return _within(timeout, iter(rest.to_iter_dataset(options)))
+
+
+def _within(seconds: float, items: Iterator[T]) -> Iterator[T]:
+    """The items, drawn in a thread of their own, each within some seconds."""
+    drawn: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(1)
+    closed = threading.Event()
+
+    def draw() -> None:
+        try:
+            for item in items:
+                drawn.put((item, None))
+                if closed.is_set():
+                    return
+            drawn.put((None, StopIteration()))
+        except BaseException as error:
+            drawn.put((None, error))
+
+    threading.Thread(target=draw, name="batches", daemon=True).start()
+    try:
+        while True:
+            try:
+                item, error = drawn.get(timeout=seconds or None)
+            except queue.Empty:
+                raise StalledError(
+                    f"no batch came for {seconds:g} s: a thread that reads hangs, perhaps "
+                    "on a disk; the same command goes on from the last checkpoint "
+                    "(--config.data_timeout is how long to wait)"
+                ) from None
+            if isinstance(error, StopIteration):
+                return
+            if error is not None:
+                raise error
+            yield item
+    finally:
+        closed.set()
+        with contextlib.suppress(queue.Empty):
+            drawn.get_nowait()  # else the thread waits for ever
 
 
 def eval_batches(

@@ -1,6 +1,7 @@
 """The configs of pretraining and of fine-tuning, as frozen dataclasses."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -57,12 +58,30 @@ class OptimizerConfig:
         "correct both means in the first steps; the original does not, but it keeps small "
         "fine-tuning tasks from collapsing",
     )
+    spike_norm: float = setting(
+        0.0,
+        "a batch whose gradients have a larger norm is a spike, which the step leaves out "
+        "and the run stops at; 0: only numbers that are not finite are, and stop it",
+        least=0,
+    )
+    skip_spikes: bool = setting(
+        False,
+        "go on after a spike, also where a number is not finite: its batch is left out, "
+        "and the report says so",
+    )
     name: str = setting(
         "adam", "adam, or lamb for batches of thousands", one_of=("adam", "lamb")
     )
 
     def __post_init__(self):
         check_ranges(self, "optimizer.")
+
+    @property
+    def largest_norm(self) -> float | None:
+        """Of the gradients of a batch that is learned from; None: any."""
+        if self.spike_norm or self.skip_spikes:
+            return self.spike_norm or math.inf
+        return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,12 +98,18 @@ class RunConfig:
     compute: ComputeConfig = setting(factory=ComputeConfig)
     mesh: MeshConfig = setting(factory=MeshConfig)
     seed: int = setting(
-        0, "of new parameters, examples and their order, masks and dropout", least=0
+        0,
+        "of new parameters, examples and their order, masks and dropout",
+        least=0,
+        below=1 << 63,
     )
     accumulation: int = setting(
         1,
         "parts of a batch computed one after the other: less memory, the same step",
         least=1,
+    )
+    data_timeout: int = setting(
+        600, "seconds without a batch after which the run ends; 0: it waits", least=0
     )
     log_every: int = setting(100, "steps between reports", least=1)
     checkpoint_every: int = setting(10_000, "steps between checkpoints", least=1)
@@ -143,8 +168,10 @@ class DataConfig:
         "pairs share rows, so that a batch has fewer of them; the step learns the same, "
         "with other dropout masks",
     )
-    threads: int = setting(2, "threads that read and draw batches, on each host")
-    prefetch: int = setting(8, "batches drawn ahead of the step")
+    threads: int = setting(
+        2, "threads that read and draw batches, on each host", least=1
+    )
+    prefetch: int = setting(8, "batches drawn ahead of the step", least=1)
 
     def check_text(self) -> None:
         """Raises UserError where no text is named, or where there is none on this machine.
@@ -397,7 +424,8 @@ def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:
 # not what it learns.
 _MAY_CHANGE = (
     *("mesh", "accumulation", "log_every", "checkpoint_every"),
-    *("profile_steps", "tracker"),
+    *("profile_steps", "tracker", "data_timeout"),
+    *("optimizer.spike_norm", "optimizer.skip_spikes"),
 )
 _PRETRAINING_MAY_CHANGE = (
     *("compute.dtype", "compute.remat", "compute.attention_impl"),

@@ -165,9 +165,14 @@ def finetune(
     if is_leader():
         write_json(folder.local / RESULTS, results)
         folder.upload()
-        # What is left to do with a finished run needs no optimizer.
-        epath.Path(folder.checkpoints).rmtree(missing_ok=True)
+    delete_checkpoints(folder)
     return results
+
+
+def delete_checkpoints(folder: RunFolder) -> None:
+    """Deletes those of a run that is finished: nothing that is left needs an optimizer."""
+    if is_leader():
+        epath.Path(folder.checkpoints).rmtree(missing_ok=True)
 
 
 class _FineTuning:

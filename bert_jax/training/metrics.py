@@ -22,7 +22,7 @@ from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.objectives.objective import Batch, Objective
 from bert_jax.progress import Progress
 from bert_jax.runs import METRICS, read_metrics
-from bert_jax.training.optimizer import Schedule, learning_rate
+from bert_jax.training.optimizer import OptimizerConfig, Schedule, learning_rate
 
 # Dense bfloat16 FLOP/s of what JAX calls one device, from the vendors' data sheets.
 # TPU v2, v3 and v7x show each chip as two devices.
@@ -57,8 +57,9 @@ class Reporter:
 
     writer: of process 0; None for the others. log takes lines for people. progress: the
     tokens and the seconds of the whole run are added up there. first: the step that a
-    resumed run goes on from. dtype: of the model's products, ComputeConfig.dtype. bar: how
-    far the run is; the loop counts its steps.
+    resumed run goes on from. dtype: of the model's products, ComputeConfig.dtype.
+    optimizer: its settings say what becomes of spikes. bar: how far the run is; the loop
+    counts its steps.
     """
 
     def __init__(
@@ -70,7 +71,10 @@ class Reporter:
         progress: dict[str, Any],
         first: int = 0,
         dtype: str = "auto",
+        optimizer: OptimizerConfig | None = None,
     ):
+        self._optimizer = optimizer
+        self._skipped: list[Any] = [progress.pop("skipped", 0)]
         self.log, self.progress, self._writer = log, progress, writer
         self._objective, self._schedule = objective, schedule
         self._total_steps = int(schedule.total_steps)
@@ -84,7 +88,7 @@ class Reporter:
             unit="steps",
             lines=False,
         )
-        self._pending: tuple[int, dict[str, Any], dict[str, float | None]] | None = None
+        self._pending: tuple[int, dict, dict, list] | None = None
         self.start_window()
 
     @property
@@ -123,6 +127,15 @@ class Reporter:
             f"about {duration(left * seconds)} at the pace of the first steps"
         )
 
+    def add_skipped(self, skipped: jax.Array) -> None:
+        """Notes whether a step left its batch out."""
+        self._skipped.append(skipped)
+
+    @property
+    def skipped(self) -> int:
+        """Batches that were left out since the last report."""
+        return int(sum(jax.device_get(self._skipped)))
+
     def report(self, step: int, sums: dict[str, jax.Array]) -> None:
         """Takes the sums of the window that ends at ``step``; flush writes them."""
         seconds = time.perf_counter() - self._start
@@ -136,17 +149,20 @@ class Reporter:
                 rates["mfu"] = self._flops / seconds / self._peak
             self._foretell(step)
         rates["seconds"] = self.seconds
-        self._pending = (step, sums, rates)
+        self._pending = (step, sums, rates, self._skipped)
+        self._skipped = []
         self._forget()
 
     def flush(self) -> None:
         """Writes the pending line; raises DivergenceError where it is not finite."""
         if self._pending is None:
             return
-        step, device_sums, rates = self._pending
+        step, device_sums, rates, skipped = self._pending
         self._pending = None
         sums = {k: float(v) for k, v in jax.device_get(device_sums).items()}
         check_finite(step, sums)
+        if left_out := int(sum(jax.device_get(skipped))):
+            self._tell_spikes(step, left_out, sums["steps"])
         for name in ("tokens", "computed_tokens"):
             self.progress[name] = self.progress.get(name, 0.0) + sums[name]
         metrics = self._objective.metrics(sums)
@@ -157,6 +173,8 @@ class Reporter:
             metrics["learning_rate"] = float(learning_rate(self._schedule, step - 1))
         metrics["grad_norm"] = sums["grad_norm"] / sums["steps"]
         metrics["padding"] = 1 - sums["tokens"] / sums["computed_tokens"]
+        if self._optimizer is not None and self._optimizer.skip_spikes:
+            metrics["skipped"] = left_out
         self.write(step, "train", metrics | rates)
         parts = [f"loss {metrics['loss']:.4f}", self._objective.summary(metrics)]
         left = ""
@@ -166,6 +184,23 @@ class Reporter:
         status = "  ".join(filter(None, parts))
         self.bar.set_postfix_str(status, refresh=False)
         self.log(f"step {step}/{self._total_steps}  {status}{left}")
+
+    def _tell_spikes(self, step: int, count: int, steps: float) -> None:
+        """Logs that batches were left out; raises DivergenceError where that is an end."""
+        norm = self._optimizer.spike_norm
+        over = f"a gradient norm over {norm:g}, or " if norm else ""
+        what = (
+            f"{count} batch{'es' if count > 1 else ''} before step {step} had {over}a "
+            "number that is not finite, and no part in any step"
+        )
+        if not self._optimizer.skip_spikes:
+            raise DivergenceError(
+                f"{what}: set --config.optimizer.skip_spikes=True to go on without them, "
+                "or lower the learning rate"
+            )
+        if not steps:
+            raise DivergenceError(f"{what}: all since the last report; lower the rate")
+        self.log(f"warning: {what}")
 
     def write(self, step: int, split: str, metrics: dict[str, float | None]) -> None:
         """Writes metrics of a split; see MetricWriter."""

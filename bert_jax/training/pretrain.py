@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
+from jax.sharding import Mesh
 
 from bert_jax import objectives
 from bert_jax.data.corpus import read_documents
@@ -58,7 +59,13 @@ def pretrain(
         check_batch_size(
             phase.batch_size, mesh, f"phases[{i}].batch_size", config.accumulation
         )
-    folder, log = open_workdir(workdir, log)
+    with open_workdir(workdir, log) as (folder, log):
+        return _pretrain(config, mesh, folder, log)
+
+
+def _pretrain(
+    config: TrainConfig, mesh: Mesh, folder: RunFolder, log: Log
+) -> dict[str, float] | None:
     store, tokenizer = open_text(config.data, folder, log)
     if tokenizer.vocab_size != config.model.vocab_size:
         raise UserError(

@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +88,19 @@ class Job:
     one_program: bool = True
 
 
-def open_workdir(workdir: str | os.PathLike, log: Log) -> tuple[RunFolder, Log]:
-    """The workdir, up to date on this machine; and ``log``, of process 0 alone."""
+@contextlib.contextmanager
+def open_workdir(
+    workdir: str | os.PathLike, log: Log
+) -> Iterator[tuple[RunFolder, Log]]:
+    """The workdir, up to date on this machine; and ``log``, of process 0 alone.
+
+    Raises UserError that names the process where another run works there.
+    """
+    log = log if is_leader() else lambda line: None
     folder = RunFolder(workdir)
-    folder.fetch()
-    return folder, log if is_leader() else lambda line: None
+    with folder.held(log):
+        folder.fetch()
+        yield folder, log
 
 
 def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, Any]]:
@@ -114,12 +122,13 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
         checkpoints = CheckpointStore(folder.checkpoints, job.keep_checkpoints)
         stack.callback(checkpoints.close)
         stop_requested = stack.enter_context(stop_requests())
-        first = checkpoints.latest_step or 0
-        if first:
-            state, saved = checkpoints.restore(abstract)
-            progress = saved.get("progress", {})
+        restored = checkpoints.restore(abstract, log)
+        if restored is not None:
+            state, saved = restored
+            progress, first = saved.get("progress", {}), int(state.step)
             log(f"resuming at step {first:,}")
         else:
+            first = 0
             state = init_state(
                 job.objective,
                 optimizer,
@@ -146,9 +155,9 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
                 for name, text in {"config": describe(config), **job.texts}.items():
                     writer.write_text(0, name, "\n".join(text))
         schedule = make_schedule(config.optimizer, len(job.batches))
-        dtype = config.compute.dtype
+        settings = config.compute.dtype, config.optimizer
         reporter = Reporter(
-            job.objective, schedule, writer, log, progress, first, dtype
+            job.objective, schedule, writer, log, progress, first, *settings
         )
         stack.callback(reporter.bar.close)
 
@@ -194,7 +203,11 @@ def _loop(
         NamedSharding(job.mesh, PartitionSpec()),
     )
     data = training_iterator(
-        job.batches, first=first, threads=job.threads, prefetch=job.prefetch
+        job.batches,
+        first=first,
+        threads=job.threads,
+        prefetch=job.prefetch,
+        timeout=config.data_timeout,
     )
     in_flight: collections.deque[jax.Array] = collections.deque()
     ahead = steps_ahead(job.mesh)
@@ -204,7 +217,7 @@ def _loop(
     if not first and job.evaluates(0):
         job.evaluate(0, state.params, reporter)
         reporter.start_window()
-    with contextlib.ExitStack() as profile:
+    with contextlib.closing(data), contextlib.ExitStack() as profile:
         for step in range(first + 1, total + 1):
             if step == begin:
                 jax.block_until_ready(state)
@@ -216,6 +229,8 @@ def _loop(
                 batch = put_batch(host_batch, job.mesh)
                 state, sums = train_step(state, batch, schedule)
             reporter.flush()  # of the step before: this one keeps the device busy
+            if "skipped" in sums:
+                reporter.add_skipped(sums.pop("skipped"))
             in_flight.append(sums["steps"])
             if len(in_flight) > ahead:
                 jax.block_until_ready(in_flight.popleft())
@@ -250,7 +265,10 @@ def _loop(
                 job.evaluate(step, state.params, reporter)
             if saves:
                 progress["seconds"] = reporter.seconds
+                if skipped := reporter.skipped:
+                    progress["skipped"] = skipped
                 save(step, state)
+                progress.pop("skipped", None)
             if stops:
                 raise Preempted(
                     f"asked to stop after step {step} of {total}; saved: the same command "
@@ -288,7 +306,14 @@ def check_owner(
     """Raises UserError where ``workdir`` holds another run than that of ``identity``."""
     path = workdir / "config.json"
     if path.exists():
-        found = differences(read_json(path, "the config of a run"), identity)
+        expected = "the config of a run"
+        try:
+            found = differences(read_json(path, expected), identity)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise UserError(
+                f"{path} is damaged ({error!r}); expected {expected}: copy it from where "
+                "the run was, or use another --workdir"
+            ) from error
         if found:
             raise UserError(
                 f"{workdir} holds another run ({'; '.join(found)}); use that config, "

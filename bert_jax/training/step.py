@@ -61,28 +61,42 @@ def apply_gradients(
     objective: Objective,
     optimizer: optax.GradientTransformation,
     log_every: int,
+    largest_norm: float | None = None,
 ) -> tuple[TrainState, Sums]:
     """One optimizer update (run_pretraining.py, optimization.py).
 
     Returns the new state and the sums since the last report, which the state begins
-    again every ``log_every`` steps.
+    again every ``log_every`` steps. largest_norm: a batch whose gradients have a larger
+    one, or whose loss or gradients are not finite, changes neither parameters nor sums;
+    "skipped" is then 1, of this step alone.
     """
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     rate = learning_rate(schedule, state.step)
     updates = jax.tree.map(lambda update: -rate * update, updates)
     updates = _where_frozen(objective, updates, jnp.zeros_like)
-    sums = sums | {"grad_norm": optax.tree.norm(grads)}
+    norm = optax.tree.norm(grads)
+    sums, skipped = sums | {"grad_norm": norm}, {}
+    params = optax.apply_updates(state.params, updates)
+    if largest_norm is not None:
+        fine = jnp.isfinite(norm) & jnp.isfinite(sums["step_loss"])
+        fine &= norm <= largest_norm
+        choose = functools.partial(jnp.where, fine)
+        params, opt_state = jax.tree.map(
+            choose, (params, opt_state), (state.params, state.opt_state)
+        )
+        sums = {name: choose(value, 0.0) for name, value in sums.items()}
+        skipped = {"skipped": 1 - fine.astype(jnp.float32)}
     sums = jax.tree.map(jnp.add, state.sums, sums)
     step = state.step + 1
     report = step % log_every == 0
     new_state = TrainState(
         step=step,
-        params=optax.apply_updates(state.params, updates),
+        params=params,
         opt_state=opt_state,
         key=state.key,
         sums=jax.tree.map(lambda x: jnp.where(report, 0.0, x), sums),
     )
-    return new_state, sums
+    return new_state, sums | skipped
 
 
 def compile_step(
@@ -132,6 +146,7 @@ def _compiled(
         objective=objective,
         optimizer=bert_optimizer(optimizer),
         log_every=log_every,
+        largest_norm=optimizer.largest_norm,
     )
     compile_update = functools.partial(
         jax.jit, donate_argnums=0, out_shardings=(shardings, None)

@@ -10,7 +10,6 @@ is all a study needs to know to go on. The folder of a study holds:
   table.json, table.txt, table.md and table.png: what came out.
 """
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -29,7 +28,7 @@ import numpy as np
 
 from bert_jax.data.corpus import find_sources
 from bert_jax.errors import DivergenceError, Preempted, UserError, naming
-from bert_jax.files import locked, read_json, write_json, write_text
+from bert_jax.files import read_json, write_json, write_text
 from bert_jax.inference import score
 from bert_jax.interop.load import load
 from bert_jax.progress import Progress, print_line
@@ -229,19 +228,18 @@ def run_part(
         raise UserError(
             f"{name} needs {part.after}, which is not finished; run it first"
         )
-    # What prepares text locks its folder itself.
-    prepares = isinstance(part.config, DataConfig)
-    with contextlib.nullcontext() if prepares else locked(directory):
-        started = time.monotonic()
-        try:
-            if _DIVERGED in before:
-                raise DivergenceError(f"{part.after} diverged")
-            result = _run(part, directory, folder / part.after, log)
-        except DivergenceError as error:
-            log(f"diverged: {error}")
-            result = {_DIVERGED: str(error)}
-        result.setdefault("seconds", round(time.monotonic() - started, 1))
-        write_json(directory / _PART, result)
+    started = time.monotonic()
+    try:
+        if _DIVERGED in before:
+            raise DivergenceError(f"{part.after} diverged")
+        result = _run(part, directory, folder / part.after, log)  # locks its folder
+    except DivergenceError as error:
+        log(f"diverged: {error}")
+        result = {_DIVERGED: str(error)}
+    result.setdefault("seconds", round(time.monotonic() - started, 1))
+    write_json(directory / _PART, result)
+    if isinstance(part.config, FineTuneConfig):
+        shutil.rmtree(directory / BEST, ignore_errors=True)
     return result
 
 
@@ -265,7 +263,6 @@ def _run(part: Part, directory: Path, before: Path, log: Log) -> Result:
         }
     if isinstance(config, FineTuneConfig):
         results = run_one(config, directory, log)
-        shutil.rmtree(directory / BEST, ignore_errors=True)
         scores, metric = next(iter(results["scores"].values())), results["main_metric"]
         return {
             "scores": {metric: scores[metric]},

@@ -5,16 +5,16 @@ import functools
 import itertools
 import math
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from etils import epath
 
 from bert_jax.errors import DivergenceError, UserError
 from bert_jax.files import is_name, read_json, replace_folder, write_json
 from bert_jax.parallel.distributed import from_leader, is_leader
+from bert_jax.parallel.remote import RunFolder
 from bert_jax.progress import Progress, print_line
-from bert_jax.runs import spread
+from bert_jax.runs import read_results, spread
 from bert_jax.settings import to_dict
 from bert_jax.tasks.task import Task
 from bert_jax.training.config import FineTuneConfig, resume_differences
@@ -23,6 +23,7 @@ from bert_jax.training.finetune import (
     FEATURES,
     PREDICTIONS,
     RESULTS,
+    delete_checkpoints,
     finetune,
     prepare,
     show,
@@ -49,15 +50,18 @@ def run_one(
 
     task: that of ``config.data``, if it has rows of its own.
     """
-    folder, log = open_workdir(workdir, log)
-    finished = from_leader(lambda: _finished_run(config, folder.local))
-    if finished is not None:
-        for split, scores in finished["scores"].items():
-            log(f"finished before: {split}: {show(scores)}")
-        return finished
-    results = finetune(config, prepare(config, folder.local, log, task), folder, log)
-    shutil.rmtree(folder.local / FEATURES, ignore_errors=True)
-    return results
+    with open_workdir(workdir, log) as (folder, log):
+        finished = from_leader(lambda: _finished_run(config, folder.local, [BEST]))
+        if finished is not None:
+            delete_checkpoints(folder)  # where a kill came before
+            for split, scores in finished["scores"].items():
+                log(f"finished before: {split}: {show(scores)}")
+            return finished
+        results = finetune(
+            config, prepare(config, folder.local, log, task), folder, log
+        )
+        shutil.rmtree(folder.local / FEATURES, ignore_errors=True)
+        return results
 
 
 def run_sweep(
@@ -69,18 +73,21 @@ def run_sweep(
     there, sweep.json the table. Of the other runs the results stay, the weights go. A run
     that diverges is logged, counted, and not tried again.
     """
-    folder, log = open_workdir(workdir, log)
+    with open_workdir(workdir, log) as (folder, log):
+        return _run_sweep(config, folder, log)
+
+
+def _run_sweep(config: FineTuneConfig, folder: RunFolder, log: Log) -> Results:
     runs = _grid(config)
     # All of them before the first runs: what is wrong shows at once.
     finished = from_leader(lambda: _finished_runs(config, runs, folder.local))
     prepared = None
     table: dict[Point, list[Results]] = {}
     for name, run_config in Progress("sweep", runs.items(), unit="runs"):
-        results = finished[name]
+        results, run_folder = finished[name], folder.child(f"{SWEEP}/{name}")
         if results is None:
             prepared = prepared or prepare(config, folder.local, log)
             log(f"== {name}")
-            run_folder = folder.child(f"{SWEEP}/{name}")
             try:
                 results = finetune(run_config, prepared, run_folder, log)
             except DivergenceError as error:
@@ -88,8 +95,8 @@ def run_sweep(
                 results = {"main_metric": prepared.task.main_metric, _DIVERGED: True}
                 if is_leader():
                     shutil.rmtree(run_folder.local / BEST, ignore_errors=True)
-                    epath.Path(run_folder.checkpoints).rmtree(missing_ok=True)
                     write_json(run_folder.local / RESULTS, results)
+        delete_checkpoints(run_folder)  # also where a kill came before
         table.setdefault(_point(run_config), []).append(results)
         if is_leader():
             _keep_best(name, results, folder.local)
@@ -150,10 +157,13 @@ def _summarise(table: dict[Point, list[Results]], workdir: Path, log: Log) -> Re
     return content
 
 
-def _finished_run(config: FineTuneConfig, workdir: Path) -> Results | None:
+def _finished_run(
+    config: FineTuneConfig, workdir: Path, names: Sequence[str] = ()
+) -> Results | None:
     """The results of a finished run of this config; None where it has still to run.
 
-    Raises UserError where the workdir is that of another run or of a sweep.
+    names: what it must have left beside config.json. Raises UserError where one of these
+    is gone, and where the workdir is that of another run or of a sweep.
     """
     if (workdir / SWEEP).exists():
         raise UserError(
@@ -162,8 +172,19 @@ def _finished_run(config: FineTuneConfig, workdir: Path) -> Results | None:
         )
     results = _results(workdir)
     if results is not None:
+        _check_whole(workdir, ["config.json", *names])
         check_owner(workdir, to_dict(config))
     return results
+
+
+def _check_whole(workdir: Path, names: Sequence[str]) -> None:
+    """Raises UserError where a finished run has lost a file."""
+    for name in names:
+        if not (workdir / name).exists():
+            raise UserError(
+                f"{workdir} has the results of a run, but no {name}; put it back, or "
+                f"delete {RESULTS} there, and the run will run again"
+            )
 
 
 def _finished_runs(
@@ -188,7 +209,7 @@ def _finished_runs(
 def _results(workdir: Path) -> Results | None:
     """The results of a finished run; None where there are none."""
     path = workdir / RESULTS
-    return read_json(path, "the results of a run") if path.exists() else None
+    return read_results(path) if path.exists() else None
 
 
 def _kept(workdir: Path) -> tuple[str, float] | None:

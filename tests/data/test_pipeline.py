@@ -1,6 +1,9 @@
+import threading
+
 import numpy as np
 import pytest
 
+from bert_jax.data import pipeline
 from bert_jax.data.examples import ExampleConfig
 from bert_jax.data.pipeline import (
     Phase,
@@ -10,6 +13,7 @@ from bert_jax.data.pipeline import (
     split_documents,
     training_iterator,
 )
+from bert_jax.errors import StalledError
 
 PHASES = (
     Phase(steps=6, batch_size=8, sequence_length=32, max_predictions=5),
@@ -152,3 +156,36 @@ def test_evaluation_masks_its_own_share(make):
         masked = sum(batch["mlm_weights"].sum() for batch in batches)
         tokens = sum(batch["attention_mask"].sum() for batch in batches)
         assert abs(masked - rate * tokens) <= 20 / 2
+
+
+def test_a_thread_that_hangs_or_fails_is_noticed():
+    """Within the time that is given, and with the thread's own error."""
+
+    def draw(what):
+        yield 1
+        what()
+        yield 2
+
+    def fail():
+        raise OSError("disk")
+
+    assert list(pipeline._within(5, draw(lambda: None))) == [1, 2]
+    items = pipeline._within(5, draw(fail))
+    assert next(items) == 1
+    with pytest.raises(OSError, match="disk"):
+        next(items)
+    go_on = threading.Event()
+    items = pipeline._within(0.05, draw(go_on.wait))
+    assert next(items) == 1
+    with pytest.raises(StalledError, match=r"no batch came for 0\.05 s: a thread"):
+        next(items)
+    go_on.set()
+
+
+def test_threads_end_with_the_iterator():
+    items = pipeline._within(0, iter(range(100)))
+    assert next(items) == 0
+    (thread,) = [t for t in threading.enumerate() if t.name == "batches"]
+    items.close()
+    thread.join(10)
+    assert not thread.is_alive()

@@ -1,11 +1,17 @@
 import dataclasses
+import errno
+import shutil
+import threading
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.interop.checkpoints import CheckpointStore
+from bert_jax.interop import checkpoints
+from bert_jax.interop.checkpoints import CheckpointStore, read_params
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
@@ -42,8 +48,9 @@ def test_a_save_survives_the_donation_of_its_buffers(objective, state, tmp_path)
     mesh = make_mesh(MeshConfig(data=2, model=2, replica=2))
     abstract = abstract_state(objective, OPTIMIZER, mesh)
     store = CheckpointStore(tmp_path, keep=2)
-    assert store.latest_step == 3
-    restored, notes = store.restore(abstract)
+    lines = []
+    restored, notes = store.restore(abstract, lines.append)
+    assert not lines
     assert notes == {"seed": 1}
     store.close()
     assert restored.step == 3
@@ -72,5 +79,190 @@ def test_a_checkpoint_of_another_model_is_one_clear_error(
         UserError,
         match=r"kernel is \(32, 16\), expected \(48, 16\)",
     ):
-        store.restore(abstract)
+        store.restore(abstract, print)
     store.close()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Two checkpoints of four small arrays, and the second state."""
+    folder = tmp_path_factory.mktemp("saved")
+    random = np.random.default_rng(0)
+    params = {
+        "a": random.normal(size=(60, 50)).astype(np.float32),
+        "b": random.normal(size=(40,)).astype(np.float32),
+    }
+    make = jax.jit(lambda step: {"params": params, "step": step, "sum": step * 0.5})
+    store = CheckpointStore(folder, keep=2)
+    for step in (1, 2):
+        store.save(step, make(np.int32(step)), {"progress": {"seconds": step / 3}})
+    store.close()
+    return folder, make(np.int32(2))
+
+
+def restored(folder, state):
+    """What a run goes on from, and the lines about it."""
+    lines = []
+    store = CheckpointStore(folder, keep=2)
+    abstract = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+    )
+    found = store.restore(abstract, lines.append)
+    store.close()
+    return found, lines
+
+
+def test_whatever_happens_to_its_files_nothing_else_is_trained_on(
+    saved, kills, tmp_path, caplog
+):
+    """A flipped bit, a cut or a lost file of the newest checkpoint.
+
+    It is noticed, and the one before is taken; or it changes nothing that is read.
+    """
+    source, state = saved
+    random = np.random.default_rng(1)
+    names = sorted(p.relative_to(source) for p in (source / "2").rglob("*"))
+    names = [name for name in names if (source / name).is_file()]
+    noticed = []
+    for number in range(kills or 3 * len(names)):
+        folder = tmp_path / str(number)
+        shutil.copytree(source, folder)
+        path = folder / names[number % len(names)]
+        content = bytearray(path.read_bytes())
+        kind = number // len(names) % 3
+        if kind == 0 and content:
+            place = random.integers(len(content))
+            content[place] ^= 1 << random.integers(8)
+            path.write_bytes(content)
+        elif kind == 1:
+            path.write_bytes(content[: random.integers(max(len(content), 1))])
+        else:
+            path.unlink()
+        (found, notes), lines = restored(folder, state)
+        step = int(found["step"])
+        assert notes == {"progress": {"seconds": step / 3}}
+        assert np.array_equal(found["params"]["a"], state["params"]["a"])
+        assert np.array_equal(found["params"]["b"], state["params"]["b"])
+        assert found["sum"] == step * 0.5
+        noticed.append(step == 1)
+        assert len(lines) == noticed[-1]
+        if lines:
+            assert lines[0].startswith(f"{folder}/2 is damaged: ")
+            assert lines[0].endswith("; going on with checkpoint 1")
+            assert "\n" not in lines[0]
+            assert (folder / "2.damaged").is_dir() and not (folder / "2").exists()
+        shutil.rmtree(folder)
+    assert not caplog.records
+    print(f"{sum(noticed)} of {len(noticed)} noticed, the others changed nothing")
+    assert sum(noticed) > len(noticed) / 2
+
+
+def test_parameters_are_read_from_the_last_whole_checkpoint(saved, tmp_path, caplog):
+    source, state = saved
+    shutil.copytree(source, tmp_path / "run")
+    data = max((tmp_path / "run" / "2").rglob("*"), key=lambda p: p.stat().st_size)
+    data.write_bytes(bytes(data.stat().st_size))
+    params = read_params(tmp_path / "run")
+    assert jax.tree.all(jax.tree.map(np.array_equal, params, state["params"]))
+    (record,) = caplog.records
+    assert "run/2 is damaged: " in record.message
+    shutil.rmtree(tmp_path / "run" / "1")
+    with pytest.raises(UserError, match=r"run/2 is damaged.*none of 1 checkpoints"):
+        read_params(tmp_path / "run")
+    (tmp_path / "run" / "9999").mkdir()
+    with pytest.raises(UserError, match=r"run/2 is damaged.*none of 1 checkpoints"):
+        restored(tmp_path / "run", state)
+
+
+def test_in_a_bucket_too_the_last_whole_one_is_taken(saved, bucket):
+    """One that lost a part is set aside; one that was never finished goes."""
+    _, state = saved
+    folder = epath.Path(bucket) / "checkpoints"
+    store = CheckpointStore(folder, keep=2)
+    for step in (1, 2, 3):
+        store.save(step, state, {"step": step})
+    store.close()
+    assert sorted(path.name for path in folder.iterdir()) == ["2", "3"]
+    (folder / "4").mkdir()
+    (folder / "4" / "part").write_text("x")
+    (folder / "3" / "state" / "manifest.ocdbt").unlink()
+    (_, notes), (line,) = restored(folder, state)
+    assert notes == {"step": 2}
+    assert line.startswith(f"{folder}/3 is damaged: ")
+    names = {path.name for path in folder.iterdir()} - {"4"}
+    assert names == {"2", "3.damaged"}
+
+
+def test_an_empty_folder_is_no_checkpoint(saved, tmp_path):
+    source, state = saved
+    shutil.copytree(source, tmp_path / "run")
+    for folder, step in ((tmp_path / "run", 2), (tmp_path / "new", None)):
+        (folder / "9999").mkdir(parents=True)
+        found, lines = restored(folder, state)
+        assert not lines
+        assert (found and int(found[0]["step"])) == step
+        assert not (folder / "9999").exists()
+        store = CheckpointStore(folder, keep=2)
+        store.save(3, state, {})
+        store.close()
+        assert (folder / "3").is_dir()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux")
+def test_saves_leave_no_open_files_and_no_threads(saved, tmp_path):
+    _, state = saved
+    store, held = CheckpointStore(tmp_path, keep=1), []
+    for step in range(1, 9):
+        store.save(step, state, {})
+        store._wait()
+        files = len(list(Path("/proc/self/fd").iterdir()))
+        held.append((files, threading.active_count()))
+    store.close()
+    assert held[-1] <= held[2]
+
+
+def test_a_save_that_fails_is_told_and_costs_no_checkpoint(
+    saved, tmp_path, monkeypatch
+):
+    """At the next save, or at the end; at once where the folder cannot be made."""
+    source, state = saved
+    shutil.copytree(source, tmp_path / "run")
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    orbax = "orbax.checkpoint._src.checkpointers.async_checkpointer"
+    commit = f"{orbax}._on_commit_callback"
+    told = "a checkpoint in .*/run could not be written .*No space left on device"
+    for last in ("next", "end"):
+        store = CheckpointStore(tmp_path / "run", keep=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(commit, full)
+            store.save(3, state, {})
+            with pytest.raises(UserError, match=told):
+                store.save(4, state, {}) if last == "next" else store.close()
+        assert int(restored(tmp_path / "run", state)[0][0]["step"]) == 2
+    # A folder that vanishes, or cannot be written any more, is noticed at once.
+    store = CheckpointStore(tmp_path / "run", keep=1)
+    shutil.rmtree(tmp_path / "run")
+    (tmp_path / "run").touch()
+    with pytest.raises(UserError, match=r"a checkpoint in .*/run could not be written"):
+        store.save(3, state, {})
+        store.close()
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"file/checkpoints could not be written"):
+        CheckpointStore(tmp_path / "file" / "checkpoints", keep=1)
+
+
+def test_checksums_do_not_depend_on_the_layout_and_see_every_bit(state):
+    whole = jax.device_get(state.params["bert"]["embeddings"]["word"]["embedding"])
+    sharded = jax.device_put(whole, state.params["bert"]["pooler"]["kernel"].sharding)
+    expected = int(checkpoints._checksum(whole))
+    assert int(checkpoints._checksum(sharded)) == expected
+    words = whole.view(np.uint32)
+    for bit in range(32):
+        changed = words.copy()
+        changed[bit, bit % words.shape[1]] ^= np.uint32(1 << bit)
+        assert int(checkpoints._checksum(changed.view(np.float32))) != expected
+    swapped = whole[[1, 0, *range(2, len(whole))]]
+    assert int(checkpoints._checksum(swapped)) != expected

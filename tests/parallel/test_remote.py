@@ -1,5 +1,9 @@
 """Folders of an object store, on a real server."""
 
+import json
+import os
+import socket
+
 import pytest
 from etils import epath
 
@@ -181,3 +185,58 @@ def test_a_name_in_a_store_leads_nowhere_else(tmp_path, name):
     with pytest.raises(UserError, match="is no name of a file"):
         remote._mirror(evil, tmp_path / "cache")
     assert list(tmp_path.rglob("*.json")) == []
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Leases that are renewed and expire in no time."""
+    monkeypatch.setattr(remote.Lease, "beat", 0.05)
+    monkeypatch.setattr(remote.Lease, "expires", 0.5)
+
+
+def test_a_workdir_in_a_bucket_is_one_run_s(bucket, quick, other_machine):
+    """The second is refused with the name of the first, which goes on."""
+    first, lines = RunFolder(bucket), []
+    with first.held(lines.append):
+        first.fetch()
+        write(first.local / "a.txt", "1")
+        other_machine("other")
+        name = f"in use by process {os.getpid()} on {socket.gethostname()}; wait"
+        for _ in range(2):
+            second = RunFolder(bucket).held(lines.append)
+            with pytest.raises(UserError, match=name), second:
+                pytest.fail("taken twice")
+        first.upload()
+        assert names(epath.Path(bucket)) == [".lock", "a.txt"]
+    assert names(epath.Path(bucket)) == ["a.txt"]
+    assert all("looking whether process" in line for line in lines)
+    with RunFolder(bucket).held(lines.append):
+        pass
+
+
+@pytest.mark.parametrize("who", ["of another machine", "of this one", "damaged"])
+def test_a_dead_run_keeps_no_workdir(bucket, quick, who):
+    """One of this machine is known to be dead; of others nothing is heard any more."""
+    mark = {"process": 1, "host": "far", "machine": "far", "born": "1", "token": "a"}
+    if who == "of this one":
+        mark |= {"machine": remote._machine()}
+    mark = "{" if who == "damaged" else json.dumps(mark)
+    write(epath.Path(bucket) / ".lock", mark)
+    lines = []
+    with RunFolder(bucket).held(lines.append):
+        assert (epath.Path(bucket) / ".lock").read_text() != mark
+    if who == "of another machine":
+        assert lines[-1] == "process 1 on far has not been heard of for 0.5 s"
+    else:
+        assert not lines
+
+
+def test_a_run_that_stood_still_does_not_write_over_its_successor(bucket, quick):
+    first = RunFolder(bucket)
+    with first.held(print):
+        first.fetch()
+        write(first.local / "a.txt", "1")
+        write(epath.Path(bucket) / ".lock", '{"process": 7, "host": "far"}')
+        with pytest.raises(UserError, match="in use by process 7 on far"):
+            first.upload()
+    assert names(epath.Path(bucket)) == [".lock"]

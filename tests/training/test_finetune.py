@@ -3,6 +3,8 @@
 import functools
 import json
 import math
+import os
+import shutil
 
 import jax
 import numpy as np
@@ -240,6 +242,29 @@ def test_a_finished_run_is_not_run_again(short, settings, monkeypatch):
     assert said[0].startswith("finished before: dev: accuracy ")
 
 
+def test_a_finished_run_that_lost_something_is_told(short, settings, tmp_path):
+    for name in ("config.json", "best"):
+        workdir = tmp_path / name
+        shutil.copytree(short(0, 0)[0], workdir)
+        (workdir / name).rename(tmp_path / f"{name}.moved")
+        with pytest.raises(UserError, match=f"results of a run, but no {name}; put it"):
+            run_one(short_config(settings), workdir)
+    for name, content, message in (
+        ("config.json", "[1]", "holds a JSON list, not an object"),
+        ("config.json", '{"batch_size": {}, "data": 7}', r"another run|is damaged \("),
+        ("config.json", "\udcff", "is not JSON"),
+        ("results.json", '{"scores": {"dev": 1}}', "scores that are no numbers"),
+        ("results.json", '{"scores": [', "is not JSON"),
+        ("results.json", "[" * 100_000, "is not JSON"),
+    ):
+        workdir = tmp_path / "damaged"
+        shutil.copytree(short(0, 0)[0], workdir)
+        (workdir / name).write_bytes(content.encode(errors="surrogateescape"))
+        with pytest.raises(UserError, match=message):
+            run_one(short_config(settings), workdir)
+        shutil.rmtree(workdir)
+
+
 def test_a_workdir_of_another_run_is_refused(short, settings):
     workdir, _ = short(0, 0)
     changes = {"epochs": 3, "optimizer": {"warmup": 0.2}}
@@ -264,6 +289,9 @@ def test_an_interrupted_run_goes_on_bit_for_bit(
 
     def interrupt(logged):
         if logged.startswith(line):
+            # A second run meanwhile is refused, and harms nothing.
+            with pytest.raises(UserError, match=f"in use by process {os.getpid()} on"):
+                run_one(short_config(settings, **every_step), tmp_path, print)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -42,6 +42,25 @@ def test_resuming_drops_later_and_torn_lines_and_keeps_the_rest_as_it_was(tmp_pa
     assert [line["step"] for line in read_metrics(path)] == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [b"{", b"\xff\xfe", b"7", b"null", b"[" * 100_000, b'{"step": "1", "split": "a"}',
+     b'{"step": 1, "split": "train", "loss": "2"}', b"", b'{"split": "a"}'],
+)  # fmt: skip
+def test_a_damaged_line_costs_itself_alone(damage, tmp_path, caplog):
+    lines = [
+        json.dumps({"step": n, "split": "train", "loss": 1 / n}) for n in range(1, 9)
+    ]
+    path = tmp_path / "metrics.jsonl"
+    content = [line.encode() for line in lines]
+    content[2] = damage
+    path.write_bytes(b"\n".join([*content, b""]))
+    MetricWriter(tmp_path, 6).close()
+    assert path.read_text().splitlines() == [*lines[:2], *lines[3:6]]
+    (record,) = caplog.records
+    assert record.message.startswith(f"{path}:3 is damaged and left out; expected")
+
+
 def test_the_longest_device_name_wins(monkeypatch):
     class Device:
         platform = "tpu"

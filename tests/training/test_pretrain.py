@@ -171,6 +171,8 @@ def test_a_workdir_without_a_checkpoint_belongs_to_nobody(
     )  # fmt: skip
 
     def fail(*args, **kwargs):
+        with pytest.raises(UserError, match="is in use by process"):
+            run(configure(*short))
         raise RuntimeError("no memory")
 
     with monkeypatch.context() as patch:

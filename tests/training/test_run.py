@@ -5,6 +5,7 @@ import io
 import json
 import re
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
@@ -176,6 +177,78 @@ def test_a_state_that_is_not_finite_is_neither_saved_nor_evaluated(make_job, tmp
     with pytest.raises(DivergenceError, match=r"became (nan|inf) in the steps before"):
         run(job, RunFolder(tmp_path), lambda line: None)
     assert not [p for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit()]
+
+
+class OneEmpty(Batches):
+    """The batch of step 4 holds nothing: its loss is 0 / 0."""
+
+    def __getitem__(self, step):
+        batch = super().__getitem__(step)
+        return batch | {"attention_mask": batch["attention_mask"] * (step != 3)}
+
+
+def skipping(**settings):
+    rates = dict(learning_rate=0.1, warmup_steps=2)
+    return dict(optimizer=OptimizerConfig(**rates, skip_spikes=True, **settings))
+
+
+def test_a_batch_without_a_finite_loss_is_left_out_on_request(
+    make_job, metric_lines, tmp_path
+):
+    """Which is told once, also where the run was interrupted before it could."""
+    with pytest.raises(DivergenceError, match=r"(loss|gradient norm) became nan"):
+        run(make_job(batches=OneEmpty()), RunFolder(tmp_path / "a"), print)
+    job = make_job(skipping(), batches=OneEmpty())
+    lines = []
+    expected, _ = run(job, RunFolder(tmp_path / "whole"), lines.append)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(expected.params))
+    (line,) = [line for line in lines if "warning" in line]
+    assert line.startswith("warning: 1 batch before step 6 had a number that is not")
+    found = metric_lines(tmp_path / "whole")
+    assert [line["skipped"] for line in found] == [0, 1, 0]
+
+    def interrupt(step, *rest):
+        raise KeyboardInterrupt
+
+    folder = RunFolder(tmp_path / "parts")
+    stops = dict(evaluates=lambda step: step == 5, evaluate=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(dataclasses.replace(job, **stops), folder, print)
+    state, _ = run(job, folder, print)
+    assert metric_lines(tmp_path / "parts") == found
+    assert jax.tree.all(jax.tree.map(np.array_equal, state.params, expected.params))
+    # Where no number is bad, nothing changes.
+    plain, _ = run(make_job(), RunFolder(tmp_path / "plain"), print)
+    guarded, _ = run(make_job(skipping()), RunFolder(tmp_path / "guarded"), print)
+    assert jax.tree.all(jax.tree.map(np.array_equal, plain.params, guarded.params))
+
+
+def test_a_spike_stops_and_too_many_do_too(make_job, tmp_path):
+    job = make_job(dict(optimizer=OptimizerConfig(0.1, spike_norm=1e-6)))
+    message = "3 batches before step 3 had a gradient norm over 1e-06.*skip_spikes=True"
+    with pytest.raises(DivergenceError, match=message):
+        run(job, RunFolder(tmp_path / "a"), print)
+    with pytest.raises(DivergenceError, match="all since the last report"):
+        run(make_job(skipping(spike_norm=1e-6)), RunFolder(tmp_path / "b"), print)
+
+
+def test_clocks_that_jump_change_nothing(make_job, metric_lines, tmp_path, monkeypatch):
+    expected, _ = run(make_job(), RunFolder(tmp_path / "plain"), print)
+    random, now = np.random.default_rng(0), time.time()
+
+    def jump():
+        return now + random.uniform(-100, 100)
+
+    monkeypatch.setattr(time, "time", jump)
+    monkeypatch.setattr(time, "time_ns", lambda: int(1e9 * jump()))
+    folder = RunFolder(tmp_path / "jumps")
+    with folder.held(print):
+        state, _ = run(make_job(), folder, print)
+    assert metric_lines(tmp_path / "jumps") == metric_lines(tmp_path / "plain")
+    assert jax.tree.all(jax.tree.map(np.array_equal, state.params, expected.params))
+    monkeypatch.undo()
+    again, _ = run(make_job(), folder, print)
+    assert int(again.step) == STEPS
 
 
 def test_a_workdir_with_a_checkpoint_belongs_to_its_run(make_job, tmp_path):

@@ -10,6 +10,7 @@ import pytest
 
 from bert_jax.data import batching
 from bert_jax.errors import DivergenceError, UserError
+from bert_jax.files import locked
 from bert_jax.interop.load import load
 from bert_jax.settings import to_dict
 from bert_jax.training import run as engine
@@ -349,6 +350,8 @@ def test_a_sweep_of_another_config_is_refused_before_anything_runs(
 
 
 def test_a_sweep_and_a_single_run_do_not_share_a_workdir(copy, config, tmp_path):
+    with locked(copy), pytest.raises(UserError, match="is in use by process"):
+        run_sweep(config, copy)
     with pytest.raises(UserError, match="holds a sweep; add --sweep"):
         run_one(config, copy)
     single = tmp_path / "single"

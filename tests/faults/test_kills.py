@@ -1,0 +1,244 @@
+"""Every command that writes is killed, and started again: nothing is lost.
+
+It ends at a random moment, or at a phase of a checkpoint's save, between its parts, with
+half a line of metrics written; by SIGKILL, and in the long form by SIGTERM and Ctrl-C too.
+What the command leaves in the end is, bit for bit, what it leaves undisturbed.
+
+``make test`` runs twelve kills. The long form, 200 of them (some 20 minutes of a core):
+``python -m pytest tests/faults/test_kills.py -n0 --kills 200``.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from etils import epath
+
+from bert_jax.parallel.remote import RunFolder
+
+# Kills of each work: in make test, and of 200.
+SHARES = {
+    "pretraining": (5, 60),
+    "fine-tuning": (2, 50),
+    "sweep": (1, 20),
+    "prepare": (1, 20),
+    "vocabulary": (1, 10),
+    "convert": (1, 10),
+    "embed": (1, 10),
+    "pretraining in a bucket": (0, 20),
+}
+# Phases that a work does not have.
+OTHERS = {
+    "pretraining": ("the best", "a sweep's", "results"),
+    "pretraining in a bucket": ("the best", "a sweep's", "results", "an old one"),
+    "fine-tuning": ("a sweep's",),
+}
+CODES = {"SIGKILL": [-9], "SIGTERM": [-15, 75], "SIGINT": [130]}
+PRETRAINING = (
+    "--config.checkpoint_every=2", "--config.eval_every=3", "--config.prompts=()",
+)  # fmt: skip
+FINE_TUNING = (
+    "--config.epochs=3", "--config.batch_size=2", "--config.sweep.epochs=(3,)",
+    "--config.sweep.batch_size=(2,)", "--config.checkpoint_every=2",
+    "--config.model.hidden_dropout=0.1", "--config.model.attention_dropout=0.1",
+)  # fmt: skip
+
+
+class Commands:
+    """The zygote: runs a command to its end, whichever that is."""
+
+    def __init__(self, log: Path, environment: dict[str, str]):
+        self.log = log
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.zygote"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parent.parent.parent,
+            env=os.environ
+            | {
+                "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+                "XDG_CACHE_HOME": str(log.parent / "cache"),
+            }
+            | environment,
+        )
+        self.phases = json.loads(self._process.stdout.readline())
+
+    def __call__(self, module: str, argv, **end) -> int:
+        job = {"module": f"bert_jax.{module}", "argv": [*map(str, argv)]}
+        print(
+            json.dumps(job | {"log": str(self.log)} | end),
+            file=self._process.stdin,
+            flush=True,
+        )
+        return int(self._process.stdout.readline())
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory, storage_server):
+    found = Commands(tmp_path_factory.mktemp("zygote") / "log", storage_server)
+    yield found
+    found.close()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def works(one_phase_of, finetune_folder, golden, metric_lines, small_store, tmp_path):
+    """Of each work: its command, the flags for a place, and what must be equal there."""
+    text = golden / "pretraining_data" / "moby_dick_sentences.txt"
+    lines = tmp_path / "lines.txt"
+    lines.write_text("it is good\nit is bad\n" * 500)
+    config = one_phase_of(0)
+    fine_tune = ("--config", finetune_folder / "config.py", *FINE_TUNING)
+
+    def checkpoints(folder):
+        """The checksums that a run itself computed of all its arrays."""
+        found = {}
+        for path in epath.Path(folder).iterdir():
+            saved = json.loads((path / "_CHECKPOINT_METADATA").read_text())
+            content = json.loads(saved["custom_metadata"]["content"])
+            del content["notes"]["progress"]["seconds"]
+            found[path.name] = content
+        return found
+
+    def pretrained(workdir):
+        folder = RunFolder(workdir)
+        folder.fetch()
+        return metric_lines(folder.local), checkpoints(folder.checkpoints)
+
+    def fine_tuned(workdir):
+        assert not (workdir / "checkpoints").exists()
+        results = json.loads((workdir / "results.json").read_text())
+        return (
+            metric_lines(workdir),
+            {k: v for k, v in results.items() if not k.endswith("_seconds")},
+            contents(workdir / "predictions"),
+        )
+
+    def swept(workdir):
+        runs = sorted((workdir / "sweep").glob("batch*"))
+        return (
+            json.loads((workdir / "sweep.json").read_text()),
+            [(run.name, *fine_tuned(run)) for run in runs],
+            contents(workdir / "best"),
+        )
+
+    pretrain = (
+        "train",
+        lambda place: ("--config", config, *PRETRAINING, "--workdir", place),
+        pretrained,
+    )
+    return {
+        "pretraining": pretrain,
+        "pretraining in a bucket": pretrain,
+        "fine-tuning": (
+            "finetune",
+            lambda place: (*fine_tune, "--workdir", place),
+            lambda place: (fine_tuned(place), contents(place / "best")),
+        ),
+        "sweep": (
+            "finetune",
+            lambda place: ("--sweep", *fine_tune, "--workdir", place),
+            swept,
+        ),
+        "prepare": (
+            "prepare",
+            lambda place: (
+                *("--input", text, "--vocabulary", small_store[0], "--output", place),
+                *("--shards", 20, "--workers", 1),
+            ),
+            contents,
+        ),
+        "vocabulary": (
+            "vocabulary",
+            lambda place: ("--input", text, "--size", 900, "--output", place / "vocab.txt"),
+            lambda place: {
+                name: content
+                for name, content in contents(place).items()
+                if not name.endswith(".tmp")  # of a process that was killed
+            },
+        ),
+        "convert": (
+            "convert",
+            lambda place: ("--input", finetune_folder / "checkpoint", "--output", place),
+            contents,
+        ),
+        "embed": (
+            "embed",
+            lambda place: (
+                *("--checkpoint", finetune_folder / "checkpoint", "--input", lines),
+                *("--output", place / "x.safetensors"),
+            ),
+            lambda place: (place / "x.safetensors").read_bytes(),
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(
+    name, works, commands, bucket, kills, tmp_path
+):
+    short, share = SHARES[name]
+    left = share * kills // 200 if kills else short
+    if not left:
+        pytest.skip("in the long form alone: --kills 200")
+    module, flags, result = works[name]
+    place = tmp_path
+    if name == "pretraining in a bucket":
+        place = epath.Path(bucket)
+    moments = random.Random(kills or name)
+
+    def end(seconds):
+        """How the next process ends."""
+        signals = ("SIGKILL",) * 4 + ("SIGTERM", "SIGINT") if kills else ("SIGKILL",)
+        how = {"signal": moments.choice(signals)}
+        if module in ("train", "finetune") and moments.random() < 0.6:
+            others = OTHERS.get(name, ())
+            phases = [p for p in commands.phases if not p.startswith(others)]
+            number = moments.randint(1, 4 if kills else 2)
+            return how | {"phase": moments.choice(phases), "number": number}
+        return how | {"seconds": moments.uniform(0.05, seconds)}
+
+    began = time.monotonic()
+    code = commands(module, flags(place / "whole"))
+    assert code == 0, commands.log.read_text()
+    seconds = time.monotonic() - began
+    expected, number, done = result(place / "whole"), 0, []
+    while left:
+        number += 1
+        folder = place / str(number)
+        code = None
+        while code != 0:
+            how = end(seconds) if left else {}
+            began = time.monotonic()
+            code = commands(module, flags(folder), **how)
+            said = commands.log.read_text()
+            assert "Traceback" not in said, (how, said)
+            if code != 0:
+                assert code in CODES.get(how.get("signal"), ()), (how, said)
+                left -= 1
+                done.append((code, how))
+            elif "seconds" in how:  # it came too late
+                seconds = min(seconds, time.monotonic() - began)
+            if name == "convert" and folder.exists():  # it is there, and so it is whole
+                code = 0
+        assert result(folder) == expected, done
+    print(f"{name}: {len(done)} of {len(done)}, in {number} workdirs")
