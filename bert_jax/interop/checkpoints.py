@@ -325,11 +325,11 @@ def _opened(path: epath.Path) -> tuple[_Arrays, dict[str, Any] | None]:
     """What :func:`_sealed` made: arrays and notes; no notes where Orbax finds none."""
     saved = ocp.checkpointables_metadata(path)
     notes, metadata = dict(saved.custom_metadata or {}), saved.metadata["state"]
-    if not {"content", "checksum"} & notes.keys():  # of an older version
+    if notes.keys() <= {"config", "progress"}:  # of an older version
         shapes = array_shapes(metadata)
         arrays = {name: (list(shape), None) for name, shape in shapes.items()}
         return arrays, notes or None
-    if zlib.crc32(notes["content"].encode()) != notes["checksum"]:
+    if zlib.crc32(notes.get("content", "").encode()) != notes.get("checksum"):
         raise _DamagedError("its metadata is not what was saved")
     content = json.loads(notes["content"])
     return content["arrays"], content["notes"]
