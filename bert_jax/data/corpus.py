@@ -326,7 +326,8 @@ class Dataset:
         last = self.rows if stop is None else self._row(stop)
         for row, example in self.examples(self._row(start), last):
             text = example[text_field]
-            text = text.decode() if isinstance(text, bytes) else text
+            if isinstance(text, bytes):
+                text = decode(text, f"tfds:{self.name}, row {row}")
             if sentences := article_sentences(text):
                 yield row * self.size // self.rows, sentences
 

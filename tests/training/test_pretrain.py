@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import psutil
 import pytest
 
 from bert_jax.config_file import parse
@@ -136,6 +137,9 @@ def test_a_head_that_is_not_there_is_drawn_and_logged(start, configure, tmp_path
     lines = []
     pretrain(config, tmp_path / "run", lines.append)
     assert "initialised at random: mlm, nsp" in lines
+    # One process alone opens no port, for nobody to reach.
+    opened = psutil.Process().net_connections(kind="inet")
+    assert [c.laddr for c in opened if c.status == psutil.CONN_LISTEN] == []
 
 
 @pytest.mark.parametrize(
@@ -144,6 +148,7 @@ def test_a_head_that_is_not_there_is_drawn_and_logged(start, configure, tmp_path
         ("init_from", "nowhere does not exist"),
         ("--config.phases[1].max_predictions=31", "max_predictions=31, expected 1 to"),
         ("--config.mesh.data=3", "does not use exactly the 8 devices"),
+        ("--config.model.type_vocab_size=1", "cannot tell the sentences of a pair"),
         ("--config.accumulation=3", "=8 is not a multiple of 24, .* accumulation=3"),
     ],
 )
