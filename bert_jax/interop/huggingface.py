@@ -131,8 +131,7 @@ def _bilstm(folder: Path) -> dict[str, Any]:
     """The parameters of a BiLSTM, under "bilstm", if the folder has one."""
     if not (folder / BILSTM).is_file():
         return {}
-    flat = read_safetensors(folder / BILSTM)
-    return {"bilstm": traverse_util.unflatten_dict(flat, sep="/")}
+    return {"bilstm": _tree(read_safetensors(folder / BILSTM), folder)}
 
 
 def _pooling(folder: Path) -> str:
@@ -183,6 +182,16 @@ def _read_own(folder: Path, settings: dict[str, Any], config: BertConfig) -> Che
         missing = check_params(params, config, head)
     found = dict(config=config, params=params, head=head, missing=missing)
     return _checkpoint(folder, settings, source="bert_jax", **found)
+
+
+def _tree(flat: dict[str, np.ndarray], folder: Path) -> dict[str, Any]:
+    """Parameters from their names with slashes."""
+    try:
+        return traverse_util.unflatten_dict(flat, sep="/")
+    except (TypeError, ValueError) as error:  # one name goes on where another ends
+        raise UserError(
+            f"{folder} has parameters whose names do not fit together; copy it again"
+        ) from error
 
 
 def _checkpoint(

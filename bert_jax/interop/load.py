@@ -438,6 +438,9 @@ def check_params(
     other shapes and for parts that are not whole. The sizes of a BiLSTM stand in its
     task's config, and are compared where it is used.
     """
+    bert = params.get("bert")
+    if not isinstance(bert, Mapping) or not isinstance(bert.get("encoder"), Mapping):
+        raise UserError("there is no encoder among the parameters; expected a BERT")
     found = array_shapes(with_scan(params, False))
     found = {n: shape for n, shape in found.items() if part_of(n) != "bilstm"}
     outputs = (0, *found.get("classifier/bias", ()))[-1]

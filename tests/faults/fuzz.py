@@ -309,7 +309,9 @@ READERS = {
     ),
     "table-jsonl": Reader(
         "train.jsonl",
-        texts('{"text": "The", "label": "x", "id": 1}\n{"text": "A", "label": 1}\n'),
+        texts(
+            '{"text": "The", "label": "x", "id": 1}\n{"text": "A", "label": 1, "id": 2}\n'
+        ),
         rows(TABLE),
     ),
     "conll": Reader("train.txt", texts(CONLL), rows(tasks.tagging(task="conll2003"))),
