@@ -32,6 +32,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from flax import traverse_util
 from safetensors.numpy import save
 
 from bert_jax import runs, tasks
@@ -44,9 +45,11 @@ from bert_jax.errors import UserError
 from bert_jax.files import read_json
 from bert_jax.inference.score import read_sets
 from bert_jax.interop.config_json import read_config
-from bert_jax.interop.load import load
+from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.interop.load import Checkpoint, load, parameter_shapes
 from bert_jax.interop.tensorflow import read_checkpoint
 from bert_jax.interop.weights import read_safetensors, read_torch, read_weights
+from bert_jax.model.config import BertConfig
 from bert_jax.progress import show_progress
 from bert_jax.tasks.families import FAMILIES
 
@@ -230,10 +233,26 @@ def google(name: str) -> bytes:
     return (GOLDEN / "google_bert" / f"bert_model.ckpt.{name}").read_bytes()
 
 
+@functools.cache
+def own_folder() -> dict[str, bytes]:
+    """A model that transformers has no class for."""
+    sizes = dict(hidden_size=4, num_layers=1, num_heads=1, intermediate_size=4)
+    config = BertConfig(vocab_size=8, max_positions=8, pooling="mean", **sizes)
+    shapes = parameter_shapes(config, 2)
+    wanted = {n: s for n, s in shapes.items() if n.startswith(("bert", "classifier"))}
+    flat = {name: np.zeros(shape, np.float32) for name, shape in wanted.items()}
+    params = traverse_util.unflatten_dict(flat, sep="/")
+    with tempfile.TemporaryDirectory() as name:
+        found = Checkpoint(config, params, None, "sequence", labels=("x", "y"))
+        save_huggingface(Path(name) / "m", found, own=True)
+        return files(Path(name) / "m", "config.json", "model.safetensors")
+
+
 def read_run(folder: Path) -> None:
     list(runs.table(runs.compare(runs.read_runs([folder]))))
 
 
+DATA = "data-00000-of-00001"
 HF = GOLDEN / "huggingface/sequence"
 WORKDIR = {"config.json": b"{}", "results.json": b"{}", "metrics.jsonl": metrics()[0]}
 TABLE = tasks.classification(labels=("x", "y"))
@@ -326,9 +345,9 @@ READERS = {
         rows(tasks.tagging(task="segmented")),
     ),
     "squad-json": Reader(
-        "train-v1.1.json",
+        "train-v2.0.json",
         lambda: squad_json()[:1],
-        rows(tasks.squad(bad_answers="skip")),
+        rows(tasks.squad(version_2=True, bad_answers="skip")),
     ),
     "squad-jsonl": Reader(
         "train.jsonl",
@@ -373,6 +392,18 @@ READERS = {
         golden("huggingface/sequence/config.json"),
         lambda folder: load(folder),
         lambda: files(HF, "model.safetensors"),
+    ),
+    "own-folder": Reader(
+        "config.json",
+        lambda: [own_folder()["config.json"]],
+        load,
+        lambda: {"model.safetensors": own_folder()["model.safetensors"]},
+    ),
+    "own-weights": Reader(
+        "model.safetensors",
+        lambda: [own_folder()["model.safetensors"]],
+        load,
+        lambda: {"config.json": own_folder()["config.json"]},
     ),
     "workdir": Reader(
         "config.json", golden("workdir/config.json"), read_run, lambda: WORKDIR
@@ -428,11 +459,11 @@ READERS = {
         "bert_model.ckpt.index",
         golden("google_bert/bert_model.ckpt.index"),
         lambda folder: read_checkpoint(folder / "bert_model.ckpt"),
-        lambda: {"bert_model.ckpt.data-00000-of-00001": b"\0" * 1000},
+        lambda: {f"bert_model.ckpt.{DATA}": google(DATA)},
     ),
     "tensorflow-data": Reader(
-        "bert_model.ckpt.data-00000-of-00001",
-        lambda: [google("data-00000-of-00001")[:3000]],
+        f"bert_model.ckpt.{DATA}",
+        lambda: [google(DATA)],
         lambda folder: read_checkpoint(folder / "bert_model.ckpt"),
         lambda: {"bert_model.ckpt.index": google("index")},
     ),
@@ -636,8 +667,8 @@ def prepared(reader: Reader, folder: Path) -> list[bytes]:
         (folder / name).write_bytes(content)
     (folder / reader.file).parent.mkdir(exist_ok=True)
     seeds = reader.seeds()
-    for seed in seeds:
-        check(reader, folder, seed)  # also warms caches up
+    for seed in seeds:  # which also fills caches
+        assert check(reader, folder, seed) == "result"
     return seeds
 
 

@@ -35,7 +35,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("short")
 
 # Each of them traces a model.
-SLOW = {"folder": 4}
+SLOW = {"folder": 4, "own-folder": 4, "text": 10}
 
 
 # Whose mending is under way.
