@@ -383,7 +383,7 @@ class Squad(Task):
         # Not past a window's end, and not what a diverged model says.
         np.nan_to_num(sums, copy=False, nan=-np.inf, posinf=-np.inf, neginf=-np.inf)
         spans: dict[str, Span] = {}
-        for i in np.argsort(-sums, axis=None, kind="stable").tolist():
+        for i in map(int, np.argsort(-sums, axis=None, kind="stable")):
             first, more = divmod(i, longest)
             if sums[first, more] == -np.inf:
                 break
