@@ -329,7 +329,7 @@ READERS = {
     "table-jsonl": Reader(
         "train.jsonl",
         texts(
-            '{"text": "The", "label": "x", "id": 1}\n{"text": "A", "label": 1, "id": 2}\n'
+            '{"text": "The", "label": "x", "id": 1}\n{"text": "A", "label": "y", "id": 2}\n'
         ),
         rows(TABLE),
     ),
@@ -369,7 +369,7 @@ READERS = {
     ),
     "predict-lines": Reader(
         "a.txt",
-        texts('The sea.\n{"text": "A"}\n', "a\tb\n"),
+        texts('The sea.\n{"text": "A"}\n'),
         lines("classification", task="table", labels=("x", "y")),
     ),
     "predict-squad": Reader(
