@@ -142,10 +142,11 @@ def read_results(path: Path) -> Values:
     results = parse_json(path.read_bytes(), path, expected)
     scores = results.get("scores", {})
     try:
-        sum(score for split in scores.values() for score in split.values())
+        numbers = [score for split in scores.values() for score in split.values()]
+        sum([*numbers, results.get("train_seconds", 0)])
     except (AttributeError, TypeError) as error:
         raise UserError(
-            f"{path} has scores that are no numbers; expected {expected}"
+            f"{path} has scores that are no numbers, or such seconds; expected {expected}"
         ) from error
     return results
 
