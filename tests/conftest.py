@@ -232,11 +232,6 @@ def _no_pictures():
 
 
 @pytest.fixture(scope="module")
-def quick_compiles():
-    """What every module has now."""
-
-
-@pytest.fixture(scope="module")
 def optimized():
     """For tests of what the compiler makes of a program, and of the numbers of users."""
     jax.config.update("jax_disable_most_optimizations", False)

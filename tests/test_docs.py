@@ -29,8 +29,6 @@ from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(

@@ -12,8 +12,6 @@ from bert_jax.inference.model import load
 from bert_jax.training.config import finetune_config
 from bert_jax.training.sweep import run_one
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 
 @pytest.fixture(scope="module")
 def finished(settings, tmp_path_factory, one_device):

@@ -20,8 +20,6 @@ from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 PRETRAINING = [
     dict(step=10, split="train", loss=7.0, mlm_accuracy=0.1, learning_rate=1e-3)
     | dict(grad_norm=2.0, tokens_per_second=None, padding=0.1),

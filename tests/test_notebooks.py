@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interacti
 
 
 @pytest.fixture(scope="module")
-def execute(tmp_path_factory, quick_compiles):
+def execute(tmp_path_factory):
     """A function of a notebook's name and environment: runs it, returns its variables."""
     workdir = tmp_path_factory.mktemp("notebooks")
     settings = {

@@ -4,8 +4,6 @@ from safetensors import safe_open
 
 from bert_jax.inference.embed import array_file
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 PARTS = {
     "a": [np.arange(3, dtype=np.int32), np.arange(4, dtype=np.int32)],
     "values": [np.ones((2, 5), np.float32), np.zeros((0, 5), np.float32)],

@@ -10,8 +10,6 @@ from bert_jax.objectives.heads import jit_forward
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 HEADS = ("sequence", "choice", "token", "span")
 BATCH = 8
 COUNTS = (1, BATCH - 1, BATCH, BATCH + 1)

@@ -1,8 +1,6 @@
 import os
 import threading
 
-import pytest
-
 from bert_jax.inference.lines import Answers, AnswerTable, chunks, read_lines
 from bert_jax.tasks.layouts import Row
 from bert_jax.tasks.question_answering import Squad, SquadConfig
@@ -15,8 +13,6 @@ CLASSIFICATION = Classification(
 )
 TAGGING = Tagging(TaggingConfig("columns", labels=("B-LOC", "B-PER", "O")))
 SQUAD = Squad(SquadConfig())
-
-pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
 def test_only_line_feeds_end_a_line(tmp_path):

@@ -18,8 +18,6 @@ from bert_jax.parallel.remote import RunFolder
 from bert_jax.training.config import finetune_config
 from bert_jax.training.finetune import finetune, prepare
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 WORDS = "the a man dog cat eats sees paris rome big small good bad film who where"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TOKENIZER = WordPieceTokenizer([*SPECIALS, *WORDS.split(), *".,?"], True)

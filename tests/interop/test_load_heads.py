@@ -15,8 +15,6 @@ from bert_jax.model.heads import (
 )
 from bert_jax.objectives.heads import HEADS, FrozenTagging
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 LABELS = ("no", "yes", "perhaps")
 FULL = FeatureConfig()  # all of the model is fine-tuned
 KEY = jax.random.key(7)

@@ -16,8 +16,6 @@ from bert_jax.model.bert import SINUSOID_SCALE, BertForPreTraining, BertModel, s
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import stack_layers
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 OPTIONS = {
     "sinusoidal": dict(positions="sinusoidal"),
     "none": dict(positions="none"),

@@ -7,8 +7,6 @@ from scipy.special import log_softmax
 from bert_jax.objectives.heads import HEADS as OBJECTIVES
 from bert_jax.tasks.task import IGNORED
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 HEADS = ("sequence", "regression", "choice", "token", "span")
 
 

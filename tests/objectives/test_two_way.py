@@ -26,8 +26,6 @@ from bert_jax.training.config import finetune_config, train_config
 from bert_jax.training.pretrain import pretrain
 from bert_jax.training.sweep import run_one
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 ALONE = ExampleConfig(next_sentence=False)
 LENGTHS = np.array([7, 4, 5])  # of the sequences of a packed row
 

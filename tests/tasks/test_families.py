@@ -18,8 +18,6 @@ from bert_jax.tasks.text_classification import LAYOUTS
 from bert_jax.training.config import finetune_config
 from bert_jax.training.sweep import run_one
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 # A new task on an existing head.
 MOODS = Layout(
     {name: Split((f"{name}.csv",), "label") for name in ("train", "dev")},

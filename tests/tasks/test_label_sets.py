@@ -16,8 +16,6 @@ from bert_jax.tasks.label_sets import MultiLabel, MultiLabelConfig
 from bert_jax.training.config import finetune_config
 from bert_jax.training.sweep import run_one
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 LABELS = ("a", "b", "c")
 
 

@@ -15,8 +15,6 @@ from bert_jax.tasks.text_vectors import SentenceVectors, SentenceVectorsConfig
 from bert_jax.training.config import finetune_config
 from bert_jax.training.sweep import run_one
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 PAIRS = [("it is good", "good", 5.0), ("it is", "bad", 1.0), ("red", "blue", 2.0)]
 
 

@@ -30,8 +30,6 @@ from bert_jax.training.config import finetune_config
 from bert_jax.training.finetune import evaluation_steps
 from bert_jax.training.sweep import run_one
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 WHATS = (
     "classification",
     "regression",

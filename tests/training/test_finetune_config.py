@@ -8,8 +8,6 @@ from bert_jax.tasks.multiple_choice import MultipleChoiceConfig
 from bert_jax.tasks.question_answering import SquadConfig
 from bert_jax.training.config import finetune_config, resume_differences
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 SETTINGS = dict(family="classification", data=dict(task="mrpc"))
 
 

@@ -16,8 +16,6 @@ from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer, make_sc
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import compile_step, gradients
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 HEADS = ("sequence", "choice", "token", "span")
 SETTINGS = OptimizerConfig(learning_rate=1e-3)
 ADAM = bert_optimizer(SETTINGS)

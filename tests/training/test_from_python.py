@@ -10,8 +10,6 @@ import pytest
 import bert_jax
 from bert_jax.errors import UserError
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 WORDS = [f"w{i}" for i in range(40)]
 
 

@@ -19,8 +19,6 @@ from bert_jax.training import study as studies
 from bert_jax.training.config import DataConfig, StudyConfig
 from bert_jax.training.study import flops, plan_study, run_part, run_study
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 FILE = """
 def pretraining(objective="mlm_nsp", causal=False):
     return dict(

@@ -18,8 +18,6 @@ from bert_jax.training import sweep
 from bert_jax.training.config import SweepConfig, finetune_config
 from bert_jax.training.sweep import run_one, run_sweep
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
 GRID = dict(batch_size=(8,), learning_rate=(1e-5, 1e-2), epochs=(8, 1), seeds=(0, 1))
 NAMES = [
     f"batch8-rate{rate}-epochs{epochs}-seed{seed}"
