@@ -38,6 +38,11 @@ def show_progress(show: bool | None) -> None:
     _show = show
 
 
+def library_bar() -> bool:
+    """Whether a library that tells nobody how far it is may draw a bar of its own."""
+    return _show is not False and sys.stderr.isatty()
+
+
 def print_line(line: str) -> None:
     """Prints a line, above the live one where there is one."""
     tqdm.write(line)

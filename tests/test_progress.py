@@ -6,7 +6,7 @@ import pytest
 from tqdm import std
 
 from bert_jax import progress
-from bert_jax.progress import Progress
+from bert_jax.progress import Progress, library_bar, show_progress
 
 
 class Terminal(io.StringIO):
@@ -171,3 +171,12 @@ def test_a_part_counts_by_its_share(stream):
                 done(share)
                 counts.append(bar.n)
     assert counts == [5, 10, 20, 22, 25, 30]
+
+
+def test_a_library_draws_its_bar_on_a_terminal_alone(stream):
+    stream(io.StringIO())
+    assert not library_bar()
+    stream(Terminal())
+    assert library_bar()
+    show_progress(False)
+    assert not library_bar()
