@@ -177,6 +177,7 @@ def prepare(
     with locked(directory):
         remove_unfinished(directory)
         if info := _finished(directory, identity):
+            (directory / UNFINISHED).unlink(missing_ok=True)  # killed just before
             return Report(info, 0.0, *counts[0])
         write_json(directory / UNFINISHED, identity)
         tokenizer.save(directory)

@@ -124,8 +124,11 @@ def shard_writer(
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Removes what killed processes left of shards that they were writing."""
-    for pattern in (".shard-*.tmp", "index/.part-*.tmp"):
+    """Removes what killed processes left: files half written, parts of a whole index."""
+    patterns = [".*.tmp", "index/.*.tmp"]
+    if (directory / "index.json").exists():
+        patterns.append("index/part-*.npz")
+    for pattern in patterns:
         for path in directory.glob(pattern):
             path.unlink()
 

@@ -122,6 +122,9 @@ def test_what_a_killed_process_was_writing_is_removed(tmp_path):
     remove_unfinished(tmp_path)
     assert {path.name for path in tmp_path.rglob("*.tmp")} == {"mine.tmp"}
     assert part_path(tmp_path, 0).exists()
+    (tmp_path / "index.json").touch()  # killed before the parts of its index were gone
+    remove_unfinished(tmp_path)
+    assert not part_path(tmp_path, 0).exists()
 
 
 def test_no_text_at_all_is_an_error(tmp_path):
