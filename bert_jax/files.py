@@ -314,7 +314,7 @@ def locked(folder: Path) -> Iterator[None]:
     Raises UserError that names the process which works there.
     """
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; expected the name of a folder")
+        raise UserError(f"{folder} is a file; expected a folder")
     folder.mkdir(parents=True, exist_ok=True)
     path, held = folder / LOCK, False
     while not held:

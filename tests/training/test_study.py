@@ -136,6 +136,7 @@ def done(study, tmp_path_factory):
 
     def run(part, directory, before, log):
         config = part.config
+        directory.mkdir(parents=True, exist_ok=True)  # as every run does
         if isinstance(config, dict):
             (directory / "config.json").write_text(json.dumps(config))
         number = sum(map(ord, f"{directory.name}{before.name}")) % 97
