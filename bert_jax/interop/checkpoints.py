@@ -146,14 +146,19 @@ class CheckpointStore:
         read = functools.partial(self._read, abstract)
         self._saved, found = _newest_whole(self._directory, read, log)
         if found is not None and is_leader():
+            kept = 1
             for path in _whole_ones(self._directory):
                 if int(path.name) > self._saved:
                     aside = path.with_name(f"{path.name}.damaged")
                     if aside.exists():
                         aside.rmtree()
                     path.rename(aside)
-                elif int(path.name) < self._saved and not _opens(path):
-                    path.rmtree()  # a kill while it was deleted leaves such
+                elif int(path.name) < self._saved:
+                    # A kill while one was deleted, or just before, leaves such.
+                    if kept == self._keep or not _opens(path):
+                        path.rmtree()
+                    else:
+                        kept += 1
         wait_for_all("restored")
         return found
 

@@ -44,6 +44,8 @@ def test_a_save_survives_the_donation_of_its_buffers(objective, state, tmp_path)
     store.close()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["2", "3"]
 
+    # As of a process that was killed before it deleted one that is too many.
+    shutil.copytree(tmp_path / "2", tmp_path / "1")
     # On another mesh: the arrays are laid out anew, the values stay.
     mesh = make_mesh(MeshConfig(data=2, model=2, replica=2))
     abstract = abstract_state(objective, OPTIMIZER, mesh)
@@ -51,6 +53,7 @@ def test_a_save_survives_the_donation_of_its_buffers(objective, state, tmp_path)
     lines = []
     restored, notes = store.restore(abstract, lines.append)
     assert not lines
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["2", "3"]
     assert notes == {"seed": 1}
     store.close()
     assert restored.step == 3
