@@ -136,6 +136,12 @@ class Progress(tqdm):
         super().close()
         self._open[:] = [other for other in self._open if other is not self]
 
+    @classmethod
+    def close_all(cls) -> None:
+        """Clears the lines of this class, for a library that leaves its own open."""
+        for bar in [bar for bar in cls._open if isinstance(bar, cls)]:
+            bar.close()
+
 
 class _Lines:
     """A stream on which each state of a bar is a line of its own."""

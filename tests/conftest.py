@@ -24,6 +24,7 @@ from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.heads import make_model
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
+from bert_jax.progress import Progress, show_progress
 from bert_jax.training import finetune, pretrain
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -229,6 +230,14 @@ def _no_pictures():
         for module in (finetune, pretrain):
             monkeypatch.setattr(module, "draw_run", lambda folder, log: None)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _no_bar_stays_open():
+    """One that does is drawn in the lines of later works; and a command shows all."""
+    yield
+    show_progress(None)
+    assert not Progress._open
 
 
 @pytest.fixture(scope="module")

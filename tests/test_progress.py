@@ -34,11 +34,6 @@ def stream(monkeypatch):
     return use
 
 
-@pytest.fixture(autouse=True)
-def _as_in_a_library(monkeypatch):
-    monkeypatch.setattr(progress, "_show", None)
-
-
 def work(clock, seconds=100, **options):
     """A hundred steps of a second each."""
     with Progress("training", total=100, unit="steps", **options) as bar:

@@ -133,7 +133,10 @@ def from_hub(path: os.PathLike | str, *, weights: bool = True) -> Path:
 
 
 class _Bar(Progress):
-    """A bar as huggingface_hub makes them, of which the one of bytes is shown."""
+    """A bar as huggingface_hub makes them, of which the one of bytes is shown.
+
+    It closes none of them.
+    """
 
     def __init__(
         self, *args: Any, desc: str = "", total: float | None = None, **_: Any
@@ -171,6 +174,8 @@ def _download(path: os.PathLike | str, files: Sequence[str]) -> Path:
             f"the path, or run 'hf download {name} --local-dir FOLDER' where there is a "
             "network and name that folder"
         ) from error
+    finally:
+        _Bar.close_all()
 
 
 def _weights_of(files: Sequence[str]) -> list[str]:
