@@ -1,14 +1,10 @@
 """Files of this machine: read as UTF-8 or JSON, written whole or not at all."""
 
 import contextlib
-import errno
-import fcntl
 import json
-import logging
 import os
 import re
 import shutil
-import socket
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -26,10 +22,6 @@ LONGEST_LINE = 64 << 20  # bytes
 # of thousands overflows its stack.
 _DEEPEST_JSON = 64
 _SURROGATE = re.compile(r"[\ud800-\udfff]|\\u[dD][89a-fA-F]")
-LOCK = ".lock"  # the file that says whose a folder is while something works in it
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# What a file system says that has no locks.
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 def is_remote(path: str | os.PathLike) -> bool:
@@ -305,57 +297,3 @@ def replace_folder(source: Path, target: Path) -> None:
         target.rename(old)
     source.rename(target)
     shutil.rmtree(old, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Makes a folder, and keeps others out of it as long as this process lives.
-
-    Raises UserError that names the process which works there.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; expected a folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    path, held = folder / LOCK, False
-    while not held:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        with contextlib.ExitStack() as stack:
-            stack.callback(os.close, handle)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise in_use(folder, os.read(handle, 1000)) from error
-            except OSError as error:
-                if error.errno not in _NO_LOCKS:
-                    raise
-                logging.getLogger(__name__).warning(
-                    f"the file system of {folder} has no locks: start nothing else there"
-                )
-            # Not a file that its last owner has deleted since it was opened.
-            with contextlib.suppress(FileNotFoundError):
-                held = os.path.samestat(os.fstat(handle), path.stat())
-            if held:
-                os.ftruncate(handle, 0)
-                os.write(handle, json.dumps(this_process()).encode())
-                stack.callback(path.unlink, missing_ok=True)
-                yield
-
-
-def this_process() -> dict[str, Any]:
-    """Who holds a folder."""
-    return {"host": socket.gethostname(), "process": os.getpid()}
-
-
-def in_use(folder: object, holder: bytes | str) -> UserError:
-    """The error for a folder in which another process works. holder: what it left."""
-    return UserError(
-        f"{folder} is in use by {owner(holder)}; wait for its end, or use another folder"
-    )
-
-
-def owner(holder: bytes | str) -> str:
-    """Names the process that left ``holder``, the JSON of :func:`this_process`."""
-    with contextlib.suppress(ValueError, TypeError, KeyError):
-        found = json.loads(holder)
-        return f"process {found['process']} on {found['host']}"
-    return "another process"  # it has just opened the file

@@ -1,10 +1,4 @@
-import errno
-import json
 import os
-import re
-import socket
-import subprocess
-import sys
 import threading
 import zipfile
 
@@ -182,40 +176,6 @@ def test_names_lead_nowhere():
         assert files.is_name(name)
     for name in ("", ".", "..", "a/b", "/a", "../a", "a/", "a\0", "a\n", "y" * 256, 1):
         assert not files.is_name(name)
-
-
-def test_a_folder_is_one_process_s_until_it_ends(tmp_path):
-    """Ends in whatever way: a lock file without its process locks nobody out."""
-    folder = tmp_path / "run"
-    script = (
-        "import sys\nfrom pathlib import Path\nfrom bert_jax.files import locked\n"
-        "with locked(Path(sys.argv[1])):\n    print(flush=True)\n    input()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", script, folder],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as child:
-        child.stdout.readline()
-        name = re.escape(f"in use by process {child.pid} on {socket.gethostname()};")
-        for _ in range(2):
-            with pytest.raises(UserError, match=name), files.locked(folder):
-                pytest.fail("taken twice")
-        child.kill()
-    assert (folder / ".lock").exists()
-    with files.locked(folder):
-        assert json.loads((folder / ".lock").read_text())["process"] == os.getpid()
-    assert not list(folder.iterdir())
-
-
-def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch, caplog):
-    def refuse(*_):
-        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
-
-    monkeypatch.setattr(files.fcntl, "flock", refuse)
-    with files.locked(tmp_path / "run"):
-        pass
-    assert "has no locks: start nothing else there" in caplog.text
 
 
 def test_a_url_of_this_machine_is_refused():

@@ -48,7 +48,8 @@ from bert_jax.data.store import (
 )
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import locked, read_json, write_json
+from bert_jax.files import read_json, write_json
+from bert_jax.locks import locked
 from bert_jax.progress import Progress
 from bert_jax.settings import differences
 

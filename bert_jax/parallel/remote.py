@@ -8,29 +8,16 @@ never see. Checkpoints, which are large, go straight to the store through Orbax.
 import contextlib
 import copy
 import hashlib
-import json
 import os
-import secrets
 import shutil
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import (
-    LOCK,
-    in_use,
-    is_name,
-    is_remote,
-    locked,
-    open_remote,
-    owner,
-    set_up_stores,
-    this_process,
-)
+from bert_jax.files import is_name, is_remote, open_remote, set_up_stores
+from bert_jax.locks import LOCK, Lease, locked
 from bert_jax.parallel.distributed import check_same, is_leader, wait_for_all
 
 set_up_stores()
@@ -150,108 +137,6 @@ class RunFolder:
         check_same(
             content, f"{self.local / name}; give a --workdir that all hosts share"
         )
-
-
-class Lease:
-    """A file in an object store that says whose a folder is, while its owner renews it.
-
-    No clock is compared with another. Who comes second watches the file: one that changes
-    is its owner's, who lives; one that does not for ``expires`` seconds is nobody's. That
-    of a dead process of this machine is nobody's at once.
-    """
-
-    beat, expires = 5.0, 30.0  # seconds between renewals; seconds without one
-
-    def __init__(self, path: epath.Path, log: Callable[[str], None]):
-        self._path, self._log = path, log
-        self._mark = this_process() | {"machine": _machine(), "born": _born("self")}
-        self._mark["token"] = secrets.token_hex(8)
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
-
-    def __enter__(self) -> "Lease":
-        """Takes the folder; raises UserError that names the process which has it."""
-        found = self._read()
-        if found is not None and not _is_dead(found):
-            self._watch(found)
-        self._write(0)
-        # Of two that come at once, one finds the other's words here.
-        time.sleep(self.beat / 5)
-        self.check()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-        with contextlib.suppress(Exception):  # else it expires
-            if self._is_ours():
-                self._path.unlink()
-
-    def check(self) -> None:
-        """Raises UserError where the folder is another's."""
-        if not self._is_ours():
-            raise in_use(self._path.parent, self._read() or "")
-
-    def _watch(self, found: str) -> None:
-        who = owner(found)
-        self._log(f"{self._path.parent}: looking whether {who} still runs")
-        end = time.monotonic() + self.expires
-        while time.monotonic() < end:
-            time.sleep(self.beat / 5)
-            now = self._read()
-            if now is None:
-                return
-            if now != found:
-                raise in_use(self._path.parent, now)
-        self._log(f"{who} has not been heard of for {self.expires:g} s")
-
-    def _renew(self) -> None:
-        count = 0
-        while not self._done.wait(self.beat):
-            # What the store refuses now it may take next time.
-            with contextlib.suppress(Exception):
-                if not self._is_ours():
-                    return
-                self._write(count := count + 1)
-
-    def _is_ours(self) -> bool:
-        return self._mark["token"] in (self._read() or "")
-
-    def _read(self) -> str | None:
-        with contextlib.suppress(FileNotFoundError):
-            return self._path.read_text()
-        return None
-
-    def _write(self, count: int) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text(json.dumps(self._mark | {"count": count}))
-
-
-def _machine() -> str:
-    """A name that only processes share that see one another; "" where there is none."""
-    with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/pid').stat().st_ino}"
-    return ""
-
-
-def _born(process: object) -> str:
-    """When a process of this machine began, in ticks; "" where there is none."""
-    with contextlib.suppress(OSError):
-        # After its name, which may hold anything.
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
-    return ""
-
-
-def _is_dead(mark: str) -> bool:
-    """Whether a lease is of a process of this machine that has ended, or says nothing."""
-    try:
-        found = json.loads(mark)
-        ours = found["machine"] == _machine() != ""
-        return ours and _born(found["process"]) != found["born"]
-    except (ValueError, TypeError, KeyError):
-        return True
 
 
 def local_copy(path: str | os.PathLike, last: str) -> Path:

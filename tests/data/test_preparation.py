@@ -18,7 +18,7 @@ from bert_jax.data.preparation import plan_shards, prepare, shard_count
 from bert_jax.data.store import TokenStore, part_path
 from bert_jax.data.tokenizer import WordPieceTokenizer, load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import locked
+from bert_jax.locks import locked
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VOCABULARY = GOLDEN / "tokenizer" / "uncased_vocab.txt"

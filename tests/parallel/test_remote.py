@@ -1,6 +1,5 @@
 """Folders of an object store, on a real server."""
 
-import json
 import os
 import socket
 
@@ -187,14 +186,7 @@ def test_a_name_in_a_store_leads_nowhere_else(tmp_path, name):
     assert list(tmp_path.rglob("*.json")) == []
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    """Leases that are renewed and expire in no time."""
-    monkeypatch.setattr(remote.Lease, "beat", 0.05)
-    monkeypatch.setattr(remote.Lease, "expires", 0.5)
-
-
-def test_a_workdir_in_a_bucket_is_one_run_s(bucket, quick, other_machine):
+def test_a_workdir_in_a_bucket_is_one_run_s(bucket, quick_leases, other_machine):
     """The second is refused with the name of the first, which goes on."""
     first, lines = RunFolder(bucket), []
     with first.held(lines.append):
@@ -214,24 +206,7 @@ def test_a_workdir_in_a_bucket_is_one_run_s(bucket, quick, other_machine):
         pass
 
 
-@pytest.mark.parametrize("who", ["of another machine", "of this one", "damaged"])
-def test_a_dead_run_keeps_no_workdir(bucket, quick, who):
-    """One of this machine is known to be dead; of others nothing is heard any more."""
-    mark = {"process": 1, "host": "far", "machine": "far", "born": "1", "token": "a"}
-    if who == "of this one":
-        mark |= {"machine": remote._machine()}
-    mark = "{" if who == "damaged" else json.dumps(mark)
-    write(epath.Path(bucket) / ".lock", mark)
-    lines = []
-    with RunFolder(bucket).held(lines.append):
-        assert (epath.Path(bucket) / ".lock").read_text() != mark
-    if who == "of another machine":
-        assert lines[-1] == "process 1 on far has not been heard of for 0.5 s"
-    else:
-        assert not lines
-
-
-def test_a_run_that_stood_still_does_not_write_over_its_successor(bucket, quick):
+def test_a_run_that_stood_still_does_not_write_over_its_successor(bucket, quick_leases):
     first = RunFolder(bucket)
     with first.held(print):
         first.fetch()

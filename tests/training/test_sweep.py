@@ -10,8 +10,8 @@ import pytest
 
 from bert_jax.data import batching
 from bert_jax.errors import DivergenceError, UserError
-from bert_jax.files import locked
 from bert_jax.interop.load import load
+from bert_jax.locks import locked
 from bert_jax.settings import to_dict
 from bert_jax.training import run as engine
 from bert_jax.training import sweep
