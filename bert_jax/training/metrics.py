@@ -22,7 +22,8 @@ from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.objectives.objective import Batch, Objective
 from bert_jax.progress import Progress
 from bert_jax.runs import METRICS, read_metrics
-from bert_jax.training.optimizer import OptimizerConfig, Schedule, learning_rate
+from bert_jax.training.config import RunConfig
+from bert_jax.training.optimizer import Schedule, learning_rate
 
 # Dense bfloat16 FLOP/s of what JAX calls one device, from the vendors' data sheets.
 # TPU v2, v3 and v7x show each chip as two devices.
@@ -57,28 +58,24 @@ class Reporter:
 
     writer: of process 0; None for the others. log takes lines for people. progress: the
     tokens and the seconds of the whole run are added up there. first: the step that a
-    resumed run goes on from. dtype: of the model's products, ComputeConfig.dtype.
-    optimizer: its settings say what becomes of spikes. bar: how far the run is; the loop
-    counts its steps.
+    resumed run goes on from. bar: how far the run is; the loop counts its steps.
     """
 
     def __init__(
         self,
+        config: RunConfig,
         objective: Objective,
         schedule: Schedule,
         writer: "MetricWriter | None",
         log: Callable[[str], None],
         progress: dict[str, Any],
-        first: int = 0,
-        dtype: str = "auto",
-        optimizer: OptimizerConfig | None = None,
+        first: int,
     ):
-        self._optimizer = optimizer
-        self._skipped: list[Any] = [progress.pop("skipped", 0)]
+        self._optimizer = config.optimizer
         self.log, self.progress, self._writer = log, progress, writer
         self._objective, self._schedule = objective, schedule
         self._total_steps = int(schedule.total_steps)
-        self._peak = peak_flops(dtype)
+        self._peak = peak_flops(config.compute.dtype)
         self._began = time.perf_counter() - progress.get("seconds", 0.0)
         self._foretold = False
         self.bar = Progress(
@@ -88,7 +85,7 @@ class Reporter:
             unit="steps",
             lines=False,
         )
-        self._pending: tuple[int, dict, dict, list] | None = None
+        self._pending: tuple[int, dict, dict] | None = None
         self.start_window()
 
     @property
@@ -127,15 +124,6 @@ class Reporter:
             f"about {duration(left * seconds)} at the pace of the first steps"
         )
 
-    def add_skipped(self, skipped: jax.Array) -> None:
-        """Notes whether a step left its batch out."""
-        self._skipped.append(skipped)
-
-    @property
-    def skipped(self) -> int:
-        """Batches that were left out since the last report."""
-        return int(sum(jax.device_get(self._skipped)))
-
     def report(self, step: int, sums: dict[str, jax.Array]) -> None:
         """Takes the sums of the window that ends at ``step``; flush writes them."""
         seconds = time.perf_counter() - self._start
@@ -149,20 +137,19 @@ class Reporter:
                 rates["mfu"] = self._flops / seconds / self._peak
             self._foretell(step)
         rates["seconds"] = self.seconds
-        self._pending = (step, sums, rates, self._skipped)
-        self._skipped = []
+        self._pending = (step, sums, rates)
         self._forget()
 
     def flush(self) -> None:
         """Writes the pending line; raises DivergenceError where it is not finite."""
         if self._pending is None:
             return
-        step, device_sums, rates, skipped = self._pending
+        step, device_sums, rates = self._pending
         self._pending = None
         sums = {k: float(v) for k, v in jax.device_get(device_sums).items()}
         check_finite(step, sums)
-        if left_out := int(sum(jax.device_get(skipped))):
-            self._tell_spikes(step, left_out, sums["steps"])
+        if sums["skipped"]:
+            self._tell_spikes(step, int(sums["skipped"]), sums["steps"])
         for name in ("tokens", "computed_tokens"):
             self.progress[name] = self.progress.get(name, 0.0) + sums[name]
         metrics = self._objective.metrics(sums)
@@ -173,8 +160,8 @@ class Reporter:
             metrics["learning_rate"] = float(learning_rate(self._schedule, step - 1))
         metrics["grad_norm"] = sums["grad_norm"] / sums["steps"]
         metrics["padding"] = 1 - sums["tokens"] / sums["computed_tokens"]
-        if self._optimizer is not None and self._optimizer.skip_spikes:
-            metrics["skipped"] = left_out
+        if self._optimizer.skip_spikes:
+            metrics["skipped"] = int(sums["skipped"])
         self.write(step, "train", metrics | rates)
         parts = [f"loss {metrics['loss']:.4f}", self._objective.summary(metrics)]
         left = ""

@@ -155,9 +155,8 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
                 for name, text in {"config": describe(config), **job.texts}.items():
                     writer.write_text(0, name, "\n".join(text))
         schedule = make_schedule(config.optimizer, len(job.batches))
-        settings = config.compute.dtype, config.optimizer
         reporter = Reporter(
-            job.objective, schedule, writer, log, progress, first, *settings
+            config, job.objective, schedule, writer, log, progress, first
         )
         stack.callback(reporter.bar.close)
 
@@ -229,8 +228,6 @@ def _loop(
                 batch = put_batch(host_batch, job.mesh)
                 state, sums = train_step(state, batch, schedule)
             reporter.flush()  # of the step before: this one keeps the device busy
-            if "skipped" in sums:
-                reporter.add_skipped(sums.pop("skipped"))
             in_flight.append(sums["steps"])
             if len(in_flight) > ahead:
                 jax.block_until_ready(in_flight.popleft())
@@ -265,10 +262,7 @@ def _loop(
                 job.evaluate(step, state.params, reporter)
             if saves:
                 progress["seconds"] = reporter.seconds
-                if skipped := reporter.skipped:
-                    progress["skipped"] = skipped
                 save(step, state)
-                progress.pop("skipped", None)
             if stops:
                 raise Preempted(
                     f"asked to stop after step {step} of {total}; saved: the same command "

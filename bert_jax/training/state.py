@@ -14,8 +14,9 @@ from bert_jax.objectives.objective import Objective, Params
 from bert_jax.parallel.sharding import tree_shardings
 
 # Sums of the engine's own, beside those of the objective: steps since the last report,
-# their losses and gradient norms; tokens of the batches, and tokens computed.
-STEP_SUMS = ("steps", "step_loss", "grad_norm", "tokens", "computed_tokens")
+# their losses and gradient norms; tokens of the batches, and tokens computed; batches that
+# were left out, which are in no other sum.
+STEP_SUMS = ("steps", "step_loss", "grad_norm", "tokens", "computed_tokens", "skipped")
 
 
 @flax.struct.dataclass

@@ -67,15 +67,15 @@ def apply_gradients(
 
     Returns the new state and the sums since the last report, which the state begins
     again every ``log_every`` steps. largest_norm: a batch whose gradients have a larger
-    one, or whose loss or gradients are not finite, changes neither parameters nor sums;
-    "skipped" is then 1, of this step alone.
+    one, or whose loss or gradients are not finite, changes no parameters, and of the sums
+    "skipped" alone.
     """
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     rate = learning_rate(schedule, state.step)
     updates = jax.tree.map(lambda update: -rate * update, updates)
     updates = _where_frozen(objective, updates, jnp.zeros_like)
     norm = optax.tree.norm(grads)
-    sums, skipped = sums | {"grad_norm": norm}, {}
+    sums = sums | {"grad_norm": norm, "skipped": jnp.zeros((), jnp.float32)}
     params = optax.apply_updates(state.params, updates)
     if largest_norm is not None:
         fine = jnp.isfinite(norm) & jnp.isfinite(sums["step_loss"])
@@ -85,7 +85,7 @@ def apply_gradients(
             choose, (params, opt_state), (state.params, state.opt_state)
         )
         sums = {name: choose(value, 0.0) for name, value in sums.items()}
-        skipped = {"skipped": 1 - fine.astype(jnp.float32)}
+        sums["skipped"] = 1 - fine.astype(jnp.float32)
     sums = jax.tree.map(jnp.add, state.sums, sums)
     step = state.step + 1
     report = step % log_every == 0
@@ -96,7 +96,7 @@ def apply_gradients(
         key=state.key,
         sums=jax.tree.map(lambda x: jnp.where(report, 0.0, x), sums),
     )
-    return new_state, sums | skipped
+    return new_state, sums
 
 
 def compile_step(
