@@ -43,17 +43,17 @@ def main(argv: list[str]) -> None:
         study = dataclasses.replace(study, seeds=args.seeds)
     folder = args.workdir or folder
     # Imported late: --help and a wrong command line answer at once.
-    from bert_jax.training.study import plan_study, run_part, run_study, write_table
+    from bert_jax.training.study import plan_study, run_part, run_study
+    from bert_jax.training.study_table import write_table
 
-    if args.table:
-        write_table(study, folder)
-        return
-    if args.jobs == 1:
+    if args.jobs == 1 and not args.table:
         cli.start()
     if args.part:
         run_part(args.part, plan_study(study, folder).parts, folder)
-    else:
+        return
+    if not args.table:
         run_study(study, folder, jobs=args.jobs)
+    write_table(study, folder)
 
 
 def _seeds(text: str) -> tuple[int, ...]:

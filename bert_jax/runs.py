@@ -20,6 +20,7 @@ from bert_jax.files import (
     read_json,
     write_text,
 )
+from bert_jax.inference.lines import aligned
 
 METRICS, CURVES = "metrics.jsonl", "curves.png"
 _SWEEP = "sweep"  # the folder of a sweep's runs
@@ -339,10 +340,7 @@ def table(rows: Sequence[Values]) -> Iterator[str]:
     names = list(dict.fromkeys(name for column in columns for name in column))
     cells = [[name, *(column.get(name, "-") for column in columns)] for name in names]
     cells.insert(0, ["", *(row["run"] for row in rows)])
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
-        padded = (f"{c:<{w}}" for c, w in zip(line, widths, strict=True))
-        yield "  ".join(padded).rstrip()
+    yield from aligned(cells)
 
 
 def _cells(row: Values) -> Iterator[tuple[str, str]]:

@@ -27,6 +27,7 @@ from bert_jax.data.tokenizer import (
 )
 from bert_jax.data.wordpiece import PREFIX
 from bert_jax.errors import UserError
+from bert_jax.inference.lines import aligned
 from bert_jax.interop.find import ORIGINS, check_checkpoint, find_files
 from bert_jax.progress import Progress
 
@@ -297,14 +298,14 @@ def _describe_checkpoint(found: Values) -> Iterator[str]:
         "unexpected": ", ".join(found["unexpected"]) or "none",
         "parameters": f"{found['count']:,}",
     }
-    yield from _table([[*fact] for fact in (facts | found["config"]).items()])
+    yield from aligned([[*fact] for fact in (facts | found["config"]).items()])
     yield ""
     rows = [["parameter", "shape", "dtype", "count", "mean", "deviation"]]
     for p in found["parameters"]:
         shape = " x ".join(map(str, p["shape"]))
         numbers = f"{p['count']:,}", f"{p['mean']:.4f}", f"{p['deviation']:.4f}"
         rows.append([p["name"], shape, p["dtype"], *numbers])
-    yield from _table(rows, right=3)
+    yield from aligned(rows, right=3)
 
 
 def _describe_text(found: Values) -> Iterator[str]:
@@ -318,12 +319,12 @@ def _describe_text(found: Values) -> Iterator[str]:
         "shards": f"{found['shards']} of {found['token_dtype']}",
         "inputs": ", ".join(found["settings"].get("inputs", ())),
     }
-    yield from _table([[*fact] for fact in facts.items()])
+    yield from aligned([[*fact] for fact in facts.items()])
     yield ""
     rows = [["", "mean", *_QUANTILES]]
     for name, lengths in found["lengths"].items():
         rows.append([name, *(f"{n:,.1f}".removesuffix(".0") for n in lengths.values())])
-    yield from _table(rows, right=1)
+    yield from aligned(rows, right=1)
     for number, example in enumerate(found["examples"]):
         yield ""
         yield from _describe_example(number, example)
@@ -344,7 +345,7 @@ def _describe_vocabulary(found: Values) -> Iterator[str]:
     rows = [["kind of token", "such as", "count"]]
     for name, kind in found["kinds"].items():
         rows.append([name, " ".join(kind["such as"]), f"{kind['count']:,}"])
-    yield from _table(rows, right=2)
+    yield from aligned(rows, right=2)
     sample = found["sample"]
     yield ""
     yield (
@@ -362,15 +363,3 @@ def _named(vocabulary: Values | None) -> str:
         return "none"
     case = "cased" if vocabulary["cased"] else "uncased"
     return f"{vocabulary['kind']}, {case}, {vocabulary['size']:,} tokens"
-
-
-def _table(rows: Sequence[Sequence[Any]], right: int | None = None) -> Iterator[str]:
-    """Aligned columns; those from number ``right`` on are numbers."""
-    rows = [[str(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [
-            cell.ljust(width) if right is None or i < right else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()

@@ -1,4 +1,4 @@
-"""A study: variants of pretraining times tasks times seeds, with means and differences.
+"""A study: variants of pretraining times tasks times seeds, each part a run of its own.
 
 Each part of a study is a run that goes on where it was stopped: a pretraining, a
 fine-tuning, the scores of minimal pairs. A part that is finished has a part.json, and that
@@ -7,13 +7,12 @@ is all a study needs to know to go on. The folder of a study holds:
   text/: the prepared text, where the pretrainings name a corpus;
   pretrain/VARIANT-seedS and finetune/VARIANT-TASK-seedS: workdirs of runs, without the
     weights of the fine-tunings; pairs/VARIANT-seedS;
-  table.json, table.txt, table.md and table.png: what came out.
+  table.json, table.txt, table.md and table.png: what came out (study_table.py).
 """
 
 import dataclasses
 import functools
 import itertools
-import math
 import os
 import shutil
 import signal
@@ -28,11 +27,11 @@ import numpy as np
 
 from bert_jax.data.corpus import find_sources
 from bert_jax.errors import DivergenceError, Preempted, UserError, naming
-from bert_jax.files import read_json, write_json, write_text
+from bert_jax.files import read_json, write_json
 from bert_jax.inference import score
 from bert_jax.interop.load import load
 from bert_jax.progress import Progress, print_line
-from bert_jax.runs import read_runs, spread
+from bert_jax.runs import read_runs
 from bert_jax.settings import differences, to_dict
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.training.config import (
@@ -49,10 +48,10 @@ from bert_jax.training.pretrain import prepare_corpus, pretrain, pretraining_obj
 from bert_jax.training.run import Log, check_owner
 from bert_jax.training.sweep import run_one
 
-STUDY, TABLE = "study.json", "table"
+STUDY = "study.json"
 _PART = "part.json"
 _PAIRS = "minimal pairs"  # the name of their accuracy
-_DIVERGED = "diverged"
+DIVERGED = "diverged"  # in the result of a part that has no scores
 _TEXT = ("corpus", "vocabulary_size", "lower_case")  # what a prepared text depends on
 
 Result = dict[str, Any]
@@ -174,8 +173,8 @@ def _merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
 
 def run_study(
     study: StudyConfig, folder: Path, *, jobs: int = 1, log: Log = print_line
-) -> Result:
-    """Runs all parts that are not finished, and writes the table, which it returns.
+) -> None:
+    """Runs all parts that are not finished.
 
     jobs: how many parts run at a time, each in a process of its own. Where there are
     GPUs, each has its share of them. Raises UserError where a part fails; the same call
@@ -205,7 +204,6 @@ def run_study(
             for name in _in_processes(missing, parts, folder, jobs):
                 log(f"finished: {name}")
                 progress.update()
-    return write_table(study, folder, log)
 
 
 def run_part(
@@ -230,12 +228,12 @@ def run_part(
         )
     started = time.monotonic()
     try:
-        if _DIVERGED in before:
+        if DIVERGED in before:
             raise DivergenceError(f"{part.after} diverged")
         result = _run(part, directory, folder / part.after, log)  # locks its folder
     except DivergenceError as error:
         log(f"diverged: {error}")
-        result = {_DIVERGED: str(error)}
+        result = {DIVERGED: str(error)}
     result.setdefault("seconds", round(time.monotonic() - started, 1))
     write_json(directory / _PART, result)
     if isinstance(part.config, FineTuneConfig):
@@ -296,7 +294,7 @@ def finished(folder: Path, name: str, parts: Mapping[str, Part]) -> Result | Non
     if not path.exists():
         return None
     result = read_json(path, "the result of a part of a study")
-    if _DIVERGED in result and not (directory / "config.json").exists():
+    if DIVERGED in result and not (directory / "config.json").exists():
         return result
     if isinstance(config, TrainConfig | FineTuneConfig):
         # Where a study lies, and its text, is not what a run learns.
@@ -400,124 +398,3 @@ def _shares_of_gpus(jobs: int) -> list[str]:
             "least"
         )
     return [",".join(gpus[i::jobs]) for i in range(jobs)]
-
-
-def write_table(study: StudyConfig, folder: Path, log: Log = print_line) -> Result:
-    """Writes and logs what the finished parts tell; see :func:`summarise`."""
-    content = summarise(study, folder)
-    text = list(table_lines(content))
-    write_json(folder / f"{TABLE}.json", content)
-    write_text(folder / f"{TABLE}.txt", "\n".join(text) + "\n")
-    markdown = "\n".join(table_lines(content, markdown=True))
-    write_text(folder / f"{TABLE}.md", markdown + "\n")
-    for line in text:
-        log(line)
-    try:
-        from bert_jax import figures
-
-        figures.save(figures.study(content), folder / f"{TABLE}.png")
-        log(f"picture: {folder / TABLE}.png")
-    except UserError as error:  # without matplotlib
-        log(f"no picture: {error}")
-    return content
-
-
-def summarise(study: StudyConfig, folder: Path) -> Result:
-    """What the finished parts of a study tell, as JSON holds it.
-
-    "variants": of each its "scores", by metric: "mean", "deviation" and "scores" of the
-    seeds that are finished, and its "difference" from the first variant with a "mean" and
-    the "standard_error" (None for one seed) of the difference of two means; "diverged":
-    how many of its parts; "flops", "tokens", "steps": of one of its pretrainings; and
-    their "seconds" in the mean. "finished" of the "parts" of the study.
-    """
-    parts, members = plan_study(study, folder)
-    results = {name: finished(folder, name, parts) for name in parts}
-    variants = {
-        name: _variant([(task, results[part] or {}) for task, part in own])
-        for name, own in members.items()
-    }
-    first = next(iter(variants.values()))["scores"]
-    for variant in list(variants.values())[1:]:
-        for metric, own in variant["scores"].items():
-            if metric in first:
-                own["difference"] = _difference(own, first[metric])
-    return {
-        "parts": len(parts),
-        "finished": sum(result is not None for result in results.values()),
-        "seeds": list(study.seeds),
-        "variants": variants,
-    }
-
-
-def _variant(results: Sequence[tuple[str, Result]]) -> Result:
-    """What the results of a variant's parts tell; each with the name of its task."""
-    scores: dict[str, list[float]] = {}
-    for task, result in results:
-        for metric, value in result.get("scores", {}).items():
-            scores.setdefault(f"{task} {metric}".strip(), []).append(value)
-    pretrainings = [result for _, result in results if "flops" in result]
-    known = pretrainings[0] if pretrainings else {}
-    return {
-        **{name: known.get(name) for name in ("steps", "tokens", "flops")},
-        "seconds": spread([result["seconds"] for result in pretrainings])["mean"],
-        "diverged": sum(_DIVERGED in result for _, result in results),
-        "scores": {metric: spread(values) for metric, values in scores.items()},
-    }
-
-
-def _difference(own: Result, first: Result) -> Result:
-    """Of two means, with its standard error where both have several seeds."""
-    both = (own, first)
-    error = None
-    if all(len(one["scores"]) > 1 for one in both):
-        error = math.sqrt(
-            sum(one["deviation"] ** 2 / len(one["scores"]) for one in both)
-        )
-    return {"mean": own["mean"] - first["mean"], "standard_error": error}
-
-
-def table_lines(content: Result, *, markdown: bool = False) -> Iterator[str]:
-    """The lines of a table of what :func:`summarise` gives: a row for each variant."""
-    variants = content["variants"]
-    metrics = list(dict.fromkeys(m for own in variants.values() for m in own["scores"]))
-    rows = [["", *metrics, "PFLOP", "seconds"]]
-    for name, own in variants.items():
-        cells = [name]
-        for metric in metrics:
-            found = own["scores"].get(metric)
-            cells.append("-" if found is None else _cell(found))
-        work, seconds = own["flops"], own["seconds"]
-        cells.append("-" if work is None else f"{work / 1e15:.3g}")
-        cells.append("-" if seconds is None else f"{seconds:,.0f}")
-        rows.append(cells)
-    if markdown:
-        rows.insert(1, ["---"] * len(rows[0]))
-        yield from (f"| {' | '.join(row)} |" for row in rows)
-    else:
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            padded = (f"{c:<{w}}" for c, w in zip(row, widths, strict=True))
-            yield "  ".join(padded).rstrip()
-    yield ""
-    first, *others = variants
-    seeds = ", ".join(map(str, content["seeds"]))
-    yield (
-        f"Mean ± deviation over the seeds {seeds}"
-        + f"; in brackets the difference from {first} ± its standard error"
-        * bool(others)
-        + f". {content['finished']} of {content['parts']} parts are finished."
-    )
-    if diverged := sum(own["diverged"] for own in variants.values()):
-        yield f"{diverged} runs diverged and are left out."
-
-
-def _cell(found: Result) -> str:
-    cell, count = f"{found['mean']:.1f}", len(found["scores"])
-    if count > 1:
-        cell += f" ± {found['deviation']:.1f}"
-    if "difference" in found:
-        error = found["difference"]["standard_error"]
-        cell += f" ({found['difference']['mean']:+.1f}"
-        cell += ")" if error is None else f" ± {error:.1f})"
-    return cell

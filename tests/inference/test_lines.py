@@ -1,7 +1,7 @@
 import os
 import threading
 
-from bert_jax.inference.lines import Answers, AnswerTable, chunks, read_lines
+from bert_jax.inference.lines import Answers, AnswerTable, aligned, chunks, read_lines
 from bert_jax.tasks.layouts import Row
 from bert_jax.tasks.question_answering import Squad, SquadConfig
 from bert_jax.tasks.tagging_formats import TaggedSentence
@@ -71,6 +71,12 @@ def test_wide_characters_take_two_columns_and_accents_none():
         "北京 abc  -",
         "e\u0301te\u0301 x     -",
     ]
+
+
+def test_columns_are_aligned_and_numbers_to_the_right():
+    rows = [["name", "count"], ["北京", 1_000], ["a", 7]]
+    assert list(aligned(rows)) == ["name  count", "北京  1000", "a     7"]
+    assert list(aligned(rows, right=1)) == ["name  count", "北京   1000", "a         7"]
 
 
 def test_a_terminal_is_not_told_what_to_do():
