@@ -388,9 +388,7 @@ def _absolute(directory: Path) -> Path:
 
 def array_shapes(tree: Any) -> dict[str, tuple[int, ...]]:
     """Shape of each array by its path; the RNG key, stored as its words, left out."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    shapes = {path_name(path): tuple(leaf.shape) for path, leaf in leaves}
-    return {name: shape for name, shape in shapes.items() if name != "key"}
+    return {name: tuple(x.shape) for name, x in _by_path(tree).items() if name != "key"}
 
 
 def shape_differences(

@@ -176,7 +176,7 @@ def _read_own(folder: Path, settings: dict[str, Any], config: BertConfig) -> Che
             f"{folder}: the weights are not those of this config "
             f"({listed(unknown) or 'no encoder'}); copy the whole folder again"
         )
-    params = traverse_util.unflatten_dict(flat, sep="/") | _bilstm(folder)
+    params = _tree(flat, folder) | _bilstm(folder)
     head = settings.get("head")
     with naming(folder):
         missing = check_params(params, config, head)

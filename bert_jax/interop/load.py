@@ -14,6 +14,7 @@ from etils import epath
 from flax import linen as nn
 
 from bert_jax.data.tokenizer import Tokenizer, find_vocabulary, load_tokenizer
+from bert_jax.data.wordpiece import PREFIX
 from bert_jax.errors import UserError, listed, naming
 from bert_jax.files import is_remote, new_folder, read_json, write_json
 from bert_jax.interop.checkpoints import (
@@ -153,7 +154,7 @@ def with_new_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
             "bert_jax.vocabulary --extend makes of it"
         )
     config = dataclasses.replace(config, vocab_size=tokenizer.vocab_size)
-    words = [token.removeprefix("##") for token in tokenizer.tokens[old.vocab_size :]]
+    words = [token.removeprefix(PREFIX) for token in tokenizer.tokens[old.vocab_size :]]
     pieces = old.encode_batch(words)
 
     def grown(rows: np.ndarray, size: int) -> np.ndarray:

@@ -19,9 +19,11 @@ from bert_jax.settings import setting
 from bert_jax.tasks import tables
 from bert_jax.tasks.layouts import Layout, Row
 from bert_jax.tasks.task import Answer, Error, Predictions
-from bert_jax.tasks.text_classification import Classification, TextConfig
-
-PROBLEM_TYPE = "multi_label_classification"  # in transformers' config.json
+from bert_jax.tasks.text_classification import (
+    SEVERAL_LABELS,
+    Classification,
+    TextConfig,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +47,11 @@ class MultiLabel(Classification):
 
     family = "multi_label"
     config_class = MultiLabelConfig
-    problem_type = PROBLEM_TYPE
+    problem_type = SEVERAL_LABELS
 
     @classmethod
     def serves(cls, checkpoint: Any) -> bool:
-        several = checkpoint.problem_type == PROBLEM_TYPE
+        several = checkpoint.problem_type == SEVERAL_LABELS
         return checkpoint.head == cls.head and several
 
     @classmethod

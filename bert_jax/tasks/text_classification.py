@@ -34,6 +34,8 @@ from bert_jax.tasks.task import (
 )
 
 TABLE = "table"
+# The problem_type of transformers' config.json for a head that gives sets of labels.
+SEVERAL_LABELS = "multi_label_classification"
 # A table's layout is in its settings.
 LAYOUTS: dict[str, Layout | None] = {**layouts.TASKS, TABLE: None}
 
@@ -184,7 +186,7 @@ class Classification(Task):
 
     @classmethod
     def serves(cls, checkpoint: Any) -> bool:
-        several = checkpoint.problem_type == "multi_label_classification"
+        several = checkpoint.problem_type == SEVERAL_LABELS
         return checkpoint.head == cls.head and not several
 
     @classmethod

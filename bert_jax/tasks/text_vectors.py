@@ -74,6 +74,7 @@ class SentenceVectors(Classification):
     family = "sentence_vectors"
     config_class = SentenceVectorsConfig
     head = ""  # of an object: its pooling
+    problem_type = None
     column_widths: ClassVar[dict[str, int]] = {"text_a": 40, "text_b": 40}
 
     def __init__(self, config: SentenceVectorsConfig):
@@ -89,8 +90,6 @@ class SentenceVectors(Classification):
     def configs_for_head(cls, checkpoint: Any) -> tuple[SentenceVectorsConfig, ...]:
         longest = checkpoint.config.max_positions
         return (SentenceVectorsConfig(pooling=checkpoint.head, max_length=longest),)
-
-    problem_type = None
 
     def is_labelled(self, split: str) -> bool:
         """Of contrastive training pairs labels are read where they choose."""

@@ -1,4 +1,4 @@
-"""The configs of pretraining and of fine-tuning, as frozen dataclasses."""
+"""The configs of pretraining, fine-tuning and studies, as frozen dataclasses."""
 
 import dataclasses
 import math
