@@ -32,7 +32,8 @@ from bert_jax.interop.load import (
     check_vocabulary,
     opened,
 )
-from bert_jax.model.bert import BertModel, normalized, pool_tokens
+from bert_jax.model.bert import BertModel
+from bert_jax.model.pooling import normalized, pool_tokens
 from bert_jax.objectives.heads import model_inputs
 from bert_jax.progress import Progress
 from bert_jax.tasks.tables import check_texts

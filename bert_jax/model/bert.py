@@ -12,7 +12,8 @@ from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import Encoder, take_positions
 from bert_jax.model.kernels.dropout import Dropout
 from bert_jax.model.layers import Dense, Embed, activation, layer_norm
-from bert_jax.model.lstm import LayerMix, TwoWayLstm, last_states
+from bert_jax.model.lstm import LayerMix, TwoWayLstm
+from bert_jax.model.pooling import last_states, mean_tokens, sequence_ends
 
 # Vaswani et al. scale word vectors to the size of the sinusoids; here the sinusoids have
 # that of new word vectors.
@@ -60,58 +61,6 @@ class PreTrainingOutput:
     def mlm_logits_BMV(self) -> jax.Array:
         """The logits of the vocabulary alone."""
         return self.mlm_logits_BMW[..., : self.vocab_size]
-
-
-def sequence_ends(
-    attention_mask_BL: jax.Array,
-    segment_ids_BL: jax.Array | None = None,
-    starts_BS: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array]:
-    """Where each sequence of a row begins and ends, (B, S) both; see BertModel."""
-    ids_BL = segment_ids_BL
-    if ids_BL is None:  # a row is a sequence
-        ids_BL, starts_BS = attention_mask_BL, jnp.zeros_like(attention_mask_BL[:, :1])
-    numbers_S = jnp.arange(1, starts_BS.shape[1] + 1)
-    own_BSL = ids_BL[:, None] == numbers_S[None, :, None]
-    return starts_BS, starts_BS + jnp.maximum(jnp.sum(own_BSL, axis=-1) - 1, 0)
-
-
-def mean_tokens(x_BLD: jax.Array, ids_BL: jax.Array, S: int) -> jax.Array:
-    """The mean of each sequence's vectors, float32 (B, S, D), [CLS] and [SEP] included.
-
-    ids_BL: the sequence that a token belongs to, from 1 (0 is padding). A row may hold
-    fewer than S; the others have zeros.
-    """
-    own_BLS = jax.nn.one_hot(ids_BL - 1, S)
-    sums_BSD = jnp.einsum(
-        "BLD,BLS->BSD",
-        x_BLD.astype(jnp.float32),
-        own_BLS,
-        precision=jax.lax.Precision.HIGHEST,
-    )
-    return sums_BSD / jnp.maximum(own_BLS.sum(axis=1), 1)[..., None]
-
-
-def pool_tokens(
-    pooling: str,
-    x_BLD: jax.Array,
-    attention_mask_BL: jax.Array,
-    segment_ids_BL: jax.Array | None = None,
-    starts_BS: jax.Array | None = None,
-) -> jax.Array:
-    """A vector of each sequence, (B, S, D): the "mean" of its tokens, or its "cls"."""
-    firsts_BS, _ = sequence_ends(attention_mask_BL, segment_ids_BL, starts_BS)
-    if pooling == "cls":
-        return take_positions(x_BLD, firsts_BS)
-    ids_BL = attention_mask_BL if segment_ids_BL is None else segment_ids_BL
-    return mean_tokens(x_BLD, ids_BL, firsts_BS.shape[1])
-
-
-def normalized(x_BSD: jax.Array) -> jax.Array:
-    """Vectors scaled to length 1; one of zeros, as of an empty slot, stays as it is."""
-    squares = jnp.sum(jnp.square(x_BSD), axis=-1, keepdims=True)
-    # The gradient of a norm is not defined at 0.
-    return x_BSD * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))
 
 
 def sinusoids(config: BertConfig) -> np.ndarray:

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.errors import UserError
-from bert_jax.model.bert import BertModel, normalized, pool_tokens, sequence_ends
+from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.kernels.dropout import Dropout
 from bert_jax.model.layers import Dense
 from bert_jax.model.lstm import BiLstm
+from bert_jax.model.pooling import normalized, pool_tokens, sequence_ends
 
 
 class BertForSequence(nn.Module):
@@ -85,7 +86,7 @@ class BertForSpans(nn.Module):
 class BertForVectors(nn.Module):
     """One vector of length 1 for a sequence (Reimers and Gurevych, 2019, section 3).
 
-    pooling: see bert.pool_tokens.
+    pooling: see pool_tokens.
     """
 
     config: BertConfig

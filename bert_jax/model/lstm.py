@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
-from bert_jax.model.encoder import take_positions
 from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.model.kernels.dropout import Dropout
+from bert_jax.model.pooling import last_states
 
 DIRECTIONS = ("forward", "backward")
 
@@ -173,15 +173,3 @@ class BiLstm(nn.Module):
         if ends_BS is not None:
             x_BLF = last_states(x_BLF, *ends_BS)
         return nn.Dense(self.outputs, name="classifier")(x_BLF)
-
-
-def last_states(
-    x_BLF: jax.Array, firsts_BS: jax.Array, lasts_BS: jax.Array
-) -> jax.Array:
-    """What each direction has at the end of a sequence, side by side: (B, S, F).
-
-    x_BLF: forward states, then backward ones, which end at a sequence's first token.
-    """
-    forward, backward = jnp.split(x_BLF, 2, axis=-1)
-    ends = take_positions(forward, lasts_BS), take_positions(backward, firsts_BS)
-    return jnp.concatenate(ends, axis=-1)
