@@ -5,6 +5,7 @@ import csv
 import functools
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -203,6 +204,31 @@ def quick_leases(monkeypatch):
     """Leases that are renewed and expire in no time."""
     monkeypatch.setattr(Lease, "beat", 0.05)
     monkeypatch.setattr(Lease, "expires", 0.5)
+
+
+ZYGOTE = Path(__file__).parent / "zygote.py"
+
+
+@pytest.fixture(scope="session")
+def python(tmp_path_factory):
+    """A Python that begins within milliseconds; tests/zygote.py says how."""
+    folder = tmp_path_factory.mktemp("python")
+    place, path = folder / "socket", folder / "python"
+    command = shlex.join([sys.executable, "-IS", str(ZYGOTE), str(place)])
+    path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    path.chmod(0o755)
+    with subprocess.Popen(
+        [sys.executable, str(ZYGOTE), "--serve", str(place)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ZYGOTE.parent.parent,
+        # JAX as it is by itself: what is to differ a fork finds in its environment.
+        env={k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
+        | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as server:
+        assert server.stdout.readline() == b"ready\n"
+        yield str(path)
+        server.stdin.close()
 
 
 @pytest.fixture(scope="session")

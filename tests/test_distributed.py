@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -33,10 +34,6 @@ TOLERANCE = 2e-5
 GLOO = "[Gloo] Rank is connected to peer ranks. Expected number of ranks is :"
 
 
-def command(*arguments) -> list[str]:
-    return [sys.executable, "-m", "bert_jax.train", *map(str, arguments)]
-
-
 @pytest.fixture(scope="module")
 def one_phase(one_phase_of, small_store):
     """One compilation for each process, on a text that the run prepares for itself."""
@@ -57,28 +54,28 @@ def get_config():
     return path
 
 
-ENVIRONMENT = {
-    "PYTHON": sys.executable,
-    "PYTHONUNBUFFERED": "1",
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # compiling takes longer than running here
-}
+@pytest.fixture(scope="module")
+def start(python):
+    """A function that starts launch/local_processes.sh, its output a pipe of text."""
 
+    def start(
+        processes, logs, *arguments, devices=4, module="bert_jax.train", python=python
+    ):
+        script = [
+            REPOSITORY / "launch/local_processes.sh", "--module", module,
+            "--processes", processes, "--devices", devices // processes,
+            "--logs", logs, "--caches", logs.parent / "caches", "--", *arguments,
+        ]  # fmt: skip
+        return subprocess.Popen(
+            [*map(str, script)],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"PYTHON": python, "PYTHONUNBUFFERED": "1"},
+        )
 
-def start(processes, logs, *arguments, devices=4, module="bert_jax.train"):
-    """launch/local_processes.sh, its output a pipe of text."""
-    script = [
-        REPOSITORY / "launch/local_processes.sh", "--module", module,
-        "--processes", processes, "--devices", devices // processes, "--logs", logs,
-        "--caches", logs.parent / "caches", "--", *arguments,
-    ]  # fmt: skip
-    return subprocess.Popen(
-        [*map(str, script)],
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | ENVIRONMENT,
-    )
+    return start
 
 
 def finish(job, logs):
@@ -100,7 +97,7 @@ def wait_for_step(job, wanted):
 
 
 @pytest.fixture(scope="module")
-def one_process(one_phase, tmp_path_factory):
+def one_process(start, one_phase, tmp_path_factory):
     """The workdir of a run of one process with all devices."""
     workdir = tmp_path_factory.mktemp("one")
     logs = workdir / "logs"
@@ -124,10 +121,12 @@ def check_equal(one_process, metric_lines):
     return check
 
 
-def test_two_processes_train_as_one(check_equal, one_phase, tmp_path):
+def test_two_processes_train_as_one(start, check_equal, one_phase, tmp_path):
+    """As a user starts them: of each process the hashes of strings are its own."""
     logs = tmp_path / "logs"
     arguments = ("--config", one_phase, "--workdir", tmp_path / "run", *RUN)
-    code, output = finish(start(2, logs, *arguments), logs)
+    job = start(2, logs, *arguments, python=sys.executable)
+    code, output = finish(job, logs)
     assert code == 0, output
     check_equal(tmp_path / "run")
     (other,) = [path.read_text() for path in logs.iterdir()]
@@ -136,7 +135,7 @@ def test_two_processes_train_as_one(check_equal, one_phase, tmp_path):
 
 
 def test_killed_or_asked_to_stop_it_goes_on_with_other_hosts(
-    check_equal, one_phase, bucket, tmp_path
+    start, check_equal, one_phase, bucket, tmp_path
 ):
     """Two processes, of which one is killed; four, which are asked to stop; then one.
 
@@ -189,7 +188,7 @@ FINE_TUNING = (
 
 
 def test_fine_tuning_goes_on_with_other_hosts(
-    finetune_folder, bucket, metric_lines, tmp_path
+    start, finetune_folder, bucket, metric_lines, tmp_path
 ):
     """On one process; on two, of which one is killed; on four. The workdir is gs://.
 
@@ -241,7 +240,7 @@ def test_fine_tuning_goes_on_with_other_hosts(
     assert not (epath.Path(bucket) / "checkpoints").exists()
 
 
-def test_processes_of_different_runs_end_with_one_line(one_phase, tmp_path):
+def test_processes_of_different_runs_end_with_one_line(start, one_phase, tmp_path):
     config = tmp_path / "seeds.py"
     config.write_text(
         one_phase.read_text()
@@ -265,27 +264,29 @@ def get_config():
     assert not (tmp_path / "run/config.json").exists()
 
 
-def test_a_process_that_does_not_come_is_named(config_file, tmp_path):
-    arguments = (
-        "--config", config_file, "--workdir", tmp_path, "--num_processes=3",
-        "--join_timeout=5",
-    )  # fmt: skip
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
-    jobs = [
-        subprocess.Popen(
-            command(
-                *arguments, f"--coordinator_address={address}", f"--process_id={i}"
-            ),
-            cwd=REPOSITORY,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for i, address in [(0, "127.0.0.1:36571"), (2, "127.0.0.1:36572")]
-    ]
-    errors = [job.communicate()[1] for job in jobs]
+def test_a_process_that_does_not_come_is_named(python, config_file, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.socket() as other:
+        other.bind(("127.0.0.1", 0))  # and nobody listens
+        ports = [server.getsockname()[1] for server in (one, other)]
+        one.close()
+        jobs = [
+            subprocess.Popen(
+                [
+                    *(python, "-m", "bert_jax.train", "--config", config_file),
+                    *("--workdir", tmp_path, "--num_processes=3", "--join_timeout=5"),
+                    f"--coordinator_address=127.0.0.1:{port}",
+                    f"--process_id={process}",
+                ],
+                cwd=REPOSITORY,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"},
+            )
+            for process, port in zip((0, 2), ports, strict=True)
+        ]
+        errors = [job.communicate()[1] for job in jobs]
     assert [job.returncode for job in jobs] == [2, 2], errors
     assert errors[0].startswith("error: processes 1, 2 did not join within 5 s")
     assert errors[1].startswith(
-        "error: process 0 at 127.0.0.1:36572 did not answer within 5 s"
+        f"error: process 0 at 127.0.0.1:{ports[1]} did not answer within 5 s"
     )

@@ -12,7 +12,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -20,7 +19,9 @@ import pytest
 from etils import epath
 
 from bert_jax.parallel.remote import RunFolder
+from tests.faults.ends import PHASES
 
+ENDS = Path(__file__).parent / "ends.py"
 # Kills of each work: in make test, and of 200.
 SHARES = {
     "pretraining": (5, 60),
@@ -49,47 +50,30 @@ FINE_TUNING = (
 )  # fmt: skip
 
 
-class Commands:
-    """The zygote: runs a command to its end, whichever that is."""
+@pytest.fixture
+def run(python, tmp_path):
+    """A function that runs a command to its end, whichever that is: its code and words.
 
-    def __init__(self, log: Path, environment: dict[str, str]):
-        self.log = log
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.zygote"],
-            stdin=subprocess.PIPE,
+    how: how it is to end, for ends.py.
+    """
+    environment = {
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+
+    def run(module, argv, how):
+        done = subprocess.run(
+            [python, ENDS, json.dumps(how), f"bert_jax.{module}", *map(str, argv)],
+            cwd=ENDS.parent.parent.parent,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            cwd=Path(__file__).parent.parent.parent,
-            env=os.environ
-            | {
-                "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-                "XDG_CACHE_HOME": str(log.parent / "cache"),
-            }
-            | environment,
+            env=os.environ | environment,
         )
-        self.phases = json.loads(self._process.stdout.readline())
+        return done.returncode, done.stdout
 
-    def __call__(self, module: str, argv, **end) -> int:
-        job = {"module": f"bert_jax.{module}", "argv": [*map(str, argv)]}
-        print(
-            json.dumps(job | {"log": str(self.log)} | end),
-            file=self._process.stdin,
-            flush=True,
-        )
-        return int(self._process.stdout.readline())
-
-    def close(self):
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait()
-
-
-@pytest.fixture(scope="module")
-def commands(tmp_path_factory, storage_server):
-    found = Commands(tmp_path_factory.mktemp("zygote") / "log", storage_server)
-    yield found
-    found.close()
+    return run
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -194,7 +178,7 @@ def works(one_phase_of, finetune_folder, golden, metric_lines, small_store, tmp_
 
 @pytest.mark.parametrize("name", SHARES)
 def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(
-    name, works, commands, bucket, kills, tmp_path
+    name, works, run, bucket, kills, tmp_path
 ):
     short, share = SHARES[name]
     left = share * kills // 200 if kills else short
@@ -212,14 +196,14 @@ def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(
         how = {"signal": moments.choice(signals)}
         if module in ("train", "finetune") and moments.random() < 0.6:
             others = OTHERS.get(name, ())
-            phases = [p for p in commands.phases if not p.startswith(others)]
+            phases = [p for p in PHASES if not p.startswith(others)]
             number = moments.randint(1, 4 if kills else 2)
             return how | {"phase": moments.choice(phases), "number": number}
         return how | {"seconds": moments.uniform(0.05, seconds)}
 
     began = time.monotonic()
-    code = commands(module, flags(place / "whole"))
-    assert code == 0, commands.log.read_text()
+    code, said = run(module, flags(place / "whole"), {})
+    assert code == 0, said
     seconds = time.monotonic() - began
     expected, number, done = result(place / "whole"), 0, []
     while left:
@@ -229,8 +213,7 @@ def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(
         while code != 0:
             how = end(seconds) if left else {}
             began = time.monotonic()
-            code = commands(module, flags(folder), **how)
-            said = commands.log.read_text()
+            code, said = run(module, flags(folder), how)
             # A Ctrl-C that meets JAX's callback of the collector is printed and lost.
             if "Exception ignored in" not in said:
                 assert "Traceback" not in said, (how, said)

@@ -1,8 +1,7 @@
-"""Runs commands that are to be killed, each in a process that begins within milliseconds.
+"""Runs a command that ends at a phase of its work, or after some time, by a signal.
 
-All that is slow to import is imported once, before JAX looks for devices; each command is
-a fork. tests/faults/test_kills.py starts this file, writes a JSON object a line (module,
-argv, log, and how the command ends) and reads the exit status.
+``python tests/faults/ends.py HOW bert_jax.train ...``, HOW an object of JSON: the signal,
+and either a phase and the how manieth time, or seconds.
 """
 
 import functools
@@ -10,6 +9,7 @@ import inspect
 import itertools
 import json
 import os
+import runpy
 import signal
 import sys
 import threading
@@ -18,17 +18,9 @@ import time
 from orbax.checkpoint._src.checkpointers import async_checkpointer
 from orbax.checkpoint._src.path import deleter
 
-from bert_jax import cli, convert, embed, files, finetune, prepare, train, vocabulary
-from bert_jax.inference import embed as embedding
-from bert_jax.interop import huggingface
-from bert_jax.training import finetune as finetuning
-from bert_jax.training import metrics, pretrain, sweep
+from bert_jax import files
+from bert_jax.training import finetune, metrics, sweep
 from bert_jax.training import run as engine
-
-COMMANDS = {
-    m.__name__: m for m in (train, finetune, prepare, vocabulary, convert, embed)
-}
-IMPORTED = (embedding, huggingface)  # by the commands, late
 
 _SAVER = async_checkpointer.AsyncCheckpointer
 # The parts of a save and of what surrounds it: a function, before or after which it ends.
@@ -46,7 +38,7 @@ PHASES = {
     "the best model is replaced": (files, "replace_folder", "before"),
     "a sweep's best model was replaced": (sweep, "replace_folder", "after"),
     "a small file was written": (engine, "write_json", "after"),
-    "results were written": (finetuning, "write_json", "after"),
+    "results were written": (finetune, "write_json", "after"),
 }
 
 
@@ -98,37 +90,12 @@ def end_after(seconds: float, name: str) -> None:
     threading.Thread(target=end, daemon=True).start()
 
 
-def child(job: dict) -> None:
-    """Becomes the command."""
-    log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    for descriptor in (1, 2):
-        os.dup2(log, descriptor)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.environ |= job.get("environment", {})
-    for module in (finetuning, pretrain):  # pictures take most of a second
-        module.draw_run = lambda folder, log: None
-    if "phase" in job:
-        end_at(job["phase"], job["number"], job["signal"])
-    elif "seconds" in job:
-        end_after(job["seconds"], job["signal"])
-    sys.argv = [job["module"], *job["argv"]]
-    code = 0
-    try:
-        cli.run(COMMANDS[job["module"]].main)
-    except SystemExit as end:
-        code = end.code or 0
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
 if __name__ == "__main__":
-    # Python's own handlers again: a child of a shell's background job ignores SIGINT.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    print(json.dumps([*PHASES]), flush=True)
-    for line in sys.stdin:
-        process = os.fork()
-        if process == 0:
-            child(json.loads(line))
-        _, status = os.waitpid(process, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+    how, module, *arguments = sys.argv[1:]
+    how = json.loads(how)
+    if "phase" in how:
+        end_at(how["phase"], how["number"], how["signal"])
+    elif "seconds" in how:
+        end_after(how["seconds"], how["signal"])
+    sys.argv = ["", *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
