@@ -82,7 +82,7 @@ def roll_call(address: str, count: int, process: int, timeout: float) -> None:
     not come within ``timeout`` seconds.
     """
     host, _, port = address.rpartition(":")
-    if not (host and port.isdecimal()):
+    if not (host and port.isdecimal() and len(port) < 6 and int(port) < 1 << 16):
         raise UserError(f"--coordinator_address={address}, expected HOST:PORT")
     if process == 0:
         _listen(int(port), count, timeout)
@@ -113,10 +113,10 @@ def _listen(port: int, count: int, timeout: float) -> None:
                 caller, _ = server.accept()
                 stack.enter_context(caller)
                 caller.settimeout(5)
-                name = caller.makefile().readline().strip()
+                name = caller.makefile("rb").readline(20).strip()
             except OSError:  # nobody called in time, or hung up
                 continue
-            if name.isdecimal() and 0 < int(name) < count:
+            if name.isdigit() and 0 < int(name) < count:
                 callers[int(name)] = caller
         missing = [i for i in range(1, count) if i not in callers]
         for caller in callers.values():

@@ -217,7 +217,8 @@ def test_a_stranger_is_not_counted(address):
     host, port = address.split(":")
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         zero = pool.submit(roll_call, address, 2, 0, 20)
-        for message in (b"hello\n", b"7\n"):
+        # What a scan of ports sends: no text, no end of a line, no number of a process.
+        for message in (b"hello\n", b"7\n", b"\x16\x03\xff\n", b"9" * 10_000 + b"\n"):
             while True:
                 try:
                     stranger = socket.create_connection((host, int(port)), timeout=5)
@@ -234,6 +235,8 @@ def test_a_stranger_is_not_counted(address):
 def test_an_address_without_a_port_is_refused():
     with pytest.raises(UserError, match=r"expected HOST:PORT"):
         roll_call("localhost", 2, 1, 1)
+    with pytest.raises(UserError, match=r"expected HOST:PORT"):
+        roll_call("localhost:70000", 2, 0, 1)
 
 
 def test_a_port_in_use_is_one_line():
