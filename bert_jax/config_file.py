@@ -98,7 +98,7 @@ def _overridden(config: Any, words: list[str], command_line: str) -> dict[str, A
                 raise UserError(unknown_field(name, known))
             raise UserError(f"unexpected argument {word!r}; use {command_line}")
         *parents, last = [
-            int(part) if part.isdigit() else part for part in re.findall(r"\w+", name)
+            int(part) if part.isdecimal() else part for part in re.findall(r"\w+", name)
         ]
         group = functools.reduce(operator.getitem, parents, settings)
         if value is None and isinstance(group[last], bool):

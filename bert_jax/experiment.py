@@ -57,7 +57,7 @@ def main(argv: list[str]) -> None:
 
 
 def _seeds(text: str) -> tuple[int, ...]:
-    if not all(map(str.isdigit, text.split(","))):
+    if not all(map(str.isdecimal, text.split(","))):
         raise UserError(f"--seeds={text}, expected numbers such as 0,1,2")
     return tuple(map(int, text.split(",")))
 

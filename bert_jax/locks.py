@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_jax.errors import UserError
+from bert_jax.files import parse_json
 
 if TYPE_CHECKING:
     from etils import epath
@@ -148,8 +149,8 @@ def _in_use(folder: object, holder: bytes | str) -> UserError:
 
 def _owner(holder: bytes | str) -> str:
     """Names the process that left ``holder``, the JSON of :func:`_this_process`."""
-    with contextlib.suppress(ValueError, TypeError, KeyError):
-        found = json.loads(holder)
+    with contextlib.suppress(UserError, KeyError):
+        found = parse_json(holder, "", "")
         return f"process {found['process']} on {found['host']}"
     return "another process"  # it has just opened the file
 
@@ -173,8 +174,8 @@ def _born(process: object) -> str:
 def _is_dead(mark: str) -> bool:
     """Whether a lease is of a process of this machine that has ended, or says nothing."""
     try:
-        found = json.loads(mark)
+        found = parse_json(mark, "", "")
         ours = found["machine"] == _machine() != ""
         return ours and _born(found["process"]) != found["born"]
-    except (ValueError, TypeError, KeyError):
+    except (UserError, KeyError):
         return True

@@ -1,5 +1,6 @@
 """Runs as their workdirs tell of them: settings, metrics and results, side by side."""
 
+import contextlib
 import json
 import logging
 import math
@@ -87,11 +88,17 @@ class Run:
                 f"{self.name} is no pretraining; expected one to draw by its tokens"
             )
         ends, seen = [0], [0]
-        for phase in phases:
-            ends.append(ends[-1] + phase["steps"])
-            tokens = phase["batch_size"] * phase["sequence_length"]
-            seen.append(seen[-1] + phase["steps"] * tokens)
-        return [round(n) for n in np.interp(steps, ends, seen)]
+        try:
+            for phase in phases:
+                ends.append(ends[-1] + phase["steps"])
+                tokens = phase["batch_size"] * phase["sequence_length"]
+                seen.append(seen[-1] + phase["steps"] * tokens)
+            return [round(n) for n in np.interp(steps, ends, seen)]
+        except (TypeError, KeyError, ValueError, OverflowError) as error:
+            raise UserError(
+                f"the config of {self.name} has damaged phases ({error!r}); copy it from "
+                "where the run was"
+            ) from error
 
     def percent(self, metric: str) -> float:
         """100 for a share, which is shown in percent, as pretraining's accuracies; else 1.
@@ -118,38 +125,49 @@ def read_metrics(path: Path) -> list[Values]:
     lines = []
     *whole, torn = path.read_bytes().split(b"\n")
     for number, line in enumerate([*whole, torn] if torn else whole, 1):
-        try:
-            values = json.loads(line)
-            numbers = [v for k, v in values.items() if k != "split" and v is not None]
-            if not (
-                isinstance(values["step"], int) and isinstance(values["split"], str)
-            ):
-                raise TypeError("no step or no split")
-            sum(numbers)  # raises TypeError for what is none
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            if number <= len(whole):
-                logging.getLogger(__name__).warning(
-                    f"{path}:{number} is damaged and left out; expected an object with "
-                    "step, split and numbers"
-                )
-        else:
-            lines.append(values)
+        with contextlib.suppress(UserError):
+            if _is_report(values := parse_json(line, path, "")):
+                lines.append(values)
+                continue
+        if number <= len(whole):
+            logging.getLogger(__name__).warning(
+                f"{path}:{number} is damaged and left out; expected an object with step, "
+                "split and numbers"
+            )
     return lines
+
+
+def _is_report(values: Any) -> bool:
+    """Whether this may be a line of metrics.jsonl."""
+    return (
+        isinstance(values, dict)
+        and type(values.get("step")) is int
+        and isinstance(values.get("split"), str)
+        and all(
+            value is None or _is_number(value)
+            for name, value in values.items()
+            if name != "split"
+        )
+    )
+
+
+def _is_number(value: Any) -> bool:
+    """Whether this is a float, or a whole number that becomes one."""
+    return isinstance(value, float) or (type(value) is int and abs(value) < 1 << 63)
 
 
 def read_results(path: Path) -> Values:
     """The results.json of a run; raises UserError where it is not one."""
     expected = "the results of a run"
     results = parse_json(path.read_bytes(), path, expected)
-    scores = results.get("scores", {})
-    try:
+    scores, seconds = results.get("scores", {}), results.get("train_seconds", 0)
+    with contextlib.suppress(AttributeError):
         numbers = [score for split in scores.values() for score in split.values()]
-        sum([*numbers, results.get("train_seconds", 0)])
-    except (AttributeError, TypeError) as error:
-        raise UserError(
-            f"{path} has scores that are no numbers, or such seconds; expected {expected}"
-        ) from error
-    return results
+        if all(map(_is_number, [*numbers, seconds])):
+            return results
+    raise UserError(
+        f"{path} has scores that are no numbers, or such seconds; expected {expected}"
+    )
 
 
 def read_runs(paths: Sequence[os.PathLike | str]) -> list[Run]:
@@ -168,13 +186,15 @@ def read_reference(path: os.PathLike | str) -> Run:
     values = read_json(
         Path(path), "a reference curve, as compare --as_reference writes"
     )
-    if not {"config", "metrics"} <= set(values):
+    config, metrics = values.get("config"), values.get("metrics")
+    fits = isinstance(config, dict) and isinstance(metrics, list) and metrics
+    if not (fits and all(map(_is_report, metrics))):
         raise UserError(
             f"{path} is no reference curve; expected a file that python -m "
             "bert_jax.compare RUN --as_reference writes"
         )
     name = f"reference {Path(path).stem}"
-    return Run(name, values["config"], values["metrics"], {}, {})
+    return Run(name, config, metrics, {}, {})
 
 
 def write_reference(run: Run, path: Path, points: int = 40) -> None:

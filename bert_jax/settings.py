@@ -239,7 +239,7 @@ def from_settings(kind: type[T], value: Any, name: str) -> T:
             raise UserError(_wrong_type(name, "a group of named values", value))
         item = typing.get_args(kind)[1]
         return {k: from_settings(item, v, f"{name}.{k}") for k, v in value.items()}
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) < 1 << 63:
         return float(value)
     if type(value) is not kind:
         raise UserError(_wrong_type(name, f"a value of type {kind.__name__}", value))

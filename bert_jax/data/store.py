@@ -208,7 +208,7 @@ def _checksum(values: dict[str, Any]) -> int:
 
 def _read_part(path: Path) -> dict[str, np.ndarray]:
     try:
-        with np.load(path) as part:
+        with path.open("rb") as file, np.load(file) as part:
             return {name: part[name] for name in (*_ARRAYS.values(), "checksum")}
     except Exception as error:  # NumPy raises anything
         raise UserError(

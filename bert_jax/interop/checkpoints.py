@@ -13,6 +13,7 @@ import contextlib
 import functools
 import json
 import logging
+import math
 import os
 import re
 import sys
@@ -56,6 +57,8 @@ for _name in ("absl", "asyncio"):
 # bytes. Orbax slices such parts on the devices, and each slice of a small array would be a
 # program to compile: 3.4 s before the first save of a small model on eight devices.
 _LEAST_PART = 1 << 15
+# Of a checkpoint of which no config tells the shapes. Zeros pack to a thirty-thousandth.
+_MOST_UNPACKED = 1000
 
 
 class CheckpointStore:
@@ -216,7 +219,7 @@ def _numbered(directory: epath.Path) -> list[epath.Path]:
     """Its folders that are called as checkpoints; a bucket has no empty folders."""
     if not directory.exists():
         return []
-    return [path for path in directory.iterdir() if path.name.isdigit()]
+    return [path for path in directory.iterdir() if path.name.isdecimal()]
 
 
 def _newest_whole(
@@ -294,6 +297,14 @@ def read_params(directory: Path) -> dict[str, Any]:
 def _read_params(path: epath.Path) -> dict[str, Any]:
     arrays, _ = _opened(path)
     metadata = ocp.checkpointables_metadata(path).metadata["state"]["params"]
+    leaves = jax.tree.leaves(metadata)
+    size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+    if not is_remote(path):
+        files = [file for file in Path(path).rglob("*") if file.is_file()]
+        if size > _MOST_UNPACKED * sum(file.stat().st_size for file in files):
+            raise _DamagedError(
+                f"it unpacks to {size:,} bytes, over {_MOST_UNPACKED:,} times its size"
+            )
     on_host = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), metadata)
     context = ocp.Context()
     context.pytree.loading.partial_load = True

@@ -28,12 +28,7 @@ from bert_jax.interop.find import CHECKPOINTS, find_files, from_hub, hub_name
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import with_scan
-from bert_jax.model.heads import (
-    BertForSequence,
-    BertForSpans,
-    BertForTokens,
-    BertWithBiLstm,
-)
+from bert_jax.model.heads import BertWithBiLstm
 from bert_jax.parallel.distributed import is_leader, wait_for_all
 from bert_jax.parallel.remote import local_checkpoint
 from bert_jax.parallel.sharding import path_name
@@ -468,13 +463,21 @@ def parameter_shapes(
     outputs: of the classifier. pooled: whether that reads a sequence, not each token, which
     has twice the width where LSTMs read it.
     """
-    classifier = BertForSequence if pooled else BertForTokens
-    compute = ComputeConfig(scan_layers=True)  # traces one layer for all
-    tree = initial_shapes(BertForSpans(config, compute))
-    tree |= initial_shapes(classifier(config, outputs, compute))
-    tree |= initial_shapes(BertForPreTraining(config, compute), inputs=4)
-    unstacked = functools.partial(with_scan, scan=False)
-    return array_shapes(jax.eval_shape(unstacked, tree))
+    one = dataclasses.replace(config, num_layers=1)  # which stands for all others
+    tree = initial_shapes(BertForPreTraining(one), inputs=4)
+    shapes = {
+        name.replace("layer_0", f"layer_{i}"): shape
+        for name, shape in array_shapes(tree).items()
+        for i in range(config.num_layers if "layer_0" in name else 1)
+    }
+    D = width = config.hidden_size
+    if config.encoder == "lstm":
+        width = 2 * D
+        shapes["bert/mix/weights"] = (config.num_layers + 1,)
+    heads = {"classifier": (D if pooled else width, outputs), "qa_outputs": (width, 2)}
+    for name, size in heads.items():
+        shapes |= {f"{name}/bias": size[1:], f"{name}/kernel": size}
+    return shapes
 
 
 def initial_shapes(model: nn.Module, inputs: int = 3) -> dict[str, Any]:

@@ -7,7 +7,6 @@ of each label (f1_macro), and the share of rows with every label right (exact_ma
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import scipy
 
 from bert_jax.errors import UserError
+from bert_jax.files import parse_json
 from bert_jax.settings import setting
 from bert_jax.tasks import tables
 from bert_jax.tasks.layouts import Layout, Row
@@ -132,8 +132,8 @@ class MultiLabel(Classification):
     def _names(self, where: str, value: Any) -> tuple[str, ...]:
         """The labels in a list, or in a cell with separators or a list of JSON."""
         if isinstance(value, str) and value.startswith("["):
-            with contextlib.suppress(ValueError):
-                value = json.loads(value)
+            with contextlib.suppress(UserError):
+                value = parse_json(f'{{"labels": {value}}}', where, "")["labels"]
         if isinstance(value, str):
             parts = map(str.strip, value.split(self.config.separator))
             return tuple(filter(None, parts))
@@ -145,7 +145,7 @@ class MultiLabel(Classification):
         """The labels of a row. Each may be given by its number."""
         names = []
         for name in self._names(where, value):
-            if name not in self.label_ids and name.isdecimal():
+            if name not in self.label_ids and name.isdecimal() and len(name) < 20:
                 name = dict(enumerate(self.labels)).get(int(name), name)
             if name not in self.label_ids:
                 raise UserError(

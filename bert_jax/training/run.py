@@ -320,4 +320,6 @@ def _has_results(folder: RunFolder) -> bool:
     if any((folder.local / name).exists() for name in ("best", "results.json")):
         return True
     checkpoints = epath.Path(folder.checkpoints)
-    return checkpoints.exists() and any(p.name.isdigit() for p in checkpoints.iterdir())
+    return checkpoints.exists() and any(
+        p.name.isdecimal() for p in checkpoints.iterdir()
+    )

@@ -196,11 +196,20 @@ def test_in_a_bucket_too_the_last_whole_one_is_taken(saved, bucket):
     assert names == {"2", "3.damaged"}
 
 
+def test_a_checkpoint_that_unpacks_to_a_thousand_times_its_size_is_refused(tmp_path):
+    checkpoints.write_params(tmp_path, {"a": np.zeros((4 << 20,), np.float32)})
+    with pytest.raises(
+        UserError, match="unpacks to 16,777,216 bytes, over 1,000 times"
+    ):
+        read_params(tmp_path)
+
+
 def test_an_empty_folder_is_no_checkpoint(saved, tmp_path):
     source, state = saved
     shutil.copytree(source, tmp_path / "run")
     for folder, step in ((tmp_path / "run", 2), (tmp_path / "new", None)):
         (folder / "9999").mkdir(parents=True)
+        (folder / "\u00b2").mkdir()  # a digit, but no number
         found, lines = restored(folder, state)
         assert not lines
         assert (found and int(found[0]["step"])) == step

@@ -7,13 +7,15 @@ import pytest
 from flax import traverse_util
 
 from bert_jax.errors import UserError
+from bert_jax.interop.checkpoints import array_shapes
 from bert_jax.interop.config_json import read_config
-from bert_jax.interop.load import parameter_shapes
+from bert_jax.interop.load import initial_shapes, parameter_shapes
 from bert_jax.interop.names import HEADS, from_params, guess_head, name_in, to_params
 from bert_jax.interop.tensorflow import read_checkpoint
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.model.encoder import with_scan
+from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
 
 # Every size differs, so that no transposed or mislabelled dimension can fit.
 ODD = BertConfig(
@@ -102,6 +104,21 @@ def test_each_parameter_of_the_model_has_a_name_of_its_own():
         assert None not in names
     assert name_in("google", "nsp/odd") is None
     assert name_in("huggingface", "odd/kernel") is None
+
+
+@pytest.mark.parametrize("encoder", ["transformer", "lstm"])
+def test_the_shapes_are_those_that_the_models_initialise(encoder):
+    config = dataclasses.replace(ODD, encoder=encoder)
+    for pooled, model in (
+        (True, BertForSequence(config, 7)),
+        (False, BertForTokens(config, 7)),
+        (True, BertForSpans(config)),
+        (True, BertForPreTraining(config)),
+    ):
+        inputs = 4 if isinstance(model, BertForPreTraining) else 3
+        wanted = array_shapes(initial_shapes(model, inputs))
+        found = parameter_shapes(config, 7, pooled=pooled)
+        assert wanted.items() <= found.items()
 
 
 def test_heads_are_slices_of_the_original_columns(variables, config):
