@@ -13,21 +13,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bert_jax.errors import Preempted, StalledError, UserError
+from bert_jax.errors import PREEMPTED, Preempted, StalledError, UserError
 from bert_jax.files import valid_text
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.progress import LogHandler, show_progress
 
-PREEMPTED = 75  # exit code of a run that saved and is to be started again: EX_TEMPFAIL
-
 # Flags of a command that may run as several processes, with their defaults: the arguments
-# of parallel.distributed.join().
+# of parallel.job.join().
 JOB_FLAGS = {
     "distributed": False,
     "coordinator_address": "",
     "num_processes": 0,
     "process_id": -1,
     "join_timeout": 300,
+    "heartbeat_timeout": 30,
 }
 
 # What a user can put right: the machine, whatever file met it, and a file that is named.
@@ -53,27 +52,26 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     _fill_streams()
     # What prints warnings of loggers without a handler; those of other libraries too.
     logging.lastResort.addFilter(_is_ours)
-    stalled = False
+    failure: Exception | None = None
     try:
         code, message = main(sys.argv[1:]) or 0, ""
         sys.stdout.flush()
     except Preempted as stop:
         code, message = PREEMPTED, str(stop)
     except UserError as error:
-        code, message = 2, f"error: {error}"
-        stalled = isinstance(error, StalledError)
+        code, message, failure = 2, f"error: {error}", error
     except KeyboardInterrupt:
         code, message = 130, "interrupted"
     except BrokenPipeError:  # the reader of our output left, as `head` does
         code, message = 0, ""
     except Exception as error:
-        line = _users_line(error)
+        line, failure = _users_line(error), error
         code, message = (1, traceback.format_exc()) if line is None else (2, line)
     if _joined:
-        from bert_jax.parallel.distributed import abandon, leave
+        from bert_jax.parallel.job import abandon, leave
 
         if code not in (0, PREEMPTED):
-            abandon(message.rstrip(), code)
+            abandon(message.rstrip(), code, failure)
         leave()
     try:
         sys.stdout.flush()
@@ -81,8 +79,9 @@ def run(main: Callable[[list[str]], int | None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if message:
         print(message.rstrip(), file=sys.stderr, flush=True)
-    if stalled:
-        os._exit(code)  # Python would wait for the thread
+    if _joined or isinstance(failure, StalledError):
+        # Python would wait for the thread, and in some jobs JAX's service for minutes.
+        os._exit(code)
     sys.exit(code)
 
 
@@ -192,7 +191,7 @@ def start(flags: Mapping[str, Any] | None = None) -> None:
     # Steps over several devices do not heed it.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     if flags is not None:
-        from bert_jax.parallel.distributed import join
+        from bert_jax.parallel.job import join
 
         global _joined
         _joined = join(**{name: flags[name] for name in JOB_FLAGS})

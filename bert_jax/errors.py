@@ -5,6 +5,9 @@ import difflib
 from collections.abc import Iterator, Sequence
 
 _LONGEST = 1600  # characters of a message
+# The exit code of a run that is to be started again, EX_TEMPFAIL: it was asked to stop and
+# saved, or another process of its job was lost.
+PREEMPTED = 75
 
 
 class UserError(Exception):

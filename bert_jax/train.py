@@ -8,7 +8,8 @@ Every setting below can be changed: --config.NAME=VALUE, or --NAME=VALUE, such a
 On several hosts start it on each of them: with --distributed where Cloud TPU, GKE, Slurm
 or Open MPI started the job; elsewhere with --coordinator_address=HOST:PORT (of process 0),
 --num_processes=N and --process_id=I. --join_timeout (300 s): how long to wait for the
-others. SIGTERM to any of them saves and ends all with code 75.
+others. SIGTERM to any of them saves and ends all with code 75. --heartbeat_timeout (30 s):
+one that is silent for longer is lost, and the others end with code 75 too.
 
 usage:
   python -m bert_jax.train --config tiny [--workdir D] [--config.seed=1]

@@ -19,8 +19,8 @@
 set -euo pipefail
 
 MODULE=bert_jax.train PROCESSES=2 DEVICES="" PORT="" LOGS="runs/logs" CACHES="" RESTARTS=0 DRY_RUN=0
-GRACE=20     # seconds that the others have when one process fails
-PREEMPTED=75 # exit code of a run that was asked to stop and saved; see bert_jax/cli.py
+GRACE=20     # seconds that the others have when one process ends
+PREEMPTED=75 # exit code of a run that is to go on; see bert_jax/errors.py
 PYTHON="${PYTHON:-python}"
 
 fail() {
@@ -85,9 +85,9 @@ job() {
     for i in "${pids[@]}"; do [[ "$i" == "$ended" ]] || left+=("$i"); done
     pids=("${left[@]}")
     if ((one != 0 && (code == 0 || one == PREEMPTED))); then code=$one; fi
-    if ((one != 0 && one != PREEMPTED && ${#pids[@]})); then
-      # The others would wait for it; most notice by themselves, and say so.
-      (sleep "$GRACE" && kill -KILL "${pids[@]}" 2>/dev/null) &
+    if ((one != 0 && ${#pids[@]})); then
+      # The others notice by themselves, and say so; one that hangs or is stopped does not.
+      (sleep "$GRACE" && kill -KILL "${pids[@]}") &>/dev/null </dev/null &
       disown
     fi
   done

@@ -20,7 +20,7 @@ set -euo pipefail
 
 NAME="" ZONE="" TYPE="" WORKDIR="" RUNTIME="" PROJECT="" STEP="all"
 SLICES=1 SPOT=0 KEEP=0 DRY_RUN=0
-PREEMPTED=75 # exit code of a run that was asked to stop and saved; see bert_jax/cli.py
+PREEMPTED=75 # exit code of a run that was asked to stop and saved; see bert_jax/errors.py
 REPO="$(cd "$(dirname "$0")/.." && pwd)"
 
 fail() {

@@ -4,17 +4,20 @@ They also count the rows of a batch, which needs several processes.
 """
 
 import concurrent.futures
+import contextlib
 import os
 import random
+import re
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.parallel.distributed import join, roll_call
+from bert_jax.parallel.job import Job, join
 
 REPOSITORY = Path(__file__).parents[2]
 PORTS = 61_440  # JAX's first: it adds the job's number to it
@@ -171,6 +174,7 @@ def test_a_process_that_fails_ends_all_with_its_line(failing, step, kind, code):
             dict(coordinator_address="h:1", num_processes=2, process_id=2),
             "--process_id=2 of --num_processes=2, expected 0",
         ),
+        (dict(heartbeat_timeout=0), "--heartbeat_timeout=0, expected 3 or more"),
     ],
 )
 def test_a_job_that_cannot_be_is_one_line(job, message):
@@ -189,10 +193,16 @@ def address():
         return f"127.0.0.1:{server.getsockname()[1]}"
 
 
+def meet(address, count, process, timeout):
+    job = Job(address, count, process)
+    job.meet(timeout)
+    job.close()
+
+
 def call_all(address, count, processes, timeout):
     """What each of ``processes`` raises; None where it returns."""
     with concurrent.futures.ThreadPoolExecutor(len(processes)) as pool:
-        calls = [pool.submit(roll_call, address, count, i, timeout) for i in processes]
+        calls = [pool.submit(meet, address, count, i, timeout) for i in processes]
         return [call.exception() for call in calls]
 
 
@@ -216,31 +226,105 @@ def test_without_process_0_there_is_no_answer(address):
 def test_a_stranger_is_not_counted(address):
     host, port = address.split(":")
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        zero = pool.submit(roll_call, address, 2, 0, 20)
+        zero = pool.submit(meet, address, 2, 0, 20)
         # What a scan of ports sends: no text, no end of a line, no number of a process.
         for message in (b"hello\n", b"7\n", b"\x16\x03\xff\n", b"9" * 10_000 + b"\n"):
-            while True:
-                try:
-                    stranger = socket.create_connection((host, int(port)), timeout=5)
-                    break
-                except ConnectionRefusedError:
-                    continue
-            with stranger:
+            with call(host, int(port)) as stranger:
                 stranger.sendall(message)
         assert not zero.done()
-        pool.submit(roll_call, address, 2, 1, 20).result()
+        pool.submit(meet, address, 2, 1, 20).result()
         zero.result()
+
+
+class _EndedError(Exception):
+    """What ``os._exit`` raises here, where a process may not end."""
+
+
+@pytest.mark.parametrize("process", [0, 1])
+@pytest.mark.parametrize(
+    ("says", "line", "code"),
+    [
+        (
+            b"",
+            "{} has not been heard of for 0.3 s; start the same command again, which",
+            75,
+        ),
+        (None, "{} ended without a word; start the same command again, which", 75),
+        (b'{"line": "error: process 7: full", "code": 2}\n', "process 7: full", 2),
+    ],
+)
+def test_what_another_process_says_last_ends_this_one(
+    process, says, line, code, address, monkeypatch, capsys
+):
+    """The other one is a socket: silent, closed, or with a report."""
+    ended = concurrent.futures.Future()
+
+    def end(code):
+        ended.set_result(code)
+        raise _EndedError
+
+    monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr("bert_jax.parallel.job._LINGER", 0.1)
+    host, port = address.split(":")
+    with contextlib.ExitStack() as stack:
+        if process:
+            server = stack.enter_context(socket.create_server((host, int(port))))
+        job = Job(address, 2, process)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            meeting = pool.submit(job.meet, 20)
+            if process:
+                other, _ = server.accept()
+                stack.enter_context(other)
+                assert other.makefile().readline() == f"1 {socket.gethostname()}\n"
+                other.sendall(b"\n")
+            else:
+                other = stack.enter_context(call(host, int(port)))
+                other.sendall(b"1 far\n")
+            meeting.result()
+        job.watch(0.3)
+        if says is None:
+            other.shutdown(socket.SHUT_RDWR)
+        else:
+            other.sendall(says)
+        assert ended.result(timeout=20) == code
+        job._stop()
+    name = f"process 0 at {address}" if process else "process 1 on far"
+    assert capsys.readouterr().err.startswith(f"error: {line.format(name)}")
+
+
+def call(host, port):
+    """A connection to a server that may not be there yet."""
+    while True:
+        try:
+            return socket.create_connection((host, port), timeout=5)
+        except ConnectionRefusedError:
+            continue
+
+
+def test_a_process_that_stood_still_says_so(address, monkeypatch, capsys):
+    """As one that was stopped, or whose machine was moved."""
+    ended = concurrent.futures.Future()
+    monkeypatch.setattr(os, "_exit", ended.set_result)
+    job = Job(address, 1, 0)
+    job.meet(20)
+    job.watch(0.5)
+    job._loop.call_soon_threadsafe(time.sleep, 2)
+    assert ended.result(timeout=20) == 75
+    job._stop()
+    assert re.match(
+        r"error: this process stood still for [12] s;", capsys.readouterr().err
+    )
 
 
 def test_an_address_without_a_port_is_refused():
     with pytest.raises(UserError, match=r"expected HOST:PORT"):
-        roll_call("localhost", 2, 1, 1)
+        meet("localhost", 2, 1, 1)
     with pytest.raises(UserError, match=r"expected HOST:PORT"):
-        roll_call("localhost:70000", 2, 0, 1)
+        meet("localhost:70000", 2, 0, 1)
 
 
 def test_a_port_in_use_is_one_line():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(UserError, match=f"port {port} .* cannot be used"):
-            roll_call(f"127.0.0.1:{port}", 2, 0, 1)
+            meet(f"127.0.0.1:{port}", 2, 0, 1)

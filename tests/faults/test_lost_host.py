@@ -1,0 +1,209 @@
+"""A host that is lost: its cable is pulled, or its process stands still.
+
+Each process of a job has a network namespace of its own, joined by a bridge, as hosts have
+cables and a switch. The others notice within seconds, say which host it was, and end; the
+launcher starts them again, and what the run leaves is, bit for bit, what it leaves
+undisturbed.
+
+``make test`` pulls a cable for a moment, and then for ever. The long form tries N faults
+at random moments, with the timeout that users have (a minute each):
+``python -m pytest tests/faults/test_lost_host.py -n0 -s --kills 20``.
+"""
+
+import contextlib
+import json
+import os
+import random
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import pytest
+
+from bert_jax import train
+from bert_jax.parallel.mesh import make_mesh
+from bert_jax.training import pretrain
+
+REPOSITORY = Path(__file__).parents[2]
+STEPS = 40
+FAULTS = ("cut for a moment", "cut", "stopped")
+SHORT = FAULTS[:2]  # of make test; tests/parallel/test_job.py stops one too
+OTHERS_END = {  # what the lost process says
+    "cut": "error: process 0 at 10.",
+    "stopped": "error: this process stood still for",
+}
+ENVIRONMENT = {
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONPATH": str(REPOSITORY),
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+}
+# In place of Python: on the host of its number, whose cable is plugged in again.
+ON_ITS_HOST = """#!/usr/bin/env bash
+ip link set {name}$8 up
+[[ $8 == 0 ]] || exec 2>>"${{0%/*}}/said"
+exec ip netns exec {name}$8 unshare --uts bash -c 'hostname "$0"; exec "$@"' host$8 \
+  {python} "${{@:1:3}}" 10.213.{subnet}.1:"${{4##*:}}" "${{@:5}}"
+"""
+
+
+def ip(command: str) -> None:
+    done = subprocess.run(["ip", *command.split()], capture_output=True, text=True)
+    if done.returncode:
+        raise OSError(f"ip {command}: {done.stderr.strip()}")
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory):
+    """A name: host i is the namespace NAME i, its cable the device of the same name."""
+    subnet = os.getpid() % 256
+    name = f"b{subnet}h"
+    with contextlib.ExitStack() as stack:
+
+        def undo(command):
+            stack.callback(
+                subprocess.run, ["ip", *command.split()], stderr=subprocess.DEVNULL
+            )
+
+        try:
+            undo(f"link del {name}")
+            ip(f"link add {name} type bridge")
+            ip(f"link set {name} up")
+            for i in range(2):
+                own = Path(f"/etc/netns/{name}{i}")
+                undo(f"netns del {name}{i}")
+                ip(f"netns add {name}{i}")
+                ip(f"link add {name}{i} type veth peer name eth0 netns {name}{i}")
+                ip(f"link set {name}{i} master {name} up")
+                ip(f"-n {name}{i} addr add 10.213.{subnet}.{i + 1}/24 dev eth0")
+                ip(f"-n {name}{i} link set eth0 up")
+                ip(f"-n {name}{i} link set lo up")
+                own.mkdir(parents=True)
+                stack.callback(own.rmdir)
+                stack.callback((own / "hosts").unlink)
+                lines = (f"10.213.{subnet}.{k + 1} host{k}" for k in range(2))
+                (own / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines]))
+        except OSError as error:  # not root, no such command, not in this container
+            pytest.skip(f"hosts need network namespaces ({error})")
+        python = tmp_path_factory.mktemp("bin") / "python"
+        python.write_text(
+            ON_ITS_HOST.format(
+                name=name, subnet=subnet, python=shlex.quote(sys.executable)
+            )
+        )
+        python.chmod(0o755)
+        yield name, python
+
+
+def process_of(number: int, workdir: Path) -> int:
+    found = subprocess.run(
+        ["pgrep", "-f", f"process_id {number} .*{workdir} "],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(found.stdout.split()[0])
+
+
+def end_all(group: int) -> None:
+    """Leaves nothing running where a test fails."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def contents(workdir: Path, metric_lines):
+    """The metrics, and the checksums that the run computed of its arrays."""
+    arrays = {}
+    for path in (workdir / "checkpoints").iterdir():
+        saved = json.loads((path / "_CHECKPOINT_METADATA").read_text())
+        arrays[path.name] = json.loads(saved["custom_metadata"]["content"])["arrays"]
+    return metric_lines(workdir), arrays
+
+
+def test_a_lost_host_is_noticed_and_named_and_the_run_goes_on(
+    hosts, one_phase_of, metric_lines, kills, monkeypatch, tmp_path
+):
+    name, python = hosts
+    moments = random.Random(kills)
+    # The timeout, and a moment shorter than it, in seconds.
+    timeout, moment = (30, 5) if kills else (6, 1)
+    faults = [moments.choice(FAULTS) for _ in range(kills)] if kills else SHORT
+    logs = tmp_path / "logs"
+    arguments = [
+        f"--config={one_phase_of(0)}", f"--config.phases[0].steps={STEPS}",
+        "--config.checkpoint_every=7", "--config.eval_every=1000", "--config.prompts=()",
+    ]  # fmt: skip
+
+    # Of two numbers there is one sum: two processes add up as one with two devices does.
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            pretrain, "make_mesh", lambda config: make_mesh(config, jax.devices()[:2])
+        )
+        train.main([*arguments, f"--workdir={tmp_path / 'whole'}"])
+    expected = contents(tmp_path / "whole", metric_lines)
+
+    waiting, number, told = [*faults], 0, []
+    while waiting:
+        number += 1
+        workdir = tmp_path / f"{number}"
+        script = [
+            REPOSITORY / "launch/local_processes.sh", "--processes", 2, "--devices", 1,
+            "--logs", logs, "--port", 29_417, "--restarts", len(faults), "--",
+            *arguments, "--workdir", workdir, f"--heartbeat_timeout={timeout}",
+        ]  # fmt: skip
+        with contextlib.ExitStack() as stack:
+            job = stack.enter_context(
+                subprocess.Popen(
+                    [*map(str, script)],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    env=os.environ | ENVIRONMENT | {"PYTHON": str(python)},
+                    start_new_session=True,
+                )
+            )
+            stack.callback(end_all, job.pid)
+            fault, at, ends, printed = "", 2 * moments.randint(4, STEPS // 4), 0, []
+            for line in job.stdout:
+                printed.append(line)
+                step = re.match(r"step (\d+)/", line)
+                if step and int(step[1]) >= at and waiting:
+                    fault, began = waiting.pop(0), time.monotonic()
+                    at = int(step[1]) + moments.randint(2, 8)
+                    if fault == "stopped":
+                        victim = process_of(1, workdir)
+                        os.kill(victim, signal.SIGSTOP)
+                    else:
+                        ip(f"link set {name}1 down")
+                    if fault == "cut for a moment":
+                        time.sleep(moment)
+                        ip(f"link set {name}1 up")
+                elif line.startswith("error: "):
+                    ends += 1
+                    seconds = time.monotonic() - began
+                    told.append(f"{fault}: {seconds:.1f} s")
+                    assert line == (
+                        f"error: process 1 on host1 has not been heard of for {timeout} "
+                        "s; start the same command again, which goes on from the last "
+                        "checkpoint\n"
+                    )
+                    assert seconds < timeout + 5
+                    if fault == "stopped":  # so that its end need not be waited for
+                        os.kill(victim, signal.SIGCONT)
+            job.wait()
+        said, output = python.with_name("said").read_text(), "".join(printed)
+        output += said
+        assert job.returncode == 0, output
+        assert "Traceback" not in output and "***" not in output, output
+        assert output.count("starting again") == ends == output.count("resuming at")
+        assert contents(workdir, metric_lines) == expected, told
+    lost = [OTHERS_END[fault] for fault in faults if fault in OTHERS_END]
+    last = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert len(told) == len(lost) == len(last)
+    for begin, line in zip(lost, last, strict=True):
+        assert line.startswith(begin)
+    print(f"{len(faults)} faults; to the end of the others: {', '.join(told)}")
