@@ -136,6 +136,10 @@ class CheckpointStore:
             )
         return self._checkpointer
 
+    def newest(self) -> int:
+        """The step of the newest checkpoint, damaged or not; 0 where there is none."""
+        return max((int(path.name) for path in _whole_ones(self._directory)), default=0)
+
     def restore(
         self, abstract: Any, log: Callable[[str], None]
     ) -> tuple[Any, dict[str, Any]] | None:

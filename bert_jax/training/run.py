@@ -6,6 +6,7 @@ any number of processes.
 """
 
 import collections
+import concurrent.futures
 import contextlib
 import copy
 import dataclasses
@@ -26,7 +27,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import Preempted, UserError
 from bert_jax.files import read_json, write_json
 from bert_jax.interop.checkpoints import CheckpointStore
-from bert_jax.objectives.objective import Objective, Params
+from bert_jax.objectives.objective import Batch, Objective, Params
 from bert_jax.parallel.distributed import check_same, is_leader, stop_requests
 from bert_jax.parallel.mesh import put_batch, steps_ahead
 from bert_jax.parallel.remote import RunFolder
@@ -40,14 +41,14 @@ from bert_jax.training.metrics import (
     check_finite,
     open_tracker,
 )
-from bert_jax.training.optimizer import bert_optimizer, make_schedule
+from bert_jax.training.optimizer import Schedule, bert_optimizer, make_schedule
 from bert_jax.training.state import (
     TrainState,
     abstract_state,
     init_state,
     new_parameters,
 )
-from bert_jax.training.step import compile_step
+from bert_jax.training.step import Sums, compile_step
 
 HostBatch = dict[str, np.ndarray]
 Differences = Callable[[dict[str, Any], dict[str, Any]], list[str]]
@@ -122,24 +123,19 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
         checkpoints = CheckpointStore(folder.checkpoints, job.keep_checkpoints)
         stack.callback(checkpoints.close)
         stop_requested = stack.enter_context(stop_requests())
-        restored = checkpoints.restore(abstract, log)
-        if restored is not None:
-            state, saved = restored
-            progress, first = saved.get("progress", {}), int(state.step)
-            log(f"resuming at step {first:,}")
-        else:
-            first = 0
-            state = init_state(
-                job.objective,
-                optimizer,
-                job.mesh,
-                config.seed,
-                fsdp=config.mesh.fsdp,
-                given=job.given,
-            )
-            progress = {}
-            if job.given and (new := new_parameters(abstract, job.given)):
-                log(f"initialised at random: {', '.join(new)}")
+        schedule = make_schedule(config.optimizer, len(job.batches))
+        scheduled = jax.device_put(schedule, NamedSharding(job.mesh, PartitionSpec()))
+        train_step = compile_step(
+            job.objective,
+            config.optimizer,
+            abstract,
+            accumulation=config.accumulation,
+            log_every=config.log_every,
+            whole=job.one_program,
+        )
+        with _compiling(job, train_step, abstract, scheduled, checkpoints.newest()):
+            state, progress = _begin(job, abstract, checkpoints, log)
+        first = int(state.step)
         if is_leader():
             # config.json says whose workdir it is.
             if job.tokenizer is not None:
@@ -154,7 +150,6 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
             if not first:
                 for name, text in {"config": describe(config), **job.texts}.items():
                     writer.write_text(0, name, "\n".join(text))
-        schedule = make_schedule(config.optimizer, len(job.batches))
         reporter = Reporter(
             config, job.objective, schedule, writer, log, progress, first
         )
@@ -168,15 +163,65 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
             notes = {"config": job.identity, "progress": copy.deepcopy(progress)}
             checkpoints.save(step, state, notes)
 
-        state = _loop(job, folder, state, abstract, reporter, save, stop_requested)
+        state = _loop(
+            job,
+            folder,
+            state,
+            lambda state, batch: train_step(state, batch, scheduled),
+            reporter,
+            save,
+            stop_requested,
+        )
         return state, progress
+
+
+def _begin(
+    job: Job, abstract: TrainState, checkpoints: CheckpointStore, log: Log
+) -> tuple[TrainState, dict[str, Any]]:
+    """The state of the newest whole checkpoint, or a new one; and the run's progress."""
+    restored = checkpoints.restore(abstract, log)
+    if restored is not None:
+        state, saved = restored
+        log(f"resuming at step {int(state.step):,}")
+        return state, saved.get("progress", {})
+    state = init_state(
+        job.objective,
+        bert_optimizer(job.config.optimizer),
+        job.mesh,
+        job.config.seed,
+        fsdp=job.config.mesh.fsdp,
+        given=job.given,
+    )
+    if job.given and (new := new_parameters(abstract, job.given)):
+        log(f"initialised at random: {', '.join(new)}")
+    return state, {}
+
+
+@contextlib.contextmanager
+def _compiling(
+    job: Job, train_step: Any, abstract: TrainState, schedule: Schedule, step: int
+) -> Iterator[None]:
+    """Compiles the train step in a thread, for the shape of the batch after ``step``.
+
+    Its first call then finds it compiled. What fails here fails there again, and is told.
+    """
+
+    def compile_for_batch() -> None:
+        with contextlib.suppress(Exception):
+            batch = put_batch(job.batches[step], job.mesh)
+            train_step.lower(abstract, batch, schedule).compile()
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        if job.one_program and step < len(job.batches):
+            pool.submit(compile_for_batch)
+        yield
 
 
 def _loop(
     job: Job,
     folder: RunFolder,
     state: TrainState,
-    abstract: TrainState,
+    train_step: Callable[[TrainState, Batch], tuple[TrainState, Sums]],
     reporter: Reporter,
     save: Callable[[int, TrainState], None],
     stop_requested: Callable[[int], bool],
@@ -188,19 +233,7 @@ def _loop(
     """
     config, progress = job.config, reporter.progress
     shapes = progress.setdefault("shapes", {})
-    train_step = compile_step(
-        job.objective,
-        config.optimizer,
-        abstract,
-        accumulation=config.accumulation,
-        log_every=config.log_every,
-        whole=job.one_program,
-    )
     total, first = len(job.batches), int(state.step)
-    schedule = jax.device_put(
-        make_schedule(config.optimizer, total),
-        NamedSharding(job.mesh, PartitionSpec()),
-    )
     data = training_iterator(
         job.batches,
         first=first,
@@ -226,7 +259,7 @@ def _loop(
             waited = time.perf_counter() - asked
             with jax.transfer_guard("disallow"):
                 batch = put_batch(host_batch, job.mesh)
-                state, sums = train_step(state, batch, schedule)
+                state, sums = train_step(state, batch)
             reporter.flush()  # of the step before: this one keeps the device busy
             in_flight.append(sums["steps"])
             if len(in_flight) > ahead:

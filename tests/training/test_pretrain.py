@@ -168,7 +168,7 @@ def test_a_run_that_fails_before_its_first_step_leaves_its_workdir_free(
 def test_a_workdir_without_a_checkpoint_belongs_to_nobody(
     configure, tmp_path, monkeypatch
 ):
-    """Also where a run failed while its first step was compiled."""
+    """Also where a run failed just before its first step."""
     run = functools.partial(pretrain, workdir=tmp_path, log=lambda line: None)
     short = (
         "--config.eval_every=0", "--config.phases[0].steps=1",
@@ -181,7 +181,7 @@ def test_a_workdir_without_a_checkpoint_belongs_to_nobody(
         raise RuntimeError("no memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr("bert_jax.training.run.compile_step", fail)
+        patch.setattr("bert_jax.training.run.training_iterator", fail)
         with pytest.raises(RuntimeError, match="no memory"):
             run(configure(*short))
     assert (tmp_path / "config.json").exists()

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import sys
+import threading
 import time
 
 import jax
@@ -140,6 +141,21 @@ def test_a_new_objective_trains_logs_evaluates_and_saves(make_job, tmp_path):
         Batches()[step]["attention_mask"].sum() for step in range(STEPS)
     )
     assert progress["shapes"] == {"8x6": STEPS}
+
+
+def test_the_step_is_compiled_once_while_the_state_is_made(make_job, tmp_path):
+    """In a thread: the first step finds it compiled."""
+    traced_in = []
+
+    class Noted(NextToken):
+        def sums(self, params, batch, key):
+            traced_in.append(threading.current_thread())
+            return super().sums(params, batch, key)
+
+    job = make_job(objective=Noted(Bigrams()))
+    run(job, RunFolder(tmp_path), lambda line: None)
+    (thread,) = traced_in
+    assert thread is not threading.main_thread()
 
 
 @pytest.mark.parametrize("stop", [1, 4, 5, 9])
