@@ -126,11 +126,14 @@ def training_iterator(
     """
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)
     rest = grain.MapDataset.source(batches)[first:]
-    return _within(timeout, iter(rest.to_iter_dataset(options)))
+    return within(timeout, iter(rest.to_iter_dataset(options)))
 
 
-def _within(seconds: float, items: Iterator[T]) -> Iterator[T]:
-    """The items, drawn in a thread of their own, each within some seconds."""
+def within(seconds: float, items: Iterator[T]) -> Iterator[T]:
+    """The items, drawn in a thread of their own; StalledError after so many seconds.
+
+    seconds: to wait for an item; 0 waits as long as it takes.
+    """
     drawn: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(1)
     closed = threading.Event()
 

@@ -15,7 +15,12 @@ from jax.sharding import Mesh
 
 from bert_jax import objectives
 from bert_jax.data.corpus import read_documents
-from bert_jax.data.pipeline import TrainingBatches, eval_batches, split_documents
+from bert_jax.data.pipeline import (
+    TrainingBatches,
+    eval_batches,
+    split_documents,
+    within,
+)
 from bert_jax.data.preparation import prepare
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer, load_tokenizer
@@ -106,9 +111,10 @@ def _pretrain(
     def evaluate(step: int, params: Params, reporter: Reporter) -> None:
         # The last phase's lengths, so that evaluations of all phases compare.
         phase = dataclasses.replace(config.phases[-1], steps=config.eval_batches)
+        drawn = eval_batches(batches, phase, held_out, config.eval_mask_rate)
         with Progress(
             "evaluating",
-            eval_batches(batches, phase, held_out, config.eval_mask_rate),
+            within(config.data_timeout, drawn),
             total=phase.steps,
             unit="batches",
             lines=False,

@@ -169,13 +169,13 @@ def test_a_thread_that_hangs_or_fails_is_noticed():
     def fail():
         raise OSError("disk")
 
-    assert list(pipeline._within(5, draw(lambda: None))) == [1, 2]
-    items = pipeline._within(5, draw(fail))
+    assert list(pipeline.within(5, draw(lambda: None))) == [1, 2]
+    items = pipeline.within(5, draw(fail))
     assert next(items) == 1
     with pytest.raises(OSError, match="disk"):
         next(items)
     go_on = threading.Event()
-    items = pipeline._within(0.05, draw(go_on.wait))
+    items = pipeline.within(0.05, draw(go_on.wait))
     assert next(items) == 1
     with pytest.raises(StalledError, match=r"no batch came for 0\.05 s: a thread"):
         next(items)
@@ -183,7 +183,7 @@ def test_a_thread_that_hangs_or_fails_is_noticed():
 
 
 def test_threads_end_with_the_iterator():
-    items = pipeline._within(0, iter(range(100)))
+    items = pipeline.within(0, iter(range(100)))
     assert next(items) == 0
     (thread,) = [t for t in threading.enumerate() if t.name == "batches"]
     items.close()

@@ -36,6 +36,7 @@ from pathlib import Path
 from unittest import mock
 
 import google_crc32c
+import jax
 import numpy as np
 from flax import traverse_util
 from safetensors.numpy import save
@@ -941,9 +942,37 @@ def a_case(reader: Reader, seed: str, seeds: list[bytes]) -> bytes:
     return content
 
 
+# What no file may have a reader do, as Python's audit events name it; and what it did.
+FORBIDDEN = (
+    *("subprocess.Popen", "os.system", "os.exec", "os.spawn", "os.posix_spawn"),
+    *("os.fork", "pickle.find_class", "socket.connect", "socket.bind"),
+)
+_done: list[str] = []
+_inside = ""  # the folder of the case that is read
+
+
+def _audit(event: str, args: tuple) -> None:
+    if not _inside:
+        return
+    if event in FORBIDDEN:
+        _done.append(f"{event} {args!r:.200}")
+    elif event == "open" and isinstance(args[0], str | bytes):
+        path = str(Path(os.fsdecode(args[0])).absolute())
+        writes = args[2] & (os.O_WRONLY | os.O_RDWR)
+        cached = path.startswith(jax.config.jax_compilation_cache_dir or _inside)
+        outside = not (cached or path.startswith(_inside))
+        if outside and (writes or "passwd" in path):
+            _done.append(f"open {path}")
+
+
+sys.addaudithook(_audit)
+
+
 def check(reader: Reader, folder: Path, content: bytes) -> str:
     """ "result" or "error"; anything else raises."""
+    global _inside
     (folder / reader.file).write_bytes(content)
+    _inside = str(folder)
     try:
         reader.read(folder)
     except UserError as error:
@@ -951,6 +980,11 @@ def check(reader: Reader, folder: Path, content: bytes) -> str:
             raise AssertionError("not one short line") from error
         str(error).encode()
         return "error"
+    finally:
+        _inside = ""
+        done = list(_done)
+        _done.clear()
+        assert not done, done
     return "result"
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import threading
 from pathlib import Path
 
 import jax
@@ -13,7 +14,7 @@ from bert_jax.config_file import parse
 from bert_jax.data.pipeline import TrainingBatches
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import WordPieceTokenizer, load_tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import StalledError, UserError
 from bert_jax.inference.inspection import drawn_examples, marked
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import Checkpoint
@@ -188,6 +189,18 @@ def test_a_workdir_without_a_checkpoint_belongs_to_nobody(
     run(configure(*short, "--config.seed=5"))
     with pytest.raises(UserError, match=r"holds another run \(seed: 5 -> 6"):
         run(configure(*short, "--config.seed=6"))
+
+
+def test_an_evaluation_whose_text_cannot_be_read_ends_the_run(
+    configure, tmp_path, monkeypatch
+):
+    go_on = threading.Event()
+    hang = iter(go_on.wait, None)
+    monkeypatch.setattr(pretraining, "eval_batches", lambda *args: hang)
+    config = configure("--config.eval_every=1", "--config.data_timeout=1")
+    with pytest.raises(StalledError, match="no batch came for 1 s"):
+        pretrain(config, tmp_path, log=lambda line: None)
+    go_on.set()
 
 
 def test_a_config_names_an_objective_of_ones_own(configure, monkeypatch, tmp_path):
