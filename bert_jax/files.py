@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -199,7 +200,10 @@ def open_zip(path: Path, expected: str, ratio: int) -> Iterator[zipfile.ZipFile]
     A member gives no more bytes than its header says. An archive that is broken, also where
     that is found while it is read, raises UserError.
     """
-    broken = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError)
+    broken = (
+        *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError),
+        *(UnicodeDecodeError, struct.error),  # of a member's header
+    )
     with contextlib.ExitStack() as stack:
         try:
             archive = stack.enter_context(zipfile.ZipFile(path))
