@@ -279,7 +279,7 @@ def _check_info(info: StoreInfo) -> None:
     ):
         raise ValueError("no settings or checksums")
     counts += info.index_checksums.values()
-    if not all(type(count) is int and count >= 0 for count in counts):
+    if not all(type(count) is int and 0 <= count < 1 << 63 for count in counts):
         raise ValueError("a count is no number")
     if info.tokens != sum(shard.tokens for shard in info.shards) or not info.shards:
         raise ValueError("its shards do not add up")
@@ -288,7 +288,10 @@ def _check_info(info: StoreInfo) -> None:
         raise ValueError(
             f"token_dtype {info.token_dtype!r}, word_bit {info.word_bit!r}"
         )
-    if not all(re.fullmatch(r"shard-\d+-of-\d+\.tokens", s.name) for s in info.shards):
+    if not all(
+        re.fullmatch(r"shard-[0-9]{1,9}-of-[0-9]{1,9}\.tokens", s.name)
+        for s in info.shards
+    ):
         raise ValueError("a shard has another name than shards have")
 
 
