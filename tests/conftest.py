@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import pytest
 from flax import linen as nn
+from jax._src import compiler
 
 from bert_jax.data.preparation import prepare
 from bert_jax.data.tokenizer import WordPieceTokenizer, load_tokenizer
@@ -76,6 +77,10 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 # commands that tests start.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 jax.config.update("jax_disable_most_optimizations", True)
+# So does compiling them by way of MLIR, which is what XLA does on a CPU.
+os.environ["XLA_FLAGS"] = " ".join(
+    ["--xla_cpu_use_fusion_emitters=false", os.environ.get("XLA_FLAGS", "")]
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -277,8 +282,19 @@ def _no_bar_stays_open():
 @pytest.fixture(scope="module")
 def optimized():
     """For tests of what the compiler makes of a program, and of the numbers of users."""
+    plain = compiler.get_compile_options
+
+    def get_compile_options(*args, env_options_overrides=None, backend=None, **kwargs):
+        options = dict(env_options_overrides or {})
+        if backend.platform == "cpu":
+            options.setdefault("xla_cpu_use_fusion_emitters", True)
+        return plain(*args, env_options_overrides=options, backend=backend, **kwargs)
+
     jax.config.update("jax_disable_most_optimizations", False)
-    yield
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        # Private, but the only place where what XLA_FLAGS says can be undone.
+        monkeypatch.setattr(compiler, "get_compile_options", get_compile_options)
+        yield
     jax.config.update("jax_disable_most_optimizations", True)
 
 
