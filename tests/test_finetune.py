@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,26 +13,42 @@ from bert_jax.errors import UserError
 
 REPOSITORY = Path(__file__).parent.parent
 
-# Compiling takes longer than running here.
-ENVIRONMENT = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-
 
 @pytest.fixture(scope="module")
 def files(finetune_folder):
     return finetune_folder
 
 
-def command(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "bert_jax.finetune", *map(str, arguments)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-    )
+@pytest.fixture(scope="module")
+def start(python):
+    """A function that starts the command, its output and errors pipes of text."""
+
+    def start(*arguments, **environment):
+        return subprocess.Popen(
+            [python, "-m", "bert_jax.finetune", *map(str, arguments)],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | environment,
+        )
+
+    return start
 
 
-def test_a_sweep_and_its_second_call(files, tmp_path):
+@pytest.fixture(scope="module")
+def command(start):
+    """A function that runs the command: how it ended, and what it said."""
+
+    def command(*arguments, **environment):
+        with start(*arguments, **environment) as process:
+            said = process.communicate()
+        return subprocess.CompletedProcess(process.args, process.returncode, *said)
+
+    return command
+
+
+def test_a_sweep_and_its_second_call(command, files, tmp_path):
     arguments = ("--sweep", "--config", files / "config.py", "--workdir", tmp_path)
     first = command(*arguments)
     assert first.returncode == 0, first.stderr
@@ -56,17 +71,6 @@ RESUMED = (
 )  # fmt: skip
 
 
-def start(*arguments):
-    return subprocess.Popen(
-        [sys.executable, "-u", "-m", "bert_jax.finetune", *map(str, arguments)],
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=ENVIRONMENT,
-    )
-
-
 def of_a_run(workdir, metric_lines):
     """What must be equal, bit for bit."""
     results = json.loads((workdir / "results.json").read_text())
@@ -81,13 +85,14 @@ def of_a_run(workdir, metric_lines):
 
 
 @pytest.fixture(scope="module")
-def whole(files, tmp_path_factory):
+def whole(command, files, tmp_path_factory):
     """The workdirs of a run and of a sweep that nobody stopped."""
     path = tmp_path_factory.mktemp("whole")
     for name, flags in (("run", ()), ("sweep", ("--sweep",))):
         done = command(
             *("--config", files / "config.py", "--workdir", path / name),
             *(*RESUMED, *flags),
+            DRAWN="1",
         )
         assert done.returncode == 0, done.stderr
     return path
@@ -101,26 +106,28 @@ def test_each_run_is_drawn_into_its_workdir(whole):
             assert (run / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_asked_to_stop_it_saves_and_ends_with_75(files, whole, metric_lines, tmp_path):
+def test_asked_to_stop_it_saves_and_ends_with_75(
+    start, command, files, whole, metric_lines, tmp_path
+):
     arguments = ("--config", files / "config.py", "--workdir", tmp_path, *RESUMED)
     arguments = (*arguments, "--config.checkpoint_every=1000")
-    process = start(*arguments)
+    process = start(*arguments, PYTHONUNBUFFERED="1")
     with process:
         for line in process.stdout:
             if line.startswith("step 3/"):
                 process.send_signal(signal.SIGTERM)
-            last = line
+        last = process.stderr.read().splitlines()[-1]
     assert process.returncode == 75
     assert "asked to stop after step" in last
     assert "the same command goes on from there" in last
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] >= ["3"]
-    done = command(*arguments)
+    done = command(*arguments, DRAWN="1")
     assert done.returncode == 0, done.stderr
     assert "resuming at step" in done.stdout
     assert of_a_run(tmp_path, metric_lines) == of_a_run(whole / "run", metric_lines)
 
 
-def test_a_user_error_is_one_line_and_exit_code_2(files, tmp_path):
+def test_a_user_error_is_one_line_and_exit_code_2(command, files, tmp_path):
     done = command(
         "--config", files / "config.py", "--workdir", tmp_path,
         "--config.data.dir=nowhere",

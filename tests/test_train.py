@@ -3,36 +3,34 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).parent.parent
 
-# Compiling takes longer than running here.
-ENVIRONMENT = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
+@pytest.fixture(scope="module")
+def train(python):
+    """A function that runs the command, or a program; how it ended and what it said."""
 
-def command(*arguments) -> list[str]:
-    return [sys.executable, "-m", "bert_jax.train", *map(str, arguments)]
+    def train(*arguments, program=("-m", "bert_jax.train"), **environment):
+        return subprocess.run(
+            [python, *program, *map(str, arguments)],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            env=os.environ | environment,
+        )
 
-
-def train(*arguments):
-    return subprocess.run(
-        command(*arguments),
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-    )
+    return train
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(config_file, tmp_path_factory):
+def uninterrupted(train, config_file, tmp_path_factory):
     """A whole run: its workdir and what it printed."""
     workdir = tmp_path_factory.mktemp("uninterrupted")
-    done = train("--config", config_file, "--workdir", workdir)
+    done = train("--config", config_file, "--workdir", workdir, DRAWN="1")
     assert done.returncode == 0, done.stderr
     return workdir, done.stdout
 
@@ -66,7 +64,7 @@ def test_a_run_leaves_everything_in_its_workdir(uninterrupted):
     assert (workdir / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_packed_rows_train_as_rows_of_their_own(one_phase_of, tmp_path):
+def test_packed_rows_train_as_rows_of_their_own(train, one_phase_of, tmp_path):
     """Without dropout the losses are the same, and less of what is computed is padding."""
     path, lines = one_phase_of(1), {}
     for packing in (True, False):
@@ -98,7 +96,7 @@ def test_packed_rows_train_as_rows_of_their_own(one_phase_of, tmp_path):
     assert padding[True] < 0.75 * padding[False]
 
 
-def test_a_finished_run_is_not_trained_again(uninterrupted, config_file):
+def test_a_finished_run_is_not_trained_again(train, uninterrupted, config_file):
     workdir, _ = uninterrupted
     before = (workdir / "metrics.jsonl").read_text()
     again = train("--config", config_file, "--workdir", workdir)
@@ -114,7 +112,7 @@ def test_a_finished_run_is_not_trained_again(uninterrupted, config_file):
     ],
 )
 def test_a_workdir_of_another_run_is_refused(
-    uninterrupted, config_file, change, message
+    train, uninterrupted, config_file, change, message
 ):
     workdir, _ = uninterrupted
     done = train("--config", config_file, "--workdir", workdir, change)
@@ -124,7 +122,7 @@ def test_a_workdir_of_another_run_is_refused(
 
 
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(
-    config_file, tmp_path
+    train, config_file, tmp_path
 ):
     done = train(
         "--config", config_file, "--workdir", tmp_path,
@@ -143,7 +141,7 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(
 
 
 def test_a_full_disk_is_one_line_and_the_run_goes_on_afterwards(
-    uninterrupted, config_file, metric_lines, tmp_path
+    train, uninterrupted, config_file, metric_lines, tmp_path
 ):
     """A limit on the size of files stands for the disk's."""
     arguments = ("--config", config_file, "--workdir", tmp_path)
@@ -153,13 +151,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_afterwards(
         "resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))\n"
         "cli.run(train.main)\n"
     )
-    full = subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-    )
+    full = train(*arguments, program=("-c", script))
     assert full.returncode == 2
     assert full.stderr.splitlines()[-1].startswith("error: a checkpoint in ")
     assert "Traceback" not in full.stderr
@@ -208,7 +200,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_afterwards(
         ),
     ],
 )
-def test_a_wrong_command_line_is_one_clear_line(arguments, message, tmp_path):
+def test_a_wrong_command_line_is_one_clear_line(train, arguments, message, tmp_path):
     done = train(*arguments, *(["--workdir", tmp_path] if arguments else []))
     assert done.returncode == 2
     assert message in done.stderr

@@ -1,7 +1,7 @@
 """A Python that begins within milliseconds, for tests of what runs in a process of its own.
 
 ``zygote.py PLACE -m bert_jax.train ...`` does as ``python -m bert_jax.train ...`` does;
--c and a script, too. It asks the server at PLACE, which has imported all that is slow to
+-c, - and a script, too. It asks the server at PLACE, which has imported all that is slow to
 import, for a fork of itself, and gives it its streams, its environment and its folder.
 What it is sent (SIGTERM, SIGINT) goes on to the fork; where one of the two is killed, so
 is the other; and it ends as the fork does.
@@ -128,8 +128,9 @@ def become(job: dict) -> None:
     sys.path[0] = job["folder"]
     if kind == "-m":
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-    elif kind == "-c":
-        code, sys.argv[0] = sys.argv[0], "-c"
+    elif kind in ("-c", "-"):
+        code = sys.argv.pop(0) if kind == "-c" else sys.stdin.read()
+        sys.argv = [kind, *sys.argv]
         sys.modules["__main__"] = module = types.ModuleType("__main__")
         exec(compile(code, "<string>", "exec"), module.__dict__)
     else:
