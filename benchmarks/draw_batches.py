@@ -8,11 +8,14 @@ seconds of one core, so that a busy machine counts less.
 usage:
   python benchmarks/draw_batches.py [--repeats 5] [--peer_python PEER/bin/python]
     [--output FILE.json]
-  python benchmarks/draw_batches.py --hosts 1,4,32,256 [--output FILE.json]
+  python benchmarks/draw_batches.py --hosts 4,32,256 [--gs gs://BUCKET/FOLDER]
+    [--output FILE.json]
 
 With --hosts: what a step of pretraining costs each host, whose share of the packed batch is
 drawn here one after the other. A host has four devices; text is random, of Wikipedia's
-lengths.
+lengths. The last columns are how many of its cores it keeps busy so, where its chips train
+BASE at half of their peak. --gs: a bucket, such as of a server that emulates one, where the
+text lies; each host has a copy.
 """
 
 import argparse
@@ -37,6 +40,10 @@ from bert_jax.data.pipeline import Phase, TrainingBatches
 from bert_jax.data.preparation import prepare
 from bert_jax.data.store import TokenStore, finish_store, shard_writer
 from bert_jax.data.tokenizer import load_tokenizer, token_dtype
+from bert_jax.files import open_remote
+from bert_jax.model.config import BertConfig
+from bert_jax.parallel.remote import local_copy
+from bert_jax.training.metrics import PEAK_FLOPS
 
 GOLDEN = HERE.parent / "tests" / "golden"
 TEXT = GOLDEN / "pretraining_data" / "moby_dick_sentences.txt"
@@ -51,6 +58,14 @@ CASES = (
 
 HOST_CASES = ((256, 512, 77), (32_768, 128, 20), (32_768, 512, 77))
 DEVICES = 4  # of a host
+CHIPS = ("TPU v5e", "TPU v6e")
+BASE = BertConfig(
+    vocab_size=30_522,
+    hidden_size=768,
+    num_layers=12,
+    num_heads=12,
+    intermediate_size=3072,
+)
 
 
 def ours(
@@ -149,6 +164,8 @@ def hosts_shares(store, tokenizer, case, hosts: int) -> dict:
     start = time.process_time()
     batches[1]
     common = time.process_time() - start
+    flops = BASE.step_flops(length, predictions, pairs) / hosts / DEVICES
+    steps = {chip: flops / (PEAK_FLOPS[chip] / 2) for chip in CHIPS}  # seconds
     return {
         "batch": f"{pairs:,} x {length}",
         "hosts": hosts,
@@ -156,13 +173,18 @@ def hosts_shares(store, tokenizer, case, hosts: int) -> dict:
         "CPU ms a step": 1e3 * np.mean(seconds),
         "most": 1e3 * max(seconds),
         "of it the plan of the batch": 1e3 * common,
+        **{f"cores, {chip}": np.mean(seconds) / steps[chip] for chip in CHIPS},
     }
 
 
-def measure_hosts(counts: list[int], output: Path | None) -> None:
+def measure_hosts(counts: list[int], bucket: str, output: Path | None) -> None:
     """Prints the table of the hosts' shares."""
     with tempfile.TemporaryDirectory() as folder:
         store, tokenizer = random_store(Path(folder)), load_tokenizer(VOCABULARY)
+        if bucket:
+            start = time.process_time()
+            store = TokenStore(_through(bucket, Path(folder)))
+            print(f"copied from {bucket} in {time.process_time() - start:.1f} CPU s")
         rows = [
             hosts_shares(store, tokenizer, case, hosts)
             for case in HOST_CASES
@@ -173,6 +195,15 @@ def measure_hosts(counts: list[int], output: Path | None) -> None:
     write_report(output, {"rows": rows})
 
 
+def _through(bucket: str, folder: Path) -> Path:
+    """The store as a host has it after it was put into a bucket."""
+    for file in (path for path in folder.rglob("*") if path.is_file()):
+        target = open_remote(f"{bucket}/{file.relative_to(folder)}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(file.read_bytes())
+    return local_copy(bucket, "index.json")
+
+
 def main() -> None:
     """Measures, and prints the table."""
     parser = argparse.ArgumentParser(
@@ -181,10 +212,12 @@ def main() -> None:
     parser.add_argument("--peer_python")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--hosts", help="numbers of hosts")
+    parser.add_argument("--gs", default="", metavar="URL")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     if options.hosts:
-        measure_hosts([int(n) for n in options.hosts.split(",")], options.output)
+        counts = [int(n) for n in options.hosts.split(",")]
+        measure_hosts(counts, options.gs, options.output)
         return
     tokenizer, reference = load_tokenizer(VOCABULARY), ReferenceTokenizer(VOCABULARY)
     rows, table = [], []

@@ -23,10 +23,12 @@ from bert_jax.settings import setting
 
 MASKINGS = ("token", "whole_word", "ngram")
 
-# Words of an example's random block: other document, its sentence, then the bits that
-# cut A and B, then a key for each position and two words for each prediction.
+# What random words of an example are for: which document and sentence B is of, which a
+# batch needs of all hosts' examples; and its cuts and masks, of one's own alone.
+_PLACES, _CONTENT = 2, 1
+_PLACE_WORDS = 2
+# Content: the bits that cut A, and B, a key for each position, two words a prediction.
 _CUT_WORDS = 8
-_FIXED_WORDS = 2 + 2 * _CUT_WORDS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,8 +141,6 @@ class ExampleSource:
         self._begins, self._ends = bounds[self.documents], bounds[self.documents + 1]
         self._plan = functools.lru_cache(maxsize=2)(self._make_plan)
         self._lock = threading.Lock()
-        words = _FIXED_WORDS + self.sequence_length + 2 * self.max_predictions
-        self._counters = -(-words // 4)  # Philox gives four words a count
         self.epoch_size = len(self.plan(0)[0])
 
     def plan(self, epoch: int) -> tuple[EpochPlan, np.ndarray]:
@@ -157,20 +157,19 @@ class ExampleSource:
         """
         L, M = self.sequence_length, self.max_predictions
         parts = []
+        ends = np.cumsum([2 * _CUT_WORDS, L, 2 * M])
         for epoch, indices in self._by_epoch(samples):
-            words_BW = self._words(epoch, indices)
-            cuts_BW = words_BW[:, 2:_FIXED_WORDS]
-            keys_BL = words_BW[:, _FIXED_WORDS : _FIXED_WORDS + L]
-            words_BM2 = words_BW[:, _FIXED_WORDS + L :][:, : 2 * M].reshape(-1, M, 2)
-            batch = self._pairs(self._spans(epoch, indices, words_BW[:, :2]), cuts_BW)
+            words_BW = self._words(_CONTENT, epoch, indices, ends[-1])
+            cuts_BW, keys_BL, choices_BW, _ = np.split(words_BW, ends, axis=1)
+            batch = self._pairs(self._spans(epoch, indices), cuts_BW)
+            words_BM2 = choices_BW.reshape(-1, M, 2)
             parts.append(batch | self._mask(batch, keys_BL, words_BM2))
         return {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
 
     def lengths(self, samples: Sequence[int]) -> np.ndarray:
         """Tokens of the samples with these numbers, int64, without reading them."""
         spans = [
-            self._spans(epoch, indices, self._words(epoch, indices)[:, :2])
-            for epoch, indices in self._by_epoch(samples)
+            self._spans(epoch, indices) for epoch, indices in self._by_epoch(samples)
         ]
         return np.concatenate([span.totals(self.sequence_length) for span in spans])
 
@@ -200,19 +199,23 @@ class ExampleSource:
         )
         return plan, rng.permutation(np.arange(len(plan), dtype=np.uint32))
 
-    def _words(self, epoch: int, indices: np.ndarray) -> np.ndarray:
-        """The random block of each example: uint64 (B, words)."""
-        words_BW = np.empty((len(indices), 4 * self._counters), np.uint64)
+    def _words(
+        self, purpose: int, epoch: int, indices: np.ndarray, count: int
+    ) -> np.ndarray:
+        """At least ``count`` random words of each example: uint64 (B, words)."""
+        counters = -(-int(count) // 4)  # Philox gives four words a count
+        words_BW = np.empty((len(indices), 4 * counters), np.uint64)
         gaps = np.flatnonzero(np.diff(indices) != 1) + 1
         runs = zip(np.split(words_BW, gaps), np.split(indices, gaps), strict=True)
         for rows_CW, run in runs:
             first = int(run[0]) if len(run) else 0
-            bits = self._bits(1, epoch, first * self._counters)
+            bits = self._bits(purpose, epoch, first * counters)
             rows_CW[:] = bits.random_raw(rows_CW.size).reshape(rows_CW.shape)
         return words_BW
 
-    def _spans(self, epoch: int, indices: np.ndarray, words_B2: np.ndarray) -> _Spans:
+    def _spans(self, epoch: int, indices: np.ndarray) -> _Spans:
         """Where the store has A and B of these examples."""
+        words_BW = self._words(_PLACES, epoch, indices, _PLACE_WORDS)
         plan, order = self.plan(epoch)
         rows = order[indices % len(plan)]
         offsets = self.store.sentence_offsets
@@ -225,7 +228,7 @@ class ExampleSource:
         others, starts = self._other_sentences(
             plan.document[rows][elsewhere].astype(np.int64),
             a_stops[elsewhere],
-            words_B2[elsewhere],
+            words_BW[elsewhere],
         )
         needs = np.maximum(plan.target[rows] - a_lengths, 1)[elsewhere]
         b_starts[elsewhere] = starts

@@ -207,6 +207,30 @@ def test_samples_and_their_lengths_hang_on_their_numbers_alone(
         assert array.shape == (0, *batch[name].shape[1:])
 
 
+def test_lengths_take_few_random_words(moby_dick, uncased, monkeypatch):
+    """Every host packs the whole batch by them: 4 words a pair, not those of its masks."""
+    drawn = []
+
+    class Counted(np.random.Philox):
+        def random_raw(self, size):
+            drawn.append(size)
+            return super().random_raw(size)
+
+    source = ExampleSource(
+        moby_dick,
+        uncased,
+        ExampleConfig(),
+        sequence_length=64,
+        max_predictions=10,
+        seed=5,
+    )
+    monkeypatch.setattr(np.random, "Philox", Counted)
+    source.lengths(range(100))
+    assert sum(drawn) == 4 * 100
+    source.draw(range(100))
+    assert sum(drawn) == (4 + 4 + 2 * 8 + 64 + 2 * 10) * 100
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
