@@ -22,6 +22,7 @@ LONGEST_LINE = 64 << 20  # bytes
 # Levels of a JSON value. Ours have up to six, SQuAD's seven; whoever walks or prints one
 # of thousands overflows its stack.
 _DEEPEST_JSON = 64
+_MOST_DIGITS = 100  # of a whole number in JSON
 _SURROGATE = re.compile(r"[\ud800-\udfff]|\\u[dD][89a-fA-F]")
 
 
@@ -138,11 +139,12 @@ def read_json(path: Path, expected: str) -> dict[str, Any]:
 def parse_json(text: str | bytes, where: object, expected: str) -> dict[str, Any]:
     """The JSON object that ``text`` is; see :func:`read_json`.
 
-    It has at most _DEEPEST_JSON levels, and its texts are such as UTF-8 can hold.
+    It has at most _DEEPEST_JSON levels, its whole numbers _MOST_DIGITS digits, and its
+    texts are such as UTF-8 can hold.
     """
     try:
         text = text if isinstance(text, str) else text.decode("utf-8-sig")
-        value = json.loads(text)
+        value = json.loads(text, parse_int=_whole_number)
         _check_depth(value)
     except (ValueError, RecursionError) as error:  # ValueError: not UTF-8 either
         raise UserError(
@@ -154,6 +156,13 @@ def parse_json(text: str | bytes, where: object, expected: str) -> dict[str, Any
             f"{expected}"
         )
     return _valid(value) if _SURROGATE.search(text) else value
+
+
+def _whole_number(digits: str) -> int:
+    """Raises ValueError for one so long that arithmetic with floats would overflow."""
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
 
 
 def _check_depth(value: Any) -> None:

@@ -144,14 +144,14 @@ def _is_report(values: Any) -> bool:
         and type(values.get("step")) is int
         and isinstance(values.get("split"), str)
         and all(
-            value is None or _is_number(value)
+            value is None or is_number(value)
             for name, value in values.items()
             if name != "split"
         )
     )
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     """Whether this is a float, or a whole number that becomes one."""
     return isinstance(value, float) or (type(value) is int and abs(value) < 1 << 63)
 
@@ -163,7 +163,7 @@ def read_results(path: Path) -> Values:
     scores, seconds = results.get("scores", {}), results.get("train_seconds", 0)
     with contextlib.suppress(AttributeError):
         numbers = [score for split in scores.values() for score in split.values()]
-        if all(map(_is_number, [*numbers, seconds])):
+        if all(map(is_number, [*numbers, seconds])):
             return results
     raise UserError(
         f"{path} has scores that are no numbers, or such seconds; expected {expected}"

@@ -31,7 +31,7 @@ from bert_jax.files import read_json, write_json
 from bert_jax.inference import score
 from bert_jax.interop.load import load
 from bert_jax.progress import Progress, print_line
-from bert_jax.runs import read_runs
+from bert_jax.runs import is_number, read_runs
 from bert_jax.settings import differences, to_dict
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.training.config import (
@@ -294,6 +294,12 @@ def finished(folder: Path, name: str, parts: Mapping[str, Part]) -> Result | Non
     if not path.exists():
         return None
     result = read_json(path, "the result of a part of a study")
+    scores, others = result.get("scores", {}), ("steps", "tokens", "flops")
+    numbers = [result.get("seconds"), *(result.get(name, 0) for name in others)]
+    if not isinstance(scores, dict) or not all(
+        map(is_number, [*numbers, *scores.values()])
+    ):
+        raise UserError(f"{path} is damaged; remove it, and the part runs again")
     if DIVERGED in result and not (directory / "config.json").exists():
         return result
     if isinstance(config, TrainConfig | FineTuneConfig):
@@ -305,7 +311,7 @@ def finished(folder: Path, name: str, parts: Mapping[str, Part]) -> Result | Non
     check_owner(directory, _identity(config), same)
     # A run may go on to more steps, but what began with it would not.
     steps = getattr(config, "total_steps", None)
-    if result.get("steps", steps) != steps:
+    if steps is not None and result.get("steps", steps) != steps:
         raise UserError(
             f"{directory} was trained for {result['steps']:,} steps, and the study says "
             f"{steps:,}; use that study, or another --workdir"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_jax.errors import DivergenceError, UserError
+from bert_jax.errors import DivergenceError, UserError, naming
 from bert_jax.files import is_name, read_json, replace_folder, write_json
 from bert_jax.parallel.distributed import from_leader, is_leader
 from bert_jax.parallel.remote import RunFolder
@@ -209,7 +209,13 @@ def _finished_runs(
 def _results(workdir: Path) -> Results | None:
     """The results of a finished run; None where there are none."""
     path = workdir / RESULTS
-    return read_results(path) if path.exists() else None
+    if not path.exists():
+        return None
+    results = read_results(path)
+    if _DIVERGED not in results:
+        with naming(path):
+            _dev_score(results)
+    return results
 
 
 def _kept(workdir: Path) -> tuple[str, float] | None:
@@ -243,7 +249,12 @@ def _keep_best(name: str, results: Results, workdir: Path) -> None:
 
 
 def _dev_score(results: Results) -> float:
-    return next(iter(results["scores"].values()))[results["main_metric"]]
+    try:
+        return next(iter(results["scores"].values()))[results["main_metric"]]
+    except (KeyError, StopIteration, TypeError) as error:
+        raise UserError(
+            "there is no score of the main metric; remove the file, and the run goes on"
+        ) from error
 
 
 def _summary(point: Point, runs: list[Results]) -> Results:

@@ -62,8 +62,10 @@ from bert_jax.model.config import BertConfig
 from bert_jax.progress import show_progress
 from bert_jax.settings import from_settings, to_dict
 from bert_jax.tasks.families import FAMILIES
+from bert_jax.training import study_table, sweep
 from bert_jax.training.config import StudyConfig, resume_differences, train_config
 from bert_jax.training.run import check_owner
+from bert_jax.training.study import Part, finished
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 SECONDS, MEMORY = 1.0, 256 << 20
@@ -408,6 +410,22 @@ def read_study(folder: Path) -> None:
     from_settings(StudyConfig, read_json(folder / "study.json", "x"), "")
 
 
+def read_part(folder: Path) -> None:
+    """What is finished of a study, and its table."""
+    config = {"files": [], "first": 0}
+    result = finished(folder, "a", {"a": Part(config)})
+    variant = study_table._variant([("", result)])
+    content = {"variants": {"b": variant}, "seeds": [0], "parts": 1, "finished": 1}
+    list(study_table.table_lines(content))
+
+
+def read_swept(folder: Path) -> None:
+    """The score of a run of a sweep, as the sweep that goes on reads it."""
+    results = sweep._results(folder)
+    if sweep._DIVERGED not in results:
+        float(sweep._dev_score(results))
+
+
 @functools.cache
 def training_config() -> list[bytes]:
     """That of a run that pretrains."""
@@ -741,6 +759,19 @@ READERS = {
             ).encode()
         ],
         read_reference,
+    ),
+    "part.json": Reader(
+        "a/part.json",
+        texts(
+            '{"scores": {"f1": 1.5}, "steps": 2, "tokens": 3, "flops": 4, "seconds": 1.5}'
+        ),
+        read_part,
+        lambda: {"a/config.json": b'{"files": [], "first": 0}'},
+    ),
+    "sweep-results": Reader(
+        "results.json",
+        texts('{"scores": {"dev": {"f1": 1.5}}, "main_metric": "f1", "steps": 3}'),
+        read_swept,
     ),
     "study.json": Reader(
         "study.json",
