@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from bert_jax.errors import PREEMPTED, Preempted, StalledError, UserError
 from bert_jax.files import valid_text
 from bert_jax.interop.find import check_checkpoint
+from bert_jax.model.config import DTYPES
 from bert_jax.progress import LogHandler, show_progress
 
 # Flags of a command that may run as several processes, with their defaults: the arguments
@@ -124,10 +125,8 @@ def checkpoint(path: str) -> str:
     return path
 
 
-def add_checkpoint_flags(
-    parser: argparse.ArgumentParser, batch_size: int, max_length: str = "all positions"
-) -> None:
-    """Adds the flags of every command that asks a checkpoint about texts."""
+def add_checkpoint_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds --checkpoint, and --dtype, in which it computes."""
     parser.add_argument(
         "--checkpoint",
         type=checkpoint,
@@ -136,6 +135,19 @@ def add_checkpoint_flags(
         help="a workdir, a Hugging Face folder, Google's bert_model.ckpt, or a name on a "
         "hub (org/name, org/name@revision)",
     )
+    parser.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        help="of products and activations; auto is bfloat16 where the device has units "
+        "for it (as the workdir says, else float32)",
+    )
+
+
+def add_checkpoint_flags(
+    parser: argparse.ArgumentParser, batch_size: int, max_length: str = "all positions"
+) -> None:
+    """Adds the flags of every command that asks a checkpoint about texts."""
+    add_checkpoint_flag(parser)
     parser.add_argument(
         "--batch_size",
         type=int,

@@ -53,6 +53,7 @@ def main(argv: list[str]) -> None:
         normalize=args.normalize,
         batch_size=args.batch_size,
         max_length=args.max_length,
+        dtype=args.dtype,
     )
     counts = write_vectors(embedder, args.input, args.output)
     print(

@@ -32,7 +32,10 @@ def main(argv: list[str]) -> None:
 
     cli.start()
     predictor = Predictor(
-        args.checkpoint, batch_size=args.batch_size, max_length=args.max_length
+        args.checkpoint,
+        batch_size=args.batch_size,
+        max_length=args.max_length,
+        dtype=args.dtype,
     )
     found = list(predictor.evaluate(args.data, directory=args.dir))
     scores = {split.name: evaluation.scores for _, split, evaluation in found}

@@ -20,7 +20,7 @@ from bert_jax.files import valid_text
 def main(argv: list[str]) -> None:
     """Parses the command line, asks the model and writes."""
     parser = cli.argument_parser(__doc__)
-    parser.add_argument("--checkpoint", type=cli.checkpoint, required=True, metavar="W")
+    cli.add_checkpoint_flag(parser)
     given = parser.add_mutually_exclusive_group(required=True)
     pair = ("FIRST", "SECOND")
     given.add_argument(
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
     from bert_jax.inference.model import load
 
     cli.start()
-    model = load(args.checkpoint)
+    model = load(args.checkpoint, **({"dtype": args.dtype} if args.dtype else {}))
     pairs = args.text or []
     if args.input:
         for number, line in enumerate(lines.read_lines(args.input), 1):

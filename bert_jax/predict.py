@@ -43,6 +43,7 @@ def answer(argv: list[str], usage: str, family: str = "") -> None:
         args.checkpoint,
         batch_size=args.batch_size,
         max_length=args.max_length,
+        dtype=args.dtype,
         top=args.top,
         show_progress=False if watched else None,
     )

@@ -34,6 +34,7 @@ def make_scorer(args: argparse.Namespace, show_progress: bool | None = None):
         rest_of_word=args.rest_of_word,
         batch_size=args.batch_size,
         max_length=args.max_length,
+        dtype=args.dtype,
         show_progress=show_progress,
     )
 

@@ -108,6 +108,18 @@ def test_the_mean_is_over_all_tokens_with_cls_and_sep(run, by_hand):
     np.testing.assert_allclose(arrays["embeddings"], expected, atol=1e-5)
 
 
+def test_another_dtype_rounds_and_gives_float32(run):
+    texts = sentences(8)
+    exact, rounded = (
+        run(texts, "--normalize", "--dtype", dtype)["embeddings"]
+        for dtype in ("float32", "bfloat16")
+    )
+    assert rounded.dtype == np.float32
+    cosines = np.sum(exact * rounded, axis=1)
+    assert cosines.min() > 0.999
+    assert np.abs(exact - rounded).max() > 1e-4
+
+
 def test_a_pair_has_two_segments(run, by_hand):
     (vector,) = run(["\t".join(PAIR)])["embeddings"]
     np.testing.assert_allclose(vector, by_hand(*PAIR)[0][-1].mean(axis=0), atol=1e-5)

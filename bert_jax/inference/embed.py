@@ -77,6 +77,7 @@ class Embedder:
       with about as many; accelerators want more than the default.
     max_length: tokens of a sequence, [CLS] and [SEP] included; 0 for all that the model
       has positions for. A text loses its end, of a pair the longer one does.
+    dtype: of ComputeConfig, instead of the checkpoint's own; vectors are float32.
     show_progress: whether it is shown how far a call is; None: on a terminal and in a
       notebook.
 
@@ -92,11 +93,12 @@ class Embedder:
         normalize: bool = False,
         batch_size: int = 32,
         max_length: int = 0,
+        dtype: str | None = None,
         show_progress: bool | None = None,
     ):
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size}, expected at least 1")
-        checkpoint, path = opened(checkpoint)
+        checkpoint, path = opened(checkpoint, dtype)
         check_vocabulary(checkpoint, path)
         config, params = checkpoint.config, checkpoint.params["bert"]
         self.tokenizer: Tokenizer = checkpoint.tokenizer

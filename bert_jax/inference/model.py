@@ -103,7 +103,8 @@ class Bert(Checkpoint):
     def encode(self, texts: Text | Sequence[Text], **options: Any) -> np.ndarray:
         """Vectors of texts, float32 (texts, W), or (W,) of a single one.
 
-        options: those of Embedder: layers, pooling, normalize, batch_size, max_length.
+        options: those of Embedder: layers, pooling, normalize, batch_size, max_length,
+          dtype.
         """
         single = isinstance(texts, str | tuple)
         lines = [

@@ -47,7 +47,8 @@ class Predictor:
       of pretraining names the likeliest tokens for each [MASK].
     batch_size: sequences (rows, of several choices), rounded up to a multiple of the
       devices. max_length: tokens of a sequence instead of what the checkpoint was
-      trained with. top: tokens named for a [MASK].
+      trained with. dtype: of ComputeConfig, instead of the checkpoint's own. top: tokens
+      named for a [MASK].
 
     A line is a text, JSON, or texts with tabs between them, as the family's Task.parse
     says. family: a key of FAMILIES, or "fill_mask". max_length: as it is used.
@@ -61,12 +62,13 @@ class Predictor:
         *,
         batch_size: int = 32,
         max_length: int = 0,
+        dtype: str | None = None,
         top: int = 5,
         show_progress: bool | None = None,
     ):
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size}, expected at least 1")
-        checkpoint, path = opened(checkpoint)
+        checkpoint, path = opened(checkpoint, dtype)
         if checkpoint.head == "none" or (
             checkpoint.head == "pretraining" and "mlm" not in checkpoint.params
         ):

@@ -60,6 +60,7 @@ class Scorer:
       too. batch_size: rows of 32 tokens that are computed at a time, or fewer longer rows.
       max_length: tokens of a text, [CLS] and [SEP] included; 0 for all that the model has
       positions for. A longer text is an error, because its score would be another text's.
+      dtype: of ComputeConfig, instead of the checkpoint's own.
       show_progress: whether it is shown how far a call is; None: on a terminal and in a
       notebook.
     """
@@ -71,9 +72,10 @@ class Scorer:
         rest_of_word: bool = False,
         batch_size: int = 64,
         max_length: int = 0,
+        dtype: str | None = None,
         show_progress: bool | None = None,
     ):
-        checkpoint, name = opened(checkpoint)
+        checkpoint, name = opened(checkpoint, dtype)
         if "mlm" not in checkpoint.params:
             raise UserError(
                 f"{name} has no MLM head, so it gives no probabilities of tokens; expected "

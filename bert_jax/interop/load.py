@@ -240,11 +240,20 @@ def class_names(
     return tuple(map(str, names))
 
 
-def opened(source: Checkpoint | os.PathLike | str) -> tuple[Checkpoint, str]:
-    """A checkpoint that is loaded, or the one at a path; and what errors call it."""
-    if isinstance(source, Checkpoint):
-        return source, "the checkpoint"
-    return load(source), os.fspath(source)
+def opened(
+    source: Checkpoint | os.PathLike | str, dtype: str | None = None
+) -> tuple[Checkpoint, str]:
+    """A checkpoint that is loaded, or the one at a path; and what errors call it.
+
+    dtype: what it computes in, of ComputeConfig, if not in its own.
+    """
+    name = "the checkpoint"
+    if not isinstance(source, Checkpoint):
+        source, name = load(source), os.fspath(source)
+    if dtype:
+        compute = dataclasses.replace(source.compute, dtype=dtype)
+        source = dataclasses.replace(source, compute=compute)
+    return source, name
 
 
 def check_vocabulary(checkpoint: Checkpoint, path: object) -> None:

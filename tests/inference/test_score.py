@@ -81,6 +81,12 @@ def test_scores_are_those_of_one_masked_copy_at_a_time(checkpoint, rest_of_word)
     np.testing.assert_allclose(score(TEXTS), expected, rtol=0, atol=1e-4)
 
 
+def test_another_dtype_rounds(checkpoint):
+    exact, rounded = (Scorer(checkpoint, dtype=d)(TEXTS) for d in (None, "bfloat16"))
+    np.testing.assert_allclose(exact, rounded, rtol=0.02)
+    assert np.abs(exact - rounded).max() > 1e-4
+
+
 def test_the_rest_of_a_word_matters_only_in_words_of_several_tokens(checkpoint):
     plain, other = (
         Scorer(checkpoint, rest_of_word=rest, batch_size=8) for rest in (False, True)
