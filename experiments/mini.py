@@ -42,7 +42,7 @@ def get_config(objective: str = "mlm_nsp") -> dict:
         config["prompts"] = ()  # its model fills in no blanks
     return config | dict(
         objective=f"bert_jax.objectives.{module}",
-        compute=dict(dtype="float32"),  # faster on a CPU; bfloat16 on GPU and TPU
+        compute=dict(dtype="auto"),
         optimizer=dict(learning_rate=5e-4, warmup_steps=500),
         phases=(phase(10_000, 128, 20, batch_size=32),),
         log_every=20,
