@@ -1,16 +1,18 @@
 """Every command that writes is killed, and started again: nothing is lost.
 
 It ends at a random moment, or at a phase of a checkpoint's save, between its parts, with
-half a line of metrics written; by SIGKILL, and in the long form by SIGTERM and Ctrl-C too.
+half a line of metrics written; by SIGKILL, once by Ctrl-C at a save, and in the long form
+by all of these and SIGTERM, in a bucket, and as one of four processes too.
 What the command leaves in the end is, bit for bit, what it leaves undisturbed.
 
-``make test`` runs twelve kills. The long form, 200 of them (some 20 minutes of a core):
+``make test`` runs twelve kills. The long form, 200 of them (some 40 minutes):
 ``python -m pytest tests/faults/test_kills.py -n0 --kills 200``.
 """
 
 import json
 import os
 import random
+import shlex
 import subprocess
 import time
 from pathlib import Path
@@ -18,28 +20,40 @@ from pathlib import Path
 import pytest
 from etils import epath
 
+from bert_jax.files import write_text
 from bert_jax.parallel.remote import RunFolder
 from tests.faults.ends import PHASES
 
 ENDS = Path(__file__).parent / "ends.py"
 # Kills of each work: in make test, and of 200.
 SHARES = {
-    "pretraining": (5, 60),
-    "fine-tuning": (2, 50),
-    "sweep": (1, 20),
-    "prepare": (1, 20),
-    "vocabulary": (1, 10),
+    "pretraining": (5, 40),
+    "fine-tuning": (2, 40),
+    "sweep": (1, 15),
+    "prepare": (1, 28),
+    "vocabulary": (1, 15),
     "convert": (1, 10),
     "embed": (1, 10),
     "pretraining in a bucket": (0, 20),
+    "fine-tuning in a bucket": (0, 10),
+    "pretraining as one of four": (0, 12),
 }
 # Phases that a work does not have.
 OTHERS = {
     "pretraining": ("the best", "a sweep's", "results"),
     "pretraining in a bucket": ("the best", "a sweep's", "results", "an old one"),
+    "pretraining as one of four": ("the best", "a sweep's", "results"),
     "fine-tuning": ("a sweep's",),
+    "fine-tuning in a bucket": ("a sweep's", "an old one"),
 }
 CODES = {"SIGKILL": [-9], "SIGTERM": [-15, 75], "SIGINT": [130]}
+# Of the launcher, where one process of four ends before or after the others know it.
+JOB_CODES = {"SIGKILL": [137, 75], "SIGTERM": [143, 75], "SIGINT": [130, 75]}
+# In place of Python: one process of a job ends as ends.py is told.
+ONE_ENDS = """#!/usr/bin/env bash
+if [[ "${{8-}}" == {victim} ]]; then shift && exec {python} {ends} {how} "$@"; fi
+exec {python} "$@"
+"""
 PRETRAINING = (
     "--config.checkpoint_every=2", "--config.eval_every=3", "--config.prompts=()",
 )  # fmt: skip
@@ -62,8 +76,22 @@ def run(python, tmp_path):
     }
 
     def run(module, argv, how):
+        command = [python, ENDS, json.dumps(how), f"bert_jax.{module}"]
+        if module == "four":
+            named = {
+                "python": shlex.quote(python),
+                "ends": shlex.quote(str(ENDS)),
+                "how": shlex.quote(json.dumps(how)),
+                "victim": how.get("process", "none"),
+            }
+            environment["PYTHON"] = str(tmp_path / "python")
+            write_text(tmp_path / "python", ONE_ENDS.format(**named))
+            (tmp_path / "python").chmod(0o755)
+            launcher = ENDS.parent.parent.parent / "launch/local_processes.sh"
+            command = [launcher, "--processes", "4", "--devices", "1"]
+            command += ["--logs", tmp_path / "logs", "--", "--join_timeout=15"]
         done = subprocess.run(
-            [python, ENDS, json.dumps(how), f"bert_jax.{module}", *map(str, argv)],
+            [*command, *map(str, argv)],
             cwd=ENDS.parent.parent.parent,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -71,7 +99,8 @@ def run(python, tmp_path):
             text=True,
             env=os.environ | environment,
         )
-        return done.returncode, done.stdout
+        logs = [path.read_text() for path in (tmp_path / "logs").glob("*.log")]
+        return done.returncode, "".join([done.stdout, *logs])
 
     return run
 
@@ -103,13 +132,17 @@ def works(one_phase_of, finetune_folder, golden, metric_lines, small_store, tmp_
             found[path.name] = content
         return found
 
-    def pretrained(workdir):
+    def local(workdir):
         folder = RunFolder(workdir)
         folder.fetch()
-        return metric_lines(folder.local), checkpoints(folder.checkpoints)
+        return folder.local
+
+    def pretrained(workdir):
+        return metric_lines(local(workdir)), checkpoints(workdir / "checkpoints")
 
     def fine_tuned(workdir):
         assert not (workdir / "checkpoints").exists()
+        workdir = local(workdir)
         results = json.loads((workdir / "results.json").read_text())
         return (
             metric_lines(workdir),
@@ -125,19 +158,30 @@ def works(one_phase_of, finetune_folder, golden, metric_lines, small_store, tmp_
             contents(workdir / "best"),
         )
 
-    pretrain = (
-        "train",
-        lambda place: ("--config", config, *PRETRAINING, "--workdir", place),
-        pretrained,
+    pretrain = ("--config", config, *PRETRAINING)
+    # Prepared by the run itself, in the bucket.
+    corpus = (
+        "--config.data.path=",
+        f"--config.data.corpus=('{text}',)",
+        f"--config.data.vocabulary_size={small_store[1]}",
+    )
+    finetune = (
+        "finetune",
+        lambda place: (*fine_tune, "--workdir", place),
+        lambda place: (fine_tuned(place), contents(local(place) / "best")),
     )
     return {
-        "pretraining": pretrain,
-        "pretraining in a bucket": pretrain,
-        "fine-tuning": (
-            "finetune",
-            lambda place: (*fine_tune, "--workdir", place),
-            lambda place: (fine_tuned(place), contents(place / "best")),
+        "pretraining": (
+            "train", lambda place: (*pretrain, "--workdir", place), pretrained
         ),
+        "pretraining in a bucket": (
+            "train", lambda place: (*pretrain, *corpus, "--workdir", place), pretrained
+        ),
+        "pretraining as one of four": (
+            "four", lambda place: (*pretrain, "--workdir", place), pretrained
+        ),
+        "fine-tuning": finetune,
+        "fine-tuning in a bucket": finetune,
         "sweep": (
             "finetune",
             lambda place: ("--sweep", *fine_tune, "--workdir", place),
@@ -186,7 +230,7 @@ def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(
         pytest.skip("in the long form alone: --kills 200")
     module, flags, result = works[name]
     place = tmp_path
-    if name == "pretraining in a bucket":
+    if name.endswith("in a bucket"):
         place = epath.Path(bucket)
     moments = random.Random(kills or name)
 
@@ -194,7 +238,11 @@ def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(
         """How the next process ends."""
         signals = ("SIGKILL",) * 4 + ("SIGTERM", "SIGINT") if kills else ("SIGKILL",)
         how = {"signal": moments.choice(signals)}
-        if module in ("train", "finetune") and moments.random() < 0.6:
+        if name == "pretraining" and not kills and left == 1:
+            return {"signal": "SIGINT", "phase": "arrays are copied", "number": 1}
+        if module == "four":
+            how["process"] = moments.choice([0, 0, 0, 1, 2, 3])
+        if module in ("train", "finetune", "four") and moments.random() < 0.6:
             others = OTHERS.get(name, ())
             phases = [p for p in PHASES if not p.startswith(others)]
             number = moments.randint(1, 4 if kills else 2)
@@ -218,7 +266,8 @@ def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(
             if "Exception ignored in" not in said:
                 assert "Traceback" not in said, (how, said)
             if code != 0:
-                assert code in CODES.get(how.get("signal"), ()), (how, said)
+                codes = JOB_CODES if module == "four" else CODES
+                assert code in codes.get(how.get("signal"), ()), (how, said)
                 left -= 1
                 done.append((code, how))
             elif "seconds" in how:  # it came too late
