@@ -277,9 +277,19 @@ class MetricWriter:
         self._tensorboard.add_text(name, indented, step)
 
     def sync(self) -> None:
-        """Makes every line durable: called before a checkpoint of the same step."""
+        """Makes every line durable: called before a checkpoint of the same step.
+
+        Raises UserError where the file is gone, as with a workdir that was moved away:
+        checkpoints would begin a new one.
+        """
         self._file.flush()
         os.fsync(self._file.fileno())
+        path, file = Path(self._file.name), os.fstat(self._file.fileno())
+        if not (path.exists() and os.path.samestat(file, path.stat())):
+            raise UserError(
+                f"{path} is no longer there; put the workdir back and run the same command "
+                "again: it goes on from the last checkpoint"
+            )
         self._tensorboard.flush()
 
     def close(self) -> None:

@@ -1,0 +1,258 @@
+"""Storage that fails while a run trains: a disk, and a bucket behind a bad network.
+
+The run ends as if nothing had been, or with one line, and then the same command goes on
+when the storage is well again. Nothing is lost in either case.
+
+``make test`` runs each fault of a disk once and one run in a bucket where one request of
+fifty fails. ``python -m pytest tests/faults/test_storage.py -n0 -s --kills 20`` makes 20
+such runs with one of ten.
+"""
+
+import collections
+import contextlib
+import http.client
+import http.server
+import itertools
+import json
+import os
+import random
+import shutil
+import subprocess
+import threading
+import time
+import urllib.parse
+from pathlib import Path
+
+import pytest
+from etils import epath
+
+from bert_jax import cli, train
+from bert_jax.errors import UserError
+from bert_jax.interop.checkpoints import CheckpointStore
+from bert_jax.parallel.remote import RunFolder
+
+REPOSITORY = Path(__file__).parents[2]
+FLAGS = ("--config.checkpoint_every=2", "--config.eval_every=3", "--config.prompts=()")
+
+
+def mount(*arguments: object) -> None:
+    done = subprocess.run(
+        ["mount", *map(str, arguments)], capture_output=True, text=True
+    )
+    if done.returncode:
+        raise OSError(f"mount: {done.stderr.strip()}")
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A disk of 4 MiB."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    try:
+        mount("-t", "tmpfs", "-o", "size=4m", "tmpfs", path)
+    except OSError as error:  # not root, no such command, not in this container
+        pytest.skip(f"a disk of its own needs the right to mount one ({error})")
+    yield path
+    subprocess.run(["umount", "--lazy", path], check=True)
+
+
+@pytest.fixture
+def left_by(metric_lines):
+    """A function of a workdir: its metrics, and the checksums of its arrays."""
+
+    def left(workdir):
+        folder, arrays = RunFolder(workdir), {}
+        folder.fetch()
+        for path in epath.Path(folder.checkpoints).iterdir():
+            saved = json.loads((path / "_CHECKPOINT_METADATA").read_text())
+            content = json.loads(saved["custom_metadata"]["content"])
+            arrays[path.name] = content["arrays"]
+        return metric_lines(folder.local), arrays
+
+    return left
+
+
+@pytest.fixture(scope="module")
+def whole(one_phase_of, tmp_path_factory):
+    """The flags of a run, and the workdir that it leaves undisturbed."""
+    flags, workdir = ["--config", str(one_phase_of(0)), *FLAGS], tmp_path_factory
+    workdir = workdir.mktemp("whole")
+    train.main([*flags, "--workdir", str(workdir)])
+    return flags, workdir
+
+
+def fill(disk: Path) -> None:
+    with contextlib.suppress(OSError), (disk / "other").open("wb") as file:
+        while file.write(bytes(4096)):
+            file.flush()
+
+
+def put_back(run: Path) -> None:
+    shutil.rmtree(run)  # what was begun in its place
+    run.with_name("moved").rename(run)
+
+
+@pytest.mark.parametrize(
+    ("on_disk", "fails", "mends", "says"),
+    [
+        (".", fill, lambda disk: (disk / "other").unlink(), "No space left on device"),
+        (
+            "checkpoints",
+            lambda disk: mount("-o", "remount,ro", disk),
+            lambda disk: mount("-o", "remount,rw", disk),
+            "checkpoints could not be written",
+        ),
+        (
+            "",
+            lambda run: run.rename(run.with_name("moved")),
+            put_back,
+            "metrics.jsonl is no longer there",
+        ),
+        ("", lambda run: shutil.rmtree(run / "checkpoints"), None, None),
+    ],
+    ids=["full", "read-only", "workdir gone", "checkpoints gone"],
+)
+def test_a_disk_that_fails_is_one_line_and_the_run_goes_on(
+    on_disk, fails, mends, says, request, whole, left_by, monkeypatch, tmp_path
+):
+    flags, undisturbed = whole
+    workdir = place = tmp_path / "run"
+    if on_disk:
+        place = request.getfixturevalue("disk")
+        workdir.mkdir()
+        if on_disk == ".":
+            workdir = place / "run"
+        else:
+            (workdir / on_disk).symlink_to(place)
+    calls = itertools.count(1)
+    plain = CheckpointStore._check_writable
+
+    def check(store):
+        if next(calls) == 3:  # the first is of the store, and no save is under way
+            fails(place)
+        plain(store)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointStore, "_check_writable", check)
+        argv = [*flags, "--workdir", str(workdir)]
+        if says is None:
+            train.main(argv)
+        else:
+            with pytest.raises((UserError, OSError)) as caught:
+                train.main(argv)
+            error = caught.value
+            line = (
+                str(error) if isinstance(error, UserError) else cli._users_line(error)
+            )
+            assert says in line
+            assert "\n" not in line
+            mends(place)
+            train.main(argv)
+    assert left_by(workdir) == left_by(undisturbed)
+
+
+class BadNetwork(http.server.ThreadingHTTPServer):
+    """A way to a server of which ``rate`` of the requests fail, in five kinds."""
+
+    KINDS = ("429", "503", "dropped", "answer lost", "late")
+
+    def __init__(self, target: str, rate: float, seed: int):
+        super().__init__(("127.0.0.1", 0), _Request)
+        self.target, self.rate = urllib.parse.urlsplit(target).netloc, rate
+        self.random, self.done = random.Random(seed), collections.Counter()
+
+    def handle_error(self, *_: object) -> None:
+        """Says nothing of a client that was killed."""
+
+
+class _Request(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _pass_on(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        server, kind = self.server, "passed on"
+        if server.random.random() < server.rate:
+            kind = server.random.choice(server.KINDS)
+        server.done[kind] += 1
+        if kind == "dropped":
+            self.close_connection = True
+            return
+        if kind.isdigit():
+            error = {"error": {"code": int(kind), "message": "try again"}}
+            self._answer(int(kind), {}, json.dumps(error).encode())
+            return
+        if kind == "late":
+            time.sleep(0.5)
+        far = http.client.HTTPConnection(server.target, timeout=60)
+        with contextlib.closing(far):
+            far.request(self.command, self.path, body, dict(self.headers))
+            answer = far.getresponse()
+            content = answer.read()
+        if kind == "answer lost":
+            self.close_connection = True
+            return
+        self._answer(answer.status, dict(answer.getheaders()), content)
+
+    def _answer(self, status: int, headers: dict[str, str], content: bytes) -> None:
+        self.send_response_only(status)
+        for name, value in headers.items():
+            if name.lower() not in (
+                "content-length",
+                "connection",
+                "transfer-encoding",
+            ):
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = _pass_on
+
+
+def test_a_bucket_behind_a_bad_network_loses_nothing(
+    python, whole, bucket, storage_server, left_by, kills, tmp_path
+):
+    flags, undisturbed = whole
+    expected, ends, done = left_by(undisturbed), [], collections.Counter()
+    for number in range(kills or 1):
+        network = BadNetwork(
+            storage_server["STORAGE_EMULATOR_HOST"], 0.1 if kills else 0.02, number
+        )
+        address = f"http://127.0.0.1:{network.server_port}"
+        environment = os.environ | {
+            "STORAGE_EMULATOR_HOST": address,
+            "TENSORSTORE_GCS_HTTP_URL": address,
+            "JAX_NUM_CPU_DEVICES": "8",  # as here
+        }
+        thread = threading.Thread(target=network.serve_forever)
+        thread.start()
+        try:
+            argv = [*flags, "--workdir", f"{bucket}/{number}"]
+            code, began = None, time.monotonic()
+            while code != 0:
+                run = subprocess.run(
+                    [python, "-m", "bert_jax.train", *argv],
+                    cwd=REPOSITORY,
+                    capture_output=True,
+                    text=True,
+                    env=environment,
+                )
+                code = run.returncode
+                assert "Traceback" not in run.stderr, run.stderr
+                if code != 0:
+                    *_, line = run.stderr.splitlines()
+                    ends.append(line)
+                    assert code == 2, run.stderr
+                    assert line.startswith("error: "), run.stderr
+        finally:
+            network.shutdown()
+            thread.join()
+            network.server_close()
+        done += network.done
+        print(f"{time.monotonic() - began:.0f} s, {dict(network.done)}, {ends[-3:]}")
+        assert left_by(epath.Path(f"{bucket}/{number}")) == expected
+    print(f"{kills or 1} runs, {dict(done)}, ended {len(ends)} times: {set(ends)}")
