@@ -146,8 +146,8 @@ def main() -> None:
 
     for name in IMPORTED:
         importlib.import_module(name)
-    gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 50, 20)  # as conftest.py has it
     job = serve(sys.argv[1])
     if job is not None:
         become(job)

@@ -10,7 +10,6 @@ import random
 import re
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -105,10 +104,10 @@ def job_number():
 
 
 @pytest.mark.parametrize("launcher", [slurm, open_mpi])
-def test_a_job_is_found_in_the_environment(launcher, job_number, tmp_path):
+def test_a_job_is_found_in_the_environment(python, launcher, job_number, tmp_path):
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", MEMBER, tmp_path / f"{process}"],
+            [python, "-c", MEMBER, tmp_path / f"{process}"],
             cwd=REPOSITORY,
             env=os.environ | launcher(job_number, process),
             stdout=subprocess.PIPE,
@@ -132,13 +131,13 @@ def test_a_job_is_found_in_the_environment(launcher, job_number, tmp_path):
         ("01", 3, "user", 2),
     ],
 )
-def test_a_process_that_fails_ends_all_with_its_line(failing, step, kind, code):
+def test_a_process_that_fails_ends_all_with_its_line(python, failing, step, kind, code):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     processes = [
         subprocess.Popen(
             [
-                sys.executable,
+                python,
                 "-c",
                 FAILS,
                 *map(str, (process, failing, step, kind, port)),
