@@ -78,7 +78,8 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 # commands that tests start.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 jax.config.update("jax_disable_most_optimizations", True)
-# So does compiling them by way of MLIR, which is what XLA does on a CPU.
+# So does compiling them by way of MLIR, which is what XLA does on a CPU; without it half of
+# the time is left. Two programs then round the same formula in ways of their own.
 os.environ["XLA_FLAGS"] = " ".join(
     ["--xla_cpu_use_fusion_emitters=false", os.environ.get("XLA_FLAGS", "")]
 )
@@ -289,8 +290,8 @@ def _no_bar_stays_open():
 
 
 @pytest.fixture(scope="module")
-def optimized():
-    """For tests of what the compiler makes of a program, and of the numbers of users."""
+def fused():
+    """For tests of numbers that two programs share to the bit: as XLA fuses for users."""
     plain = compiler.get_compile_options
 
     def get_compile_options(*args, env_options_overrides=None, backend=None, **kwargs):
@@ -299,11 +300,17 @@ def optimized():
             options.setdefault("xla_cpu_use_fusion_emitters", True)
         return plain(*args, env_options_overrides=options, backend=backend, **kwargs)
 
-    jax.config.update("jax_disable_most_optimizations", False)
     with pytest.MonkeyPatch.context() as monkeypatch:
         # Private, but the only place where what XLA_FLAGS says can be undone.
         monkeypatch.setattr(compiler, "get_compile_options", get_compile_options)
         yield
+
+
+@pytest.fixture(scope="module")
+def optimized(fused):
+    """For tests of what the compiler makes of a program, and of the numbers of users."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
     jax.config.update("jax_disable_most_optimizations", True)
 
 

@@ -25,6 +25,9 @@ from bert_jax.training.config import RunConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.run import Job, draw_run, run
 
+# With the numbers of users a run that leaves nothing out is one that could not.
+pytestmark = pytest.mark.usefixtures("fused")
+
 STEPS, VOCABULARY = 9, 12
 
 
