@@ -59,13 +59,6 @@ CASES = (
 HOST_CASES = ((256, 512, 77), (32_768, 128, 20), (32_768, 512, 77))
 DEVICES = 4  # of a host
 CHIPS = ("TPU v5e", "TPU v6e")
-BASE = BertConfig(
-    vocab_size=30_522,
-    hidden_size=768,
-    num_layers=12,
-    num_heads=12,
-    intermediate_size=3072,
-)
 
 
 def ours(
@@ -164,7 +157,7 @@ def hosts_shares(store, tokenizer, case, hosts: int) -> dict:
     start = time.process_time()
     batches[1]
     common = time.process_time() - start
-    flops = BASE.step_flops(length, predictions, pairs) / hosts / DEVICES
+    flops = BertConfig.base().step_flops(length, predictions, pairs) / hosts / DEVICES
     steps = {chip: flops / (PEAK_FLOPS[chip] / 2) for chip in CHIPS}  # seconds
     return {
         "batch": f"{pairs:,} x {length}",
