@@ -79,10 +79,13 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 jax.config.update("jax_disable_most_optimizations", True)
 # So does compiling them by way of MLIR, which is what XLA does on a CPU; without it half of
-# the time is left. Two programs then round the same formula in ways of their own.
-os.environ["XLA_FLAGS"] = " ".join(
-    ["--xla_cpu_use_fusion_emitters=false", os.environ.get("XLA_FLAGS", "")]
-)
+# the time is left. Two programs then round the same formula in ways of their own. Later
+# versions know no other way, and end where they are asked for one.
+PLAIN_EMITTERS = jax.__version_info__ < (0, 11)
+if PLAIN_EMITTERS:
+    os.environ["XLA_FLAGS"] = " ".join(
+        ["--xla_cpu_use_fusion_emitters=false", os.environ.get("XLA_FLAGS", "")]
+    )
 # What tracing makes is many objects and little garbage: looking for it took an eighth of
 # the time.
 gc.set_threshold(10_000, 50, 20)
@@ -296,7 +299,7 @@ def fused():
 
     def get_compile_options(*args, env_options_overrides=None, backend=None, **kwargs):
         options = dict(env_options_overrides or {})
-        if backend.platform == "cpu":
+        if backend.platform == "cpu" and PLAIN_EMITTERS:
             options.setdefault("xla_cpu_use_fusion_emitters", True)
         return plain(*args, env_options_overrides=options, backend=backend, **kwargs)
 
