@@ -38,6 +38,9 @@ _NAMED_FILE = {
     *(errno.ELOOP, errno.EFBIG, errno.EIO, errno.ESTALE),
 }
 
+# Whose errors tell of an object store that does not answer, or refuses.
+_STORES = {"aiohttp", "gcsfs", "google", "requests"}
+
 # From malloc.h: when the heap's top is trimmed, how far it is padded, how many blocks may
 # be mapped on their own, how many heaps there are.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
@@ -177,7 +180,16 @@ def add_text_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _users_line(error: Exception) -> str | None:
-    """One line for an OSError that a user can put right; None for a bug."""
+    """One line for what a user can put right outside of here; None for a bug."""
+    # gcsfs says with an OSError that the store forbids something.
+    if type(error).__module__.partition(".")[0] in _STORES or (
+        isinstance(error, OSError) and str(error).startswith("Forbidden: ")
+    ):
+        said = UserError(f"{type(error).__name__}: {error}"[:300])
+        return (
+            f"error: the object store fails ({said}); put that right, or wait, and run the "
+            "same command again"
+        )
     if not isinstance(error, OSError):
         return None
     if error.errno not in _MACHINE | (_NAMED_FILE if error.filename else set()):

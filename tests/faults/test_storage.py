@@ -152,14 +152,13 @@ def test_a_disk_that_fails_is_one_line_and_the_run_goes_on(
 
 
 class BadNetwork(http.server.ThreadingHTTPServer):
-    """A way to a server of which ``rate`` of the requests fail, in five kinds."""
+    """A way to a server on which ``rate`` of the requests fail, in one of ``kinds``."""
 
-    KINDS = ("429", "503", "dropped", "answer lost", "late")
-
-    def __init__(self, target: str, rate: float, seed: int):
+    def __init__(self, target: str):
         super().__init__(("127.0.0.1", 0), _Request)
-        self.target, self.rate = urllib.parse.urlsplit(target).netloc, rate
-        self.random, self.done = random.Random(seed), collections.Counter()
+        self.target, self.rate = urllib.parse.urlsplit(target).netloc, 0.0
+        self.kinds = ("429", "503", "dropped", "answer lost", "late")
+        self.random, self.done = random.Random(0), collections.Counter()
 
     def handle_error(self, *_: object) -> None:
         """Says nothing of a client that was killed."""
@@ -175,7 +174,7 @@ class _Request(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         server, kind = self.server, "passed on"
         if server.random.random() < server.rate:
-            kind = server.random.choice(server.KINDS)
+            kind = server.random.choice(server.kinds)
         server.done[kind] += 1
         if kind == "dropped":
             self.close_connection = True
@@ -213,46 +212,76 @@ class _Request(http.server.BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = _pass_on
 
 
-def test_a_bucket_behind_a_bad_network_loses_nothing(
-    python, whole, bucket, storage_server, left_by, kills, tmp_path
-):
-    flags, undisturbed = whole
-    expected, ends, done = left_by(undisturbed), [], collections.Counter()
-    for number in range(kills or 1):
-        network = BadNetwork(
-            storage_server["STORAGE_EMULATOR_HOST"], 0.1 if kills else 0.02, number
-        )
-        address = f"http://127.0.0.1:{network.server_port}"
-        environment = os.environ | {
+@pytest.fixture
+def network(storage_server):
+    """A way to the bucket, on which nothing fails yet, and the environment for it."""
+    server = BadNetwork(storage_server["STORAGE_EMULATOR_HOST"])
+    address = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield (
+        server,
+        os.environ
+        | storage_server
+        | {
             "STORAGE_EMULATOR_HOST": address,
             "TENSORSTORE_GCS_HTTP_URL": address,
             "JAX_NUM_CPU_DEVICES": "8",  # as here
-        }
-        thread = threading.Thread(target=network.serve_forever)
-        thread.start()
-        try:
-            argv = [*flags, "--workdir", f"{bucket}/{number}"]
-            code, began = None, time.monotonic()
-            while code != 0:
-                run = subprocess.run(
-                    [python, "-m", "bert_jax.train", *argv],
-                    cwd=REPOSITORY,
-                    capture_output=True,
-                    text=True,
-                    env=environment,
-                )
-                code = run.returncode
-                assert "Traceback" not in run.stderr, run.stderr
-                if code != 0:
-                    *_, line = run.stderr.splitlines()
-                    ends.append(line)
-                    assert code == 2, run.stderr
-                    assert line.startswith("error: "), run.stderr
-        finally:
-            network.shutdown()
-            thread.join()
-            network.server_close()
-        done += network.done
-        print(f"{time.monotonic() - began:.0f} s, {dict(network.done)}, {ends[-3:]}")
+        },
+    )
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_bucket_behind_a_bad_network_loses_nothing(
+    python, whole, bucket, network, small_store, left_by, kills
+):
+    """The text that it trains on lies there too."""
+    flags, undisturbed = whole
+    text = small_store[0].parent / "text.txt"
+    corpus = [
+        *("--config.data.path=", f"--config.data.corpus=('{text}',)"),
+        f"--config.data.vocabulary_size={small_store[1]}",
+    ]
+    expected, ends = left_by(undisturbed), []
+    server, environment = network
+    server.rate = 0.1 if kills else 0.02
+    for number in range(kills or 1):
+        argv = [*flags, *corpus, "--workdir", f"{bucket}/{number}"]
+        code = None
+        while code != 0:
+            run = subprocess.run(
+                [python, "-m", "bert_jax.train", *argv],
+                cwd=REPOSITORY,
+                capture_output=True,
+                text=True,
+                env=environment,
+            )
+            code = run.returncode
+            assert "Traceback" not in run.stderr, run.stderr
+            if code != 0:
+                *_, line = run.stderr.splitlines()
+                ends.append(line)
+                assert code == 2, run.stderr
+                assert line.startswith("error: "), run.stderr
         assert left_by(epath.Path(f"{bucket}/{number}")) == expected
-    print(f"{kills or 1} runs, {dict(done)}, ended {len(ends)} times: {set(ends)}")
+    print(f"{kills or 1} runs, {dict(server.done)}, ended {len(ends)} times: {ends}")
+
+
+def test_a_bucket_that_forbids_all_is_one_line(python, whole, bucket, network):
+    server, environment = network
+    server.kinds, server.rate = ("403",), 1.0
+    done = subprocess.run(
+        [python, "-m", "bert_jax.train", *whole[0], "--workdir", bucket],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith(
+        "error: the object store fails (OSError: Forbidden: b/bucket"
+    )
