@@ -33,8 +33,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("short")
 
-# Each of them traces a model.
-SLOW = {"folder": 4, "own-folder": 4, "text": 10}
+# The first trace a model for a config; a checkpoint is read by Orbax.
+SLOW = {"folder": 4, "own-folder": 4, "own-lstm": 4, "run-config": 10}
+SLOW |= {"run-checkpoint": 10, "text": 10}
 
 
 @pytest.mark.parametrize("name", fuzz.READERS)
