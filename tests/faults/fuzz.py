@@ -371,18 +371,15 @@ def checkpoint_cases() -> list[bytes]:
 
 def read_checkpoint_of(folder: Path) -> None:
     """Reads a checkpoint of which one file is the case."""
-    name, _, content = (folder / "case").read_bytes().partition(b"\n")
-    path = folder / name.decode("latin-1")
-    if str(path.relative_to(folder)) not in small_checkpoint():
+    line, _, content = (folder / "case").read_bytes().partition(b"\n")
+    name = line.decode("latin-1")
+    if name not in small_checkpoint():
         return
-    path.write_bytes(content)
+    (folder / name).write_bytes(content)
     try:
         read_params(folder)
     finally:
-        for path in folder.glob("*.damaged"):
-            path.rename(path.with_suffix(""))
-        path = folder / name.decode("latin-1")
-        path.write_bytes(small_checkpoint()[str(path.relative_to(folder))])
+        (folder / name).write_bytes(small_checkpoint()[name])
 
 
 def sealed_notes(content: bytes) -> bytes:
