@@ -90,9 +90,11 @@ class Run:
         ends, seen = [0], [0]
         try:
             for phase in phases:
-                ends.append(ends[-1] + phase["steps"])
-                tokens = phase["batch_size"] * phase["sequence_length"]
-                seen.append(seen[-1] + phase["steps"] * tokens)
+                sizes = [phase[n] for n in ("steps", "batch_size", "sequence_length")]
+                if not all(map(is_number, sizes)):
+                    raise TypeError("its sizes are no numbers")
+                ends.append(ends[-1] + sizes[0])
+                seen.append(seen[-1] + math.prod(sizes))
             return [round(n) for n in np.interp(steps, ends, seen)]
         except (TypeError, KeyError, ValueError, OverflowError) as error:
             raise UserError(
