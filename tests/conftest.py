@@ -5,8 +5,10 @@ import csv
 import functools
 import gc
 import json
+import logging
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -285,11 +287,26 @@ def _no_pictures():
 
 
 @pytest.fixture(autouse=True)
-def _no_bar_stays_open():
-    """One that does is drawn in the lines of later works; and a command shows all."""
+def _nothing_is_left():
+    """What a test, or a command that it calls, sets for the process is taken back."""
+    logger, signals = logging.getLogger("bert_jax"), (signal.SIGINT, signal.SIGTERM)
+    level, propagate, handlers = logger.level, logger.propagate, [*logger.handlers]
+    environment, folder = dict(os.environ), Path.cwd()
+    settings, actions = jax.config.values, [signal.getsignal(n) for n in signals]
     yield
+    logger.setLevel(level)
+    logger.propagate, logger.handlers[:] = propagate, handlers
+    for name in os.environ.keys() - environment:
+        del os.environ[name]
+    os.environ.update(environment)
+    os.chdir(folder)
+    for name, value in jax.config.values.items():
+        if value != settings.get(name, value):
+            jax.config.update(name, settings[name])
+    for number, action in zip(signals, actions, strict=True):
+        signal.signal(number, action)
     show_progress(None)
-    assert not Progress._open
+    assert not Progress._open  # one is drawn in the lines of later works
 
 
 @pytest.fixture(scope="module")
