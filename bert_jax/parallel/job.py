@@ -27,11 +27,8 @@ from jax._src.clusters import ClusterEnv
 from bert_jax.errors import PREEMPTED, UserError
 
 _RETRY = 0.2  # seconds between calls to process 0
-_BEAT, _BYE, _JAX = (
-    b"\n",
-    b"bye\n",
-    b"jax\n",
-)  # lines between processes; a report is JSON
+# Lines between processes, beside reports, which are JSON.
+_BEAT, _BYE, _JAX = b"\n", b"bye\n", b"jax\n"
 _LINGER = 5  # seconds that a process which fails waits until the others have heard
 _NEVER = 10**8  # seconds
 # What JAX raises, by the first word, where another process has gone.
@@ -298,10 +295,8 @@ class Job:
         await self._lose(f"{peer.name} {how}")
 
     async def _lose(self, what: str) -> None:
-        line = (
-            f"error: {what}; start the same command again, which goes on from the last "
-        )
-        line += "checkpoint"
+        what += "; start the same command again, which goes on from the last checkpoint"
+        line = f"error: {what}"
         await self._end(line, line, PREEMPTED)
 
     async def _end(self, said: str, line: str, code: int) -> None:
