@@ -32,7 +32,9 @@ class DivergenceError(UserError):
 
 
 class StalledError(UserError):
-    """A thread that hangs: the process is to end without waiting for it."""
+    """A thread hangs, or a library's is still at work where one of its writes has failed:
+    the process is to end without waiting for it, and without taking from it what it uses.
+    """
 
 
 class Preempted(Exception):  # noqa: N818 - a request, not an error

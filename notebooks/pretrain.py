@@ -53,7 +53,7 @@ jax.devices()
 # sentence follows another, needs both: sentences, and which of them belong together.
 
 # %%
-documents = list(read_documents(TEXT))[: 60 if SHORT else None]
+documents = list(read_documents(TEXT))[: 120 if SHORT else None]
 sentences = [sentence for document in documents for sentence in document]
 print(f"{len(documents):,} documents, {len(sentences):,} sentences")
 for sentence in documents[7][:5]:

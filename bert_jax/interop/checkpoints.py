@@ -29,7 +29,7 @@ import numpy as np
 from etils import epath
 from orbax.checkpoint.experimental import v1 as ocp
 
-from bert_jax.errors import UserError
+from bert_jax.errors import StalledError, UserError
 from bert_jax.files import is_remote
 from bert_jax.parallel.distributed import is_leader, wait_for_all
 from bert_jax.parallel.sharding import path_name
@@ -428,7 +428,7 @@ def _writing(directory: os.PathLike) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(
+        raise StalledError(
             f"a checkpoint in {os.fspath(directory)} could not be written "
             f"({_line(error)}); put that right and run the same command again: it goes on "
             "from the last whole one"
