@@ -28,7 +28,8 @@ _SWEEP = "sweep"  # the folder of a sweep's runs
 _NO_SCORES = ("step", "split", "seconds")
 _LESS_IS_BETTER = ("loss", "perplexity")  # what such metrics end with
 _BASELINE = "_majority"  # what always the most frequent answer reaches
-_TIMES = ("tokens_per_second", "mfu", "data_wait", "seconds_left", "seconds")
+# Metrics that depend on the clock, or on which steps a process has timed.
+TIMES = ("tokens_per_second", "mfu", "data_wait", "seconds_left", "seconds")
 Values = dict[str, Any]
 
 
@@ -217,7 +218,7 @@ def write_reference(run: Run, path: Path, points: int = 40) -> None:
             numbers = {k: v for k, v in line.items() if k not in ("step", "split")}
             metrics.append(
                 {"step": line["step"], "split": split}
-                | {k: float(f"{numbers[k]:.4g}") for k in numbers if k not in _TIMES}
+                | {k: float(f"{numbers[k]:.4g}") for k in numbers if k not in TIMES}
             )
     lines = ",\n".join(map(json.dumps, metrics))
     start = f'{{"config": {json.dumps(config)},\n"metrics": [\n'

@@ -31,6 +31,7 @@ from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.heads import make_model
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.progress import Progress, show_progress
+from bert_jax.runs import TIMES
 from bert_jax.training import finetune, pretrain
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -59,9 +60,6 @@ def get_config():
         keep_checkpoints=2, prompts=("the [MASK] of the sea",),
     ))
 """
-
-# What depends on the clock, or on which steps a process has timed.
-TIMINGS = ("tokens_per_second", "mfu", "data_wait", "seconds_left", "seconds")
 
 # No name is looked up on a hub; it counts in the processes that tests start, too.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -258,7 +256,7 @@ def metric_lines():
     def read(workdir: Path) -> list[dict]:
         text = (workdir / "metrics.jsonl").read_text()
         lines = [json.loads(line) for line in text.splitlines()]
-        return [{k: v for k, v in x.items() if k not in TIMINGS} for x in lines]
+        return [{k: v for k, v in x.items() if k not in TIMES} for x in lines]
 
     return read
 

@@ -46,12 +46,11 @@ from bert_jax.training.config import (
 from bert_jax.training.finetune import BEST
 from bert_jax.training.pretrain import prepare_corpus, pretrain, pretraining_objective
 from bert_jax.training.run import Log, check_owner
-from bert_jax.training.sweep import run_one
+from bert_jax.training.sweep import DIVERGED, run_one
 
 STUDY = "study.json"
 _PART = "part.json"
 _PAIRS = "minimal pairs"  # the name of their accuracy
-DIVERGED = "diverged"  # in the result of a part that has no scores
 _TEXT = ("corpus", "vocabulary_size", "lower_case")  # what a prepared text depends on
 
 Result = dict[str, Any]

@@ -11,7 +11,8 @@ from bert_jax.progress import print_line
 from bert_jax.runs import spread
 from bert_jax.training.config import StudyConfig
 from bert_jax.training.run import Log
-from bert_jax.training.study import DIVERGED, Result, finished, plan_study
+from bert_jax.training.study import Result, finished, plan_study
+from bert_jax.training.sweep import DIVERGED
 
 TABLE = "table"  # what its files are called, before .json, .txt, .md and .png
 

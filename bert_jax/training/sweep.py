@@ -31,7 +31,7 @@ from bert_jax.training.finetune import (
 from bert_jax.training.run import Log, check_owner, open_workdir
 
 SWEEP = "sweep"  # the folder of a sweep's runs
-_DIVERGED = "diverged"  # in the results of a run: it has no scores
+DIVERGED = "diverged"  # in the results of a run: it has no scores
 _KEPT = "kept.json"  # in it: the run whose model is in best
 _GRID = ("batch_size", "optimizer.learning_rate", "epochs", "seed")
 
@@ -92,7 +92,7 @@ def _run_sweep(config: FineTuneConfig, folder: RunFolder, log: Log) -> Results:
                 results = finetune(run_config, prepared, run_folder, log)
             except DivergenceError as error:
                 log(f"diverged: {error}")
-                results = {"main_metric": prepared.task.main_metric, _DIVERGED: True}
+                results = {"main_metric": prepared.task.main_metric, DIVERGED: True}
                 if is_leader():
                     shutil.rmtree(run_folder.local / BEST, ignore_errors=True)
                     write_json(run_folder.local / RESULTS, results)
@@ -212,7 +212,7 @@ def _results(workdir: Path) -> Results | None:
     if not path.exists():
         return None
     results = read_results(path)
-    if _DIVERGED not in results:
+    if DIVERGED not in results:
         with naming(path):
             _dev_score(results)
     return results
@@ -238,7 +238,7 @@ def _kept(workdir: Path) -> tuple[str, float] | None:
 def _keep_best(name: str, results: Results, workdir: Path) -> None:
     """Moves the model of a run to best where it is the best so far, or deletes it."""
     kept, model = _kept(workdir), workdir / SWEEP / name / BEST
-    if not model.exists() or _DIVERGED in results:
+    if not model.exists() or DIVERGED in results:
         return
     if kept is not None and _dev_score(results) <= kept[1]:
         shutil.rmtree(model)
@@ -258,7 +258,7 @@ def _dev_score(results: Results) -> float:
 
 
 def _summary(point: Point, runs: list[Results]) -> Results:
-    scores = [_dev_score(run) for run in runs if _DIVERGED not in run]
+    scores = [_dev_score(run) for run in runs if DIVERGED not in run]
     return {
         "batch_size": point[0],
         "learning_rate": point[1],

@@ -24,11 +24,9 @@ from unittest import mock
 
 ROOT = Path(__file__).parent.parent.parent
 TEXT = ROOT / "tests/golden/pretraining_data/moby_dick_sentences.txt"
-# What depends on the clock.
-TIMES = ("tokens_per_second", "mfu", "data_wait", "seconds_left", "seconds")
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
-# Environments, or prefixes of the command.
-# The last four may differ: docs/reliability.md says where sameness ends.
+# What is set in the environment of each. The last four may give other sums:
+# docs/reliability.md says where sameness ends.
 VARIANTS: dict[str, dict[str, str]] = {
     "as it is": {},
     "once more": {},
@@ -163,6 +161,8 @@ def work(folder: Path, steps: int, threads: int, workers: int) -> None:
 
 def digests(folder: Path) -> dict[str, str]:
     """SHA-256 sums of what :func:`work` left, without times."""
+    # Imported late, as commands are: a variant sets its process up first.
+    from bert_jax.runs import TIMES
 
     def lines(path: Path) -> list[dict]:
         found = map(json.loads, path.read_text("utf-8").splitlines())
