@@ -419,7 +419,7 @@ def read_part(folder: Path) -> None:
 def read_swept(folder: Path) -> None:
     """The score of a run of a sweep, as the sweep that goes on reads it."""
     results = sweep._results(folder)
-    if sweep._DIVERGED not in results:
+    if sweep.DIVERGED not in results:
         float(sweep._dev_score(results))
 
 
