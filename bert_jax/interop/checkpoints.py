@@ -45,7 +45,7 @@ def _is_news(record: logging.LogRecord) -> bool:
     Of hundreds of arrays that cannot be read asyncio logs each, with its traceback.
     """
     about = f"{record.pathname} {record.getMessage()}"
-    words = ("orbax", "tensorstore", "Reached preemption sync point")
+    words = ("orbax", "tensorstore")
     return not any(word in about for word in words)
 
 

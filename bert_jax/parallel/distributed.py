@@ -13,6 +13,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from bert_jax.errors import UserError
+from bert_jax.parallel import job
 
 T = TypeVar("T")
 
@@ -65,20 +66,25 @@ def on_every_host(tree: Any) -> Any:
 
 
 @contextlib.contextmanager
-def stop_requests() -> Iterator[Callable[[int], bool]]:
+def stop_requests() -> Iterator[Callable[[], bool]]:
     """SIGTERM, to this process or, in a job of several, to any of them.
 
-    Gives a function of the step: whether all processes are to stop after it, the same
-    step for all. Every process asks it at every step; it does not wait.
+    Gives a function that says whether all processes are to stop. Every process asks it
+    after every step; it is true after the same step in all of them.
     """
-    flag = threading.Event()
-    if jax.process_count() > 1:
-        yield multihost_utils.reached_preemption_sync_point
-    elif threading.current_thread() is not threading.main_thread():
-        yield lambda step: False
+    if job.joined():
+        ask, asked = job.ask_to_stop, job.stops
     else:
-        before = signal.signal(signal.SIGTERM, lambda *_: flag.set())
-        try:
-            yield lambda step: flag.is_set()
-        finally:
-            signal.signal(signal.SIGTERM, before)
+        flag = threading.Event()
+        ask, asked = flag.set, flag.is_set
+    # Only the main thread may handle signals, and processes that someone else connected
+    # could not stop together.
+    connected_elsewhere = jax.process_count() > 1 and not job.joined()
+    if connected_elsewhere or threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: ask())
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGTERM, before)

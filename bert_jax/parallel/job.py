@@ -6,19 +6,22 @@ why it fails, or is not heard of, ends all the others with a line that names it.
 
 JAX's own connections between the processes lead through that port too. JAX ends a process
 in C++, with a stack trace, as soon as such a connection breaks; through here they do not
-break, and its own heartbeats, of which the same comes, are put off.
+break, and its own heartbeats, of which the same comes, are put off. Its agreement on the
+step to stop at is not used: it holds Python's lock while it waits for an answer, which
+would come through here.
 """
 
 import asyncio
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import socket
 import sys
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, NoReturn
 
 import jax
@@ -27,7 +30,7 @@ from jax._src.clusters import ClusterEnv
 from bert_jax.errors import PREEMPTED, UserError
 
 _RETRY = 0.2  # seconds between calls to process 0
-# Lines between processes, beside reports, which are JSON.
+# Lines between processes, beside what is said, which is JSON.
 _BEAT, _BYE, _JAX = b"\n", b"bye\n", b"jax\n"
 _LINGER = 5  # seconds that a process which fails waits until the others have heard
 _NEVER = 10**8  # seconds
@@ -91,6 +94,7 @@ def join(
     _job.meet(join_timeout)
     _job.watch(heartbeat_timeout)
     here = f"127.0.0.1:{_job.jax_port}"
+    jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(
         here,
         count,
@@ -100,6 +104,25 @@ def join(
         heartbeat_timeout_seconds=_NEVER,
     )
     return True
+
+
+def joined() -> bool:
+    """Whether this process is one of a job that :func:`join` connected."""
+    return _job is not None
+
+
+def ask_to_stop() -> None:
+    """Asks all processes to stop where :func:`stops` says; a handler of signals may."""
+    _job.ask_to_stop()
+
+
+def stops() -> bool:
+    """Whether all processes are to stop here, because one of them was asked to.
+
+    All call it equally often, such as after each step: from the same call on it is true
+    in all of them. It waits only while they agree.
+    """
+    return _job.stops()
 
 
 def leave() -> None:
@@ -148,6 +171,11 @@ class Job:
         self._follows: set[asyncio.Task] = set()
         self._servers: list[asyncio.Server] = []
         self._ending = threading.Lock()  # held by the thread that ends this process
+        # The calls of stops() so far, and from which one on it is true. While the processes
+        # agree on that one, they are held.
+        self._calls, self._last, self._held = 0, math.inf, False
+        self._agreed = threading.Condition()
+        self._counts: list[int] = []  # at process 0: the calls of those that are held
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="job", daemon=True
@@ -285,14 +313,25 @@ class Job:
                 if line == _BYE:
                     return
                 if line != _BEAT and line.endswith(b"\n"):
-                    report = json.loads(line)
-                    await self._end(report["line"], **report)
-                    return
+                    await self._hear(peer, json.loads(line))
         except TimeoutError:
             how = f"has not been heard of for {self.silence:g} s"
         except OSError:
             pass
         await self._lose(f"{peer.name} {how}")
+
+    async def _hear(self, peer: _Peer, said: dict[str, Any]) -> None:
+        match said:
+            case {"line": line, "code": code}:
+                await self._end(line, line, code)
+            case {"stop": _}:
+                self._hold_all()
+            case {"hold": _}:
+                _say([peer], calls=self._hold())
+            case {"calls": calls}:
+                self._count_held(calls)
+            case {"last": last}:
+                self._go_on(last)
 
     async def _lose(self, what: str) -> None:
         what += "; start the same command again, which goes on from the last checkpoint"
@@ -313,15 +352,55 @@ class Job:
         os._exit(code)
 
     async def _tell(self, line: str, code: int) -> None:
-        report = json.dumps({"line": line[:10_000], "code": code}).encode() + b"\n"
-        for peer in self._peers.values():
-            peer.writer.write(report)
+        _say(self._peers.values(), line=line[:10_000], code=code)
         # Who has read it ends. A connection that was closed before took it along.
         await self._wait(self._follows - {asyncio.current_task()})
 
     async def _wait(self, follows: set[asyncio.Task]) -> None:
         if follows:
             await asyncio.wait(follows, timeout=_LINGER)
+
+    def ask_to_stop(self) -> None:
+        """See :func:`ask_to_stop`."""
+        self._loop.call_soon_threadsafe(self._ask_to_stop)
+
+    def stops(self) -> bool:
+        """See :func:`stops`."""
+        with self._agreed:
+            self._agreed.wait_for(lambda: not self._held)
+            self._calls += 1
+            return self._calls >= self._last
+
+    # Process 0 holds all, learns how often each of them has called stops(), and says from
+    # which call on it is true: the one after the last that any of them has made.
+
+    def _ask_to_stop(self) -> None:
+        if self.process:
+            _say([self._peers[0]], stop=1)
+        else:
+            self._hold_all()
+
+    def _hold_all(self) -> None:
+        if not self._counts:
+            _say(self._peers.values(), hold=1)
+            self._count_held(self._hold())
+
+    def _hold(self) -> int:
+        with self._agreed:
+            self._held = True
+            return self._calls
+
+    def _count_held(self, calls: int) -> None:
+        self._counts.append(calls)
+        if len(self._counts) == self._count:
+            last = max(self._counts) + 1
+            _say(self._peers.values(), last=last)
+            self._go_on(last)
+
+    def _go_on(self, last: int) -> None:
+        with self._agreed:
+            self._last, self._held = last, False
+            self._agreed.notify_all()
 
     def end(self, said: str, line: str, code: int) -> NoReturn:
         """Ends this process, and all others."""
@@ -357,6 +436,11 @@ class Job:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+def _say(peers: Iterable[_Peer], **said: Any) -> None:
+    for peer in peers:
+        peer.writer.write(json.dumps(said).encode() + b"\n")
 
 
 async def _relay(
@@ -397,4 +481,4 @@ async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
             await target.drain()
 
 
-_job: Job
+_job: Job | None = None

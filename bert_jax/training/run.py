@@ -224,7 +224,7 @@ def _loop(
     train_step: Callable[[TrainState, Batch], tuple[TrainState, Sums]],
     reporter: Reporter,
     save: Callable[[int, TrainState], None],
-    stop_requested: Callable[[int], bool],
+    stop_requested: Callable[[], bool],
 ) -> TrainState:
     """All steps that are left.
 
@@ -282,7 +282,7 @@ def _loop(
             if step % config.log_every == 0 or last:
                 reporter.report(step, sums)
             evaluates = job.evaluates(step)
-            stops = stop_requested(step) and not last
+            stops = stop_requested() and not last
             saves = step % config.checkpoint_every == 0 or last or stops
             if evaluates or saves:
                 reporter.flush()

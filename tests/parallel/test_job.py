@@ -5,11 +5,14 @@ They also count the rows of a batch, which needs several processes.
 
 import concurrent.futures
 import contextlib
+import itertools
 import os
 import random
 import re
+import signal
 import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -74,6 +77,28 @@ cli.run(main)
 """
 
 
+STOPS = """
+import itertools
+import jax
+jax.config.update("jax_platforms", "cpu")
+from bert_jax import cli
+from bert_jax.parallel.distributed import stop_requests
+
+def main(argv):
+    process, port = argv
+    cli.start(cli.JOB_FLAGS | dict(
+        coordinator_address=f"127.0.0.1:{port}", num_processes=2,
+        process_id=int(process), join_timeout=120,
+    ))
+    jax.devices()
+    with stop_requests() as asked:
+        print("begun", flush=True)
+        print(next(call for call in itertools.count(1) if asked()))
+
+cli.run(main)
+"""
+
+
 def slurm(job, process):
     return {
         "SLURM_JOB_ID": f"{job}",
@@ -122,6 +147,34 @@ def test_a_job_is_found_in_the_environment(python, launcher, job_number, tmp_pat
         assert (tmp_path / f"{number}").read_text() == f"{number} (2, 3, 6)"
 
 
+@pytest.fixture
+def port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_sigterm_to_one_process_stops_all_at_the_same_call(python, port, asked):
+    """They ask all the time; whoever kept Python's lock meanwhile would hear nothing."""
+    processes = [
+        subprocess.Popen(
+            [python, "-c", STOPS, f"{process}", f"{port}"],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for process in range(2)
+    ]
+    for process in processes:
+        assert process.stdout.readline() == "begun\n"
+    processes[asked].send_signal(signal.SIGTERM)
+    outputs = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    calls = [int(output) for output, _ in outputs]
+    assert calls[0] == calls[1] > 0
+
+
 @pytest.mark.parametrize(
     ("failing", "step", "kind", "code"),
     [
@@ -131,9 +184,9 @@ def test_a_job_is_found_in_the_environment(python, launcher, job_number, tmp_pat
         ("01", 3, "user", 2),
     ],
 )
-def test_a_process_that_fails_ends_all_with_its_line(python, failing, step, kind, code):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+def test_a_process_that_fails_ends_all_with_its_line(
+    python, port, failing, step, kind, code
+):
     processes = [
         subprocess.Popen(
             [
@@ -187,9 +240,8 @@ def test_a_job_that_cannot_be_is_one_line(job, message):
 
 
 @pytest.fixture
-def address():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
+def address(port):
+    return f"127.0.0.1:{port}"
 
 
 def meet(address, count, process, timeout):
@@ -304,6 +356,47 @@ def test_a_process_that_stood_still_says_so(address, monkeypatch, capsys):
     assert re.match(
         r"error: this process stood still for [12] s;", capsys.readouterr().err
     )
+
+
+@contextlib.contextmanager
+def connected(address, count):
+    """The processes of a job, all in this one."""
+    jobs = [Job(address, count, i) for i in range(count)]
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        list(pool.map(lambda job: job.meet(20), jobs))
+        for job in jobs:
+            job.watch(20)
+        yield jobs
+        list(pool.map(Job.close, jobs))
+
+
+def test_asked_to_stop_all_do_at_the_same_call(address):
+    """Whoever is asked, several at once too, and however far the others are by then."""
+    for asked in [0], [2], [1, 2, 0], [1, 1]:
+        together = threading.Barrier(3)
+
+        def train(job, together=together, asked=asked):
+            assert not any(job.stops() for _ in range(7))
+            together.wait(20)
+            for _ in range(asked.count(job.process)):
+                job.ask_to_stop()
+            return next(step for step in itertools.count(8) if job.stops())
+
+        with connected(address, 3) as jobs:
+            assert not any(job.stops() for job in jobs)
+            with concurrent.futures.ThreadPoolExecutor(3) as pool:
+                steps = list(pool.map(train, jobs))
+            assert len(set(steps)) == 1, steps
+            assert all(job.stops() for job in jobs)  # also whoever asks later
+
+
+def test_asked_before_the_first_call_all_stop_there(address):
+    """As a job that is asked while it compiles."""
+    with connected(address, 2) as jobs:
+        jobs[1].ask_to_stop()
+        with jobs[0]._agreed:
+            assert jobs[0]._agreed.wait_for(lambda: jobs[0]._last == 1, 20)
+        assert all(job.stops() for job in jobs)
 
 
 def test_an_address_without_a_port_is_refused():
