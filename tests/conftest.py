@@ -180,8 +180,19 @@ def download(request, response, storage, *args, **kwargs):
 
 objects.download = download
 
-from gcp_storage_emulator.server import create_server
-server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="bucket")
+def move(request, response, storage):
+    # gcsfs asks for it, and asks again for half a minute where it is not there.
+    request.params["dest_bucket_name"] = request.params["bucket_name"]
+    objects.copy(request, response, storage)
+    if response.status == 200:
+        objects.delete(request, response, storage)
+
+from gcp_storage_emulator import server
+path = "/storage/v1/b/(?P<bucket_name>[^/]+)/o/(?P<object_id>.+)/moveTo/o/"
+path += "(?P<dest_object_id>.+)"
+server.HANDLERS = (path, {"POST": move}), *server.HANDLERS
+
+server = server.create_server("127.0.0.1", 0, in_memory=True, default_bucket="bucket")
 server.start()
 print(server._api._httpd.server_port, flush=True)
 sys.stdin.read()
