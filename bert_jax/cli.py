@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bert_jax.errors import PREEMPTED, Preempted, StalledError, UserError
-from bert_jax.files import valid_text
+from bert_jax.files import PROGRAMS, is_remote, valid_text
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.model.config import DTYPES
 from bert_jax.progress import LogHandler, show_progress
@@ -200,16 +200,17 @@ def _users_line(error: Exception) -> str | None:
     return f"error: {error.strerror}{where}{hint}"
 
 
-def start(flags: Mapping[str, Any] | None = None) -> None:
+def start(flags: Mapping[str, Any] | None = None, workdir: str = "") -> None:
     """Readies JAX: compiled programs kept on disk, a CPU's memory, the other processes.
 
-    flags: values of JOB_FLAGS of a command that has them; process 0 then logs. Must be
-    called before anything asks JAX for devices.
+    flags: values of JOB_FLAGS of a command that has them; process 0 then logs. workdir: of
+    the run. Must be called before anything asks JAX for devices.
     """
     import jax
 
     show_progress(True)
-    _keep_programs()
+    of_several = flags and (flags["distributed"] or flags["coordinator_address"])
+    _keep_programs(workdir if of_several or is_remote(workdir) else "")
     # On a CPU each step runs in the call that starts it: one that runs on its own is done
     # before its buffers are free, and the next may start in between, on twice the memory.
     # Steps over several devices do not heed it.
@@ -243,20 +244,24 @@ def _log_to_screen() -> None:
     logger.propagate = False
 
 
-def _keep_programs() -> None:
+def _keep_programs(workdir: str) -> None:
     """Keeps what takes over a second to compile in ~/.cache/bert_jax, from run to run.
 
-    $XDG_CACHE_HOME stands for ~/.cache where it is set. Does nothing where JAX was told a
-    folder of its own ($JAX_COMPILATION_CACHE_DIR). A home may be shared by machines of
-    different processors, whose programs do not run on each other: each kind has a folder.
+    workdir: if not empty they are kept there. Of several processes 0 alone writes them,
+    and the machines on which a run goes on may be new ones. $XDG_CACHE_HOME stands for
+    ~/.cache where it is set. Does nothing where JAX was told a folder of its own
+    ($JAX_COMPILATION_CACHE_DIR). Processors of different kinds may share a folder, and
+    their programs do not run on each other: each kind has a folder in it.
     """
     import jax
 
     if jax.config.jax_compilation_cache_dir is not None:
         return
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = home / "bert_jax" / f"xla-{_processor()}"
-    jax.config.update("jax_compilation_cache_dir", str(folder))
+    folder = f"{workdir}/{PROGRAMS}" if workdir else home / "bert_jax"
+    if not is_remote(folder):
+        folder = Path(folder).absolute()
+    jax.config.update("jax_compilation_cache_dir", f"{folder}/xla-{_processor()}")
 
 
 def _processor() -> str:

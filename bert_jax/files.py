@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LONGEST_LINE = 64 << 20  # bytes
+PROGRAMS = "programs"  # the folder of a workdir where JAX keeps what it has compiled
 # Levels of a JSON value. Ours have up to six, SQuAD's seven; whoever walks or prints one
 # of thousands overflows its stack.
 _DEEPEST_JSON = 64

@@ -37,7 +37,7 @@ def main(argv: list[str]) -> None:
     # Imported late: --help and a wrong command line answer at once.
     from bert_jax.training.sweep import run_one, run_sweep
 
-    cli.start(flags)
+    cli.start(flags, workdir)
     (run_sweep if flags["sweep"] else run_one)(config, workdir)
 
 

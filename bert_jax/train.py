@@ -32,7 +32,7 @@ def main(argv: list[str]) -> None:
     # Imported late: --help and a wrong command line answer at once.
     from bert_jax.training.pretrain import pretrain
 
-    cli.start(flags)
+    cli.start(flags, workdir)
     pretrain(config, workdir)
 
 

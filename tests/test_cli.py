@@ -91,18 +91,26 @@ def configured():
 def test_programs_are_kept_below_the_users_cache(configured, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     configured(None)
-    cli._keep_programs()
+    cli._keep_programs("")
     folder = Path(jax.config.jax_compilation_cache_dir)
     assert folder.parent == tmp_path / "bert_jax"
     assert folder.name.startswith("xla-") and len(folder.name) == 12
     configured(None)
-    cli._keep_programs()
+    cli._keep_programs("")
     assert Path(jax.config.jax_compilation_cache_dir) == folder
+
+
+@pytest.mark.parametrize("workdir", ["gs://bucket/run", "/disk/run"])
+def test_programs_are_kept_in_the_workdir(configured, workdir):
+    configured(None)
+    cli._keep_programs(workdir)
+    found = jax.config.jax_compilation_cache_dir
+    assert found.startswith(f"{workdir}/programs/xla-")
 
 
 def test_a_folder_of_the_users_own_stays(configured, tmp_path):
     configured(str(tmp_path))
-    cli._keep_programs()
+    cli._keep_programs("gs://bucket/run")
     assert jax.config.jax_compilation_cache_dir == str(tmp_path)
 
 

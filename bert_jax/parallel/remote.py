@@ -16,7 +16,13 @@ from pathlib import Path
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import is_name, is_remote, open_remote, set_up_stores
+from bert_jax.files import (
+    PROGRAMS,
+    is_name,
+    is_remote,
+    open_remote,
+    set_up_stores,
+)
 from bert_jax.locks import LOCK, Lease, locked
 from bert_jax.parallel.distributed import check_same, is_leader, wait_for_all
 
@@ -24,8 +30,9 @@ set_up_stores()
 
 CHECKPOINTS = "checkpoints"
 # Subfolders of a workdir that are not copied with its small files: Orbax reads and
-# writes checkpoints in the store, prepared() copies text, features live for one run.
-_APART = (CHECKPOINTS, "text", "features")
+# writes checkpoints in the store, and JAX programs, prepared() copies text, features live
+# for one run.
+_APART = (CHECKPOINTS, PROGRAMS, "text", "features")
 
 
 class RunFolder:

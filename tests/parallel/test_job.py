@@ -99,6 +99,31 @@ cli.run(main)
 """
 
 
+KEEPS = """
+import jax
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 1)
+from bert_jax import cli
+from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
+
+def main(argv):
+    process, port, workdir = argv
+    flags = cli.JOB_FLAGS | dict(
+        coordinator_address=f"127.0.0.1:{port}", num_processes=2,
+        process_id=int(process), join_timeout=120,
+    )
+    cli.start(flags, workdir)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    batch = put_batch({"x": jax.numpy.ones((1, 4))}, make_mesh(MeshConfig()))
+    events = []
+    jax.monitoring.register_event_listener(lambda event, **_: events.append(event))
+    assert jax.jit(jax.numpy.sum)(batch["x"]) == 8
+    print(events.count("/jax/compilation_cache/cache_hits"))
+
+cli.run(main)
+"""
+
+
 def slurm(job, process):
     return {
         "SLURM_JOB_ID": f"{job}",
@@ -173,6 +198,29 @@ def test_sigterm_to_one_process_stops_all_at_the_same_call(python, port, asked):
     assert [process.returncode for process in processes] == [0, 0], outputs
     calls = [int(output) for output, _ in outputs]
     assert calls[0] == calls[1] > 0
+
+
+def test_programs_are_kept_in_the_workdir(python, port, bucket, monkeypatch):
+    """JAX has process 0 alone keep them; here it finds them on another machine.
+
+    On CPUs no other process finds them: the key has the process's own devices in it.
+    """
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    for round_ in range(2):
+        monkeypatch.setenv("XDG_CACHE_HOME", f"/nowhere/{round_}")
+        processes = [
+            subprocess.Popen(
+                [python, "-c", KEEPS, f"{process}", f"{port}", f"{bucket}/run"],
+                cwd=REPOSITORY,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for process in range(2)
+        ]
+        outputs = [process.communicate() for process in processes]
+        hits = [int(output.split()[-1]) for output, _ in outputs]
+        assert (hits[0] > 0) == (round_ > 0), outputs
 
 
 @pytest.mark.parametrize(
