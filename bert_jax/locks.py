@@ -97,8 +97,9 @@ class Lease:
 
     def check(self) -> None:
         """Raises UserError where the folder is another's."""
-        if not self._is_ours():
-            raise _in_use(self._path.parent, self._read() or "")
+        found = self._read() or ""
+        if self._mark["token"] not in found:
+            raise _in_use(self._path.parent, found)
 
     def _watch(self, found: str) -> None:
         who = _owner(found)
