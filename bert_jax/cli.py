@@ -247,9 +247,9 @@ def _log_to_screen() -> None:
 def _keep_programs(workdir: str) -> None:
     """Keeps what takes over a second to compile in ~/.cache/bert_jax, from run to run.
 
-    workdir: if not empty they are kept there. Of several processes 0 alone writes them,
-    and the machines on which a run goes on may be new ones. $XDG_CACHE_HOME stands for
-    ~/.cache where it is set. Does nothing where JAX was told a folder of its own
+    workdir: unless it is empty, they are kept there instead, where the run's other machines
+    find them too: of several processes, process 0 alone writes programs. $XDG_CACHE_HOME
+    stands for ~/.cache where it is set. Does nothing where JAX was told a folder of its own
     ($JAX_COMPILATION_CACHE_DIR). Processors of different kinds may share a folder, and
     their programs do not run on each other: each kind has a folder in it.
     """

@@ -30,7 +30,7 @@ from jax._src.clusters import ClusterEnv
 from bert_jax.errors import PREEMPTED, UserError
 
 _RETRY = 0.2  # seconds between calls to process 0
-# Lines between processes, beside what is said, which is JSON.
+# Lines between processes; all else that they say is JSON.
 _BEAT, _BYE, _JAX = b"\n", b"bye\n", b"jax\n"
 _LINGER = 5  # seconds that a process which fails waits until the others have heard
 _NEVER = 10**8  # seconds

@@ -172,6 +172,20 @@ def test_a_job_is_found_in_the_environment(python, launcher, job_number, tmp_pat
         assert (tmp_path / f"{number}").read_text() == f"{number} (2, 3, 6)"
 
 
+def start_two(python, script, *arguments):
+    """Two processes that run ``script`` with their number and ``arguments``."""
+    return [
+        subprocess.Popen(
+            [python, "-c", script, *map(str, (process, *arguments))],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for process in range(2)
+    ]
+
+
 @pytest.fixture
 def port():
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -181,16 +195,7 @@ def port():
 @pytest.mark.parametrize("asked", [0, 1])
 def test_sigterm_to_one_process_stops_all_at_the_same_call(python, port, asked):
     """They ask all the time; whoever kept Python's lock meanwhile would hear nothing."""
-    processes = [
-        subprocess.Popen(
-            [python, "-c", STOPS, f"{process}", f"{port}"],
-            cwd=REPOSITORY,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for process in range(2)
-    ]
+    processes = start_two(python, STOPS, port)
     for process in processes:
         assert process.stdout.readline() == "begun\n"
     processes[asked].send_signal(signal.SIGTERM)
@@ -208,16 +213,7 @@ def test_programs_are_kept_in_the_workdir(python, port, bucket, monkeypatch):
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     for round_ in range(2):
         monkeypatch.setenv("XDG_CACHE_HOME", f"/nowhere/{round_}")
-        processes = [
-            subprocess.Popen(
-                [python, "-c", KEEPS, f"{process}", f"{port}", f"{bucket}/run"],
-                cwd=REPOSITORY,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for process in range(2)
-        ]
+        processes = start_two(python, KEEPS, port, f"{bucket}/run")
         outputs = [process.communicate() for process in processes]
         hits = [int(output.split()[-1]) for output, _ in outputs]
         assert (hits[0] > 0) == (round_ > 0), outputs
@@ -235,21 +231,7 @@ def test_programs_are_kept_in_the_workdir(python, port, bucket, monkeypatch):
 def test_a_process_that_fails_ends_all_with_its_line(
     python, port, failing, step, kind, code
 ):
-    processes = [
-        subprocess.Popen(
-            [
-                python,
-                "-c",
-                FAILS,
-                *map(str, (process, failing, step, kind, port)),
-            ],
-            cwd=REPOSITORY,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for process in range(2)
-    ]
+    processes = start_two(python, FAILS, failing, step, kind, port)
     errors = [process.communicate()[1] for process in processes]
     assert [process.returncode for process in processes] == [code, code], errors
     name = {"user": "", "bug": "ValueError: "}[kind]

@@ -211,7 +211,7 @@ def test_a_run_that_stood_still_does_not_write_over_its_successor(bucket, quick_
     with first.held(print):
         first.fetch()
         write(first.local / "a.txt", "1")
-        first._lease._done.set()  # so that it renews nothing meanwhile, as one that stands
+        first._lease._done.set()  # while it stands still, it renews nothing
         first._lease._thread.join()
         write(epath.Path(bucket) / ".lock", '{"process": 7, "host": "far"}')
         with pytest.raises(UserError, match="in use by process 7 on far"):
