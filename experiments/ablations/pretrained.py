@@ -1,0 +1,76 @@
+"""What pretraining is worth: five tasks from experiments/small.py and from random weights.
+
+What: SST-2 (8,000 rows), MRPC, CoLA, WNUT-17 and SQuAD (3,000 questions of 36 articles, the
+  other 12 for dev), each with three seeds. Both variants "go on" for one step at a rate
+  of 1e-12, which learns nothing: random parameters, then those of the small BERT.
+On: two CPU cores with bfloat16 products, 40 minutes with --jobs 2.
+Result: docs/experiments.md.
+Before: DATA with glue/SST-2, glue/MRPC, glue/CoLA, ner/wnut17 and squad/dev-v1.1.json; the
+  workdir of experiments/small.py as DATA/small.
+Run:
+  python -m bert_jax.experiment experiments/ablations/pretrained.py:DATA \\
+      --workdir runs/pretrained --jobs 2
+"""
+
+from table5 import tasks as table5_tasks
+
+MODEL = dict(
+    vocab_size=8192,
+    hidden_size=256,
+    num_layers=4,
+    num_heads=4,
+    intermediate_size=1024,
+    max_positions=128,
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
+    initializer_range=0.035,
+)
+
+
+def no_steps(data: str, init_from: str = "") -> dict:
+    """A pretraining that changes nothing, because studies begin with one."""
+    return dict(
+        model=MODEL,
+        init_from=init_from,
+        compute=dict(dtype="bfloat16"),
+        optimizer=dict(learning_rate=1e-12),
+        phases=(dict(steps=1, batch_size=16, sequence_length=128, max_predictions=20),),
+        data=dict(path=f"{data}/small/text", holdout=0.02, threads=1),
+        eval_every=1,
+        eval_batches=50,
+    )
+
+
+def tasks(data: str) -> dict:
+    """Table 5's tasks and two more, at a rate for this width."""
+    known = table5_tasks(data)
+    shared = known["sst2"] | dict(
+        optimizer=dict(learning_rate=3e-4, bias_correction=True),
+        compute=dict(dtype="bfloat16"),
+        train_rows=0,
+    )
+
+    def glue(name: str, folder: str, length: int, **settings: int) -> dict:
+        own = dict(task=name, dir=f"{data}/glue/{folder}", max_length=length)
+        return shared | dict(data=own) | settings
+
+    def other(name: str, **settings: int) -> dict:
+        own = dict(family=known[name]["family"], data=known[name]["data"])
+        return shared | own | settings
+
+    return dict(
+        sst2=glue("sst2", "SST-2", 64, train_rows=8000, epochs=2),
+        mrpc=glue("mrpc", "MRPC", 128, epochs=3),
+        cola=glue("cola", "CoLA", 64, epochs=4),
+        wnut17=other("wnut17", epochs=6),
+        squad=other("squad", train_rows=3000, epochs=2),
+    )
+
+
+def get_study(data: str = "data") -> dict:
+    """Random parameters and the small BERT's. ``data``: the folder of all files."""
+    variants = dict(random=no_steps(data), small=no_steps(data, f"{data}/small"))
+    return dict(
+        variants={name: dict(pretrain=own) for name, own in variants.items()},
+        tasks=tasks(data),
+    )
