@@ -34,7 +34,10 @@ def report():
         "fits": True,
         "model_flops_per_device": 2.25e12,
         "seconds_at_peak": 0.1,
-        "estimated_seconds": 0.125,
+        "compiler_seconds": 0.125,
+        "roofline_seconds": 0.12,
+        "estimated_seconds": 0.2,
+        "estimated_shares": {"matrix": 0.1, "vector": 0.1},
         "collectives": {"all-reduce": {"count": 3, "bytes": 267_000_000}},
         "compile_seconds": 99.0,
     }

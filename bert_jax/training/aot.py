@@ -19,6 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import batch_sharding, check_batch_size, make_mesh
 from bert_jax.training import step as training_step
 from bert_jax.training.config import TrainConfig
+from bert_jax.training.estimate import Program, Speeds, estimate
 from bert_jax.training.metrics import PEAK_FLOPS
 from bert_jax.training.optimizer import bert_optimizer, make_schedule
 from bert_jax.training.pretrain import pretraining_objective
@@ -30,46 +31,44 @@ _GIB = 1 << 30
 _USED = re.compile(r"Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm")
 _TEMPORARIES = re.compile(r"required for HLO temporaries \(([\d.]+)([KMGT]?)\)")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-# Instructions of an HLO module that send arrays between devices.
-_KINDS = (
-    "all-reduce",
-    "all-gather",
-    "reduce-scatter",
-    "all-to-all",
-    "collective-permute",
-)
-_COLLECTIVE = re.compile(
-    rf"= (?P<result>\(.*?\)|\S+) (?P<kind>{'|'.join(_KINDS)})(?P<start>-start)?\("
-)
-_HLO_ARRAY = re.compile(r"\b([a-z]+\d*(?:e\d+m\d+\w*)?)\[([\d,]*)\]")
 
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
     """A TPU generation. devices_per_chip: as jobs see them; v4 and later fuse cores.
 
-    hbm_bytes: memory of one device. rank: dimensions of a slice's name. estimated: whether
-    the compiler's estimate of seconds is of use; for v4, v5e and v6e it gives none, for v5p
-    one that is four times the least there can be. options: of the topology's description.
+    hbm_bytes: memory of one device. rank: dimensions of a slice's name. clock: cycles a
+    second. hbm_speed: bytes a second of one device's memory. link_speed: that a chip
+    sends, over all its links. estimated: whether the compiler's estimate of seconds is of
+    use; for v4, v5e and v6e it gives none, for v5p one that is four times the least there
+    can be. options: of the topology's description.
     """
 
     devices_per_chip: int
     hbm_bytes: int
     rank: int
+    clock: float
+    hbm_speed: float
+    link_speed: float
     estimated: bool = False
     options: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
-# Cloud TPU's documentation of each version, "System architecture", November 2026.
+# Cloud TPU's documentation of each version, "System architecture", November 2026. Clocks
+# and links of v2 and v3: Jouppi et al. (2020), of v4: Jouppi et al. (2023); other clocks
+# follow from the peak and the size of the matrix units.
 GENERATIONS = {
-    "v2": Generation(2, 8 * _GIB, 2, estimated=True),
-    "v3": Generation(2, 16 * _GIB, 2, estimated=True),
+    "v2": Generation(2, 8 * _GIB, 2, 0.7e9, 350e9, 248e9, estimated=True),
+    "v3": Generation(2, 16 * _GIB, 2, 0.94e9, 450e9, 328e9, estimated=True),
     # Without it the compiler shows two cores a chip, which no job uses.
-    "v4": Generation(1, 32 * _GIB, 3, options={"chip_config_name": "megacore"}),
-    "v5e": Generation(1, 16 * _GIB, 2),
-    "v5p": Generation(1, 95 * _GIB, 3),
-    "v6e": Generation(1, 32 * _GIB, 2),
-    "tpu7x": Generation(2, 96 * _GIB, 3),
+    "v4": Generation(
+        *(1, 32 * _GIB, 3, 1.05e9, 1228e9, 300e9),
+        options={"chip_config_name": "megacore"},
+    ),
+    "v5e": Generation(1, 16 * _GIB, 2, 1.5e9, 819e9, 200e9),
+    "v5p": Generation(1, 95 * _GIB, 3, 1.75e9, 2765e9, 600e9),
+    "v6e": Generation(1, 32 * _GIB, 2, 1.75e9, 1638e9, 448e9),
+    "tpu7x": Generation(2, 96 * _GIB, 3, 2.2e9, 3690e9, 1200e9),
 }
 
 
@@ -138,7 +137,9 @@ class Report:
     donated_bytes: of the arguments, what the new state is written over.
     hbm_bytes: the memory of a device. fits: arguments and temporaries are within it.
     seconds_at_peak: model_flops_per_device at the chip's peak, the least there can be.
-    estimated_seconds: the compiler's own estimate of the step; it has one for v2 and v3.
+    compiler_seconds: the compiler's own estimate of the step; it has one for v2 and v3.
+    roofline_seconds: ours of the same kind, for all; estimated_seconds: with the cycles of
+    vector work too. estimated_shares: what the latter are spent on. See estimate.py.
     collectives: of one device and step, by kind; a scanned body's are counted once.
     """
 
@@ -155,7 +156,10 @@ class Report:
     fits: bool
     model_flops_per_device: float
     seconds_at_peak: float
+    compiler_seconds: float | None
+    roofline_seconds: float | None
     estimated_seconds: float | None
+    estimated_shares: dict[str, float]
     collectives: dict[str, Traffic]
     compile_seconds: float
 
@@ -174,15 +178,19 @@ def compile_step(config: TrainConfig, phase: Phase, slices: Slices) -> Report:
     check_batch_size(phase.batch_size, mesh, "batch_size", config.accumulation)
     lowered, state, batch = lower_step(config, phase, mesh)
     started = time.perf_counter()
-    hbm = slices.generation.hbm_bytes
-    donated, estimate, found = 0, 0.0, {}
+    generation = slices.generation
+    hbm, peak = generation.hbm_bytes, PEAK_FLOPS[slices.devices[0].device_kind]
+    donated, compilers, found = 0, 0.0, {}
+    roofline = whole = None
     try:
         compiled = lowered.compile()
+        seconds = time.perf_counter() - started
     except jax.errors.JaxRuntimeError as error:
         arguments = sum(
             leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape))
             for leaf in jax.tree.leaves(state)
         )
+        seconds = time.perf_counter() - started
         temporary = _overflow(str(error), arguments)
         if temporary is None:
             raise
@@ -194,10 +202,15 @@ def compile_step(config: TrainConfig, phase: Phase, slices: Slices) -> Report:
         # The donated state's outputs lie where its arguments did.
         temporary = memory.temp_size_in_bytes + memory.output_size_in_bytes - donated
         fits = arguments + temporary <= hbm
-        if slices.generation.estimated:
-            estimate = (compiled.cost_analysis() or {}).get("optimal_seconds", 0.0)
-        found = collectives(compiled.as_text())
-    seconds = time.perf_counter() - started
+        if generation.estimated:
+            compilers = (compiled.cost_analysis() or {}).get("optimal_seconds", 0.0)
+        program = Program(compiled.as_text())
+        speeds = Speeds(
+            peak, generation.clock, generation.hbm_speed, generation.link_speed
+        )
+        roofline = estimate(program, speeds, by_cycles=False)
+        whole = estimate(program, speeds)
+        found = collectives(program)
     flops = pretraining_objective(config).flops(batch) / len(slices.devices)
     return Report(
         topology=slices.name,
@@ -212,8 +225,11 @@ def compile_step(config: TrainConfig, phase: Phase, slices: Slices) -> Report:
         hbm_bytes=hbm,
         fits=fits,
         model_flops_per_device=flops,
-        seconds_at_peak=flops / PEAK_FLOPS[slices.devices[0].device_kind],
-        estimated_seconds=float(estimate) if estimate > 0 else None,
+        seconds_at_peak=flops / peak,
+        compiler_seconds=float(compilers) if compilers > 0 else None,
+        roofline_seconds=roofline.seconds if roofline else None,
+        estimated_seconds=whole.seconds if whole else None,
+        estimated_shares=whole.shares if whole else {},
         collectives=found,
         compile_seconds=round(seconds, 1),
     )
@@ -291,25 +307,20 @@ def _overflow(message: str, arguments: int) -> int | None:
     return None
 
 
-def collectives(hlo: str) -> dict[str, Traffic]:
-    """By kind, the collectives of a compiled module and the bytes of their results."""
+def collectives(program: Program) -> dict[str, Traffic]:
+    """By kind, the collectives of a compiled program and the bytes of their results."""
     found: dict[str, Traffic] = defaultdict(Traffic)
-    for match in _COLLECTIVE.finditer(hlo):
-        arrays = [_array_bytes(*a) for a in _HLO_ARRAY.findall(match["result"])]
-        if match["start"] and match["kind"] in ("all-gather", "collective-permute"):
-            # (operands, results, contexts): only the results.
-            arrays = arrays[1:2]
-        traffic = found[match["kind"]]
-        traffic.count += 1
-        traffic.bytes += sum(arrays)
+    for computation in program.computations.values():
+        for instruction in computation.values():
+            if instruction.collective:
+                traffic = found[instruction.collective]
+                traffic.count += 1
+                traffic.bytes += instruction.received
     return dict(found)
 
 
-def _array_bytes(dtype: str, dimensions: str) -> int:
-    """Bytes of an array such as bf16[8,128]; a pred is a byte."""
-    bits = re.search(r"\d+", dtype)
-    sizes = map(int, filter(None, dimensions.split(",")))
-    return math.prod(sizes) * (int(bits[0]) if bits else 8) // 8
+def _seconds(number: float | None) -> str:
+    return "" if number is None else f"{number:.4f}"
 
 
 # The table's columns, with the text of a report in each.
@@ -324,8 +335,14 @@ _COLUMNS: dict[str, Callable[[Report], str]] = {
     "fits, spare": lambda r: f"yes, {r.spare:.0%}" if r.fits else "no",
     "GFLOP a device": lambda r: f"{r.model_flops_per_device / 1e9:,.0f}",
     "at peak, s": lambda r: f"{r.seconds_at_peak:.4f}",
-    "estimate, s": lambda r: (
-        f"{r.estimated_seconds:.4f}" if r.estimated_seconds else ""
+    "compiler's, s": lambda r: _seconds(r.compiler_seconds),
+    "roofline, s": lambda r: _seconds(r.roofline_seconds),
+    "estimate, s": lambda r: _seconds(r.estimated_seconds),
+    "MFU": lambda r: (
+        f"{r.seconds_at_peak / r.estimated_seconds:.0%}" if r.estimated_seconds else ""
+    ),
+    "of it, ms": lambda r: ", ".join(
+        f"{name} {1e3 * share:.1f}" for name, share in r.estimated_shares.items()
     ),
     "collectives": lambda r: ", ".join(
         f"{traffic.count} {kind} {traffic.bytes / 1e6:,.0f} MB"

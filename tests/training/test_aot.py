@@ -10,6 +10,7 @@ from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training.aot import GENERATIONS, collectives, lower_step, named_slices
 from bert_jax.training.config import train_config
+from bert_jax.training.estimate import Program
 
 pytestmark = pytest.mark.usefixtures("optimized")
 
@@ -101,18 +102,19 @@ ENTRY %main {
     ],
 )
 def test_results_are_counted_once(kind, count, size):
-    found = collectives(HLO)
+    found = collectives(Program(HLO))
     assert (found[kind].count, found[kind].bytes) == (count, size)
 
 
 def test_other_instructions_are_none():
-    assert set(collectives(HLO)) == {
+    assert set(collectives(Program(HLO))) == {
         "all-reduce",
         "all-gather",
         "reduce-scatter",
         "collective-permute",
     }
-    assert collectives("%x = f32[4]{0} add(f32[4]{0} %a, f32[4]{0} %b)") == {}
+    text = "ENTRY %x {\n  %x = f32[4]{0} add(f32[4]{0} %a, f32[4]{0} %b)\n}"
+    assert collectives(Program(text)) == {}
 
 
 @pytest.mark.parametrize(
