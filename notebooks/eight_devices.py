@@ -37,6 +37,7 @@ from bert_jax.parallel.mesh import batch_sharding, make_mesh, put_batch
 from bert_jax.parallel.sharding import partition_spec
 from bert_jax.training import aot
 from bert_jax.training.config import train_config
+from bert_jax.training.estimate import Program
 from bert_jax.training.optimizer import bert_optimizer, make_schedule
 from bert_jax.training.pretrain import pretraining_objective
 from bert_jax.training.state import abstract_state, init_state
@@ -268,7 +269,7 @@ traffic = {}
 for name in ["data=8"] if SHORT else MESHES:
     config = dataclasses.replace(small, mesh=MESHES[name])
     lowered, *_ = aot.lower_step(config, config.phases[0], make_mesh(config.mesh))
-    traffic[name] = aot.collectives(lowered.compile().as_text())
+    traffic[name] = aot.collectives(Program(lowered.compile().as_text()))
     for kind, found in sorted(traffic[name].items()):
         print(f"{name:16} {found.count:3} x {kind:18} {found.bytes / 1e3:7,.0f} kB")
 
