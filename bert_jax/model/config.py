@@ -220,7 +220,7 @@ class ComputeConfig:
     dtype: str = setting(
         "float32",
         '"float32" or "bfloat16", of the activations; "auto" for bfloat16 where the device '
-        "has units for it (TPU, NVIDIA GPUs from Ampere on, CPUs with AMX)",
+        "is fast at it (TPU, NVIDIA GPUs from Ampere on, CPUs with AMX, AMD from Zen 4)",
         one_of=DTYPES,
     )
     attention_impl: str = setting(

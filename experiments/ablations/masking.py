@@ -4,7 +4,7 @@ What: MLM + NSP with 15% of the tokens masked, 30% and 40% (Wettig et al., 2022)
   words, runs of words (ALBERT, section 4.2), and 15% with packed rows; the model, steps and
   tasks of table5.py. Evaluations mask 15% of the tokens each on its own in all of them but
   whole words and runs of words, whose held-out accuracies compare with no other.
-On: two CPU cores with bfloat16 products, --jobs 2.
+On: two CPU cores, --jobs 2.
 Result: none yet. Packed should equal unpacked within its error, because it learns from the
   same examples. Elsewhere whole words (the paper's repository) and 40% for LARGE (Wettig et
   al.) are better than 15% of tokens.

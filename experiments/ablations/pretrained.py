@@ -3,7 +3,7 @@
 What: SST-2 (8,000 rows), MRPC, CoLA, WNUT-17 and SQuAD (3,000 questions of 36 articles, the
   other 12 for dev), each with three seeds. Both variants "go on" for one step at a rate
   of 1e-12, which learns nothing: random parameters, then those of the small BERT.
-On: two CPU cores with bfloat16 products, --jobs 2.
+On: two CPU cores, --jobs 2.
 Result: none yet.
 Before: DATA with glue/SST-2, glue/MRPC, glue/CoLA, ner/wnut17 and squad/dev-v1.1.json; the
   workdir of experiments/small.py as DATA/small.
@@ -32,7 +32,7 @@ def no_steps(data: str, init_from: str = "") -> dict:
     return dict(
         model=MODEL,
         init_from=init_from,
-        compute=dict(dtype="bfloat16"),
+        compute=dict(dtype="auto"),
         optimizer=dict(learning_rate=1e-12),
         phases=(dict(steps=1, batch_size=16, sequence_length=128, max_predictions=20),),
         data=dict(path=f"{data}/small/text", holdout=0.02, threads=1),
@@ -46,7 +46,7 @@ def tasks(data: str) -> dict:
     known = table5_tasks(data)
     shared = known["sst2"] | dict(
         optimizer=dict(learning_rate=3e-4, bias_correction=True),
-        compute=dict(dtype="bfloat16"),
+        compute=dict(dtype="auto"),
         train_rows=0,
     )
 

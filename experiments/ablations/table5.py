@@ -8,7 +8,7 @@ What: BERT's two objectives, masked LM alone, left to right as GPT, the same wit
   knew little more than how frequent tokens are (14% of masked tokens right).
   Each is fine-tuned on 8,000 rows of SST-2, on WNUT-17 and on 4,000 questions of SQuAD,
   and scored on the first 20 pairs of each set of BLiMP.
-On: two CPU cores with bfloat16 products, --jobs 2; 30 MB of Wikipedia and 16 MB of books.
+On: two CPU cores, --jobs 2; 30 MB of Wikipedia and 16 MB of books.
 Result: unfinished, see docs/experiments.md; 8 million tokens are too few to tell the
   variants apart. The paper's, of BASE: without NSP 0.5 points less on MNLI,
   left to right 2.3 less there and 10.7 points of F1 less on SQuAD, with a BiLSTM 3.6.
@@ -30,7 +30,7 @@ SMALL = dict(
         attention_dropout=0.0,
         initializer_range=0.05,  # 0.02 suits a width of 768
     ),
-    compute=dict(dtype="bfloat16"),
+    compute=dict(dtype="auto"),
     optimizer=dict(learning_rate=1.5e-3, warmup=0.1, beta2=0.98),
     log_every=50,
     eval_every=1000,
@@ -89,7 +89,7 @@ def tasks(data: str) -> dict:
         model=dict(hidden_dropout=0.0, attention_dropout=0.0),
         optimizer=dict(learning_rate=5e-4, bias_correction=True),
         batch_size=32,
-        compute=dict(dtype="bfloat16"),
+        compute=dict(dtype="auto"),
         checkpoint_every=100,
     )
     squad = dict(
