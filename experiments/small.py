@@ -5,8 +5,8 @@ What: MLM + NSP, a vocabulary of 8,192 tokens and 4 layers of width 256 (Mini, T
   trains on short sequences first. Three tenths of the tokens are masked, because a short
   run learns more from more of them (Wettig et al., 2022); evaluation masks 15%.
 On: two CPU cores; bfloat16 where they are fast at it (dtype "auto").
-Result: 39.0% of masked tokens right on held-out text (perplexity 28.5), NSP 88.2%, and
-  58.8% of BLiMP; with another seed 39.1% (28.6) and 86.5%; see docs/experiments.md.
+Result: 39.0% of masked tokens right on held-out text (perplexity 28.5), NSP 88.2%;
+  with seed 1 39.1% (28.6), 86.5%, and 58.8% of BLiMP; see docs/experiments.md.
 Before: DATA with wikipedia/ and books/, 30 and 16 MB of text.
 Run:
   python -m bert_jax.train --config experiments/small.py:DATA --workdir runs/small

@@ -4,7 +4,7 @@ What: SST-2 (8,000 rows), MRPC, CoLA, WNUT-17 and SQuAD (3,000 questions of 36 a
   other 12 for dev), each with three seeds. Both variants "go on" for one step at a rate
   of 1e-12, which learns nothing: random parameters, then those of the small BERT.
 On: two CPU cores, --jobs 2.
-Result: unfinished; gains on CoLA, WNUT-17 and SQuAD so far, see docs/experiments.md.
+Result: unfinished, see docs/experiments.md; so far higher on CoLA, WNUT-17 and SQuAD.
 Before: DATA with glue/SST-2, glue/MRPC, glue/CoLA, ner/wnut17 and squad/dev-v1.1.json; the
   workdir of experiments/small.py as DATA/small.
 Run:

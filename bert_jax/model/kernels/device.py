@@ -27,18 +27,18 @@ def capability() -> float:
 def activation_dtype(setting: str) -> jnp.dtype:
     """The dtype that ``setting``, ComputeConfig.dtype, stands for on this device.
 
-    "auto" is bfloat16 where matrices of it have units of their own: on TPUs, on NVIDIA
-    GPUs from Ampere on, on CPUs with AMX and on AMD's since Zen 4. Elsewhere it is
+    "auto" is bfloat16 where its products are faster than float32's: on TPUs, on NVIDIA
+    GPUs from Ampere on, on CPUs with AMX, and on AMD's from Zen 4 on. Elsewhere it is
     float32.
     """
     if setting != "auto":
         return jnp.dtype(setting)
-    has_units = {
+    is_fast = {
         "tpu": lambda: True,
         "gpu": lambda: capability() >= 8,
-        "cpu": _cpu_has_units,
+        "cpu": _cpu_is_fast,
     }
-    name = "bfloat16" if has_units[platform()]() else "float32"
+    name = "bfloat16" if is_fast[platform()]() else "float32"
     _log_once(name)
     return jnp.dtype(name)
 
@@ -48,24 +48,20 @@ def _log_once(name: str) -> None:
     _logger.info("dtype auto: %s", name)
 
 
-def _cpu_has_units() -> bool:
+def _cpu_is_fast() -> bool:
     """Whether bfloat16 products are faster than float32's on this processor.
 
-    Without AMX they were on AMD (1.6 times, a step of 4 layers of width 256), but not on
-    Intel (0.67 times), though both have AVX512-BF16: docs/log.md.
+    AVX512-BF16 without AMX makes them faster on AMD's and slower on Intel's: docs/log.md.
     """
-    vendor, flags = _processor()
-    amd = vendor == "AuthenticAMD" and "avx512_bf16" in flags
-    return amd or "amx_bf16" in flags
+    words = _cpu_words()
+    return "amx_bf16" in words or {"AuthenticAMD", "avx512_bf16"} <= words
 
 
 @functools.cache
-def _processor() -> tuple[str, frozenset[str]]:
-    """Maker and instruction sets of the processor as Linux names them; else nothing."""
+def _cpu_words() -> frozenset[str]:
+    """What Linux says of the first processor, as its maker and flags; none elsewhere."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        text = Path("/proc/cpuinfo").read_text()
     except OSError:
-        lines = []
-    pairs = [line.partition(":") for line in reversed(lines)]
-    about = {name.strip(): value.strip() for name, _, value in pairs}  # the first wins
-    return about.get("vendor_id", ""), frozenset(about.get("flags", "").split())
+        return frozenset()
+    return frozenset(text.partition("\n\n")[0].split())
