@@ -30,10 +30,10 @@ def run_worker(command: Sequence[str]) -> dict:
 
 
 def by_turns(
-    workers: Mapping[str, Sequence[str]], runs: int
-) -> dict[str, list[dict[str, Any]]]:
+    workers: Mapping[Any, Sequence[str]], runs: int
+) -> dict[Any, list[dict[str, Any]]]:
     """Every worker ``runs`` times, A B B A ..., so that a slow hour falls on all."""
-    results: dict[str, list[dict[str, Any]]] = {name: [] for name in workers}
+    results: dict[Any, list[dict[str, Any]]] = {name: [] for name in workers}
     for turn in range(runs):
         for name in list(workers)[:: -1 if turn % 2 else 1]:
             results[name].append(run_worker(workers[name]))

@@ -1,13 +1,15 @@
 """What a worker and its peer share: flags, sizes, sentences, memory, time.
 
-The standard library and psutil alone, as the two run in environments of their own.
+The standard library, numpy and psutil alone: the two run in environments of their own.
 """
 
 import argparse
 import resource
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import psutil
 
 # Under the names of Hugging Face's config.json, what is not BASE.
@@ -53,8 +55,8 @@ def step_parser(
     return flags
 
 
-def embedding_options(description: str | None) -> argparse.Namespace:
-    """The command line of embedding."""
+def embedding_parser(description: str | None) -> argparse.ArgumentParser:
+    """The flags of embedding."""
     flags = parser(description)
     flags.add_argument("--model", type=Path, required=True)
     flags.add_argument("--texts", type=Path, required=True)
@@ -62,8 +64,37 @@ def embedding_options(description: str | None) -> argparse.Namespace:
     flags.add_argument("--count", type=int, default=4000)
     flags.add_argument("--batch", type=int, default=32)
     flags.add_argument("--max_length", type=int, default=256)
+    flags.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    flags.add_argument("--singles", type=int, default=0, help="one by one, too")
     flags.add_argument("--repeats", type=int, default=3)
-    return flags.parse_args()
+    return flags
+
+
+def time_embedding(
+    embed: Callable[[list[str]], np.ndarray], options: argparse.Namespace
+) -> dict:
+    """What a worker of embedding prints, but for its memory and device.
+
+    Writes the vectors to options.vectors.
+    """
+    texts = read_texts(options.texts, options.count)
+    seconds = []
+    for _ in range(1 + options.repeats):
+        begin = time.perf_counter()
+        vectors = embed(texts)
+        seconds.append(time.perf_counter() - begin)
+    np.save(options.vectors, vectors)
+    singles = []
+    for text in 2 * texts[: options.singles]:  # the first time they are compiled
+        begin = time.perf_counter()
+        embed([text])
+        singles.append(time.perf_counter() - begin)
+    return {
+        "cold_seconds": seconds[0],
+        "seconds": seconds[1:],
+        "single_seconds": singles[options.singles :],
+        "sentences": len(texts),
+    }
 
 
 def read_texts(path: Path, count: int) -> list[str]:
