@@ -1,12 +1,14 @@
 """Compiles the train step of a config for named TPU slices, without owning one."""
 
 import dataclasses
+import logging
 import math
 import os
 import re
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from importlib import metadata
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +27,7 @@ from bert_jax.training.optimizer import bert_optimizer, make_schedule
 from bert_jax.training.pretrain import pretraining_objective
 from bert_jax.training.state import TrainState, abstract_state
 
+_logger = logging.getLogger(__name__)
 _GIB = 1 << 30
 # "Ran out of memory in memory space hbm. Used 20.35G of 15.48G hbm." counts arguments too;
 # "the total memory required for HLO temporaries (63.07G) exceeds available HBM" does not.
@@ -140,7 +143,8 @@ class Report:
     compiler_seconds: the compiler's own estimate of the step; it has one for v2 and v3.
     roofline_seconds: ours of the same kind, for all; estimated_seconds: with the cycles of
     vector work too. estimated_shares: what the latter are spent on. See estimate.py.
-    collectives: of one device and step, by kind; a scanned body's are counted once.
+    collectives: of one device and step, by kind; a scanned body's are counted once. These
+    four are empty where the step does not fit, or the program cannot be read.
     """
 
     topology: str
@@ -180,8 +184,8 @@ def compile_step(config: TrainConfig, phase: Phase, slices: Slices) -> Report:
     started = time.perf_counter()
     generation = slices.generation
     hbm, peak = generation.hbm_bytes, PEAK_FLOPS[slices.devices[0].device_kind]
-    donated, compilers, found = 0, 0.0, {}
-    roofline = whole = None
+    donated, compilers = 0, 0.0
+    program = roofline = whole = None
     try:
         compiled = lowered.compile()
         seconds = time.perf_counter() - started
@@ -204,13 +208,13 @@ def compile_step(config: TrainConfig, phase: Phase, slices: Slices) -> Report:
         fits = arguments + temporary <= hbm
         if generation.estimated:
             compilers = (compiled.cost_analysis() or {}).get("optimal_seconds", 0.0)
-        program = Program(compiled.as_text())
+        program = _program(compiled)
+    if program:
         speeds = Speeds(
             peak, generation.clock, generation.hbm_speed, generation.link_speed
         )
         roofline = estimate(program, speeds, by_cycles=False)
         whole = estimate(program, speeds)
-        found = collectives(program)
     flops = pretraining_objective(config).flops(batch) / len(slices.devices)
     return Report(
         topology=slices.name,
@@ -230,7 +234,7 @@ def compile_step(config: TrainConfig, phase: Phase, slices: Slices) -> Report:
         roofline_seconds=roofline.seconds if roofline else None,
         estimated_seconds=whole.seconds if whole else None,
         estimated_shares=whole.shares if whole else {},
-        collectives=found,
+        collectives=collectives(program) if program else {},
         compile_seconds=round(seconds, 1),
     )
 
@@ -305,6 +309,25 @@ def _overflow(message: str, arguments: int) -> int | None:
         if found := pattern.search(message):
             return int(float(found[1]) * _UNITS[found[2]]) - counted
     return None
+
+
+def _program(compiled: jax.stages.Compiled) -> Program | None:
+    """The compiled program.
+
+    None, with a warning, where JAX cannot read it: another libtpu than that of its release
+    may write instructions that it does not know.
+    """
+    try:
+        return Program(compiled.as_text())
+    except jax.errors.JaxRuntimeError:
+        _logger.warning(
+            "no estimate and no collectives: JAX %s cannot read the program of libtpu %s; "
+            "expected the libtpu of its release: pip install 'jax[tpu]==%s'",
+            jax.__version__,
+            metadata.version("libtpu"),
+            jax.__version__,
+        )
+        return None
 
 
 def collectives(program: Program) -> dict[str, Traffic]:

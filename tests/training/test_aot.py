@@ -3,11 +3,13 @@ import importlib.util
 import math
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from bert_jax.data.pipeline import Phase
 from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import make_mesh
+from bert_jax.training import aot
 from bert_jax.training.aot import GENERATIONS, collectives, lower_step, named_slices
 from bert_jax.training.config import train_config
 from bert_jax.training.estimate import Program
@@ -115,6 +117,18 @@ def test_other_instructions_are_none():
     }
     text = "ENTRY %x {\n  %x = f32[4]{0} add(f32[4]{0} %a, f32[4]{0} %b)\n}"
     assert collectives(Program(text)) == {}
+
+
+def test_a_program_that_jax_cannot_read_is_left_out_with_a_warning(monkeypatch, caplog):
+    def as_text(self):
+        raise jax.errors.JaxRuntimeError("INTERNAL: should have 1 operands but sees 3")
+
+    monkeypatch.setattr(aot.metadata, "version", lambda name: "0.0.52")
+    compiled = jax.jit(jnp.sin).lower(1.0).compile()
+    assert aot._program(compiled).entry
+    monkeypatch.setattr(jax.stages.Compiled, "as_text", as_text)
+    assert aot._program(compiled) is None
+    assert "cannot read the program of libtpu 0.0.52; expected" in caplog.text
 
 
 @pytest.mark.parametrize(
