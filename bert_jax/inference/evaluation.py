@@ -15,7 +15,9 @@ from bert_jax.data.batching import Features, RowBatch, inference_batches
 from bert_jax.data.packing import take_rows
 from bert_jax.errors import UserError
 from bert_jax.interop.load import Checkpoint, check_types
+from bert_jax.model.config import ComputeConfig
 from bert_jax.model.heads import BertWithBiLstm
+from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.objectives.heads import jit_whole, model_inputs
 from bert_jax.parallel.mesh import (
     MeshConfig,
@@ -113,6 +115,7 @@ def runner(
     are no numbers.
     """
     mesh = make_mesh(MeshConfig())
+    params = _for_products(params, checkpoint.compute)
     run = functools.partial(
         run_model,
         jit_whole(mesh, function),
@@ -135,6 +138,22 @@ def runner(
         return outputs
 
     return checked
+
+
+def _for_products(params: Any, compute: ComputeConfig) -> Any:
+    """The parameters with the encoder's kernels in the dtype of its products.
+
+    There they are cast at every call, which gives the same numbers and for a single text
+    takes as long as the products.
+    """
+    dtype = activation_dtype(compute.dtype)
+
+    def cast(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
+        keys = [entry.key for entry in path]
+        of_product = "encoder" in keys and keys[-1] == "kernel"
+        return leaf.astype(dtype) if of_product else leaf
+
+    return jax.tree.map_with_path(cast, params)
 
 
 def _with_outputs(

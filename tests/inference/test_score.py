@@ -9,10 +9,11 @@ import pytest
 
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
+from bert_jax.inference import evaluation
 from bert_jax.inference.score import Scorer, accuracy, read_sets, summary
 from bert_jax.interop.load import Checkpoint
 from bert_jax.model.bert import BertForPreTraining
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.objectives.causal import Causal
 from bert_jax.objectives.mlm_nsp import MlmNsp
 
@@ -85,6 +86,22 @@ def test_another_dtype_rounds(checkpoint):
     exact, rounded = (Scorer(checkpoint, dtype=d)(TEXTS) for d in (None, "bfloat16"))
     np.testing.assert_allclose(exact, rounded, rtol=0.02)
     assert np.abs(exact - rounded).max() > 1e-4
+
+
+def test_kernels_are_cast_once_and_the_scores_stay_the_same(checkpoint, monkeypatch):
+    held = evaluation._for_products(checkpoint.params, ComputeConfig(dtype="bfloat16"))
+    dtypes = jax.tree.map_with_path(
+        lambda path, leaf: (path[1].key, path[-1].key, leaf.dtype.name), held
+    )
+    for part, name, dtype in jax.tree.leaves(
+        dtypes, is_leaf=lambda x: type(x) is tuple
+    ):
+        cast = part == "encoder" and name == "kernel"
+        assert dtype == ("bfloat16" if cast else "float32")
+    once = Scorer(checkpoint, dtype="bfloat16")(TEXTS)
+    monkeypatch.setattr(evaluation, "_for_products", lambda params, compute: params)
+    at_each_call = Scorer(checkpoint, dtype="bfloat16")(TEXTS)
+    np.testing.assert_array_equal(once, at_each_call)
 
 
 def test_the_rest_of_a_word_matters_only_in_words_of_several_tokens(checkpoint):
