@@ -1,9 +1,8 @@
-"""Compiles the train step of a config for named TPU slices, without owning one."""
+"""Compiles the train step of a config for TPUs or GPUs by name, without owning one."""
 
 import dataclasses
 import logging
 import math
-import os
 import re
 import time
 from collections import defaultdict
@@ -12,116 +11,26 @@ from importlib import metadata
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import topologies
 from jax.sharding import Mesh
 
 from bert_jax.data.packing import row_limits
 from bert_jax.data.pipeline import Phase
-from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import batch_sharding, check_batch_size, make_mesh
 from bert_jax.training import step as training_step
+from bert_jax.training.absent_devices import GIB, Slices, Tpu
 from bert_jax.training.config import TrainConfig
 from bert_jax.training.estimate import Program, Speeds, estimate
-from bert_jax.training.metrics import PEAK_FLOPS
+from bert_jax.training.metrics import data_sheet_flops
 from bert_jax.training.optimizer import bert_optimizer, make_schedule
 from bert_jax.training.pretrain import pretraining_objective
 from bert_jax.training.state import TrainState, abstract_state
 
 _logger = logging.getLogger(__name__)
-_GIB = 1 << 30
 # "Ran out of memory in memory space hbm. Used 20.35G of 15.48G hbm." counts arguments too;
 # "the total memory required for HLO temporaries (63.07G) exceeds available HBM" does not.
 _USED = re.compile(r"Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm")
 _TEMPORARIES = re.compile(r"required for HLO temporaries \(([\d.]+)([KMGT]?)\)")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
-
-@dataclasses.dataclass(frozen=True)
-class Generation:
-    """A TPU generation. devices_per_chip: as jobs see them; v4 and later fuse cores.
-
-    hbm_bytes: memory of one device. rank: dimensions of a slice's name. clock: cycles a
-    second. hbm_speed: bytes a second of one device's memory. link_speed: that a chip
-    sends, over all its links. estimated: whether the compiler's estimate of seconds is of
-    use; for v4, v5e and v6e it gives none, for v5p one that is four times the least there
-    can be. options: of the topology's description.
-    """
-
-    devices_per_chip: int
-    hbm_bytes: int
-    rank: int
-    clock: float
-    hbm_speed: float
-    link_speed: float
-    estimated: bool = False
-    options: dict[str, str] = dataclasses.field(default_factory=dict)
-
-
-# Cloud TPU's documentation of each version, "System architecture", November 2026. Clocks
-# and links of v2 and v3: Jouppi et al. (2020), of v4: Jouppi et al. (2023); other clocks
-# follow from the peak and the size of the matrix units.
-GENERATIONS = {
-    "v2": Generation(2, 8 * _GIB, 2, 0.7e9, 350e9, 248e9, estimated=True),
-    "v3": Generation(2, 16 * _GIB, 2, 0.94e9, 450e9, 328e9, estimated=True),
-    # Without it the compiler shows two cores a chip, which no job uses.
-    "v4": Generation(
-        *(1, 32 * _GIB, 3, 1.05e9, 1228e9, 300e9),
-        options={"chip_config_name": "megacore"},
-    ),
-    "v5e": Generation(1, 16 * _GIB, 2, 1.5e9, 819e9, 200e9),
-    "v5p": Generation(1, 95 * _GIB, 3, 1.75e9, 2765e9, 600e9),
-    "v6e": Generation(1, 32 * _GIB, 2, 1.75e9, 1638e9, 448e9),
-    "tpu7x": Generation(2, 96 * _GIB, 3, 2.2e9, 3690e9, 1200e9),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Slices:
-    """``count`` slices of one kind. devices: of all of them, slice by slice."""
-
-    name: str
-    generation: Generation
-    count: int
-    devices: list[jax.Device]
-
-    @property
-    def chips(self) -> int:
-        """Chips over all slices."""
-        return len(self.devices) // self.generation.devices_per_chip
-
-
-def named_slices(name: str, count: int = 1) -> Slices:
-    """The devices of ``count`` slices called ``name``, such as v2:4x4 or v5p:4x4x4.
-
-    They run nothing: programs can be compiled for them. Needs the libtpu wheel.
-    """
-    kind, _, shape = name.partition(":")
-    generation = GENERATIONS.get(kind)
-    if generation is None or not re.fullmatch(r"\d+(x\d+)*", shape):
-        raise UserError(
-            f"--topology={name}, expected a TPU version ({', '.join(GENERATIONS)}) and a "
-            "shape, such as v2:4x4 or v4:2x2x4"
-        )
-    if shape.count("x") + 1 != generation.rank:
-        raise UserError(
-            f"--topology={name}: slices of {kind} have {generation.rank} dimensions, "
-            f"{shape} has {shape.count('x') + 1}"
-        )
-    if count < 1:
-        raise UserError(f"--num_slices={count}, expected at least 1")
-    options = generation.options | ({"num_slices": count} if count > 1 else {})
-    try:
-        # libtpu would ask a Cloud VM's metadata server where it is.
-        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-        topology = topologies.get_topology_desc(name, "tpu", **options)
-    except Exception as error:  # whatever the plugin raises, of no common type
-        if "not installed" in str(error):
-            raise UserError(
-                "compiling for a TPU needs its compiler: pip install 'bert_jax[tpu]'"
-            ) from error
-        reason = next(iter(str(error).splitlines()), "no reason given")
-        raise UserError(f"--topology={name} cannot be described ({reason})") from error
-    return Slices(name, generation, count, list(topology.devices))
 
 
 @dataclasses.dataclass
@@ -144,7 +53,8 @@ class Report:
     roofline_seconds: ours of the same kind, for all; estimated_seconds: with the cycles of
     vector work too. estimated_shares: what the latter are spent on. See estimate.py.
     collectives: of one device and step, by kind; a scanned body's are counted once. These
-    four are empty where the step does not fit, or the program cannot be read.
+    four are empty where the step does not fit, or the program cannot be read; seconds and
+    shares are for GPUs too.
     """
 
     topology: str
@@ -183,11 +93,11 @@ def compile_step(config: TrainConfig, phase: Phase, slices: Slices) -> Report:
     lowered, state, batch = lower_step(config, phase, mesh)
     started = time.perf_counter()
     generation = slices.generation
-    hbm, peak = generation.hbm_bytes, PEAK_FLOPS[slices.devices[0].device_kind]
+    hbm, peak = generation.hbm_bytes, data_sheet_flops(slices.devices[0].device_kind)
     donated, compilers = 0, 0.0
     program = roofline = whole = None
     try:
-        compiled = lowered.compile()
+        compiled = lowered.compile(generation.compiler_options)
         seconds = time.perf_counter() - started
     except jax.errors.JaxRuntimeError as error:
         arguments = sum(
@@ -209,7 +119,7 @@ def compile_step(config: TrainConfig, phase: Phase, slices: Slices) -> Report:
         if generation.estimated:
             compilers = (compiled.cost_analysis() or {}).get("optimal_seconds", 0.0)
         program = _program(compiled)
-    if program:
+    if program and isinstance(generation, Tpu):
         speeds = Speeds(
             peak, generation.clock, generation.hbm_speed, generation.link_speed
         )
@@ -352,9 +262,9 @@ _COLUMNS: dict[str, Callable[[Report], str]] = {
     "chips": lambda r: f"{r.chips}",
     "devices": lambda r: f"{r.devices}",
     "batch x length": lambda r: f"{r.batch_size} x {r.sequence_length}",
-    "arguments, GiB": lambda r: f"{r.argument_bytes / _GIB:.2f}",
-    "temporaries, GiB": lambda r: f"{r.temp_bytes / _GIB:.2f}",
-    "of, GiB": lambda r: f"{r.hbm_bytes / _GIB:.0f}",
+    "arguments, GiB": lambda r: f"{r.argument_bytes / GIB:.2f}",
+    "temporaries, GiB": lambda r: f"{r.temp_bytes / GIB:.2f}",
+    "of, GiB": lambda r: f"{r.hbm_bytes / GIB:.0f}",
     "fits, spare": lambda r: f"yes, {r.spare:.0%}" if r.fits else "no",
     "GFLOP a device": lambda r: f"{r.model_flops_per_device / 1e9:,.0f}",
     "at peak, s": lambda r: f"{r.seconds_at_peak:.4f}",

@@ -309,10 +309,15 @@ def peak_flops(dtype: str = "auto") -> float | None:
     devices = jax.devices()
     if devices[0].platform == "cpu":  # one process's devices share the same cores
         return _measured_flops(activation_dtype(dtype)) * jax.process_count()
+    peak = data_sheet_flops(devices[0].device_kind)
+    return peak * len(devices) if peak else None
+
+
+def data_sheet_flops(kind: str) -> float | None:
+    """Peak FLOP/s of a device of a kind, as JAX calls it; None where it is not known."""
     # The longest match, so that "TPU v5 lite" is not read as "TPU v5".
-    kind = devices[0].device_kind
     names = [name for name in PEAK_FLOPS if kind.startswith(name)]
-    return PEAK_FLOPS[max(names, key=len)] * len(devices) if names else None
+    return PEAK_FLOPS[max(names, key=len)] if names else None
 
 
 def _measured_flops(dtype: jnp.dtype, size: int = 1024) -> float:

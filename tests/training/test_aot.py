@@ -1,5 +1,4 @@
 import dataclasses
-import importlib.util
 import math
 
 import jax
@@ -7,10 +6,9 @@ import jax.numpy as jnp
 import pytest
 
 from bert_jax.data.pipeline import Phase
-from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import aot
-from bert_jax.training.aot import GENERATIONS, collectives, lower_step, named_slices
+from bert_jax.training.aot import collectives, lower_step
 from bert_jax.training.config import train_config
 from bert_jax.training.estimate import Program
 
@@ -129,46 +127,3 @@ def test_a_program_that_jax_cannot_read_is_left_out_with_a_warning(monkeypatch, 
     monkeypatch.setattr(jax.stages.Compiled, "as_text", as_text)
     assert aot._program(compiled) is None
     assert "cannot read the program of libtpu 0.0.52; expected" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("name", "count", "message"),
-    [
-        ("v9:4x4", 1, "expected a TPU version"),
-        ("v2", 1, "such as v2:4x4"),
-        ("v2:4x4x4", 1, "slices of v2 have 2 dimensions, 4x4x4 has 3"),
-        ("v4:4x4", 1, "slices of v4 have 3 dimensions"),
-        ("v2:4x4", 0, "--num_slices=0, expected at least 1"),
-    ],
-)
-def test_a_wrong_name_is_one_line(name, count, message):
-    with pytest.raises(UserError, match=message):
-        named_slices(name, count)
-
-
-@pytest.mark.parametrize(
-    ("name", "count", "chips", "devices", "kind"),
-    [
-        ("v2:4x4", 1, 16, 32, "TPU v2"),
-        ("v4:2x2x4", 1, 16, 16, "TPU v4"),
-        ("v5e:4x4", 2, 32, 32, "TPU v5 lite"),
-        ("v6e:4x4", 1, 16, 16, "TPU v6 lite"),
-    ],
-)
-def test_chips_and_devices_of_slices(name, count, chips, devices, kind):
-    pytest.importorskip("libtpu", reason="the TPU compiler: pip install libtpu")
-    slices = named_slices(name, count)
-    assert (slices.chips, len(slices.devices)) == (chips, devices)
-    assert {device.device_kind for device in slices.devices} == {kind}
-    assert (
-        len({getattr(device, "slice_index", 0) for device in slices.devices}) == count
-    )
-    assert slices.generation is GENERATIONS[name.split(":")[0]]
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is not None, reason="the compiler is there"
-)
-def test_without_the_compiler_it_says_what_to_install():
-    with pytest.raises(UserError, match=r"pip install 'bert_jax\[tpu\]'"):
-        named_slices("v2:4x4")

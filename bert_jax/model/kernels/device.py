@@ -17,9 +17,16 @@ def platform() -> str:
 
 
 def capability() -> float:
-    """The compute capability of an NVIDIA GPU, 0 of other devices."""
+    """The compute capability of an NVIDIA GPU, 0 of other devices.
+
+    Of a mesh whose GPUs are not at hand Ampere's, the least that training.absent_devices
+    knows.
+    """
+    device, mesh = jax.devices()[0], jax.sharding.get_abstract_mesh()
+    if not mesh.empty and mesh.abstract_device.device_kind != device.device_kind:
+        return 8.0 if platform() == "gpu" else 0.0
     try:
-        return float(getattr(jax.devices()[0], "compute_capability", 0))
+        return float(getattr(device, "compute_capability", 0))
     except ValueError:  # AMD's are names
         return 0.0
 

@@ -1,9 +1,10 @@
 """Dropout with masks that are cheap on each device.
 
-On a CPU drawing random bits is most of the cost, so each value uses eight bits. On a TPU
-that would be slow (a BASE step of 0.144 s would take 0.425 s by the compiler's estimate for
-v2:4x4), so each value uses 32 bits. Both draw from the same distribution, but the same key
-gives different masks.
+Drawing random bits is most of the cost: on a CPU, and on a TPU, whose vector unit hashes
+words more slowly than its matrix unit multiplies them. So each value uses eight bits, on a
+CPU cut from hashed words, on a TPU from the chip's own generator. Elsewhere it uses a
+hashed word. All draw from the same distribution, but the same key gives different masks,
+on a TPU also where another number of devices shares the batch.
 """
 
 import math
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from jax.sharding import PartitionSpec
 
 _LEVELS = 256
 
@@ -21,6 +23,7 @@ def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
     return jax.lax.platform_dependent(
         key,
         cpu=lambda key: mask_from_bytes(key, rate, shape),
+        tpu=lambda key: mask_from_generator(key, rate, shape),
         default=lambda key: mask_from_words(key, rate, shape),
     )
 
@@ -32,15 +35,7 @@ def mask_from_words(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.
 
 
 def mask_from_bytes(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
-    """:func:`keep_mask` from one byte for each value.
-
-    The byte is compared with a threshold. Few rates are multiples of 1/256, so each call
-    chooses one of the two nearest thresholds at random, from the bits of the key. Over
-    all keys every element is dropped with probability ``rate``, to 2**-32.
-    """
-    low = math.floor(rate * _LEVELS)
-    share = np.uint32((rate * _LEVELS - low) * 2**32)
-    threshold = low + (jax.random.key_data(key)[-1] < share).astype(jnp.int32)
+    """:func:`keep_mask` from one byte for each value, four of a hashed word."""
     # Drawn in two dimensions, because four take as long to compile as the rest of a
     # layer. Rows stay a dimension of their own, because a mesh splits them.
     rows, *rest = shape
@@ -54,7 +49,52 @@ def mask_from_bytes(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.
         algorithm=jax.lax.RandomAlgorithm.RNG_THREE_FRY,
     )
     bytes_ = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(rows, -1)
-    return bytes_[:, :width].reshape(shape).astype(jnp.int32) >= threshold
+    return _kept(bytes_[:, :width].reshape(shape), key, rate)
+
+
+def mask_from_generator(
+    key: jax.Array, rate: float, shape: tuple[int, ...]
+) -> jax.Array:
+    """:func:`keep_mask` from one byte for each value, of the device's own generator.
+
+    Under a mesh each device draws its rows, because the compiler would have it draw all.
+    Rows that the devices do not divide take hashed words, which can be split anyhow.
+    """
+    mesh, axes = jax.sharding.get_abstract_mesh(), ("replica", "data")
+    parts = 1 if mesh.empty else math.prod(mesh.shape[axis] for axis in axes)
+    rows, *rest = shape
+    if rows % parts:
+        return mask_from_words(key, rate, shape)
+
+    def draw(seed: jax.Array) -> jax.Array:
+        if parts > 1:
+            seed += jax.lax.axis_index(axes).astype(seed.dtype)
+        own = (rows // parts, *rest)
+        return jax.lax.rng_bit_generator(seed, own, jnp.uint8)[1]
+
+    if parts > 1:
+        draw = jax.shard_map(
+            draw,
+            in_specs=PartitionSpec(),
+            out_specs=PartitionSpec(axes),
+            check_vma=False,
+        )
+    # Four words, of which a key of threefry has two.
+    seed = jnp.resize(jax.random.key_data(key), 4)
+    return _kept(draw(seed), key, rate)
+
+
+def _kept(bytes_: jax.Array, key: jax.Array, rate: float) -> jax.Array:
+    """Whether each byte reaches a threshold.
+
+    Few rates are multiples of 1/256, so each call chooses one of the two nearest
+    thresholds at random, from the bits of the key. Over all keys every element is dropped
+    with probability ``rate``, to 2**-32.
+    """
+    low = math.floor(rate * _LEVELS)
+    share = np.uint32((rate * _LEVELS - low) * 2**32)
+    threshold = low + (jax.random.key_data(key)[-1] < share).astype(jnp.int32)
+    return bytes_.astype(jnp.int32) >= threshold
 
 
 def drop(x: jax.Array, rate: float, key: jax.Array) -> jax.Array:

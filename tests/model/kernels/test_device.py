@@ -36,3 +36,14 @@ def test_auto_is_bfloat16_where_it_is_fast(
     )
     assert shapes[0].dtype == dtype
     assert shapes[1]["params"]["kernel"].dtype == "float32"
+
+
+def test_gpus_that_are_not_there_are_of_ampere_at_least():
+    """Compiling for H100s on a machine without one takes cuDNN's attention."""
+    absent = jax.sharding.AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu")
+    mesh = jax.sharding.AbstractMesh((1,), ("data",), abstract_device=absent)
+    with jax.sharding.use_abstract_mesh(mesh):
+        assert device.platform() == "gpu"
+        assert device.capability() == 8.0
+        assert device.activation_dtype("auto") == "bfloat16"
+    assert device.capability() == 0.0

@@ -1,13 +1,24 @@
-"""Dropout from eight bits a value, as on a CPU, and from 32, as elsewhere."""
+"""Dropout from eight bits a value, as on a CPU and on a TPU, and from 32, as elsewhere."""
+
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.kernels.dropout import drop, keep_mask, mask_from_words
+from bert_jax.model.kernels.dropout import (
+    drop,
+    keep_mask,
+    mask_from_generator,
+    mask_from_words,
+)
+from bert_jax.parallel.config import MeshConfig
+from bert_jax.parallel.mesh import batch_sharding, make_mesh, traced_on
 
-MASKS = pytest.mark.parametrize("mask", [keep_mask, mask_from_words])
+MASKS = pytest.mark.parametrize(
+    "mask", [keep_mask, mask_from_words, mask_from_generator]
+)
 
 
 @MASKS
@@ -42,11 +53,14 @@ def test_what_is_kept_is_scaled_in_every_width_and_dtype(width):
 
 
 def test_each_platform_has_the_mask_that_is_cheap_there():
-    """Bytes on a CPU, words on a TPU; and no choice is left to the running program."""
+    """Bytes on a CPU and a TPU, and no choice is left to the running program."""
     draw = jax.jit(lambda key: keep_mask(key, 0.1, (8, 128)))
-    for platform, has_bytes in (("cpu", True), ("tpu", False), ("cuda", False)):
+    for platform, algorithm in (("cpu", "THREE_FRY"), ("tpu", "DEFAULT"), ("cuda", "")):
         lowered = draw.trace(jax.random.key(0)).lower(lowering_platforms=(platform,))
-        assert ("ui8" in lowered.as_text()) == has_bytes
+        text = lowered.as_text()
+        assert ("ui8" in text) == bool(algorithm)
+        assert ("rng_bit_generator" in text) == bool(algorithm)
+        assert algorithm in text
     compiled = draw.lower(jax.random.key(0)).compile().as_text()
     assert "conditional" not in compiled
     assert "u8[" in compiled
@@ -57,3 +71,26 @@ def test_keys_of_every_kind_will_do():
     for kind in ("rbg", "threefry2x32"):
         kept = np.asarray(keep_mask(jax.random.key(3, impl=kind), 0.25, (64, 1024)))
         assert abs(kept.mean() - 0.75) < 4 * (0.1875 / kept.size) ** 0.5 + 1e-4
+
+
+def test_devices_draw_their_own_rows_from_the_generator():
+    """Rows of 8 devices agree with one another no more than chance has it."""
+    mesh = make_mesh(MeshConfig(replica=2, data=2, model=2))
+
+    def draw(key, rows):
+        return traced_on(mesh, mask_from_generator)(key, 0.5, (rows, 4, 512))
+
+    draw = jax.jit(draw, static_argnums=1, out_shardings=batch_sharding(mesh))
+    key = jax.random.key(4)
+    kept = np.asarray(draw(key, 8))
+    assert np.array_equal(kept, draw(key, 8))
+    for shift in range(1, 8):
+        agree = np.mean(kept == np.roll(kept, shift, axis=0))
+        assert abs(agree - 0.5) < 4 * 0.5 / np.sqrt(kept.size), shift
+    # Two of the eight rows on each of the four devices that share them.
+    drawn = re.findall(r"rng_bit_generator .*, (.*)\)", draw.lower(key, 8).as_text())
+    assert drawn == ["tensor<2x4x512xui8>"]
+    # Rows that the devices cannot share are those of one device.
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        odd = mask_from_generator(key, 0.5, (3, 4))
+    assert np.array_equal(odd, mask_from_words(key, 0.5, (3, 4)))
