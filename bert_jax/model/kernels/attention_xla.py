@@ -57,11 +57,6 @@ def _forward(q_BQNH, k_BLNH, v_BLNH, bias_BQL, keep_BNQL, rate):
     """
     scores_BNQL = _scores(q_BQNH, k_BLNH, bias_BQL)
     top_BNQ1 = jnp.max(scores_BNQL, axis=-1, keepdims=True)
-    # A TPU computes the product again faster than it writes and reads float32 scores.
-    scores_BNQL = jax.lax.platform_dependent(
-        tpu=lambda: _scores(jax.lax.optimization_barrier(q_BQNH), k_BLNH, bias_BQL),
-        default=lambda: scores_BNQL,
-    )
     weights_BNQL = jnp.exp(scores_BNQL - top_BNQ1)
     total_BNQ1 = jnp.sum(weights_BNQL, axis=-1, keepdims=True)
     if rate:

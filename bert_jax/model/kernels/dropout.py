@@ -58,19 +58,25 @@ def mask_from_generator(
     """:func:`keep_mask` from one byte for each value, of the device's own generator.
 
     Under a mesh each device draws its rows, because the compiler would have it draw all.
-    Rows that the devices do not divide take hashed words, which can be split anyhow.
+    Rows that the devices do not divide take hashed words, which can be split anyhow. Of
+    four axes, attention's, the last two are drawn in the order in which a TPU lays scores
+    out; otherwise the bytes would be transposed.
     """
     mesh, axes = jax.sharding.get_abstract_mesh(), ("replica", "data")
     parts = 1 if mesh.empty else math.prod(mesh.shape[axis] for axis in axes)
     rows, *rest = shape
+    swapped = len(shape) == 4
     if rows % parts:
         return mask_from_words(key, rate, shape)
 
     def draw(seed: jax.Array) -> jax.Array:
         if parts > 1:
             seed += jax.lax.axis_index(axes).astype(seed.dtype)
-        own = (rows // parts, *rest)
-        return jax.lax.rng_bit_generator(seed, own, jnp.uint8)[1]
+        own = [rows // parts, *rest]
+        if swapped:
+            own[2], own[3] = own[3], own[2]
+        bytes_ = jax.lax.rng_bit_generator(seed, own, jnp.uint8)[1]
+        return jnp.swapaxes(bytes_, 2, 3) if swapped else bytes_
 
     if parts > 1:
         draw = jax.shard_map(

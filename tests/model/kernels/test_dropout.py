@@ -78,7 +78,7 @@ def test_devices_draw_their_own_rows_from_the_generator():
     mesh = make_mesh(MeshConfig(replica=2, data=2, model=2))
 
     def draw(key, rows):
-        return traced_on(mesh, mask_from_generator)(key, 0.5, (rows, 4, 512))
+        return traced_on(mesh, mask_from_generator)(key, 0.5, (rows, 4, 32, 16))
 
     draw = jax.jit(draw, static_argnums=1, out_shardings=batch_sharding(mesh))
     key = jax.random.key(4)
@@ -89,7 +89,7 @@ def test_devices_draw_their_own_rows_from_the_generator():
         assert abs(agree - 0.5) < 4 * 0.5 / np.sqrt(kept.size), shift
     # Two of the eight rows on each of the four devices that share them.
     drawn = re.findall(r"rng_bit_generator .*, (.*)\)", draw.lower(key, 8).as_text())
-    assert drawn == ["tensor<2x4x512xui8>"]
+    assert drawn == ["tensor<2x4x16x32xui8>"]
     # Rows that the devices cannot share are those of one device.
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         odd = mask_from_generator(key, 0.5, (3, 4))
