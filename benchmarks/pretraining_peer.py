@@ -23,16 +23,15 @@ import transformers
 from workers import SIZES, process_bytes, process_seconds, step_parser
 
 
-def make_model(options, device):
-    """The model of the flags, in training mode."""
+def make_model(options):
+    """The model of the flags, in training mode, in float32 on the CPU."""
     config = transformers.BertConfig(
         **SIZES[options.size],
         hidden_dropout_prob=options.dropout,
         attention_probs_dropout_prob=options.attention_dropout,
         attn_implementation=options.attention,
     )
-    dtype = torch.bfloat16 if options.dtype == "bfloat16" else torch.float32
-    return transformers.BertForPreTraining(config).to(device, dtype).train()
+    return transformers.BertForPreTraining(config).train()
 
 
 def random_batch(options, vocabulary, device):
@@ -58,7 +57,8 @@ def measure(options):
     """The results as a dictionary for JSON."""
     cuda = torch.cuda.is_available()
     device = torch.device("cuda" if cuda else "cpu")
-    model = make_model(options, device)
+    dtype = torch.bfloat16 if options.dtype == "bfloat16" else torch.float32
+    model = make_model(options).to(device, dtype)
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=1e-4, weight_decay=0.01, fused=True)
     batch = random_batch(options, model.config.vocab_size, device)
