@@ -36,6 +36,7 @@ from bert_jax.parallel.config import MeshConfig
 from bert_jax.parallel.mesh import batch_sharding, make_mesh, put_batch
 from bert_jax.parallel.sharding import partition_spec
 from bert_jax.training import aot
+from bert_jax.training.absent_devices import named_slices
 from bert_jax.training.config import train_config
 from bert_jax.training.estimate import Program
 from bert_jax.training.optimizer import bert_optimizer, make_schedule
@@ -288,7 +289,7 @@ for name in ["data=8"] if SHORT else MESHES:
 # %%
 TOPOLOGY = "v5e:2x4"  # "v5e:16x16" is a whole pod, "v4:2x2x2", "v6e:2x4", ...
 try:
-    slices = None if SHORT else aot.named_slices(TOPOLOGY)
+    slices = None if SHORT else named_slices(TOPOLOGY)
 except UserError as error:
     slices = print(error)
 
