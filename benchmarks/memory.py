@@ -22,8 +22,11 @@ from pathlib import Path
 from measure import HERE, markdown, run_worker
 from pretraining import PREDICTIONS
 
-# A GPU has about as many GiB; with XLA_PYTHON_CLIENT_MEM_FRACTION=0.92 a program has this.
-GIB, USABLE = 1 << 30, 0.92
+from bert_jax.training.absent_devices import GIB
+
+# What a program has of a GPU's memory with XLA_PYTHON_CLIENT_MEM_FRACTION=0.92. A GPU of
+# so many GB has about as many GiB.
+USABLE = 0.92
 # Rows of a batch, by length, between which the line is drawn.
 ROWS = {128: (32, 96), 512: (8, 24)}
 
@@ -51,9 +54,9 @@ def peers(
 ) -> tuple[int, int]:
     """As :func:`ours`."""
     command = [
-        *(options.peer_python, f"{HERE}/memory_peer.py", "--dtype", "autocast"),
+        *(options.peer_python, f"{HERE}/memory_peer.py"),
         *("--size", size, "--batch", str(rows), "--length", str(length)),
-        *("--predictions", str(PREDICTIONS[length]), "--attention_dropout", "0"),
+        *("--predictions", str(PREDICTIONS[length])),
     ]
     report = _kept(options.output / _name(["peer", size, f"{rows}x{length}"]), command)
     return report["state_bytes"], report["step_bytes"]
@@ -96,12 +99,18 @@ def main() -> None:
             for system, needs in systems.items():
                 find = functools.partial(needs, options, size, length)
                 row = {"size": size, "length": length, "system": system}
-                rows.append(row | _row(find, ROWS[length], options.memories))
+                row |= _row(find, ROWS[length], options.memories, check=needs is ours)
+                rows.append(row)
     print(markdown(rows))
 
 
-def _row(find: Callable, few_and_many: tuple[int, int], memories: str) -> dict:
-    """The columns of a system: bytes, and the largest batches of a multiple of eight."""
+def _row(
+    find: Callable, few_and_many: tuple[int, int], memories: str, *, check: bool
+) -> dict:
+    """The columns of a system: bytes, and the largest batches of a multiple of eight.
+
+    check: find what those batches need, too.
+    """
     few, many = few_and_many
     state, low = find(few)
     each = (find(many)[1] - low) / (many - few)
@@ -110,7 +119,7 @@ def _row(find: Callable, few_and_many: tuple[int, int], memories: str) -> dict:
         room = memory * GIB * USABLE - state - low
         largest = max(0, int(few + room / each) // 8 * 8)
         row[f"largest for {memory} GB"] = largest
-        if find.func is ours and largest:
+        if check and largest:
             row[f"compiled for {memory} GB, GiB"] = sum(find(largest)) / GIB
     return row
 

@@ -58,4 +58,5 @@ def measure(options):
 
 if __name__ == "__main__":
     flags = step_parser(__doc__, ("autocast",), "sdpa")
+    flags.set_defaults(dtype="autocast", attention_dropout=0.0)
     print(json.dumps(measure(flags.parse_args())))

@@ -1,11 +1,11 @@
-"""Compiles a config's train step for a TPU slice or GPUs by name; none are needed.
+"""Compiles a config's train step for TPUs or GPUs by name; it needs none of them.
 
 Says what lies in a device's memory, what devices send each other, and the least time a
 step can take. --topology: such as v2:4x4, v4:2x2x4, v5p:4x4x4, v6e:8x8, or of one host's
 GPUs a100-40gb:1, a100-80gb:4, h100:8, h200:8; several with commas. --num_slices: joined by
 the data-center network; set --config.mesh.replica too. --json: one object a line. Exits
-with 1 where a step does not fit. A GPU's memory is all of it; JAX takes three quarters
-unless XLA_PYTHON_CLIENT_MEM_FRACTION says more.
+with 1 where a step does not fit. Of a GPU the whole memory counts; a run takes three
+quarters of it unless XLA_PYTHON_CLIENT_MEM_FRACTION says more.
 
 usage:
   python -m bert_jax.aot --config base --topology v2:4x4 [--json]

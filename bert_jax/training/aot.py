@@ -53,8 +53,8 @@ class Report:
     roofline_seconds: ours of the same kind, for all; estimated_seconds: with the cycles of
     vector work too. estimated_shares: what the latter are spent on. See estimate.py.
     collectives: of one device and step, by kind; a scanned body's are counted once. These
-    four are empty where the step does not fit, or the program cannot be read; seconds and
-    shares are for GPUs too.
+    four are empty where the step does not fit, or the program cannot be read. GPUs have
+    collectives alone.
     """
 
     topology: str

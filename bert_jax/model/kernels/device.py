@@ -19,8 +19,8 @@ def platform() -> str:
 def capability() -> float:
     """The compute capability of an NVIDIA GPU, 0 of other devices.
 
-    Of a mesh whose GPUs are not at hand Ampere's, the least that training.absent_devices
-    knows.
+    For GPUs that are not at hand it is 8.0, Ampere's: training.absent_devices has none
+    older.
     """
     device, mesh = jax.devices()[0], jax.sharding.get_abstract_mesh()
     if not mesh.empty and mesh.abstract_device.device_kind != device.device_kind:

@@ -1,10 +1,10 @@
 """Dropout with masks that are cheap on each device.
 
-Drawing random bits is most of the cost: on a CPU, and on a TPU, whose vector unit hashes
-words more slowly than its matrix unit multiplies them. So each value uses eight bits, on a
-CPU cut from hashed words, on a TPU from the chip's own generator. Elsewhere it uses a
-hashed word. All draw from the same distribution, but the same key gives different masks,
-on a TPU also where another number of devices shares the batch.
+Drawing random bits is most of the cost. On a CPU each value uses eight bits, a quarter of a
+hashed word. On a TPU hashing took a quarter of a BASE step on v6e (docs/log.md), so each
+value uses eight bits of the chip's own generator. Elsewhere each uses a hashed word. All
+draw from the same distribution, but the same key gives different masks. On a TPU the masks
+also depend on how many devices share the batch.
 """
 
 import math

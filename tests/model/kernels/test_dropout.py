@@ -74,7 +74,7 @@ def test_keys_of_every_kind_will_do():
 
 
 def test_devices_draw_their_own_rows_from_the_generator():
-    """Rows of 8 devices agree with one another no more than chance has it."""
+    """Two rows each, which agree with one another no more often than by chance."""
     mesh = make_mesh(MeshConfig(replica=2, data=2, model=2))
 
     def draw(key, rows):
@@ -90,7 +90,7 @@ def test_devices_draw_their_own_rows_from_the_generator():
     # Two of the eight rows on each of the four devices that share them.
     drawn = re.findall(r"rng_bit_generator .*, (.*)\)", draw.lower(key, 8).as_text())
     assert drawn == ["tensor<2x4x16x32xui8>"]
-    # Rows that the devices cannot share are those of one device.
+    # Rows that the devices do not divide take hashed words.
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         odd = mask_from_generator(key, 0.5, (3, 4))
     assert np.array_equal(odd, mask_from_words(key, 0.5, (3, 4)))
