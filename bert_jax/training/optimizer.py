@@ -1,5 +1,6 @@
-"""The paper's Adam and its learning rate (optimization.py); LAMB for large batches."""
+"""The paper's Adam and its learning rate (optimization.py); LAMB and Muon beside it."""
 
+import math
 from typing import Any
 
 import flax.struct
@@ -46,12 +47,16 @@ def learning_rate(schedule: Schedule, step: jax.Array | int) -> jax.Array:
 def bert_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     """Clip by global norm, Adam, decoupled weight decay, for LAMB the trust ratio.
 
-    What it gives is multiplied by minus the learning rate.
+    Muon takes Adam's place for the encoder's kernels. What the optimizer gives is
+    multiplied by minus the learning rate.
     """
     adam = optax.scale_by_adam if config.bias_correction else scale_by_uncorrected_adam
+    moments = adam(config.beta1, config.beta2, config.epsilon)
+    if config.name == "muon":
+        moments = optax.partition({True: scale_by_muon(), False: moments}, muon_mask)
     direction = [
         clip_by_global_norm(config.clip_norm),
-        adam(config.beta1, config.beta2, config.epsilon),
+        moments,
         optax.add_decayed_weights(config.weight_decay, mask=decay_mask),
     ]
     if config.name == "lamb":
@@ -111,6 +116,58 @@ def scale_by_trust_ratio() -> optax.GradientTransformation:
     return optax.stateless(
         lambda updates, params: jax.tree_util.tree_map_with_path(scale, updates, params)
     )
+
+
+def scale_by_muon() -> optax.GradientTransformation:
+    """Muon's: each kernel's averaged gradient with all its singular values near 1.
+
+    Times 0.2 times the root of the kernel's larger side, so that its numbers move as far
+    as Adam moves them, and Adam's learning rates hold (Liu et al., 2025, section 2.2).
+    """
+
+    def match_adam(updates: Any, params: Any = None) -> Any:
+        del params
+
+        def scale(update: jax.Array, sides: optax.contrib.MuonDimensionNumbers):
+            larger = max(
+                math.prod(update.shape[axis] for axis in axes) for axes in sides
+            )
+            return update * (0.2 * larger**0.5)
+
+        return jax.tree.map(scale, updates, _sides(updates))
+
+    return optax.chain(
+        optax.contrib.scale_by_muon(weight_dimension_numbers=_sides),
+        optax.stateless(match_adam),
+    )
+
+
+def muon_mask(params: Any) -> Any:
+    """True for the kernels of the encoder, which are matrices between hidden vectors."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: (
+            path[-1].key == "kernel" and any(part.key == "encoder" for part in path)
+        ),
+        params,
+    )
+
+
+def _sides(kernels: Any) -> Any:
+    """The axes over which each kernel sums, and those it gives.
+
+    Attention's have heads and their size, which are one side of a matrix. A scanned
+    encoder's begin with the layers, each of which is a matrix of its own.
+    """
+
+    def sides(path: tuple[Any, ...], kernel: jax.Array):
+        names = [part.key for part in path]
+        first = int("layers" in names)
+        split = kernel.ndim - 1 if names[-2] == "output" else first + 1
+        return optax.contrib.MuonDimensionNumbers(
+            tuple(range(first, split)), tuple(range(split, kernel.ndim))
+        )
+
+    return jax.tree_util.tree_map_with_path(sides, kernels)
 
 
 def _decays(path: tuple[Any, ...]) -> bool:

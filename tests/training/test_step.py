@@ -19,9 +19,9 @@ OPTIMIZER = bert_optimizer(SETTINGS)
 SCHEDULE = make_schedule(SETTINGS, 100)
 
 
-def compiled(objective, mesh, *, fsdp=False, **settings):
-    abstract = abstract_state(objective, OPTIMIZER, mesh, fsdp=fsdp)
-    return compile_step(objective, SETTINGS, abstract, log_every=2, **settings)
+def compiled(objective, mesh, *, fsdp=False, optimizer=SETTINGS, **settings):
+    abstract = abstract_state(objective, bert_optimizer(optimizer), mesh, fsdp=fsdp)
+    return compile_step(objective, optimizer, abstract, log_every=2, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +30,14 @@ def run(small_model_config, make_batch):
     model = BertForPreTraining(small_model_config)
 
     @functools.cache
-    def three_steps(mesh_config, devices=8, next_sentence=True, **settings):
+    def three_steps(
+        mesh_config, devices=8, next_sentence=True, optimizer=SETTINGS, **settings
+    ):
         objective = MlmNsp(model, next_sentence)
         mesh = make_mesh(mesh_config, jax.devices()[:devices])
-        fsdp = mesh_config.fsdp
-        state = init_state(objective, OPTIMIZER, mesh, seed=1, fsdp=fsdp)
-        step = compiled(objective, mesh, fsdp=fsdp, **settings)
+        shared = dict(fsdp=mesh_config.fsdp)
+        state = init_state(objective, bert_optimizer(optimizer), mesh, seed=1, **shared)
+        step = compiled(objective, mesh, optimizer=optimizer, **shared, **settings)
         sums = []
         for number in range(3):
             state, out = step(state, put_batch(make_batch(number), mesh), SCHEDULE)
@@ -56,6 +58,15 @@ def test_one_device_equals_eight_with_dropout(run, mesh, max_difference):
     assert max_difference(one_sums, eight_sums) < 1e-4  # sums of 16 x 4 losses
     assert max_difference(one.params, eight.params) < 2e-5
     assert np.array_equal(one.key, eight.key)
+
+
+def test_muon_on_one_device_equals_eight_that_share_its_matrices(run, max_difference):
+    muon = dataclasses.replace(SETTINGS, name="muon")
+    one, _ = run(MeshConfig(), devices=1, optimizer=muon)
+    eight, _ = run(MeshConfig(data=4, model=2, fsdp=True), optimizer=muon)
+    adam, _ = run(MeshConfig(), devices=1)
+    assert max_difference(one.params, eight.params) < 2e-5
+    assert max_difference(one.params, adam.params) > 1e-3
 
 
 def test_fsdp_shares_the_memory_of_parameters_and_moments(small_model_config):
