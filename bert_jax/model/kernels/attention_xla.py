@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.model.config import MASKED_SCORE
+from bert_jax.model.kernels.device import platform
 from bert_jax.model.kernels.dropout import keep_mask
 from bert_jax.model.kernels.products import einsum, swapaxes
 
@@ -60,8 +61,8 @@ def _forward(q_BQNH, k_BLNH, v_BLNH, bias_BQL, keep_BNQL, rate):
     weights_BNQL = jnp.exp(scores_BNQL - top_BNQ1)
     total_BNQ1 = jnp.sum(weights_BNQL, axis=-1, keepdims=True)
     if rate:
-        weights_BNQL = jnp.where(keep_BNQL, weights_BNQL, -weights_BNQL)
-    signed_BNQL = weights_BNQL.astype(v_BLNH.dtype)
+        weights_BNQL = jnp.where(_written(keep_BNQL), weights_BNQL, -weights_BNQL)
+    signed_BNQL = _written(weights_BNQL.astype(v_BLNH.dtype))
     context_BNQH = einsum(
         "BNQK,BKNH->BNQH", _after_dropout(signed_BNQL, rate), v_BLNH, jnp.float32
     )
@@ -103,7 +104,18 @@ def _scores(q_BQNH: jax.Array, k_BLNH: jax.Array, bias_BQL: jax.Array) -> jax.Ar
     scores_BNQL = einsum(
         "BQNH,BKNH->BNQK", q_BQNH * _scale(q_BQNH), k_BLNH, jnp.float32
     )
-    return scores_BNQL + bias_BQL[:, None]
+    return _written(scores_BNQL) + bias_BQL[:, None]
+
+
+def _written(x_BNQL: jax.Array) -> jax.Array:
+    """``x``, which a GPU writes to memory where it stands.
+
+    XLA moves it otherwise: the bias into the product of the scores, as a float32 array of
+    their size; drawing the mask into the softmax, which then is two fusions instead of
+    one; and the signed weights into the gradient, which keeps the float32 scores and the
+    mask to compute them again. docs/log.md has the bytes.
+    """
+    return jax.lax.optimization_barrier(x_BNQL) if platform() == "gpu" else x_BNQL
 
 
 def _after_dropout(signed_BNQL: jax.Array, rate: float) -> jax.Array:

@@ -1,13 +1,15 @@
 """Dropout with masks that are cheap on each device.
 
-Drawing random bits is most of the cost. On a CPU each value uses eight bits, a quarter of a
-hashed word. On a TPU hashing took a quarter of a BASE step on v6e (docs/log.md), so each
-value uses eight bits of the chip's own generator. Elsewhere each uses a hashed word. All
-draw from the same distribution, but the same key gives different masks. On a TPU the masks
-also depend on how many devices share the batch.
+Drawing random bits is most of the cost, so each value uses eight. On a CPU these are a
+quarter of a hashed word. On a TPU hashing took a quarter of a BASE step on v6e, and on a
+GPU hashing a word for each value takes about as long as attention's products (docs/log.md).
+There the bits come of the chip's own generator, and of Philox, which makes four words for
+what hashing one costs. All draw from the same distribution, but the same key gives other
+masks. On TPUs and GPUs the masks also depend on how many devices share the batch.
 """
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +26,7 @@ def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
         key,
         cpu=lambda key: mask_from_bytes(key, rate, shape),
         tpu=lambda key: mask_from_generator(key, rate, shape),
-        default=lambda key: mask_from_words(key, rate, shape),
+        default=lambda key: mask_from_philox(key, rate, shape),
     )
 
 
@@ -36,20 +38,20 @@ def mask_from_words(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.
 
 def mask_from_bytes(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
     """:func:`keep_mask` from one byte for each value, four of a hashed word."""
-    # Drawn in two dimensions, because four take as long to compile as the rest of a
-    # layer. Rows stay a dimension of their own, because a mesh splits them.
-    rows, *rest = shape
-    width = math.prod(rest)
     # The compiler's threefry is one loop over the words; jax.random's on a CPU is a
     # rolled loop over its rounds, which writes and reads all words at each.
     data = jax.random.key_data(key)
-    _, words = jax.lax.rng_bit_generator(
-        jnp.pad(data, (0, 4 - data.size)),
-        (rows, -(-width // 4)),
-        algorithm=jax.lax.RandomAlgorithm.RNG_THREE_FRY,
-    )
-    bytes_ = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(rows, -1)
-    return _kept(bytes_[:, :width].reshape(shape), key, rate)
+    seed = jnp.pad(data, (0, 4 - data.size))
+    return _kept(_bytes(seed, shape, jax.lax.RandomAlgorithm.RNG_THREE_FRY), key, rate)
+
+
+def mask_from_philox(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
+    """:func:`keep_mask` from one byte for each value, four of a word of Philox's."""
+
+    def draw(seed: jax.Array, own: tuple[int, ...]) -> jax.Array:
+        return _bytes(seed, own, jax.lax.RandomAlgorithm.RNG_PHILOX)
+
+    return _by_device(draw, key, rate, shape)
 
 
 def mask_from_generator(
@@ -57,37 +59,69 @@ def mask_from_generator(
 ) -> jax.Array:
     """:func:`keep_mask` from one byte for each value, of the device's own generator.
 
+    Of four axes, attention's, the last two are drawn in the order in which a TPU lays
+    scores out; otherwise the bytes would be transposed.
+    """
+
+    def draw(seed: jax.Array, own: tuple[int, ...]) -> jax.Array:
+        if len(own) != 4:
+            return jax.lax.rng_bit_generator(seed, own, jnp.uint8)[1]
+        B, N, Q, L = own
+        return jnp.swapaxes(
+            jax.lax.rng_bit_generator(seed, (B, N, L, Q), jnp.uint8)[1], 2, 3
+        )
+
+    return _by_device(draw, key, rate, shape)
+
+
+def _by_device(
+    draw: Callable[[jax.Array, tuple[int, ...]], jax.Array],
+    key: jax.Array,
+    rate: float,
+    shape: tuple[int, ...],
+) -> jax.Array:
+    """:func:`keep_mask` from the bytes that ``draw`` gives for a seed and a shape.
+
     Under a mesh each device draws its rows, because the compiler would have it draw all.
-    Rows that the devices do not divide take hashed words, which can be split anyhow. Of
-    four axes, attention's, the last two are drawn in the order in which a TPU lays scores
-    out; otherwise the bytes would be transposed.
+    Rows that the devices do not divide take hashed words, which can be split anyhow.
     """
     mesh, axes = jax.sharding.get_abstract_mesh(), ("replica", "data")
     parts = 1 if mesh.empty else math.prod(mesh.shape[axis] for axis in axes)
     rows, *rest = shape
-    swapped = len(shape) == 4
     if rows % parts:
         return mask_from_words(key, rate, shape)
 
-    def draw(seed: jax.Array) -> jax.Array:
+    def own_rows(seed: jax.Array) -> jax.Array:
         if parts > 1:
             seed += jax.lax.axis_index(axes).astype(seed.dtype)
-        own = [rows // parts, *rest]
-        if swapped:
-            own[2], own[3] = own[3], own[2]
-        bytes_ = jax.lax.rng_bit_generator(seed, own, jnp.uint8)[1]
-        return jnp.swapaxes(bytes_, 2, 3) if swapped else bytes_
+        return draw(seed, (rows // parts, *rest))
 
     if parts > 1:
-        draw = jax.shard_map(
-            draw,
+        own_rows = jax.shard_map(
+            own_rows,
             in_specs=PartitionSpec(),
             out_specs=PartitionSpec(axes),
             check_vma=False,
         )
     # Four words, of which a key of threefry has two.
     seed = jnp.resize(jax.random.key_data(key), 4)
-    return _kept(draw(seed), key, rate)
+    return _kept(own_rows(seed), key, rate)
+
+
+def _bytes(
+    seed: jax.Array, shape: tuple[int, ...], algorithm: jax.lax.RandomAlgorithm
+) -> jax.Array:
+    """Random bytes, uint8 of ``shape``, four of a word.
+
+    Drawn in two dimensions, because on a CPU four take as long to compile as the rest of a
+    layer. Rows stay a dimension of their own, because a mesh splits them.
+    """
+    rows, *rest = shape
+    width = math.prod(rest)
+    size = rows, -(-width // 4)
+    _, words = jax.lax.rng_bit_generator(seed, size, algorithm=algorithm)
+    bytes_ = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(rows, -1)
+    return bytes_[:, :width].reshape(shape)
 
 
 def _kept(bytes_: jax.Array, key: jax.Array, rate: float) -> jax.Array:

@@ -1,12 +1,14 @@
 """Every implementation of attention, and its gradient, against the plain formula."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bert_jax.model.attention import attend, attend_plain
-from bert_jax.model.kernels import attention_fused
+from bert_jax.model.kernels import attention_fused, attention_xla
 from bert_jax.parallel.mesh import MeshConfig, batch_sharding, make_mesh, traced_on
 
 pytestmark = pytest.mark.usefixtures("optimized")
@@ -37,6 +39,23 @@ def test_output_and_gradients_are_those_of_the_plain_formula(rate, queries):
     theirs = output_and_gradients(attend_plain, *inputs(queries), **options)
     for got, expected in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(got, expected, rtol=0, atol=5e-6)
+
+
+def test_on_a_gpu_the_gradient_reads_the_signed_weights_alone(monkeypatch):
+    """Three arrays are written where they stand; the numbers are the same."""
+    options = {"dropout_rate": 0.1, "dropout_key": KEY}
+    *arrays, grad, query_ids, key_ids = inputs()
+    expected = output_and_gradients(attend, *inputs(), **options)
+    monkeypatch.setattr(attention_xla, "platform", lambda: "gpu")
+    got = output_and_gradients(attend, *inputs(), **options)
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
+
+    def loss(q, k, v):
+        return jnp.sum(grad * attend(q, k, v, query_ids, key_ids, **options))
+
+    text = jax.jit(jax.grad(loss)).lower(*arrays).as_text()
+    written = re.findall(r"optimization_barrier .* : tensor<4x2x12x12x(\w+)>", text)
+    assert sorted(written) == ["f32", "f32", "i1"]
 
 
 def test_bfloat16_rounds_a_few_times_and_no_more():

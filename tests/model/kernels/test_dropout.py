@@ -1,4 +1,4 @@
-"""Dropout from eight bits a value, as on a CPU and on a TPU, and from 32, as elsewhere."""
+"""Dropout from eight bits a value, by each device's way to draw them, and from 32."""
 
 import re
 
@@ -11,13 +11,14 @@ from bert_jax.model.kernels.dropout import (
     drop,
     keep_mask,
     mask_from_generator,
+    mask_from_philox,
     mask_from_words,
 )
 from bert_jax.parallel.config import MeshConfig
 from bert_jax.parallel.mesh import batch_sharding, make_mesh, traced_on
 
 MASKS = pytest.mark.parametrize(
-    "mask", [keep_mask, mask_from_words, mask_from_generator]
+    "mask", [keep_mask, mask_from_words, mask_from_generator, mask_from_philox]
 )
 
 
@@ -53,14 +54,17 @@ def test_what_is_kept_is_scaled_in_every_width_and_dtype(width):
 
 
 def test_each_platform_has_the_mask_that_is_cheap_there():
-    """Bytes on a CPU and a TPU, and no choice is left to the running program."""
+    """Bytes everywhere, and no choice is left to the running program."""
     draw = jax.jit(lambda key: keep_mask(key, 0.1, (8, 128)))
-    for platform, algorithm in (("cpu", "THREE_FRY"), ("tpu", "DEFAULT"), ("cuda", "")):
+    for platform, algorithm in (
+        ("cpu", "THREE_FRY"),
+        ("tpu", "DEFAULT"),
+        ("cuda", "PHILOX"),
+    ):
         lowered = draw.trace(jax.random.key(0)).lower(lowering_platforms=(platform,))
         text = lowered.as_text()
-        assert ("ui8" in text) == bool(algorithm)
-        assert ("rng_bit_generator" in text) == bool(algorithm)
-        assert algorithm in text
+        assert "ui8" in text
+        assert re.findall(r"algorithm = (\w+)", text) == [algorithm]
     compiled = draw.lower(jax.random.key(0)).compile().as_text()
     assert "conditional" not in compiled
     assert "u8[" in compiled
@@ -73,12 +77,19 @@ def test_keys_of_every_kind_will_do():
         assert abs(kept.mean() - 0.75) < 4 * (0.1875 / kept.size) ** 0.5 + 1e-4
 
 
-def test_devices_draw_their_own_rows_from_the_generator():
+@pytest.mark.parametrize(
+    ("mask", "drawn"),
+    [
+        (mask_from_generator, "tensor<2x4x16x32xui8>"),
+        (mask_from_philox, "tensor<2x512xui32>"),
+    ],
+)
+def test_devices_draw_their_own_rows(mask, drawn):
     """Two rows each, which agree with one another no more often than by chance."""
     mesh = make_mesh(MeshConfig(replica=2, data=2, model=2))
 
     def draw(key, rows):
-        return traced_on(mesh, mask_from_generator)(key, 0.5, (rows, 4, 32, 16))
+        return traced_on(mesh, mask)(key, 0.5, (rows, 4, 32, 16))
 
     draw = jax.jit(draw, static_argnums=1, out_shardings=batch_sharding(mesh))
     key = jax.random.key(4)
@@ -88,9 +99,9 @@ def test_devices_draw_their_own_rows_from_the_generator():
         agree = np.mean(kept == np.roll(kept, shift, axis=0))
         assert abs(agree - 0.5) < 4 * 0.5 / np.sqrt(kept.size), shift
     # Two of the eight rows on each of the four devices that share them.
-    drawn = re.findall(r"rng_bit_generator .*, (.*)\)", draw.lower(key, 8).as_text())
-    assert drawn == ["tensor<2x4x16x32xui8>"]
+    text = draw.lower(key, 8).as_text()
+    assert re.findall(r"rng_bit_generator .*, (.*)\)", text) == [drawn]
     # Rows that the devices do not divide take hashed words.
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        odd = mask_from_generator(key, 0.5, (3, 4))
+        odd = mask(key, 0.5, (3, 4))
     assert np.array_equal(odd, mask_from_words(key, 0.5, (3, 4)))
