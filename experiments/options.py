@@ -5,7 +5,7 @@ What: experiments/mini.py with one of OPTIONS: the positions of Vaswani et al. (
   section 4.8) and short runs want it (sparing_dropout), two fifths of the tokens masked
   (mask_40; Wettig et al., 2022), whole words or runs of words masked, the six mixes of
   [MASK], same and random tokens of the paper's table 8 (mix_80_10_10, ...), and the sizes
-  of its table 6 (3x768x12: layers, width, heads).
+  of its table 6 (3x768x12: layers, width, heads). Or another optimizer (muon).
 On: one GPU or TPU chip; two CPU cores take one to two seconds a step of Mini.
 Result: none is known for Mini. Paper, table 8, for BASE on MNLI, NER fine-tuned, and NER on
   frozen features: 84.2, 95.4, 94.9 for mix_80_10_10, which is best or within 0.2 of it;
@@ -44,6 +44,7 @@ OPTIONS = {
     "mask_40": dict(
         data=dict(examples=dict(mask_rate=0.4)), phases=dict(max_predictions=52)
     ),
+    "muon": dict(optimizer=dict(name="muon")),
     "whole_word": dict(data=dict(examples=dict(masking="whole_word"))),
     "ngram": dict(data=dict(examples=dict(masking="ngram"))),
     **{"mix_" + "_".join(map(str, mix)): _mix(*mix) for mix in MIXES},
@@ -56,8 +57,8 @@ def get_config(option: str = "sinusoidal") -> dict:
     if option not in OPTIONS:
         raise ValueError(f"option {option!r}, expected one of {sorted(OPTIONS)}")
     changes, config = OPTIONS[option], get_mini_config()
-    config["model"].update(changes.get("model", {}))
-    config["data"].update(changes.get("data", {}))
+    for group in ("model", "data", "optimizer"):
+        config[group].update(changes.get(group, {}))
     config["phases"] = tuple(
         phase | changes.get("phases", {}) for phase in config["phases"]
     )

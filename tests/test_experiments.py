@@ -108,6 +108,7 @@ def test_each_option_changes_what_it_says():
     assert (examples.mask_share, examples.random_share) == (0.8, 0.0)
     assert found["mask_40"].phases[0].max_predictions == round(0.4 * 128 + 0.5)
     assert found["sinusoidal"].model.positions == "sinusoidal"
+    assert found["muon"].optimizer.name == "muon"
 
 
 def test_two_phases_share_one_schedule():
