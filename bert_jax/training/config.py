@@ -71,8 +71,8 @@ class OptimizerConfig:
     )
     name: str = setting(
         "adam",
-        "adam; lamb for batches of thousands; muon, which takes fewer tokens to the same "
-        "loss and a few products of each kernel with itself at every step",
+        "adam; lamb, for batches of thousands; muon, for the encoder's kernels, with Adam "
+        "for all other parameters (docs/objectives.md)",
         one_of=("adam", "lamb", "muon"),
     )
 

@@ -47,8 +47,8 @@ def learning_rate(schedule: Schedule, step: jax.Array | int) -> jax.Array:
 def bert_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     """Clip by global norm, Adam, decoupled weight decay, for LAMB the trust ratio.
 
-    Muon takes Adam's place for the encoder's kernels. What the optimizer gives is
-    multiplied by minus the learning rate.
+    Muon, with its authors' momentum of 0.95, takes Adam's place for the encoder's kernels.
+    What the optimizer gives is multiplied by minus the learning rate.
     """
     adam = optax.scale_by_adam if config.bias_correction else scale_by_uncorrected_adam
     moments = adam(config.beta1, config.beta2, config.epsilon)

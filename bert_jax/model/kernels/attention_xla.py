@@ -108,12 +108,12 @@ def _scores(q_BQNH: jax.Array, k_BLNH: jax.Array, bias_BQL: jax.Array) -> jax.Ar
 
 
 def _written(x_BNQL: jax.Array) -> jax.Array:
-    """``x``, which a GPU writes to memory where it stands.
+    """``x``, which a GPU writes to memory before anything reads it.
 
-    XLA moves it otherwise: the bias into the product of the scores, as a float32 array of
-    their size; drawing the mask into the softmax, which then is two fusions instead of
-    one; and the signed weights into the gradient, which keeps the float32 scores and the
-    mask to compute them again. docs/log.md has the bytes.
+    Without it XLA does three things that cost more (docs/log.md has the bytes). It adds
+    the bias within the product, from a float32 array as large as the scores. It draws the
+    mask within the softmax, which becomes two fusions. And it keeps the float32 scores and
+    the mask, from which the gradient computes the signed weights again.
     """
     return jax.lax.optimization_barrier(x_BNQL) if platform() == "gpu" else x_BNQL
 

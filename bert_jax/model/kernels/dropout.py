@@ -1,11 +1,11 @@
 """Dropout with masks that are cheap on each device.
 
-Drawing random bits is most of the cost, so each value uses eight. On a CPU these are a
-quarter of a hashed word. On a TPU hashing took a quarter of a BASE step on v6e, and on a
-GPU hashing a word for each value takes about as long as attention's products (docs/log.md).
-There the bits come of the chip's own generator, and of Philox, which makes four words for
-what hashing one costs. All draw from the same distribution, but the same key gives other
-masks. On TPUs and GPUs the masks also depend on how many devices share the batch.
+Drawing random bits is most of the cost, so each value uses eight. On a CPU they are a
+quarter of a hashed word. On a TPU they come from the chip's own generator, because hashing
+took a quarter of a BASE step on v6e. On a GPU they come from Philox, which makes four words
+for about what hashing one costs (docs/log.md). All draw from the same distribution, but the
+same key gives different masks. On TPUs and GPUs the masks also depend on how many devices
+share the batch.
 """
 
 import math
