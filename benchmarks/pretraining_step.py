@@ -80,10 +80,9 @@ def measure(options: argparse.Namespace) -> dict:
     mesh = make_mesh(MeshConfig())
     objective = MlmNsp(BertForPreTraining(config.model, config.compute))
     optimizer = bert_optimizer(config.optimizer)
-    step = compile_step(
-        objective, config.optimizer, abstract_state(objective, optimizer, mesh)
-    )
-    state = init_state(objective, optimizer, mesh, seed=0)
+    abstract = abstract_state(objective, optimizer, mesh)
+    step = compile_step(objective, config.optimizer, abstract)
+    state = init_state(objective, optimizer, abstract, seed=0)
     schedule = make_schedule(config.optimizer, config.total_steps)
     batch = put_batch(random_batch(config), mesh)
     ahead = steps_ahead(mesh)

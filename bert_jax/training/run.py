@@ -6,11 +6,11 @@ any number of processes.
 """
 
 import collections
-import concurrent.futures
 import contextlib
 import copy
 import dataclasses
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -133,8 +133,11 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
             log_every=config.log_every,
             whole=job.one_program,
         )
-        with _compiling(job, train_step, abstract, scheduled, checkpoints.newest()):
-            state, progress = _begin(job, abstract, checkpoints, log)
+        compiling = _compile_ahead(
+            job, train_step, abstract, scheduled, checkpoints.newest()
+        )
+        stack.callback(compiling.join)
+        state, progress = _begin(job, abstract, checkpoints, log)
         first = int(state.step)
         if is_leader():
             # config.json says whose workdir it is.
@@ -163,11 +166,15 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
             notes = {"config": job.identity, "progress": copy.deepcopy(progress)}
             checkpoints.save(step, state, notes)
 
+        def compiled_step(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
+            compiling.join()
+            return train_step(state, batch, scheduled)
+
         state = _loop(
             job,
             folder,
             state,
-            lambda state, batch: train_step(state, batch, scheduled),
+            compiled_step,
             reporter,
             save,
             stop_requested,
@@ -184,26 +191,19 @@ def _begin(
         state, saved = restored
         log(f"resuming at step {int(state.step):,}")
         return state, saved.get("progress", {})
-    state = init_state(
-        job.objective,
-        bert_optimizer(job.config.optimizer),
-        job.mesh,
-        job.config.seed,
-        fsdp=job.config.mesh.fsdp,
-        given=job.given,
-    )
+    optimizer = bert_optimizer(job.config.optimizer)
+    state = init_state(job.objective, optimizer, abstract, job.config.seed, job.given)
     if job.given and (new := new_parameters(abstract, job.given)):
         log(f"initialised at random: {', '.join(new)}")
     return state, {}
 
 
-@contextlib.contextmanager
-def _compiling(
+def _compile_ahead(
     job: Job, train_step: Any, abstract: TrainState, schedule: Schedule, step: int
-) -> Iterator[None]:
-    """Compiles the train step in a thread, for the shape of the batch after ``step``.
+) -> threading.Thread:
+    """A thread that compiles the train step for the shape of the batch after ``step``.
 
-    Its first call then finds it compiled. What fails here fails there again, and is told.
+    A call after its end finds it compiled. What fails here fails there again, and is told.
     """
 
     def compile_for_batch() -> None:
@@ -211,10 +211,10 @@ def _compiling(
             batch = put_batch(job.batches[step], job.mesh)
             train_step.lower(abstract, batch, schedule).compile()
 
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        if job.one_program and step < len(job.batches):
-            pool.submit(compile_for_batch)
-        yield
+    ahead = job.one_program and step < len(job.batches)
+    thread = threading.Thread(target=compile_for_batch if ahead else None)
+    thread.start()
+    return thread
 
 
 def _loop(
@@ -281,6 +281,8 @@ def _loop(
             last = step == total
             if step % config.log_every == 0 or last:
                 reporter.report(step, sums)
+                if not ahead:  # no step runs now that a line could keep waiting
+                    reporter.flush()
             evaluates = job.evaluates(step)
             stops = stop_requested() and not last
             saves = step % config.checkpoint_every == 0 or last or stops

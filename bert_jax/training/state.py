@@ -54,19 +54,17 @@ def abstract_state(
 def init_state(
     objective: Objective,
     optimizer: optax.GradientTransformation,
-    mesh: Mesh,
+    abstract: TrainState,
     seed: int,
-    *,
-    fsdp: bool = False,
     given: Params | None = None,
 ) -> TrainState:
     """Initialises each shard where it lies: nothing exists unsharded on a device.
 
+    abstract: see :func:`abstract_state`.
     given: parameters of a checkpoint, on the host, for any part of the model; the others
     are drawn. What the model does not have is left out. The state shares no memory with
     them.
     """
-    abstract = abstract_state(objective, optimizer, mesh, fsdp=fsdp)
     places = flatten_dict(abstract.params)
     flat = {
         name: jax.device_put(array, places[name].sharding)

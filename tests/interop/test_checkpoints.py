@@ -28,7 +28,8 @@ def objective(small_model_config):
 
 @pytest.fixture
 def state(objective):
-    return init_state(objective, OPTIMIZER, make_mesh(MeshConfig()), seed=1)
+    abstract = abstract_state(objective, OPTIMIZER, make_mesh(MeshConfig()))
+    return init_state(objective, OPTIMIZER, abstract, seed=1)
 
 
 def test_a_save_survives_the_donation_of_its_buffers(objective, state, tmp_path):

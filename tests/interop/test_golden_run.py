@@ -125,8 +125,9 @@ def train(config, compute, params, batches, mesh_config, devices):
     settings = OptimizerConfig(learning_rate=1e-3, warmup_steps=5)
     optimizer = bert_optimizer(settings)
     mesh = make_mesh(mesh_config, jax.devices()[:devices])
-    state = init_state(objective, optimizer, mesh, seed=0, given=params)
-    step = compile_step(objective, settings, abstract_state(objective, optimizer, mesh))
+    abstract = abstract_state(objective, optimizer, mesh)
+    state = init_state(objective, optimizer, abstract, seed=0, given=params)
+    step = compile_step(objective, settings, abstract)
     schedule = make_schedule(settings, STEPS)
     losses = []
     for batch in batches:

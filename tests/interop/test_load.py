@@ -20,7 +20,7 @@ from bert_jax.model.encoder import stack_layers, with_scan
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
-from bert_jax.training.state import init_state
+from bert_jax.training.state import abstract_state, init_state
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +172,8 @@ def test_weights_of_a_sharded_run_are_read_whole(small_model_config, tmp_path):
     mesh = make_mesh(MeshConfig(data=2, model=2, replica=2))
     optimizer = bert_optimizer(OptimizerConfig(learning_rate=1e-3))
     objective = MlmNsp(BertForPreTraining(small_model_config))
-    state = init_state(objective, optimizer, mesh, seed=1)
+    abstract = abstract_state(objective, optimizer, mesh)
+    state = init_state(objective, optimizer, abstract, seed=1)
     store = CheckpointStore(tmp_path / "checkpoints", keep=1)
     store.save(3, state, {})
     store.close()

@@ -42,7 +42,8 @@ def gradients_of(make_objective):
     def setting(head, accumulation):
         objective = make_objective(head, hidden_dropout=0.0, attention_dropout=0.0)
         settings = dict(objective=objective, accumulation=accumulation)
-        state = init_state(objective, ADAM, mesh, seed=5)
+        abstract = abstract_state(objective, ADAM, mesh)
+        state = init_state(objective, ADAM, abstract, seed=5)
         return state, jax.jit(functools.partial(gradients, **settings))
 
     def compute(head, arrays, accumulation=1):
@@ -147,8 +148,8 @@ def two_steps(make_objective, make_arrays):
         objective = make_objective(head)
         mesh = make_mesh(mesh_config, jax.devices()[:devices])
         fsdp = mesh_config.fsdp
-        state = init_state(objective, ADAM, mesh, seed=5, fsdp=fsdp)
         abstract = abstract_state(objective, ADAM, mesh, fsdp=fsdp)
+        state = init_state(objective, ADAM, abstract, seed=5)
         step = compile_step(objective, SETTINGS, abstract, whole=False)
         sums = []
         for number in range(2):
@@ -180,9 +181,10 @@ def test_dropout_differs_between_steps(make_objective, make_arrays):
     compiled = jax.jit(
         functools.partial(gradients, objective=objective, accumulation=1)
     )
+    abstract = abstract_state(objective, ADAM, mesh)
 
     def loss(number):
-        state = init_state(objective, ADAM, mesh, seed=5)
+        state = init_state(objective, ADAM, abstract, seed=5)
         state = state.replace(step=state.step + number)
         return float(compiled(state, batch)[1]["step_loss"])
 

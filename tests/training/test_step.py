@@ -19,6 +19,12 @@ OPTIMIZER = bert_optimizer(SETTINGS)
 SCHEDULE = make_schedule(SETTINGS, 100)
 
 
+def new_state(objective, mesh, *, fsdp=False, optimizer=SETTINGS, **settings):
+    optimizer = bert_optimizer(optimizer)
+    abstract = abstract_state(objective, optimizer, mesh, fsdp=fsdp)
+    return init_state(objective, optimizer, abstract, **({"seed": 1} | settings))
+
+
 def compiled(objective, mesh, *, fsdp=False, optimizer=SETTINGS, **settings):
     abstract = abstract_state(objective, bert_optimizer(optimizer), mesh, fsdp=fsdp)
     return compile_step(objective, optimizer, abstract, log_every=2, **settings)
@@ -35,9 +41,9 @@ def run(small_model_config, make_batch):
     ):
         objective = MlmNsp(model, next_sentence)
         mesh = make_mesh(mesh_config, jax.devices()[:devices])
-        shared = dict(fsdp=mesh_config.fsdp)
-        state = init_state(objective, bert_optimizer(optimizer), mesh, seed=1, **shared)
-        step = compiled(objective, mesh, optimizer=optimizer, **shared, **settings)
+        shared = dict(fsdp=mesh_config.fsdp, optimizer=optimizer)
+        state = new_state(objective, mesh, **shared)
+        step = compiled(objective, mesh, **shared, **settings)
         sums = []
         for number in range(3):
             state, out = step(state, put_batch(make_batch(number), mesh), SCHEDULE)
@@ -78,7 +84,7 @@ def test_fsdp_shares_the_memory_of_parameters_and_moments(small_model_config):
     mesh = make_mesh(MeshConfig(data=8))
 
     def device_bytes(fsdp):
-        state = init_state(objective, OPTIMIZER, mesh, seed=1, fsdp=fsdp)
+        state = new_state(objective, mesh, fsdp=fsdp)
         trees = (state.params, state.opt_state)
         shards = [leaf.addressable_shards[0].data for leaf in jax.tree.leaves(trees)]
         return sum(shard.nbytes for shard in shards)
@@ -123,11 +129,11 @@ def test_the_state_begins_with_what_a_checkpoint_gives(
         MlmNsp(BertForPreTraining(small_model_config)),
         make_mesh(MeshConfig()),
     )
-    plain = init_state(objective, OPTIMIZER, mesh, seed=1)
-    other = jax.device_get(init_state(objective, OPTIMIZER, mesh, seed=2).params)
+    plain = new_state(objective, mesh)
+    other = jax.device_get(new_state(objective, mesh, seed=2).params)
     given = {"bert": other["bert"]}
     kept = jax.tree.map(np.copy, given)
-    state = init_state(objective, OPTIMIZER, mesh, seed=1, given=given)
+    state = new_state(objective, mesh, given=given)
     assert max_difference(state.params["bert"], other["bert"]) == 0
     assert max_difference(state.params["nsp"], plain.params["nsp"]) == 0
     assert jax.tree.map(lambda x: x.sharding, state) == jax.tree.map(
@@ -155,7 +161,7 @@ def one_update(small_model_config, make_batch):
             rows = packing.rows(batch["attention_mask"].sum(axis=1))
             batch = packing.pack(batch, *rows, pad_id=0)
             assert batch["nsp_weights"].sum(axis=1).max() == 2
-        state = init_state(objective, OPTIMIZER, mesh, seed=1)
+        state = new_state(objective, mesh)
         # Past step 0, whose learning rate is 0.
         state = state.replace(step=jnp.int32(1))
         step = compiled(objective, mesh, accumulation=accumulation)
@@ -196,7 +202,7 @@ def test_the_first_step_has_rate_zero_and_later_ones_move_all(
         MlmNsp(BertForPreTraining(small_model_config)),
         make_mesh(MeshConfig()),
     )
-    state = init_state(objective, OPTIMIZER, mesh, seed=1)
+    state = new_state(objective, mesh)
     step = compiled(objective, mesh)
 
     def largest_move(state):
