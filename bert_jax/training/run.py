@@ -170,15 +170,7 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
             compiling.join()
             return train_step(state, batch, scheduled)
 
-        state = _loop(
-            job,
-            folder,
-            state,
-            compiled_step,
-            reporter,
-            save,
-            stop_requested,
-        )
+        state = _loop(job, folder, state, compiled_step, reporter, save, stop_requested)
         return state, progress
 
 

@@ -161,6 +161,36 @@ def test_the_step_is_compiled_once_while_the_state_is_made(make_job, tmp_path):
     assert thread is not threading.main_thread()
 
 
+def test_the_first_evaluation_does_not_wait_for_the_step(make_job, tmp_path):
+    """Its compilation may take minutes."""
+    evaluated, told = threading.Event(), []
+
+    class Slow(NextToken):
+        def sums(self, params, batch, key):
+            told.append(evaluated.wait(timeout=60))
+            return super().sums(params, batch, key)
+
+    def evaluate(step, params, reporter):
+        evaluated.set()
+
+    job = make_job(objective=Slow(Bigrams()), evaluate=evaluate)
+    run(job, RunFolder(tmp_path), lambda line: None)
+    assert told == [True]
+
+
+def test_on_a_cpu_the_line_of_a_step_is_there_before_the_next_step(make_job, tmp_path):
+    """Nothing runs meanwhile that it could keep waiting."""
+    lines, steps = [], []
+
+    def evaluate(step, params, reporter):
+        steps.append(step)
+        assert not step or f"step {step}/{STEPS}" in lines[-1]
+
+    job = make_job({"log_every": 1}, evaluates=lambda step: True, evaluate=evaluate)
+    run(job, RunFolder(tmp_path), lines.append)
+    assert steps == list(range(STEPS + 1))
+
+
 @pytest.mark.parametrize("stop", [1, 4, 5, 9])
 def test_what_is_interrupted_goes_on_bit_for_bit(
     make_job, metric_lines, tmp_path, stop
