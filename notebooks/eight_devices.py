@@ -232,9 +232,9 @@ def losses(mesh_config, devices=None):
     """The losses of ten steps on a mesh."""
     mesh = make_mesh(mesh_config, devices)
     objective = pretraining_objective(small)
-    parts = objective, bert_optimizer(small.optimizer), mesh
-    state = init_state(*parts, seed=0, fsdp=mesh_config.fsdp)
-    abstract = abstract_state(*parts, fsdp=mesh_config.fsdp)
+    optimizer = bert_optimizer(small.optimizer)
+    abstract = abstract_state(objective, optimizer, mesh, fsdp=mesh_config.fsdp)
+    state = init_state(objective, optimizer, abstract, seed=0)
     step = compile_step(objective, small.optimizer, abstract)
     schedule = make_schedule(small.optimizer, 10)
     found = []
