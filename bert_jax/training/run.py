@@ -199,12 +199,13 @@ def _compile_ahead(
     """
 
     def compile_for_batch() -> None:
+        if not job.one_program or step >= len(job.batches):
+            return
         with contextlib.suppress(Exception):
             batch = put_batch(job.batches[step], job.mesh)
             train_step.lower(abstract, batch, schedule).compile()
 
-    ahead = job.one_program and step < len(job.batches)
-    thread = threading.Thread(target=compile_for_batch if ahead else None)
+    thread = threading.Thread(target=compile_for_batch)
     thread.start()
     return thread
 
