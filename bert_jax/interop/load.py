@@ -17,12 +17,6 @@ from bert_jax.data.tokenizer import Tokenizer, find_vocabulary, load_tokenizer
 from bert_jax.data.wordpiece import PREFIX
 from bert_jax.errors import UserError, listed, naming
 from bert_jax.files import is_remote, new_folder, read_json, write_json
-from bert_jax.interop.checkpoints import (
-    array_shapes,
-    read_params,
-    shape_differences,
-    write_params,
-)
 from bert_jax.interop.config_json import split_changes, with_compute
 from bert_jax.interop.find import CHECKPOINTS, find_files, from_hub, hub_name
 from bert_jax.model.bert import BertForPreTraining
@@ -33,6 +27,12 @@ from bert_jax.parallel.distributed import is_leader, wait_for_all
 from bert_jax.parallel.remote import local_checkpoint
 from bert_jax.parallel.sharding import path_name
 from bert_jax.settings import from_settings
+from bert_jax.training.checkpoints import (
+    array_shapes,
+    read_params,
+    shape_differences,
+    write_params,
+)
 
 Params = dict[str, Any]
 _HEADS = (

@@ -26,13 +26,13 @@ from bert_jax.data.pipeline import training_iterator
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import Preempted, UserError
 from bert_jax.files import read_json, write_json
-from bert_jax.interop.checkpoints import CheckpointStore
 from bert_jax.objectives.objective import Batch, Objective, Params
 from bert_jax.parallel.distributed import check_same, is_leader, stop_requests
 from bert_jax.parallel.mesh import put_batch, steps_ahead
 from bert_jax.parallel.remote import RunFolder
 from bert_jax.runs import CURVES
 from bert_jax.settings import describe
+from bert_jax.training.checkpoints import CheckpointStore
 from bert_jax.training.config import RunConfig, resume_differences
 from bert_jax.training.metrics import (
     TENSORBOARD,

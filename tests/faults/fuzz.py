@@ -52,7 +52,6 @@ from bert_jax.errors import UserError
 from bert_jax.files import read_json
 from bert_jax.inference.score import read_sets
 from bert_jax.interop import load as loading
-from bert_jax.interop.checkpoints import read_params, write_params
 from bert_jax.interop.config_json import read_config
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import Checkpoint, load, parameter_shapes, save_workdir
@@ -63,6 +62,7 @@ from bert_jax.progress import show_progress
 from bert_jax.settings import from_settings, to_dict
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.training import study_table, sweep
+from bert_jax.training.checkpoints import read_params, write_params
 from bert_jax.training.config import StudyConfig, resume_differences, train_config
 from bert_jax.training.run import check_owner
 from bert_jax.training.study import Part, finished

@@ -12,13 +12,13 @@ from etils import epath
 import bert_jax
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.interop.checkpoints import CheckpointStore, read_params, write_params
 from bert_jax.interop.huggingface import read_huggingface, save_huggingface
 from bert_jax.interop.load import save_workdir
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.encoder import stack_layers, with_scan
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
+from bert_jax.training.checkpoints import CheckpointStore, read_params, write_params
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
 from bert_jax.training.state import abstract_state, init_state
 

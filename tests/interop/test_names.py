@@ -7,7 +7,6 @@ import pytest
 from flax import traverse_util
 
 from bert_jax.errors import UserError
-from bert_jax.interop.checkpoints import array_shapes
 from bert_jax.interop.config_json import read_config
 from bert_jax.interop.load import initial_shapes, parameter_shapes
 from bert_jax.interop.names import HEADS, from_params, guess_head, name_in, to_params
@@ -16,6 +15,7 @@ from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.model.encoder import with_scan
 from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
+from bert_jax.training.checkpoints import array_shapes
 
 # Every size differs, so that no transposed or mislabelled dimension can fit.
 ODD = BertConfig(

@@ -14,7 +14,6 @@ from bert_jax.data.packing import lay_out
 from bert_jax.errors import UserError
 from bert_jax.inference.fill_mask import mlm_logits
 from bert_jax.inference.score import Scorer
-from bert_jax.interop.checkpoints import array_shapes
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import Checkpoint, load
 from bert_jax.model.bert import BertForPreTraining, BertModel
@@ -22,6 +21,7 @@ from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.lstm import LayerMix, TwoWayLstm
 from bert_jax.objectives.mlm_nsp import cross_entropy
 from bert_jax.objectives.two_way import pretraining
+from bert_jax.training.checkpoints import array_shapes
 from bert_jax.training.config import finetune_config, train_config
 from bert_jax.training.pretrain import pretrain
 from bert_jax.training.sweep import run_one

@@ -10,11 +10,11 @@ import pytest
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.interop import checkpoints
-from bert_jax.interop.checkpoints import CheckpointStore, read_params
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
+from bert_jax.training import checkpoints
+from bert_jax.training.checkpoints import CheckpointStore, read_params
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
 from bert_jax.training.state import abstract_state, init_state
 
