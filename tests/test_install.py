@@ -31,17 +31,21 @@ def build(what, source, target):
     return target / done.stdout.splitlines()[-1]
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """The wheel of the sdist of a copy of this clone."""
-    folder = tmp_path_factory.mktemp("install")
-    source = folder / "source"
+def copy_of_the_clone(source):
     for name in BUILT:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, source / name, ignore=ignored)
     for file in ROOT.iterdir():
         if file.is_file():
             shutil.copy(file, source)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of the sdist of a copy of this clone."""
+    folder = tmp_path_factory.mktemp("install")
+    source = folder / "source"
+    copy_of_the_clone(source)
     sdist = build("sdist", source, folder)
     shutil.unpack_archive(sdist, folder, filter="data")
     return build("wheel", sdist.with_name(sdist.name.removesuffix(".tar.gz")), folder)
@@ -110,6 +114,28 @@ def test_a_wheel_finds_its_configs_by_name_away_from_the_clone(installed, tmp_pa
     assert "features.layers = (-4, -3, -2, -1)" in done.stdout
     (script,) = installed.glob("*.dist-info/entry_points.txt")
     assert "bert_jax = bert_jax.__main__:run" in script.read_text()
+
+
+def test_the_folder_that_contains_the_clone_imports_the_package(tmp_path):
+    clone = tmp_path / "bert_jax"  # the name that git clone gives
+    copy_of_the_clone(clone)
+    site = tmp_path / "site"
+    site.mkdir()
+    with zipfile.ZipFile(build("editable", clone, site)) as archive:
+        archive.extractall(site)
+    script = (
+        "import site; site.addsitedir('site'); import bert_jax; "
+        "print(bert_jax.__version__, bert_jax.__file__)"
+    )
+    done = subprocess.run(  # -S: without the installed package that the tests run with
+        [sys.executable, "-S", "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    version, file = done.stdout.split()
+    assert version and file == str(clone / "bert_jax" / "__init__.py")
 
 
 def test_the_lock_file_has_hashes_of_the_pinned_versions():
