@@ -139,11 +139,11 @@ class Squad(Task):
         return (SquadConfig(max_length=longest),)
 
     def tuned(self, scores: dict[str, float]) -> "Squad":
-        """With the threshold of the best F1, if questions may lack answers."""
+        """The task with the threshold that reaches "tuned_f1", for SQuAD 2.0."""
         if not self.config.version_2:
             return self
         tuned = copy.copy(self)
-        threshold = scores["best_f1_threshold"]
+        threshold = scores["tuned_f1_threshold"]
         tuned.config = dataclasses.replace(self.config, null_threshold=threshold)
         return tuned
 
@@ -285,7 +285,7 @@ class Squad(Task):
         ]
 
     def score(self, rows: list[Question], predictions: Predictions) -> dict[str, float]:
-        """Exact match and F1, and for SQuAD 2.0 the best thresholds; see scores_v2."""
+        """Exact match and F1; for SQuAD 2.0 see scores_v2."""
         answers = [prediction["answer"] for prediction in predictions]
         right = [[text for text, _ in row.answers] for row in rows]
         if not self.config.version_2:
@@ -439,51 +439,64 @@ def scores_v2(
     null_odds: Sequence[float],
     right: Sequence[Sequence[str]],
 ) -> dict[str, float]:
-    """Means in percent, of all questions and of those with and without an answer.
+    """Scores of SQuAD 2.0 in percent, under the names of evaluate-v2.0.py, and our own.
 
-    answers: "" where the model says that there is none. best_spans, null_odds: the best
-    answer that is not empty, and the odds against it. right: no text where there is no
-    answer.
+    answers: final answers; "" where the model finds no answer. best_spans: the best
+    answers that are not empty. null_odds: odds that a question has no answer. right:
+    the answers of the data set; none where a question has no answer.
 
-    "best_exact" and "best_f1" are the highest scores that any threshold on the odds
-    gives: a question is answered with its best span where its odds are at most
-    "best_exact_threshold" or "best_f1_threshold".
+    "exact" and "f1": scores of the final answers over all questions. "HasAns_exact",
+    "HasAns_f1", "NoAns_exact" and "NoAns_f1": over the questions with and without an
+    answer in the data set.
+
+    "best_exact", "best_exact_thresh", "best_f1" and "best_f1_thresh": what the script
+    reports with ``--na-prob-file null_odds.json``. It leaves the questions with the
+    highest odds empty, and keeps the final answers of all others.
+
+    "tuned_exact", "tuned_exact_threshold", "tuned_f1" and "tuned_f1_threshold" are not
+    in the script. A question with odds up to the threshold gets its best span, and all
+    other questions are left empty. Scores are the highest that any threshold reaches.
     """
-    # A right answer without words, such as "the", is none.
-    right = [[text for text in texts if normalise_answer(text)] for texts in right]
-    texts = [one or [""] for one in right]
-    has_answer = np.array([bool(one) for one in right])
+    # The script ignores right answers without words, such as "the". A question that has
+    # no other right answer still counts as one that has an answer.
+    texts = [[one for one in row if normalise_answer(one)] or [""] for row in right]
+    has_answer = np.array([bool(row) for row in right])
+    answered = np.array([bool(answer) for answer in answers])
+    odds = np.asarray(null_odds, np.float64)
+    order = np.argsort(odds, kind="stable")
+    thresholds, group = np.unique(odds, return_inverse=True)
     f1_v2 = functools.partial(f1, empty_is_answer=True)
     scores = {}
     for name, measure in (("exact", exact_match), ("f1", f1_v2)):
         of_answers = np.array(list(map(measure, answers, texts)))
-        total = "exact_match" if name == "exact" else name
-        scores[total] = _percent(of_answers)
+        scores[name] = _percent(of_answers)
         for part, chosen in (("HasAns", has_answer), ("NoAns", ~has_answer)):
             if chosen.any():
                 scores[f"{part}_{name}"] = _percent(of_answers[chosen])
+        gain = np.where(has_answer, of_answers, -1.0 * answered)[order]
+        best, threshold = _best((~has_answer).sum(), gain, [0.0, *odds[order]])
+        scores[f"best_{name}"] = 100.0 * best / len(answers)
+        scores[f"best_{name}_thresh"] = threshold
         of_spans = np.array(list(map(measure, best_spans, texts)))
-        gain = np.where(has_answer, of_spans, of_spans - 1.0)
-        best, threshold = _best_threshold(gain, np.asarray(null_odds, np.float64))
-        scores[f"best_{name}"] = 100.0 * (best + (~has_answer).sum()) / len(answers)
-        scores[f"best_{name}_threshold"] = threshold
+        empty = np.array([measure("", row) for row in texts])
+        # Questions with equal odds are answered together or not at all.
+        gain = np.bincount(group, of_spans - empty)
+        best, threshold = _best(empty.sum(), gain, [thresholds[0] - 1.0, *thresholds])
+        scores[f"tuned_{name}"] = 100.0 * best / len(answers)
+        scores[f"tuned_{name}_threshold"] = threshold
     return scores
 
 
-def _best_threshold(gain: np.ndarray, odds: np.ndarray) -> tuple[float, float]:
-    """The most that can be gained, and the threshold that gains it.
+def _best(
+    start: float, gain: Sequence[float], thresholds: Sequence[float]
+) -> tuple[float, float]:
+    """The highest score, and the first threshold that reaches it.
 
-    gain: float (n,), what answering a question adds to the score of leaving it empty.
+    start: the score of the first threshold. gain: the change at each further threshold.
     """
-    order = np.argsort(odds, kind="stable")
-    gained = np.cumsum(gain[order])
-    # Questions of the same odds are answered together or not at all.
-    whole = np.append(np.diff(odds[order]) > 0, True)
-    gained[~whole] = -np.inf
-    best = int(gained.argmax())
-    if gained[best] <= 0:
-        return 0.0, float(odds.min()) - 1.0  # answer none
-    return float(gained[best]), float(odds[order][best])
+    reached = np.cumsum([start, *gain])
+    best = int(reached.argmax())
+    return float(reached[best]), float(thresholds[best])
 
 
 def _percent(values: Iterable[float]) -> float:

@@ -360,7 +360,7 @@ def test_a_run_scores_and_writes_with_the_tuned_threshold(settings, tmp_path):
     prepared = prepare(config, tmp_path, lambda line: None)
     results = finetune(config, prepared, RunFolder(tmp_path), lambda line: None)
     dev = results["scores"]["dev"]
-    assert dev["f1"] == pytest.approx(dev["best_f1"])
+    assert dev["f1"] == pytest.approx(dev["tuned_f1"])
     rows = prepared.splits[0].rows
     answers = Predictor(tmp_path)([f"{row.question}\t{row.context}" for row in rows])
     # Untuned, the threshold of the config leaves every question without an answer.

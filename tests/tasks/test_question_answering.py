@@ -1,6 +1,8 @@
 """SQuAD 1.1 and 2.0: files, predictions, scores."""
 
 import json
+import string
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -104,9 +106,11 @@ def test_right_logits_give_right_answers(folder, uncased, version_2):
             )
         assert prediction["probability"] > 0.9
     scores = task.score(rows, predictions)
-    assert scores["exact_match"] == scores[task.main_metric] == 100
+    exact = scores["exact" if version_2 else "exact_match"]
+    assert exact == scores[task.main_metric] == 100
     if version_2:
-        assert scores["best_f1"] == scores["HasAns_f1"] == scores["NoAns_f1"] == 100
+        assert scores["best_f1"] == scores["tuned_f1"] == 100
+        assert scores["best_exact"] == scores["HasAns_f1"] == scores["NoAns_f1"] == 100
     json.dumps(predictions)
 
 
@@ -117,14 +121,14 @@ def test_the_tuned_threshold_does_what_it_promises(folder, uncased):
     rng = np.random.default_rng(3)
     outputs = [o + rng.normal(0, 4, o.shape) for o in one_hot(features)]
     scores = task.score(rows, task.predictions(rows, features, outputs))
-    for name, reached in (("best_f1", "f1"), ("best_exact", "exact_match")):
+    for name, reached in (("tuned_f1", "f1"), ("tuned_exact", "exact")):
         tuned = task_of(folder, null_threshold=scores[f"{name}_threshold"])
         again = tuned.score(rows, tuned.predictions(rows, features, outputs))
         assert again[reached] == pytest.approx(scores[name], abs=1e-9)
         assert again[name] == scores[name] >= scores[reached]
     # What predict builds the task from.
     tuned = task.tuned(scores)
-    assert tuned.saved_config().null_threshold == scores["best_f1_threshold"]
+    assert tuned.saved_config().null_threshold == scores["tuned_f1_threshold"]
     assert task_of(folder, version_2=False).tuned({}).config.null_threshold == 0
 
 
@@ -241,16 +245,16 @@ def test_scores_v1_are_percent():
 
 def test_scores_v2_by_hand():
     # Questions: answered rightly; wrongly left empty; rightly left empty; answered
-    # although there is no answer (its only right one, "the", has no words).
+    # although there is no answer.
     scores = scores_v2(
         answers=["x", "", "", "v"],
         best_spans=["x", "y z", "u", "v"],
         null_odds=[-5.0, 1.0, 2.0, -1.0],
-        right=[["x"], ["z"], [], ["the"]],
+        right=[["x"], ["z"], [], []],
     )
     assert scores == pytest.approx(
         {
-            "exact_match": 50,
+            "exact": 50,
             "f1": 50,
             "HasAns_exact": 50,
             "HasAns_f1": 50,
@@ -258,12 +262,90 @@ def test_scores_v2_by_hand():
             "NoAns_f1": 50,
             # With the first alone: right three times of four.
             "best_exact": 75,
-            "best_exact_threshold": -5,
-            # Up to 1.0: 1 + 2/3 + 1 + 0 is less than 3.
+            "best_exact_thresh": -5,
             "best_f1": 75,
-            "best_f1_threshold": -5,
+            "best_f1_thresh": -5,
+            "tuned_exact": 75,
+            "tuned_exact_threshold": -5,
+            # Up to 1.0: 1 + 2/3 + 1 + 0 is less than 3.
+            "tuned_f1": 75,
+            "tuned_f1_threshold": -5,
         }
     )
+
+
+def test_the_official_threshold_keeps_the_final_answers():
+    # Both best spans are right, but the second question is left empty at the end.
+    scores = scores_v2(["x", ""], ["x", "z"], [-1.0, 1.0], [["x"], ["z"]])
+    assert scores["best_exact"] == scores["best_f1"] == 50
+    assert scores["best_exact_thresh"] == scores["best_f1_thresh"] == -1
+    assert scores["tuned_exact"] == scores["tuned_f1"] == 100
+    assert scores["tuned_exact_threshold"] == scores["tuned_f1_threshold"] == 1
+
+
+def test_a_right_answer_without_words_is_an_answer_that_is_empty():
+    scores = scores_v2(["", "v"], ["u", "v"], [2.0, -1.0], [["the"], ["the"]])
+    assert scores["HasAns_exact"] == scores["HasAns_f1"] == 50
+    assert "NoAns_exact" not in scores
+    # No question counts as empty from the start: the script adds the first at odds 2.
+    assert (scores["best_exact"], scores["best_exact_thresh"]) == (50, 2)
+    assert (scores["tuned_exact"], scores["tuned_exact_threshold"]) == (100, -2)
+
+
+def evaluate_v2(preds, odds, gold):
+    """The scores of evaluate-v2.0.py, written from its definitions."""
+
+    def words(text):
+        text = "".join(c for c in text.lower() if c not in string.punctuation)
+        return [word for word in text.split() if word not in ("a", "an", "the")]
+
+    def f1_of(right, answer):
+        right, answer = words(right), words(answer)
+        if not right or not answer:
+            return int(right == answer)
+        same = sum((Counter(right) & Counter(answer)).values())
+        if not same:
+            return 0
+        precision, recall = same / len(answer), same / len(right)
+        return 2 * precision * recall / (precision + recall)
+
+    def exact_of(right, answer):
+        return int(words(right) == words(answer))
+
+    found, n = {}, len(preds)
+    for name, measure in (("exact", exact_of), ("f1", f1_of)):
+        raw = {}
+        for q, answer in preds.items():
+            rights = [text for text in gold[q] if words(text)] or [""]
+            raw[q] = max(measure(right, answer) for right in rights)
+        found[name] = 100 * sum(raw.values()) / n
+        for part, has in (("HasAns", True), ("NoAns", False)):
+            of = [raw[q] for q in preds if bool(gold[q]) == has]
+            if of:
+                found[f"{part}_{name}"] = 100 * sum(of) / len(of)
+        now = best = sum(not texts for texts in gold.values())
+        threshold = 0.0
+        for q in sorted(odds, key=odds.get):
+            now += raw[q] if gold[q] else -1 if preds[q] else 0
+            if now > best:
+                best, threshold = now, odds[q]
+        found |= {f"best_{name}": 100 * best / n, f"best_{name}_thresh": threshold}
+    return found
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_scores_v2_are_those_of_another_implementation(seed):
+    rng = np.random.default_rng(seed)
+    texts = np.array(["x y", "The X!", "x", "the", "an a", "q r", "q, q"])
+    n = int(rng.integers(1, 30))
+    spans = rng.choice(texts, n).tolist()
+    answers = [span if rng.random() < 0.6 else "" for span in spans]
+    right = [rng.choice(texts, rng.integers(0, 3)).tolist() for _ in range(n)]
+    odds = (rng.integers(-4, 5, n) / 2).tolist()  # many are equal
+    expected = evaluate_v2(*(dict(enumerate(x)) for x in (answers, odds, right)))
+    scores = scores_v2(answers, spans, odds, right)
+    official = {k: v for k, v in scores.items() if not k.startswith("tuned")}
+    assert official == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -271,6 +353,7 @@ def test_the_best_threshold_is_the_best_of_all(seed):
     rng = np.random.default_rng(seed)
     n = 40
     right = [["x y"] if rng.random() < 0.6 else [] for _ in range(n)]
+    right[:3] = [["the"]] * 3
     spans = rng.choice(["x y", "x", "q"], n).tolist()
     odds = rng.integers(-4, 5, n).astype(float)  # many are equal
     tuned = scores_v2([""] * n, spans, odds, right)
@@ -282,7 +365,7 @@ def test_the_best_threshold_is_the_best_of_all(seed):
         return scores_v2(answers, spans, odds, right)
 
     thresholds = np.arange(-6, 6) + 0.5
-    for best, measure in (("best_exact", "exact_match"), ("best_f1", "f1")):
+    for best, measure in (("tuned_exact", "exact"), ("tuned_f1", "f1")):
         highest = max(at(threshold)[measure] for threshold in thresholds)
         assert tuned[best] == pytest.approx(highest, abs=1e-9)
         reached = at(tuned[f"{best}_threshold"])[measure]
@@ -291,8 +374,8 @@ def test_the_best_threshold_is_the_best_of_all(seed):
 
 def test_never_to_answer_may_be_best():
     scores = scores_v2(["q"], ["q"], [-3.0], [[]])
-    assert scores["f1"] == 0 and scores["best_f1"] == 100
-    assert scores["best_f1_threshold"] < -3.0
+    assert scores["f1"] == 0 and scores["best_f1"] == scores["tuned_f1"] == 100
+    assert scores["best_f1_thresh"] == 0 and scores["tuned_f1_threshold"] < -3.0
     assert "HasAns_f1" not in scores
 
 
