@@ -26,14 +26,14 @@ from bert_jax.data.tokenizer import (
 )
 from bert_jax.errors import UserError, listed, naming
 from bert_jax.files import new_folder, read_json, write_json, write_text
-from bert_jax.interop.config_json import OWN, config_from_dict, config_to_dict
-from bert_jax.interop.find import POOLING
-from bert_jax.interop.load import (
+from bert_jax.interop.checkpoint import (
     Checkpoint,
     check_params,
     class_names,
     parameter_shapes,
 )
+from bert_jax.interop.config_json import OWN, config_from_dict, config_to_dict
+from bert_jax.interop.find import POOLING
 from bert_jax.interop.names import HEADS, from_params, guess_head, to_params
 from bert_jax.interop.weights import read_safetensors, read_weights
 from bert_jax.model.bert import sinusoids

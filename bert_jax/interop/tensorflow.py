@@ -23,8 +23,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from bert_jax.data.tokenizer import find_vocabulary, load_tokenizer
 from bert_jax.errors import UserError, naming
 from bert_jax.files import read_json
+from bert_jax.interop.checkpoint import Checkpoint, class_names
 from bert_jax.interop.config_json import config_from_dict
-from bert_jax.interop.load import Checkpoint, class_names
 from bert_jax.interop.names import guess_head, to_params
 from bert_jax.progress import Progress
 

@@ -52,9 +52,10 @@ from bert_jax.errors import UserError
 from bert_jax.files import read_json
 from bert_jax.inference.score import read_sets
 from bert_jax.interop import load as loading
+from bert_jax.interop.checkpoint import parameter_shapes
 from bert_jax.interop.config_json import read_config
 from bert_jax.interop.huggingface import save_huggingface
-from bert_jax.interop.load import Checkpoint, load, parameter_shapes, save_workdir
+from bert_jax.interop.load import Checkpoint, load, save_workdir
 from bert_jax.interop.tensorflow import read_checkpoint
 from bert_jax.interop.weights import read_safetensors, read_torch, read_weights
 from bert_jax.model.config import BertConfig

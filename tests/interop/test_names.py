@@ -7,8 +7,8 @@ import pytest
 from flax import traverse_util
 
 from bert_jax.errors import UserError
+from bert_jax.interop.checkpoint import initial_shapes, parameter_shapes
 from bert_jax.interop.config_json import read_config
-from bert_jax.interop.load import initial_shapes, parameter_shapes
 from bert_jax.interop.names import HEADS, from_params, guess_head, name_in, to_params
 from bert_jax.interop.tensorflow import read_checkpoint
 from bert_jax.model.bert import BertForPreTraining

@@ -1,0 +1,165 @@
+"""A model read from disk, and the shapes that its parameters must have."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.errors import UserError, listed
+from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.model.encoder import with_scan
+from bert_jax.training.checkpoints import array_shapes, shape_differences
+
+Params = dict[str, Any]
+_HEADS = (
+    *("pretraining", "none", "sequence", "token", "choice", "span", "features"),
+    *("mean", "cls"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A model read from disk.
+
+    params: float32 numpy tree with the keys "bert", and "mlm" and "nsp", or
+      "classifier", or "qa_outputs", or "bilstm"; the layers are stacked where
+      compute.scan_layers. The pooler and the parts of a head may be absent.
+    head: "pretraining", "none", "sequence", "token", "choice", "span", "features" (a
+      BiLSTM on the encoder), or "mean" or "cls" (vectors of texts, by their pooling).
+    compute: how to compute it, by default as the workdir says.
+    labels: names of a classifier's outputs; empty for regression and other heads.
+    problem_type: as transformers has it: "regression", "single_label_classification",
+      "multi_label_classification" or None.
+    extra: what bert_jax itself kept with the model ("bert_jax" in config.json).
+    source: "huggingface", "tensorflow" or "bert_jax".
+    missing: tensors that the architecture has and the files do not. unexpected: tensors
+      of the files that are not read. Both are named as the source names them.
+    dtypes: the type that a parameter has in the files, by its path, such as
+      "bert/pooler/kernel"; float32 where none is given.
+    """
+
+    config: BertConfig
+    params: dict[str, Any]
+    tokenizer: Tokenizer | None
+    head: str
+    labels: tuple[str, ...] = ()
+    problem_type: str | None = None
+    compute: ComputeConfig = ComputeConfig()
+    extra: dict[str, Any] = dataclasses.field(default_factory=dict)
+    source: str = "huggingface"
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+    dtypes: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        # A config.json may hold anything.
+        fits = (
+            isinstance(self.labels, list | tuple)
+            and all(isinstance(label, str) for label in self.labels)
+            and isinstance(self.problem_type, str | None)
+            and isinstance(self.extra, Mapping)
+            and isinstance(self.extra.get("data", {}), Mapping)
+            and isinstance(self.extra.get("features", {}), Mapping)
+        )
+        if self.head not in _HEADS or not fits:
+            raise UserError(
+                f"the config has head={self.head!r}, and labels, problem_type or its own "
+                f"settings that do not fit; expected a head of {', '.join(_HEADS)}, and "
+                "texts as labels"
+            )
+        object.__setattr__(self, "labels", tuple(self.labels))
+
+
+def class_names(
+    params: Mapping[str, Any], head: str, given: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
+    """The names of a classifier's outputs; none for one number, and for other heads.
+
+    given: names by number, such as "0"; transformers too has LABEL_0 where one is missing.
+    """
+    if head not in ("sequence", "token") or "classifier" not in params:
+        return ()
+    outputs = params["classifier"]["bias"].shape[0]
+    if outputs == 1:
+        return ()
+    if not isinstance(given or {}, Mapping):
+        raise UserError(
+            f"id2label is a {type(given).__name__}; expected names by number"
+        )
+    names = [(given or {}).get(str(i), f"LABEL_{i}") for i in range(outputs)]
+    if odd := [name for name in names if not isinstance(name, str | int)]:
+        raise UserError(f"id2label has {odd[0]!r:.100}; expected a text for each class")
+    return tuple(map(str, names))
+
+
+def check_params(
+    params: dict[str, Any], config: BertConfig, head: str
+) -> tuple[str, ...]:
+    """Compares the parameters with those that the model itself initialises, by name.
+
+    Returns the names of the parts of pretraining that are not there. Raises UserError for
+    other shapes and for parts that are not whole. The sizes of a BiLSTM stand in its
+    task's config, and are compared where it is used.
+    """
+    bert = params.get("bert")
+    if not isinstance(bert, Mapping) or not isinstance(bert.get("encoder"), Mapping):
+        raise UserError("there is no encoder among the parameters; expected a BERT")
+    found = array_shapes(with_scan(params, False))
+    found = {n: shape for n, shape in found.items() if part_of(n) != "bilstm"}
+    outputs = (0, *found.get("classifier/bias", ()))[-1]
+    expected = parameter_shapes(config, outputs, pooled=head != "token")
+    parts = {part_of(name) for name in found}
+    wrong = shape_differences(
+        found, {n: shape for n, shape in expected.items() if part_of(n) in parts}
+    )
+    if wrong:
+        raise UserError(
+            f"the checkpoint does not fit its config: {listed(wrong)}; use the "
+            "config.json of the run"
+        )
+    absent = {"pooler", "mlm", "nsp"} - parts
+    return tuple(name for name in expected if part_of(name) in absent)
+
+
+@functools.cache
+def parameter_shapes(
+    config: BertConfig, outputs: int, *, pooled: bool = True
+) -> dict[str, tuple[int, ...]]:
+    """The shape of each parameter of a BERT with every head, the layers not stacked.
+
+    outputs: of the classifier. pooled: whether that reads a sequence, not each token, which
+    has twice the width where LSTMs read it.
+    """
+    one = dataclasses.replace(config, num_layers=1)  # which stands for all others
+    tree = initial_shapes(BertForPreTraining(one), inputs=4)
+    shapes = {
+        name.replace("layer_0", f"layer_{i}"): shape
+        for name, shape in array_shapes(tree).items()
+        for i in range(config.num_layers if "layer_0" in name else 1)
+    }
+    D = width = config.hidden_size
+    if config.encoder == "lstm":
+        width = 2 * D
+        shapes["bert/mix/weights"] = (config.num_layers + 1,)
+    heads = {"classifier": (D if pooled else width, outputs), "qa_outputs": (width, 2)}
+    for name, size in heads.items():
+        shapes |= {f"{name}/bias": size[1:], f"{name}/kernel": size}
+    return shapes
+
+
+def initial_shapes(model: nn.Module, inputs: int = 3) -> dict[str, Any]:
+    """The parameters that ``model`` has, not initialised. inputs: arrays that it takes."""
+    ids_BL = jax.ShapeDtypeStruct((1, 8), jnp.int32)
+    init = functools.partial(model.init, deterministic=True)
+    return jax.eval_shape(init, jax.random.key(0), *[ids_BL] * inputs)["params"]
+
+
+def part_of(name: str) -> str:
+    """Which part a parameter belongs to, of which all are there or none."""
+    return "pooler" if name.startswith("bert/pooler") else name.split("/")[0]
