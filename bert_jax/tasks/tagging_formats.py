@@ -6,6 +6,8 @@ A scheme says how the tags of words spell spans:
          entity, and so does an I- that continues none of its type.
   iob2   B-PER I-PER (BIO).
   iobes  B-PER I-PER E-PER, S-PER for an entity of one word.
+  bilou  the same with other letters: B-PER I-PER L-PER, U-PER.
+  bmeso  the same with other letters: B-PER M-PER E-PER, S-PER (BMES with types).
   bmes   B M E S without types: the characters of a word, for word segmentation.
   plain  any tags, one a word, that make no spans: part of speech.
 
@@ -28,6 +30,9 @@ from bert_jax.tasks.tables import counted
 
 SEGMENT_LABELS = ("B", "E", "M", "S")
 DOCUMENT_START = "-DOCSTART-"
+# Letters that iob1 and iob2 do not have.
+BEYOND_IOB = frozenset("ELMSU")
+_AS_IOBES = {"L": "E", "U": "S", "M": "I"}
 
 
 class Scheme(NamedTuple):
@@ -45,6 +50,8 @@ SCHEMES = {
     "iob1": Scheme("entities", r"O|[BI]-.+", "O, B-TYPE or I-TYPE"),
     "iob2": Scheme("entities", r"O|[BI]-.+", "O, B-TYPE or I-TYPE"),
     "iobes": Scheme("entities", r"O|[BIES]-.+", "O, B-TYPE, I-TYPE, E-TYPE or S-TYPE"),
+    "bilou": Scheme("entities", r"O|[BILU]-.+", "O, B-TYPE, I-TYPE, L-TYPE or U-TYPE"),
+    "bmeso": Scheme("entities", r"O|[BMES]-.+", "O, B-TYPE, M-TYPE, E-TYPE or S-TYPE"),
     "bmes": Scheme("words", r"[BMES]", "B, M, E or S"),
     "plain": Scheme("tags", r".+", "a tag"),
 }
@@ -246,18 +253,22 @@ def word_tags(tags: Sequence[str]) -> list[str]:
 def recognise(tags: Iterable[Sequence[str]]) -> str:
     """The scheme of the tags of sentences.
 
-    Tags are of entities where no fewer than half of those seen, "O" aside, start with B-,
-    I-, E- or S-; the others are then errors for `normalise` to find.
+    Tags spell entities if at least half of the different tags, "O" aside, start with B-,
+    I-, E-, S-, L-, M- or U-. `normalise` refuses the other tags.
     """
     tags = [tuple(sentence) for sentence in tags]
     seen = {tag for sentence in tags for tag in sentence}
-    spans = {tag for tag in seen if re.fullmatch(r"[BIES](-.+)?", tag)}
+    spans = {tag for tag in seen if re.fullmatch(r"[BIES](-.+)?|[LMU]-.+", tag)}
     if seen & {"B", "E", "S"} and seen <= set("BMES"):
         return "bmes"
     if len(spans) < len(seen - spans - {"O"}):
         return "plain"
-    if any(tag[0] in "ES" for tag in spans):
-        return "iobes"
+    if any(tag[0] in BEYOND_IOB for tag in spans):
+
+        def allowed(scheme: str) -> int:
+            return sum(bool(re.fullmatch(SCHEMES[scheme].form, tag)) for tag in seen)
+
+        return max(("iobes", "bilou", "bmeso"), key=allowed)
     return "iob2" if all(iob1_to_iob2(t) == t for t in tags) else "iob1"
 
 
@@ -279,7 +290,7 @@ def normalise(sentence: TaggedSentence, scheme: str) -> TaggedSentence:
         return dataclasses.replace(sentence, tags=iob1_to_iob2(sentence.tags))
     opened = None  # the type of the span that the tags so far have begun, "" in bmes
     for i, tag in enumerate([*sentence.tags, "O"]):
-        continues = tag[0] in "IME"
+        continues = tag[0] in "IMEL"
         # In iob2 a span ends where it is not continued; the others say where it ends.
         left_open = opened is not None and scheme != "iob2"
         if tag[2:] != opened if continues else left_open:
@@ -333,7 +344,13 @@ def entities(tags: list[str]) -> list[tuple[str, int, int]]:
     # Imported here because it takes a second, and a wrong setting should not.
     from seqeval.metrics.sequence_labeling import get_entities
 
-    return [(name, start, last + 1) for name, start, last in get_entities(tags)]
+    found = get_entities(_as_iobes(tags))
+    return [(name, start, last + 1) for name, start, last in found]
+
+
+def _as_iobes(tags: Iterable[str]) -> list[str]:
+    """Tags of bilou and bmeso with the letters of iobes, which seqeval reads."""
+    return [_AS_IOBES.get(tag[0], tag[0]) + tag[1:] for tag in tags]
 
 
 def as_iob2(tags: list[str]) -> list[str]:
@@ -355,6 +372,8 @@ def scores(gold: Tags, predicted: Tags, kind: str) -> dict[str, float]:
     found = {"accuracy": seqeval.accuracy_score(gold, predicted)}
     if kind == "words":
         gold, predicted = (list(map(word_tags, tags)) for tags in (gold, predicted))
+    if kind == "entities":
+        gold, predicted = (list(map(_as_iobes, tags)) for tags in (gold, predicted))
     if kind != "tags":
         precision, recall, f1, _ = prf(gold, predicted, average="micro")
         found |= {"f1": f1, "precision": precision, "recall": recall}

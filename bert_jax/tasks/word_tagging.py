@@ -68,7 +68,8 @@ class TaggingConfig:
     test: str = setting("", "as train; need not be there")
     scheme: str = setting(
         "auto",
-        "iob1, iob2, iobes, bmes or plain; auto: found out from the training file",
+        "tag scheme: iob1, iob2, iobes, bilou, bmeso (BMES with types), bmes or plain; "
+        "auto: recognised from the training file",
         one_of=("auto", *formats.SCHEMES),
     )
     column: int = setting(
@@ -246,8 +247,13 @@ class Tagging(Task):
                 raise UserError(
                     f"{where}: tags are no list of tags; expected one a word"
                 )
-            # Tags may be given by their numbers.
             names = dict(enumerate(self.config.labels))
+            if not names and any(isinstance(tag, int) for tag in tags):
+                raise UserError(
+                    f"{where}: the tags are numbers, and their names are missing; set "
+                    "labels (config.data.labels) to the names in the order of their "
+                    "numbers, such as ('O', 'B-PER', 'I-PER')"
+                )
             tags = tuple(str(names.get(tag, tag)) for tag in tags)
             if len(tags) != len(words):
                 raise UserError(
@@ -442,13 +448,16 @@ class Tagging(Task):
         """SPLIT.conll as conlleval reads it, and SPLIT.segmented.txt for segmentation.
 
         The first has "word gold predicted" lines, without gold where rows have no tags;
-        iobes tags become iob2, as conlleval knows no S-. The second has a sentence a line.
+        iobes, bilou and bmeso tags become iob2, because conlleval does not know their
+        letters. The second has a sentence a line.
         """
-        is_iobes = self.kind == "entities" and any(x[0] in "ES" for x in self.labels)
+        as_iob2 = self.kind == "entities" and any(
+            label[0] in formats.BEYOND_IOB for label in self.labels
+        )
         lines, sentences = [], []
         for row, answer in zip(rows, predictions, strict=True):
             tags = [list(row.tags), answer["tags"]] if row.tags else [answer["tags"]]
-            if is_iobes:
+            if as_iob2:
                 tags = map(formats.as_iob2, tags)
             # One blank parts conlleval's columns, so no word or tag may hold any.
             columns = [[_BLANK.sub("_", x) for x in c] for c in (row.words, *tags)]

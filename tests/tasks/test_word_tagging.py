@@ -165,12 +165,17 @@ def test_entities_with_probabilities(uncased):
     json.dumps(found)
 
 
-def test_iobes_spans_and_what_conlleval_reads(uncased, tmp_path):
-    labels = (*(f"{p}-{t}" for p in "BIES" for t in ("LOC", "PER")), "O")
+@pytest.mark.parametrize("letters", ["BIES", "BILU", "BMES"])
+def test_spans_of_schemes_with_ends_and_what_conlleval_reads(
+    letters, uncased, tmp_path
+):
+    begin, inside, end, single = letters
+    labels = (*(f"{p}-{t}" for p in letters for t in ("LOC", "PER")), "O")
     task = make_task(labels=labels)
-    gold = "S-PER S-PER O B-LOC I-LOC E-LOC"
+    gold = f"{single}-PER {single}-PER O {begin}-LOC {inside}-LOC {end}-LOC"
     rows = [make_row("a b c d e f", gold), make_row("g", "O")]
-    answers = answer(task, uncased, rows, [gold.split(), ["S-LOC"]])
+    answers = answer(task, uncased, rows, [gold.split(), [f"{single}-LOC"]])
+    assert task.kind == "entities" and answers[0]["tags"] == gold.split()
     assert [(e["type"], e["start"], e["end"]) for e in answers[0]["entities"]] == [
         ("PER", 0, 1),
         ("PER", 1, 2),
@@ -192,6 +197,16 @@ def test_iobes_spans_and_what_conlleval_reads(uncased, tmp_path):
         "",
         "",
     ]
+
+
+def test_numbers_as_tags_need_names():
+    rows = [{"tokens": ["Ahab", "sails"], "ner_tags": [1, 0]}]
+    task = Tagging(TaggingConfig("columns")).with_rows(train=rows, dev=rows)
+    with pytest.raises(UserError, match="numbers, and their names are missing"):
+        task.read("train")
+    task = Tagging(TaggingConfig("columns", labels=("O", "B-PER")))
+    (row,) = task.with_rows(train=rows, dev=rows).read("train")
+    assert row.tags == ("B-PER", "O")
 
 
 def test_parts_of_speech(uncased, tmp_path):
@@ -311,7 +326,7 @@ def test_parses_lines():
     "changes, message",
     [
         ({"task": "conll"}, "data.task='conll', expected one of conll2003,"),
-        ({"scheme": "bilou"}, "data.scheme='bilou', expected one of auto, iob1"),
+        ({"scheme": "iob3"}, "data.scheme='iob3', expected one of auto, iob1"),
         ({"max_length": 2}, "data.max_length=2, expected at least 3"),
         ({"max_length": 10, "stride": 9}, "config.data.stride=9, expected 1 to 8"),
         ({"labels": ("O", "O")}, "names a label twice"),
