@@ -43,6 +43,11 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--cased", action="store_true", help="keep capitals and accents"
     )
+    parser.add_argument(
+        "--keep_accents",
+        action="store_true",
+        help="lower-case text, but keep accents and vowel signs (Hindi, Arabic, ...)",
+    )
     parser.add_argument("--min_frequency", type=int, default=2, metavar="N")
     parser.add_argument("--format", choices=("auto", *FORMATS), default="auto")
     parser.add_argument("--text_field", default="text", help="of JSONL and tfds rows")
@@ -80,6 +85,7 @@ def main(argv: list[str]) -> None:
             args.size,
             kind=args.kind,
             lower_case=not args.cased,
+            keep_accents=args.keep_accents,
             min_frequency=args.min_frequency,
         )
         if tokenizer.vocab_size < args.size:

@@ -54,7 +54,7 @@ def _places(
     valid = text.encode("utf-8", "replace").decode()
     encoding = library.encode(valid, add_special_tokens=False)
     if encoding.ids == ids.tolist():
-        if not tokenizer.lower_case:
+        if not tokenizer.strip_accents:
             return encoding.offsets
         return [(start, _past_accents(text, end)) for start, end in encoding.offsets]
     words = list(_find_words(text))

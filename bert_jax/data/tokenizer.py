@@ -44,12 +44,14 @@ class Tokenizer(abc.ABC):
 
     tokens: token of each id, vocab_size of them. ids: id of each token. lower_case:
     whether text is lower-cased first. continuation: bool (vocab_size,), tokens that
-    continue the word before them; whole-word masking joins them. kind: "wordpiece" or
+    continue the word before them; whole-word masking joins them. strip_accents: whether
+    accents and other marks (Unicode's Mn) are removed. kind: "wordpiece" or
     "sentencepiece". dtype: of the ids, uint16, or uint32 where the vocabulary needs it.
     """
 
     kind: ClassVar[str]
     file_name: ClassVar[str]  # of the vocabulary, as transformers names it
+    strip_accents = False
 
     def __init__(
         self, tokens: Sequence[str], continuation: np.ndarray, lower_case: bool
@@ -103,7 +105,10 @@ class Tokenizer(abc.ABC):
 
     def fingerprint(self) -> str:
         """SHA-256 of the vocabulary and of what else decides the ids."""
-        text = "\n".join([self.kind, str(self.lower_case), *self.tokens])
+        rules = [self.kind, str(self.lower_case)]
+        if self.config().get("strip_accents") is not None:
+            rules.append(f"strip_accents={self.strip_accents}")
+        text = "\n".join([*rules, *self.tokens])
         return hashlib.sha256(text.encode()).hexdigest()
 
     def config(self) -> dict:
@@ -128,11 +133,16 @@ class WordPieceTokenizer(Tokenizer):
     kind = "wordpiece"
     file_name = "vocab.txt"
 
-    def __init__(self, tokens: Sequence[str], lower_case: bool | None = None):
-        """lower_case: None means unless tokens have capitals.
+    def __init__(
+        self,
+        tokens: Sequence[str],
+        lower_case: bool | None = None,
+        strip_accents: bool | None = None,
+    ):
+        """lower_case: None means True unless a token has a capital letter.
 
-        Those of every cased vocabulary of a Latin script do; Google's own files say it
-        nowhere.
+        Every cased vocabulary of a Latin script has some. Google's own files have no
+        setting for it. strip_accents: see wordpiece.Splitter.
         """
         if lower_case is None:
             lower_case = not any(re.match(r"[^\[]*[A-Z]", token) for token in tokens)
@@ -140,7 +150,8 @@ class WordPieceTokenizer(Tokenizer):
             [p.startswith(PREFIX) and p != PREFIX for p in tokens], bool
         )
         super().__init__(tokens, continuation, lower_case)
-        self._splitter = Splitter(lower_case)
+        self._splitter = Splitter(lower_case, strip_accents)
+        self.strip_accents = self._splitter.strip_accents
         self.model = models.WordPiece(
             self.ids, unk_token=UNK, max_input_chars_per_word=LONGEST_WORD
         )
@@ -161,12 +172,19 @@ class WordPieceTokenizer(Tokenizer):
 
     def config(self) -> dict:
         """Settings that transformers' AutoTokenizer makes a BertTokenizer of."""
-        own = {"tokenizer_class": "BertTokenizer"}
+        own = {
+            "tokenizer_class": "BertTokenizer",
+            # None: the same as do_lower_case, as in Google's tokenizer.
+            "strip_accents": (
+                None if self.strip_accents == self.lower_case else self.strip_accents
+            ),
+        }
         return super().config() | own | SPECIAL_TOKENS_MAP
 
     def __reduce__(self):
         """Pickles without the cache."""
-        return WordPieceTokenizer, (self.tokens, self.lower_case)
+        rules = self.lower_case, self.strip_accents
+        return WordPieceTokenizer, (self.tokens, *rules)
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -269,19 +287,24 @@ def load_tokenizer(path: Path | str, *, lower_case: bool | None = None) -> Token
             f"{path} does not exist; expected a vocabulary, as python -m "
             "bert_jax.vocabulary writes it"
         )
+    saved = _saved_rules(path)
     if lower_case is None:
-        lower_case = _saved_lower_case(path)
-    kind, its_lower_case = WordPieceTokenizer, None
+        lower_case = saved.get("do_lower_case")
+    strip_accents = saved.get("strip_accents")
     if path.suffix == ".model":
-        kind, content = SentencePieceTokenizer, path.read_bytes()
-    elif path.suffix == ".json":
-        content, its_lower_case = _read_tokenizer_json(path)
+        with naming(path):
+            return SentencePieceTokenizer(path.read_bytes(), lower_case)
+    if path.suffix == ".json":
+        content, rules = _read_tokenizer_json(path)
+        lower_case = rules["lowercase"] if lower_case is None else lower_case
+        if strip_accents is None:
+            strip_accents = rules.get("strip_accents")
     else:
         content = _read_tokens(path)
     if other is not None and other.is_file():
         _check_same(content, path, other)
     with naming(path):
-        return kind(content, its_lower_case if lower_case is None else lower_case)
+        return WordPieceTokenizer(content, lower_case, strip_accents)
 
 
 def _check_same(tokens: list[str], path: Path, other: Path) -> None:
@@ -309,26 +332,24 @@ def _read_tokens(path: Path) -> list[str]:
     return [line.strip() for line in text.split("\n")]
 
 
-def _saved_lower_case(vocabulary: Path) -> bool | None:
-    """What the settings beside a vocabulary say; None where they say nothing."""
+def _saved_rules(vocabulary: Path) -> dict[str, Any]:
+    """The tokenizer_config.json beside a vocabulary; empty where there is none."""
     paths = config_path(vocabulary), vocabulary.with_name("tokenizer_config.json")
     path = next(filter(Path.is_file, paths), None)
     if path is None:
-        return None
+        return {}
     settings = read_json(path, "the settings of a tokenizer")
-    lower_case = settings.get("do_lower_case")
     rules = {
         "do_lower_case": (True, False, None),
+        "strip_accents": (None, True, False),
         "tokenize_chinese_chars": (True, None),
     }
-    if lower_case is not None:
-        rules["strip_accents"] = (lower_case, None)
     _check_rules(settings, rules, path)
-    return lower_case
+    return settings
 
 
-def _read_tokenizer_json(path: Path) -> tuple[list[str], bool]:
-    """The tokens of a tokenizer.json, and whether it lower-cases text.
+def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
+    """The tokens of a tokenizer.json, and the settings of its normalizer.
 
     Raises UserError for any tokenizer that cuts text in another way than Google's.
     """
@@ -336,7 +357,6 @@ def _read_tokenizer_json(path: Path) -> tuple[list[str], bool]:
     ids = _json_ids(settings, path)
     try:
         model, normalizer = settings["model"], settings["normalizer"]
-        lower_case = normalizer.get("lowercase")
         rules = {
             "model.type": ("WordPiece",),
             "model.unk_token": (UNK,),
@@ -345,7 +365,7 @@ def _read_tokenizer_json(path: Path) -> tuple[list[str], bool]:
             "normalizer.lowercase": (True, False),
             "normalizer.clean_text": (True,),
             "normalizer.handle_chinese_chars": (True,),
-            "normalizer.strip_accents": (None, lower_case),
+            "normalizer.strip_accents": (None, True, False),
             "pre_tokenizer.type": ("BertPreTokenizer",),
         }
         model.setdefault("type", "WordPiece")  # old files leave it out
@@ -358,7 +378,7 @@ def _read_tokenizer_json(path: Path) -> tuple[list[str], bool]:
             f"{path}: the ids of its {len(ids)} tokens are not 0 to {len(ids) - 1}; "
             "expected every id once"
         )
-    return tokens, lower_case
+    return tokens, normalizer
 
 
 def _json_ids(settings: dict[str, Any], path: Path) -> dict[str, int]:
@@ -436,7 +456,10 @@ def library_tokenizer(tokenizer: WordPieceTokenizer) -> tokenizers.Tokenizer:
     Its ids differ for a sigma at the end of a word, and for lone surrogates.
     """
     library = tokenizers.Tokenizer(tokenizer.model)
-    library.normalizer = normalizers.BertNormalizer(lowercase=tokenizer.lower_case)
+    library.normalizer = normalizers.BertNormalizer(
+        lowercase=tokenizer.lower_case,
+        strip_accents=tokenizer.config()["strip_accents"],
+    )
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     library.decoder = decoders.WordPiece()
     return library

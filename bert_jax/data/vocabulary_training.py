@@ -52,10 +52,14 @@ def train_vocabulary(
     *,
     kind: str = "wordpiece",
     lower_case: bool = True,
+    keep_accents: bool = False,
     min_frequency: int = 2,
 ) -> Tokenizer:
     """Trains a tokenizer of ``size`` tokens, special and unused ones counted.
 
+    keep_accents: whether lower-cased text keeps its accents, and scripts such as
+    Devanagari their vowel signs. Google's tokenizer removes both. Cased text and
+    SentencePiece always keep them.
     Memory holds the different words, or for SentencePiece a sample of the sentences. The
     same sentences give the same vocabulary. A small text gives fewer tokens: WordPiece
     joins only tokens that meet ``min_frequency`` times.
@@ -72,7 +76,8 @@ def train_vocabulary(
     if not 0 <= min_frequency < 1 << 31:
         raise UserError(f"min_frequency {min_frequency}, expected 0 or more")
     if kind == "wordpiece":
-        return _train_wordpiece(sentences, size, lower_case, min_frequency)
+        splitter = Splitter(lower_case, lower_case and not keep_accents)
+        return _train_wordpiece(sentences, size, splitter, min_frequency)
     return _train_sentencepiece(sentences, size, lower_case)
 
 
@@ -118,7 +123,8 @@ def extend_vocabulary(
         )
     if count < 1:
         raise UserError(f"{count} new words, expected 1 or more")
-    words = count_words(sentences, tokenizer.lower_case)
+    splitter = Splitter(tokenizer.lower_case, tokenizer.strip_accents)
+    words = count_words(sentences, splitter)
     saved = {
         word: number * (len(tokenizer.encode(word)) - 1)
         for word, number in words.items()
@@ -137,7 +143,8 @@ def extend_vocabulary(
         f"{len(new):,}",
         f"{share:.1%}",
     )
-    return WordPieceTokenizer([*tokenizer.tokens, *new], tokenizer.lower_case)
+    tokens = [*tokenizer.tokens, *new]
+    return WordPieceTokenizer(tokens, tokenizer.lower_case, tokenizer.strip_accents)
 
 
 def special_tokens(size: int) -> list[str]:
@@ -149,9 +156,9 @@ def special_tokens(size: int) -> list[str]:
 
 
 def _train_wordpiece(
-    sentences: Iterable[str], size: int, lower_case: bool, min_frequency: int
+    sentences: Iterable[str], size: int, splitter: Splitter, min_frequency: int
 ) -> Tokenizer:
-    words = count_words(sentences, lower_case)
+    words = count_words(sentences, splitter)
     if not words:
         raise UserError(_NO_WORDS)
     first = special_tokens(size)
@@ -177,16 +184,16 @@ def _train_wordpiece(
     )
     model.train_from_iterator(_repeat(words), trainer)
     ids = model.get_vocab()
-    return WordPieceTokenizer(sorted(ids, key=ids.__getitem__), lower_case)
+    tokens = sorted(ids, key=ids.__getitem__)
+    return WordPieceTokenizer(tokens, splitter.lower_case, splitter.strip_accents)
 
 
-def count_words(sentences: Iterable[str], lower_case: bool) -> dict[str, int]:
+def count_words(sentences: Iterable[str], splitter: Splitter) -> dict[str, int]:
     """How often each word occurs, words as the tokenizer sees them.
 
     The different ones are counted before accents and scripts are looked at: text
     repeats its words.
     """
-    splitter = Splitter(lower_case)
     rough: collections.Counter[str] = collections.Counter()
     rarest = 1
     for sentence in sentences:

@@ -82,12 +82,18 @@ def _find_rough_words() -> Callable[[str], list[str]]:
 
 
 class Splitter:
-    """Text to words, lower-cased and without accents where lower_case says so."""
+    """Text to words.
 
-    def __init__(self, lower_case: bool):
+    strip_accents: whether marks of Unicode's category Mn are removed: accents, and the
+    vowel signs, virama and nukta of Indic scripts. None: where text is lower-cased, as in
+    the original.
+    """
+
+    def __init__(self, lower_case: bool, strip_accents: bool | None = None):
         self.lower_case = lower_case
+        self.strip_accents = lower_case if strip_accents is None else strip_accents
         self._clean = _Table(_clean)
-        self._apart = _Table(_apart_without_accents if lower_case else _apart)
+        self._apart = _Table(_apart_without_accents if self.strip_accents else _apart)
         self._find = _find_rough_words()
 
     def rough_words(self, text: str) -> list[str]:
@@ -102,7 +108,7 @@ class Splitter:
         """The words, none or many, that one rough word comes to."""
         if rough_word.isascii():
             return [rough_word]
-        if self.lower_case:
+        if self.strip_accents:
             parts = range(0, len(rough_word), _NORMALISED)
             rough_word = "".join(
                 unicodedata.normalize("NFD", rough_word[i : i + _NORMALISED])

@@ -378,7 +378,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> N
         }
     else:
         fast = library_tokenizer(tokenizer)
-        settings |= {"strip_accents": None, "tokenize_chinese_chars": True}
+        settings["tokenize_chinese_chars"] = True
     fast.add_special_tokens(list(SPECIAL_TOKENS))
     fast.post_processor = processors.TemplateProcessing(
         single=f"{CLS} $A {SEP}",

@@ -81,8 +81,8 @@ def with_new_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
     not fit.
     """
     old, config = checkpoint.tokenizer, checkpoint.config
-    same = (old.kind, old.lower_case) == (tokenizer.kind, tokenizer.lower_case)
-    if not same or tokenizer.tokens[: old.vocab_size] != old.tokens:
+    rules = [(t.kind, t.lower_case, t.strip_accents) for t in (old, tokenizer)]
+    if rules[0] != rules[1] or tokenizer.tokens[: old.vocab_size] != old.tokens:
         raise UserError(
             "the vocabulary is not the one that the text was prepared with; prepare the "
             "text with the checkpoint's vocabulary, or with one that python -m "

@@ -162,6 +162,11 @@ class DataConfig:
     lower_case: bool = setting(
         True, "whether the vocabulary that is trained on corpus has no capitals"
     )
+    keep_accents: bool = setting(
+        False,
+        "whether a vocabulary without capitals keeps accents and vowel signs, which "
+        "Google's tokenizer removes",
+    )
     holdout: float = setting(
         0.01, "share of the documents kept for evaluation", least=0, below=1
     )

@@ -236,6 +236,7 @@ def prepare_corpus(config: DataConfig, directory: Path, log: Log) -> None:
         itertools.chain.from_iterable(read_documents(config.corpus)),
         config.vocabulary_size,
         lower_case=config.lower_case,
+        keep_accents=config.keep_accents,
     )
     log(f"{directory}: {prepare(config.corpus, tokenizer, directory)}")
 

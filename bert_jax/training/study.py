@@ -51,7 +51,8 @@ from bert_jax.training.sweep import DIVERGED, run_one
 STUDY = "study.json"
 _PART = "part.json"
 _PAIRS = "minimal pairs"  # the name of their accuracy
-_TEXT = ("corpus", "vocabulary_size", "lower_case")  # what a prepared text depends on
+# The settings that a prepared text depends on.
+_TEXT = ("corpus", "vocabulary_size", "lower_case", "keep_accents")
 
 Result = dict[str, Any]
 
@@ -305,6 +306,8 @@ def finished(folder: Path, name: str, parts: Mapping[str, Part]) -> Result | Non
         # Where a study lies, and its text, is not what a run learns.
         free = ("init_from", "text")
         same = functools.partial(resume_differences, free=free)
+    elif isinstance(config, DataConfig):
+        same = _differing_text
     else:
         same = _differing
     check_owner(directory, _identity(config), same)
@@ -327,6 +330,11 @@ def _identity(config: Any) -> dict[str, Any]:
 
 def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return [f"{name}: {a!r} -> {b!r}" for name, a, b in differences(old, new)]
+
+
+def _differing_text(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """As _differing. A setting that an older version did not have had its default."""
+    return _differing({**_identity(DataConfig()), **old}, new)
 
 
 def _in_processes(

@@ -13,6 +13,7 @@ from bert_jax.data.vocabulary_training import (
     extend_vocabulary,
     train_vocabulary,
 )
+from bert_jax.data.wordpiece import Splitter
 from bert_jax.errors import UserError
 
 UNUSED = [f"[unused{i}]" for i in range(994)]
@@ -49,7 +50,7 @@ def test_frequent_words_are_whole_and_all_text_has_tokens(ten_thousand, lines):
     assert ten_thousand.tokenize("The whale") == ["the", "whale"]
     ids = [i for row in ten_thousand.encode_batch(lines) for i in row]
     assert ids.count(ten_thousand.unk_id) < 1e-4 * len(ids)
-    words = sum(count_words(lines, lower_case=True).values())
+    words = sum(count_words(lines, Splitter(True)).values())
     # 9,000 tokens of its own text: nearly every word is one token (measured: 1.06).
     assert len(ids) / words < 1.1
 
@@ -171,8 +172,8 @@ def test_very_rare_characters_are_left_out():
 
 def test_words_are_counted_as_the_tokenizer_sees_them():
     text = ["Été, été", "ÉTÉ\u00a0x" + "y" * 300, "et\x01e"]
-    assert count_words(text, lower_case=True) == {"ete": 4, ",": 1}
-    assert count_words(text[:2], lower_case=False) == {
+    assert count_words(text, Splitter(True)) == {"ete": 4, ",": 1}
+    assert count_words(text[:2], Splitter(False)) == {
         "Été": 1,
         ",": 1,
         "été": 1,
@@ -184,14 +185,14 @@ def test_counting_forgets_the_rarest_words_beyond_its_limit(monkeypatch):
     monkeypatch.setattr(vocabulary_training, "_COUNTED_WORDS", 100)
     rare = (f"word{i}" for i in range(5000))
     text = (f"the sea {word}" for word in rare)
-    words = count_words(text, lower_case=True)
+    words = count_words(text, Splitter(True))
     assert len(words) <= 100
     assert words["the"] == words["sea"] == 5000
 
 
 def test_the_counts_of_a_large_corpus_are_scaled_down(monkeypatch, lines):
     monkeypatch.setattr(vocabulary_training, "_TRAINED_WORDS", 5000)
-    words = count_words(lines, lower_case=True)
+    words = count_words(lines, Splitter(True))
     fed = sum(len(line.split()) for line in vocabulary_training._repeat(words))
     assert 3000 < fed < 7000
 

@@ -257,13 +257,16 @@ def test_everything_beside_the_weights_survives(folder, tmp_path, golden):
     assert again.fingerprint() == tokenizer.fingerprint()
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
+@pytest.mark.parametrize("kind", ["wordpiece", "keep_accents", "sentencepiece"])
 def test_tokenizer_json_gives_our_ids(folder, tmp_path, golden, kind):
     """What AutoTokenizer runs is this file, by the library that we have too."""
     text = golden / "pretraining_data/moby_dick_sentences.txt"
     sentences = [line for line in text.read_text().split("\n") if line][:500]
     sentences += ["a", " a  b ", "Na\u00efve caf\u00e9\u2014\ufb01ne", "\u4e2d\u6587!"]
-    tokenizer = train_vocabulary(sentences, 500, kind=kind)
+    sentences += ["में मे म ज़रा"] * 3
+    keep = kind == "keep_accents"
+    kind = "wordpiece" if keep else kind
+    tokenizer = train_vocabulary(sentences, 500, kind=kind, keep_accents=keep)
     config = BertConfig(tokenizer.vocab_size, 8, 1, 2, 8)
     write_tokenizer(tmp_path, tokenizer, config)
     theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
