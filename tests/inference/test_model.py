@@ -133,6 +133,24 @@ def test_attentions_are_what_the_layers_use(model):
     np.testing.assert_allclose(out.hidden_states[1, 0], z_LD, rtol=0, atol=1e-4)
 
 
+def test_options_share_one_copy_of_the_parameters(folder):
+    def held():  # the place of each array on each device, and its bytes
+        parts = [part.data for x in jax.live_arrays() for part in x.addressable_shards]
+        return {part.unsafe_buffer_pointer(): part.nbytes for part in parts}
+
+    model = bert_jax.load(folder)
+    others = jax.live_arrays(), held()  # alive, so that nothing else takes their places
+    model.encode("the ship .")
+    for options in ({"layers": (0,)}, {"layers": (-2, -1)}, {"normalize": True}):
+        model.encode("the ship .", **options)
+    model.score("the ship .")
+    model.fill_mask("the [MASK] .")
+    model("the ship .")
+    parameters = sum(x.nbytes for x in jax.tree.leaves(model.params))
+    added = sum(size for place, size in held().items() if place not in others[1])
+    assert added / jax.device_count() < 1.5 * parameters
+
+
 def test_saved_and_loaded_it_is_the_same(model, tmp_path):
     model.save(tmp_path / "copy")
     copy = bert_jax.load(tmp_path / "copy")

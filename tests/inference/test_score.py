@@ -89,7 +89,7 @@ def test_another_dtype_rounds(checkpoint):
 
 
 def test_kernels_are_cast_once_and_the_scores_stay_the_same(checkpoint, monkeypatch):
-    held = evaluation._for_products(checkpoint.params, ComputeConfig(dtype="bfloat16"))
+    held = evaluation.on_devices(checkpoint.params, ComputeConfig(dtype="bfloat16"))
     dtypes = jax.tree.map_with_path(
         lambda path, leaf: (path[1].key, path[-1].key, leaf.dtype.name), held
     )
@@ -99,7 +99,7 @@ def test_kernels_are_cast_once_and_the_scores_stay_the_same(checkpoint, monkeypa
         cast = part == "encoder" and name == "kernel"
         assert dtype == ("bfloat16" if cast else "float32")
     once = Scorer(checkpoint, dtype="bfloat16")(TEXTS)
-    monkeypatch.setattr(evaluation, "_for_products", lambda params, compute: params)
+    monkeypatch.setattr(evaluation, "on_devices", lambda params, compute: params)
     at_each_call = Scorer(checkpoint, dtype="bfloat16")(TEXTS)
     np.testing.assert_array_equal(once, at_each_call)
 
