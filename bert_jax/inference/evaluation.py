@@ -115,11 +115,10 @@ def runner(
     are no numbers.
     """
     mesh = make_mesh(MeshConfig())
-    params = _for_products(params, checkpoint.compute)
     run = functools.partial(
         run_model,
         jit_whole(mesh, function),
-        jax.device_put(params, tree_shardings(params, mesh)),
+        on_devices(params, checkpoint.compute),
         batch_size=batch_size,
         limit=checkpoint.config.max_positions,
         pad_id=checkpoint.tokenizer.pad_id,
@@ -140,20 +139,22 @@ def runner(
     return checked
 
 
-def _for_products(params: Any, compute: ComputeConfig) -> Any:
-    """The parameters with the encoder's kernels in the dtype of its products.
+def on_devices(params: Any, compute: ComputeConfig) -> Any:
+    """The parameters on all devices, with the encoder's kernels in the compute dtype.
 
-    There they are cast at every call, which gives the same numbers and for a single text
-    takes as long as the products.
+    Arrays that are there in this dtype are returned as they are, without a copy. The model
+    casts float32 kernels at every call, which gives equal numbers, but for a single text
+    takes as long as the matrix products.
     """
     dtype = activation_dtype(compute.dtype)
 
     def cast(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
         keys = [entry.key for entry in path]
         of_product = "encoder" in keys and keys[-1] == "kernel"
-        return leaf.astype(dtype) if of_product else leaf
+        return leaf.astype(dtype) if of_product and leaf.dtype != dtype else leaf
 
-    return jax.tree.map_with_path(cast, params)
+    params = jax.tree.map_with_path(cast, params)
+    return jax.device_put(params, tree_shardings(params, make_mesh(MeshConfig())))
 
 
 def _with_outputs(

@@ -15,9 +15,10 @@ from bert_jax.data import sequences
 from bert_jax.data.batching import Features, Shape, packed_rows
 from bert_jax.errors import UserError
 from bert_jax.inference.embed import Embedder
+from bert_jax.inference.evaluation import on_devices
 from bert_jax.inference.predict import Predictor
 from bert_jax.inference.score import Scorer
-from bert_jax.interop.load import Checkpoint, check_types, check_vocabulary
+from bert_jax.interop.load import Checkpoint, check_types, check_vocabulary, opened
 from bert_jax.interop.load import load as load_checkpoint
 from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.encoder import with_scan
@@ -78,7 +79,7 @@ class Bert(Checkpoint):
         """
         if "mlm" not in self.params:
             raise UserError("this checkpoint has no MLM head; load a pretrained one")
-        rows = self._kept(Predictor, self, top=top)(_as_list(texts))
+        rows = self._kept(Predictor, top=top)(_as_list(texts))
         answers = [
             [[(t["token"], t["probability"]) for t in blank] for blank in row["blanks"]]
             for row in rows
@@ -112,14 +113,14 @@ class Bert(Checkpoint):
             "\t".join(part.replace("\t", " ") for part in _parts(text))
             for text in ([texts] if single else texts)
         ]
-        vectors = self._kept(Embedder, self, **options)(lines)
+        vectors = self._kept(Embedder, **options)(lines)
         return vectors[0] if single else vectors
 
     def score(
         self, texts: str | Sequence[str], *, rest_of_word: bool = False
     ) -> float | np.ndarray:
         """Pseudo-log-likelihoods, float64 (texts,), or of a single text; see Scorer."""
-        scores = self._kept(Scorer, self, rest_of_word=rest_of_word)(_as_list(texts))
+        scores = self._kept(Scorer, rest_of_word=rest_of_word)(_as_list(texts))
         return float(scores[0]) if isinstance(texts, str) else scores
 
     def predict(
@@ -128,7 +129,7 @@ class Bert(Checkpoint):
         """The answers of a fine-tuned model; see Predictor, which has the options too."""
         single = isinstance(texts, str | tuple)
         lines = ["\t".join(_parts(text)) for text in ([texts] if single else texts)]
-        answers = self._kept(Predictor, self, **options)(lines)
+        answers = self._kept(Predictor, **options)(lines)
         return answers[0] if single else answers
 
     def evaluate(
@@ -140,7 +141,7 @@ class Bert(Checkpoint):
         of the checkpoint's own, where its head was trained elsewhere and has other names
         for the classes. options: those of Predictor.
         """
-        predictor = self._kept(Predictor, self, **options)
+        predictor = self._kept(Predictor, **options)
         ((_, _, evaluation),) = predictor.evaluate(data, task=task)
         return evaluation.scores
 
@@ -175,11 +176,20 @@ class Bert(Checkpoint):
     def _cache(self) -> dict[Any, Any]:
         return {}
 
-    def _kept(self, kind: type, *arguments: Any, **options: Any) -> Any:
-        """``kind(*arguments, **options)``, made once for each set of options."""
-        key = kind, repr(sorted(options.items()))
+    def _kept(self, kind: type, *, dtype: str | None = None, **options: Any) -> Any:
+        """``kind(checkpoint, **options)``, made once for each set of options."""
+        key = kind, dtype, repr(sorted(options.items()))
         if key not in self._cache:
-            self._cache[key] = kind(*arguments, **options)
+            self._cache[key] = kind(self._on_devices(dtype), **options)
+        return self._cache[key]
+
+    def _on_devices(self, dtype: str | None = None) -> Checkpoint:
+        """The checkpoint with its parameters on the devices, once for each dtype."""
+        checkpoint, _ = opened(self, dtype)
+        key = "on devices", checkpoint.compute.dtype
+        if key not in self._cache:
+            params = on_devices(checkpoint.params, checkpoint.compute)
+            self._cache[key] = dataclasses.replace(checkpoint, params=params)
         return self._cache[key]
 
     def _batch(
@@ -214,7 +224,7 @@ class Bert(Checkpoint):
     ) -> Any:
         """Numpy arrays of a function of the model, which is compiled once a shape."""
         if "params" not in self._cache:
-            self._cache["params"] = jax.device_put(with_scan(self.params, False))
+            self._cache["params"] = with_scan(self._on_devices().params, False)
         key = function, *options.values()
         if key not in self._cache:
             compute = dataclasses.replace(self.compute, scan_layers=False)
