@@ -28,11 +28,16 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]|\\u[dD][89a-fA-F]")
 
 
 def is_remote(path: str | os.PathLike) -> bool:
-    """Whether ``path`` is a URL, such as gs://bucket/folder.
+    """Whether ``path`` is the URL of an object store, such as gs://bucket/folder.
 
-    Raises UserError for one of a file of this machine, which has a path.
+    Raises UserError for the URL of a web page, of a hub, or of a file of this machine.
     """
     text = os.fspath(path)
+    if re.match("(https?|ftp|hf):/", text):  # a Path has one slash where a URL has two
+        raise UserError(
+            f"{text} is a web address; expected a path, or the name of a model on a hub, "
+            "such as google-bert/bert-base-uncased; download other files first"
+        )
     if text.startswith("file:"):
         raise UserError(
             f"{text} is a file of this machine; give its path, without file:"
@@ -63,12 +68,12 @@ def open_remote(path: str | os.PathLike) -> "epath.Path":
     set_up_stores()
     from etils import epath
 
-    remote = epath.Path(path)
     try:
+        remote = epath.Path(path)
         remote.exists()
-    except (ImportError, ValueError) as error:
+    except (ImportError, ValueError, KeyError) as error:  # KeyError: an unknown scheme
         raise UserError(
-            f"{remote} needs a library that reads it ({error}); for gs:// pip install "
+            f"{path} needs a library that reads it ({error}); for gs:// pip install "
             "'bert_jax[gcs]'"
         ) from error
     return remote

@@ -17,7 +17,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, Splitter, WordIds
 from bert_jax.errors import UserError, naming
-from bert_jax.files import read_json, read_text, write_bytes, write_json
+from bert_jax.files import is_remote, read_json, read_text, write_bytes, write_json
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS
@@ -271,6 +271,7 @@ def load_tokenizer(path: Path | str, *, lower_case: bool | None = None) -> Token
     a tokenizer.json says it itself, and for the others the tokens tell: text is
     lower-cased unless some of them have capitals.
     """
+    is_remote(path)  # raises UserError for a web address
     path = Path(path)
     other = None  # a second form of the vocabulary, which transformers may read
     if path.is_dir():

@@ -10,7 +10,6 @@ from typing import IO, Any, Literal, NamedTuple, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-from safetensors.numpy import save_file
 
 from bert_jax.data import sequences
 from bert_jax.data.batching import Features
@@ -32,6 +31,7 @@ from bert_jax.interop.load import (
     check_vocabulary,
     opened,
 )
+from bert_jax.interop.weights import write_safetensors
 from bert_jax.model.bert import BertModel
 from bert_jax.model.pooling import normalized, pool_tokens
 from bert_jax.objectives.heads import model_inputs
@@ -290,7 +290,7 @@ def array_file(path: Path) -> Iterator[Callable[[str, np.ndarray], None]]:
             if path.suffix == ".npz":
                 np.savez(file, **arrays)
             else:
-                save_file(arrays, file.name)
+                write_safetensors(Path(file.name), arrays)
 
 
 class Counts(NamedTuple):

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import tokenizers
 from flax import traverse_util
-from safetensors.numpy import save_file
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
@@ -33,9 +32,13 @@ from bert_jax.interop.checkpoint import (
     parameter_shapes,
 )
 from bert_jax.interop.config_json import OWN, config_from_dict, config_to_dict
-from bert_jax.interop.find import POOLING
+from bert_jax.interop.find import POOLING, SAFETENSORS
 from bert_jax.interop.names import HEADS, from_params, guess_head, to_params
-from bert_jax.interop.weights import read_safetensors, read_weights
+from bert_jax.interop.weights import (
+    read_safetensors,
+    read_weights,
+    write_safetensors,
+)
 from bert_jax.model.bert import sinusoids
 from bert_jax.model.config import BertConfig
 from bert_jax.model.encoder import with_scan
@@ -87,7 +90,7 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
     """Reads a folder that transformers, or :func:`save_huggingface`, wrote.
 
     Names may start with "bert." or be those of a bare encoder, and those of a LayerNorm
-    may be gamma and beta. Copies of tied tensors are compared and then left out.
+    may be gamma and beta. Raises UserError if the MLM decoder is not the word table.
     """
     path = folder / "config.json"
     settings = read_json(path, "a BERT config")
@@ -100,10 +103,12 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
             raise UserError(f"architectures={names!r:.100}; expected names of classes")
     if settings.get("model_type") == OWN:
         return _read_own(folder, settings, config)
-    tensors = standard_names(read_weights(folder))
+    tensors = read_weights(folder)
+    with naming(folder):
+        tensors = standard_names(tensors)
+        _take_tied(tensors)
     if config.positions != "learned":
         tensors.pop(_POSITIONS, None)  # written for transformers alone
-    untied = _take_tied(tensors)
     names = map(_bert_name, names)
     known = [_ARCHITECTURES[name] for name in names if name in _ARCHITECTURES]
     guessed = guess_head(tensors, "huggingface"), None, None
@@ -122,7 +127,7 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
         params=params,
         head=head,
         missing=converted.missing,
-        unexpected=tuple(sorted([*converted.unexpected, *untied])),
+        unexpected=converted.unexpected,
         dtypes=converted.dtypes,
     )
 
@@ -288,10 +293,10 @@ def save_huggingface(
     if checkpoint.extra:
         settings["bert_jax"] = checkpoint.extra
     with new_folder(Path(directory), overwrite=overwrite) as folder:
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        write_safetensors(folder / SAFETENSORS, tensors, {"format": "pt"})
         if bilstm is not None:
             flat = traverse_util.flatten_dict(jax.device_get(bilstm), sep="/")
-            save_file(flat, folder / BILSTM)
+            write_safetensors(folder / BILSTM, flat)
         if tokenizer is not None:
             write_tokenizer(folder, tokenizer, config)
         if head in _POOLING_MODES and not misfit(checkpoint):
@@ -327,7 +332,14 @@ def _pre_norm_name(name: str) -> str:
 
 def standard_names(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Tensors under the names of names.py, without buffers that hold no weights."""
-    bare = "embeddings.word_embeddings.weight" in tensors
+    words = "embeddings.word_embeddings.weight"
+    bare = words in tensors
+    prefixes = {name.removesuffix(words) for name in tensors if name.endswith(words)}
+    if prefixes and not prefixes & {"", "bert."}:
+        raise UserError(
+            f"the tensor names start with {min(prefixes)!r}; expected 'bert.' or names of "
+            "a bare encoder, as save_pretrained writes them; rename the tensors"
+        )
     result = {}
     for name, array in tensors.items():
         name = f"bert.{name}" if bare and name.startswith(_PREFIXES) else name
@@ -341,17 +353,17 @@ def standard_names(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return result
 
 
-def _take_tied(tensors: dict[str, np.ndarray]) -> list[str]:
-    """Removes copies of tied tensors; returns the names of those that differ."""
-    untied = []
-    for leaf, own, what in (
-        ("weight", _WORDS, "the word table"),
-        ("bias", _MLM_BIAS, _MLM_BIAS),
-    ):
-        copy = tensors.pop(f"{_DECODER}{leaf}", None)
+def _take_tied(tensors: dict[str, np.ndarray]) -> None:
+    """Removes copies of tied tensors; raises UserError for a copy that differs."""
+    for leaf, own in (("weight", _WORDS), ("bias", _MLM_BIAS)):
+        name = f"{_DECODER}{leaf}"
+        copy = tensors.pop(name, None)
         if copy is not None and not np.array_equal(copy, tensors.setdefault(own, copy)):
-            untied.append(f"{_DECODER}{leaf} (it is not {what}, which is used)")
-    return untied
+            raise UserError(
+                f"{name} differs from {own} (tie_word_embeddings=false); expected an MLM "
+                "head that shares the word table. To use the encoder alone, save it with "
+                "transformers' BertModel"
+            )
 
 
 def _architecture_of(head: str, params: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The weights of a Hugging Face folder: safetensors, and torch.save's files without torch.
+"""Weights of a Hugging Face folder: safetensors, and torch.save's files without torch.
 
 torch.save writes a pickle, which is a program: it may call any function that it names. It
 is not run: the few instructions that a state dict needs are followed here, with eleven
@@ -12,14 +12,14 @@ import math
 import mmap
 import pickletools
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from bert_jax.errors import UserError
 from bert_jax.files import is_name, open_zip, read_json
@@ -41,6 +41,18 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
         )
     read = read_safetensors if path.name.startswith(SAFETENSORS) else read_torch
     return _read_shards(path, read) if path.name.endswith(INDEX) else read(path)
+
+
+def write_safetensors(
+    path: Path,
+    tensors: Mapping[str, np.ndarray],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Writes a safetensors file with the permissions that the umask gives a new file."""
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path, metadata)  # makes a file that only its owner can read
+    path.chmod(mode)
 
 
 def _read_shards(

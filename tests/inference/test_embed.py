@@ -19,6 +19,8 @@ def test_rows_come_out_as_they_went_in(name, tmp_path):
                 append(key, parts[i])
         assert list(tmp_path.iterdir()) == []
     assert [path.name for path in tmp_path.iterdir()] == [name]
+    (tmp_path / "new").touch()
+    assert (tmp_path / name).stat().st_mode == (tmp_path / "new").stat().st_mode
     if name == "x.npz":
         file = np.load(tmp_path / name)
         read = {key: file[key] for key in file}

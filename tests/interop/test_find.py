@@ -279,8 +279,9 @@ def test_what_may_be_a_name(path, expected):
         ("evaluate --data x", "--checkpoint"),
         ("minimal_pairs --pairs x", "--checkpoint"),
         ("convert --output x", "--input"),
+        ("inspect", ""),
     ],
-    ids=lambda text: text.split()[0],
+    ids=lambda text: text.partition(" ")[0],
 )
 def test_a_wrong_path_is_told_before_jax_is_imported(command, flag):
     """Which takes seconds; so do Grain, scikit-learn and flax."""
@@ -289,15 +290,17 @@ def test_a_wrong_path_is_told_before_jax_is_imported(command, flag):
         "import sys\n"
         f"from bert_jax.{name} import main\n"
         "from bert_jax.errors import UserError\n"
-        "try:\n"
-        f"    main({[*words, flag + '=/nowhere']})\n"
-        "except UserError as error:\n"
-        "    print(error)\n"
+        "for path in ('/nowhere', 'https://huggingface.co/a/b'):\n"
+        "    try:\n"
+        f"        main([*{words}, {flag and flag + '='!r} + path])\n"
+        "    except UserError as error:\n"
+        "        print(error)\n"
         "print(*{'jax', 'flax', 'grain', 'sklearn'} & sys.modules.keys())\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    error, imported = done.stdout.splitlines()
+    error, address, imported = done.stdout.splitlines()
     assert error.startswith("/nowhere does not exist; expected a Hugging Face folder")
+    assert address.startswith("https://huggingface.co/a/b is a web address; expected a")
     assert imported == ""
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import shutil
 from functools import partial
@@ -167,15 +168,28 @@ def test_old_names_are_understood(copy, folder):
     assert (read.missing, read.unexpected) == ((), ())
 
 
-def test_an_untied_decoder_is_reported(copy):
+@pytest.mark.parametrize("leaf", ["weight", "bias"])
+def test_an_untied_decoder_is_refused_by_name(copy, leaf):
     tensors = load_file(copy / "model.safetensors")
-    tensors["cls.predictions.decoder.weight"] = np.ones((61, 24), np.float32)
-    tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"] + 1
+    tied = {
+        "weight": "bert.embeddings.word_embeddings.weight",
+        "bias": "cls.predictions.bias",
+    }[leaf]
+    tensors[f"cls.predictions.decoder.{leaf}"] = tensors[tied] + 1
     save_file(tensors, copy / "model.safetensors")
-    assert read_huggingface(copy).unexpected == (
-        "cls.predictions.decoder.bias (it is not cls.predictions.bias, which is used)",
-        "cls.predictions.decoder.weight (it is not the word table, which is used)",
-    )
+    said = rf"copy: cls.predictions.decoder.{leaf} differs from {tied} \(tie_word_emb"
+    with pytest.raises(UserError, match=said):
+        bert_jax.load(copy)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model.module."])
+def test_a_prefix_of_all_tensors_is_named(copy, prefix):
+    tensors = load_file(copy / "model.safetensors")
+    renamed = {f"{prefix}{name}": array for name, array in tensors.items()}
+    save_file(renamed, copy / "model.safetensors")
+    said = rf"copy: the tensor names start with '{prefix}bert\.'; expected 'bert\.'"
+    with pytest.raises(UserError, match=said):
+        bert_jax.load(copy)
 
 
 def test_shards_of_bfloat16_become_float32(folder):
@@ -397,3 +411,21 @@ def test_odd_settings_are_one_line(folder, tmp_path, changes, said):
     (copy / "config.json").write_text(json.dumps(settings | changes))
     with pytest.raises(UserError, match=rf"config\.json.*{re.escape(said)}"):
         read_huggingface(copy)
+
+
+def test_every_file_has_the_permissions_of_a_new_file(folder, tmp_path):
+    checkpoint = bert_jax.load(folder / "pretraining")
+    tokenizer = load_tokenizer(folder / "tokenizer")
+    lstm = {"forward": {"kernel": np.ones((2, 3), np.float32)}}
+    params = {"bert": checkpoint.params["bert"], "bilstm": lstm}
+    checkpoint = dataclasses.replace(
+        checkpoint, tokenizer=tokenizer, params=params, head="features"
+    )
+    previous = os.umask(0o027)
+    try:
+        save_huggingface(tmp_path / "out", checkpoint)
+    finally:
+        os.umask(previous)
+    modes = {p.name: oct(p.stat().st_mode)[-3:] for p in (tmp_path / "out").iterdir()}
+    assert len(modes) == 7
+    assert set(modes.values()) == {"640"}

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from pathlib import Path
 
 import pytest
 from etils import epath
@@ -46,6 +47,20 @@ def other_machine(monkeypatch, tmp_path):
 def test_a_url_is_remote_and_a_path_is_not():
     assert is_remote("gs://bucket/x")
     assert not is_remote("runs/x")
+
+
+@pytest.mark.parametrize(
+    "url", ["https://huggingface.co/a/b", "http://a/b", "ftp://a/b", "hf://a/b"]
+)
+def test_a_web_address_is_one_line_that_says_how_to_name_a_model(url):
+    for path in (url, Path(url)):  # a Path has one slash where the URL has two
+        with pytest.raises(UserError, match=r"is a web address; .*the name of a model"):
+            is_remote(path)
+
+
+def test_a_store_that_no_library_knows_is_one_line():
+    with pytest.raises(UserError, match=r"^foo://a/b needs a library that reads it"):
+        local_copy("foo://a/b", last="x")
 
 
 def test_a_store_is_copied_once_and_again_when_it_changed(folder):
