@@ -1,0 +1,183 @@
+"""Folders that version 0.1.0 wrote: golden/v0_1_0, made by the make.py in it.
+
+Exported folders give the same parameters bit for bit. Workdirs, prepared text, sweeps and
+studies are read, and what they lack is computed.
+"""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import bert_jax
+from bert_jax import experiment
+from bert_jax.data.pipeline import TrainingBatches, split_documents
+from bert_jax.data.store import TokenStore
+from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.parallel.mesh import make_mesh
+from bert_jax.training import pretrain
+from bert_jax.training.config import finetune_config, train_config
+from bert_jax.training.study import run_study
+from bert_jax.training.study_table import summarise
+from bert_jax.training.sweep import run_one, run_sweep
+
+OBJECTIVES = ("mlm_nsp", "causal", "two_way", "electra")
+FOLDER = Path(__file__).parent / "golden/v0_1_0"
+EXPECTED = json.loads((FOLDER / "expected.json").read_text())
+ARRAYS = np.load(FOLDER / "expected.npz")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A copy of the folder; the paths in it are relative to it."""
+    copy = tmp_path / "v0_1_0"
+    shutil.copytree(FOLDER, copy)
+    monkeypatch.chdir(copy)
+    return copy
+
+
+def digest(params):
+    """As make.py has it: no name or shape counts."""
+    values = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(params)])
+    return hashlib.sha256(np.sort(values[values != 0]).tobytes()).hexdigest()
+
+
+def same_when_saved(model, name, folder):
+    """Asserts that the model is saved as the tensors of an exported folder."""
+    model.save(folder)
+    before, after = (
+        safetensors.numpy.load_file(place / "model.safetensors")
+        for place in (FOLDER / "exported" / name, folder)
+    )
+    assert before.keys() == after.keys()
+    for tensor, value in before.items():
+        np.testing.assert_array_equal(after[tensor], value, tensor, strict=True)
+
+
+def close(found, expected):
+    """Whether two JSON values are equal, numbers within 1e-5."""
+    if isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(
+            close(found[key], value) for key, value in expected.items()
+        )
+    if isinstance(expected, list):
+        return len(found) == len(expected) and all(map(close, found, expected))
+    if isinstance(expected, float):
+        return abs(found - expected) < 1e-5 * max(1, abs(expected))
+    return found == expected
+
+
+def settings(workdir):
+    """The settings of a run from its config.json."""
+    found = json.loads((Path(workdir) / "config.json").read_text())
+    return {name: value for name, value in found.items() if name != "text"}
+
+
+def steps(workdir, split):
+    """The steps in metrics.jsonl, and whether all losses are finite."""
+    lines = map(json.loads, (Path(workdir) / "metrics.jsonl").read_text().splitlines())
+    rows = [line for line in lines if line["split"] == split]
+    finite = all(np.isfinite(row["loss"]) for row in rows if "loss" in row)
+    return [row["step"] for row in rows], finite
+
+
+@pytest.mark.parametrize("name", EXPECTED["calls"])
+def test_an_exported_folder_loads_bit_for_bit(name, tmp_path):
+    model = bert_jax.load(FOLDER / "exported" / name)
+    assert digest(model.params) == EXPECTED["parameters"][name]
+    vectors = model(ARRAYS["texts"].tolist()).last_hidden_state
+    np.testing.assert_allclose(vectors, ARRAYS[f"{name}/vectors"], 1e-5, 1e-6)
+    for call in EXPECTED["calls"][name]:
+        arguments = [tuple(a) if isinstance(a, list) else a for a in call["of"]]
+        answer = getattr(model, call["call"])(*arguments)
+        answer = json.loads(json.dumps(answer, default=np.ndarray.tolist))
+        assert close(answer, call["answer"]), (call, answer)
+    same_when_saved(model, name, tmp_path / "saved")
+
+
+def test_prepared_text_gives_the_same_first_batch():
+    config = train_config(settings(FOLDER / "runs/mlm_nsp"))
+    store = TokenStore(FOLDER / "text")
+    documents, _ = split_documents(store.info.documents, config.data.holdout)
+    batch = TrainingBatches(
+        store,
+        load_tokenizer(FOLDER / "text"),
+        config.phases,
+        config.data.examples,
+        seed=config.seed,
+        documents=documents,
+    )[0]
+    for name, array in batch.items():
+        np.testing.assert_array_equal(array, ARRAYS[f"text/{name}"], name)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_an_unfinished_pretraining_is_resumed(objective, folder, monkeypatch):
+    monkeypatch.setattr(
+        pretrain, "make_mesh", lambda config: make_mesh(config, jax.devices()[:1])
+    )
+    workdir = f"runs/{objective}"
+    # The exported folder was saved at step 4, too.
+    same_when_saved(bert_jax.load(workdir), objective, folder / "saved")
+    log = []
+    pretrain.pretrain(train_config(settings(workdir)), workdir, log.append)
+    assert "resuming at step 4" in log
+    assert steps(workdir, "train") == ([1, 2, 3, 4, 5, 6], True)
+    assert steps(workdir, "eval") == ([0, 6], True)
+
+
+def test_an_unfinished_fine_tuning_is_resumed(folder, one_device):
+    workdir = "runs/finetune_unfinished"
+    log = []
+    with one_device():
+        results = run_one(finetune_config(settings(workdir)), workdir, log.append)
+    assert "resuming at step 6" in log
+    assert steps(workdir, "train") == (list(range(1, 9)), True)
+    assert 0 <= results["scores"]["dev"]["accuracy"] <= 100
+    assert bert_jax.load(workdir).predict("all is good")["label"] in ("yes", "no")
+
+
+def test_a_finished_fine_tuning_is_not_run_again(folder):
+    workdir = "runs/finetune_finished"
+    log = []
+    results = run_one(finetune_config(settings(workdir)), workdir, log.append)
+    expected = json.loads(Path(workdir, "results.json").read_text())
+    assert results["scores"] == expected["scores"]
+    assert not [line for line in log if line.startswith("step ")]
+    model = bert_jax.load(workdir)
+    scores = model.evaluate([("all is good", "yes"), ("bad men", "no")])
+    assert set(scores) == {"accuracy", "f1_macro"}
+
+
+def test_a_sweep_runs_what_is_not_finished(folder, one_device):
+    workdir = Path("runs/sweep")
+    runs = sorted(path.name for path in (workdir / "sweep").iterdir() if path.is_dir())
+    own = settings(workdir / "sweep" / runs[0])
+    log = []
+    before = json.loads((workdir / "sweep.json").read_text())
+    assert run_sweep(finetune_config(own), workdir, log.append) == before
+    assert not [line for line in log if line.startswith("== ")]
+    (workdir / "sweep" / runs[1] / "results.json").unlink()
+    with one_device():
+        run_sweep(finetune_config(own), workdir, log.append)
+    assert [line for line in log if line.startswith("== ")] == [f"== {runs[1]}"]
+
+
+def test_a_study_runs_what_is_not_finished(folder):
+    study, where = experiment._open("study")
+    log = []
+    table = summarise(study, where)
+    assert table["finished"] == table["parts"] == 4
+    run_study(study, where, log=log.append)
+    assert not [line for line in log if line.startswith("== ")]
+    (where / "pairs/plain-seed0/part.json").unlink()
+    run_study(study, where, log=log.append)
+    ran = [line for line in log if line.startswith("== ")]
+    assert ran == ["== pairs/plain-seed0"]
+    scores = summarise(study, where)["variants"]["plain"]["scores"]
+    assert scores == table["variants"]["plain"]["scores"]
