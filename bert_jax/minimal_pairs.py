@@ -5,7 +5,8 @@
 --fields; .txt with two columns, or with pairs of lines, the good one first; or a zip of
 .jsonl, as BLiMP comes.
 --rest_of_word: mask the tokens that follow in the word too.
---json: print one object with "accuracy" (a share of 1), "by_set" and "pairs".
+--json: print one object with "accuracy" (a share of 1), "by_set" (the accuracy of each
+set by its path) and "pairs".
 
 usage:
   python -m bert_jax.minimal_pairs --checkpoint W --pairs BLiMP.zip [--json]
@@ -39,10 +40,10 @@ def main(argv: list[str]) -> None:
     from bert_jax.inference import score
 
     scorer = make_scorer(args)
-    right = {}
+    right = []
     sets = score.read_sets(args.pairs, args.fields or score.FIELDS)
     for name, values in score.accuracy(scorer, sets):
-        right[name] = values
+        right.append((name, values))
         line = f"{values.mean():7.1%}  {len(values):6,}  {name}"
         print(line, file=sys.stderr if args.json else sys.stdout, flush=True)
     found = score.summary(right)

@@ -224,7 +224,7 @@ class Accuracy(NamedTuple):
 def read_sets(
     paths: Iterable[Path], fields: Sequence[str] = FIELDS
 ) -> Iterator[tuple[str, list[Pair]]]:
-    """The name and the pairs of each set; a set is a file, or a member of a zip.
+    """The path and the pairs of each set; a set is a file, or a member of a zip.
 
     JSONL, CSV and TSV have the pair in two ``fields``. A .txt has a pair in two columns
     with a tab between them, or in two lines that follow each other, the good one first.
@@ -244,15 +244,13 @@ def read_sets(
             yield from _read_zip(path, fields)
         elif path.suffix == _LINES:
             with path.open("rb") as file:
-                yield path.stem, list(_pairs_of_lines(file, path))
+                yield str(path), list(_pairs_of_lines(file, path))
         else:
             rows = tables.read_table(path, fields)
+            good, bad = fields
             yield (
-                path.name.split(".")[0],
-                [
-                    _checked(row[fields[0]], row[fields[1]], where)
-                    for where, row in rows
-                ],
+                str(path),
+                [_checked(row[good], row[bad], where) for where, row in rows],
             )
 
 
@@ -271,32 +269,44 @@ def accuracy(
         yield name, scores[:, 0] > scores[:, 1]
 
 
-def summary(right: dict[str, np.ndarray]) -> Accuracy:
-    """Accuracies from which pairs of each set are right."""
-    every = np.concatenate(list(right.values()))
-    by_set = {name: float(values.mean()) for name, values in right.items()}
-    return Accuracy(float(every.mean()), by_set, len(every))
+def summary(right: Iterable[tuple[str, np.ndarray]]) -> Accuracy:
+    """The accuracy over all pairs, and the accuracy of each set by its path.
+
+    right: paths of sets, and which of their pairs are right. If a path occurs twice, its
+    pairs count twice.
+    """
+    sets: dict[str, list[np.ndarray]] = {}
+    for name, values in right:
+        sets.setdefault(name, []).append(values)
+    by_set = {name: np.concatenate(parts) for name, parts in sets.items()}
+    every = np.concatenate(list(by_set.values()))
+    return Accuracy(
+        float(every.mean()),
+        {name: float(values.mean()) for name, values in by_set.items()},
+        len(every),
+    )
 
 
 def _read_zip(path: Path, fields: Sequence[str]) -> Iterator[tuple[str, list[Pair]]]:
     with open_zip(path, _expected(), ratio=100) as archive:
         # A Mac's archive has a "._NAME.jsonl" that is no JSON beside every NAME.jsonl.
-        names = sorted(
-            name
-            for name in archive.namelist()
-            if name.endswith(".jsonl") and not Path(name).name.startswith(".")
+        members = sorted(
+            (member.filename, i, member)
+            for i, member in enumerate(archive.infolist())
+            if member.filename.endswith(".jsonl")
+            and not Path(member.filename).name.startswith(".")
         )
-        if not names:
+        if not members:
             raise UserError(f"{path} has no .jsonl file; expected {_expected()}")
-        for name in names:
-            with archive.open(name) as file:
+        for name, _, member in members:
+            with archive.open(member) as file:
                 pairs = []
                 for number, line in decode_lines(file, f"{path}/{name}"):
                     where = f"{path}/{name}:{number}"
                     row = parse_json(line, where, "one object a line")
                     texts = [tables.text(where, row, [field]) for field in fields]
                     pairs.append(_checked(*texts, where))
-                yield Path(name).stem, pairs
+                yield f"{path}/{name}", pairs
 
 
 def _pairs_of_lines(file: IO[bytes], path: Path) -> Iterator[Pair]:

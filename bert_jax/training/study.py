@@ -279,7 +279,7 @@ def _run(part: Part, directory: Path, before: Path, log: Log) -> Result:
         (name, pairs[: config["first"] or None])
         for name, pairs in score.read_sets(map(Path, config["files"]))
     )
-    found = score.summary(dict(score.accuracy(score.Scorer(checkpoint), sets)))
+    found = score.summary(score.accuracy(score.Scorer(checkpoint), sets))
     log(f"{_PAIRS}: {found.accuracy:.1%} of {found.pairs:,}")
     return {"scores": {_PAIRS: 100 * found.accuracy}, "by_set": found.by_set}
 

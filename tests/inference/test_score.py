@@ -162,8 +162,10 @@ def write(folder, name):
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.txt", "b.txt", "all.zip"])
 def test_each_form_gives_the_same_pairs(name, tmp_path):
-    sets = dict(read_sets([write(tmp_path, name)]))
-    assert list(sets) == (["a", "b"] if name == "all.zip" else [name[0]])
+    path = write(tmp_path, name)
+    sets = dict(read_sets([path]))
+    members = ["data/a.jsonl", "data/b.jsonl"] if name == "all.zip" else []
+    assert list(sets) == ([f"{path}/{member}" for member in members] or [str(path)])
     for pairs in sets.values():
         assert pairs == PAIRS
 
@@ -172,8 +174,8 @@ def test_a_folder_is_read_file_by_file_and_fields_may_have_other_names(tmp_path)
     for name in ("y", "x"):
         (tmp_path / f"{name}.jsonl").write_text('{"yes": "a", "no": "b"}\n')
     assert list(read_sets([tmp_path], ("yes", "no"))) == [
-        ("x", [("a", "b")]),
-        ("y", [("a", "b")]),
+        (str(tmp_path / "x.jsonl"), [("a", "b")]),
+        (str(tmp_path / "y.jsonl"), [("a", "b")]),
     ]
 
 
@@ -182,13 +184,40 @@ def test_accuracy_is_the_share_of_pairs_whose_good_sentence_scores_higher():
         return np.array([-len(text) for text in texts], float)
 
     sets = [("a", PAIRS), ("b", [("long", "x"), ("x", "y"), ("x", "long"), ("", "y")])]
-    right = dict(accuracy(score, sets))
+    right = list(accuracy(score, sets))
     # The shorter one wins; a tie is wrong.
-    assert right["a"].tolist() == [False, True]
-    assert right["b"].tolist() == [False, False, True, True]
+    assert right[0][1].tolist() == [False, True]
+    assert right[1][1].tolist() == [False, False, True, True]
     found = summary(right)
     assert found.by_set == {"a": 0.5, "b": 0.5}
     assert (found.accuracy, found.pairs) == (0.5, 6)
+
+
+def test_sets_with_equal_names_all_count(tmp_path):
+    good, bad = (
+        json.dumps({"sentence_good": a, "sentence_bad": b}) + "\n"
+        for a, b in (("a", "bb"), ("aa", "b"))
+    )
+    # Folders, dots in names, and an archive that contains a name twice.
+    paths = ["en/agreement.jsonl", "fr/agreement.jsonl", "s.v1.jsonl", "s.v2.jsonl"]
+    paths = [tmp_path / path for path in paths]
+    for path, content in zip(paths, (good * 3, bad * 5, good, bad), strict=True):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content)
+    archive = tmp_path / "twice.zip"
+    with zipfile.ZipFile(archive, "w") as file, pytest.warns(UserWarning):
+        for content in (good, bad * 2):
+            file.writestr("agreement.jsonl", content)
+    lengths = lambda texts: np.array([-len(text) for text in texts], float)  # noqa: E731
+    found = summary(accuracy(lengths, read_sets([*paths, archive])))
+    assert (found.accuracy, found.pairs) == (5 / 13, 13)
+    assert found.by_set == dict(
+        zip(
+            [*map(str, paths), f"{archive}/agreement.jsonl"],
+            [1, 0, 1, 0, 1 / 3],
+            strict=True,
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -215,7 +244,7 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_a_set_without_pairs_is_named(tmp_path):
     (tmp_path / "a.txt").write_text("\n")
-    with pytest.raises(UserError, match="a has no pairs"):
+    with pytest.raises(UserError, match=r"a\.txt has no pairs"):
         dict(accuracy(lambda texts: np.zeros(0), read_sets([tmp_path / "a.txt"])))
 
 
