@@ -3,7 +3,6 @@
 Nothing here imports JAX, so that a command answers a wrong path or name at once.
 """
 
-import contextlib
 import os
 import re
 from collections.abc import Sequence
@@ -125,11 +124,13 @@ def from_hub(path: os.PathLike | str, *, weights: bool = True) -> Path:
     if not weights:
         return folder
     name, revision = hub_name(path)
-    files = []
-    with contextlib.suppress(Exception):  # without a network, of no common type
+    try:
         about = HfApi().model_info(name, revision=revision)
-        files = [file.rfilename for file in about.siblings]
-    return _download(path, _weights_of(files))
+    except Exception as error:  # of no common type
+        if find_weights(folder) or find_prefix(folder):
+            return folder
+        raise _not_given(path, error) from error
+    return _download(path, _weights_of([file.rfilename for file in about.siblings]))
 
 
 class _Bar(Progress):
@@ -168,14 +169,24 @@ def _download(path: os.PathLike | str, files: Sequence[str]) -> Path:
             f"may read (one that is private or gated needs hf auth login); {_EXPECTED}"
         ) from error
     except Exception as error:  # of no common type
-        reason = str(error.__cause__ or error).splitlines()[0]
-        raise UserError(
-            f"{path} does not exist here, and {hub} did not give it ({reason}); correct "
-            f"the path, or run 'hf download {name} --local-dir FOLDER' where there is a "
-            "network and name that folder"
-        ) from error
+        raise _not_given(path, error) from error
     finally:
         _Bar.close_all()
+
+
+def _not_given(path: os.PathLike | str, error: Exception) -> UserError:
+    """The line for a model that a hub does not give."""
+    from huggingface_hub import constants
+
+    cause = error.__cause__ or error
+    reason = (str(cause).splitlines() or [type(cause).__name__])[0]
+    if getattr(getattr(cause, "response", None), "status_code", None) == 429:
+        reason = f"rate limit: wait, or log in with 'hf auth login'; {reason}"
+    return UserError(
+        f"{path} does not exist here, and {constants.ENDPOINT} did not give it ({reason}); "
+        f"correct the path, or run 'hf download {hub_name(path)[0]} --local-dir FOLDER' "
+        "where there is a network and name that folder"
+    )
 
 
 def _weights_of(files: Sequence[str]) -> list[str]:

@@ -34,6 +34,7 @@ class Hub(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.models = models
         self.sent = []  # files, in the order in which they were asked for
+        self.limit = None  # descriptions of models that are sent before a rate limit
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def folder(self, name, revision):
@@ -63,6 +64,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     do_GET = do_HEAD
 
     def _describe(self, path):
+        if self.server.limit is not None and "/tree/" not in path:
+            self.server.limit -= 1
+            if self.server.limit < 0:
+                self._answer(429, b"{}", {})
+                return
         name, _, revision = path.partition("/revision/")
         name, tree, commit = name.partition("/tree/")
         revision = commit or revision or "main"
@@ -220,6 +226,19 @@ def test_without_a_network_the_cache_serves(hub, monkeypatch):
     ) as caught:
         bert_jax.load("bert_jax/large")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+def test_a_rate_limit_is_named(hub, limit):
+    """At the first request, and after the small files have come."""
+    hub.limit = limit
+    said = r"tiny does not exist here, and http\S+ did not give it \(rate limit: .*429"
+    with pytest.raises(UserError, match=said):
+        bert_jax.load("bert_jax/tiny")
+    hub.limit = None
+    before = bert_jax.load("bert_jax/tiny")
+    hub.limit = limit
+    same(bert_jax.load("bert_jax/tiny").params, before.params)
 
 
 def test_a_name_that_the_hub_does_not_have_is_one_line(hub):
