@@ -6,14 +6,18 @@ lives; the same command goes on where it stopped. It ends with a table: text, JS
 Markdown and a picture.
 
 --seeds: instead of the study's. --jobs: parts that run at a time, each with its share of
-the GPUs. --part: run this one alone, such as pretrain/mlm-seed0. --table: run nothing, and
-show what is finished.
+the GPUs. --part: run only this part, such as pretrain/mlm-seed0. --end_with_stdin: exit
+when standard input is closed (--jobs starts its processes with it). --table: run nothing,
+and show what is finished.
 
 usage:
   python -m bert_jax.experiment table5 [--workdir D] [--jobs N]
 """
 
 import dataclasses
+import os
+import sys
+import threading
 from pathlib import Path
 
 from bert_jax import cli
@@ -34,8 +38,11 @@ def main(argv: list[str]) -> None:
         "--jobs", type=int, default=1, metavar="N", help="(%(default)s)"
     )
     parser.add_argument("--part", metavar="NAME")
+    parser.add_argument("--end_with_stdin", action="store_true")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args(argv)
+    if args.end_with_stdin:
+        threading.Thread(target=_end_with_stdin, daemon=True).start()
     if args.jobs < 1:
         raise UserError(f"--jobs={args.jobs}, expected 1 or more")
     study, folder = _open(args.study)
@@ -54,6 +61,12 @@ def main(argv: list[str]) -> None:
     if not args.table:
         run_study(study, folder, jobs=args.jobs)
     write_table(study, folder)
+
+
+def _end_with_stdin() -> None:
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(1)
 
 
 def _seeds(text: str) -> tuple[int, ...]:

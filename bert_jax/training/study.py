@@ -30,6 +30,7 @@ from bert_jax.errors import DivergenceError, Preempted, UserError, naming
 from bert_jax.files import read_json, write_json
 from bert_jax.inference import score
 from bert_jax.interop.load import load
+from bert_jax.locks import locked
 from bert_jax.progress import Progress, print_line
 from bert_jax.runs import is_number, read_runs
 from bert_jax.settings import differences, to_dict
@@ -177,8 +178,8 @@ def run_study(
     """Runs all parts that are not finished.
 
     jobs: how many parts run at a time, each in a process of its own. Where there are
-    GPUs, each has its share of them. Raises UserError where a part fails; the same call
-    goes on with the others.
+    GPUs, each has its share of them. Raises UserError if a part fails, or if another
+    study runs in ``folder``. The same call resumes the study.
     """
     parts = plan_study(study, folder).parts
     # All of them before the first runs: what is wrong shows at once.
@@ -191,10 +192,13 @@ def run_study(
             next(score.read_sets(map(Path, config["files"])))
         elif isinstance(config, DataConfig):
             find_sources(config.corpus)
-    write_json(folder / STUDY, to_dict(study))
-    with Progress(
-        "study", total=len(parts), initial=len(parts) - len(missing), unit="parts"
-    ) as progress:
+    with (
+        locked(folder),
+        Progress(
+            "study", total=len(parts), initial=len(parts) - len(missing), unit="parts"
+        ) as progress,
+    ):
+        write_json(folder / STUDY, to_dict(study))
         if jobs == 1:
             for name in missing:
                 log(f"== {name}")
@@ -340,13 +344,15 @@ def _differing_text(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]
 def _in_processes(
     missing: Sequence[str], parts: Mapping[str, Part], folder: Path, jobs: int
 ) -> Iterator[str]:
-    """Runs parts in processes, as many at a time as ``jobs``; gives those that finished.
+    """Runs parts in ``jobs`` processes at a time; yields the names of finished parts.
 
-    What a process prints is in log.txt of the part's folder. SIGTERM is passed on, so that
-    every run saves.
+    The output of a process is in log.txt of the part's folder. SIGTERM is passed on, so
+    that every run saves. Every process ends when this process ends.
     """
     waiting, running = list(missing), {}
     free = _shares_of_gpus(jobs)
+    # No other process has the second end: it is closed when this process ends.
+    stdin, end = os.pipe()
 
     def stop(*_: Any) -> None:
         raise Preempted("asked to stop; the same command goes on from there")
@@ -358,7 +364,7 @@ def _in_processes(
             for name in ready[: len(free)]:
                 waiting.remove(name)
                 gpus = free.pop()
-                running[name] = _start(name, folder, gpus), gpus
+                running[name] = _start(name, folder, gpus, stdin), gpus
             time.sleep(0.2)
             for name, (process, gpus) in list(running.items()):
                 if process.poll() is None:
@@ -376,15 +382,21 @@ def _in_processes(
             process.terminate()
         for process, _ in running.values():
             process.wait()
+        os.close(stdin)
+        os.close(end)
 
 
-def _start(name: str, folder: Path, gpus: str) -> subprocess.Popen:
+def _start(name: str, folder: Path, gpus: str, stdin: int) -> subprocess.Popen:
+    """A process that runs one part, and ends when ``stdin`` is closed."""
     log = folder / name / "log.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
+    # A new file: an older process of the part may still write to the old one.
+    log.unlink(missing_ok=True)
     command = [sys.executable, "-m", "bert_jax.experiment", str(folder / STUDY)]
-    with log.open("ab") as file:
+    with log.open("xb") as file:
         return subprocess.Popen(
-            [*command, "--workdir", str(folder), "--part", name],
+            [*command, "--workdir", str(folder), "--part", name, "--end_with_stdin"],
+            stdin=stdin,
             stdout=file,
             stderr=subprocess.STDOUT,
             env=os.environ | ({"CUDA_VISIBLE_DEVICES": gpus} if gpus else {}),

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import select
 import statistics
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import pytest
 
 from bert_jax import experiment, figures
 from bert_jax.errors import DivergenceError, Preempted, UserError
+from bert_jax.locks import locked
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runs import read_runs
 from bert_jax.settings import from_settings
@@ -323,7 +326,7 @@ def processes(monkeypatch):
     """Parts as processes that only note their turn: by name what each is to do."""
     turns, code = [], {}
 
-    def start(name, folder, gpus):
+    def start(name, folder, gpus, stdin):
         turns.append((name, gpus))
         (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / name / "log.txt").write_text("begun\nerror: no room\n")
@@ -361,3 +364,40 @@ def test_a_part_that_fails_ends_the_others(study, tmp_path, processes):
     code[missing[0]] = "import os, signal; os.kill(os.getppid(), signal.SIGTERM)"
     with pytest.raises(Preempted, match="the same command goes on"):
         list(studies._in_processes(missing, parts, tmp_path, 2))
+
+
+def test_a_study_s_folder_is_locked_while_it_runs(study, done):
+    folder = done[0]
+    settings = (folder / studies.STUDY).read_text()
+    with (
+        locked(folder),
+        pytest.raises(UserError, match=f"process {os.getpid()}"),
+    ):
+        run_study(dataclasses.replace(study, seeds=(7,)), folder)
+    assert (folder / studies.STUDY).read_text() == settings
+
+
+def test_a_part_ends_with_its_parent(python, tmp_path):
+    settings = tmp_path / studies.STUDY
+    os.mkfifo(settings)  # the part waits here until somebody writes
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "log.txt").write_text("of another process\n")
+    code = f"""
+import sys
+from pathlib import Path
+from bert_jax.training import study
+sys.executable = {python!r}
+parts = {{"text": study.Part({{}})}}
+next(study._in_processes(["text"], parts, Path({str(tmp_path)!r}), 1))
+"""
+    with (
+        (tmp_path / "text" / "log.txt").open() as old,
+        subprocess.Popen([python, "-c", code]) as parent,
+        settings.open("wb", buffering=0) as file,  # once the part reads it
+    ):
+        parent.kill()
+        poll = select.poll()
+        poll.register(file, 0)  # an error event: nobody reads it any more
+        assert poll.poll(60_000)
+        assert old.read() == "of another process\n"
+        assert (tmp_path / "text" / "log.txt").read_text() == ""
