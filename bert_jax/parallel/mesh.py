@@ -27,21 +27,26 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
             f"{len(devices)} devices with sizes from 1, of which one may be -1; set "
             "--config.mesh.replica, .data and .model"
         )
-    # make_mesh defaults to Explicit axes, which put shardings into the types of every
-    # array; here the compiler propagates them from the rules and the batch.
-    types = (AxisType.Auto,) * 3
-    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    # XLA gives the GPUs of each host a slice_index of their own. Hosts are not slices.
+    slices = 1
+    if devices[0].platform == "tpu":
+        slices = len({getattr(device, "slice_index", 0) for device in devices})
     if slices == 1:
-        return jax.make_mesh(tuple(filled), AXES, axis_types=types, devices=devices)
-    if filled[0] != slices:
+        grid = mesh_utils.create_device_mesh(
+            filled, devices, allow_split_physical_axes=True
+        )
+    elif slices == filled[0]:
+        grid = mesh_utils.create_hybrid_device_mesh(
+            (1, *filled[1:]), (slices, 1, 1), devices, allow_split_physical_axes=True
+        )
+    else:
         raise UserError(
             f"mesh.replica={filled[0]}, but the devices are {slices} slices; set "
             f"--config.mesh.replica={slices}"
         )
-    grid = mesh_utils.create_hybrid_device_mesh(
-        (1, *filled[1:]), (slices, 1, 1), devices, allow_split_physical_axes=True
-    )
-    return Mesh(grid, AXES, axis_types=types)
+    # The compiler propagates shardings from the rules and the batch. Explicit axes would
+    # put shardings into the types of all arrays.
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
 
 
 def traced_on(mesh: Mesh, function: Callable) -> Callable:

@@ -45,6 +45,37 @@ def test_a_mesh_that_does_not_fit_names_the_settings(config):
         make_mesh(config)
 
 
+class Device:
+    """A device with the attributes that the layout of a mesh reads."""
+
+    def __init__(self, number, platform, slice_index, coords):
+        self.id, self.process_index = number, slice_index
+        self.platform, self.slice_index = platform, slice_index
+        self.device_kind = {"tpu": "TPU v4", "gpu": "NVIDIA H100"}[platform]
+        self.coords, self.core_on_chip = coords, 0
+
+
+def devices_of(platform):
+    """Eight devices with two values of slice_index."""
+    return [Device(i, platform, i // 4, (i % 2, i // 2 % 2, 0)) for i in range(8)]
+
+
+def test_gpus_of_several_hosts_are_one_slice():
+    """XLA sets slice_index to the number of a GPU's host."""
+    devices = devices_of("gpu")
+    mesh = make_mesh(MeshConfig(), devices)
+    assert tuple(mesh.shape.values()) == (1, 8, 1)
+    assert list(mesh.devices.flat) == devices
+
+
+def test_tpu_slices_lie_along_replica():
+    mesh = make_mesh(MeshConfig(replica=2), devices_of("tpu"))
+    assert tuple(mesh.shape.values()) == (2, 4, 1)
+    assert [{d.slice_index for d in row.flat} for row in mesh.devices] == [{0}, {1}]
+    with pytest.raises(UserError, match=r"2 slices; set --config\.mesh\.replica=2"):
+        make_mesh(MeshConfig(), devices_of("tpu"))
+
+
 def test_rows_are_split_over_replica_and_data_alone():
     mesh = make_mesh(MeshConfig(replica=2, data=2, model=2))
     rows = jax.device_put(jax.numpy.arange(8).reshape(8, 1), batch_sharding(mesh))
