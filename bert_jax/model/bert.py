@@ -10,6 +10,7 @@ from flax import linen as nn
 
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import Encoder, take_positions
+from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.model.kernels.dropout import Dropout
 from bert_jax.model.layers import Dense, Embed, activation, layer_norm
 from bert_jax.model.lstm import LayerMix, TwoWayLstm
@@ -96,13 +97,18 @@ class Embeddings(nn.Module):
         *,
         deterministic: bool,
     ) -> jax.Array:
-        """positions_BL: of each token in its own sequence; (1, L) where rows agree."""
+        """The sum of the three vectors, normalised: (B, L, D) in the compute dtype.
+
+        positions_BL: the place of each token in its own sequence; (1, L) if all rows
+          have the same places.
+        """
         x_BLD = self.word(input_ids_BL) + self.segment(token_type_ids_BL)
         if self.config.positions == "learned":
             x_BLD += self.position(positions_BL)
         elif self.config.positions == "sinusoidal":
-            table = jnp.asarray(sinusoids(self.config), x_BLD.dtype)
-            x_BLD += jnp.take(table, positions_BL, axis=0)
+            x_BLD += jnp.take(sinusoids(self.config), positions_BL, axis=0)
+        # The sum is cast only here, so that its gradient reaches the tables in float32.
+        x_BLD = x_BLD.astype(activation_dtype(self.compute.dtype))
         if not self.config.pre_norm:
             x_BLD = self.norm(x_BLD)
         return self.dropout(x_BLD, deterministic)

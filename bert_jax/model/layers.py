@@ -79,10 +79,12 @@ class Embed(nn.Module):
         self.embedding = self.param("embedding", self._init)
 
     def __call__(self, ids: jax.Array) -> jax.Array:
-        """The vectors of ``ids``: (..., D)."""
-        table_WD = for_product(self.embedding, self.compute)
-        dtype = activation_dtype(self.compute.dtype)
-        return jnp.take(table_WD, ids, axis=0).astype(dtype)
+        """The vectors of ``ids``: float32 (..., D).
+
+        The gradient of a lookup adds up one vector for each occurrence of an id. In
+        bfloat16 such a sum stops growing after a few hundred vectors.
+        """
+        return jnp.take(self.embedding, ids, axis=0)
 
     def attend(self, x_BMD: jax.Array) -> jax.Array:
         """The products of ``x_BMD`` with all vectors: float32 (B, M, rows)."""
