@@ -107,7 +107,7 @@ def _checkpoint(path: os.PathLike | str) -> Values:
     arrays = flatten_dict(checkpoint.params, sep="/")
     for name in sorted(arrays, key=_by_number):
         array = arrays[name]
-        if len(array) == config.word_rows and "/word/" in name:
+        if "/word/" in name and len(array) == config.word_rows:
             array = array[: config.vocab_size]  # the rest pads the table
         parameters.append(
             {
