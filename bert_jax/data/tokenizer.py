@@ -1,8 +1,10 @@
-"""Text to tokens: Google's WordPiece, exactly, or SentencePiece."""
+"""Text to tokens: Google's WordPiece, SentencePiece, or any other tokenizer.json."""
 
 import abc
+import functools
 import hashlib
 import itertools
+import json
 import os
 import re
 import unicodedata
@@ -13,7 +15,9 @@ from typing import Any, ClassVar
 import numpy as np
 import sentencepiece
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers
+from sentencepiece import sentencepiece_model_pb2
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
 
 from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, Splitter, WordIds
 from bert_jax.errors import UserError, naming
@@ -23,8 +27,23 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS
 # The same under transformers' names.
 SPECIAL_TOKENS_MAP = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
-# The vocabulary files, as transformers names them, in the order of preference.
-_FILES = ("vocab.txt", "spiece.model", "tokenizer.json")
+# The vocabulary files, as transformers names them. A tokenizer.json has more of the rules
+# than a vocab.txt.
+_FILES = ("tokenizer.json", "vocab.txt", "spiece.model")
+# Classes of transformers that split text as BertTokenizer does.
+_BERT_CLASSES = {
+    f"{model}Tokenizer{end}"
+    for model in ("Bert", "DistilBert", "Electra")
+    for end in ("", "Fast")
+}
+# Classes that read every rule from tokenizer.json.
+_JSON_CLASSES = {"PreTrainedTokenizerFast", "TokenizersBackend"}
+# Settings of transformers for a tokenizer.json that holds all rules.
+JSON_SETTINGS = SPECIAL_TOKENS_MAP | {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+}
+_LONGEST = "max_input_chars_per_word"
 # How SentencePiece writes a space.
 _SPACE = "\u2581"
 # Scripts without spaces between words, by the names that Unicode gives their letters.
@@ -45,8 +64,9 @@ class Tokenizer(abc.ABC):
     tokens: token of each id, vocab_size of them. ids: id of each token. lower_case:
     whether text is lower-cased first. continuation: bool (vocab_size,), tokens that
     continue the word before them; whole-word masking joins them. strip_accents: whether
-    accents and other marks (Unicode's Mn) are removed. kind: "wordpiece" or
-    "sentencepiece". dtype: of the ids, uint16, or uint32 where the vocabulary needs it.
+    accents and other marks (Unicode's Mn) are removed. kind: "wordpiece",
+    "sentencepiece" or "tokenizers". dtype: of the ids, uint16, or uint32 where the
+    vocabulary needs it.
     """
 
     kind: ClassVar[str]
@@ -108,6 +128,8 @@ class Tokenizer(abc.ABC):
         rules = [self.kind, str(self.lower_case)]
         if self.config().get("strip_accents") is not None:
             rules.append(f"strip_accents={self.strip_accents}")
+        if _LONGEST in self.config():
+            rules.append(f"{_LONGEST}={self.config()[_LONGEST]}")
         text = "\n".join([*rules, *self.tokens])
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -138,11 +160,14 @@ class WordPieceTokenizer(Tokenizer):
         tokens: Sequence[str],
         lower_case: bool | None = None,
         strip_accents: bool | None = None,
+        longest_word: int = LONGEST_WORD,
     ):
         """lower_case: None means True unless a token has a capital letter.
 
         Every cased vocabulary of a Latin script has some. Google's own files have no
-        setting for it. strip_accents: see wordpiece.Splitter.
+        setting for it. strip_accents: see wordpiece.Splitter. longest_word: number of
+        characters above which a word is [UNK]. Google's tokenizer has 200, transformers
+        100.
         """
         if lower_case is None:
             lower_case = not any(re.match(r"[^\[]*[A-Z]", token) for token in tokens)
@@ -153,7 +178,7 @@ class WordPieceTokenizer(Tokenizer):
         self._splitter = Splitter(lower_case, strip_accents)
         self.strip_accents = self._splitter.strip_accents
         self.model = models.WordPiece(
-            self.ids, unk_token=UNK, max_input_chars_per_word=LONGEST_WORD
+            self.ids, unk_token=UNK, max_input_chars_per_word=longest_word
         )
         self._word_ids = WordIds(self.model, self.unk_id, self._splitter, self.dtype)
 
@@ -172,7 +197,9 @@ class WordPieceTokenizer(Tokenizer):
 
     def config(self) -> dict:
         """Settings that transformers' AutoTokenizer makes a BertTokenizer of."""
-        own = {
+        longest = self.model.max_input_chars_per_word
+        own = {} if longest == LONGEST_WORD else {_LONGEST: longest}
+        own |= {
             "tokenizer_class": "BertTokenizer",
             # None: the same as do_lower_case, as in Google's tokenizer.
             "strip_accents": (
@@ -183,7 +210,7 @@ class WordPieceTokenizer(Tokenizer):
 
     def __reduce__(self):
         """Pickles without the cache."""
-        rules = self.lower_case, self.strip_accents
+        rules = self.lower_case, self.strip_accents, self.model.max_input_chars_per_word
         return WordPieceTokenizer, (self.tokens, *rules)
 
 
@@ -224,12 +251,36 @@ class SentencePieceTokenizer(Tokenizer):
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text; see Tokenizer.encode_batch."""
+        return self._encode(self._processor, texts)
+
+    def _encode(
+        self, processor: sentencepiece.SentencePieceProcessor, texts: Sequence[str]
+    ) -> list[np.ndarray]:
         if self.lower_case:
             texts = [text.lower() for text in texts]
         # A lone surrogate becomes "?": UTF-8 cannot hold it.
         content = [text.encode("utf-8", "replace") for text in texts]
-        rows = self._processor.encode(content, num_threads=1)
+        rows = processor.encode(content, num_threads=1)
         return [np.array(row, self.dtype) for row in rows]
+
+    def encode(self, text: str, *, allow_mask: bool = False) -> np.ndarray:
+        """Ids of one text. A part behind [MASK] has the spaces that the text has."""
+        first, *rest = text.split(MASK) if allow_mask else [text]
+        ids = [self.encode_batch([first])[0]]
+        for part in rest:
+            ids.append(np.array([self.mask_id], self.dtype))
+            processor = self._processor if part[:1].isspace() else self._inside
+            ids.append(self._encode(processor, [part])[0])
+        return np.concatenate(ids)
+
+    @functools.cached_property
+    def _inside(self) -> sentencepiece.SentencePieceProcessor:
+        """The model without the space that it puts before a text."""
+        model = sentencepiece_model_pb2.ModelProto.FromString(self._model)
+        model.normalizer_spec.add_dummy_prefix = False
+        return sentencepiece.SentencePieceProcessor(
+            model_proto=model.SerializeToString()
+        )
 
     def decode(self, ids: Sequence[int]) -> str:
         """Tokens joined, spaces where the tokens have them and around special ones."""
@@ -251,6 +302,119 @@ class SentencePieceTokenizer(Tokenizer):
         return SentencePieceTokenizer, (self._model, self.lower_case)
 
 
+class LibraryTokenizer(Tokenizer):
+    """A tokenizer.json, with all its rules and added tokens, run by `tokenizers`.
+
+    Added tokens are found in text as the file says. BERT's own special tokens are not:
+    text that spells them is ordinary text.
+    """
+
+    kind = "tokenizers"
+    file_name = "tokenizer.json"
+
+    def __init__(self, content: str):
+        """content: the text of a tokenizer.json."""
+        self._content = content
+        self.library = _from_json(content, SPECIAL_TOKENS)
+        ids = self.library.get_vocab(with_added_tokens=True)
+        tokens = sorted(ids, key=ids.__getitem__)
+        if [ids[token] for token in tokens] != list(range(len(tokens))):
+            raise UserError(
+                f"the ids of its {len(ids)} tokens are not 0 to {len(ids) - 1}; expected "
+                "every id once"
+            )
+        model = json.loads(content)["model"]
+        unknown = model.get("unk_token")
+        if isinstance(model.get("unk_id"), int):  # of a Unigram model
+            unknown = tokens[model["unk_id"]]
+        if unknown not in (None, UNK):
+            raise UserError(f"unk_token={unknown!r}; expected {UNK!r}, as BERT has")
+        if model.get("end_of_word_suffix"):
+            raise UserError(
+                f"end_of_word_suffix={model['end_of_word_suffix']!r}; expected a model "
+                "that marks the start or the continuation of words"
+            )
+        added = self.library.get_added_tokens_decoder().values()
+        self.added = {token.content for token in added}
+        if prefix := model.get("continuing_subword_prefix"):
+            continues = [t.startswith(prefix) and t != prefix for t in tokens]
+        else:  # words start with a mark, if the tokens have one
+            marks = tuple(m for m in (_SPACE, "\u0120") if any(m in t for t in tokens))
+            continues = [bool(marks) and not t.startswith(marks) for t in tokens]
+        words = [token not in self.added for token in tokens]
+        normalizer = self.library.normalizer
+        lower_case = normalizer is not None and normalizer.normalize_str("A") == "a"
+        super().__init__(tokens, np.logical_and(continues, words), lower_case)
+        self.strip_accents = (
+            normalizer is not None and normalizer.normalize_str("\u00e9") == "e"
+        )
+        _check_template(self.library, self.cls_id, self.sep_id)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of each text; see Tokenizer.encode_batch."""
+        return [self._encode(self.library, text) for text in texts]
+
+    def encode(self, text: str, *, allow_mask: bool = False) -> np.ndarray:
+        """Ids of one text; "[MASK]" in it is ordinary text unless ``allow_mask``."""
+        return self._encode(self._with_mask if allow_mask else self.library, text)
+
+    def _encode(self, library: tokenizers.Tokenizer, text: str) -> np.ndarray:
+        # A lone surrogate becomes "?": the library takes none.
+        valid = text.encode("utf-8", "replace").decode()
+        ids = library.encode(valid, add_special_tokens=False).ids
+        return np.array(ids, self.dtype)
+
+    @functools.cached_property
+    def _with_mask(self) -> tokenizers.Tokenizer:
+        return _from_json(self._content, [t for t in SPECIAL_TOKENS if t != MASK])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of the ids; special tokens are kept."""
+        return self.library.decode(list(map(int, ids)), skip_special_tokens=False)
+
+    def vocabulary_bytes(self) -> bytes:
+        """The tokenizer.json."""
+        return self._content.encode()
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the tokenizer.json."""
+        return hashlib.sha256(f"{self.kind}\n{self._content}".encode()).hexdigest()
+
+    def config(self) -> dict:
+        """Settings with which transformers' AutoTokenizer reads all of tokenizer.json."""
+        return super().config() | JSON_SETTINGS
+
+    def __reduce__(self):
+        """Pickles as its file."""
+        return LibraryTokenizer, (self._content,)
+
+
+def _from_json(content: str, ordinary: Sequence[str]) -> tokenizers.Tokenizer:
+    """A tokenizer of the library. ordinary: special tokens not to be found in text."""
+    rules = json.loads(content)
+    for token in rules.get("added_tokens") or ():
+        token["special"] = token["content"] in ordinary
+    library = tokenizers.Tokenizer.from_str(json.dumps(rules))
+    library.encode_special_tokens = True  # as ordinary text
+    library.no_truncation()
+    library.no_padding()
+    return library
+
+
+def _check_template(library: tokenizers.Tokenizer, cls_id: int, sep_id: int) -> None:
+    """Raises UserError unless a pair becomes [CLS] A [SEP] B [SEP], with types 0 and 1."""
+    if library.post_processor is None:
+        return
+    a, b = (library.encode(text, add_special_tokens=False).ids for text in "ab")
+    pair = library.encode("a", "b")
+    types = [0] * (len(a) + 2) + [1] * (len(b) + 1)
+    if (pair.ids, pair.type_ids) != ([cls_id, *a, sep_id, *b, sep_id], types):
+        raise UserError(
+            f"its post_processor makes {' '.join(pair.tokens)!r} with types "
+            f"{pair.type_ids} of a pair; expected {CLS} a {SEP} b {SEP} with types {types}"
+        )
+
+
 def _starts_word(token: str) -> bool:
     """Whether a token of SentencePiece begins with a space, or needs none before it."""
     first = token[0]
@@ -260,67 +424,114 @@ def _starts_word(token: str) -> bool:
 
 
 def find_vocabulary(directory: Path) -> Path | None:
-    """The file in a folder that ``load_tokenizer`` reads; None where there is none."""
-    return next((directory / n for n in _FILES if (directory / n).is_file()), None)
+    """The file in a folder that ``load_tokenizer`` reads; None without one.
+
+    Our own SentencePiece model comes before the tokenizer.json that we write beside it.
+    """
+    names = _FILES
+    if _settings(directory / _FILES[-1]).get("kind") == SentencePieceTokenizer.kind:
+        names = _FILES[::-1]
+    return next((directory / n for n in names if (directory / n).is_file()), None)
 
 
 def load_tokenizer(path: Path | str, *, lower_case: bool | None = None) -> Tokenizer:
     """Reads a vocab.txt, a SentencePiece .model, a tokenizer.json, or a folder of one.
 
-    lower_case: overrides the tokenizer_config.json beside the vocabulary. Without either,
-    a tokenizer.json says it itself, and for the others the tokens tell: text is
-    lower-cased unless some of them have capitals.
+    The files beside it are read too: tokenizer_config.json, added_tokens.json and
+    special_tokens_map.json. lower_case: overrides their do_lower_case. Without either,
+    text is lower-cased as tokenizer.json says, or, if there is none, unless a token has a
+    capital letter. Raises UserError if the files disagree, or for a tokenizer of another
+    class than BERT's.
     """
     is_remote(path)  # raises UserError for a web address
     path = Path(path)
-    other = None  # a second form of the vocabulary, which transformers may read
+    if path.name == "vocab.txt" and path.with_name("tokenizer.json").is_file():
+        path = path.parent
     if path.is_dir():
         found = find_vocabulary(path)
         if found is None:
             raise UserError(
                 f"{path} holds no vocabulary; expected {' or '.join(_FILES)}"
             )
-        if found.name == WordPieceTokenizer.file_name:
-            other = path / "tokenizer.json"
         path = found
     if not path.is_file():
         raise UserError(
             f"{path} does not exist; expected a vocabulary, as python -m "
             "bert_jax.vocabulary writes it"
         )
-    saved = _saved_rules(path)
-    if lower_case is None:
-        lower_case = saved.get("do_lower_case")
-    strip_accents = saved.get("strip_accents")
-    if path.suffix == ".model":
-        with naming(path):
-            return SentencePieceTokenizer(path.read_bytes(), lower_case)
+    settings = _settings(path)
+    _check_class(settings, path)
     if path.suffix == ".json":
-        content, rules = _read_tokenizer_json(path)
-        lower_case = rules["lowercase"] if lower_case is None else lower_case
-        if strip_accents is None:
-            strip_accents = rules.get("strip_accents")
-    else:
-        content = _read_tokens(path)
-    if other is not None and other.is_file():
-        _check_same(content, path, other)
+        tokenizer = _read_tokenizer_json(path, settings, lower_case)
+    if lower_case is None:
+        lower_case = settings.get("do_lower_case")
     with naming(path):
-        return WordPieceTokenizer(content, lower_case, strip_accents)
-
-
-def _check_same(tokens: list[str], path: Path, other: Path) -> None:
-    """Raises where a vocab.txt and the tokenizer.json beside it have other tokens."""
-    settings = read_json(other, "the tokenizer.json of this vocabulary")
-    ids = _json_ids(settings, other)
-    # Ids beyond are tokens of one's own, which the word table's size tells of.
-    found = {ids[t]: t for t in sorted(ids, key=ids.get) if ids[t] < len(tokens)}
-    for i, token in found.items():
-        if tokens[i] and token.strip() != tokens[i]:
-            raise UserError(
-                f"{path} and {other.name} disagree: token {i} is {tokens[i]!r} in the one "
-                f"and {token!r} in the other; remove the one that the model was not "
-                "trained with"
+        if path.suffix == ".model":
+            return SentencePieceTokenizer(path.read_bytes(), lower_case)
+        if path.suffix != ".json":
+            tokenizer = WordPieceTokenizer(
+                _read_tokens(path),
+                lower_case,
+                settings.get("strip_accents"),
+                settings.get(_LONGEST, LONGEST_WORD),
             )
+        return _with_added(tokenizer, _added_tokens(path, settings), settings)
+
+
+def _settings(vocabulary: Path) -> dict[str, Any]:
+    """The tokenizer_config.json and special_tokens_map.json beside a vocabulary."""
+    paths = config_path(vocabulary), vocabulary.with_name("tokenizer_config.json")
+    path = next(filter(Path.is_file, paths), None)
+    tokens = vocabulary.with_name("special_tokens_map.json")
+    settings = {}
+    if vocabulary.name in _FILES and tokens.is_file():
+        settings |= read_json(tokens, "the special tokens of a tokenizer")
+    if path is not None:
+        settings |= read_json(path, "the settings of a tokenizer")
+    return settings
+
+
+def _check_class(settings: dict[str, Any], vocabulary: Path) -> None:
+    """Raises UserError for settings that change how text is split, unless we know them."""
+    name = settings.get("tokenizer_class")
+    model = vocabulary.with_name("config.json")
+    if name is None and vocabulary.name in _FILES and model.is_file():
+        name = read_json(model, "the config of a model").get("tokenizer_class")
+    known = name in _BERT_CLASSES or name is None
+    if vocabulary.suffix == ".json":
+        known = known or name in _JSON_CLASSES or str(name).endswith("Fast")
+    elif vocabulary.suffix == ".model":
+        known = name is None or settings.get("kind") == SentencePieceTokenizer.kind
+    rules = {
+        "do_lower_case": (True, False, None),
+        "strip_accents": (None, True, False),
+        "tokenize_chinese_chars": (True, False, None),
+        "clean_text": (True, None),
+        "do_basic_tokenize": (True, None),
+        "never_split": (None, []),
+    }
+    for key, values in rules.items():
+        if repr(settings.get(key)) not in map(repr, values):  # 1 is not True
+            raise UserError(
+                f"{vocabulary} has {key}={settings[key]!r} in its settings; expected "
+                f"{values[0]!r}, as Google's tokenizer works"
+            )
+    for key, token in SPECIAL_TOKENS_MAP.items():
+        if settings.get(key) is not None and _content(settings[key]) != token:
+            raise UserError(
+                f"{vocabulary} has {key}={_content(settings[key])!r} in its settings; "
+                f"expected {token!r}, as BERT's tokenizer has"
+            )
+    if not known:
+        raise UserError(
+            f"{vocabulary} belongs to a {name}; expected a BertTokenizer, or a "
+            "tokenizer.json that holds all rules"
+        )
+
+
+def _content(token: Any) -> Any:
+    """A token that settings name, or describe."""
+    return token.get("content") if isinstance(token, dict) else token
 
 
 def _read_tokens(path: Path) -> list[str]:
@@ -330,96 +541,169 @@ def _read_tokens(path: Path) -> list[str]:
         raise UserError(f"{path} is empty; expected a vocabulary, one token a line")
     # Only line feeds end a line: a token may be any other separator of Unicode. Google
     # strips each line, carriage return included.
-    return [line.strip() for line in text.split("\n")]
+    tokens = [line.strip() for line in text.split("\n")]
+    first: dict[str, int] = {}
+    for line, token in enumerate(tokens, 1):
+        # An empty line keeps its id, which no text ever gets.
+        if token and first.setdefault(token, line) != line:
+            raise UserError(
+                f"the token {token!r} is in lines {first[token]} and {line}; expected "
+                "every token once, so remove or rename one of them"
+            )
+    return tokens
 
 
-def _saved_rules(vocabulary: Path) -> dict[str, Any]:
-    """The tokenizer_config.json beside a vocabulary; empty where there is none."""
-    paths = config_path(vocabulary), vocabulary.with_name("tokenizer_config.json")
-    path = next(filter(Path.is_file, paths), None)
-    if path is None:
-        return {}
-    settings = read_json(path, "the settings of a tokenizer")
-    rules = {
-        "do_lower_case": (True, False, None),
-        "strip_accents": (None, True, False),
-        "tokenize_chinese_chars": (True, None),
+def _read_tokenizer_json(
+    path: Path, settings: dict[str, Any], lower_case: bool | None
+) -> Tokenizer:
+    """A WordPieceTokenizer if the rules are Google's, otherwise a LibraryTokenizer."""
+    expected = "the tokenizer.json of a BERT tokenizer"
+    rules = read_json(path, expected)
+    vocabulary = path.with_name("vocab.txt")
+    beside = path.name in _FILES and vocabulary.is_file()
+    lines = _read_tokens(vocabulary) if beside else []
+    with naming(path):
+        try:
+            _check_normalizer(rules["normalizer"], settings, lower_case)
+            if _is_google(rules):
+                tokenizer = _google_tokenizer(rules, lower_case, lines)
+            else:
+                tokenizer = LibraryTokenizer(read_text(path, expected))
+        except UserError:
+            raise
+        except Exception as error:  # of no common type
+            raise UserError(f"not {expected} ({error!r})") from error
+        for i, line in enumerate(lines):
+            token = tokenizer.tokens[i] if i < tokenizer.vocab_size else None
+            if line and (token or "").strip() != line:
+                raise UserError(
+                    f"token {i} is {token!r}, but {line!r} in {vocabulary.name}; remove "
+                    "the file that the model was not trained with"
+                )
+        if lower_case not in (None, tokenizer.lower_case):
+            raise UserError(
+                f"lower_case={lower_case}, but the file has another rule; leave it out"
+            )
+    return tokenizer
+
+
+def _check_normalizer(
+    normalizer: dict[str, Any] | None, settings: dict[str, Any], lower_case: bool | None
+) -> None:
+    """Raises UserError if tokenizer_config.json disagrees with a BertNormalizer."""
+    normalizer = normalizer or {}
+    if normalizer.get("type") != "BertNormalizer":
+        return
+    names = {
+        "do_lower_case": "lowercase",
+        "strip_accents": "strip_accents",
+        "tokenize_chinese_chars": "handle_chinese_chars",
     }
-    _check_rules(settings, rules, path)
-    return settings
+    if lower_case is not None:
+        del names["do_lower_case"]
+    for name, key in names.items():
+        value, other = settings.get(name), normalizer.get(key)
+        other = normalizer.get("lowercase") if other is None else other
+        if value is not None and value != other:
+            raise UserError(
+                f"{key}={other}, but tokenizer_config.json has {name}={value}; change the "
+                "file that the model was not trained with"
+            )
 
 
-def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
-    """The tokens of a tokenizer.json, and the settings of its normalizer.
-
-    Raises UserError for any tokenizer that cuts text in another way than Google's.
-    """
-    settings = read_json(path, "the tokenizer.json of a WordPiece tokenizer")
-    ids = _json_ids(settings, path)
-    try:
-        model, normalizer = settings["model"], settings["normalizer"]
-        rules = {
-            "model.type": ("WordPiece",),
-            "model.unk_token": (UNK,),
-            "model.continuing_subword_prefix": (PREFIX,),
-            "normalizer.type": ("BertNormalizer",),
-            "normalizer.lowercase": (True, False),
-            "normalizer.clean_text": (True,),
-            "normalizer.handle_chinese_chars": (True,),
-            "normalizer.strip_accents": (None, True, False),
-            "pre_tokenizer.type": ("BertPreTokenizer",),
-        }
-        model.setdefault("type", "WordPiece")  # old files leave it out
-        _check_rules(settings, rules, path)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise _not_wordpiece(path, error) from error
-    tokens = sorted(ids, key=ids.get)
-    if [ids[token] for token in tokens] != list(range(len(tokens))):
-        raise UserError(
-            f"{path}: the ids of its {len(ids)} tokens are not 0 to {len(ids) - 1}; "
-            "expected every id once"
-        )
-    return tokens, normalizer
-
-
-def _json_ids(settings: dict[str, Any], path: Path) -> dict[str, int]:
-    """The id of each token of a tokenizer.json, added ones too."""
-    try:
-        vocabulary = settings["model"]["vocab"]
-        if isinstance(vocabulary, list):
-            raise ValueError("a list of tokens with scores, as of a Unigram model")
-        ids = dict(vocabulary)
-        ids |= {t["content"]: t["id"] for t in settings.get("added_tokens") or ()}
-        if odd := [i for i in ids.values() if type(i) is not int or i < 0]:
-            raise ValueError(f"an id is {str(odd[0])[:40]}")
-        if odd := [t for t in ids if not isinstance(t, str) or "\n" in t]:
-            raise ValueError(f"a token is {str(odd[0])[:40]!r}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _not_wordpiece(path, error) from error
-    return ids
-
-
-def _not_wordpiece(path: Path, error: Exception) -> UserError:
-    return UserError(
-        f"{path} is not the tokenizer.json of a WordPiece tokenizer ({error!r}); "
-        "expected BertTokenizerFast's, or put its vocab.txt there"
+def _is_google(rules: dict[str, Any]) -> bool:
+    """Whether a tokenizer.json splits text as Google's tokenizer does."""
+    model, normalizer = rules["model"], rules["normalizer"] or {}
+    tokens = [*model["vocab"], *(token["content"] for token in rules["added_tokens"])]
+    return (
+        model.get("type", "WordPiece") == "WordPiece"  # old files leave it out
+        and (model["unk_token"], model["continuing_subword_prefix"]) == (UNK, PREFIX)
+        and normalizer.get("type") == "BertNormalizer"
+        and normalizer["clean_text"] is normalizer["handle_chinese_chars"] is True
+        and (rules["pre_tokenizer"] or {}).get("type") == "BertPreTokenizer"
+        and {t["content"] for t in rules["added_tokens"]} <= set(SPECIAL_TOKENS)
+        # A vocab.txt holds one token a line, without spaces.
+        and all(token == token.strip() and "\n" not in token for token in tokens)
     )
 
 
-def _check_rules(settings: dict[str, Any], rules: dict[str, tuple], path: Path) -> None:
-    """Raises where a setting has none of its known values: text would be cut otherwise.
+def _google_tokenizer(
+    rules: dict[str, Any], lower_case: bool | None, lines: Sequence[str]
+) -> WordPieceTokenizer:
+    """lines: the vocab.txt beside it, which has empty tokens too."""
+    model, normalizer = rules["model"], rules["normalizer"]
+    added = {token["content"]: token["id"] for token in rules["added_tokens"]}
+    ids = model["vocab"] | added
+    tokens = dict(enumerate(lines)) | {i: token for token, i in ids.items()}
+    if sorted(tokens) != list(range(len(tokens))) or len(tokens) < len(ids):
+        raise UserError(
+            f"the ids of its {len(ids)} tokens are not 0 to {len(ids) - 1}; expected "
+            "every id once"
+        )
+    few = rules | {"model": model | {"vocab": {t: ids[t] for t in SPECIAL_TOKENS}}}
+    _check_template(_from_json(json.dumps(few), SPECIAL_TOKENS), ids[CLS], ids[SEP])
+    return WordPieceTokenizer(
+        [tokens[i] for i in range(len(tokens))],
+        normalizer["lowercase"] if lower_case is None else lower_case,
+        normalizer.get("strip_accents"),
+        model.get(_LONGEST, 100),  # the library's default
+    )
 
-    rules: the known values of each setting; a dot leads into a nested object.
-    """
-    for name, known in rules.items():
-        value: Any = settings
-        for key in name.split("."):
-            value = value.get(key)
-        if repr(value) not in map(repr, known):  # 1 is not True
+
+def _added_tokens(
+    vocabulary: Path, settings: dict[str, Any]
+) -> list[tuple[int | None, AddedToken]]:
+    """Tokens that the files beside a vocabulary add, with their ids where they have one."""
+    if vocabulary.name not in _FILES:
+        return []
+    path = vocabulary.with_name("added_tokens.json")
+    ids = read_json(path, "the ids of added tokens") if path.is_file() else {}
+    extra = settings.get("extra_special_tokens") or []
+    special = [
+        *(settings.get("additional_special_tokens") or []),
+        *(extra.values() if isinstance(extra, dict) else extra),
+    ]
+    found = {token: {"content": token, "normalized": True} for token in ids}
+    for token in special:
+        flags = token if isinstance(token, dict) else {"content": token}
+        found[_content(token)] = {"normalized": False, **flags, "special": True}
+    decoder = settings.get("added_tokens_decoder") or {}
+    found |= {flags["content"]: flags for flags in decoder.values()}
+    ids = ids | {flags["content"]: int(i) for i, flags in decoder.items()}
+    names = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
+    return [
+        (ids.get(token), AddedToken(**{n: flags[n] for n in names if n in flags}))
+        for token, flags in found.items()
+    ]
+
+
+def _with_added(
+    tokenizer: Tokenizer,
+    added: Sequence[tuple[int | None, AddedToken]],
+    settings: dict[str, Any],
+) -> Tokenizer:
+    """The tokenizer, or a LibraryTokenizer if it lacks a token or splits otherwise."""
+    known = set(SPECIAL_TOKENS)
+    if isinstance(tokenizer, LibraryTokenizer):
+        known |= tokenizer.added
+    new = [(i, token) for i, token in added if token.content not in known]
+    joined = settings.get("tokenize_chinese_chars") is False
+    if isinstance(tokenizer, WordPieceTokenizer) and (new or joined):
+        library = library_tokenizer(tokenizer)
+        add_special_tokens(library, tokenizer)
+        library.normalizer.handle_chinese_chars = not joined
+    elif new:
+        library = tokenizers.Tokenizer.from_str(tokenizer.vocabulary_bytes().decode())
+    else:
+        return tokenizer
+    for i, token in sorted(new, key=lambda pair: (pair[0] is None, pair[0] or 0)):
+        (library.add_special_tokens if token.special else library.add_tokens)([token])
+        if i not in (None, own := library.token_to_id(token.content)):
             raise UserError(
-                f"{path} asks for {name}={value!r}; expected {known[0]!r}, as Google's "
-                "tokenizer works; change it, or take another vocabulary"
+                f"the added token {token.content!r} has the id {i}; expected {own}, which "
+                "follows the vocabulary"
             )
+    return LibraryTokenizer(library.to_str())
 
 
 def config_path(vocabulary: Path) -> Path:
@@ -434,28 +718,25 @@ def config_path(vocabulary: Path) -> Path:
 
 
 def _check_tokens(tokens: Sequence[str]) -> None:
-    """Raises where a special token is missing or a token stands twice."""
+    """Raises UserError if a special token is missing."""
     missing = [token for token in SPECIAL_TOKENS if token not in set(tokens)]
     if missing:
         raise UserError(
             f"{len(tokens)} tokens but no {' '.join(missing)}; expected a BERT vocabulary, "
             "one token a line"
         )
-    first: dict[str, int] = {}
-    for i, token in enumerate(tokens):
-        # An empty line keeps its id, which no text ever gets.
-        if token and first.setdefault(token, i) != i:
-            raise UserError(
-                f"the token {token!r} is there twice, as ids {first[token]} and {i}; "
-                "expected every token once, so remove or rename one of them"
-            )
 
 
-def library_tokenizer(tokenizer: WordPieceTokenizer) -> tokenizers.Tokenizer:
-    """The same tokenizer in Hugging Face's library, which knows the place of each token.
+def library_tokenizer(
+    tokenizer: WordPieceTokenizer | LibraryTokenizer,
+) -> tokenizers.Tokenizer:
+    """The same tokenizer in Hugging Face's library, which has the place of each token.
 
-    Its ids differ for a sigma at the end of a word, and for lone surrogates.
+    The ids of a WordPieceTokenizer differ for a sigma at the end of a word, and for lone
+    surrogates.
     """
+    if isinstance(tokenizer, LibraryTokenizer):
+        return tokenizer.library
     library = tokenizers.Tokenizer(tokenizer.model)
     library.normalizer = normalizers.BertNormalizer(
         lowercase=tokenizer.lower_case,
@@ -464,3 +745,20 @@ def library_tokenizer(tokenizer: WordPieceTokenizer) -> tokenizers.Tokenizer:
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     library.decoder = decoders.WordPiece()
     return library
+
+
+def add_special_tokens(
+    library: tokenizers.Tokenizer, tokenizer: Tokenizer, *, lstrip: bool = False
+) -> None:
+    """Adds BERT's special tokens, and the template that puts them around texts.
+
+    lstrip: whether [MASK] includes the spaces before it.
+    """
+    library.add_special_tokens(
+        [AddedToken(t, lstrip=lstrip and t == MASK) for t in SPECIAL_TOKENS]
+    )
+    library.post_processor = TemplateProcessing(
+        single=f"{CLS} $A {SEP}",
+        pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
+        special_tokens=[(CLS, tokenizer.cls_id), (SEP, tokenizer.sep_id)],
+    )

@@ -26,7 +26,8 @@ SAFETENSORS, TORCH, INDEX = "model.safetensors", "pytorch_model.bin", ".index.js
 POOLING = "1_Pooling/config.json"  # what sentence-transformers does with the tokens
 _SMALL = (
     *("config.json", "bert_config.json", "tokenizer_config.json", "tokenizer.json"),
-    *("vocab.txt", "spiece.model", "bilstm.safetensors", POOLING),
+    *("vocab.txt", "spiece.model", "added_tokens.json", "special_tokens_map.json"),
+    *("bilstm.safetensors", POOLING),
 )
 _HUB_NAME = re.compile(
     r"(?P<name>(?:\w[\w.-]*/)?\w[\w.-]*)(?:@(?P<revision>[\w./-]+))?"

@@ -10,15 +10,15 @@ import numpy as np
 import tokenizers
 from flax import traverse_util
 from sentencepiece import sentencepiece_model_pb2
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert_jax.data.tokenizer import (
-    CLS,
-    SEP,
-    SPECIAL_TOKENS,
-    SPECIAL_TOKENS_MAP,
+    JSON_SETTINGS,
+    LibraryTokenizer,
     SentencePieceTokenizer,
     Tokenizer,
+    WordPieceTokenizer,
+    add_special_tokens,
     find_vocabulary,
     library_tokenizer,
     load_tokenizer,
@@ -384,20 +384,13 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> N
     if isinstance(tokenizer, SentencePieceTokenizer):
         fast = _sentencepiece(tokenizer)
         # transformers has no BERT tokenizer of this kind, but takes any tokenizer.json.
-        settings |= SPECIAL_TOKENS_MAP | {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
-        }
-    else:
+        settings |= JSON_SETTINGS
+    elif isinstance(tokenizer, WordPieceTokenizer):
         fast = library_tokenizer(tokenizer)
-        settings["tokenize_chinese_chars"] = True
-    fast.add_special_tokens(list(SPECIAL_TOKENS))
-    fast.post_processor = processors.TemplateProcessing(
-        single=f"{CLS} $A {SEP}",
-        pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
-        special_tokens=[(CLS, tokenizer.cls_id), (SEP, tokenizer.sep_id)],
-    )
-    fast.save(str(folder / "tokenizer.json"))
+        add_special_tokens(fast, tokenizer)
+        settings |= {"tokenize_chinese_chars": True}
+    if not isinstance(tokenizer, LibraryTokenizer):
+        fast.save(str(folder / "tokenizer.json"))
     write_json(folder / "tokenizer_config.json", settings)
 
 
@@ -413,10 +406,15 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> tokenizers.Tokenizer:
     )
     steps = [normalizers.Lowercase()] if tokenizer.lower_case else []
     steps += [normalizers.Precompiled(table)] if table else []
-    steps += [normalizers.Replace(tokenizers.Regex(" {2,}"), " "), normalizers.Strip()]
+    # A text behind [MASK] keeps its first space, and gets none that it does not have.
+    steps += [
+        normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
+        normalizers.Strip(left=False),
+    ]
     result.normalizer = normalizers.Sequence(steps)
-    result.pre_tokenizer = pre_tokenizers.Metaspace()
+    result.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     result.decoder = decoders.Metaspace()
+    add_special_tokens(result, tokenizer, lstrip=True)
     return result
 
 

@@ -333,7 +333,7 @@ def test_files_of_others_work_as_they_are(tmp_path, content, tokens):
         ("\n".join([*TOKENS, "é"]).encode("latin-1"), "UTF-"),
         ("\n".join(TOKENS).encode("utf-16"), "UTF-"),
         ("\n".join(p for p in TOKENS if p != "[MASK]").encode(), r"no \[MASK\]"),
-        ("\n".join([*TOKENS, "the"]).encode(), "'the' is there twice, as ids 5 and 12"),
+        ("\n".join([*TOKENS, "the"]).encode(), "'the' is in lines 6 and 13"),
     ],
 )
 def test_unusable_vocabularies_are_refused(tmp_path, content, message):
@@ -361,7 +361,19 @@ def test_unusable_models_are_refused(tmp_path, content):
         ("[1]", "holds a JSON list"),
         ('{"do_lower_case": "no"}', "do_lower_case='no'"),
         ('{"do_lower_case": true, "strip_accents": "no"}', "strip_accents='no'"),
-        ('{"tokenize_chinese_chars": false}', "tokenize_chinese_chars=False"),
+        ('{"clean_text": false}', "clean_text=False"),
+        ('{"do_basic_tokenize": false}', "do_basic_tokenize=False"),
+        ('{"never_split": ["b"]}', r"never_split=\['b'\]"),
+        ('{"mask_token": "<mask>"}', r"mask_token='<mask>' .*expected '\[MASK\]'"),
+        (
+            '{"tokenizer_class": "BertJapaneseTokenizer"}',
+            "a BertJapaneseTokenizer; exp",
+        ),
+        ('{"tokenizer_class": "BertweetTokenizer"}', "a BertweetTokenizer; expected"),
+        (
+            '{"tokenizer_class": "PreTrainedTokenizerFast"}',
+            "a tokenizer.json that holds",
+        ),
     ],
 )
 def test_settings_of_other_rules_are_refused(tmp_path, settings, message):
@@ -369,6 +381,21 @@ def test_settings_of_other_rules_are_refused(tmp_path, settings, message):
     (tmp_path / "tokenizer_config.json").write_text(settings)
     with pytest.raises(UserError, match=message):
         load_tokenizer(tmp_path)
+
+
+def test_a_tokenizer_class_in_config_json_is_refused(tmp_path):
+    write(tmp_path / "vocab.txt", TOKENS)
+    config = {"model_type": "bert", "tokenizer_class": "BertJapaneseTokenizer"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        UserError, match=r"vocab.txt belongs to a BertJapaneseTokenizer"
+    ):
+        load_tokenizer(tmp_path)
+    # tokenizer_config.json comes first, as in transformers.
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "BertTokenizer"}'
+    )
+    assert load_tokenizer(tmp_path).tokens == TOKENS
 
 
 def test_a_folder_without_a_vocabulary_is_refused(tmp_path):
@@ -454,42 +481,95 @@ def test_a_tokenizer_json_comes_to_the_same_as_its_vocab_txt(folder):
     assert load_tokenizer(folder).fingerprint() == tokenizer.fingerprint()
 
 
-def test_lower_casing_is_read_from_the_settings_first(folder):
+def test_tokenizer_json_decides_the_case(folder):
+    """Over a vocab.txt whose tokens have no capitals, and over the tokens themselves."""
+    tokenizer = load_tokenizer(folder)
     change(folder, "normalizer", "lowercase", value=False)
-    assert load_tokenizer(folder).lower_case  # as tokenizer_config.json has it
+    said = r"tokenizer.json: lowercase=False, but tokenizer_config.json has do_lower_case=T"
+    with pytest.raises(UserError, match=said):
+        load_tokenizer(folder)
     (folder / "tokenizer_config.json").unlink()
-    assert not load_tokenizer(folder).lower_case
+    write(folder / "vocab.txt", tokenizer.tokens)
+    for path in (folder, folder / "vocab.txt", folder / "tokenizer.json"):
+        assert not load_tokenizer(path).lower_case
     assert load_tokenizer(folder, lower_case=True).lower_case
 
 
-def test_added_tokens_have_the_ids_after_the_vocabulary(folder):
-    settings = json.loads((folder / "tokenizer.json").read_text())
-    added = [*settings["added_tokens"], {"id": 61, "content": "[E1]"}]
-    change(folder, "added_tokens", value=added)
+def test_the_longest_word_is_read_and_kept(folder, tmp_path):
+    """Hugging Face's files have 100 characters, Google's tokenizer 200."""
     tokenizer = load_tokenizer(folder)
-    assert (tokenizer.vocab_size, tokenizer.tokens[61]) == (62, "[E1]")
-    added[-1]["id"] = 70
-    change(folder, "added_tokens", value=added)
-    with pytest.raises(UserError, match="ids of its 62 tokens are not 0 to 61"):
+    tokenizer.save(tmp_path / "saved")
+    words = "a" + "b" * 99 + " a" + "b" * 100
+    for other in (tokenizer, load_tokenizer(tmp_path / "saved")):
+        assert other.tokenize(words)[-2:] == ["##b", "[UNK]"]
+        assert len(other.encode(words)) == 101
+        assert (
+            pickle.loads(pickle.dumps(other)).fingerprint() == tokenizer.fingerprint()
+        )
+    change(folder, "model", "max_input_chars_per_word", value=200)
+    assert len(load_tokenizer(folder).encode(words)) == 201
+
+
+@pytest.mark.parametrize("name", ["added", "bpe", "joined", "legacy", "unigram"])
+def test_other_tokenizers_give_the_ids_of_transformers(golden, tmp_path, name):
+    """Added tokens with every flag, other rules and other models, loaded and saved."""
+    theirs = json.loads((golden / "tokenizers/golden.json").read_text())[name]
+    tokenizer = load_tokenizer(golden / "tokenizers" / name)
+    tokenizer.save(tmp_path)
+    for other in (
+        tokenizer,
+        load_tokenizer(tmp_path),
+        pickle.loads(pickle.dumps(tokenizer)),
+    ):
+        assert other.fingerprint() == tokenizer.fingerprint()
+        assert (other.kind, other.vocab_size) == ("tokenizers", theirs["size"])
+        for text, ids in theirs["texts"].items():
+            assert other.encode(text).tolist() == ids, text
+        for text, ids in theirs["masked"].items():
+            assert other.encode(text, allow_mask=True).tolist() == ids, text
+        assert other("the <e1> cat", "a bee") == theirs["pair"]
+    spelled = tokenizer.encode("a [CLS] [SEP] [MASK]")
+    assert not {tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id} & {*spelled}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("added", "the <e1> cats", ["the", "<e1>", "cat##s"]),
+        ("bpe", "the cat's", ["\u0120the", "\u0120cat's"]),
+        ("unigram", "the cat's", ["\u2581the", "\u2581cat's"]),
+    ],
+)
+def test_words_of_other_tokenizers(golden, name, text, words):
+    assert words_of(load_tokenizer(golden / "tokenizers" / name), text) == words
+
+
+def test_ids_of_added_tokens_follow_the_vocabulary(golden, tmp_path):
+    folder = shutil.copytree(golden / "tokenizers/legacy", tmp_path / "copy")
+    (folder / "added_tokens.json").write_text('{"<e1>": 70}')
+    (folder / "special_tokens_map.json").unlink()
+    with pytest.raises(UserError, match=r"token '<e1>' has the id 70; expected 61"):
         load_tokenizer(folder)
 
 
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (("model", "type"), "BPE", "model.type='BPE'; expected 'WordPiece'"),
-        (("model", "unk_token"), "<unk>", "model.unk_token='<unk>'"),
-        (("model", "continuing_subword_prefix"), "@@", "prefix='@@'; expected '##'"),
-        (("normalizer", "type"), "NFKC", "normalizer.type='NFKC'"),
-        (("normalizer", "handle_chinese_chars"), False, "handle_chinese_chars=False"),
-        (("normalizer", "strip_accents"), 1, "strip_accents=1"),
-        (("pre_tokenizer", "type"), "Whitespace", "expected 'BertPreTokenizer'"),
-        (("normalizer",), None, "is not the tokenizer.json of a WordPiece tokenizer"),
-        (("normalizer",), {"type": "Lowercase"}, "normalizer.type='Lowercase'"),
-        (("model", "vocab"), [["a", 0.5]], "a list of tokens with scores"),
+        (("model", "type"), "BPE", "not the tokenizer.json of a BERT tokenizer"),
+        (("model", "unk_token"), "<unk>", r"unk_token='<unk>'; expected '\[UNK\]'"),
+        (
+            ("post_processor", "pair", 3, "Sequence", "type_id"),
+            0,
+            "post_processor makes",
+        ),
+        (
+            ("model", "vocab"),
+            [["a", 0.5]],
+            "not the tokenizer.json of a BERT tokenizer",
+        ),
     ],
 )
-def test_a_tokenizer_that_cuts_otherwise_is_refused(folder, path, value, said):
+def test_a_tokenizer_that_bert_cannot_use_is_refused(folder, path, value, said):
     change(folder, *path, value=value)
     with pytest.raises(UserError, match=said) as e:
         load_tokenizer(folder)
@@ -499,7 +579,7 @@ def test_a_tokenizer_that_cuts_otherwise_is_refused(folder, path, value, said):
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"model": 1}'])
 def test_what_is_no_tokenizer_json_is_one_line(folder, text):
     (folder / "tokenizer.json").write_text(text)
-    with pytest.raises(UserError, match=r"the tokenizer.json of a WordPiece"):
+    with pytest.raises(UserError, match=r"the tokenizer.json of a BERT tokenizer"):
         load_tokenizer(folder)
 
 
@@ -510,16 +590,46 @@ def test_two_forms_of_a_vocabulary_have_the_same_tokens(tmp_path, folder):
     assert load_tokenizer(tmp_path).tokens == tokenizer.tokens
     tokens = list(tokenizer.tokens)
     tokens[9], tokens[10] = tokens[10], tokens[9]
-    (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
-    said = f"disagree: token 9 is {tokens[9]!r} in the one and {tokens[10]!r}"
+    write(tmp_path / "vocab.txt", tokens)
+    said = f"tokenizer.json: token 9 is {tokens[10]!r}, but {tokens[9]!r} in vocab.txt"
     with pytest.raises(UserError, match=re.escape(said)):
         load_tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize("odd", ["a\nb", 1.5, None, "7", True, -1])
-def test_odd_tokens_and_ids_are_named(folder, odd):
+@pytest.mark.parametrize("odd", [1.5, None, "7", True, -1])
+def test_odd_ids_are_refused(folder, odd):
     settings = json.loads((folder / "tokenizer.json").read_text())
-    key, value = (odd, 61) if odd == "a\nb" else ("new", odd)
-    change(folder, "model", "vocab", value=settings["model"]["vocab"] | {key: value})
-    with pytest.raises(UserError, match=r"a token is|an id is"):
+    change(folder, "model", "vocab", value=settings["model"]["vocab"] | {"new": odd})
+    with pytest.raises(
+        UserError, match=r"the ids of its 62|the tokenizer.json of a BERT"
+    ):
         load_tokenizer(folder)
+
+
+def test_a_token_with_a_line_feed_is_kept(folder, tmp_path):
+    """A vocab.txt cannot hold it."""
+    settings = json.loads((folder / "tokenizer.json").read_text())
+    change(folder, "model", "vocab", value=settings["model"]["vocab"] | {"a\nb": 61})
+    load_tokenizer(folder).save(tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").tokens[61] == "a\nb"
+
+
+@pytest.fixture(scope="module")
+def spaced():
+    """A SentencePiece model of words with spaces, and of words without."""
+    text = ["the cat. the cat sat."] * 50 + ["\u732b\u306e\u732b."] * 50
+    return vocabulary_training.train_vocabulary(text, 24, kind="sentencepiece")
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("cat [MASK].", ["\u2581cat", "[MASK]", "."]),
+        ("cat [MASK] cat", ["\u2581cat", "[MASK]", "\u2581cat"]),
+        ("[MASK]\u306e[MASK]", ["[MASK]", "\u306e", "[MASK]"]),
+        (" [MASK] ", ["[MASK]"]),
+    ],
+)
+def test_sentencepiece_puts_no_space_behind_a_mask(text, tokens, spaced):
+    ids = spaced.encode(text, allow_mask=True)
+    assert [spaced.tokens[i] for i in ids] == tokens

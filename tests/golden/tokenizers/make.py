@@ -1,0 +1,128 @@
+"""Makes this folder with transformers, which the project does not need.
+
+Folders of tokenizers that are not plain BERT WordPiece, and the ids that transformers
+gives to some texts (golden.json).
+
+    HF_HUB_OFFLINE=1 python tests/golden/tokenizers/make.py     (transformers 5.24)
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers.processors import TemplateProcessing
+from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerFast
+
+FOLDER = Path(__file__).parent
+PLAIN = FOLDER.parent / "huggingface" / "tokenizer"
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+NAMES = {f"{token[1:-1].lower()}_token": token for token in SPECIAL}
+TEXTS = [
+    "The <e1> cat </e1>'s bee",
+    "the<e1>cat</e1>bee",
+    "The <E1> cat, a [E2] bee [e2] see",
+    "a  bee cat  see, abee cats bee cat",
+    "the <x>  cat <X>, a<r>  bee<e3>",
+    "caf\u00e9 na\u00efve \u4e2d\u6587 CATs \U0001f642?",
+    "",
+    "   ",
+]
+MASKED = ["a [MASK] cat", "the [MASK]'s bee", "[MASK][MASK], <e1>[MASK]</e1>"]
+
+
+def added() -> None:
+    """Added tokens with every flag, in a tokenizer.json."""
+    tokenizer = AutoTokenizer.from_pretrained(PLAIN)
+    tokenizer.add_tokens(["<e1>", "</e1>"])
+    tokenizer.add_tokens(["[E2]"], special_tokens=True)
+    tokenizer.add_tokens(
+        [
+            AddedToken("bee cat", single_word=True),
+            AddedToken("<x>", lstrip=True, normalized=False),
+            AddedToken("<r>", rstrip=True, normalized=False),
+        ]
+    )
+    tokenizer.save_pretrained(FOLDER / "added")
+
+
+def legacy() -> None:
+    """A vocab.txt with the files that transformers 4 wrote beside it."""
+    folder = FOLDER / "legacy"
+    folder.mkdir()
+    vocabulary = AutoTokenizer.from_pretrained(PLAIN).get_vocab()
+    tokens = sorted(vocabulary, key=vocabulary.get)
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
+    files = {
+        "tokenizer_config.json": {"tokenizer_class": "BertTokenizer"} | NAMES,
+        "added_tokens.json": {"<e1>": 61, "</e1>": 62, "<e3>": 63},
+        "special_tokens_map.json": NAMES | {"additional_special_tokens": ["<e3>"]},
+        "config.json": {"model_type": "bert"},
+    }
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def joined() -> None:
+    """Ideographs that are not words of their own, and accents that stay."""
+    legacy_folder, folder = FOLDER / "legacy", FOLDER / "joined"
+    folder.mkdir()
+    shutil.copy(legacy_folder / "vocab.txt", folder)
+    rules = {"tokenize_chinese_chars": False, "strip_accents": False}
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True} | rules
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | NAMES))
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+
+
+def trained(name: str, model: models.Model, pre_tokenizer, normalizer, **options):
+    """A tokenizer of another kind with BERT's special tokens."""
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre_tokenizer
+    kind = {"bpe": trainers.BpeTrainer, "unigram": trainers.UnigramTrainer}[name]
+    trainer = kind(
+        vocab_size=400, special_tokens=SPECIAL, show_progress=False, **options
+    )
+    tokenizer.train_from_iterator(TEXTS * 3 + MASKED, trainer)
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_input_names=inputs, **NAMES
+    ).save_pretrained(FOLDER / name)
+
+
+def main() -> None:
+    """Writes everything anew."""
+    for old in FOLDER.iterdir():
+        if old.is_dir():
+            shutil.rmtree(old)
+    added()
+    legacy()
+    joined()
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trained("bpe", models.BPE(), byte_level, None, initial_alphabet=alphabet)
+    unigram, unknown = models.Unigram(), {"unk_token": "[UNK]"}
+    lower = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    trained("unigram", unigram, pre_tokenizers.Metaspace(), lower, **unknown)
+    golden = {}
+    for folder in sorted(path for path in FOLDER.iterdir() if path.is_dir()):
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        golden[folder.name] = {
+            "masked": {
+                t: tokenizer(t, add_special_tokens=False).input_ids for t in MASKED
+            },
+            "texts": {
+                t: tokenizer(t, add_special_tokens=False).input_ids for t in TEXTS
+            },
+            "pair": dict(tokenizer("the <e1> cat", "a bee")),
+            "size": len(tokenizer),
+        }
+    (FOLDER / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
