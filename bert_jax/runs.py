@@ -213,7 +213,8 @@ def write_reference(run: Run, path: Path, points: int = 40) -> None:
         lines = [line for line in run.metrics if line["split"] == split]
         steps = [line["step"] for line in lines]
         wanted = np.geomspace(max(steps[0], 1), max(steps[-1], 1), points)
-        kept = np.unique([0, *np.searchsorted(steps, np.round(wanted))])
+        after = np.searchsorted(steps, np.round(wanted))
+        kept = np.unique([0, *np.minimum(after, len(steps) - 1)])
         for line in (lines[i] for i in kept):
             numbers = {k: v for k, v in line.items() if k not in ("step", "split")}
             metrics.append(

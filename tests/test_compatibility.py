@@ -54,9 +54,10 @@ def same_when_saved(model, name, folder):
         safetensors.numpy.load_file(place / "model.safetensors")
         for place in (FOLDER / "exported" / name, folder)
     )
-    assert before.keys() == after.keys()
-    for tensor, value in before.items():
-        np.testing.assert_array_equal(after[tensor], value, tensor, strict=True)
+    # 0.1.0 saved an NSP head of two_way, too, which nothing trains.
+    assert before.keys() - after.keys() <= {"nsp/bias", "nsp/kernel"}
+    for tensor, value in after.items():
+        np.testing.assert_array_equal(value, before[tensor], tensor, strict=True)
 
 
 def close(found, expected):

@@ -93,7 +93,8 @@ class Bert(Checkpoint):
 
         The longer text of a pair that is too long loses its end.
         """
-        if "nsp" not in self.params:
+        # The objectives of the other models have no pairs, so they train no NSP head.
+        if "nsp" not in self.params or self.config.reads != "both sides":
             raise UserError("this checkpoint has no NSP head; load a pretrained one")
         pairs = list(zip(_as_list(first), _as_list(second), strict=True))
         head = self.params["nsp"]

@@ -310,6 +310,15 @@ def _read(local: Path, run: os.PathLike, changes: dict[str, Any]) -> Checkpoint:
     return read_huggingface(path, **changes)
 
 
+def _had_pairs(settings: Mapping[str, Any]) -> bool:
+    """Whether a run's examples were pairs of texts, which train the NSP head."""
+    for group in ("data", "examples"):
+        settings = settings.get(group)
+        if not isinstance(settings, Mapping):
+            return True
+    return settings.get("next_sentence", True)
+
+
 def _read_workdir(
     workdir: Path, checkpoints: Path, changes: dict[str, Any]
 ) -> Checkpoint:
@@ -324,6 +333,8 @@ def _read_workdir(
     # An objective may train more than a BERT: another head, a generator.
     known = ("bert", "mlm", "nsp", "classifier", "qa_outputs", "bilstm")
     every = read_params(checkpoints)
+    if not _had_pairs(settings):
+        every.pop("nsp", None)  # a head that the run did not train
     params = {name: every[name] for name in known if name in every}
     others = {name: part for name, part in every.items() if name not in known}
     head = settings.get("head") or ("pretraining" if "mlm" in params else "none")

@@ -43,6 +43,21 @@ def same(a, b):
         np.testing.assert_array_equal(x, y, strict=True)
 
 
+def test_a_run_without_pairs_has_no_nsp_head(workdir, tmp_path):
+    """Its model has one, which nothing trained: it would answer at random."""
+    settings = json.loads((workdir / "config.json").read_text())
+    assert "nsp" in bert_jax.load(workdir).params
+    settings["data"] = {"examples": {"next_sentence": False}}
+    (workdir / "config.json").write_text(json.dumps(settings))
+    model = bert_jax.load(workdir)
+    assert "nsp" not in model.params
+    with pytest.raises(UserError, match="no NSP head"):
+        model.next_sentence("a bee", "see")
+    model.save(tmp_path / "saved")
+    config = json.loads((tmp_path / "saved/config.json").read_text())
+    assert config["architectures"] == ["BertForMaskedLM"]
+
+
 def test_a_hugging_face_folder(folders):
     checkpoint = bert_jax.load(str(folders / "sequence"), dtype="bfloat16")
     assert (checkpoint.source, checkpoint.head) == ("huggingface", "sequence")
