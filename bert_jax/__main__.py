@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bert_jax import __version__, cli
 from bert_jax.errors import UserError
+from bert_jax.progress import print_line
 
 _PAGE = """# Commands
 
@@ -56,14 +57,14 @@ def main(argv: list[str]) -> int | None:
     known = commands()
     if name in ("-h", "--help", "help"):
         width = max(map(len, known))
-        print("usage: bert_jax COMMAND ...\n")
+        print_line("usage: bert_jax COMMAND ...\n")
         for command, line in known.items():
-            print(f"  {command:{width}}  {line}")
-        print("\nbert_jax COMMAND --help says more.")
+            print_line(f"  {command:{width}}  {line}")
+        print_line("\nbert_jax COMMAND --help says more.")
     elif name == "--version":
-        print(__version__)
+        print_line(__version__)
     elif name == "reference":
-        print(reference())
+        print_line(reference())
     elif name in known:
         return importlib.import_module(f"bert_jax.{name}").main(rest)
     else:

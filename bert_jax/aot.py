@@ -17,6 +17,7 @@ import json
 from bert_jax import cli
 from bert_jax.config_file import parse
 from bert_jax.errors import UserError
+from bert_jax.progress import print_line
 from bert_jax.training.config import TrainConfig, train_config
 
 
@@ -40,12 +41,12 @@ def main(argv: list[str]) -> int:
             report = compile_step(config, phase, slices)
             reports.append(report)
             if flags["json"]:
-                print(json.dumps(dataclasses.asdict(report)), flush=True)
+                print_line(json.dumps(dataclasses.asdict(report)))
     if not flags["json"]:
-        print(table(reports))
+        print_line(table(reports))
         for report in reports:
             if not report.fits:
-                print(f"{report.topology}: {advice(config, report)}")
+                print_line(f"{report.topology}: {advice(config, report)}")
     return 0 if all(report.fits for report in reports) else 1
 
 

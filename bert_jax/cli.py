@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bert_jax.errors import PREEMPTED, Preempted, StalledError, UserError
-from bert_jax.files import PROGRAMS, is_remote, valid_text
+from bert_jax.files import PROGRAMS, cache_folder, is_remote, valid_text
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.model.config import DTYPES
-from bert_jax.progress import LogHandler, show_progress
+from bert_jax.progress import LogHandler, print_line, show_progress
 
 # Flags of a command that may run as several processes, with their defaults: the arguments
 # of parallel.job.join().
@@ -54,7 +54,7 @@ def run(main: Callable[[list[str]], int | None]) -> None:
 
     Of a job of several processes, one that fails ends all of them.
     """
-    _fill_streams()
+    _prepare_streams()
     # What imports and tracing make is many objects and little garbage: looking for it after
     # every 700 took a quarter of the time of tracing a step of BASE.
     gc.set_threshold(100_000, 10, 10)
@@ -86,22 +86,25 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     except OSError:  # which was told, or nobody reads it; Python would tell it again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if message:
-        print(message.rstrip(), file=sys.stderr, flush=True)
+        print_line(message.rstrip(), sys.stderr)
     if _joined or isinstance(failure, StalledError):
         # Python would wait for the thread, and in some jobs JAX's service for minutes.
         os._exit(code)
     sys.exit(code)
 
 
-def _fill_streams() -> None:
-    """Opens the null device for those of the three streams that were closed.
+def _prepare_streams() -> None:
+    """Opens the null device for closed streams; sets UTF-8 for output in every locale.
 
-    Else the first files that are opened get their numbers, and what is printed.
+    Without the null device the first opened files would get the numbers of closed streams,
+    and the output.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115
             setattr(sys, name, stream)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
@@ -124,6 +127,13 @@ def argument_parser(usage: str) -> argparse.ArgumentParser:
         description=usage,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def text(argument: str) -> str:
+    """The type of a flag that takes a text: its bytes are UTF-8 in every locale."""
+    if sys.getfilesystemencoding() != "utf-8":
+        argument = os.fsencode(argument).decode(errors="replace")
+    return valid_text(argument)
 
 
 def checkpoint(path: str) -> str:
@@ -174,7 +184,7 @@ def add_text_flags(parser: argparse.ArgumentParser) -> None:
         "--text",
         action="append",
         metavar="TEXT",
-        type=valid_text,
+        type=text,
         help="a line; may be repeated",
     )
     given.add_argument("--input", metavar="FILE", help="UTF-8 lines; - for stdin")
@@ -233,7 +243,7 @@ def start(flags: Mapping[str, Any] | None = None, workdir: str = "") -> None:
 
 def log_plainly() -> None:
     """Shows what this package logs and how far it is, in a command without JAX."""
-    logging.basicConfig(format="%(message)s")
+    logging.basicConfig(format="%(message)s", handlers=[LogHandler()])
     logging.getLogger("bert_jax").setLevel(logging.INFO)
     show_progress(True)
 
@@ -253,16 +263,22 @@ def _keep_programs(workdir: str) -> None:
 
     workdir: unless it is empty, they are kept there instead, where the run's other machines
     find them too: of several processes, process 0 alone writes programs. $XDG_CACHE_HOME
-    stands for ~/.cache where it is set. Does nothing where JAX was told a folder of its own
-    ($JAX_COMPILATION_CACHE_DIR). Processors of different kinds may share a folder, and
-    their programs do not run on each other: each kind has a folder in it.
+    stands for ~/.cache where it is set. Does nothing if JAX has a folder of its own
+    ($JAX_COMPILATION_CACHE_DIR), or if the user has no home directory. Processors of
+    different kinds may share a folder, and their programs do not run on each other: each
+    kind has a folder in it.
     """
     import jax
 
     if jax.config.jax_compilation_cache_dir is not None:
         return
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = f"{workdir}/{PROGRAMS}" if workdir else home / "bert_jax"
+    if workdir:
+        folder = f"{workdir}/{PROGRAMS}"
+    else:
+        try:
+            folder = cache_folder()
+        except UserError:
+            return
     if not is_remote(folder):
         folder = Path(folder).absolute()
     jax.config.update("jax_compilation_cache_dir", f"{folder}/xla-{_processor()}")

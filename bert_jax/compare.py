@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bert_jax import cli, runs
 from bert_jax.config_file import named_references
+from bert_jax.progress import print_line
 
 
 def main(argv: list[str]) -> None:
@@ -36,9 +37,9 @@ def main(argv: list[str]) -> None:
     references = [known.get(name, name) for name in args.reference]
     compared = runs.compare([*found, *map(runs.read_reference, references)])
     if args.json:
-        print(json.dumps(compared, indent=2))
+        print_line(json.dumps(compared, indent=2))
     else:
-        print(*runs.table(compared), sep="\n")
+        print_line("\n".join(runs.table(compared)))
     output = args.output
     if references and not output:
         output = Path(args.runs[0], "reference.png")
@@ -48,7 +49,7 @@ def main(argv: list[str]) -> None:
 
         figures.check_ending(output)
         figures.save(figures.curves(*args.runs, references=references), output)
-        print(output, file=sys.stderr)
+        print_line(str(output), sys.stderr)
 
 
 if __name__ == "__main__":

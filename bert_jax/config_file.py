@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.cli import argument_parser
 from bert_jax.errors import UserError, unknown_field
+from bert_jax.progress import print_line
 from bert_jax.settings import all_settings, describe, help_text, to_dict
 
 # Config files that were merged, with what they are now, beside the old place. Their names
@@ -75,7 +76,7 @@ def parse(
     config = read(load_file(args.config, "get_config", named_configs()))
     config = read(_overridden(config, words, command_line))
     if args.print_config:
-        print(*describe(config), sep="\n")
+        print_line("\n".join(describe(config)))
         raise SystemExit(0)
     file, _, argument = args.config.partition(":")
     name = "-".join(filter(None, (Path(file).stem, argument)))

@@ -13,6 +13,7 @@ from pathlib import Path
 from bert_jax import cli
 from bert_jax.interop.find import ORIGINS
 from bert_jax.model.config import ACTIVATIONS
+from bert_jax.progress import print_line
 
 
 def main(argv: list[str]) -> None:
@@ -40,7 +41,7 @@ def main(argv: list[str]) -> None:
     size = sum(array.size for array in jax.tree.leaves(checkpoint.params))
     # The padding rows of the word table are not parameters.
     size -= (config.word_rows - config.vocab_size) * config.hidden_size
-    print(
+    print_line(
         f"{args.input}: {origin}; a BERT with {config.num_layers} layers, width "
         f"{config.hidden_size}, {config.num_heads} heads, {config.vocab_size:,} tokens; "
         f"head: {checkpoint.head}; {size:,} parameters"
@@ -49,15 +50,15 @@ def main(argv: list[str]) -> None:
         ("missing", checkpoint.missing),
         ("unexpected, not converted", checkpoint.unexpected),
     ):
-        print(f"{what}: {', '.join(names) or 'none'}")
+        print_line(f"{what}: {', '.join(names) or 'none'}")
     if checkpoint.tokenizer is None:
-        print("no vocabulary beside the weights, so none is written")
+        print_line("no vocabulary beside the weights, so none is written")
     if args.to == "bert_jax":
         save_workdir(args.output, checkpoint)
     else:
         card = f"Converted by `python -m bert_jax.convert` from {origin}."
         save_huggingface(args.output, checkpoint, card=card)
-    print(f"{args.output}: written")
+    print_line(f"{args.output}: written")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from bert_jax import cli
+from bert_jax.progress import print_line
 
 
 def main(argv: list[str]) -> None:
@@ -56,11 +57,11 @@ def main(argv: list[str]) -> None:
         dtype=args.dtype,
     )
     counts = write_vectors(embedder, args.input, args.output)
-    print(
+    print_line(
         f"{args.output}: {counts.lines:,} lines, {counts.tokens:,} tokens, width "
         f"{counts.width}; {counts.truncated:,} lines lost their end at "
         f"max_length={embedder.max_length}",
-        file=sys.stderr,
+        sys.stderr,
     )
 
 

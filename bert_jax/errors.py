@@ -2,12 +2,28 @@
 
 import contextlib
 import difflib
+import re
 from collections.abc import Iterator, Sequence
 
 _LONGEST = 1600  # characters of a message
 # The exit code of a run that is to be started again, EX_TEMPFAIL: it was asked to stop and
 # saved, or another process of its job was lost.
 PREEMPTED = 75
+
+
+# Control characters other than line feeds, half characters, and marks that change the
+# direction of a line.
+_STEERING = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    """The text with escapes such as \\u001b for characters that steer a terminal.
+
+    JSON stays JSON of the same value.
+    """
+    return _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 class UserError(Exception):

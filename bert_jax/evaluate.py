@@ -14,6 +14,7 @@ usage:
 from pathlib import Path
 
 from bert_jax import cli
+from bert_jax.progress import print_line
 
 
 def main(argv: list[str]) -> None:
@@ -48,7 +49,7 @@ def main(argv: list[str]) -> None:
             figures.save_confusions(folder)
             write_json(folder / "scores.json", scores)
     for name, values in scores.items():
-        print(f"{name}:", *(f"{key} {value:.2f}" for key, value in values.items()))
+        print_line(" ".join([f"{name}:", *(f"{k} {v:.2f}" for k, v in values.items())]))
 
 
 if __name__ == "__main__":

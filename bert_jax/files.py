@@ -120,6 +120,17 @@ def decode_lines(file: IO[bytes], name: object) -> Iterator[tuple[int, str]]:
         offset += len(raw)
 
 
+def cache_folder() -> Path:
+    """bert_jax's folder in $XDG_CACHE_HOME or ~/.cache; UserError if neither is known."""
+    try:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError as error:
+        raise UserError(
+            "this user has no home directory; set HOME, or XDG_CACHE_HOME to a folder"
+        ) from error
+    return Path(cache, "bert_jax")
+
+
 def valid_text(text: str) -> str:
     """Text that UTF-8 can hold: half of a surrogate pair, alone, becomes U+FFFD.
 

@@ -10,6 +10,7 @@ usage:
 from pathlib import Path
 
 from bert_jax import cli
+from bert_jax.progress import print_line
 from bert_jax.tasks.layouts import submission_zip
 
 
@@ -20,7 +21,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--output", type=Path, required=True, metavar="FILE.zip")
     args = parser.parse_args(argv)
     missing = submission_zip(args.input, args.output)
-    print(f"{args.output}; not found: {', '.join(missing) or 'none'}")
+    print_line(f"{args.output}; not found: {', '.join(missing) or 'none'}")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import json
 from bert_jax import cli
 from bert_jax.data.examples import MASKINGS
 from bert_jax.inference.inspection import describe, inspect
+from bert_jax.progress import print_line
 
 
 def main(argv: list[str]) -> None:
@@ -45,7 +46,8 @@ def main(argv: list[str]) -> None:
         seed=args.seed,
         masking=args.masking,
     )
-    print(json.dumps(found, indent=2) if args.json else "\n".join(describe(found)))
+    text = json.dumps(found, indent=2) if args.json else "\n".join(describe(found))
+    print_line(text)
 
 
 if __name__ == "__main__":

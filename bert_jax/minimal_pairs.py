@@ -18,6 +18,7 @@ from pathlib import Path
 
 from bert_jax import cli
 from bert_jax.errors import UserError
+from bert_jax.progress import print_line
 from bert_jax.score import add_flags, make_scorer
 
 
@@ -45,12 +46,12 @@ def main(argv: list[str]) -> None:
     for name, values in score.accuracy(scorer, sets):
         right.append((name, values))
         line = f"{values.mean():7.1%}  {len(values):6,}  {name}"
-        print(line, file=sys.stderr if args.json else sys.stdout, flush=True)
+        print_line(line, sys.stderr if args.json else sys.stdout)
     found = score.summary(right)
     if args.json:
-        print(json.dumps(found._asdict(), indent=2))
+        print_line(json.dumps(found._asdict(), indent=2))
     else:
-        print(f"{found.accuracy:.1%} of {found.pairs:,} pairs")
+        print_line(f"{found.accuracy:.1%} of {found.pairs:,} pairs")
 
 
 if __name__ == "__main__":

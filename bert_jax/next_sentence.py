@@ -13,8 +13,7 @@ usage:
 import json
 
 from bert_jax import cli
-from bert_jax.errors import UserError
-from bert_jax.files import valid_text
+from bert_jax.errors import UserError, printable
 
 
 def main(argv: list[str]) -> None:
@@ -23,9 +22,7 @@ def main(argv: list[str]) -> None:
     cli.add_checkpoint_flag(parser)
     given = parser.add_mutually_exclusive_group(required=True)
     pair = ("FIRST", "SECOND")
-    given.add_argument(
-        "--text", nargs=2, action="append", metavar=pair, type=valid_text
-    )
+    given.add_argument("--text", nargs=2, action="append", metavar=pair, type=cli.text)
     given.add_argument("--input", metavar="FILE")
     parser.add_argument("--output", default="-", metavar="FILE")
     args = parser.parse_args(argv)
@@ -53,7 +50,7 @@ def main(argv: list[str]) -> None:
             line = json.dumps(row | {"probability": probability}, ensure_ascii=False)
             if lines.on_screen(args.output):
                 line = f"{probability:7.2%}  {'  |  '.join(texts)}"
-            file.write(f"{line}\n")
+            file.write(f"{printable(line)}\n")
 
 
 if __name__ == "__main__":

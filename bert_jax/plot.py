@@ -11,6 +11,7 @@ usage:
 from pathlib import Path
 
 from bert_jax import cli
+from bert_jax.progress import print_line
 from bert_jax.runs import CURVES
 
 
@@ -27,7 +28,7 @@ def main(argv: list[str]) -> None:
     output = args.output or folder / CURVES
     figures.check_ending(output)
     figures.save(figures.curves(*args.runs), output)
-    print(output)
+    print_line(str(output))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import sys
 
 from bert_jax import cli
 from bert_jax.errors import UserError
+from bert_jax.progress import print_line
 
 
 def main(argv: list[str]) -> None:
@@ -64,10 +65,10 @@ def answer(argv: list[str], usage: str, family: str = "") -> None:
             truncated += part.truncated
         if not rows:
             raise UserError(f"{given.name} is empty; expected a row a line")
-    print(
+    print_line(
         f"{rows:,} rows; {truncated:,} of them are not seen whole at max_length="
         f"{predictor.max_length}",
-        file=sys.stderr,
+        sys.stderr,
     )
 
 

@@ -19,6 +19,7 @@ from bert_jax.data.preparation import prepare
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote
+from bert_jax.progress import print_line
 
 
 def main(argv: list[str]) -> int:
@@ -71,9 +72,9 @@ def main(argv: list[str]) -> int:
         else:
             report = prepare(*given, Path(args.output), **settings)
     except KeyboardInterrupt:
-        print("interrupted; the same command finishes the work", file=sys.stderr)
+        print_line("interrupted; the same command finishes the work", sys.stderr)
         return 130
-    print(f"{args.output}: {report}")
+    print_line(f"{args.output}: {report}")
     return 0
 
 

@@ -16,6 +16,8 @@ from typing import Any, ClassVar, TextIO
 
 from tqdm import tqdm
 
+from bert_jax.errors import printable
+
 # Seconds of a work before something is shown, and between two states of it.
 _TERMINAL = {"delay": 1.0, "mininterval": 0.2}
 _LINES = {"delay": 30.0, "mininterval": 30.0}
@@ -43,14 +45,22 @@ def library_bar() -> bool:
     return _show is not False and sys.stderr.isatty()
 
 
-def print_line(line: str) -> None:
-    """Prints a line, above the live one where there is one."""
-    tqdm.write(line)
-    sys.stdout.flush()
+def print_line(line: str, file: TextIO | None = None) -> None:
+    """Prints a line, or several, above the live line; all printed output uses this.
+
+    Names, labels and texts of files cannot steer the terminal: see ``printable``. file:
+    None for stdout.
+    """
+    file = file or sys.stdout
+    tqdm.write(printable(line), file=file)
+    file.flush()
 
 
 class LogHandler(logging.StreamHandler):
-    """Writes what is logged to stderr, above the live line where there is one."""
+    """Writes log records to stderr, above the live line, as ``print_line`` does."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
     def emit(self, record: logging.LogRecord) -> None:
         with tqdm.external_write_mode(file=self.stream):

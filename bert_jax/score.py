@@ -15,6 +15,7 @@ import argparse
 import json
 
 from bert_jax import cli
+from bert_jax.errors import printable
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +54,7 @@ def main(argv: list[str]) -> None:
     given = lines.given_lines(args.text, args.input)
     with lines.open_output(args.output) as file:
         for score in scorer.stream(*given):
-            line = json.dumps(score._asdict(), ensure_ascii=False)
+            line = printable(json.dumps(score._asdict(), ensure_ascii=False))
             file.write(f"{line}\n")
 
 

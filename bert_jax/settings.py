@@ -9,6 +9,7 @@ import dataclasses
 import inspect
 import json
 import operator
+import sys
 import textwrap
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -292,4 +293,4 @@ def differences(old: Any, new: Any, name: str = "") -> list[tuple[str, Any, Any]
 
 
 if __name__ == "__main__":
-    print(reference())
+    sys.stdout.write(f"{reference()}\n")

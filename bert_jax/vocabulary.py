@@ -23,6 +23,7 @@ from bert_jax.data.vocabulary_training import (
     train_vocabulary,
 )
 from bert_jax.errors import UserError
+from bert_jax.progress import print_line
 
 
 def main(argv: list[str]) -> None:
@@ -89,12 +90,12 @@ def main(argv: list[str]) -> None:
             min_frequency=args.min_frequency,
         )
         if tokenizer.vocab_size < args.size:
-            print(
+            print_line(
                 f"the text gives {tokenizer.vocab_size:,} tokens, fewer than "
                 f"{args.size:,}"
             )
     tokenizer.save_as(args.output)
-    print(f"wrote {tokenizer.vocab_size:,} tokens to {args.output}")
+    print_line(f"wrote {tokenizer.vocab_size:,} tokens to {args.output}")
 
 
 if __name__ == "__main__":

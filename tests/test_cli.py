@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import os
+import pwd
 import shlex
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import jax
 import pytest
 
 from bert_jax import cli
+from bert_jax.data.corpus import find_dataset
 from bert_jax.errors import Preempted, UserError
+from bert_jax.files import cache_folder
 
 PROGRAM = """
 import ctypes
@@ -98,6 +101,22 @@ def test_programs_are_kept_below_the_users_cache(configured, monkeypatch, tmp_pa
     configured(None)
     cli._keep_programs("")
     assert Path(jax.config.jax_compilation_cache_dir) == folder
+
+
+def test_a_user_without_a_home_keeps_no_programs(configured, monkeypatch):
+    def unknown(_):
+        raise KeyError("no such user")
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    configured(None)
+    cli._keep_programs("")
+    assert jax.config.jax_compilation_cache_dir is None
+    with pytest.raises(UserError, match="no home directory; set HOME, or XDG_CACHE"):
+        cache_folder()
+    with pytest.raises(UserError, match="no home directory; set TFDS_DATA_DIR"):
+        find_dataset("tfds:glue/cola")
 
 
 @pytest.mark.parametrize("workdir", ["gs://bucket/run", "/disk/run"])
@@ -215,6 +234,25 @@ def test_streams_may_be_closed_or_full(streams, code, said):
         ["bash", "-c", line], capture_output=True, text=True, stdin=subprocess.DEVNULL
     )
     assert (done.returncode, done.stderr.strip().split(";")[0]) == (code, said)
+
+
+def test_texts_are_utf8_in_every_locale():
+    program = (
+        "from bert_jax import cli\n"
+        "def main(argv):\n"
+        "    parser = cli.argument_parser('python -m bert_jax.x')\n"
+        "    cli.add_text_flags(parser)\n"
+        "    print(*parser.parse_args(argv).text)\n"
+        "cli.run(main)"
+    )
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--text", "Größe 水"],
+        capture_output=True,
+        env=os.environ | ascii_only,
+        check=True,
+    )
+    assert done.stdout.decode() == "Größe 水\n"
 
 
 def test_a_thread_that_hangs_does_not_keep_a_command_from_its_end():

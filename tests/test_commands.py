@@ -7,6 +7,7 @@ import importlib
 import json
 import re
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from bert_jax import cli, inspect
 from bert_jax.__main__ import commands
 from bert_jax.errors import UserError
+from bert_jax.inference import lines
 
 GOLDEN = Path(__file__).parent / "golden/v0_1_0"
 TEXT = "the whale is good"
@@ -177,3 +179,55 @@ def test_inspect_counts_the_parameters_of_every_kind(path, capsys):
     inspect.main([str(path), "--json"])
     found = json.loads(capsys.readouterr().out)
     assert found["count"] == sum(part["count"] for part in found["parameters"]) > 1000
+
+
+EVIL = "\x1b]0;title\x07\x9b31m\u202e"  # sets a title and a colour, and turns the line
+SHOWN = r"\u001b]0;title\u0007\u009b31m\u202e"
+
+
+def evil_label(folder):
+    shutil.copytree(GOLDEN / "exported" / "classification", folder / "model")
+    path = folder / "model" / "config.json"
+    names = {"id2label": {"0": EVIL, "1": "b"}, "label2id": {EVIL: 0, "b": 1}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | names))
+    return "inspect", str(folder / "model")
+
+
+def evil_member(folder):
+    content = (GOLDEN / "tasks" / "order.jsonl").read_text()
+    with zipfile.ZipFile(folder / "a.zip", "w") as archive:
+        archive.writestr(f"{EVIL}.jsonl", content)
+    model = str(GOLDEN / "exported" / "mlm_nsp")
+    return "minimal_pairs", "--checkpoint", model, "--pairs", str(folder / "a.zip")
+
+
+def evil_metric(folder):
+    shutil.copytree(GOLDEN / "runs" / "mlm_nsp", folder / "run")
+    with (folder / "run" / "metrics.jsonl").open("a") as file:
+        line = {"step": 99, "split": "eval", f"{EVIL}_accuracy": 0.5}
+        file.write(f"{json.dumps(line)}\n")
+    return "compare", str(folder / "run")
+
+
+def evil_text(folder):
+    model = str(GOLDEN / "exported" / "mlm_nsp")
+    return "next_sentence", "--checkpoint", model, "--text", EVIL, "a ship"
+
+
+def evil_json(folder):
+    model = str(GOLDEN / "exported" / "mlm_nsp")
+    return "score", "--checkpoint", model, "--text", EVIL
+
+
+@pytest.mark.parametrize(
+    "make", [evil_label, evil_member, evil_metric, evil_text, evil_json]
+)
+def test_names_and_texts_of_files_cannot_steer_the_terminal(
+    make, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(cli, "start", lambda *arguments: None)
+    monkeypatch.setattr(lines, "on_screen", lambda path: True)
+    assert outcome(make(tmp_path)) == "works"
+    printed = "".join(capsys.readouterr())
+    assert SHOWN in printed
+    assert all(c.isprintable() or c == "\n" for c in printed)

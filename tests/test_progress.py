@@ -1,4 +1,5 @@
 import io
+import logging
 import re
 import sys
 
@@ -6,7 +7,13 @@ import pytest
 from tqdm import std
 
 from bert_jax import progress
-from bert_jax.progress import Progress, library_bar, show_progress
+from bert_jax.progress import (
+    LogHandler,
+    Progress,
+    library_bar,
+    print_line,
+    show_progress,
+)
 
 
 class Terminal(io.StringIO):
@@ -175,3 +182,14 @@ def test_a_library_draws_its_bar_on_a_terminal_alone(stream):
     assert library_bar()
     show_progress(False)
     assert not library_bar()
+
+
+def test_what_is_printed_and_logged_cannot_steer_the_terminal(stream):
+    out = stream(io.StringIO())
+    print_line("a\x1b[2Jb\r\ud800\nم\u200cن \u3000水")
+    handler = LogHandler(out)
+    handler.emit(logging.makeLogRecord({"msg": "label \x9b31m"}))
+    # Lines, and marks that texts in Persian or Chinese need, stay.
+    assert out.getvalue() == (
+        "a\\u001b[2Jb\\u000d\\ud800\nم\u200cن \u3000水\nlabel \\u009b31m\n"
+    )

@@ -362,7 +362,12 @@ def find_dataset(text: str) -> Dataset:
     name, _, split = text.removeprefix(TFDS).partition(":")
     split = split or "train"
     data_dir = Path(os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets"))
-    folder = data_dir.expanduser() / name
+    try:
+        folder = data_dir.expanduser() / name
+    except RuntimeError as error:
+        raise UserError(
+            f"tfds:{name}: this user has no home directory; set TFDS_DATA_DIR"
+        ) from error
     versions = sorted(
         (path.parent for path in folder.glob("*.*.*/dataset_info.json")),
         key=lambda path: [int(part) for part in re.findall(r"\d+", path.name)],

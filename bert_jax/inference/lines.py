@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
+from bert_jax.errors import printable
 from bert_jax.files import decode_lines, new_file, open_bytes
 
 STANDARD = "-"  # stdin, or stdout
@@ -97,7 +98,7 @@ def aligned(
     rows: Iterable[Sequence[object]], right: int | None = None
 ) -> Iterator[str]:
     """The lines of a table; columns from number ``right`` on are numbers."""
-    cells = [[str(cell) for cell in row] for row in rows]
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
     widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         parts = []
@@ -130,7 +131,7 @@ class Answers(NamedTuple):
 def json_lines(part: Answers) -> Iterator[str]:
     """One object a row."""
     for answer in part.answers:
-        yield json.dumps(answer, ensure_ascii=False)
+        yield printable(json.dumps(answer, ensure_ascii=False))
 
 
 class AnswerTable:

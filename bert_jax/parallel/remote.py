@@ -18,6 +18,7 @@ from etils import epath
 from bert_jax.errors import UserError
 from bert_jax.files import (
     PROGRAMS,
+    cache_folder,
     is_name,
     is_remote,
     open_remote,
@@ -191,9 +192,8 @@ def local_checkpoint(path: str | os.PathLike) -> Path:
 
 
 def _cache_folder(remote: epath.Path) -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     digest = hashlib.sha256(os.fspath(remote).encode()).hexdigest()[:16]
-    return Path(cache, "bert_jax", f"{remote.name}-{digest}")
+    return cache_folder() / f"{remote.name}-{digest}"
 
 
 def _is_small(folder: str) -> bool:
