@@ -38,6 +38,12 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--text_field", default="text", help="of JSONL and tfds rows")
     parser.add_argument(
+        "--language",
+        default="en",
+        metavar="CODE",
+        help="language whose abbreviations do not end a sentence (%(default)s)",
+    )
+    parser.add_argument(
         "--workers", type=int, default=0, help="processes (the cores, at most 4)"
     )
     parser.add_argument("--shards", type=int, default=0, help="files in the store")
@@ -58,7 +64,9 @@ def main(argv: list[str]) -> int:
     given = (args.input, load_tokenizer(args.vocabulary))
     settings = {
         name: getattr(args, name)
-        for name in ("format", "text_field", "workers", "shards", "segmenter")
+        for name in (
+            *("format", "text_field", "language", "workers", "shards", "segmenter"),
+        )
     }
     try:
         if args.beam is not None:

@@ -10,11 +10,14 @@ usage:
   python -m bert_jax.vocabulary --input TEXT [TEXT ...] --output vocab.txt [--size 30522]
 """
 
+import collections
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 from bert_jax import cli
-from bert_jax.data.corpus import FORMATS, read_documents
+from bert_jax.data.corpus import FORMATS, left_out, read_documents
+from bert_jax.data.corpus_formats import Documents
 from bert_jax.data.tokenizer import load_tokenizer
 from bert_jax.data.vocabulary_training import (
     KINDS,
@@ -52,6 +55,12 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--min_frequency", type=int, default=2, metavar="N")
     parser.add_argument("--format", choices=("auto", *FORMATS), default="auto")
     parser.add_argument("--text_field", default="text", help="of JSONL and tfds rows")
+    parser.add_argument(
+        "--language",
+        default="en",
+        metavar="CODE",
+        help="language whose abbreviations do not end a sentence (%(default)s)",
+    )
     args = parser.parse_args(argv)
     suffix = {"wordpiece": ".txt", "sentencepiece": ".model"}[args.kind]
     if args.output.suffix != suffix:
@@ -60,14 +69,21 @@ def main(argv: list[str]) -> None:
         )
     cli.log_plainly()
     groups = [args.input] if args.smoothing is None else [[x] for x in args.input]
+    dropped: collections.Counter[str] = collections.Counter()
     documents = [
-        read_documents(group, format=args.format, text_field=args.text_field)
+        read_documents(
+            group,
+            format=args.format,
+            text_field=args.text_field,
+            language=args.language,
+            dropped=dropped,
+        )
         for group in groups
     ]
-    # What is wrong with the inputs shows before a folder is made.
+    # Errors in the inputs are found before a folder is made.
     languages = [
-        itertools.chain(next(own), itertools.chain.from_iterable(own))
-        for own in documents
+        itertools.chain(_first(own, group), itertools.chain.from_iterable(own))
+        for own, group in zip(documents, groups, strict=True)
     ]
     args.output.parent.mkdir(parents=True, exist_ok=True)
     sentences = languages[0]
@@ -95,7 +111,19 @@ def main(argv: list[str]) -> None:
                 f"{args.size:,}"
             )
     tokenizer.save_as(args.output)
-    print_line(f"wrote {tokenizer.vocab_size:,} tokens to {args.output}")
+    print_line(
+        f"wrote {tokenizer.vocab_size:,} tokens to {args.output}; {left_out(dropped)}"
+    )
+
+
+def _first(documents: Documents, inputs: Sequence[str]) -> list[str]:
+    """The first document; UserError if there is none."""
+    if document := next(documents, None):
+        return document
+    raise UserError(
+        f"no text was found in {', '.join(inputs)}; expected at least one sentence: check "
+        "--input and --format"
+    )
 
 
 if __name__ == "__main__":

@@ -41,10 +41,19 @@ def test_prepares_and_sums_up(tmp_path, monkeypatch, capsys):
     assert command(monkeypatch, *arguments) == 0
     out = capsys.readouterr().out
     assert "2 documents, 3 sentences, 11 tokens" in out
-    assert "0.00% unknown tokens" in out
+    assert "0.00% unknown tokens; left out: nothing" in out
     assert TokenStore(tmp_path / "s").info.settings["inputs"] == [str(text)]
     assert command(monkeypatch, *arguments) == 0
     assert "was already prepared" in capsys.readouterr().out
+
+
+def test_the_language_is_a_flag(tmp_path, monkeypatch, capsys):
+    text = tmp_path / "text.jsonl"
+    text.write_text('{"text": "Prof. Dr. Abel kam bzw. ging. Am 3. Mai kam er."}')
+    flags = ("--input", text, "--vocabulary", VOCABULARY, "--output", tmp_path / "s")
+    assert command(monkeypatch, *flags, "--language", "de") == 0
+    assert "2 sentences" in capsys.readouterr().out
+    assert TokenStore(tmp_path / "s").info.settings["language"] == "de"
 
 
 @pytest.mark.parametrize(
@@ -53,6 +62,7 @@ def test_prepares_and_sums_up(tmp_path, monkeypatch, capsys):
         ({"--input": "no.txt"}, "no.txt: no such file or folder"),
         ({"--vocabulary": "no.txt"}, "no.txt"),
         ({"--workers": "-1"}, "expected 0 or more"),
+        ({"--language": "English"}, "language 'English', expected a code such as en"),
         ({"--output": "text.txt"}, "expected a folder"),
     ],
 )

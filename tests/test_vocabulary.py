@@ -62,6 +62,41 @@ def test_a_text_too_small_is_said(text, tmp_path, capsys):
     assert f"gives {size:,} tokens, fewer than 29,000" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("flags", [[], ["--smoothing", "0.7"], ["--extend"]])
+def test_text_without_sentences_is_one_line(text, tmp_path, flags, golden):
+    """As prepare has it; it ended with StopIteration."""
+    path, output = tmp_path / "code.md", tmp_path / "out" / "vocab.txt"
+    path.write_text("# Title\n\n```\ncode = 1\n```\n")
+    inputs = [str(path), text] if "--smoothing" in flags else [str(path)]
+    if flags == ["--extend"]:
+        flags = ["--extend", str(golden / "tokenizer" / "uncased_vocab.txt")]
+    with pytest.raises(UserError) as error:
+        vocabulary.main(["--input", *inputs, "--output", str(output), *flags])
+    assert str(error.value) == (
+        f"no text was found in {path}; expected at least one sentence: check --input and "
+        "--format"
+    )
+    assert not output.parent.exists()
+
+
+def test_what_was_left_out_is_printed(tmp_path, capsys):
+    path = tmp_path / "a.md"
+    path.write_text("# A header\n\nThe whale is here. The whale swims.\n")
+    output = tmp_path / "vocab.txt"
+    vocabulary.main(["--input", str(path), "--size", "60", "--output", str(output)])
+    assert capsys.readouterr().out.endswith("; left out: 1 headings\n")
+
+
+def test_keep_accents_is_saved(tmp_path):
+    path, output = tmp_path / "a.txt", tmp_path / "vocab.txt"
+    path.write_text("में मे म।\n" * 9)
+    flags = ["--input", str(path), "--size", "60", "--output", str(output)]
+    vocabulary.main([*flags, "--keep_accents"])
+    assert load_tokenizer(output).tokenize("में मे म") == ["में", "मे", "म"]
+    vocabulary.main(flags)
+    assert load_tokenizer(output).tokenize("में मे म") == ["म", "म", "म"]
+
+
 def test_a_failing_run_is_one_line_and_leaves_nothing(tmp_path):
     done = run("--input", tmp_path / "none.txt", "--output", tmp_path / "vocab.txt")
     assert done.returncode == 2

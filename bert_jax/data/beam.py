@@ -102,14 +102,17 @@ def _run(
         counter.key.metric.name: counter.result
         for counter in result.metrics().query()["counters"]
     }
-    yield ShardCount(*(counters.get(name, 0) for name in ShardCount._fields))
+    numbers = [counters.pop(name, 0) for name in ShardCount._fields[:-1]]
+    yield ShardCount(*numbers, dropped=counters)
 
 
 def _write_counted(shard: int, parts: list[Part], *, write: Write) -> None:
-    """Writes a shard and adds what was written to the pipeline's counters."""
+    """Writes a shard and adds its counts to the counters of the pipeline."""
     from apache_beam.metrics import Metrics
 
-    for name, value in write(shard, parts)._asdict().items():
+    counts = write(shard, parts)._asdict()
+    dropped = counts.pop("dropped")
+    for name, value in (counts | dropped).items():
         Metrics.counter("bert_jax", name).inc(value)
 
 

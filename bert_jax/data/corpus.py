@@ -18,19 +18,21 @@ import logging
 import os
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from bert_jax.data import python_docs
 from bert_jax.data.corpus_formats import (
     FORMATS,
+    HEADINGS,
     BadLineError,
     Documents,
+    Reading,
     detect_format,
     text_sentences,
 )
-from bert_jax.data.sentences import split_sentences
+from bert_jax.data.sentences import check_language, split_sentences
 from bert_jax.errors import UserError
 from bert_jax.files import LONGEST_LINE, decode, is_remote, open_remote
 from bert_jax.progress import Progress
@@ -73,44 +75,64 @@ class Source:
 
 
 def read_documents(
-    inputs: Sequence[str], *, format: str = "auto", text_field: str = "text"
+    inputs: Sequence[str],
+    *,
+    format: str = "auto",
+    text_field: str = "text",
+    language: str = "en",
+    dropped: collections.Counter[str] | None = None,
 ) -> Documents:
     """The documents of all inputs, in a fixed order, one at a time.
 
     A document is a list of its sentences, each stripped and none empty.
 
     format: one of FORMATS, or "auto" to choose for each file from its name and beginning.
-    text_field: the key of the text in JSONL rows and tfds examples. Raises UserError for
-    inputs that do not exist, are empty or are not text. Shows how far it is.
+    text_field: the key of the text in JSONL rows and tfds examples. language: see
+    sentences.split_sentences. dropped: gets the number of headings, lines and documents
+    that are left out, by reason. Raises UserError for inputs that do not exist, are empty
+    or are not text. Shows how far it is.
     """
-    sources = find_sources(inputs, format=format)
+    dropped = collections.Counter() if dropped is None else dropped
+    reading = Reading(text_field, language, dropped)
+    sources = find_sources(inputs, format=format, language=language)
     total = sum(source.size for source in sources)
     with Progress("reading", total=total, unit="B", scale=True) as progress:
         for source in sources:
             before = progress.n
-            for offset, document in _read(source, 0, None, text_field):
+            for offset, document in _read(source, 0, None, reading):
                 yield document
                 progress.update(before + min(offset, source.size) - progress.n)
             progress.update(before + source.size - progress.n)
 
 
-def find_sources(inputs: Sequence[str], *, format: str = "auto") -> list[Source]:
+def left_out(dropped: Mapping[str, int]) -> str:
+    """The counts of ``Reading.dropped`` in words."""
+    counts = [f"{count:,} {reason}" for reason, count in dropped.items() if count]
+    return f"left out: {', '.join(counts) or 'nothing'}"
+
+
+def find_sources(
+    inputs: Sequence[str], *, format: str = "auto", language: str = "en"
+) -> list[Source]:
     """What ``inputs`` name, folders and globs expanded in sorted order.
 
     Empty files in folders and globs are left out. Logs the formats it chose.
     """
     if format not in ("auto", *FORMATS):
         raise UserError(f"format {format!r}: expected auto, {', '.join(FORMATS)}")
+    check_language(language)
     if not inputs:
         raise UserError("no input: expected a file, folder, glob, tfds: or python-docs")
-    sources = [s for text in inputs for s in _expand(text.rstrip("\n"), format)]
+    sources = [
+        s for text in inputs for s in _expand(text.rstrip("\n"), format, language)
+    ]
     counts = collections.Counter(source.format for source in sources)
     chosen = ", ".join(f"{n} {name}" for name, n in counts.items())
     logger.info("reading %s (format=%s)", chosen, format)
     return sources
 
 
-def _expand(text: str, format: str) -> list[Source]:
+def _expand(text: str, format: str, language: str) -> list[Source]:
     if text == PYTHON_DOCS:
         return [Source(text, text, python_docs.SIZE, python_docs.fingerprint())]
     if text.startswith(TFDS):
@@ -130,7 +152,7 @@ def _expand(text: str, format: str) -> list[Source]:
     else:
         raise UserError(f"{text}: no such file or folder; check the path of the input")
     files = sorted(path for path in paths if path.is_file())
-    sources = [s for file in files if (s := _file_source(file, format))]
+    sources = [s for file in files if (s := _file_source(file, format, language))]
     if not sources:
         raise UserError(f"{text}: {what} is empty; expected UTF-8 text")
     return sources
@@ -160,7 +182,7 @@ def _glob(text: str) -> list[Path]:
     return list(_path("/".join(parts[:fixed])).glob("/".join(parts[fixed:])))
 
 
-def _file_source(path: Path, format: str) -> Source | None:
+def _file_source(path: Path, format: str, language: str) -> Source | None:
     """The source of a file from a look at its beginning; None where it is empty."""
     stat, offset = path.stat(), 0
     size = stat.length if is_remote(path) else stat.st_size
@@ -174,10 +196,11 @@ def _file_source(path: Path, format: str) -> Source | None:
     if not head:
         return None
     text = decode(head, path, offset=offset, cut=True)
-    chosen = detect_format(path.name, text) if format == "auto" else format
+    if format == "auto":
+        format = detect_format(path.name, text, language)
     if gzipped:
         size *= _GZIP_RATIO
-    return Source(str(path), chosen, size, "", gzipped)
+    return Source(str(path), format, size, "", gzipped)
 
 
 def stamp(source: Source) -> tuple[int, float]:
@@ -207,29 +230,35 @@ def _with_fingerprint(source: Source) -> Source:
 
 
 def read_source(
-    source: Source, start: int = 0, stop: int | None = None, *, text_field: str = "text"
+    source: Source,
+    start: int = 0,
+    stop: int | None = None,
+    *,
+    reading: Reading | None = None,
 ) -> Documents:
     """The documents of a source, or of a splittable one those in bytes [start, stop).
 
     The ranges of a partition give every document of a splittable source exactly once
-    (text in the paragraphs format may be cut between two paragraphs where a range ends).
+    (text in the paragraphs format may be cut between two paragraphs where a range ends, and
+    a heading that is alone in a range is read as text).
     """
-    return (document for _, document in _read(source, start, stop, text_field))
+    found = _read(source, start, stop, reading or Reading())
+    return (document for _, document in found)
 
 
 def _read(
-    source: Source, start: int, stop: int | None, text_field: str
+    source: Source, start: int, stop: int | None, reading: Reading
 ) -> Iterator[tuple[int, list[str]]]:
     """The documents, and up to which of its bytes the source was read for each."""
     if source.format == PYTHON_DOCS:
         for document in python_docs.read_documents():
             yield 0, document
     elif source.format == "tfds":
-        yield from find_dataset(source.name).read(start, stop, text_field)
+        yield from find_dataset(source.name).read(start, stop, reading)
     else:
         lines = _Lines(source, start, stop)
         try:
-            for document in FORMATS[source.format].read(lines, text_field):
+            for document in FORMATS[source.format].read(lines, reading):
                 yield lines.offset, document
         except BadLineError as error:
             raise UserError(f"{_locate(source, lines.offset)}: {error}") from error
@@ -314,9 +343,10 @@ class Dataset:
     builder: Any
 
     def read(
-        self, start: int, stop: int | None, text_field: str
+        self, start: int, stop: int | None, reading: Reading
     ) -> Iterator[tuple[int, list[str]]]:
         """The documents, behind their byte offsets, which are in [start, stop)."""
+        text_field = reading.text_field
         if text_field not in self.builder.info.features:
             names = ", ".join(sorted(self.builder.info.features))
             raise UserError(
@@ -328,7 +358,7 @@ class Dataset:
             text = example[text_field]
             if isinstance(text, bytes):
                 text = decode(text, f"tfds:{self.name}, row {row}")
-            if sentences := article_sentences(text):
+            if sentences := article_sentences(text, reading):
                 yield row * self.size // self.rows, sentences
 
     def examples(self, first: int, last: int) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -342,15 +372,17 @@ class Dataset:
         return min(self.rows, -(-offset * self.rows // self.size))
 
 
-def article_sentences(text: str) -> list[str]:
+def article_sentences(text: str, reading: Reading) -> list[str]:
     """Sentences of a row: of the paragraphs where wiki40b's markers name them."""
     if not _WIKI40B_MARKER.search(text):
-        return text_sentences(text)
+        return text_sentences(text, reading)
     parts = _WIKI40B_MARKER.split(text)[1:]  # kind, text, kind, text, ...
     kinds = zip(parts[::2], parts[1::2], strict=True)
-    text = "\n".join(part for kind, part in kinds if kind == "PARAGRAPH")
-    paragraphs = [" ".join(p.split()) for p in re.split(r"_NEWLINE_|\n", text)]
-    return [sentence for p in paragraphs for sentence in split_sentences(p)]
+    kept = [part for kind, part in kinds if kind == "PARAGRAPH"]
+    reading.dropped[HEADINGS] += len(parts) // 2 - len(kept)
+    lines = re.split(r"_NEWLINE_|\n", "\n".join(kept))
+    paragraphs = (" ".join(line.split()) for line in lines)
+    return [s for p in paragraphs for s in split_sentences(p, reading.language)]
 
 
 def find_dataset(text: str) -> Dataset:

@@ -5,13 +5,16 @@ lists of sentences. It holds one document at a time and cuts one that is longer 
 LONGEST_DOCUMENT, so memory does not depend on the file.
 """
 
+import collections
 import contextlib
 import dataclasses
 import html
 import itertools
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePath
+from typing import NamedTuple
 
 from bert_jax.data.sentences import split_sentences
 from bert_jax.errors import UserError
@@ -19,54 +22,143 @@ from bert_jax.files import parse_json
 
 Lines = Iterable[str]  # without their ends
 Documents = Iterator[list[str]]  # sentences
-# Characters and sentences that go on with a document; None where one may end.
-Piece = tuple[int, list[str]] | None
 
 # Characters. No book is this long; a file without any document boundary may be.
 LONGEST_DOCUMENT = 16 << 20
-# Characters. Shorter lines without an end mark are headings, captions or table cells;
-# in WikiExtractor's output headings end with a full stop, so there length alone decides.
+# Width of a text. Shorter ones without an end mark are headings, captions or table cells.
 HEADING = 60
 # A chapter shorter than this, in sentences, is joined with the next.
 SHORT_CHAPTER = 8
+# A document that has end marks behind less than this share of its characters is in a
+# language without known marks, such as Thai.
+_MARKED = 0.25
 
-_SENTENCE_MARKS = tuple(".!?…。！？।")
-_CLOSING = "\"'”’»)]"
+_ASCII_MARKS = tuple(".!?…")
+_SENTENCE_MARKS = (*_ASCII_MARKS, *"。！？｡।॥۔؟።։။។៕།")
+_CLOSING = "\"'”“’‘»«)]」』）】》〉"
 _END_MARKS = (*_SENTENCE_MARKS, *_CLOSING, ":", ";")
 # Lines that end a paragraph or a chapter, and that no text is equal to.
 _PARAGRAPH, _CHAPTER = "\n", "\f"
+
+# Reasons to leave text out, as reports name them.
+HEADINGS = "headings"
+UNMARKED = "lines without an end mark"
+CODE = "lines of code, tables or front matter"
+EMPTY = "documents without text"
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How text is read, and how much of it was left out.
+
+    text_field: key of the text in JSONL rows and tfds examples. language: see
+    split_sentences. dropped: number of lines, paragraphs or documents that were left out,
+    by reason.
+    """
+
+    text_field: str = "text"
+    language: str = "en"
+    dropped: collections.Counter[str] = dataclasses.field(
+        default_factory=collections.Counter
+    )
 
 
 class BadLineError(UserError):
     """A line that its format does not allow; read_source adds where it is."""
 
 
-def _documents(pieces: Iterable[Piece], shortest: int = 1) -> Documents:
-    """Joins pieces; a document that may end does so from ``shortest`` sentences on."""
+class Passages(NamedTuple):
+    """The text passages of a document, and the reasons for which others were dropped."""
+
+    texts: list[str]
+    dropped: collections.Counter[str]
+
+
+def _documents(
+    texts: Iterable[str | None],
+    passages: Callable[[list[str]], Passages],
+    reading: Reading,
+    shortest: int = 0,
+) -> Documents:
+    """Joins texts to documents. A document may end at a None.
+
+    passages: chooses among the texts of a document. shortest: number of sentences that a
+    document needs, or it is joined with the next.
+    """
     document: list[str] = []
     size = 0
-    for piece in pieces:
-        ends = piece is None and len(document) >= shortest
-        if ends or size >= LONGEST_DOCUMENT:
-            if document:
-                yield document
-            document, size = [], 0
-        if piece is not None:
-            size += piece[0]
-            document += piece[1]
+    for text in texts:
+        if size >= LONGEST_DOCUMENT or (text is None and document):
+            chosen = passages(document)
+            sentences = _split(chosen.texts, reading)
+            if size >= LONGEST_DOCUMENT or len(sentences) >= shortest:
+                yield from _counted(sentences, chosen, reading)
+                document, size = [], 0
+        if text is not None:
+            document.append(text)
+            size += len(text)
     if document:
-        yield document
+        chosen = passages(document)
+        yield from _counted(_split(chosen.texts, reading), chosen, reading)
 
 
-def _paragraphs(lines: Lines) -> Iterator[Piece]:
-    """Joins lines up to a _PARAGRAPH or _CHAPTER to paragraphs; headings are dropped."""
+def _split(texts: Iterable[str], reading: Reading) -> list[str]:
+    return [s for text in texts for s in split_sentences(text, reading.language)]
+
+
+def _counted(sentences: list[str], chosen: Passages, reading: Reading) -> Documents:
+    """The document, if it has text; adds what was left out of it to the counts."""
+    reading.dropped.update(chosen.dropped)
+    if sentences:
+        yield sentences
+    else:
+        reading.dropped[EMPTY] += 1
+
+
+def _has_marks(texts: list[str]) -> bool:
+    """Whether the sentences of a document end with known marks.
+
+    A list of the marks of all languages would not do: Thai has none.
+    """
+    marks = (*_SENTENCE_MARKS, ":", ";")
+    marked = sum(len(t) for t in texts if t.rstrip(_CLOSING).endswith(marks))
+    return marked >= _MARKED * sum(map(len, texts))
+
+
+def _width(text: str) -> int:
+    """Characters of a text. In short texts Chinese, Japanese and Korean ones count twice.
+
+    A paragraph of 40 such characters is too long for a heading.
+    """
+    if len(text) > 100 or text.isascii():
+        return len(text)
+    return len(text) + sum(unicodedata.east_asian_width(c) in "WF" for c in text)
+
+
+def _prose(paragraphs: list[str]) -> Passages:
+    """The paragraphs without headings: short ones that have no end mark.
+
+    Nothing is a heading in a document of a language without known marks.
+    """
+    passages = [
+        text
+        for text in paragraphs
+        if text.endswith(_END_MARKS) or _width(text) >= HEADING
+    ]
+    if len(passages) == len(paragraphs) or not _has_marks(paragraphs):
+        return Passages(paragraphs, collections.Counter())
+    dropped = {HEADINGS: len(paragraphs) - len(passages)}
+    return Passages(passages, collections.Counter(dropped))
+
+
+def _paragraphs(lines: Lines) -> Iterator[str | None]:
+    """Joins lines up to a _PARAGRAPH or _CHAPTER to paragraphs; None ends a chapter."""
     paragraph: list[str] = []
     size = 0
     for line in itertools.chain(lines, [_PARAGRAPH]):
         if line in (_PARAGRAPH, _CHAPTER) or size >= LONGEST_DOCUMENT:
-            text = " ".join(paragraph)
-            heading = len(text) < HEADING and not text.endswith(_END_MARKS)
-            yield size, [] if heading else split_sentences(text)
+            if paragraph:
+                yield " ".join(paragraph)
             paragraph, size = [], 0
         if line == _CHAPTER:
             yield None
@@ -75,19 +167,29 @@ def _paragraphs(lines: Lines) -> Iterator[Piece]:
             size += len(line)
 
 
-def read_lines_format(lines: Lines, *_: object) -> Documents:
+def read_lines_format(lines: Lines, reading: Reading) -> Documents:
     """One sentence a line, kept as it is; blank lines between documents."""
-    sentences = (line.strip() for line in lines)
-    return _documents((len(s), [s]) if s else None for s in sentences)
+    document: list[str] = []
+    size = 0
+    for line in itertools.chain(lines, [""]):
+        sentence = line.strip()
+        if document and (not sentence or size >= LONGEST_DOCUMENT):
+            yield document
+            document, size = [], 0
+        if sentence:
+            document.append(sentence)
+            size += len(sentence)
 
 
-def read_paragraphs_format(lines: Lines, *_: object) -> Documents:
+def read_paragraphs_format(lines: Lines, reading: Reading) -> Documents:
     """Paragraphs between blank lines, hard-wrapped or not; headings are dropped.
 
     A document ends with the file, at two blank lines in a row, or at a form feed, where
     it has at least SHORT_CHAPTER sentences by then.
     """
-    return _documents(_paragraphs(_plain_lines(lines)), SHORT_CHAPTER)
+    return _documents(
+        _paragraphs(_plain_lines(lines)), _prose, reading, shortest=SHORT_CHAPTER
+    )
 
 
 def _plain_lines(lines: Lines) -> Iterator[str]:
@@ -100,54 +202,87 @@ def _plain_lines(lines: Lines) -> Iterator[str]:
         blank = 0 if text else blank + 1
 
 
-_TAG = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
+# An element with attributes or without, or an address of the web or of mail. Text such as
+# "1 <n and n> 2" is none.
+_TAG = re.compile(
+    r"</?[A-Za-z][\w.:-]*(?:\s+[\w:-]+\s*=[^<>]{0,200})?\s*/?>"
+    r"|<[^\s<>]{1,200}[:@][^\s<>]{1,200}>"
+)
 _EMPTY_PARENTHESES = re.compile(r" ?\([\s,;]*\)")
+_TITLE = re.compile(r'title="(.*)">')
 
 
-def read_wikiextractor_format(lines: Lines, *_: object) -> Documents:
+def read_wikiextractor_format(lines: Lines, reading: Reading) -> Documents:
     """WikiExtractor's <doc> elements, one document each.
 
     As the paper has it, only text passages are kept: titles, headings, list items and
-    table cells are dropped, which is every line that does not end a sentence or is
-    shorter than HEADING.
+    table cells are dropped. Headings are lines shorter than HEADING that end with a full
+    stop, which WikiExtractor puts there. The other lines are dropped if they do not end a
+    sentence, except in a language without known marks.
     """
-    return _documents(_wiki_pieces(lines))
+    return _documents(_wiki_lines(lines, reading.dropped), _wiki_passages, reading)
 
 
-def _wiki_pieces(lines: Lines) -> Iterator[Piece]:
+def _wiki_lines(
+    lines: Lines, dropped: collections.Counter[str]
+) -> Iterator[str | None]:
+    title = ""
     for line in lines:
         if line.startswith(("<doc ", "</doc>")):
             yield None
+            found = _TITLE.search(line)
+            title = _unescape(found[1]) if found else ""
             continue
-        text = _EMPTY_PARENTHESES.sub("", _TAG.sub(" ", _unescape(line)))
-        text = " ".join(text.split())
-        if len(text) >= HEADING and text.rstrip(_CLOSING).endswith(_SENTENCE_MARKS):
-            yield len(text), split_sentences(text)
+        # Tags before characters: &lt;int&gt; is text.
+        text = _unescape(_TAG.sub(" ", line) if "<" in line else line)
+        text = " ".join(_EMPTY_PARENTHESES.sub("", text).split())
+        if text == title:
+            dropped[HEADINGS] += bool(text)
+        elif text:
+            yield text
 
 
-# A line of this length that another follows was wrapped; shorter ones end where they
+def _wiki_passages(lines: list[str]) -> Passages:
+    texts, passages = [], []
+    for line in lines:
+        end = line.rstrip(_CLOSING)
+        if end.endswith(_ASCII_MARKS) and _width(line) < HEADING:
+            continue
+        texts.append(line)
+        if end.endswith(_SENTENCE_MARKS):
+            passages.append(line)
+    dropped = collections.Counter({HEADINGS: len(lines) - len(texts)})
+    if not _has_marks(texts):
+        return Passages(texts, dropped)
+    dropped[UNMARKED] += len(texts) - len(passages)
+    return Passages(passages, dropped)
+
+
+# A line of this width that another follows was wrapped; shorter ones end where they
 # should, longer ones are whole paragraphs.
 _WRAPPED = range(40, 101)
 
 
-def text_sentences(text: str) -> list[str]:
+def text_sentences(text: str, reading: Reading) -> list[str]:
     """Sentences of a text with line breaks, as web corpora have it in a JSON field.
 
     A line is a paragraph, except where the text is hard-wrapped. Headings are dropped.
     """
-    pieces = _paragraphs(_web_lines(text))
-    return [sentence for _, sentences in pieces for sentence in sentences]
+    documents = _documents(_paragraphs(_web_lines(text)), _prose, reading)
+    return list(itertools.chain.from_iterable(documents))
 
 
 def _web_lines(text: str) -> Iterator[str]:
-    for line in text.splitlines():
-        yield " ".join(line.split()) or _PARAGRAPH
-        if len(line) not in _WRAPPED:
+    for line in text.split("\n"):
+        line = " ".join(line.split())
+        yield line or _PARAGRAPH
+        if _width(line) not in _WRAPPED:
             yield _PARAGRAPH
 
 
-def read_jsonl_format(lines: Lines, field: str) -> Documents:
-    """One JSON object a line, its text in ``field``."""
+def read_jsonl_format(lines: Lines, reading: Reading) -> Documents:
+    """One JSON object a line, its text in ``reading.text_field``."""
+    field = reading.text_field
     for line in lines:
         if _is_blank(line):
             continue
@@ -160,7 +295,7 @@ def read_jsonl_format(lines: Lines, field: str) -> Documents:
         if not isinstance(text, str):
             found = ", ".join(sorted(row)[:8])
             raise BadLineError(f"expected {expected}, found {found}; set --text_field")
-        if sentences := text_sentences(text):
+        if sentences := text_sentences(text, reading):
             yield sentences
 
 
@@ -181,31 +316,37 @@ _EMPHASIS = re.compile(
 _ESCAPE = re.compile(r"\\([\\`*_{}\[\]()#+\-.!>~|])")
 
 
-def read_markdown_format(lines: Lines, *_: object) -> Documents:
+def read_markdown_format(lines: Lines, reading: Reading) -> Documents:
     """Markdown as prose: a chapter, which a header begins, is a document.
 
     Headers, front matter, rules, code, tables and wholly bold lines (speakers in plays,
     titles) are dropped; emphasis, links and list marks leave their text. Chapters of
     less than SHORT_CHAPTER sentences are joined with the next.
     """
-    return _documents(_paragraphs(_markdown_lines(lines)), SHORT_CHAPTER)
+    paragraphs = _paragraphs(_markdown_lines(lines, reading.dropped))
+    return _documents(paragraphs, _prose, reading, shortest=SHORT_CHAPTER)
 
 
-def _markdown_lines(lines: Lines) -> Iterator[str]:
+def _markdown_lines(lines: Lines, dropped: collections.Counter[str]) -> Iterator[str]:
     fence, front_matter = "", False
     for number, line in enumerate(lines):
         if number == 0 and line.strip() == "---":
             front_matter = True
         elif front_matter:
+            dropped[CODE] += 1
             front_matter = line.strip() not in ("---", "...")
         elif match := _FENCE.match(line):
             yield _PARAGRAPH
             fence = "" if fence == match[1] else fence or match[1]
         elif fence or line.lstrip().startswith("|"):
-            continue
+            dropped[CODE] += 1
         elif _HEADER.match(line):
+            dropped[HEADINGS] += 1
             yield _CHAPTER
-        elif not line.strip() or _RULE.match(line) or _WHOLLY_BOLD.match(line):
+        elif _WHOLLY_BOLD.match(line):
+            dropped[HEADINGS] += 1
+            yield _PARAGRAPH
+        elif not line.strip() or _RULE.match(line):
             yield _PARAGRAPH
         else:
             line = line.lstrip("> \t")
@@ -233,21 +374,21 @@ def _unescape(text: str) -> str:
     return html.unescape(_NO_CHARACTER.sub("\ufffd", text)) if "&" in text else text
 
 
-def _is_json_object(head: str) -> bool:
+def _is_json_object(head: str, language: str) -> bool:
     first = head.split("\n", 1)[0]
     with contextlib.suppress(UserError):
         return first.startswith("{") and bool(parse_json(first, "", ""))
     return False
 
 
-def _has_sentence_lines(head: str) -> bool:
+def _has_sentence_lines(head: str, language: str) -> bool:
     """Whether nearly every line is one sentence and some blocks have several lines."""
     lines = [line.strip() for line in head.split("\n")]
     filled = [line for line in lines[:-1] or lines if line][:2000]
     if not filled:
         return False
     ended = sum(line.endswith(_END_MARKS) for line in filled)
-    sentences = sum(len(split_sentences(line)) for line in filled)
+    sentences = sum(len(split_sentences(line, language)) for line in filled)
     followed = any(a and b for a, b in itertools.pairwise(lines))
     return (
         ended > 0.7 * len(filled)
@@ -256,7 +397,7 @@ def _has_sentence_lines(head: str) -> bool:
     )
 
 
-def _begins_doc(text: str) -> bool:
+def _begins_doc(text: str, *_: str) -> bool:
     return text.startswith("<doc ")
 
 
@@ -268,23 +409,23 @@ def _is_blank(line: str) -> bool:
 class TextFormat:
     """How text of one format is read and known.
 
-    read(lines, text_field): the documents, or a BadLineError; text_field is the user's.
+    read(lines, reading): the documents, or a BadLineError. Counts what it drops.
     is_boundary(line): whether a reader may begin at this line, so that several processes
     read one file; None where it reads files as a whole. suffixes: of file names, in small
-    letters and without .gz, that have the format. begins(head): whether text of the format
-    begins like that, blanks before it left out.
+    letters and without .gz, that have the format. begins(head, language): whether text of
+    the format begins like that, blanks before it left out.
     """
 
-    read: Callable[[Lines, str], Documents]
+    read: Callable[[Lines, Reading], Documents]
     is_boundary: Callable[[str], bool] | None = None
     suffixes: tuple[str, ...] = ()
-    begins: Callable[[str], bool] = lambda head: False
+    begins: Callable[[str, str], bool] = lambda head, language: False
 
 
 # From the general to the special: of those that match a file the last one is taken.
 FORMATS: dict[str, TextFormat] = {
     "paragraphs": TextFormat(
-        read_paragraphs_format, _is_blank, begins=lambda head: True
+        read_paragraphs_format, _is_blank, begins=lambda head, language: True
     ),
     "lines": TextFormat(read_lines_format, _is_blank, begins=_has_sentence_lines),
     "markdown": TextFormat(read_markdown_format, suffixes=(".md", ".markdown")),
@@ -300,11 +441,11 @@ FORMATS: dict[str, TextFormat] = {
 }
 
 
-def detect_format(name: str, head: str) -> str:
+def detect_format(name: str, head: str, language: str = "en") -> str:
     """The format of a file from its name and the beginning of its text."""
     suffix, head = PurePath(name.lower().removesuffix(".gz")).suffix, head.lstrip()
     return next(
         format
         for format, how in reversed(FORMATS.items())
-        if suffix in how.suffixes or how.begins(head)
+        if suffix in how.suffixes or how.begins(head, language)
     )

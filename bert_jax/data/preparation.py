@@ -6,6 +6,7 @@ were interrupted. A run that is repeated keeps the shards that are whole.
 """
 
 import bisect
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -18,7 +19,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
@@ -31,10 +32,12 @@ from bert_jax.data.corpus import (
     FORMATS,
     Source,
     find_sources,
+    left_out,
     read_source,
     stamp,
     with_fingerprints,
 )
+from bert_jax.data.corpus_formats import Reading
 from bert_jax.data.segmenters import encode_words, open_segmenter
 from bert_jax.data.sentences import RULES
 from bert_jax.data.store import (
@@ -81,19 +84,25 @@ class Part(NamedTuple):
 
 
 class ShardCount(NamedTuple):
-    """What was written of a shard. text_bytes: of text, estimated where a source's are."""
+    """What was written of a shard, and what was left out.
+
+    text_bytes: bytes of text, estimated if the size of a source is. dropped: see
+    corpus_formats.Reading.
+    """
 
     text_bytes: int
     tokens: int
     unknown: int
+    dropped: Mapping[str, int]
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
     """What :func:`prepare` did.
 
-    seconds, text_bytes, tokens and unknown tell of this run alone, info of the whole
-    store; a run that found everything done has text_bytes 0.
+    info describes the whole store. The other fields count the work of this run alone: a
+    run that found everything done has text_bytes 0. dropped: number of headings, lines and
+    the like that were left out, by reason.
     """
 
     info: StoreInfo
@@ -101,6 +110,7 @@ class Report:
     text_bytes: int
     tokens: int
     unknown: int
+    dropped: Mapping[str, int]
 
     def __str__(self) -> str:
         info = self.info
@@ -114,7 +124,7 @@ class Report:
         unknown = 100 * self.unknown / max(1, self.tokens)
         return (
             f"{total}; {self.text_bytes / 1e6:.1f} MB of text in {self.seconds:.1f} s "
-            f"({rate:.1f} MB/s), {unknown:.2f}% unknown tokens"
+            f"({rate:.1f} MB/s), {unknown:.2f}% unknown tokens; {left_out(self.dropped)}"
         )
 
 
@@ -125,6 +135,7 @@ def prepare(
     *,
     format: str = "auto",
     text_field: str = "text",
+    language: str = "en",
     workers: int = 0,
     shards: int = 0,
     segmenter: str = "",
@@ -132,7 +143,8 @@ def prepare(
 ) -> Report:
     """Reads, segments and tokenises ``inputs`` into a store in ``directory``.
 
-    inputs, format, text_field: see corpus.read_documents. workers, shards: 0 chooses.
+    inputs, format: see corpus.read_documents. text_field, language: see
+    corpus_formats.Reading. workers, shards: 0 chooses.
     segmenter: what finds words without spaces between them; see open_segmenter. run: what
     writes the missing shards, instead of processes of this machine.
     Finishes what an interrupted run with the same settings began; raises UserError where
@@ -151,7 +163,7 @@ def prepare(
                 f"{directory} lies in the input {text} and would become text of the next "
                 "run; choose an --output outside of it"
             )
-    sources = find_sources(inputs, format=format)
+    sources = find_sources(inputs, format=format, language=language)
     files = [source for source in sources if source.format in FORMATS]
     stamps = list(map(stamp, files))
     sources = with_fingerprints(sources)
@@ -167,6 +179,7 @@ def prepare(
         },
         "format": format,
         "text_field": text_field,
+        "language": language,
         "segmenter": f"sentencex {importlib.metadata.version('sentencex')}, {RULES}",
         "shards": shards,
     } | ({"words": segmenter} if segmenter else {})
@@ -174,12 +187,12 @@ def prepare(
         open_segmenter(segmenter)
     fingerprint = tokenizer.fingerprint()
     identity = {"vocabulary_fingerprint": fingerprint, "settings": settings}
-    counts = [ShardCount(0, 0, 0)]
+    counts: list[ShardCount] = []
     with locked(directory):
         remove_unfinished(directory)
         if info := _finished(directory, identity):
             (directory / UNFINISHED).unlink(missing_ok=True)  # killed just before
-            return Report(info, 0.0, *counts[0])
+            return Report(info, 0.0, *_total(counts))
         write_json(directory / UNFINISHED, identity)
         tokenizer.save(directory)
         missing = {
@@ -189,7 +202,7 @@ def prepare(
         }
         write = functools.partial(
             write_shard, tokenizer=tokenizer, directory=directory, shards=shards,
-            text_field=text_field, segmenter=segmenter,
+            text_field=text_field, language=language, segmenter=segmenter,
         )  # fmt: skip
         workers = min(workers or _default_workers(), len(missing))
         run = run or functools.partial(_write_shards, workers=workers)
@@ -218,8 +231,18 @@ def prepare(
             directory, shards, vocab_size=vocab_size, words=words, **identity
         )
         (directory / UNFINISHED).unlink()
-    totals = map(sum, zip(*counts, strict=True))
-    return Report(info, time.monotonic() - started, *totals)
+    return Report(info, time.monotonic() - started, *_total(counts))
+
+
+def _total(counts: Sequence[ShardCount]) -> ShardCount:
+    dropped: collections.Counter[str] = collections.Counter()
+    for count in counts:
+        dropped.update(count.dropped)
+    numbers = (
+        sum(getattr(count, name) for count in counts)
+        for name in ("text_bytes", "tokens", "unknown")
+    )
+    return ShardCount(*numbers, dropped)
 
 
 def shard_count(size: int) -> int:
@@ -266,15 +289,17 @@ def write_shard(
     directory: Path,
     shards: int,
     text_field: str,
+    language: str,
     segmenter: str,
 ) -> ShardCount:
     """Reads, segments and tokenises the parts of one shard into the store ``directory``."""
     tokens = unknown = 0
+    reading = Reading(text_field, language)
     dtype, word_bit = stored_type(tokenizer.vocab_size, words=bool(segmenter))
     segment = open_segmenter(segmenter) if segmenter else None
     with shard_writer(directory, shard, shards, dtype) as write:
         for part in parts:
-            for document in read_source(*part, text_field=text_field):
+            for document in read_source(*part, reading=reading):
                 if segment is None:
                     sentences = stored = tokenizer.encode_batch(document)
                 else:
@@ -285,7 +310,7 @@ def write_shard(
                 ids = np.concatenate(sentences)
                 tokens += len(ids)
                 unknown += int(np.count_nonzero(ids == tokenizer.unk_id))
-    return ShardCount(_text_bytes(parts), tokens, unknown)
+    return ShardCount(_text_bytes(parts), tokens, unknown, reading.dropped)
 
 
 def _write_shards(

@@ -135,7 +135,7 @@ def prose_sentences(text: str) -> list[str]:
 def _paragraphs(text: str) -> Iterator[str]:
     """Blocks of lines between blank lines; list items begin a block, tables end one."""
     block: list[str] = []
-    for line in [*text.expandtabs().splitlines(), ""]:
+    for line in [*text.expandtabs().split("\n"), ""]:
         item, underline = _LIST_ITEM.match(line), _UNDERLINE.match(line)
         is_text = line.strip() and not underline and not _CODE.search(line)
         if item or not is_text:

@@ -11,7 +11,11 @@ import re
 
 import sentencex
 
-RULES = "rules 1"  # of this file; stores record it beside sentencex's version
+from bert_jax.errors import UserError
+
+# Version of the rules by which text is read and split. Stores record it.
+RULES = "rules 2"
+_LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z0-9]+)*")
 
 # Blanked before sentencex sees the text. The apostrophe is among them because many
 # books quote with it; "don t" has the same boundaries as "don't".
@@ -24,14 +28,25 @@ _CLOSING = frozenset("\"'”’»)]*")
 _DASHES = "—–-… "
 
 
-def split_sentences(paragraph: str) -> list[str]:
+def check_language(language: str) -> None:
+    """Raises UserError for a text that is not the code of a language."""
+    if not _LANGUAGE.fullmatch(language):
+        raise UserError(
+            f"language {language!r}, expected a code such as en, de or zh-hans; set "
+            "--language"
+        )
+
+
+def split_sentences(paragraph: str, language: str = "en") -> list[str]:
     """The sentences of one paragraph (no line breaks inside), stripped, none empty.
 
+    language: code of the language whose abbreviations count, such as "de". sentencex uses
+    English for a language that it does not know.
     Joining them again gives the paragraph up to white space. A small letter after "!"
     or "?" means that the sentence goes on, as in '"Where?" he asked.'; after a full stop
     it does not, so that lower-cased text is split too.
     """
-    parts = _segment(_BLANKED.sub(" ", paragraph))
+    parts = _segment(_BLANKED.sub(" ", paragraph), language)
     if len(parts) <= 1:
         sentence = paragraph.strip()
         return [sentence] if sentence else []
@@ -63,11 +78,11 @@ def split_sentences(paragraph: str) -> list[str]:
 _AT_ONCE = 1 << 13
 
 
-def _segment(text: str) -> list[str]:
+def _segment(text: str, language: str) -> list[str]:
     """The parts of a text; of a long one the last part goes on with what follows."""
     parts, rest = [], ""
     for start in range(0, len(text), _AT_ONCE):
-        *done, rest = _segment_once(rest + text[start : start + _AT_ONCE])
+        *done, rest = _segment_once(rest + text[start : start + _AT_ONCE], language)
         parts += done
         if len(rest) >= _AT_ONCE:  # no sentence, whatever it is
             parts.append(rest)
@@ -75,9 +90,9 @@ def _segment(text: str) -> list[str]:
     return [*parts, rest] if rest else parts
 
 
-def _segment_once(text: str) -> list[str]:
+def _segment_once(text: str, language: str) -> list[str]:
     try:
-        return sentencex.segment("en", text)
+        return sentencex.segment(language, text)
     except BaseException as error:
         # A panic of its Rust code, which is no Exception, would end a run of hours at
         # the same paragraph each time: that paragraph stays whole.

@@ -156,6 +156,10 @@ class DataConfig:
     corpus: tuple[str, ...] = setting(
         (), "inputs, as prepare takes them, that are prepared into the workdir"
     )
+    language: str = setting(
+        "en",
+        "language of corpus: its abbreviations, such as Dr., do not end a sentence",
+    )
     vocabulary_size: int = setting(
         30_522, "tokens of the vocabulary that is trained on corpus"
     )

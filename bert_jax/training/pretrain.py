@@ -232,13 +232,15 @@ def open_text(
 def prepare_corpus(config: DataConfig, directory: Path, log: Log) -> None:
     """Writes vocabulary and store of config.corpus."""
     log(f"preparing {', '.join(config.corpus)} in {directory}")
+    documents = read_documents(config.corpus, language=config.language)
     tokenizer = train_vocabulary(
-        itertools.chain.from_iterable(read_documents(config.corpus)),
+        itertools.chain.from_iterable(documents),
         config.vocabulary_size,
         lower_case=config.lower_case,
         keep_accents=config.keep_accents,
     )
-    log(f"{directory}: {prepare(config.corpus, tokenizer, directory)}")
+    report = prepare(config.corpus, tokenizer, directory, language=config.language)
+    log(f"{directory}: {report}")
 
 
 # What a run may choose; the rest of a BertConfig the checkpoint has decided.

@@ -53,7 +53,7 @@ STUDY = "study.json"
 _PART = "part.json"
 _PAIRS = "minimal pairs"  # the name of their accuracy
 # The settings that a prepared text depends on.
-_TEXT = ("corpus", "vocabulary_size", "lower_case", "keep_accents")
+_TEXT = ("corpus", "language", "vocabulary_size", "lower_case", "keep_accents")
 
 Result = dict[str, Any]
 
@@ -191,7 +191,7 @@ def run_study(
         elif isinstance(config, dict):
             next(score.read_sets(map(Path, config["files"])))
         elif isinstance(config, DataConfig):
-            find_sources(config.corpus)
+            find_sources(config.corpus, language=config.language)
     with (
         locked(folder),
         Progress(

@@ -31,6 +31,7 @@ def text(small_store, tmp_path_factory):
     source = small_store[0].parent / "text.txt"
     for name in ("a.txt", "b.txt"):
         shutil.copy(source, folder / name)
+    (folder / "d.md").write_text("# A chapter\n\nIt has two sentences. This is one.\n")
     (folder / "c.txt.gz").write_bytes(gzip.compress(source.read_bytes(), mtime=0))
     return folder, load_tokenizer(small_store[0])
 
@@ -60,10 +61,22 @@ def test_a_pipeline_writes_the_same_bytes(text, expected, tmp_path):
     output = str(tmp_path / "store")
     report = prepare_with_beam([str(folder)], tokenizer, output, [], shards=4)
     assert files(output) == expected[0]
-    for name in ("info", "text_bytes", "tokens", "unknown"):
+    assert sum(report.dropped.values()) == 1
+    for name in ("info", "text_bytes", "tokens", "unknown", "dropped"):
         assert getattr(report, name) == getattr(expected[1], name)
     again = prepare_with_beam([str(folder)], tokenizer, output, [], shards=4)
     assert again.text_bytes == 0
+
+
+def test_a_pipeline_splits_by_the_language(text, tmp_path):
+    beam()
+    (tmp_path / "a.jsonl").write_text('{"text": "Dr. Abel kam bzw. ging. Er kam."}\n')
+    inputs, settings = [str(tmp_path / "a.jsonl")], {"language": "de", "shards": 1}
+    output = str(tmp_path / "store")
+    report = prepare_with_beam(inputs, text[1], output, [], **settings)
+    assert report.info.sentences == 2
+    prepare(inputs, text[1], tmp_path / "here", **settings)
+    assert files(output) == files(tmp_path / "here")
 
 
 def test_from_a_bucket_into_a_bucket_and_on_from_an_interruption(

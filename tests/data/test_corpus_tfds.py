@@ -12,6 +12,7 @@ from bert_jax.data.corpus import (
     read_documents,
     read_source,
 )
+from bert_jax.data.corpus_formats import Reading
 from bert_jax.errors import UserError
 
 ROWS = 40
@@ -111,7 +112,7 @@ def test_an_unknown_feature_is_named():
 
 
 def test_text_without_markers_is_web_text():
-    assert article_sentences("Title\n\nOne here. Two.\n\nSee also") == [
+    assert article_sentences("Title\n\nOne here. Two.\n\nSee also", Reading()) == [
         "One here.",
         "Two.",
     ]

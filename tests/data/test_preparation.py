@@ -93,6 +93,52 @@ def test_report_counts_this_run(prepared, text, tokenizer):
     assert "MB/s" in str(report)
 
 
+def test_text_is_split_by_its_language_also_after_an_interruption(
+    tokenizer, tmp_path, monkeypatch
+):
+    text, directory = tmp_path / "a.jsonl", tmp_path / "store"
+    row = json.dumps({"text": "Prof. Dr. Abel kam bzw. ging. Am 3. Mai kam er."})
+    text.write_text(f"{row}\n" * 300)
+    inputs = [str(text)]
+    write = preparation.write_shard
+
+    def dies(shard, parts, **settings):
+        if shard == 2:
+            raise KeyboardInterrupt
+        return write(shard, parts, **settings)
+
+    settings = {"shards": 4, "workers": 1, "language": "de"}
+    monkeypatch.setattr(preparation, "write_shard", dies)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(inputs, tokenizer, directory, **settings)
+    monkeypatch.undo()
+    with pytest.raises(UserError, match="language was de, now en"):
+        prepare(inputs, tokenizer, directory, shards=4, workers=1)
+    report = prepare(inputs, tokenizer, directory, **settings)
+    assert report.info.sentences == 600
+    assert report.info.settings["language"] == "de"
+    english = prepare(inputs, tokenizer, tmp_path / "english", workers=1)
+    assert english.info.sentences > 600
+    with pytest.raises(UserError, match="language 'Deutsch', expected a code"):
+        prepare(inputs, tokenizer, tmp_path / "other", language="Deutsch")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_was_left_out_is_counted_over_shards(tokenizer, tmp_path, workers):
+    head = "".join(f'<doc id="{i}" title="T">\nT\n\n' + "{}</doc>\n" for i in range(99))
+    body = (
+        "This sentence is long enough to be kept in a text of sixty letters.\nH.\nx\n"
+    )
+    (tmp_path / "wiki_00").write_text(head.format(*[body] * 99))
+    inputs = [str(tmp_path / "wiki_00")]
+    report = prepare(inputs, tokenizer, tmp_path / "s", shards=4, workers=workers)
+    assert report.info.sentences == 99
+    assert report.dropped == {"headings": 198, "lines without an end mark": 99}
+    assert "left out: 198 headings, 99 lines without an end mark" in str(report)
+    again = prepare(inputs, tokenizer, tmp_path / "s", shards=4)
+    assert not again.dropped and "already prepared" in str(again)
+
+
 def test_processes_write_the_same_bytes(prepared, text, tokenizer, tmp_path):
     directory, _ = prepared
     prepare([str(text)], tokenizer, tmp_path / "two", shards=4, workers=2)
@@ -181,6 +227,7 @@ def test_other_settings_are_refused_by_name(prepared, text, tokenizer, tmp_path)
         ("text.files was 3, now 1", (tokenizer, [str(text / "a.txt")]), {}),
         ("format was auto, now lines", (tokenizer, [str(text)]), {"format": "lines"}),
         ("text_field was text, now x", (tokenizer, [str(text)]), {"text_field": "x"}),
+        ("language was en, now de", (tokenizer, [str(text)]), {"language": "de"}),
     ]:
         with pytest.raises(UserError) as error:
             prepare(args[1], args[0], directory, **{"shards": 4, **settings})
@@ -262,14 +309,14 @@ def test_bad_input_leaves_nothing(tokenizer, tmp_path):
     with pytest.raises(UserError, match="no such file"):
         prepare([str(tmp_path / "no")], tokenizer, directory)
     assert not directory.exists()
-    (tmp_path / "titles.txt").write_text("A Title\n\nAnother Title\n")
+    (tmp_path / "titles.txt").write_text("# A Title\n\n## Another Title\n")
     for _ in range(2):
         with pytest.raises(UserError, match="no text"):
             prepare(
                 [str(tmp_path / "titles.txt")],
                 tokenizer,
                 directory,
-                format="paragraphs",
+                format="markdown",
             )
         assert not (directory / "index.json").exists()
     (tmp_path / "titles.txt").write_text("A sentence.\n")

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.data.sentences import split_sentences
+from bert_jax.data.sentences import check_language, split_sentences
+from bert_jax.errors import UserError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "pretraining_data"
 
@@ -41,6 +42,26 @@ HARD = [
 def test_hard_cases(sentences):
     space = "" if sentences[0].endswith("。") else " "
     assert split_sentences(space.join(sentences)) == sentences
+
+
+@pytest.mark.parametrize(
+    ("language", "sentences"),
+    [
+        ("de", ["Prof. Dr. Müller kam bzw. ging.", "Am 3. Oktober war er weg."]),
+        ("de", ["Vgl. Abs. 3 Nr. 2 der Satzung.", "Das gilt auch hier."]),
+        ("es", ["El Sr. Pérez vive en la Av. Central.", "Es médico."]),
+    ],
+)
+def test_abbreviations_of_a_language_end_no_sentence(language, sentences):
+    text = " ".join(sentences)
+    assert split_sentences(text, language) == sentences
+    assert len(split_sentences(text)) > len(sentences)
+
+
+@pytest.mark.parametrize("language", ["", "German", "DE", "e", "de_AT", "de "])
+def test_what_is_no_code_of_a_language_is_refused(language):
+    with pytest.raises(UserError, match="expected a code such as en, de or zh-hans"):
+        check_language(language)
 
 
 @pytest.mark.parametrize("text", ["", "  ", "\u00a0", "Word", "...", '"', "a b ?! c"])

@@ -15,7 +15,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from bert_jax.data.corpus_formats import FORMATS
+from bert_jax.data.corpus_formats import FORMATS, Reading
 from bert_jax.data.sentences import split_sentences
 from bert_jax.errors import UserError
 from bert_jax.files import decode_lines, parse_json, valid_text
@@ -100,7 +100,7 @@ def test_sentences_are_the_paragraph_up_to_blanks(paragraph):
 def test_every_format_takes_every_text(lines):
     for name, form in FORMATS.items():
         try:
-            documents = list(form.read(iter(lines), "text"))
+            documents = list(form.read(iter(lines), Reading()))
         except UserError:
             assert name == "jsonl"
             continue

@@ -118,7 +118,7 @@ def test_a_study_goes_on_where_it_was_interrupted(study, tmp_path, one_device):
     path = tmp_path / "text" / "config.json"
     text = json.loads(path.read_text())
     older = ("corpus", "vocabulary_size", "lower_case")
-    assert set(text) == {*older, "keep_accents"}
+    assert set(text) == {*older, "language", "keep_accents"}
     path.write_text(json.dumps({name: text[name] for name in older}))
     third = []
     run_study(study, tmp_path, log=third.append)

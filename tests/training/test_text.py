@@ -30,6 +30,18 @@ def test_a_corpus_is_prepared_once(corpus, tmp_path):
     assert same.fingerprint() == tokenizer.fingerprint()
 
 
+def test_a_corpus_is_split_by_its_language(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "Prof. Dr. Abel kam bzw. ging. Ein हिन्दी."}\n' * 9)
+    config = DataConfig(
+        corpus=(str(path),), vocabulary_size=400, language="de", keep_accents=True
+    )
+    store, tokenizer = open_text(config, RunFolder(tmp_path / "w"), print)
+    assert store.info.sentences == 18
+    assert store.info.settings["language"] == "de"
+    assert tokenizer.tokenize("हिन्दी Ein") == ["हिन्दी", "ein"]
+
+
 def test_a_store_elsewhere_is_opened(small_store, tmp_path):
     directory, vocab_size = small_store
     _, tokenizer = open_text(
