@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import numpy as np
 import sentencepiece
 import tokenizers
-from sentencepiece import sentencepiece_model_pb2
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 
@@ -276,6 +275,9 @@ class SentencePieceTokenizer(Tokenizer):
     @functools.cached_property
     def _inside(self) -> sentencepiece.SentencePieceProcessor:
         """The model without the space that it puts before a text."""
+        # Imported late: it needs a newer protobuf than Apache Beam allows.
+        from sentencepiece import sentencepiece_model_pb2
+
         model = sentencepiece_model_pb2.ModelProto.FromString(self._model)
         model.normalizer_spec.add_dummy_prefix = False
         return sentencepiece.SentencePieceProcessor(
