@@ -30,6 +30,7 @@ import numpy as np
 from bert_jax.data.tokenizer import token_dtype
 from bert_jax.errors import UserError
 from bert_jax.files import new_file, read_json, write_json
+from bert_jax.progress import Progress
 
 _HEADER = 1000  # bytes of a .npy file's; ours have 118, and NumPy parses 10,000 slowly
 FORMAT = 2
@@ -300,8 +301,9 @@ class TokenStore:
     """Random access to the sentences of a finished store.
 
     info: StoreInfo. sentence_offsets int64 (S + 1,) and document_sentences int64 (D + 1,)
-    are mapped from disk, not loaded. Their checksums are compared at once, that of a shard
-    when the shard is first read. Safe to use from several threads.
+    are mapped from disk, not loaded. Opening a store compares the sizes of all files and
+    the checksums of these two arrays. Only ``verify`` compares the checksums of shards,
+    because it reads them whole. Safe to use from several threads.
     """
 
     def __init__(self, directory: Path | str):
@@ -320,6 +322,21 @@ class TokenStore:
         self._ends = np.cumsum(tokens)
         self._begins = self._ends - tokens
         self._shard = functools.cache(self._open)
+        for shard in info.shards:
+            path = self.directory / shard.name
+            size = shard.tokens * np.dtype(info.token_dtype).itemsize
+            if not path.is_file() or path.stat().st_size != size:
+                raise _damaged(path, f"{size:,} bytes")
+
+    def verify(self) -> None:
+        """Reads every shard; UserError if one has another checksum than index.json."""
+        with Progress(
+            "verifying", total=self.info.tokens, unit="tokens", scale=True
+        ) as progress:
+            for number, shard in enumerate(self.info.shards):
+                if zlib.crc32(self._shard(number)) != shard.checksum:
+                    raise _damaged(self.directory / shard.name, "its checksum")
+                progress.update(shard.tokens)
 
     def read_sentences(self, ranges: np.ndarray) -> list[np.ndarray]:
         """Token ids of the sentences [start, stop) of each range, one array a range.
@@ -356,14 +373,18 @@ class TokenStore:
         return array
 
     def _open(self, number: int) -> np.ndarray:
-        """The ids of a shard, mapped, after its checksum is compared."""
-        shard, dtype = self.info.shards[number], np.dtype(self.info.token_dtype)
-        path = self.directory / shard.name
-        if path.is_file() and path.stat().st_size == shard.tokens * dtype.itemsize:
-            ids = np.asarray(np.memmap(path, dtype, "r"))
-            if zlib.crc32(ids) == shard.checksum:
-                return ids
-        raise UserError(
-            f"{path} is missing or damaged (its size or checksum is not that in "
-            "index.json); copy it again, or prepare the text again"
-        )
+        """The ids of a shard, mapped."""
+        path = self.directory / self.info.shards[number].name
+        return np.asarray(np.memmap(path, np.dtype(self.info.token_dtype), "r"))
+
+
+def verify_store(directory: Path) -> None:
+    """UserError if a file of a store is damaged. Reads all of them."""
+    TokenStore(directory).verify()
+
+
+def _damaged(path: Path, expected: str) -> UserError:
+    return UserError(
+        f"{path} is missing or damaged (index.json has {expected}); copy it again, or "
+        "prepare the text again"
+    )

@@ -139,6 +139,7 @@ def _by_number(name: str) -> list[str]:
 
 def _text(source: ExampleSource, examples: int) -> Values:
     store, info = source.store, source.store.info
+    store.verify()
     offsets, bounds = store.sentence_offsets, store.document_sentences
     return {
         "documents": info.documents,
@@ -159,7 +160,7 @@ def _text(source: ExampleSource, examples: int) -> Values:
 
 
 def _unknown(store: TokenStore, unk_id: int) -> int:
-    """How many tokens of a store are [UNK]; every shard is read, and its checksum."""
+    """Number of [UNK] tokens in a store. Reads every shard."""
     found = 0
     bounds = store.document_sentences
     ranges = np.stack([bounds[:-1], bounds[1:]], axis=1)

@@ -114,12 +114,18 @@ class RunFolder:
             (self._remote / name).unlink(missing_ok=True)
         self._uploaded = versions
 
-    def prepared(self, name: str, last: str, make: Callable[[Path], None]) -> Path:
+    def prepared(
+        self,
+        name: str,
+        last: str,
+        make: Callable[[Path], None],
+        check: Callable[[Path], None] | None = None,
+    ) -> Path:
         """A subfolder that process 0 makes once and all processes read.
 
         make: fills the folder that it is given, or goes on where it was killed. last: the
-        file that makes the folder whole. Returns each process's own copy of a remote
-        workdir's folder. All processes must call it.
+        file that makes the folder whole. check: see local_copy. Returns each process's own
+        copy of a remote workdir's folder. All processes must call it.
         """
         place = (self._remote or self.local) / name
         if is_leader() and not (place / last).exists():
@@ -130,7 +136,7 @@ class RunFolder:
                 for file in names:
                     _copy(epath.Path(folder / file), place / file)
         wait_for_all(name)
-        return local_copy(place, last)
+        return local_copy(place, last, check)
 
     def check_shared(self, name: str) -> None:
         """Checks that all processes see the file ``name`` which process 0 wrote.
@@ -147,10 +153,16 @@ class RunFolder:
         )
 
 
-def local_copy(path: str | os.PathLike, last: str) -> Path:
+def local_copy(
+    path: str | os.PathLike,
+    last: str,
+    check: Callable[[Path], None] | None = None,
+) -> Path:
     """A local folder with the files of ``path``: itself, or a copy in the cache.
 
     last: the file that makes the folder whole. A copy with the same one is used again.
+    check: function that raises UserError if a new copy is damaged. A damaged copy is
+    removed.
     """
     if not is_remote(path):
         return Path(path)
@@ -163,6 +175,12 @@ def local_copy(path: str | os.PathLike, last: str) -> Path:
             return folder
         shutil.rmtree(folder, ignore_errors=True)
     _mirror(remote, folder, last=last)
+    try:
+        if check is not None:
+            check(folder)
+    except UserError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     return folder
 
 

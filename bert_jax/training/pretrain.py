@@ -22,7 +22,7 @@ from bert_jax.data.pipeline import (
     within,
 )
 from bert_jax.data.preparation import prepare
-from bert_jax.data.store import TokenStore
+from bert_jax.data.store import TokenStore, verify_store
 from bert_jax.data.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError, naming
@@ -212,12 +212,13 @@ def open_text(
     """
     config.check_text()
     if config.path:
-        directory = local_copy(config.path, last="index.json")
+        directory = local_copy(config.path, last="index.json", check=verify_store)
     else:
         directory = folder.prepared(
             "text",
             last="index.json",
             make=lambda directory: prepare_corpus(config, directory, log),
+            check=verify_store,
         )
     store = TokenStore(directory)
     tokenizer = load_tokenizer(directory)

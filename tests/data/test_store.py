@@ -1,4 +1,5 @@
 import json
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -154,7 +155,8 @@ def test_a_damaged_index_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "grow", "empty", "remove"])
-def test_a_damaged_shard_is_named_when_it_is_read(tmp_path, damage):
+def test_a_damaged_shard_is_named(tmp_path, damage):
+    """Another size when the store is opened, another bit when it is verified."""
     documents = make_documents()
     write(tmp_path, [documents[:15], documents[15:]])
     path = tmp_path / "shard-00001-of-00002.tokens"
@@ -165,12 +167,35 @@ def test_a_damaged_shard_is_named_when_it_is_read(tmp_path, damage):
     path.write_bytes(changed.get(damage, content))
     if damage == "remove":
         path.unlink()
+    said = pytest.raises(UserError, match=rf"{path.name} is .*prepare the text again")
+    if damage != "flip":
+        with said:
+            TokenStore(tmp_path)
+        return
     store = TokenStore(tmp_path)
     ids = store.read_sentences(np.array([[0, 1]]))[0]
     assert np.array_equal(ids, documents[0][0])
-    last = store.info.sentences
-    with pytest.raises(UserError, match=rf"{path.name} is .*prepare the text again"):
-        store.read_sentences(np.array([[last - 1, last]]))
+    with said:
+        store.verify()
+
+
+def test_reading_computes_no_checksum_of_a_shard(tmp_path, monkeypatch):
+    """A corpus of billions of tokens would be read whole before the first step."""
+    documents = make_documents()
+    info = write(tmp_path, [documents[:15], documents[15:]])
+    sizes, crc32 = [], zlib.crc32
+
+    def counted(content, *start):
+        sizes.append(memoryview(content).nbytes)
+        return crc32(content, *start)
+
+    monkeypatch.setattr("bert_jax.data.store.zlib.crc32", counted)
+    store = TokenStore(tmp_path)
+    store.read_sentences(np.arange(info.sentences)[:, None] + [0, 1])
+    index = [8 * (info.sentences + 1), 8 * (info.documents + 1)]
+    assert sizes[1:] == index  # the first is index.json
+    store.verify()
+    assert sum(sizes[3:]) == 2 * info.tokens
 
 
 def test_flipped_bits_and_cut_files_are_noticed(tmp_path):
@@ -192,6 +217,7 @@ def test_flipped_bits_and_cut_files_are_noticed(tmp_path):
         path.write_bytes(content[:at] if fault % 3 == 0 else flipped)
         try:
             store = TokenStore(tmp_path)
+            store.verify()
             # What no number is kept in: blanks of a header, or of JSON.
             assert store.info == whole.info
             assert all(map(np.array_equal, store.read_sentences(ranges), expected))

@@ -221,6 +221,7 @@ def small_store() -> dict[str, bytes]:
 def in_store(name: str, sealed: Callable[[bytes], bytes] | None = None) -> Reader:
     def read(folder: Path) -> None:
         store = TokenStore(folder)
+        store.verify()
         store.read_sentences(np.array([[0, 1], [1, store.info.sentences]]))
 
     def others() -> dict[str, bytes]:

@@ -1,4 +1,5 @@
 import json
+import shutil
 import subprocess
 import sys
 
@@ -43,6 +44,15 @@ def test_text_is_counted(store, text):
     assert sentence["mean"] == pytest.approx(info.tokens / info.sentences)
     assert document["mean"] == pytest.approx(info.tokens / info.documents)
     assert sentence["median"] < sentence["90%"] < sentence["99%"] < sentence["longest"]
+
+
+def test_inspect_verifies_prepared_text(tmp_path, small_store):
+    shutil.copytree(small_store[0], tmp_path / "store")
+    (shard,) = (tmp_path / "store").glob("shard-*")
+    content = shard.read_bytes()
+    shard.write_bytes(bytes([content[0] ^ 1, *content[1:]]))
+    with pytest.raises(UserError, match=f"{shard.name} is missing or damaged"):
+        inspect(tmp_path / "store")
 
 
 def test_the_share_of_unknown_tokens_is_exact(uncased, tmp_path):

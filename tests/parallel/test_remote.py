@@ -77,6 +77,22 @@ def test_a_store_is_copied_once_and_again_when_it_changed(folder):
     assert not (copy / "mark").exists()
 
 
+def test_a_new_copy_is_checked_once_and_a_damaged_one_is_removed(folder):
+    write(folder / "index.json", "{}")
+    checked = []
+
+    def check(copy):
+        checked.append((copy / "index.json").read_text())
+        if len(checked) == 1:
+            raise UserError("damaged")
+
+    with pytest.raises(UserError, match="damaged"):
+        local_copy(folder, last="index.json", check=check)
+    copy = local_copy(folder, last="index.json", check=check)
+    assert local_copy(folder, last="index.json", check=check) == copy
+    assert checked == ["{}"] * 2
+
+
 def test_a_store_that_is_not_there_is_one_line(folder):
     with pytest.raises(UserError, match=rf"{folder} has no index\.json"):
         local_copy(folder, last="index.json")

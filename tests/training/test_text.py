@@ -3,7 +3,9 @@ import subprocess
 import sys
 
 import pytest
+from etils import epath
 
+from bert_jax.data.store import TokenStore
 from bert_jax.errors import UserError
 from bert_jax.parallel.remote import RunFolder
 from bert_jax.training.config import DataConfig
@@ -49,6 +51,25 @@ def test_a_store_elsewhere_is_opened(small_store, tmp_path):
     )
     assert tokenizer.vocab_size == vocab_size
     assert not list(tmp_path.iterdir())
+
+
+def test_a_copy_of_a_store_is_verified(small_store, bucket, tmp_path):
+    """A bit that flipped on the way, or in the bucket, is never trained on."""
+    place = epath.Path(bucket) / "store"
+    for path in small_store[0].rglob("*"):
+        if path.is_file():
+            target = place / path.relative_to(small_store[0]).as_posix()
+            target.write_bytes(path.read_bytes())
+    (shard,) = place.glob("shard-*")
+    whole = bytearray(shard.read_bytes())
+    shard.write_bytes(bytes([whole[0] ^ 1, *whole[1:]]))
+    config = DataConfig(path=str(place))
+    for _ in range(2):
+        with pytest.raises(UserError, match=f"{shard.name} is missing or damaged"):
+            open_text(config, RunFolder(tmp_path), print)
+    shard.write_bytes(bytes(whole))
+    store, _ = open_text(config, RunFolder(tmp_path), print)
+    assert store.info == TokenStore(small_store[0]).info
 
 
 def test_a_missing_store_names_the_commands_that_make_it(tmp_path):
