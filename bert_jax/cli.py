@@ -177,8 +177,20 @@ def add_checkpoint_flags(
     )
 
 
+def add_columns_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds --columns, for an input that is a table."""
+    parser.add_argument(
+        "--columns",
+        nargs="+",
+        default=(),
+        metavar="NAME",
+        help="of a table, the columns of the text or texts (as trained, else a column "
+        "called text, or the only one of texts)",
+    )
+
+
 def add_text_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds --text and --input, one of which has to be given, and --output."""
+    """Adds --text and --input, one of which has to be given, --columns and --output."""
     given = parser.add_mutually_exclusive_group(required=True)
     given.add_argument(
         "--text",
@@ -187,7 +199,12 @@ def add_text_flags(parser: argparse.ArgumentParser) -> None:
         type=text,
         help="a line; may be repeated",
     )
-    given.add_argument("--input", metavar="FILE", help="UTF-8 lines; - for stdin")
+    given.add_argument(
+        "--input",
+        metavar="FILE",
+        help="a table (.csv, .tsv, .jsonl, .json, .parquet), else UTF-8 lines; - for stdin",
+    )
+    add_columns_flag(parser)
     parser.add_argument(
         "--output", default="-", metavar="FILE", help="a new file (stdout)"
     )

@@ -1,10 +1,12 @@
 """Writes the vectors of texts: of every token and layer, or one for each text.
 
---input: UTF-8 text, a text or two with a tab between them a line; - for stdin. --output:
-X.npz or X.safetensors. Pooled, it holds "embeddings", float32 (lines, width), by default
-the mean of the last layer over all tokens, [CLS] and [SEP] included. With --pooling none
-it holds "values", float32 (tokens of all lines, width), "input_ids", int32 (tokens,), and
-"offsets", int64 (lines + 1,): line i has the tokens offsets[i] to offsets[i + 1].
+--input: a table (.csv, .tsv, .jsonl, .json, .parquet), or UTF-8 lines in any other file,
+each a text or two with a tab between them; - for stdin. An empty line is an empty text.
+--output: X.npz or X.safetensors. Pooled, it holds "embeddings", float32 (lines, width),
+by default the mean of the last layer over all tokens, [CLS] and [SEP] included. With
+--pooling none it holds "values", float32 (tokens of all lines, width), "input_ids", int32
+(tokens,), and "offsets", int64 (lines + 1,): line i has the tokens offsets[i] to
+offsets[i + 1].
 --checkpoint: a Hugging Face folder, Google's bert_model.ckpt, or a workdir of bert_jax.
 Inputs may be larger than memory; the disk of --output holds the arrays twice for a while.
 
@@ -24,6 +26,7 @@ def main(argv: list[str]) -> None:
     parser = cli.argument_parser(__doc__)
     cli.add_checkpoint_flags(parser, batch_size=32)
     parser.add_argument("--input", required=True, metavar="FILE")
+    cli.add_columns_flag(parser)
     parser.add_argument("--output", type=Path, required=True, metavar="X")
     parser.add_argument(
         "--layers",
@@ -44,6 +47,8 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     # Imported late, so that --help and errors of the command line come at once.
     from bert_jax.inference.embed import Embedder, check_ending, write_vectors
+    from bert_jax.inference.lines import given_rows
+    from bert_jax.tasks.rows import texts_line
 
     check_ending(args.output)
     cli.start()
@@ -56,13 +61,20 @@ def main(argv: list[str]) -> None:
         max_length=args.max_length,
         dtype=args.dtype,
     )
-    counts = write_vectors(embedder, args.input, args.output)
+    given = given_rows(None, args.input, texts_line)
+    columns = tuple(args.columns)
+    counts = write_vectors(embedder, given, args.output, columns=columns)
     print_line(
         f"{args.output}: {counts.lines:,} lines, {counts.tokens:,} tokens, width "
-        f"{counts.width}; {counts.truncated:,} lines lost their end at "
-        f"max_length={embedder.max_length}",
+        f"{counts.width}",
         sys.stderr,
     )
+    if counts.truncated:
+        print_line(
+            f"{counts.truncated:,} of {counts.lines:,} lines are truncated to "
+            f"max_length={embedder.max_length}",
+            sys.stderr,
+        )
 
 
 if __name__ == "__main__":

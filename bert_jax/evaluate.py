@@ -1,8 +1,8 @@
 """Scores a fine-tuned checkpoint on labelled data, without training.
 
 --checkpoint: a workdir of bert_jax.finetune, or any checkpoint with a head.
---data: a file with labels, as the checkpoint's task reads it (a table, tagged words,
-SQuAD's JSON) or JSONL. Without it all labelled splits of the task are scored, from the
+--data: a file with labels: a table (.csv, .tsv, .jsonl, .json, .parquet), tagged words, or
+SQuAD's JSON. Without it all labelled splits of the task are scored, from the
 folder that the run read, or from --dir.
 --output: a new folder for the predictions in the task's official form, the worst errors,
 the confusion matrix, as numbers and as a picture, and scores.json.
@@ -38,7 +38,8 @@ def main(argv: list[str]) -> None:
         max_length=args.max_length,
         dtype=args.dtype,
     )
-    found = list(predictor.evaluate(args.data, directory=args.dir))
+    data = Path(args.data) if args.data else None
+    found = list(predictor.evaluate(data, directory=args.dir))
     scores = {split.name: evaluation.scores for _, split, evaluation in found}
     if args.output:
         with new_folder(args.output) as folder:

@@ -1,8 +1,8 @@
 """Tells how likely a second text follows a first one, by the NSP head.
 
 --checkpoint: a pretrained checkpoint, one with an NSP head.
---text: the two texts; may be repeated. Or --input: two texts with a tab between them a
-line, - for stdin.
+--text: the two texts; may be repeated. Or --input: a table (.csv, .tsv, .jsonl, .json,
+.parquet), or UTF-8 lines of two texts with a tab between them; - for stdin.
 --output: a new file with a JSON object for each pair: "first", "second" and "probability"
 that the second follows; stdout without it, and a table on a terminal.
 
@@ -24,23 +24,23 @@ def main(argv: list[str]) -> None:
     pair = ("FIRST", "SECOND")
     given.add_argument("--text", nargs=2, action="append", metavar=pair, type=cli.text)
     given.add_argument("--input", metavar="FILE")
+    cli.add_columns_flag(parser)
     parser.add_argument("--output", default="-", metavar="FILE")
     args = parser.parse_args(argv)
     # Imported late, so that --help and errors of the command line come at once.
     from bert_jax.inference import lines
     from bert_jax.inference.model import load
+    from bert_jax.tasks.rows import row_texts, texts_line
 
     cli.start()
     model = load(args.checkpoint, **({"dtype": args.dtype} if args.dtype else {}))
     pairs = args.text or []
     if args.input:
-        for number, line in enumerate(lines.read_lines(args.input), 1):
-            pairs.append(line.split("\t"))
-            if len(pairs[-1]) != 2:
-                raise UserError(
-                    f"{lines.input_name(args.input)}:{number} has {len(pairs[-1])} "
-                    "columns, expected two texts with a tab between them"
-                )
+        rows = lines.given_rows(None, args.input, texts_line).rows
+        for where, texts in row_texts(rows, args.columns):
+            if len(texts) != 2:
+                raise UserError(f"{where} has 1 value; expected two texts")
+            pairs.append(texts)
     if not pairs:
         raise UserError(f"{lines.input_name(args.input)} is empty; expected two texts")
     probabilities = model.next_sentence(*map(list, zip(*pairs, strict=True)))

@@ -1,12 +1,15 @@
-"""Predicts labels, tags, answers or choices, with probabilities, for lines of text.
+"""Predicts labels, tags, answers or choices, with probabilities, for rows of text.
 
 --checkpoint: a workdir of bert_jax.finetune, or any checkpoint with a head. With a
 pretrained checkpoint the command fills in each [MASK].
---text: a line, or several with a --text each; or --input: UTF-8 lines, or - for stdin. A
-line is a text, two texts with a tab between them, words to tag, question TAB context (or
-a SQuAD file), context TAB choice TAB choice, or a JSON object.
+--text: a line, or several with a --text each; or --input: a table (.csv, .tsv, .jsonl,
+.json, .parquet) with the columns that the checkpoint was trained with, a SQuAD file, or
+UTF-8 lines in any other file; - for stdin. A line is a text, two texts with a tab between
+them, words to tag, question TAB context, context TAB choice TAB choice, or a JSON object,
+which starts with {" (fill_mask reads every line as a text).
 --output: a new file, which is complete or not there; stdout without it.
---format: an aligned table, the default on a terminal, or a JSON object for each line.
+--format: an aligned table, the default on a terminal, a JSON object for each row, or csv,
+the default for an --output that ends in .csv. Answers have the id of their row.
 
 usage:
   python -m bert_jax.predict --checkpoint W --text TEXT|--input FILE [--output FILE]
@@ -29,14 +32,14 @@ def answer(argv: list[str], usage: str, family: str = "") -> None:
     parser = cli.argument_parser(usage)
     cli.add_checkpoint_flags(parser, batch_size=32, max_length="as trained")
     cli.add_text_flags(parser)
-    parser.add_argument("--format", choices=("table", "jsonl"))
+    parser.add_argument("--format", choices=("table", "jsonl", "csv"))
     parser.add_argument(
         "--top", type=int, default=5, metavar="K", help="tokens for a [MASK]"
     )
     args = parser.parse_args(argv)
     # Imported late, so that --help and errors of the command line come at once.
     from bert_jax.inference import lines
-    from bert_jax.inference.predict import Predictor
+    from bert_jax.inference.predict import Predictor, truncation
 
     cli.start()
     watched = lines.on_screen(args.output)
@@ -53,23 +56,32 @@ def answer(argv: list[str], usage: str, family: str = "") -> None:
             f"{args.checkpoint} is a checkpoint for {predictor.family}, expected one for "
             f"{family}; use bert_jax predict"
         )
-    given = lines.given_lines(args.text, args.input)
-    as_table = (args.format or ("table" if watched else "jsonl")) == "table"
-    form = lines.AnswerTable().lines if as_table else lines.json_lines
+    given = lines.given_rows(
+        args.text, args.input, predictor.parse_line, predictor.placed
+    )
+    default = "table" if watched else "jsonl"
+    if args.output.endswith(".csv"):
+        default = "csv"
+    form = {
+        "table": lines.AnswerTable().lines,
+        "csv": lines.CsvTable().lines,
+        "jsonl": lines.json_lines,
+    }[args.format or default]
     rows = truncated = 0
     with lines.open_output(args.output) as file:
-        for part in predictor.stream(given.lines, given.name, total=given.total):
+        parts = predictor.stream(
+            given.rows, total=given.total, columns=tuple(args.columns)
+        )
+        for part in parts:
             file.writelines(f"{line}\n" for line in form(part))
             file.flush()
             rows += len(part.rows)
             truncated += part.truncated
         if not rows:
-            raise UserError(f"{given.name} is empty; expected a row a line")
-    print_line(
-        f"{rows:,} rows; {truncated:,} of them are not seen whole at max_length="
-        f"{predictor.max_length}",
-        sys.stderr,
-    )
+            raise UserError(f"{given.name} is empty; expected rows")
+    print_line(f"{rows:,} rows", sys.stderr)
+    if truncated:
+        print_line(truncation(rows, truncated, predictor.max_length), sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Scores texts: how likely a pretrained model finds each of them.
 
 --checkpoint: a checkpoint with an MLM head.
---text: a text, or several with a --text each; or --input: UTF-8 text, a text a line, or -
-for stdin.
+--text: a text, or several with a --text each; or --input: a table (.csv, .tsv, .jsonl,
+.json, .parquet), or UTF-8 lines in any other file, a text each; - for stdin.
 --output: a new file, a JSON object for each line: "text", "log_probability" (natural,
 summed over the tokens, each masked in turn) and "tokens"; stdout without it.
 --rest_of_word: mask the tokens that follow in the word too.
@@ -15,7 +15,7 @@ import argparse
 import json
 
 from bert_jax import cli
-from bert_jax.errors import printable
+from bert_jax.errors import UserError, printable
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -48,14 +48,19 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     # Imported late, so that --help and errors of the command line come at once.
     from bert_jax.inference import lines
+    from bert_jax.tasks.rows import text_line
 
     watched = lines.on_screen(args.output)
     scorer = make_scorer(args, show_progress=False if watched else None)
-    given = lines.given_lines(args.text, args.input)
+    given = lines.given_rows(args.text, args.input, text_line)
+    rows = 0
     with lines.open_output(args.output) as file:
-        for score in scorer.stream(*given):
+        for score in scorer.stream(given.rows, given.total, tuple(args.columns)):
             line = printable(json.dumps(score._asdict(), ensure_ascii=False))
             file.write(f"{line}\n")
+            rows += 1
+        if not rows:
+            raise UserError(f"{given.name} is empty; expected a text a line")
 
 
 if __name__ == "__main__":

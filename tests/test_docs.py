@@ -257,7 +257,7 @@ def workspace(tmp_path, monkeypatch, text_and_vocabulary, pretrained):
         (tmp_path / name).symlink_to(pretrained)
     tokenizer.save(tmp_path)
     (tmp_path / "texts.txt").write_text("It is a fine day\nNobody came\n")
-    (tmp_path / "pairs.tsv").write_text("It is so\tSo it is\nIt is so\tNobody came\n")
+    (tmp_path / "pairs.txt").write_text("It is so\tSo it is\nIt is so\tNobody came\n")
     for split in ("train", "dev"):
         mrpc = (
             "1\t1\t2\tIt is so .\tSo it is .\n0\t1\t2\tIt is so .\tNobody came .\n" * 4

@@ -12,10 +12,12 @@ from bert_jax import embed
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.embed import Embedder, write_vectors
+from bert_jax.inference.lines import given_rows
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import Checkpoint
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig
+from bert_jax.tasks.rows import placed_rows, texts_line
 
 WORDS = "the a man dog cat eats sees paris rome big small good bad film who where"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -176,9 +178,11 @@ def test_normalized_vectors_have_length_one(run):
 def test_chunks_and_batches_change_nothing(pooling, checkpoint, tmp_path, monkeypatch):
     (tmp_path / "in.txt").write_text("\n".join(sentences(23)))
     embedder = Embedder(checkpoint, pooling=pooling, batch_size=4)
-    whole = write_vectors(embedder, str(tmp_path / "in.txt"), tmp_path / "a.npz")
+    given = given_rows(None, str(tmp_path / "in.txt"), texts_line)
+    whole = write_vectors(embedder, given, tmp_path / "a.npz")
     monkeypatch.setattr("bert_jax.inference.embed.TOKENS", 40)
-    parts = write_vectors(embedder, str(tmp_path / "in.txt"), tmp_path / "b.npz", 5)
+    given = given_rows(None, str(tmp_path / "in.txt"), texts_line)
+    parts = write_vectors(embedder, given, tmp_path / "b.npz", 5)
     assert whole == parts
     assert whole.lines == 23
     with np.load(tmp_path / "a.npz") as a, np.load(tmp_path / "b.npz") as b:
@@ -204,7 +208,7 @@ def test_rows_of_several_lengths(pooling, checkpoint, by_hand, monkeypatch):
 def test_what_is_in_memory_is_bounded_by_tokens(checkpoint, monkeypatch):
     monkeypatch.setattr("bert_jax.inference.embed.TOKENS", 40)
     embedder = Embedder(checkpoint, pooling="none")
-    parts = list(embedder.stream(sentences(23), "input"))
+    parts = list(embedder.stream(placed_rows(sentences(23))))
     assert sum(len(part.lengths) for part in parts) == 23
     assert len(parts) > 5
     assert max(len(part.values) for part in parts) <= 40
@@ -220,11 +224,48 @@ def test_from_python(checkpoint, by_hand):
         np.testing.assert_allclose(vector, values.mean(axis=0), atol=1e-5)
 
 
+def test_an_empty_text_is_cls_and_sep(run, by_hand, checkpoint):
+    vectors = run(["a man", "", " ", "the cat\t"])["embeddings"]
+    expected = [("a man",), ("",), ("",), ("the cat", "")]
+    expected = [by_hand(*texts)[0][-1].mean(axis=0) for texts in expected]
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    found = Embedder(checkpoint)(["a man", "", " ", ("the cat", "")])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_a_table_has_a_column_of_texts(checkpoint, tmp_path, by_hand):
+    def embed_file(name, content, *arguments):
+        (tmp_path / name).write_text(content)
+        files = ["--input", str(tmp_path / name), "--output", str(tmp_path / "x.npz")]
+        embed.main(["--checkpoint", checkpoint, *files, *arguments])
+        with np.load(tmp_path / "x.npz") as file:
+            return file["embeddings"]
+
+    expected = [by_hand(t)[0][-1].mean(axis=0) for t in ("a man", "the cat , big")]
+    table = 'id,review\n1,a man\n2,"the cat , big"\n'
+    np.testing.assert_allclose(embed_file("a.csv", table), expected, atol=1e-5)
+    table = "title\treview\nx\ta man\ny\tthe cat , big\n"
+    with pytest.raises(UserError, match="the columns are title, review; expected one"):
+        embed_file("a.tsv", table)
+    found = embed_file("a.tsv", table, "--columns", "review")
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_texts_that_are_cut_are_warned_about(checkpoint, caplog):
+    embedder = Embedder(checkpoint, max_length=6)
+    with caplog.at_level("WARNING", "bert_jax"):
+        embedder(["a man eats"])
+        assert not caplog.messages
+        embedder(["a man eats a big dog", "a man eats"])
+    assert caplog.messages == ["1 of 2 texts are truncated to max_length=6"]
+
+
 def test_texts_that_are_cut_are_counted(run, by_hand, capsys):
     texts = ["a man eats a big dog", "a man eats", "the cat\tsees a film"]
     vectors = run(texts, "--max_length", "6")["embeddings"]
     err = capsys.readouterr().err
-    assert "3 lines, 17 tokens, width 16; 2 lines lost their end at max_length=6" in err
+    assert "3 lines, 17 tokens, width 16\n" in err
+    assert "2 of 3 lines are truncated to max_length=6" in err
     kept = [("a man eats a",), ("a man eats",), ("the cat", "sees")]
     kept = [by_hand(*texts)[0][-1].mean(axis=0) for texts in kept]
     np.testing.assert_allclose(vectors, kept, atol=1e-5)
@@ -242,9 +283,7 @@ def test_a_model_without_a_pooler(params, tmp_path):
 @pytest.mark.parametrize(
     ("lines", "arguments", "message"),
     [
-        (["a", " "], [], "in.txt:2: empty text"),
-        (["a", "a\t"], [], "in.txt:2: empty text"),
-        (["a\tb\tc"], [], "in.txt:1 has 3 columns"),
+        (["a\tb\tc"], [], "in.txt:1 has 3 values; expected a text, or a tuple of two"),
         ([], [], "in.txt is empty"),
         (["a"], ["--layers=3"], "layer 3 is not there.*has 2 layers"),
         (["a"], ["--layers=-4,-1"], "layer -4 is not there"),

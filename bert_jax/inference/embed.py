@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -17,14 +18,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import new_file
 from bert_jax.inference.evaluation import runner
-from bert_jax.inference.lines import (
-    CHUNK,
-    chunks,
-    count_lines,
-    input_name,
-    known_length,
-    read_lines,
-)
+from bert_jax.inference.lines import CHUNK, Given, chunks
 from bert_jax.interop.load import (
     Checkpoint,
     check_length,
@@ -36,7 +30,16 @@ from bert_jax.model.bert import BertModel
 from bert_jax.model.pooling import normalized, pool_tokens
 from bert_jax.objectives.heads import model_inputs
 from bert_jax.progress import Progress
-from bert_jax.tasks.tables import check_texts
+from bert_jax.tasks.rows import (
+    Placed,
+    count_rows,
+    given_columns,
+    placed_rows,
+    row_texts,
+    texts_line,
+)
+
+logger = logging.getLogger(__name__)
 
 Pooling = Literal["none", "mean", "cls", "pooler"]
 POOLINGS: tuple[str, ...] = get_args(Pooling)
@@ -81,7 +84,8 @@ class Embedder:
     show_progress: whether it is shown how far a call is; None: on a terminal and in a
       notebook.
 
-    A text is [CLS] A [SEP], a pair (a tab between the two) [CLS] A [SEP] B [SEP].
+    A text is [CLS] A [SEP], a pair (a tuple of two) [CLS] A [SEP] B [SEP]. An empty text is
+    [CLS] [SEP].
     """
 
     def __init__(
@@ -124,37 +128,48 @@ class Embedder:
         )
         self._run = runner(vectors, params, checkpoint, batch_size=batch_size)
 
-    def __call__(self, texts: Iterable[str]) -> np.ndarray | list[np.ndarray]:
-        """(texts, W); without pooling a list of (tokens of the text, W)."""
-        parts = list(self.stream(texts, "input", total=known_length(texts)))
+    def __call__(
+        self, rows: Any, *, columns: str | Sequence[str] = ()
+    ) -> np.ndarray | list[np.ndarray]:
+        """(texts, W); without pooling a list of (tokens of the text, W).
+
+        rows: see :func:`bert_jax.tasks.rows.placed_rows`. columns: see :meth:`stream`.
+        Logs a warning with the number of texts that lose their end.
+        """
+        placed = placed_rows(rows, parse_line=texts_line)
+        parts = list(self.stream(placed, columns=columns, total=count_rows(rows)))
         if not parts:
             raise UserError("there are no texts; expected at least one")
+        lengths = np.concatenate([part.lengths for part in parts])
+        if truncated := sum(part.truncated for part in parts):
+            logger.warning(
+                f"{truncated:,} of {len(lengths):,} texts are truncated to "
+                f"max_length={self.max_length}"
+            )
         values = np.concatenate([part.values for part in parts])
         if self.pooling != "none":
             return values
-        lengths = np.concatenate([part.lengths for part in parts])
         return np.split(values, np.cumsum(lengths)[:-1])
 
     def stream(
         self,
-        texts: Iterable[str],
-        name: str,
+        placed: Iterable[Placed],
         chunk: int = CHUNK,
         total: int | None = None,
+        columns: str | Sequence[str] = (),
     ) -> Iterator[Embedded]:
-        """As the call, for inputs of any length; ``name`` is what errors call them.
+        """As the call, for inputs of any length.
 
-        chunk: texts that are sorted by length together. total: how many there are, where
-        that is known.
+        chunk: number of texts that are sorted by length together. total: the number of
+        rows, where it is known. columns: of dictionaries, the columns of the text or texts;
+        empty: see :func:`bert_jax.tasks.rows.text_columns`.
         """
-        first = 1
+        rows = row_texts(placed, given_columns(columns))
         with Progress(
             "encoding", total=total, unit="texts", show=self._show
         ) as progress:
-            for lines in chunks(texts, chunk):
-                features = self._features(lines, name, first)
-                first += len(lines)
-                for part in self._parts(features):
+            for texts in chunks((texts for _, texts in rows), chunk):
+                for part in self._parts(self._features(texts)):
                     # (W,) each; without pooling (L_i, W).
                     outputs = self._run(part, done=progress.part(len(part.input_ids)))
                     join = np.concatenate if self.pooling == "none" else np.stack
@@ -165,8 +180,7 @@ class Embedder:
                         part.truncated,
                     )
 
-    def _features(self, lines: Sequence[str], name: str, first: int) -> Features:
-        rows = [_texts(line, f"{name}:{n}") for n, line in enumerate(lines, first)]
+    def _features(self, rows: Sequence[tuple[str, ...]]) -> Features:
         tokens = iter(self.tokenizer.encode_batch([t for texts in rows for t in texts]))
         joined, truncated = [], 0
         for texts in rows:
@@ -197,17 +211,6 @@ class Embedder:
                 truncated=truncated,
             )
             first, seen, truncated = last, ends[last - 1], 0
-
-
-def _texts(line: str, where: str) -> list[str]:
-    texts = line.removeprefix("\ufeff").split("\t")
-    if len(texts) > 2:
-        raise UserError(
-            f"{where} has {len(texts)} columns; expected a text, or two with a tab "
-            "between them"
-        )
-    check_texts(where, texts)
-    return texts
 
 
 def _check_pooling(
@@ -303,9 +306,13 @@ class Counts(NamedTuple):
 
 
 def write_vectors(
-    embedder: Embedder, source: str, path: Path, chunk: int = CHUNK
+    embedder: Embedder,
+    given: Given,
+    path: Path,
+    chunk: int = CHUNK,
+    columns: str | Sequence[str] = (),
 ) -> Counts:
-    """Embeds the lines of a file, or of stdin for "-", into an npz or safetensors file.
+    """Embeds rows into an npz or safetensors file.
 
     Pooled: "embeddings" (lines, W). Otherwise "values" (tokens, W), "input_ids" (tokens,)
     and "offsets" (lines + 1,), where the tokens of each line begin.
@@ -314,8 +321,7 @@ def write_vectors(
     with array_file(path) as append:
         if embedder.pooling == "none":
             append("offsets", np.zeros(1, np.int64))
-        texts, name = read_lines(source), input_name(source)
-        for part in embedder.stream(texts, name, chunk, count_lines(source)):
+        for part in embedder.stream(given.rows, chunk, given.total, columns):
             if embedder.pooling == "none":
                 append("values", part.values)
                 append("input_ids", part.input_ids)
@@ -329,5 +335,5 @@ def write_vectors(
                 counts.truncated + part.truncated,
             )
         if not counts.lines:
-            raise UserError(f"{input_name(source)} is empty; expected a text a line")
+            raise UserError(f"{given.name} is empty; expected a text a line")
     return counts

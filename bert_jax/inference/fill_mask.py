@@ -1,7 +1,7 @@
 """What a pretrained model predicts in the place of [MASK]."""
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -12,6 +12,9 @@ from bert_jax.data.tokenizer import MASK, Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.heads import model_inputs
+from bert_jax.tasks import tables
+from bert_jax.tasks.rows import Placed, Row, by_position, placed_rows, text_line
+from bert_jax.tasks.task import with_id
 
 
 class MaskedText(NamedTuple):
@@ -19,6 +22,7 @@ class MaskedText(NamedTuple):
 
     text: str
     input_ids: np.ndarray
+    id: str | None = None
 
 
 class FillMask:
@@ -31,7 +35,8 @@ class FillMask:
 
     family = "fill_mask"
     column_widths: ClassVar[dict[str, int]] = {"text": 60}
-    parsed_by = "line"
+    of_texts, document_context = True, False
+    keys: ClassVar = {"text": ("text",)}
 
     def __init__(
         self,
@@ -51,32 +56,45 @@ class FillMask:
         self.max_length, self._batch_size = max_length, batch_size
         self._top_tokens = jax.jit(functools.partial(_top_tokens, model, top))
 
-    def reads(self, line: str) -> bool:
+    def reads(self, row: Row) -> bool:
         """True: there is no other task."""
-        del line
+        del row
         return True
 
-    def parse(
-        self, lines: Iterable[str], name: str, first: int = 1
-    ) -> list[MaskedText]:
-        """Rows of lines; see Task.parse. Raises UserError for one without [MASK]."""
-        tokenizer, rows = self._tokenizer, []
-        for number, line in enumerate(lines, first):
-            text, where = line.removeprefix("\ufeff"), f"{name}:{number}"
-            if MASK not in text:
-                raise UserError(
-                    f"{where}: no {MASK} in {text[:60]!r}; put {MASK} where a token is "
-                    "missing"
-                )
-            ids = tokenizer.encode(text, allow_mask=True)
-            ids = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
-            if len(ids) > self.max_length:
-                raise UserError(
-                    f"{where} has {len(ids)} tokens, at most {self.max_length} fit; "
-                    "shorten it"
-                )
-            rows.append(MaskedText(text, ids))
-        return rows
+    def given_rows(self, data: Any) -> Iterator[Placed]:
+        """The rows of any data; see Task.given_rows."""
+        return placed_rows(data, parse_line=text_line)
+
+    def parse_line(self, where: str, line: str) -> Row:
+        """The row of a line: its text."""
+        return text_line(where, line)
+
+    def values(self, where: str, row: Row, *, labelled: bool = False) -> dict[str, Any]:
+        """The values of a row by name; see Task.values."""
+        del labelled
+        return by_position(where, row, ["text"])
+
+    def row(
+        self, where: str, values: Mapping[str, Any], labelled: bool = False
+    ) -> MaskedText:
+        """A text with its tokens. Raises UserError for one without [MASK]."""
+        del labelled
+        text, tokenizer = tables.text(where, values, ["text"]), self._tokenizer
+        if MASK not in text:
+            raise UserError(
+                f"{where}: no {MASK} in {text[:60]!r}; this checkpoint is not fine-tuned "
+                f"and only fills in {MASK}: put it where a token is missing, or fine-tune "
+                "the checkpoint with bert_jax.finetune"
+            )
+        ids = tokenizer.encode(text, allow_mask=True)
+        ids = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
+        if len(ids) > self.max_length:
+            raise UserError(
+                f"{where} has {len(ids)} tokens, at most {self.max_length} fit; "
+                "shorten it"
+            )
+        index = values.get("id")
+        return MaskedText(text, ids, None if index is None else tables.cell(index))
 
     def cells(self, row: MaskedText, answer: dict[str, Any]) -> list[dict[str, str]]:
         """A line of the table for each [MASK]."""
@@ -96,7 +114,7 @@ class FillMask:
         """One JSON-able answer a row."""
         ids = [row.input_ids for row in rows]
         types = [np.zeros_like(row) for row in ids]
-        answers: list[dict[str, Any]] = [{"text": row.text} for row in rows]
+        answers = [with_id(row, {"text": row.text}) for row in rows]
         for batch in inference_batches(
             Features(ids, types, np.arange(len(ids))),
             batch_size=self._batch_size,

@@ -1,21 +1,26 @@
-"""Lines of text in, as predict and embed read them; answers out, as predict shows them."""
+"""The input and output of commands: rows of lines or files, and answers."""
 
 import bisect
 import contextlib
+import csv
+import io
 import itertools
 import json
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol, TypeVar
 
 from bert_jax.errors import printable
 from bert_jax.files import decode_lines, new_file, open_bytes
+from bert_jax.tasks.rows import ParseLine, Placed, file_rows, line_rows
+from bert_jax.tasks.tables import is_table
 
 STANDARD = "-"  # stdin, or stdout
 CHUNK = 4096  # lines that are in memory together
 _GAP = "  "  # between two columns of a table
+T = TypeVar("T")
 
 
 def input_name(path: str) -> str:
@@ -38,8 +43,8 @@ def read_lines(path: str) -> Iterator[str]:
 
 
 def count_lines(path: str) -> int | None:
-    """How many lines a file has; None for stdin and pipes, which are read only once."""
-    if path == STANDARD or not Path(path).is_file():
+    """The number of lines of a text file; None for other tables, stdin and pipes."""
+    if path == STANDARD or not Path(path).is_file() or is_table(Path(path)):
         return None
     count, last = 0, b"\n"
     with Path(path).open("rb") as file:
@@ -49,23 +54,32 @@ def count_lines(path: str) -> int | None:
 
 
 class Given(NamedTuple):
-    """Lines of text, what errors call them, and how many they are, where that is known."""
+    """Rows of a command, its name in errors, and their number where it is known."""
 
-    lines: Iterable[str]
+    rows: Iterable[Placed]
     name: str
     total: int | None
 
 
-def given_lines(texts: Sequence[str] | None, path: str) -> Given:
-    """Those of a command line, or the lines of a file where there are none."""
+def given_rows(
+    texts: Sequence[str] | None,
+    path: str,
+    parse_line: ParseLine,
+    read_file: Callable[[Path], Iterable[Placed]] | None = None,
+) -> Given:
+    """The texts of a command line, or the rows of --input where there are none.
+
+    parse_line: the row of a line. read_file: the rows of a file, where file_rows is not
+    enough.
+    """
     if texts is not None:
-        return Given(texts, "--text", len(texts))
-    return Given(read_lines(path), input_name(path), count_lines(path))
-
-
-def known_length(items: Iterable[Any]) -> int | None:
-    """How many items there are; None where only going through them would tell."""
-    return len(items) if isinstance(items, Sized) else None
+        return Given(line_rows(texts, "--text", parse_line), "--text", len(texts))
+    if path == STANDARD or not Path(path).is_file():
+        rows = line_rows(read_lines(path), input_name(path), parse_line)
+        return Given(rows, input_name(path), None)
+    file = Path(path)
+    rows = read_file(file) if read_file else file_rows(file, parse_line)
+    return Given(rows, path, count_lines(path))
 
 
 def on_screen(path: str) -> bool:
@@ -80,17 +94,10 @@ def open_output(path: str) -> contextlib.AbstractContextManager[IO[str]]:
     return new_file(Path(path), "w")
 
 
-def chunks(
-    lines: Iterable[str], size: int, ends: Callable[[str], bool] = lambda line: True
-) -> Iterator[list[str]]:
-    """Lists of ``size`` lines, or more until one that a chunk may end with."""
-    chunk: list[str] = []
-    for line in lines:
-        chunk.append(line)
-        if len(chunk) >= size and ends(line):
-            yield chunk
-            chunk = []
-    if chunk:
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Lists of ``size`` items, the last of which may be shorter."""
+    items = iter(items)
+    while chunk := list(itertools.islice(items, size)):
         yield chunk
 
 
@@ -132,6 +139,42 @@ def json_lines(part: Answers) -> Iterator[str]:
     """One object a row."""
     for answer in part.answers:
         yield printable(json.dumps(answer, ensure_ascii=False))
+
+
+class CsvTable:
+    """A CSV table with a line for each row, below a header.
+
+    A dictionary of an answer has a column for each of its values, such as
+    "probabilities.good". A list is written as JSON.
+    """
+
+    def __init__(self):
+        self._names: list[str] = []
+
+    def lines(self, part: Answers) -> Iterator[str]:
+        """The lines of some rows; below the header, the first time."""
+        rows = [_flat(answer) for answer in part.answers]
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        if not self._names and rows:
+            self._names = list(dict.fromkeys(name for row in rows for name in row))
+            writer.writerow(map(printable, self._names))
+        for row in rows:
+            writer.writerow(printable(str(row.get(name, ""))) for name in self._names)
+        yield file.getvalue().removesuffix("\n")
+
+
+def _flat(answer: dict[str, Any]) -> dict[str, Any]:
+    """The cells of an answer by column."""
+    cells: dict[str, Any] = {}
+    for name, value in answer.items():
+        if isinstance(value, dict):
+            cells |= {f"{name}.{key}": inner for key, inner in value.items()}
+        elif isinstance(value, list):
+            cells[name] = json.dumps(value, ensure_ascii=False)
+        else:
+            cells[name] = value
+    return cells
 
 
 class AnswerTable:

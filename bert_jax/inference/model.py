@@ -23,9 +23,8 @@ from bert_jax.interop.load import load as load_checkpoint
 from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.encoder import with_scan
 from bert_jax.objectives.heads import model_inputs
+from bert_jax.tasks.rows import is_single, placed_rows, row_texts
 from bert_jax.tasks.task import Task
-
-Text = str | tuple[str, str]  # a text, or the two texts of a pair
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +59,10 @@ class Bert(Checkpoint):
     >>> model.encode(["A man eats.", "Someone has a meal."], normalize=True).shape
     (2, 768)
 
-    Texts are strings; where a model reads pairs, a pair is a tuple of two. What is compiled
-    for a question is kept for the next one of its kind.
+    Methods take one text, or rows: a list, generator or array of texts; a pandas or polars
+    data frame, a data set of Hugging Face, dictionaries; or the Path of a file. A pair is a
+    tuple of two texts. ``columns`` names the column of the text, or of the two texts, of a
+    frame. Compiled programs are kept for the next call.
     """
 
     def __repr__(self) -> str:
@@ -72,19 +73,21 @@ class Bert(Checkpoint):
             f"{c.parameter_count(heads=False):,} parameters in the encoder)"
         )
 
-    def fill_mask(self, texts: str | Sequence[str], *, top: int = 5) -> list[list[Any]]:
+    def fill_mask(
+        self, texts: Any, *, top: int = 5, columns: str = ""
+    ) -> list[list[Any]]:
         """For each [MASK] of a text its likeliest tokens and their probabilities.
 
         Of several texts a list of that for each.
         """
         if "mlm" not in self.params:
             raise UserError("this checkpoint has no MLM head; load a pretrained one")
-        rows = self._kept(Predictor, top=top)(_as_list(texts))
+        rows = self._kept(Predictor, top=top)(texts, columns=columns)
         answers = [
             [[(t["token"], t["probability"]) for t in blank] for blank in row["blanks"]]
             for row in rows
         ]
-        return answers[0] if isinstance(texts, str) else answers
+        return answers[0] if is_single(texts) else answers
 
     def next_sentence(
         self, first: str | Sequence[str], second: str | Sequence[str]
@@ -96,51 +99,61 @@ class Bert(Checkpoint):
         # The objectives of the other models have no pairs, so they train no NSP head.
         if "nsp" not in self.params or self.config.reads != "both sides":
             raise UserError("this checkpoint has no NSP head; load a pretrained one")
-        pairs = list(zip(_as_list(first), _as_list(second), strict=True))
+        single = isinstance(first, str)
+        firsts, seconds = (
+            [text for _, (text,) in row_texts(placed_rows(texts), most=1)]
+            for texts in (first, second)
+        )
+        if len(firsts) != len(seconds):
+            raise UserError(
+                f"next_sentence got {len(firsts)} first and {len(seconds)} second texts; "
+                "expected as many of both"
+            )
+        pairs = list(zip(firsts, seconds, strict=True))
         head = self.params["nsp"]
         logits_B2 = self.encode(pairs, pooling="pooler") @ head["kernel"] + head["bias"]
         probabilities_B = softmax(logits_B2, axis=-1)[:, 0]
-        return float(probabilities_B[0]) if isinstance(first, str) else probabilities_B
+        return float(probabilities_B[0]) if single else probabilities_B
 
-    def encode(self, texts: Text | Sequence[Text], **options: Any) -> np.ndarray:
+    def encode(
+        self, texts: Any, *, columns: str | Sequence[str] = (), **options: Any
+    ) -> np.ndarray:
         """Vectors of texts, float32 (texts, W), or (W,) of a single one.
 
         options: those of Embedder: layers, pooling, normalize, batch_size, max_length,
           dtype.
         """
-        single = isinstance(texts, str | tuple)
-        lines = [
-            # A tab within a text is a blank, between the two of a pair it parts them.
-            "\t".join(part.replace("\t", " ") for part in _parts(text))
-            for text in ([texts] if single else texts)
-        ]
-        vectors = self._kept(Embedder, **options)(lines)
-        return vectors[0] if single else vectors
+        vectors = self._kept(Embedder, **options)(texts, columns=columns)
+        return vectors[0] if is_single(texts) else vectors
 
     def score(
-        self, texts: str | Sequence[str], *, rest_of_word: bool = False
+        self, texts: Any, *, rest_of_word: bool = False, columns: str = ""
     ) -> float | np.ndarray:
         """Pseudo-log-likelihoods, float64 (texts,), or of a single text; see Scorer."""
-        scores = self._kept(Scorer, rest_of_word=rest_of_word)(_as_list(texts))
-        return float(scores[0]) if isinstance(texts, str) else scores
+        scorer = self._kept(Scorer, rest_of_word=rest_of_word)
+        scores = scorer(texts, columns=columns)
+        return float(scores[0]) if is_single(texts) else scores
 
     def predict(
-        self, texts: Text | Sequence[Text], **options: Any
+        self, rows: Any, *, columns: str | Sequence[str] = (), **options: Any
     ) -> dict[str, Any] | list[dict[str, Any]]:
-        """The answers of a fine-tuned model; see Predictor, which has the options too."""
-        single = isinstance(texts, str | tuple)
-        lines = ["\t".join(_parts(text)) for text in ([texts] if single else texts)]
-        answers = self._kept(Predictor, **options)(lines)
-        return answers[0] if single else answers
+        """The answers of a fine-tuned model; see Predictor, which has the options too.
+
+        A tuple is one row: the two texts of a pair, question and context, context and
+        choices, or the words of a sentence. A dictionary, and a frame, has the columns that
+        the model was trained with.
+        """
+        answers = self._kept(Predictor, **options)(rows, columns=columns)
+        return answers[0] if is_single(rows) else answers
 
     def evaluate(
         self, data: Any, *, task: Task | None = None, **options: Any
     ) -> dict[str, float]:
         """Scores in percent of a fine-tuned model on rows with labels, or a file of them.
 
-        data: rows as ``bert_jax.tasks`` says, or a file as its task reads it. task: instead
-        of the checkpoint's own, where its head was trained elsewhere and has other names
-        for the classes. options: those of Predictor.
+        data: rows as ``bert_jax.tasks`` says, or the Path of a file as its task reads it.
+        task: instead of the checkpoint's own, where its head was trained elsewhere and has
+        other columns or other names for the classes. options: those of Predictor.
         """
         predictor = self._kept(Predictor, **options)
         ((_, _, evaluation),) = predictor.evaluate(data, task=task)
@@ -148,7 +161,7 @@ class Bert(Checkpoint):
 
     def __call__(
         self,
-        texts: Text | Sequence[Text],
+        texts: Any,
         *,
         hidden_states: bool = False,
         attentions: bool = False,
@@ -156,8 +169,7 @@ class Bert(Checkpoint):
         """The encoder's output for texts or pairs, all in one batch."""
         if attentions and self.config.encoder == "lstm":
             raise UserError("an LSTM has no attention; leave attentions=True out")
-        single = isinstance(texts, str | tuple)
-        arrays, tokens = self._batch([texts] if single else list(texts))
+        arrays, tokens = self._batch(texts)
         found = self._apply(
             _encode, arrays, hidden_states=hidden_states, attentions=attentions
         )
@@ -193,17 +205,15 @@ class Bert(Checkpoint):
             self._cache[key] = dataclasses.replace(checkpoint, params=params)
         return self._cache[key]
 
-    def _batch(
-        self, texts: Sequence[Text]
-    ) -> tuple[dict[str, np.ndarray], list[list[str]]]:
+    def _batch(self, texts: Any) -> tuple[dict[str, np.ndarray], list[list[str]]]:
         """Arrays of texts, as long as the longest, and their tokens."""
         check_vocabulary(self, "the checkpoint")
-        if not texts:
-            raise UserError("there are no texts; expected at least one")
         rows = []
-        for text in texts:
-            parts = self.tokenizer.encode_batch(_parts(text))
-            rows.append(sequences.join(self.tokenizer, *parts))
+        for _, parts in row_texts(placed_rows(texts)):
+            ids = self.tokenizer.encode_batch(parts)
+            rows.append(sequences.join(self.tokenizer, *ids))
+        if not rows:
+            raise UserError("there are no texts; expected at least one")
         check_types([types for _, types in rows], self.config)
         longest = max(len(ids) for ids, _ in rows)
         if longest > self.config.max_positions:
@@ -275,11 +285,3 @@ def _encode(
             ]
         )
     return jax.tree.map(lambda x: x.astype(jnp.float32), found)
-
-
-def _as_list(texts: str | Sequence[str]) -> list[str]:
-    return [texts] if isinstance(texts, str) else list(texts)
-
-
-def _parts(text: Text) -> list[str]:
-    return [text] if isinstance(text, str) else list(text)

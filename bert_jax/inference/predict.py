@@ -3,7 +3,8 @@
 import contextlib
 import dataclasses
 import functools
-import sys
+import itertools
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from bert_jax.data.batching import Features
 from bert_jax.errors import UserError, naming
 from bert_jax.inference.evaluation import Evaluation, Split, evaluate, runner
 from bert_jax.inference.fill_mask import FillMask
-from bert_jax.inference.lines import CHUNK, Answers, chunks, known_length
+from bert_jax.inference.lines import CHUNK, Answers, chunks
 from bert_jax.interop.load import (
     Checkpoint,
     check_length,
@@ -28,12 +29,16 @@ from bert_jax.model.heads import make_model
 from bert_jax.objectives.heads import eval_logits
 from bert_jax.progress import Progress
 from bert_jax.settings import from_settings
+from bert_jax.tasks import rows as row_reader
 from bert_jax.tasks.families import FAMILIES
+from bert_jax.tasks.rows import Placed
 from bert_jax.tasks.task import ROWS, Task
+
+logger = logging.getLogger(__name__)
 
 
 class Predictor:
-    """Labels, tags, spans or choices with probabilities, for lines of text.
+    """Labels, tags, spans or choices with probabilities, for rows.
 
     >>> predict = Predictor("runs/sst2")
     >>> predict(["a gripping film", "two hours of my life that I want back"])
@@ -42,18 +47,20 @@ class Predictor:
 
     checkpoint: a workdir of python -m bert_jax.finetune, or any checkpoint with a head that
       ``bert_jax.load`` reads. For a checkpoint that was fine-tuned elsewhere the head
-      tells the task: classes or a number for a text (for two, where the first line has
+      decides the task: classes or a number for a text (for two, where the first row has
       two), tags of words, spans of SQuAD 1.1, the best of several choices. A checkpoint
       of pretraining names the likeliest tokens for each [MASK].
     batch_size: sequences (rows, of several choices), rounded up to a multiple of the
-      devices. max_length: tokens of a sequence instead of what the checkpoint was
-      trained with. dtype: of ComputeConfig, instead of the checkpoint's own. top: tokens
-      named for a [MASK].
+      devices.
+    max_length: tokens of a sequence; 0 for the length that the checkpoint was trained with.
+    dtype: of ComputeConfig; None for the checkpoint's own.
+    top: number of tokens for a [MASK].
+    show_progress: whether progress is shown; None: on a terminal and in a notebook.
 
-    A line is a text, JSON, or texts with tabs between them, as the family's Task.parse
-    says. family: a key of FAMILIES, or "fill_mask". max_length: as it is used.
-    show_progress: whether it is shown how far a call is; None: on a terminal and in a
-    notebook.
+    A row is a text, a tuple (two texts of a pair, question and context, context and
+    choices, words to tag) or a dictionary with the columns that the checkpoint was trained
+    with.
+    family: a key of FAMILIES, or "fill_mask".
     """
 
     def __init__(
@@ -90,52 +97,90 @@ class Predictor:
                 top=top,
             )
             self._tasks, self.max_length = [fill_mask], fill_mask.max_length
+            self._has_columns = False
         else:
             self._tasks = _tasks(checkpoint, path, max_length)
             self.max_length = self._tasks[0].config.max_length
+            self._has_columns = bool(checkpoint.extra)
             self._run = _model(checkpoint, path, self._tasks[0], batch_size)
         check_length(self.max_length, checkpoint, "--max_length")
         self.family = self._tasks[0].family
 
-    def __call__(self, lines: Iterable[str]) -> list[dict[str, Any]]:
-        """A JSON-able answer for each row, in order."""
-        parts = self.stream(lines, "input", total=known_length(lines))
-        return [answer for part in parts for answer in part.answers]
+    def __call__(
+        self, rows: Any, *, columns: str | Sequence[str] = ()
+    ) -> list[dict[str, Any]]:
+        """A JSON-able answer for each row, in order.
+
+        rows: see :func:`bert_jax.tasks.rows.placed_rows`. columns: see :meth:`stream`.
+        Logs a warning with the number of rows that are truncated.
+        """
+        total = row_reader.count_rows(rows)
+        parts = self.stream(self.placed(rows), columns=columns, total=total)
+        answers, truncated = [], 0
+        for part in parts:
+            answers += part.answers
+            truncated += part.truncated
+        if truncated:
+            logger.warning(truncation(len(answers), truncated, self.max_length))
+        return answers
+
+    def placed(self, rows: Any) -> Iterator[Placed]:
+        """The rows of any data, with their places."""
+        return self._tasks[0].given_rows(rows)
+
+    def parse_line(self, where: str, line: str) -> row_reader.Row:
+        """The row of a line of text, for commands."""
+        return self._tasks[0].parse_line(where, line)
 
     def stream(
         self,
-        lines: Iterable[str],
-        name: str,
+        placed: Iterable[Placed],
         size: int = CHUNK,
         total: int | None = None,
+        columns: str | Sequence[str] = (),
     ) -> Iterator[Answers]:
-        """Rows and answers of ``size`` rows at a time; ``name`` is what errors call them.
+        """Rows and answers of ``size`` rows at a time.
 
-        Memory holds the rows and outputs of one part: where a document must be whole, of
-        the document, and for questions of all. total: how many lines there are, where that
-        is known.
+        Memory holds the rows and outputs of one part; a document that must be whole is in
+        one part. total: the number of rows, where it is known. columns: of dictionaries,
+        the columns of the text or texts, in order, instead of those that the checkpoint was
+        trained with.
         """
-        task, first = None, 1
-        parsed_by = self._tasks[0].parsed_by
-        if parsed_by == "document":
-            parts = chunks(lines, size, lambda line: not line.strip())
-        else:
-            parts = chunks(lines, sys.maxsize if parsed_by == "file" else size)
+        first = next(placed := iter(placed), None)
+        if first is None:
+            return
+        columns, (where, row) = row_reader.given_columns(columns), first
+        own = self._has_columns or not self._tasks[0].of_texts
+        if isinstance(row, dict) and not (columns or own):
+            columns = row_reader.text_columns(where, row)
+        # The columns stand for the texts of a dictionary.
+        form = columns if columns and isinstance(row, dict) else row
+        task = next((t for t in self._tasks if t.reads(form)), self._tasks[0])
+        rows = self._rows(task, itertools.chain([first], placed), columns)
         with Progress(
-            "predicting", total=total, unit="lines", show=self._show
+            "predicting", total=total, unit="rows", show=self._show
         ) as progress:
-            for part in parts:
-                task = task or next(
-                    (task for task in self._tasks if task.reads(part[0])),
-                    self._tasks[0],
-                )
-                rows = task.parse(part, name, first)
-                first += len(part)
-                step = max(len(rows), 1) if parsed_by == "document" else size
-                for start in range(0, len(rows), step):
-                    chosen = rows[start : start + step]
-                    done = progress.part(len(part) * len(chosen) / len(rows))
-                    yield self._answer(task, chosen, done)
+            for part in _parts(task, rows, size):
+                yield self._answer(task, part, progress.part(len(part)))
+
+    def _rows(
+        self, task: Task | FillMask, placed: Iterable[Placed], columns: Sequence[str]
+    ) -> Iterator[Any]:
+        """The rows as the task keeps them.
+
+        Where the neighbours in a document count, texts that follow each other are in one
+        document, and an empty text ends it.
+        """
+        names, document = [own[0] for own in task.keys.values()], 0
+        for where, row in placed:
+            row = row_reader.renamed(where, row, columns, names)
+            if task.document_context and isinstance(row, str) and not row.strip():
+                document += 1
+                continue
+            values = task.values(where, row, labelled=False)
+            if task.document_context:
+                values = {"document": document} | values
+            yield task.row(where, values, labelled=False)
 
     def evaluate(
         self, data: Any = None, *, task: Task | None = None, directory: str = ""
@@ -187,6 +232,28 @@ class Predictor:
         features = task.features(rows, self._tokenizer)
         answers = task.predictions(rows, features, self._run(features, done=done))
         return Answers(rows, answers, task, features.truncated)
+
+
+def truncation(rows: int, truncated: int, max_length: int) -> str:
+    """The message about rows that are longer than the model reads."""
+    return f"{truncated:,} of {rows:,} rows are truncated to max_length={max_length}"
+
+
+def _parts(
+    task: Task | FillMask, rows: Iterator[Any], size: int
+) -> Iterator[list[Any]]:
+    """Lists of ``size`` rows, or of whole documents where these count."""
+    if not task.document_context:
+        yield from chunks(rows, size)
+        return
+    part: list[Any] = []
+    for _, document in itertools.groupby(rows, lambda row: row.document):
+        if len(part) >= size:
+            yield part
+            part = []
+        part += document
+    if part:
+        yield part
 
 
 def _model(

@@ -25,13 +25,20 @@ from bert_jax.errors import UserError
 from bert_jax.files import decode_lines, open_zip, parse_json
 from bert_jax.inference.evaluation import runner
 from bert_jax.inference.fill_mask import mlm_logits
-from bert_jax.inference.lines import known_length
 from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, opened
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.heads import model_inputs
 from bert_jax.objectives.mlm_nsp import cross_entropy
 from bert_jax.progress import Progress
 from bert_jax.tasks import tables
+from bert_jax.tasks.rows import (
+    Placed,
+    count_rows,
+    given_columns,
+    placed_rows,
+    row_texts,
+    text_line,
+)
 
 # Tokens of masked copies that are in memory together.
 TOKENS = 1 << 18
@@ -100,25 +107,33 @@ class Scorer:
             forward, checkpoint.params, checkpoint, batch_size=batch_size
         )
 
-    def __call__(self, texts: Iterable[str]) -> np.ndarray:
-        """float64 (texts,): the natural log of each text's pseudo-likelihood."""
-        scores = self.stream(texts, "text", known_length(texts))
+    def __call__(self, rows: Any, *, columns: str | Sequence[str] = ()) -> np.ndarray:
+        """float64 (texts,): the natural log of each text's pseudo-likelihood.
+
+        rows: see :func:`bert_jax.tasks.rows.placed_rows`. columns: see :meth:`stream`.
+        """
+        placed = placed_rows(rows, parse_line=text_line)
+        scores = self.stream(placed, count_rows(rows), columns)
         return np.array([score.log_probability for score in scores])
 
     def stream(
-        self, texts: Iterable[str], name: str, total: int | None = None
+        self,
+        placed: Iterable[Placed],
+        total: int | None = None,
+        columns: str | Sequence[str] = (),
     ) -> Iterator[Score]:
-        """The scores in order, for inputs of any length; errors call them ``name``.
+        """The scores in order, for inputs of any length.
 
-        total: how many there are, where that is known.
+        total: the number of rows, where it is known. columns: of dictionaries, the column
+        of the text; empty: see :func:`bert_jax.tasks.rows.text_columns`.
         """
         waiting: list[tuple[str, np.ndarray]] = []
         tokens = 0
         with Progress(
             "scoring", total=total, unit="texts", show=self._show
         ) as progress:
-            for number, text in enumerate(texts, 1):
-                ids = self._encode(text, f"{name}:{number}")
+            for where, (text,) in row_texts(placed, given_columns(columns), most=1):
+                ids = self._encode(text, where)
                 waiting.append((text, ids))
                 tokens += len(ids) ** 2
                 if tokens > TOKENS:
@@ -129,11 +144,9 @@ class Scorer:
 
     def _encode(self, text: str, where: str) -> np.ndarray:
         tokenizer = self._tokenizer
-        ids = tokenizer.encode(text.removeprefix("\ufeff"))
+        ids = tokenizer.encode(text)
         if not len(ids):
-            raise UserError(
-                f"{where}: empty text; expected words, mend or drop the line"
-            )
+            raise UserError(f"{where}: empty text; expected words, fix or drop the row")
         if len(ids) + 2 > self.max_length:
             raise UserError(
                 f"{where} has {len(ids) + 2} tokens, at most {self.max_length} fit; "

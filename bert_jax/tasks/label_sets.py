@@ -7,7 +7,7 @@ of each label (f1_macro), and the share of rows with every label right (exact_ma
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from bert_jax.tasks.text_classification import (
     SEVERAL_LABELS,
     Classification,
     TextConfig,
+    class_name,
 )
 
 
@@ -139,11 +140,25 @@ class MultiLabel(Classification):
             return tuple(filter(None, parts))
         if not isinstance(value, list | tuple):
             value = (value,)
-        return tuple(map(tables.cell, value))
+        if vector := _as_vector(value):
+            if len(vector) != len(self.config.labels):
+                raise UserError(
+                    f"{where}: the labels are the vector {vector}; expected names, or "
+                    f"labels= with a name for each of {len(vector)} numbers"
+                )
+            pairs = zip(self.config.labels, vector, strict=True)
+            return tuple(name for name, number in pairs if number)
+        return tuple(class_name(where, name) for name in value)
 
     def _label(self, where: str, value: Any) -> tuple[str, ...]:
         """The labels of a row. Each may be given by its number."""
         names = []
+        ambiguous = value in ([0, 1], [1, 0]) and not _as_vector(value)
+        if ambiguous and len(self.labels) == 2:
+            raise UserError(
+                f"{where}: the labels {value} are a vector, or the numbers of two classes; "
+                "expected names"
+            )
         for name in self._names(where, value):
             if name not in self.label_ids and name.isdecimal() and len(name) < 20:
                 name = dict(enumerate(self.labels)).get(int(name), name)
@@ -154,3 +169,15 @@ class MultiLabel(Classification):
                 )
             names.append(name)
         return tuple(names)
+
+
+def _as_vector(labels: Sequence[Any]) -> list[float]:
+    """The vector with a 0 or 1 for each label that these are; empty where they are not.
+
+    The numbers of classes are whole and differ.
+    """
+    numbers = all(isinstance(x, int | float) and x in (0, 1) for x in labels)
+    whole = all(isinstance(x, int) and not isinstance(x, bool) for x in labels)
+    if labels and numbers and not (whole and len({*labels}) == len(labels)):
+        return [float(x) for x in labels]
+    return []

@@ -19,6 +19,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import tables
+from bert_jax.tasks.rows import Row
 from bert_jax.tasks.tables import Record
 from bert_jax.tasks.task import (
     Answer,
@@ -141,7 +142,7 @@ class MultipleChoice(Task):
 
     def records(self, split: str, path: Path | None = None) -> Iterator[Record]:
         path, task = path or self.path(split), self.config.task
-        if task == "table" or tables.is_jsonl(path):
+        if task == "table" or tables.has_objects(path):
             return tables.read_objects(path)
         label = ["label"] * self.is_labelled(split)
         if task == "swag":
@@ -194,9 +195,12 @@ class MultipleChoice(Task):
         index = None if index is None else tables.cell(index)
         return ChoiceRow(where, context, tuple(choices), label, index)
 
-    def line_values(self, where: str, texts: list[str]) -> dict[str, Any]:
-        """Context and choices, with tabs between."""
-        return {"context": texts[0], "choices": texts[1:]}
+    def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
+        """Of a tuple: context and choices; the choices may follow one by one."""
+        if isinstance(row, tuple) and len(row) > 1 and not labelled:
+            choices = row[1] if isinstance(row[1], list | tuple) else row[1:]
+            row = (row[0], choices)
+        return super().values(where, row, labelled=labelled)
 
     def features(self, rows: list[ChoiceRow], tokenizer: Tokenizer) -> Features:
         """Rows with fewer choices than others are padded with sequences [CLS] [SEP].

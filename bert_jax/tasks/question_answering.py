@@ -3,7 +3,6 @@
 Scores are in percent, as evaluate-v1.1.py and evaluate-v2.0.py give them.
 """
 
-import contextlib
 import copy
 import dataclasses
 import functools
@@ -24,9 +23,9 @@ from bert_jax.data.sequences import join, owners, token_windows
 from bert_jax.data.token_offsets import Tokens, encode_with_offsets
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import parse_json, read_json
+from bert_jax.files import read_json
 from bert_jax.settings import check_ranges, setting
-from bert_jax.tasks import tables
+from bert_jax.tasks.rows import Placed
 from bert_jax.tasks.squad_format import FORM, Question, make_question, squad_entries
 from bert_jax.tasks.tables import Record
 from bert_jax.tasks.task import Answer, Error, Features, Outputs, Predictions, Task
@@ -123,7 +122,6 @@ class Squad(Task):
     config_class = SquadConfig
     column_widths: ClassVar[dict[str, int]] = {"question": 60}
     length_setting = "max_question_length"
-    parsed_by = "file"  # SQuAD's JSON is one value; other ids count lines
     head = "span"
     main_metric = "f1"
     keys: ClassVar = {
@@ -134,9 +132,13 @@ class Squad(Task):
 
     @classmethod
     def configs_for_head(cls, checkpoint: Any) -> tuple[SquadConfig, ...]:
-        """SQuAD 1.1, in windows of the paper's length."""
+        """SQuAD 1.1, in windows of the paper's length.
+
+        In a shorter model half of a window at most is the question.
+        """
         longest = min(SquadConfig.max_length, checkpoint.config.max_positions)
-        return (SquadConfig(max_length=longest),)
+        question = min(SquadConfig.max_question_length, longest // 2 - 2)
+        return (SquadConfig(max_length=longest, max_question_length=question),)
 
     def tuned(self, scores: dict[str, float]) -> "Squad":
         """The task with the threshold that reaches "tuned_f1", for SQuAD 2.0."""
@@ -150,7 +152,7 @@ class Squad(Task):
     def has_labels(self, split: str, path: Path | None = None) -> bool:
         """Never SQuAD's test file, of which the answers are written."""
         path = path or self.path(split)
-        return tables.is_jsonl(path) and super().has_labels(split, path)
+        return not _is_squad(path) and super().has_labels(split, path)
 
     def own_names(self, split: str) -> Sequence[str]:
         version = "2.0" if self.config.version_2 else "1.1"
@@ -175,40 +177,19 @@ class Squad(Task):
 
     def records(self, split: str, path: Path | None = None) -> Iterator[Record]:
         path = path or self.path(split)
-        if tables.is_jsonl(path):
-            return tables.read_objects(path)
+        if not _is_squad(path):
+            return super().records(split, path)
         articles = getattr(self.config, f"{split}_articles", "")
         return squad_entries(read_json(path, FORM), str(path), articles)
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Question:
         return make_question(where, values, labelled, self.config.bad_answers)
 
-    def parse(self, lines: Iterable[str], name: str, first: int = 1) -> list[Question]:
-        """Questions from the lines of a SQuAD file, of JSON lines, or of a TSV file.
-
-        A JSON line is an object with "question", "context" and, if wanted, "id"; a TSV
-        line is question, tab, context. The line number is the id of a question without
-        one.
-        """
-        del first  # always 1: a file is parsed whole
-        lines = [line.rstrip("\r\n") for line in lines]
-        while lines and not lines[-1].strip():
-            lines.pop()
-        if not lines:
-            raise UserError(f"{name} is empty; expected questions with their contexts")
-        if lines[0].lstrip("\ufeff ").startswith("{"):
-            document: dict[str, Any] = {}  # where there is an object a line
-            with contextlib.suppress(UserError):
-                document = parse_json("\n".join(lines).lstrip("\ufeff"), name, FORM)
-            if "data" in document:
-                entries = squad_entries(document, name)
-                return [self.row(*entry, labelled=False) for entry in entries]
-        rows = super().parse(lines, name)
-        if (rows[0].question, rows[0].context) == ("question", "context"):
-            del rows[0]  # the header
-        if not rows:
-            raise UserError(f"{name} has no questions; expected some below its header")
-        return rows
+    def given_rows(self, data: Any, name: str = "") -> Iterator[Placed]:
+        """Also those of a SQuAD file."""
+        if isinstance(data, Path) and _is_squad(data):
+            return squad_entries(read_json(data, FORM), str(data))
+        return super().given_rows(data, name)
 
     def features(self, rows: list[Question], tokenizer: Tokenizer) -> Features:
         """The windows of all questions, in order: [CLS] question [SEP] context [SEP].
@@ -397,6 +378,11 @@ class Squad(Task):
                 if len(spans) == self.config.n_best:
                     break
         return list(spans.values())
+
+
+def _is_squad(path: Path) -> bool:
+    """Whether a file is SQuAD's JSON, by its name."""
+    return path.suffix == ".json"
 
 
 def normalise_answer(text: str) -> str:

@@ -66,7 +66,7 @@ def make_question(
     if not isinstance(impossible, bool | None):
         raise UserError(f"{where}: is_impossible is no true or false")
     return Question(
-        id=str(values.get("id", where.rpartition(":")[2])),
+        id=str(values.get("id", _number(where))),
         question=question,
         context=context,
         where=where,
@@ -74,6 +74,13 @@ def make_question(
         impossible=impossible,
         skipped=len(given) - len(answers),
     )
+
+
+def _number(where: str) -> str:
+    """The number of a line or row, from 1, of its place "FILE:7" or "row 6"."""
+    line = where.rpartition(":")[2]
+    row = re.search(r"row (\d+)$", where)
+    return str(int(row[1]) + 1) if row else line
 
 
 def _given(

@@ -1,9 +1,10 @@
-"""Rows with named columns: CSV, TSV and JSONL files, plain or gzipped, and tfds.
+"""Rows with named columns: CSV, TSV, JSONL, JSON and Parquet files, and tfds.
 
 CSV is RFC 4180: quotes may hold commas and line ends. TSV is GLUE's: no quoting at all,
-a quotation mark is text. JSONL is one object a line. All are UTF-8, with or without a
-byte order mark; lines end with LF or CRLF. Data sets of tensorflow-datasets are read
-without TensorFlow.
+a quotation mark is text. JSONL is one object a line; JSON is a list of objects, or JSONL
+under another name. Parquet needs pyarrow. The text formats are UTF-8, with or without a
+byte order mark, and may be gzipped; lines end with LF or CRLF. Data sets of
+tensorflow-datasets are read without TensorFlow.
 """
 
 import csv
@@ -15,30 +16,44 @@ from typing import Any
 
 from bert_jax.data.corpus import TFDS, find_dataset, open_text
 from bert_jax.errors import UserError, listed
-from bert_jax.files import LONGEST_LINE, decode_lines, parse_json, valid_text
+from bert_jax.files import LONGEST_LINE, decode_lines, parse_json
 
 logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "dev", "test")
-_JSONL = (".jsonl", ".ndjson")
-FORMATS = (".csv", ".tsv", ".txt", *_JSONL)
+_TABLES = (".csv", ".tsv", ".txt")  # a line of column names, then rows
+_OBJECTS = (".jsonl", ".ndjson", ".json", ".parquet")
+FORMATS = (*_TABLES, *_OBJECTS)
 ENDINGS = tuple(ending + packed for ending in FORMATS for packed in ("", ".gz"))
+_LONGEST_FIELD = (1 << 31) - 1  # characters of a CSV field; Python's default is 131,072
 
 _MOST_UNPACKED = 100  # bytes that one of gzip becomes; of text it is 3 to 10
 
 Record = tuple[str, dict[str, Any]]  # ("file:line", value of each column)
 
 
-def is_jsonl(path: Path) -> bool:
-    """Whether a file holds an object a line, by its name."""
-    return path.name.removesuffix(".gz").endswith(_JSONL)
+def has_objects(path: Path) -> bool:
+    """Whether a file holds objects with the values of rows, by its ending."""
+    return _ending(path) in _OBJECTS
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file has named columns, by its ending; a .txt file has lines of text."""
+    return _ending(path) in {*FORMATS} - {".txt"}
 
 
 def read_columns(path: Path) -> list[str]:
-    """Names of a table's columns; of JSONL, the keys of its first object."""
-    if _format(path) in _JSONL:
+    """Names of a table's columns; of JSON, the keys of its first object."""
+    if has_objects(path):
         return next((list(value) for _, value in read_objects(path)), [])
     return _header(path, _fields(path))
+
+
+def read_rows(path: Path) -> Iterator[Record]:
+    """The place of each row of a table, and its values in all columns."""
+    if has_objects(path):
+        return read_objects(path)
+    return read_table(path, read_columns(path))
 
 
 def read_table(
@@ -59,7 +74,7 @@ def read_table(
 
     Raises UserError naming file and line of a row that has too few or too many columns.
     """
-    if _format(path) in _JSONL:
+    if has_objects(path):
         for where, value in read_objects(path):
             yield where, _select(where, value, columns, optional)
         return
@@ -95,94 +110,87 @@ def _select(
 ) -> dict[str, str | None]:
     """The text in some columns of a row."""
     for name in columns:
-        if row.get(name) is None:
-            raise missing_column(where, row, name)
+        value(where, row, [name])
     values = {name: row.get(name) for name in (*columns, *optional)}
     return {name: None if x is None else cell(x) for name, x in values.items()}
 
 
-def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The place of each object of a JSONL file, and the object; blank lines are skipped."""
-    for line, text in _lines(path):
+def read_objects(path: Path) -> Iterator[Record]:
+    """The place of each object of a JSONL, JSON or Parquet file, and the object.
+
+    Blank lines of JSONL are skipped. A JSON file is a list of objects, or JSONL.
+    """
+    if _format(path) == ".parquet":
+        yield from _read_parquet(path)
+        return
+    lines = read_lines(path)
+    if _format(path) == ".json":
+        lines = list(lines)
+        if "".join(text for _, text in lines[:1]).lstrip("\ufeff ")[:1] in ("[", ""):
+            # A list as the value of an object gets the checks of an object.
+            text = "".join(text for _, text in lines).removeprefix("\ufeff")
+            expected = "a list of objects, or one object a line"
+            rows = parse_json(f'{{"rows": {text}}}', path, expected)["rows"]
+            for number, row in enumerate(rows):
+                where = f"{path}: row {number}"
+                if not isinstance(row, dict):
+                    raise UserError(
+                        f"{where} is of type {type(row).__name__}; expected an object"
+                    )
+                yield where, row
+            return
+    for line, text in lines:
         if text.strip():
             where = f"{path}:{line}"
             yield where, parse_json(text, where, "one object a line")
 
 
-def parse_lines(
-    lines: Iterable[str], name: str, first: int = 1
-) -> Iterator[tuple[str, dict[str, Any] | list[str]]]:
-    """The place of each line of an input, and its JSON object or its texts between tabs.
+def _read_parquet(path: Path) -> Iterator[Record]:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError as error:
+        raise UserError(
+            f"{path} needs a library that reads it ({error}): pip install pyarrow"
+        ) from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            number = 0
+            for batch in file.iter_batches():
+                for row in batch.to_pylist():
+                    yield f"{path}: row {number}", row
+                    number += 1
+    except (OSError, ArrowException) as error:
+        raise UserError(f"{path} is not a Parquet file ({error})") from error
 
-    name: what errors call the input. first: the number of the first line in it.
+
+def value(
+    where: str, values: Mapping[str, Any], names: Iterable[str], hint: str = ""
+) -> Any:
+    """The value of a row in the first of these columns that it has.
+
+    Raises UserError for a missing value, and for a row without such a column; ``hint``
+    then says what to change.
     """
-    for number, line in enumerate(lines, first):
-        where = f"{name}:{number}"
-        line = line.rstrip("\r\n")
-        if number == 1:
-            line = line.removeprefix("\ufeff")
-        if line.lstrip().startswith("{"):
-            yield where, parse_json(line, where, "one object a line, or plain text")
-        else:
-            yield where, line.split("\t")
-
-
-def python_records(
-    rows: Iterable[Any], split: str, names: Iterable[str]
-) -> Iterator[Record]:
-    """The place of each row of Python, such as "train[3]", and its values by name.
-
-    rows: dictionaries, tuples in the order of ``names``, single texts, or a pandas data
-    frame.
-    """
-    if hasattr(rows, "to_dict") and hasattr(rows, "columns"):
-        rows = rows.to_dict("records")
-    names = list(names)
-    for i, row in enumerate(rows):
-        where = f"{split}[{i}]"
-        if hasattr(row, "_asdict"):
-            row = row._asdict()
-        elif isinstance(row, str):
-            row = {names[0]: row}
-        elif isinstance(row, Sequence):
-            if len(row) > len(names):
-                raise UserError(
-                    f"{where} has {len(row)} values; expected {', '.join(names)}"
-                )
-            row = dict(zip(names, row, strict=False))
-        if not isinstance(row, Mapping):
-            raise UserError(
-                f"{where} is a {type(row).__name__}; expected a dictionary with "
-                f"{', '.join(names)}, or a tuple of them"
-            )
-        yield where, {str(name): _plain(value) for name, value in row.items()}
-
-
-def _plain(value: Any) -> Any:
-    """Numbers and lists for those of numpy and of whoever has the same method.
-
-    Texts are such as UTF-8 can hold.
-    """
-    if isinstance(value, str):
-        return valid_text(value)
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def value(where: str, values: Mapping[str, Any], names: Iterable[str]) -> Any:
-    """What a row has under the first of these names that it has."""
-    names = list(dict.fromkeys(names))
+    names = [name for name in dict.fromkeys(names) if name]
     for name in names:
         if values.get(name) is not None:
             return values[name]
-    raise missing_column(where, values, *names)
+    for name in names:
+        if name in values:
+            raise UserError(f'{where}: "{name}" is missing; fill it in or drop the row')
+    raise missing_column(where, values, *names, hint=hint)
 
 
-def text(where: str, values: Mapping[str, Any], names: Iterable[str]) -> str:
-    """As :func:`value`, of a text."""
-    found = value(where, values, names)
+def text(
+    where: str, values: Mapping[str, Any], names: Sequence[str], hint: str = ""
+) -> str:
+    """The text that :func:`value` finds."""
+    found = value(where, values, names, hint)
     if not isinstance(found, str):
         name = next(name for name in names if values.get(name) is found)
-        raise UserError(f"{where}: {name!r} is not a string; expected text")
+        raise UserError(
+            f'{where}: "{name}" is of type {type(found).__name__}; expected text'
+        )
     return found
 
 
@@ -216,10 +224,13 @@ def escaped(text: str) -> str:
     return text.translate(_ESCAPES)
 
 
-def missing_column(where: str, columns: Iterable[str], *names: str) -> UserError:
-    """The error of a column, by one of its names, that is not among those of a table."""
+def missing_column(
+    where: str, columns: Iterable[str], *names: str, hint: str = ""
+) -> UserError:
+    """The error for a table without a column that has one of these names."""
     expected, found = " or ".join(map(repr, names)), ", ".join(columns) or "none"
-    return UserError(f"{where}: no column {expected}; the columns are {found}")
+    hint = f"; {hint}" if hint else ""
+    return UserError(f"{where}: no column {expected}; the columns are {found}{hint}")
 
 
 def check_texts(where: str, texts: Iterable[str], *, gaps: bool = False) -> None:
@@ -233,9 +244,14 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def _ending(path: Path) -> str:
+    """The ending of a file's name, without .gz."""
+    return path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+
+
 def _format(path: Path) -> str:
-    """The name's ending, which .gz may follow."""
-    ending = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    """The ending of a table's name. Raises UserError for another file."""
+    ending = _ending(path)
     if ending not in FORMATS:
         raise UserError(
             f"{path} is no table by its name; expected one of {', '.join(FORMATS)}, "
@@ -244,8 +260,10 @@ def _format(path: Path) -> str:
     return ending
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Line number and text of each line, with its end; U+2028 is no line end."""
+    if not path.exists():
+        raise UserError(f"{path} does not exist; expected a file of rows")
     packed = path.suffix == ".gz"
     # The rows of a table are in memory together.
     most = path.stat().st_size * _MOST_UNPACKED + LONGEST_LINE
@@ -264,10 +282,11 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Line where a row starts, and its fields."""
     if _format(path) != ".csv":
-        for line, text in _lines(path):
+        for line, text in read_lines(path):
             yield line, text.rstrip("\r\n").split("\t")
         return
-    reader, line = csv.reader((text for _, text in _lines(path)), strict=True), 1
+    csv.field_size_limit(_LONGEST_FIELD)
+    reader, line = csv.reader((text for _, text in read_lines(path)), strict=True), 1
     try:
         for row in reader:
             yield line, row

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
-from bert_jax.files import parse_json, read_text
+from bert_jax.files import read_text
 from bert_jax.tasks.tables import counted
 
 SEGMENT_LABELS = ("B", "E", "M", "S")
@@ -73,6 +73,7 @@ class TaggedSentence:
     where: str
     text: str = ""
     offsets: tuple[tuple[int, int], ...] = ()
+    id: str | None = None
 
     def place(self, word: int) -> str:
         """The "file:line" of a word of a file with one word a line."""
@@ -146,22 +147,6 @@ def read_segmented(path: Path) -> list[TaggedSentence]:
     if not sentences:
         raise UserError(f"{path} holds no words; expected a sentence a line")
     return sentences
-
-
-def parse_words(
-    line: str, where: str, how: str
-) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
-    """The words of a line to tag, and their characters [start, end) where it is text.
-
-    The line is text, or {"words": [...]}, whose words are as they are. how: see
-    find_words. where: "name:line", for errors.
-    """
-    if not line.lstrip().startswith('{"'):
-        offsets = find_words(line, how)
-        return tuple(line[start:end] for start, end in offsets), offsets
-    expected = '{"words": ["A", "sentence"]} or plain words'
-    words = parse_json(line, where, expected).get("words")
-    return check_words(words, where, expected), ()
 
 
 def find_words(text: str, how: str) -> tuple[tuple[int, int], ...]:

@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -17,7 +16,9 @@ from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import write_text
+from bert_jax.tasks import rows as row_reader
 from bert_jax.tasks import tables
+from bert_jax.tasks.rows import Placed, Row
 from bert_jax.tasks.tables import Record
 
 ROWS = "rows:"  # the dir of a task with rows of its own starts with it
@@ -55,8 +56,8 @@ class Task(abc.ABC):
       that the task's server wants.
     keys: what a row holds, its label last, in the order of a tuple's values; and the names
       that each of them may have in a file, an object or a dictionary.
-    parsed_by: what of an input to predict is parsed together: each "line", a "document"
-      up to a blank line, or the whole "file".
+    of_texts: whether all ``keys`` but the label are texts, so that any column may have one.
+    document_context: whether the answer to a row depends on its neighbours in a document.
     length_setting: the setting that says how much of a row is seen.
     counted: what has a class: "rows" or "words".
     whole_batch: whether the loss of a row hangs on the others of its batch.
@@ -70,7 +71,8 @@ class Task(abc.ABC):
     length_setting: ClassVar[str] = "max_length"
     counted: Literal["rows", "words"] = "rows"
     whole_batch: bool = False
-    parsed_by: Literal["line", "document", "file"] = "line"
+    of_texts: ClassVar[bool] = False
+    document_context: bool = False
     keys: dict[str, tuple[str, ...]]
     config: Any
     head: Head
@@ -96,9 +98,9 @@ class Task(abc.ABC):
         """
         return (cls.config_class(max_length=checkpoint.config.max_positions),)
 
-    def reads(self, line: str) -> bool:
-        """Whether a line to predict has the form of this task's input."""
-        del line
+    def reads(self, row: Row) -> bool:
+        """Whether a row to predict has the form of this task's input."""
+        del row
         return True
 
     @property
@@ -191,26 +193,32 @@ class Task(abc.ABC):
     def with_rows(self, *, held_out: float = 0.0, seed: int = 0, **splits: Any) -> Self:
         """The task on rows of Python, or on other files, instead of its own files.
 
-        splits: of "train", "dev" and "test", each a file of the family's form, or rows. A
-          row is a dictionary with the family's ``keys``, or a tuple in their order; a
-          pandas data frame and a Hugging Face data set are rows too. A test split
-          without labels is predicted.
+        splits: of "train", "dev" and "test", each rows, or the Path of a file of the
+          family's form. A row is a dictionary with the family's ``keys``, or a tuple in
+          their order; see :func:`rows.placed_rows`. A test split without labels is
+          predicted. A label of -1 in all its rows means that it has none.
         held_out: the share of the training rows, drawn with ``seed``, that become dev.
         """
         given, labelled = {}, {}
-        *_, names = self.keys.values()
-        for split, rows in splits.items():
-            if isinstance(rows, str | os.PathLike):
-                if not Path(rows).is_file():
+        for split, data in splits.items():
+            if isinstance(data, str):
+                raise UserError(
+                    f"{split} is the text {data!r}; expected rows, or Path({data!r}) for a "
+                    "file"
+                )
+            if isinstance(data, Path):
+                if not data.is_file():
                     raise UserError(
-                        f"{rows} does not exist; expected a file of {split}"
+                        f"{data} does not exist; expected a file of {split}"
                     )
-                given[split] = list(self.records(split, Path(rows)))
-                labelled[split] = self.has_labels(split, Path(rows))
+                given[split] = list(self.records(split, data))
+                labelled[split] = self.has_labels(split, data)
             else:
-                given[split] = list(tables.python_records(rows, split, self.keys))
-                first = given[split][0][1] if given[split] else {}
-                labelled[split] = any(first.get(name) is not None for name in names)
+                given[split] = [
+                    (where, self.values(where, row, labelled=True))
+                    for where, row in row_reader.placed_rows(data, split)
+                ]
+                labelled[split] = self._any_label(given[split])
         if held_out:
             rows = given["train"]
             count = max(round(held_out * len(rows)), 1)
@@ -249,39 +257,35 @@ class Task(abc.ABC):
     def records(self, split: str, path: Path | None = None) -> Iterator[Record]:
         """The place of each row of a split and its values, by one of their names.
 
-        path: another file than the split's own. By default a table: CSV, TSV or JSONL.
+        path: another file than the split's own. By default a table.
         """
-        path = path or self.path(split)
-        if tables.is_jsonl(path):
-            return tables.read_objects(path)
-        return tables.read_table(path, tables.read_columns(path))
+        return tables.read_rows(path or self.path(split))
 
     @abc.abstractmethod
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Any:
         """A row, as the family keeps it, from its values, which are checked."""
 
-    def parse(self, lines: Iterable[str], name: str, first: int = 1) -> list[Any]:
-        """Rows without labels, for predict: texts with tabs between, or JSON objects.
+    def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
+        """The values of a row by name; of a text or a tuple in the order of ``keys``.
 
-        name: of the input, for errors. first: the number of the first line in it.
+        labelled: whether a tuple may have a label.
         """
-        rows = []
-        for where, value in tables.parse_lines(lines, name, first):
-            if isinstance(value, list):
-                value = self.line_values(where, value)
-            rows.append(self.row(where, value, labelled=False))
-        return rows
+        names = [own[0] for own in self.keys.values()][: None if labelled else -1]
+        return row_reader.by_position(where, row, names, fewer=labelled)
 
-    def line_values(self, where: str, texts: list[str]) -> dict[str, Any]:
-        """The values of a row from the texts of a line to predict."""
-        *names, _ = self.keys
-        if len(texts) != len(names):
-            expected = ["one", "two, with a tab between them"][len(names) - 1]
-            raise UserError(
-                f"{where}: number of texts is {len(texts)}, the task reads {expected}; "
-                "change the line, or give a JSON object"
-            )
-        return dict(zip(names, texts, strict=True))
+    def given_rows(self, data: Any, name: str = "") -> Iterator[Placed]:
+        """The rows of any data to predict; see :func:`rows.placed_rows`."""
+        return row_reader.placed_rows(data, name, self.parse_line)
+
+    def parse_line(self, where: str, line: str) -> Row:
+        """The row of a line of text to predict."""
+        return row_reader.row_line(where, line)
+
+    def _any_label(self, records: Sequence[Record]) -> bool:
+        """Whether any row has a label. Hugging Face writes -1 for none."""
+        *_, names = self.keys.values()
+        labels = [values.get(name) for _, values in records for name in names]
+        return any(label is not None and label != -1 for label in labels)
 
     @abc.abstractmethod
     def features(self, rows: list[Any], tokenizer: Tokenizer) -> Features:

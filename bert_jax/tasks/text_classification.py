@@ -18,7 +18,6 @@ import scipy
 from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import parse_json
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import layouts, tables
 from bert_jax.tasks.layouts import Layout, Row, Split
@@ -36,6 +35,7 @@ from bert_jax.tasks.task import (
 TABLE = "table"
 # The problem_type of transformers' config.json for a head that gives sets of labels.
 SEVERAL_LABELS = "multi_label_classification"
+_LABEL_HINT = "name it with --config.data.label=NAME (label= in Python)"
 # A table's layout is in its settings.
 LAYOUTS: dict[str, Layout | None] = {**layouts.TASKS, TABLE: None}
 
@@ -44,7 +44,9 @@ LAYOUTS: dict[str, Layout | None] = {**layouts.TASKS, TABLE: None}
 class TableConfig:
     """Where the files of a table of texts are, and their columns."""
 
-    task: str = setting(TABLE, "table: CSV, TSV or JSONL with columns", one_of=(TABLE,))
+    task: str = setting(
+        TABLE, "table: CSV, TSV, JSONL, JSON or Parquet", one_of=(TABLE,)
+    )
     dir: str = setting(
         "",
         "the folder of the data set in its own layout, or tfds:NAME, as tfds:glue/mrpc",
@@ -169,6 +171,7 @@ class Classification(Task):
     family = "classification"
     config_class = ClassificationConfig
     head = "sequence"
+    of_texts = True
     column_widths: ClassVar[dict[str, int]] = {"text": 60, "text_a": 40, "text_b": 40}
 
     def __init__(self, config: ClassificationConfig):
@@ -203,13 +206,9 @@ class Classification(Task):
         )
         return single, dataclasses.replace(single, text_b="text_b")
 
-    def reads(self, line: str) -> bool:
-        """Whether a line has as many texts as the task reads, one or two."""
-        pair = "\t" in line
-        if line.lstrip("\ufeff ").startswith("{"):
-            pair = False
-            with contextlib.suppress(UserError):  # parse names the error
-                pair = "text_b" in parse_json(line.lstrip("\ufeff "), "", "")
+    def reads(self, row: Any) -> bool:
+        """Whether a row has as many texts as the task reads, one or two."""
+        pair = isinstance(row, tuple) and len(row) == 2
         return pair == bool(self.layout.text_b)
 
     @functools.cached_property
@@ -223,7 +222,9 @@ class Classification(Task):
             {
                 label
                 for where, values in self._given.get("train") or self.records("train")
-                for label in self._names(where, tables.value(where, values, names))
+                for label in self._names(
+                    where, tables.value(where, values, names, _LABEL_HINT)
+                )
             }
         )
         if len(labels) == 1:
@@ -268,7 +269,7 @@ class Classification(Task):
 
     def records(self, split: str, path: Path | None = None) -> Iterator[Record]:
         """Of tables and of tensorflow-datasets: the texts, the id, and any label."""
-        if path is not None and tables.is_jsonl(path):
+        if path is not None and tables.has_objects(path):
             return tables.read_objects(path)  # by any of the names of ``keys``
         # MNLI has no split that is called dev.
         name = split if split in self.layout.splits else self.eval_splits[0]
@@ -295,13 +296,16 @@ class Classification(Task):
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
         *keys, _ = self.keys
-        texts = [tables.text(where, values, self.keys[key]) for key in keys]
+        setting = "--config.data.text_a=NAME (text_a= in Python)"
+        setting = setting if labelled else "--columns NAME (columns= in Python)"
+        hint = f"name the text's column with {setting}"
+        texts = [tables.text(where, values, self.keys[key], hint) for key in keys]
         tables.check_texts(where, texts, gaps=self.layout.gaps)
         ids = [values.get(key) for key in (self.layout.index, "id", "idx")]
         index = next((tables.cell(x) for x in ids if x is not None), None)
         label = None
         if labelled:
-            found = tables.value(where, values, self.keys["label"])
+            found = tables.value(where, values, self.keys["label"], _LABEL_HINT)
             label = self._label(where, found)
         return Row(where, *texts, label=label, id=index)
 
@@ -438,10 +442,10 @@ class Classification(Task):
 
     def _names(self, where: str, value: Any) -> tuple[str, ...]:
         """The classes that a training row's value names."""
-        name = tables.cell(value)
+        name = class_name(where, value)
         if not name.strip():
             raise UserError(
-                f"{where}: empty label; expected a class, mend or drop the row"
+                f"{where}: empty label; expected a class, fix or drop the row"
             )
         return (name,)
 
@@ -455,6 +459,16 @@ class Classification(Task):
         if self.regression:
             return labels
         return [self.label_ids[label] for label in labels]
+
+
+def class_name(where: str, value: Any) -> str:
+    """The name of a class: a text, or a whole number."""
+    if isinstance(value, str | int):
+        return tables.cell(value)
+    raise UserError(
+        f"{where}: the label {value!r} is of type {type(value).__name__}; expected a text "
+        "or a whole number (regression=True learns other numbers)"
+    )
 
 
 def _correlation(functions: Sequence, truth: Sequence, predicted: Sequence) -> float:

@@ -11,9 +11,9 @@ import itertools
 import logging
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy
@@ -23,8 +23,10 @@ from bert_jax.data.sequences import Window
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting
+from bert_jax.tasks import rows as row_reader
 from bert_jax.tasks import tables
 from bert_jax.tasks import tagging_formats as formats
+from bert_jax.tasks.rows import Row
 from bert_jax.tasks.tables import Record
 from bert_jax.tasks.tagging_formats import TaggedSentence
 from bert_jax.tasks.task import (
@@ -35,6 +37,7 @@ from bert_jax.tasks.task import (
     Outputs,
     Predictions,
     Task,
+    with_id,
 )
 
 logger = logging.getLogger(__name__)
@@ -138,9 +141,8 @@ class Tagging(Task):
         return (TaggingConfig("columns", labels=labels, max_length=longest),)
 
     @property
-    def parsed_by(self) -> Literal["line", "document"]:
-        """A document where sentences are seen among those around them."""
-        return "document" if self.config.document_context else "line"
+    def document_context(self) -> bool:
+        return self.config.document_context
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
@@ -218,8 +220,8 @@ class Tagging(Task):
 
     def records(self, split: str, path: Path | None = None) -> Iterator[Record]:
         path, task = path or self.path(split), self.config.task
-        if tables.is_jsonl(path):
-            yield from tables.read_objects(path)
+        if tables.is_table(path) and path.suffix != ".tsv":
+            yield from tables.read_rows(path)
             return
         if task == "segmented":
             rows = formats.read_segmented(path)
@@ -233,10 +235,26 @@ class Tagging(Task):
     def row(
         self, where: str, values: Mapping[str, Any], labelled: bool
     ) -> TaggedSentence:
-        """A sentence; "document" tells which ones follow each other in one."""
-        words = tables.value(where, values, self.keys["words"])
+        """A sentence; "document" says which sentences follow each other in one.
+
+        Words are a list, or a text. Punctuation of a text to predict is split from its
+        words as in the training data; of a text to segment, each character is a word.
+        """
+        text, offsets = "", ()
+        names = self.keys["words"] + ("text",) * (not labelled)
+        words = tables.value(where, values, names)
+        if isinstance(words, str) and not labelled:
+            # A checkpoint that does not say is of CoNLL-2003, most likely.
+            how = "clitics" if self.config.words == "auto" else self.config.words
+            how = "characters" if self.kind == "words" else how
+            text, offsets = words, formats.find_words(words, how)
+            words = tuple(text[start:end] for start, end in offsets)
+            if not words:
+                raise UserError(f"{where} is empty; expected the words of a sentence")
         words = words.split() if isinstance(words, str) else words
         words = formats.check_words(words, where, '{"words": ["A", "sentence"]}')
+        index = values.get("id")
+        index = None if index is None else tables.cell(index)
         tags, document = None, values.get("document", where)
         if labelled:
             tags = tables.value(where, values, self.keys["tags"])
@@ -260,32 +278,19 @@ class Tagging(Task):
                     f"{where} has {len(words)} words and {len(tags)} tags; expected a tag "
                     "for each word"
                 )
-        return TaggedSentence(words, tags, document, where)
+        return TaggedSentence(words, tags, document, where, text, offsets, index)
 
-    def parse(
-        self, lines: Iterable[str], name: str, first: int = 1
-    ) -> list[TaggedSentence]:
-        """A sentence a line: text, or JSON {"words": [...]}.
+    def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
+        """Of a tuple of texts to predict: they are the words."""
+        words = isinstance(row, tuple) and all(isinstance(x, str) for x in row)
+        row = (row,) if words and not labelled else row
+        return super().values(where, row, labelled=labelled)
 
-        In a text punctuation is split from words as in the training data. Text to be
-        segmented comes as it is, and its characters are the words. With document_context,
-        lines follow each other in a document and blank ones part them.
-        """
-        rows, document = [], 0
-        context = self.config.document_context
-        # A checkpoint that does not say is of CoNLL-2003, most likely.
-        how = "clitics" if self.config.words == "auto" else self.config.words
-        how = "characters" if self.kind == "words" else how
-        for number, line in enumerate(lines, first):
-            where = f"{name}:{number}"
-            words, offsets = formats.parse_words(line, where, how)
-            if words:
-                row = TaggedSentence(words, None, document, where, line, offsets)
-                rows.append(row)
-            elif not context:
-                raise UserError(f"{where} is empty; expected the words of a sentence")
-            document += not (context and words)
-        return rows
+    def parse_line(self, where: str, line: str) -> Row:
+        """A sentence: text, or JSON {"words": [...]}."""
+        if line.startswith('{"'):
+            return row_reader.row_line(where, line)
+        return line
 
     def features(self, rows: list[TaggedSentence], tokenizer: Tokenizer) -> Features:
         """Sequences [CLS] words [SEP], all of token type 0; see Task.features.
@@ -388,7 +393,7 @@ class Tagging(Task):
                 answer["offsets"] = [list(place) for place in row.offsets]
             if self.kind != "tags":
                 answer["entities"] = self._entities(row, answer)
-            answers.append(answer)
+            answers.append(with_id(row, answer))
         return answers
 
     def cells(
@@ -401,14 +406,15 @@ class Tagging(Task):
                 for entity in prediction["entities"]
             )
             text = row.text or " ".join(row.words)
-            return [{"text": text, "entities": ", ".join(found) or "-"}]
+            cells = {"text": text, "entities": ", ".join(found) or "-"}
+            return [with_id(row, cells)]
         if self.kind == "words":
             tagged = [entity["text"] for entity in prediction["entities"]]
         else:
             pairs = zip(prediction["words"], prediction["tags"], strict=True)
             tagged = ["/".join(pair) for pair in pairs]
         least = min(prediction["probabilities"])
-        return [{"least": f"{least:.4f}", "tagged": " ".join(tagged)}]
+        return [with_id(row, {"least": f"{least:.4f}", "tagged": " ".join(tagged)})]
 
     def score(
         self, rows: list[TaggedSentence], predictions: Predictions

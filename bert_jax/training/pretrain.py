@@ -301,7 +301,8 @@ def _filled(
     """A line for each of the config's prompts, with what the model fills in."""
     length = config.phases[-1].sequence_length
     fill_mask = FillMask(model, params, tokenizer, max_length=length)
-    for answer in fill_mask.answers(fill_mask.parse(config.prompts, "config.prompts")):
+    rows = [fill_mask.row("config.prompts", {"text": text}) for text in config.prompts]
+    for answer in fill_mask.answers(rows):
         guesses = " | ".join(
             ", ".join(f"{guess['token']} {guess['probability']:.0%}" for guess in blank)
             for blank in answer["blanks"]

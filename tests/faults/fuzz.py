@@ -148,12 +148,12 @@ def lines(family: str, **settings) -> Callable[[Path], object]:
     task = kind(kind.config_class(**settings))
 
     def read(folder: Path) -> None:
-        from bert_jax.inference.lines import read_lines
-
-        given = list(read_lines(str(next(folder.iterdir()))))
+        given = [
+            task.row(where, task.values(where, row, labelled=False), labelled=False)
+            for where, row in task.given_rows(next(folder.iterdir()))
+        ]
         if given:
-            task.reads(given[0])
-            task.features(task.parse(given, "input"), tokenizer())
+            task.features(given, tokenizer())
 
     return read
 
@@ -607,7 +607,7 @@ READERS = {
     ),
     "predict-squad": Reader(
         "a.txt",
-        lambda: [*squad_json(), b"What?\tThe sea.\n"],
+        lambda: [*squad_json()[1:], b"What?\tThe sea.\n"],
         lines("question_answering"),
     ),
     "predict-words": Reader(

@@ -30,7 +30,8 @@ def fill(small_store):
 
     def fill(texts, length=32, top=3):
         fill_mask = FillMask(model, params, tokenizer, max_length=length, top=top)
-        answers = fill_mask.answers(fill_mask.parse(texts, "input"))
+        rows = [fill_mask.row("row 0", {"text": text}) for text in texts]
+        answers = fill_mask.answers(rows)
         assert [answer["text"] for answer in answers] == texts
         return [
             [[(g["token"], g["probability"]) for g in blank] for blank in a["blanks"]]
@@ -64,7 +65,7 @@ def test_neither_padding_nor_neighbours_change_an_answer(fill):
 
 
 def test_a_text_without_a_blank_or_too_long_is_named(fill):
-    with pytest.raises(UserError, match=r"input:1: no \[MASK\] in 'the sea'"):
+    with pytest.raises(UserError, match=r"row 0: no \[MASK\] in 'the sea'"):
         fill(["the sea"])
     with pytest.raises(UserError, match="at most 8 fit"):
         fill(["[MASK] " + "sea " * 30], length=8)

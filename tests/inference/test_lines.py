@@ -38,12 +38,6 @@ def test_chunks_hold_every_line_once():
     assert list(chunks([], 4)) == []
 
 
-def test_a_chunk_may_wait_for_its_end():
-    lines = list("ab.cdef.g")
-    found = ["".join(chunk) for chunk in chunks(lines, 2, lambda line: line == ".")]
-    assert found == ["ab.", "cdef.", "g"]
-
-
 def classified(*rows):
     answers = [{"label": label, "probability": 0.5} for label, _ in rows]
     return Answers([Row("x:1", text) for _, text in rows], answers, CLASSIFICATION)

@@ -77,13 +77,12 @@ def test_next_sentence_is_the_nsp_heads_first_class(model):
 
 
 def test_vectors_and_scores_are_those_of_the_commands(model, folder):
-    lines = ["the sailors see ships .", "ship", "the sailor sees\tthe ship ."]
-    expected = Embedder(folder, normalize=True)(lines)
+    expected = Embedder(folder, normalize=True)(TEXTS)
     found = model.encode(TEXTS, normalize=True)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
     single = model.encode(TEXTS[1], normalize=True)
     np.testing.assert_allclose(single, expected[1], rtol=0, atol=1e-6)
-    assert model.score(lines[0]) == pytest.approx(Scorer(folder)([lines[0]])[0])
+    assert model.score(TEXTS[0]) == pytest.approx(Scorer(folder)(TEXTS[:1])[0])
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
@@ -149,6 +148,58 @@ def test_options_share_one_copy_of_the_parameters(folder):
     parameters = sum(x.nbytes for x in jax.tree.leaves(model.params))
     added = sum(size for place, size in held().items() if place not in others[1])
     assert added / jax.device_count() < 1.5 * parameters
+
+
+def test_each_method_reads_each_form_of_rows(model, tmp_path):
+    texts, blanks = ["the ship sees", "ships ."], ["the [MASK]", "[MASK] ."]
+    expected = model.encode(texts), model.score(texts), model.fill_mask(blanks)
+    for columns, make in {
+        "": lambda texts: (text for text in texts),
+        "review": lambda texts: [{"review": text, "title": "the"} for text in texts],
+        "text": lambda texts: [{"text": text, "title": "the"} for text in texts],
+    }.items():
+        columns = "" if columns == "text" else columns
+        found = (
+            model.encode(make(texts), columns=columns),
+            model.score(make(texts), columns=columns),
+            model.fill_mask(make(blanks), columns=columns),
+        )
+        np.testing.assert_array_equal(found[0], expected[0])
+        np.testing.assert_array_equal(found[1], expected[1])
+        assert found[2] == expected[2]
+    np.testing.assert_array_equal(model.encode({"text": texts[0]}), expected[0][0])
+    (tmp_path / "texts.csv").write_text("id,review\n1,the ship sees\n2,ships .\n")
+    np.testing.assert_array_equal(model.encode(tmp_path / "texts.csv"), expected[0])
+    np.testing.assert_array_equal(
+        model(texts).input_ids, model([{"text": text} for text in texts]).input_ids
+    )
+
+
+def test_braces_and_tabs_of_a_text_are_text(model):
+    plain = model.encode("the ship sees")
+    for text in ('{"text": "ship"}', "{the} ship"):
+        ids = TOKENIZER(text)["input_ids"]
+        assert model(text).input_ids.tolist() == [ids]
+        assert not np.allclose(model.encode(text), plain, atol=1e-3)
+    np.testing.assert_array_equal(model.encode("the\tship sees"), plain)
+
+
+@pytest.mark.parametrize("data", [None, 5, b"x", [None], [5], [b"x"], {"text": None}])
+@pytest.mark.parametrize("method", ["encode", "score", "fill_mask"])
+def test_what_is_no_text_is_refused(model, method, data):
+    with pytest.raises(UserError, match=r"of type|missing") as caught:
+        getattr(model, method)(data)
+    assert "expected" in str(caught.value) or "fill it in" in str(caught.value)
+
+
+def test_texts_of_next_sentence_come_in_pairs(model):
+    with pytest.raises(UserError, match="got 2 first and 1 second texts"):
+        model.next_sentence(["the ship", "ships"], ["."])
+
+
+def test_predict_of_a_pretrained_checkpoint_says_what_it_needs(model):
+    with pytest.raises(UserError, match=r"row 0: no \[MASK\] .* is not fine-tuned"):
+        model.predict(["the ship"])
 
 
 def test_saved_and_loaded_it_is_the_same(model, tmp_path):

@@ -15,6 +15,7 @@ from bert_jax.interop.load import Checkpoint
 from bert_jax.model.config import BertConfig, FeatureConfig
 from bert_jax.model.heads import make_model
 from bert_jax.parallel.remote import RunFolder
+from bert_jax.tasks.rows import line_rows
 from bert_jax.training.config import finetune_config
 from bert_jax.training.finetune import finetune, prepare
 
@@ -66,6 +67,11 @@ def sentences(count, seed=0):
     ]
 
 
+def placed(predict, lines):
+    """The rows of lines of a file, as the command reads them."""
+    return line_rows(lines, "texts.txt", predict.parse_line)
+
+
 def saved(family, **data):
     return {"extra": {"family": family, "data": data, "scores": {}}}
 
@@ -102,7 +108,7 @@ def test_every_row_once_and_in_order_whatever_the_chunks(sentiment):
     texts = sentences(23)
     whole = predict(texts)
     assert len({answer["probability"] for answer in whole}) > 20
-    parts = list(predict.stream(iter(texts), "input", 5))
+    parts = list(predict.stream(predict.placed(iter(texts)), 5))
     assert [len(part.rows) for part in parts] == [5, 5, 5, 5, 3]
     assert [row.text_a for part in parts for row in part.rows] == texts
     chunked = [answer for part in parts for answer in part.answers]
@@ -116,10 +122,10 @@ def test_every_row_once_and_in_order_whatever_the_chunks(sentiment):
         )
 
 
-def test_two_texts_are_read_where_the_first_line_has_two(sentiment):
+def test_two_texts_are_read_where_the_first_row_has_two(sentiment):
     predict, logits = sentiment
-    lines = ["a man\tthe dog eats", '{"text_a": "a cat", "text_b": "rome", "id": "7"}']
-    answers = predict(lines)
+    rows = [("a man", "the dog eats"), {"text_a": "a cat", "text_b": "rome", "id": "7"}]
+    answers = predict(rows)
     for pair, answer in zip(
         [("a man", "the dog eats"), ("a cat", "rome")], answers, strict=True
     ):
@@ -128,30 +134,36 @@ def test_two_texts_are_read_where_the_first_line_has_two(sentiment):
             list(answer["probabilities"].values()), expected, atol=1e-5
         )
     assert answers[1]["id"] == "7"
-    assert [a["label"] for a in predict(lines[::-1])] == [
+    assert [a["label"] for a in predict(rows[::-1])] == [
         answers[1]["label"],
         answers[0]["label"],
     ]
-    with pytest.raises(UserError, match="input:2: number of texts is 2"):
-        predict(["a man", "a man\ta dog"])
+    with pytest.raises(UserError, match="row 1 has 2 values; expected text"):
+        predict(["a man", ("a man", "a dog")])
 
 
 def test_an_error_names_the_line_of_the_whole_input(sentiment):
     predict = sentiment[0]
     lines = ["a man"] * 7 + ["  "] + ["a dog"]
-    stream = predict.stream(lines, "texts.txt", 3)
+    stream = predict.stream(placed(predict, lines), 3)
     assert len(next(stream).rows) == 3
     with pytest.raises(UserError, match=r"^texts.txt:8: empty text"):
         list(stream)
     lines[7] = '{"text": '
     with pytest.raises(UserError, match=r"^texts.txt:8\b.*JSON"):
-        list(predict.stream(lines, "texts.txt", 3))
+        list(predict.stream(placed(predict, lines), 3))
 
 
-def test_texts_that_are_cut_are_counted(sentiment, tmp_path):
+def test_texts_that_are_cut_are_counted(sentiment, caplog):
     predict = sentiment[0]
     texts = ["a man " * 60, "a man", "the " * 94, "the " * 95]
-    assert [p.truncated for p in predict.stream(texts, "input", 2)] == [1, 1]
+    parts = predict.stream(predict.placed(texts), 2)
+    assert [part.truncated for part in parts] == [1, 1]
+    with caplog.at_level("WARNING", "bert_jax"):
+        predict(texts[1:3])
+        assert not caplog.messages
+        predict(texts)
+    assert caplog.messages == ["2 of 4 rows are truncated to max_length=96"]
 
 
 def test_a_number(tmp_path):
@@ -179,12 +191,12 @@ def test_a_saved_task_knows_its_columns_and_length(tmp_path):
     )
     predict = Predictor(tmp_path / "m")
     assert (predict.family, predict.max_length) == ("classification", 9)
-    (answer,) = predict([json.dumps({"premise": "a man", "claim": "a man " * 9})])
+    (answer,) = predict([{"premise": "a man", "claim": "a man " * 9}])
     expected = scipy.special.softmax(logits("a man", "a man a man"))
     assert answer["probabilities"]["yes"] == pytest.approx(expected[1], abs=1e-5)
     longer = Predictor(tmp_path / "m", max_length=96)
     expected = scipy.special.softmax(logits("a man", "a man " * 9))
-    (answer,) = longer(["a man\t" + "a man " * 9])
+    (answer,) = longer([("a man", "a man " * 9)])
     assert answer["probabilities"]["yes"] == pytest.approx(expected[1], abs=1e-5)
 
 
@@ -209,7 +221,7 @@ def test_documents_are_not_cut_where_they_matter(tmp_path):
     predict = Predictor(tmp_path / "m")
     documents = [sentences(count, seed) for seed, count in enumerate((4, 3, 1))]
     lines = [line for document in documents for line in (*document, "")]
-    parts = list(predict.stream(lines, "input", 2))
+    parts = list(predict.stream(placed(predict, lines), 2))
     assert [len(part.rows) for part in parts] == [4, 3, 1]
     alone = [answer for document in documents for answer in predict(document)]
     together = [answer for part in parts for answer in part.answers]
@@ -228,9 +240,9 @@ def test_choices_are_those_of_the_model_run_by_hand(tmp_path):
         ("a cat", ["a big film", "paris"]),
         ("where ?", ["rome", "paris", "the film", "who"]),
     ]
-    lines = [json.dumps({"context": c, "choices": list(texts)}) for c, texts in rows]
-    lines[1] = "a cat\ta big film\tparis"
-    answers = Predictor(tmp_path / "m")(lines)
+    given = [{"context": rows[0][0], "choices": rows[0][1]}, *rows[1:]]
+    given[1] = ("a cat", "a big film", "paris")
+    answers = Predictor(tmp_path / "m")(given)
     for (context, choices), answer in zip(rows, answers, strict=True):
         scores = [logits(context, choice)[0] for choice in choices]
         expected = scipy.special.softmax(scores)
@@ -248,7 +260,7 @@ def reader(tmp_path_factory):
 def test_an_answer_is_the_best_span_of_the_model_run_by_hand(reader):
     predict, logits = reader
     question, context = "who eats ?", "the big man sees a film . a dog eats"
-    (answer,) = predict([f"{question}\t{context}"])
+    (answer,) = predict([(question, context)])
     words = context.split()
     scores = logits(question, context)[5:-1]
     best, first, last = max(
@@ -262,17 +274,18 @@ def test_an_answer_is_the_best_span_of_the_model_run_by_hand(reader):
     assert top["start_logit"] + top["end_logit"] == pytest.approx(best, abs=1e-4)
 
 
-def test_questions_keep_their_numbers_and_squad_files_are_read(reader):
+def test_questions_keep_their_numbers_and_squad_files_are_read(reader, tmp_path):
     predict = reader[0]
     lines = [f"who ?\t{text}" for text in sentences(7)]
-    parts = list(predict.stream(lines, "input", 3))
+    parts = list(predict.stream(placed(predict, lines), 3))
     assert [len(part.rows) for part in parts] == [3, 3, 1]
     ids = [answer["id"] for part in parts for answer in part.answers]
     assert ids == [str(n) for n in range(1, 8)]
     questions = [{"id": f"q{i}", "question": "who ?", "answers": []} for i in range(5)]
     paragraph = {"context": "the man eats", "qas": questions}
     document = {"data": [{"title": "t", "paragraphs": [paragraph]}]}
-    answers = predict(json.dumps(document, indent=1).splitlines())
+    (tmp_path / "questions.json").write_text(json.dumps(document, indent=1))
+    answers = predict(tmp_path / "questions.json")
     assert [answer["id"] for answer in answers] == ["q0", "q1", "q2", "q3", "q4"]
     assert len({json.dumps(answer["nbest"][0]["text"]) for answer in answers}) == 1
 
@@ -348,7 +361,7 @@ def test_a_run_predicts_as_it_was_scored(what, changes, settings, tmp_path):
         assert [tag for a in answers for tag in a["tags"]] == written[2::3]
     else:
         written = json.loads((folder / "dev/predictions.json").read_text())
-        answers = predict([f"{row.question}\t{row.context}" for row in rows])
+        answers = predict([(row.question, row.context) for row in rows])
         assert [a["answer"] for a in answers] == list(written.values())
 
 
@@ -362,7 +375,7 @@ def test_a_run_scores_and_writes_with_the_tuned_threshold(settings, tmp_path):
     dev = results["scores"]["dev"]
     assert dev["f1"] == pytest.approx(dev["tuned_f1"])
     rows = prepared.splits[0].rows
-    answers = Predictor(tmp_path)([f"{row.question}\t{row.context}" for row in rows])
+    answers = Predictor(tmp_path)([(row.question, row.context) for row in rows])
     # Untuned, the threshold of the config leaves every question without an answer.
     assert all(answer["answer"] for answer in answers)
     for split in ("dev", "test"):
@@ -379,7 +392,7 @@ def test_a_model_of_one_token_type_reads_no_pairs(tmp_path):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"type_vocab_size": 1}))
     assert len(Predictor(tmp_path / "m")(["the film"])) == 1
     with pytest.raises(UserError, match="type_vocab_size=1, and pairs of texts need 2"):
-        Predictor(tmp_path / "m")(["the film\tthe film"])
+        Predictor(tmp_path / "m")([("the film", "the film")])
 
 
 def test_outputs_that_are_no_numbers_are_no_answers(tmp_path):

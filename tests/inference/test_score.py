@@ -121,9 +121,9 @@ def test_without_neighbours_and_padding_the_scores_are_the_same(checkpoint):
 
 def test_a_text_that_cannot_be_scored_is_named(checkpoint):
     score = Scorer(checkpoint, batch_size=8)
-    with pytest.raises(UserError, match="text:2: empty text"):
+    with pytest.raises(UserError, match="row 1: empty text"):
         score(["ship", " "])
-    with pytest.raises(UserError, match="text:1 has 102 tokens, at most 48 fit"):
+    with pytest.raises(UserError, match="row 0 has 102 tokens, at most 48 fit"):
         score(["ship " * 100])
 
 

@@ -5,6 +5,7 @@ import string
 import pytest
 
 from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.tasks.rows import line_rows
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["the", "cat", "dog", "sat", "ran", "good", "bad", ".", ",", "?", "'"]
@@ -17,3 +18,16 @@ def tokenizer(tmp_path_factory):
     path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
     path.write_text("\n".join(tokens) + "\n")
     return load_tokenizer(path)
+
+
+@pytest.fixture(scope="session")
+def parse():
+    """A function of a task and lines: their rows, as predict reads them."""
+
+    def parse(task, lines, name="in"):
+        return [
+            task.row(where, task.values(where, row, labelled=False), labelled=False)
+            for where, row in line_rows(lines, name, task.parse_line)
+        ]
+
+    return parse

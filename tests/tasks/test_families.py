@@ -114,12 +114,13 @@ def test_a_new_family(settings, monkeypatch, tmp_path):
     score, predict = run(config | {"family": "clue", "data": data}, tmp_path)
     assert score > 90
     assert predict.family == "clue"
-    (part,) = predict.stream(["the good man and the ship", "a bad dog"], "input")
+    texts = ["the good man and the ship", "a bad dog"]
+    (part,) = predict.stream(predict.placed(texts))
     assert [answer["clue"] for answer in part.answers] == ["good", "bad"]
     assert list(AnswerTable().lines(part)) == [
         "clue  text",
         "good  the good ma…",
         "bad   a bad dog",
     ]
-    with pytest.raises(UserError, match="input:2 is empty"):
+    with pytest.raises(UserError, match="row 1 is empty"):
         predict(["good", ""])

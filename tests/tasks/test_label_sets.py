@@ -41,6 +41,11 @@ def test_the_loss_is_that_of_transformers(golden):
         ([], ()),
         ([2, "a"], ("c", "a")),
         (1, ("b",)),
+        ([1.0, 0.0, 1.0], ("a", "c")),
+        ([0.0, 0.0, 0.0], ()),
+        ([True, False, False], ("a",)),
+        ([0, 1, 1], ("b", "c")),
+        ([2, 0], ("c", "a")),
     ],
 )
 def test_labels_are_lists_or_a_cell(value, labels):
@@ -53,6 +58,25 @@ def test_what_is_no_label_is_named():
         task().row("here", {"text": "good", "labels": "a,d"}, True)
     with pytest.raises(UserError, match=r"^here: no column 'label' or 'labels'"):
         task().row("here", {"text": "good"}, True)
+
+
+@pytest.mark.parametrize("vector", [[0.0, 1.0], [0, 1, 1], [1, 1]])
+def test_vectors_of_labels_need_their_names(vector):
+    """As Hugging Face's models take them; 0.0 and 1.0 are no names of labels."""
+    rows = [("good", vector), ("bad", vector[::-1])]
+    with pytest.raises(UserError, match=r"^train, row 0: the labels are the vector"):
+        _ = MultiLabel(MultiLabelConfig()).with_rows(train=rows).labels
+    named = MultiLabel(MultiLabelConfig(labels=tuple("abcdef"[: len(vector)])))
+    if len(vector) == 3 or isinstance(vector[0], float):
+        (first, _) = named.with_rows(train=rows).read("train")
+        expected = [n for n, x in zip("abc", vector, strict=False) if x]
+        assert first.label == tuple(expected)
+
+
+def test_numbers_of_two_classes_are_not_guessed():
+    two = MultiLabel(MultiLabelConfig(labels=("a", "b")))
+    with pytest.raises(UserError, match="are a vector, or the numbers of two classes"):
+        two.row("here", {"text": "good", "label": [0, 1]}, True)
 
 
 def test_scores_are_those_of_scikit_learn(vocabulary):

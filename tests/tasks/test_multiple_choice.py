@@ -130,10 +130,10 @@ def test_a_tables_test_split(tmp_path, content, evaluated, predicted):
     assert (task.read("test")[0].label is None) == bool(predicted)
 
 
-def test_truncation_cuts_the_longer_one_and_counts_rows(tmp_path, tokenizer):
+def test_truncation_cuts_the_longer_one_and_counts_rows(parse, tmp_path, tokenizer):
     task = build(tmp_path, "table", {}, max_length=8)
     lines = ["a b c d\te f g h\tx", "a\tb\tc", "a b c d e f\tg\th"]
-    features = task.features(task.parse(lines, "in"), tokenizer)
+    features = task.features(parse(task, lines, "in"), tokenizer)
     assert letters(tokenizer, features) == [
         *("<abc>ef>", "<abcd>x>"),
         *("<a>b>", "<a>c>"),
@@ -143,17 +143,17 @@ def test_truncation_cuts_the_longer_one_and_counts_rows(tmp_path, tokenizer):
     assert features.targets == {}
 
 
-def test_parse(tmp_path):
+def test_parse(parse, tmp_path):
     task = build(tmp_path, "table", {})
     lines = ["a\tb\tc\td\r\n", '{"context": "e", "choices": ["f", "g"], "id": "x"}']
-    first, second = task.parse(lines, "in")
+    first, second = parse(task, lines, "in")
     assert (first.context, first.choices) == ("a", ("b", "c", "d"))
     assert (second.choices, second.id, second.where) == (("f", "g"), "x", "in:2")
 
 
-def test_written_predictions(tmp_path):
+def test_written_predictions(parse, tmp_path):
     task = build(tmp_path, "table", {})
-    rows = task.parse(["a\tb\tc"] * 2, "in")
+    rows = parse(task, ["a\tb\tc"] * 2, "in")
     answers = [{"choice": 1}, {"choice": 0}]
     (path,) = task.write(rows, answers, "test", tmp_path / "out")
     assert path == tmp_path / "out" / "test_predictions.csv"
@@ -234,8 +234,9 @@ def test_bad_settings(settings, message):
 
 
 @pytest.mark.parametrize(
-    "line, message", [("a", "in:1: number of choices is 0"), ("\tb\tc", "in:1: empty")]
+    "line, message",
+    [("a", "in:1 has 1 value; expected context, choices"), ("\tb\tc", "in:1: empty")],
 )
-def test_bad_lines(tmp_path, line, message):
+def test_bad_lines(parse, tmp_path, line, message):
     with pytest.raises(UserError, match=message):
-        build(tmp_path, "table", {}).parse([line], "in")
+        parse(build(tmp_path, "table", {}), [line])

@@ -150,9 +150,9 @@ def test_files_in_the_official_form(folder, uncased, version_2):
         assert contents["null_odds.json"]["q1"] == predictions[1]["null_odds"]
 
 
-def test_answers_from_the_command_line(uncased):
+def test_answers_from_the_command_line(parse, uncased):
     task = Squad(SquadConfig())
-    rows = task.parse(["Who?\tThe whale.", "Where?\tAt sea."], "-")
+    rows = parse(task, ["Who?\tThe whale.", "Where?\tAt sea."], "-")
     features = task.features(rows, uncased)
     assert features.targets == {}
     outputs = [np.zeros((len(ids), 2), np.float32) for ids in features.input_ids]

@@ -12,10 +12,6 @@ def read_questions(path, articles="", bad_answers="refuse"):
     return Squad(SquadConfig(**settings, version_2=True)).read("train")
 
 
-def parse_questions(lines, name):
-    return Squad(SquadConfig()).parse(lines, name)
-
-
 def entry(name="q1", answers=(("sea", 4),), **more):
     answers = [{"text": text, "answer_start": start} for text, start in answers]
     return {"id": name, "question": "Where?", "answers": answers, **more}
@@ -121,51 +117,48 @@ def test_files_that_are_missing_or_not_json(tmp_path):
         read_questions(tmp_path / "x.json")
 
 
-def test_parse_knows_squad_itself(tmp_path):
+def test_a_squad_file_is_read_to_predict(tmp_path):
     document = {"data": [article("A", entry(answers=[("sea", 9)]), entry("q2"))]}
+    task, path = Squad(SquadConfig()), tmp_path / "questions.json"
     for indent in (None, 2):
-        lines = json.dumps(document, indent=indent).splitlines(keepends=True)
-        rows = parse_questions(lines, "-")
+        path.write_text(json.dumps(document, indent=indent))
+        rows = [task.row(*placed, labelled=False) for placed in task.given_rows(path)]
         # Wrong answers are no obstacle to asking.
         assert [row.id for row in rows] == ["q1", "q2"]
 
 
-def test_parse_json_lines():
-    lines = [
-        '{"question": "Who?", "context": "A whale.", "id": "w"}\n',
-        '{"question": "Where?", "context": "The\\u2028sea."}\n',
-        "\n",
-    ]
-    first, second = parse_questions(lines, "in.jsonl")
+def test_questions_of_tables_and_lines(parse, tmp_path):
+    task, path = Squad(SquadConfig()), tmp_path / "in.jsonl"
+    path.write_text(
+        '{"question": "Who?", "context": "A whale.", "id": "w"}\n'
+        '{"question": "Where?", "context": "The\\u2028sea."}\n\n'
+    )
+    rows = [task.row(*placed, labelled=False) for placed in task.given_rows(path)]
+    first, second = rows
     assert (first.id, first.question, first.context) == ("w", "Who?", "A whale.")
     assert (second.id, second.context) == ("2", "The\u2028sea.")
-    assert second.where == "in.jsonl:2" and not second.labelled
-
-
-def test_parse_tsv():
-    lines = ["question\tcontext\n", "Who?\tA whale.\r\n", "Where?\tThe sea."]
-    rows = parse_questions(lines, "-")
-    assert [(row.id, row.question) for row in rows] == [("2", "Who?"), ("3", "Where?")]
-    assert rows[0].context == "A whale."
+    assert second.where == f"{path}:2" and not second.labelled
+    first, second = parse(task, ["Who?\tA whale.\r\n", "Where?\tThe sea."])
+    assert [(row.id, row.question) for row in (first, second)] == [
+        ("1", "Who?"),
+        ("2", "Where?"),
+    ]
+    assert first.context == "A whale."
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "- is empty"),
-        ("\n \n", "- is empty"),
-        ("question\tcontext\n", "- has no questions"),
-        ("Who?\ta\nWho?", "-:2: number of texts is 1, the task reads two, with a tab"),
-        ("Who?\ta\n\nWho?\ta", "-:2: number of texts is 1"),
-        ("Who?\ta\tb", "-:1: number of texts is 3"),
+        ("Who?\ta\nWho?", "-:2 has 1 value; expected question, context"),
+        ("Who?\ta\n\nWho?\ta", "-:2 has 1 value"),
+        ("Who?\ta\tb", "-:1 has 3 values; expected question, context"),
         ("Who?\t ", "-:1: empty text"),
-        ('{"question": "a", "context": "b"}\n{', "-:2 is not JSON"),
+        ('{"question": "a", "context": "b"}\n{"', "-:2 is not JSON"),
         ('{"question": "a"}', "-:1: no column 'context'; the columns are question"),
-        ('{"question": "a", "context": 3}', "-:1: 'context' is not a string"),
+        ('{"question": "a", "context": 3}', '-:1: "context" is of type int; expected'),
         ('{"question": "", "context": "b"}', "-:1: empty text"),
-        ('{"data": 3}', "'data' is a int"),
     ],
 )
-def test_what_cannot_be_parsed(text, message):
+def test_what_is_no_question(parse, text, message):
     with pytest.raises(UserError, match=message):
-        parse_questions(text.splitlines(keepends=True), "-")
+        parse(Squad(SquadConfig()), text.splitlines(), "-")

@@ -254,27 +254,15 @@ def test_ill_formed_segments():
     assert segments(list("BSE")) == [(0, 1), (1, 2), (2, 3)]
 
 
-def test_words_of_a_line():
-    def parse(line, how="blanks"):
-        words, offsets = formats.parse_words(line, "in:3", how)
-        assert words == tuple(line[a:b] for a, b in offsets) or not offsets
-        return words
+def test_words_between_blanks():
+    def words(text, how="blanks"):
+        return tuple(text[a:b] for a, b in formats.find_words(text, how))
 
-    assert parse(" EU  rejects\tit \n") == ("EU", "rejects", "it")
-    assert parse("中国 人") == ("中国", "人")
-    assert parse("中国 人", "characters") == ("中", "国", "人")
-    assert parse('{"words": ["New York", "!"]}') == ("New York", "!")
-    assert parse("{ braces }") == ("{", "braces", "}")
-    assert parse("  \n") == ()
-    for line, message in (
-        ('{"words": ["a"', "in:3 is not JSON.*expected .*words"),
-        ('{"text": "a"}', 'in:3: "words" is not a list of words; expected'),
-        ('{"words": ["a", 3]}', 'in:3: "words" is not a list'),
-        ('{"words": [""]}', 'in:3: "words" is not a list'),
-        ('{"words": "ab"}', 'in:3: "words" is not a list'),
-    ):
-        with pytest.raises(UserError, match=message):
-            parse(line)
+    assert words(" EU  rejects\tit \n") == ("EU", "rejects", "it")
+    assert words("中国 人") == ("中国", "人")
+    assert words("中国 人", "characters") == ("中", "国", "人")
+    assert words("{ braces }") == ("{", "braces", "}")
+    assert words("  \n") == ()
 
 
 @pytest.mark.parametrize(

@@ -187,9 +187,11 @@ TEXT = "a b c d e f g h i j"
         ({"max_length": 12, "truncation": "tail"}, ["<abcdefghij>"], 0),
     ],
 )
-def test_truncation_of_single_texts(make, tokenizer, settings, expected, truncated):
+def test_truncation_of_single_texts(
+    parse, make, tokenizer, settings, expected, truncated
+):
     task = make({}, **({"max_length": 8, "stride": 2} | settings))
-    rows = task.parse([TEXT, "x"], "input")
+    rows = parse(task, [TEXT, "x"], "input")
     features = task.features(rows, tokenizer)
     assert letters(tokenizer, features) == [*expected, "<x>"]
     np.testing.assert_array_equal(features.row, [0] * len(expected) + [1])
@@ -209,7 +211,9 @@ def test_truncation_of_single_texts(make, tokenizer, settings, expected, truncat
         ("a b", "c d e", "head", "<ab>cde>"),
     ],
 )
-def test_truncation_of_pairs(make, tokenizer, first, second, truncation, expected):
+def test_truncation_of_pairs(
+    parse, make, tokenizer, first, second, truncation, expected
+):
     task = make(
         {},
         text_b="b",
@@ -218,7 +222,7 @@ def test_truncation_of_pairs(make, tokenizer, first, second, truncation, expecte
         head_tokens=1,
         labels=("x",),
     )
-    rows = task.parse([f"{first}\t{second}"], "input")
+    rows = parse(task, [f"{first}\t{second}"], "input")
     features = task.features(rows, tokenizer)
     assert letters(tokenizer, features) == [expected]
     tokens = len(first.split()) + len(second.split())
@@ -253,49 +257,52 @@ def test_windows_train_with_the_label_of_their_row_and_predict_its_mean(
     }
 
 
-def test_parse_lines_and_objects(make):
+def test_parse_lines_and_objects(parse, make):
     task = make({}, text_a="left", text_b="right", labels=("x", "y"))
     lines = [
         "\ufeffa b\tc\r\n",
         '{"text_a": "d", "text_b": "e", "id": 5}\n',
         '{"right": "g", "left": "f"}',
     ]
-    assert [(r.text_a, r.text_b, r.id, r.where) for r in task.parse(lines, "in")] == [
+    assert [(r.text_a, r.text_b, r.id, r.where) for r in parse(task, lines, "in")] == [
         ("a b", "c", None, "in:1"),
         ("d", "e", "5", "in:2"),
         ("f", "g", None, "in:3"),
     ]
-    (row,) = make({}, labels=("x",)).parse(['{"text": "a"}'], "in")
+    (row,) = parse(make({}, labels=("x",)), ['{"text": "a"}'])
     assert (row.text_a, row.text_b, row.label) == ("a", None, None)
 
 
 @pytest.mark.parametrize(
     "line, message",
     [
-        ("a", "in:2: number of texts is 1, the task reads two, with a tab"),
-        ("a\tb\tc", "in:2: number of texts is 3"),
+        ("a", "in:2 has 1 value; expected text, b$"),
+        ("a\tb\tc", "in:2 has 3 values; expected text, b$"),
         ("a\t ", "in:2: empty text"),
         ('{"text_a": "a"', "in:2 is not JSON"),
         (
             '{"text_a": "a", "other": "b"}',
             "in:2: no column 'b' or 'text_b'.*are text_a, other",
         ),
-        ('{"text_a": "a", "text_b": 3}', "in:2: 'text_b' is not a string"),
+        (
+            '{"text_a": "a", "text_b": 3}',
+            'in:2: "text_b" is of type int; expected text',
+        ),
     ],
 )
-def test_bad_lines(make, line, message):
+def test_bad_lines(parse, make, line, message):
     with pytest.raises(UserError, match=message):
-        make({}, text_b="b").parse(["a\tb", line], "in")
+        parse(make({}, text_b="b"), ["a\tb", line])
 
 
-def test_an_empty_line_is_an_empty_text(make):
+def test_an_empty_line_is_an_empty_text(parse, make):
     with pytest.raises(UserError, match="in:1: empty text"):
-        make({}).parse(["\n"], "in")
+        parse(make({}), ["\n"])
 
 
-def test_written_predictions(make, tmp_path):
+def test_written_predictions(parse, make, tmp_path):
     task = make({}, labels=("x", "y"))
-    rows = task.parse(['{"text": "a", "id": "q"}', "b"], "in")
+    rows = parse(task, ['{"text": "a", "id": "q"}', "b"], "in")
     answers = [
         {"label": "y", "probability": 0.75, "probabilities": {}},
         {"label": "x", "probability": 0.5, "probabilities": {}},
@@ -347,12 +354,12 @@ def test_constant_predictions_score_finite_numbers(predicted):
     }
 
 
-def test_the_task_is_built_again_without_data(make, tokenizer):
+def test_the_task_is_built_again_without_data(parse, make, tokenizer):
     first = make({"train.csv": TRAIN})
     config = dataclasses.replace(first.config, labels=first.labels, dir="/nowhere")
     again = Classification(ClassificationConfig(**dataclasses.asdict(config)))
     assert again.labels == first.labels
-    rows = again.parse(["a"], "in")
+    rows = parse(again, ["a"])
     features = again.features(rows, tokenizer)
     (answer,) = again.predictions(rows, features, [np.float32([0, 1])])
     assert json.loads(json.dumps(answer))["label"] == "good"

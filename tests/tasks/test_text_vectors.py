@@ -59,7 +59,7 @@ def test_contrastive_pairs_need_no_label_or_one_that_is_high(vocabulary):
     assert own.features(without.read("train"), vocabulary).targets == {}
     high = task(loss="contrastive", positive_from=2.0).with_rows(train=PAIRS)
     assert [row.label for row in high.read("train")] == [5, 2]
-    with pytest.raises(UserError, match=r"^dev\[0\]: no column 'label'"):
+    with pytest.raises(UserError, match=r'^dev, row 0: "label" is missing'):
         own.with_rows(train=PAIRS, dev=[PAIRS[0][:2]]).read("dev")
     with pytest.raises(UserError, match="all training pairs have one label"):
         task().with_rows(train=PAIRS[:1]).read("train")
@@ -96,7 +96,7 @@ def test_a_run_learns_and_encode_gives_its_vectors(
     np.testing.assert_array_equal(vectors, same)
     near, far = vectors[0] @ vectors[1], vectors[0] @ vectors[2]
     assert near > far + 0.2
-    answers = Predictor(tmp_path)(["\t".join(texts[:2]), "\t".join(texts[::2])])
+    answers = Predictor(tmp_path)([tuple(texts[:2]), tuple(texts[::2])])
     np.testing.assert_allclose([a["value"] for a in answers], [near, far], atol=1e-6)
     assert model.evaluate([(*texts[:2], 1), (*texts[::2], 0)])[
         "spearman"

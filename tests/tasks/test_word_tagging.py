@@ -224,7 +224,7 @@ def test_parts_of_speech(uncased, tmp_path):
     assert path.read_text() == "the DT\ndeep_sea NN\nthe NN\n\n"
 
 
-def test_word_segmentation(uncased, tmp_path):
+def test_word_segmentation(parse, uncased, tmp_path):
     (tmp_path / "dev.txt").write_text("中国 人民\n我 爱 北京\n", "utf-8")
     task = Tagging(TaggingConfig("segmented", str(tmp_path), document_context=False))
     assert task.labels == SEGMENT_LABELS
@@ -243,7 +243,7 @@ def test_word_segmentation(uncased, tmp_path):
     columns, text = task.write(rows, answers, "dev", tmp_path)
     assert columns.read_text("utf-8").startswith("中 B B\n国 E M\n")
     assert text.read_text("utf-8") == "中国人民\n我 爱 北 京\n"
-    (row,) = task.parse(["我爱 北京\n"], "-")
+    (row,) = parse(task, ["我爱 北京\n"], "-")
     assert row.words == tuple("我爱北京")
     assert row.tags is None
 
@@ -308,18 +308,41 @@ def test_wnut_17_files(tmp_path):
     )
 
 
-def test_parses_lines():
+def test_parses_lines(parse):
     task = make_task()
-    rows = task.parse(["EU rejects\n", '{"words": ["New York"]}\n'], "in.txt")
+    rows = parse(task, ["EU rejects\n", '{"words": ["New York"]}\n'], "in.txt")
     assert [row.words for row in rows] == [("EU", "rejects"), ("New York",)]
     assert [row.where for row in rows] == ["in.txt:1", "in.txt:2"]
-    assert [row.document for row in rows] == [0, 1]
+    assert len({row.document for row in rows}) == 2
     with pytest.raises(UserError, match=r"in.txt:2 is empty"):
-        task.parse(["EU\n", " \n"], "in.txt")
-    # With context, lines belong together up to a blank one.
-    task = make_task(document_context=True)
-    rows = task.parse(["a\n", "b\n", "\n", "c\n"], "in.txt")
-    assert [row.document for row in rows] == [0, 0, 1]
+        parse(task, ["EU\n", " \n"], "in.txt")
+    for line, message in (
+        ('{"words": ["a"', "in:1 is not JSON"),
+        ('{"word": "a"}', "in:1: no column 'words' or 'tokens' or 'text'"),
+        ('{"words": ["a", 3]}', 'in:1: "words" is not a list'),
+        ('{"words": [""]}', 'in:1: "words" is not a list'),
+        ('{"words": 3}', 'in:1: "words" is not a list'),
+    ):
+        with pytest.raises(UserError, match=message):
+            parse(task, [line])
+
+
+def test_words_of_python_rows():
+    """A list is the words of a sentence, a text is split into words."""
+    task = make_task()
+    rows = [["New York", "!"], "EU rejects.", {"tokens": ["a"], "id": 7}, (["b", "c"],)]
+    found = [
+        task.row(where, task.values(where, row, labelled=False), labelled=False)
+        for where, row in task.given_rows(rows)
+    ]
+    assert [row.words for row in found] == [
+        ("New York", "!"),
+        ("EU", "rejects", "."),
+        ("a",),
+        ("b", "c"),
+    ]
+    assert [row.id for row in found] == [None, None, "7", None]
+    assert [row.where for row in found] == [f"row {i}" for i in range(4)]
 
 
 @pytest.mark.parametrize(
@@ -390,13 +413,13 @@ def test_rows_that_are_mostly_context_are_warned_of(uncased, sentences, warned):
     assert found == [expected] * warned
 
 
-def test_the_saved_config_knows_how_the_training_file_parts_words(tmp_path):
+def test_the_saved_config_knows_how_the_training_file_parts_words(parse, tmp_path):
     task = make_task(labels=())
     given = task.with_rows(train=[(["a", ".", "b", "'s"], ["O", "O", "B-X", "O"])])
     config = given.saved_config()
     assert (config.words, config.labels) == ("clitics", ("B-X", "O"))
-    (row,) = Tagging(config).parse(["b's a."], "in")
+    (row,) = parse(Tagging(config), ["b's a."])
     assert row.words == ("b", "'s", "a", ".")
     assert row.offsets == ((0, 1), (1, 3), (4, 5), (5, 6))
     blanks = Tagging(dataclasses.replace(config, words="blanks"))
-    assert blanks.parse(["b's a."], "in")[0].words == ("b's", "a.")
+    assert parse(blanks, ["b's a."])[0].words == ("b's", "a.")

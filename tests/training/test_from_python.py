@@ -168,18 +168,42 @@ def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
 @pytest.mark.parametrize(
     "make, row, message",
     [
-        (classification, ("", "yes"), r"^train\[1\]: empty text"),
-        (classification, 3, r"^train\[1\] is a int; expected a dictionary with text_a"),
-        (classification, ("a", "b", "c"), r"^train\[1\] has 3 values; expected text_a"),
-        (classification, {"label": "no"}, r"^train\[1\]: no column 'text'.*are label"),
-        (classification, {"text": "good"}, r"^train\[1\]: no column 'label'; .* text$"),
-        (regression, ("good", "x"), r"^train\[1\]: label 'x' is not a number"),
-        (glue, ("a", "b", 2), r"^train\[1\]: label '2' is not in the label set entail"),
-        (tagging, (["a", "b"], ["O"]), r"^train\[1\] has 2 words and 1 tags"),
-        (tagging, (["a"], ["B-"]), r"^train\[1\], word 0, has the tag 'B-'"),
-        (choices, ("a", ["b"], 0), r"^train\[1\]: number of choices is 1"),
-        (squad, ("a", "b", "c"), r"^train\[1\]: expected the answer 'c'"),
-        (squad, ("a", "b", []), r"^train\[1\] has no answer; .*version_2=True"),
+        (classification, ("", "yes"), r"^train, row 1: empty text"),
+        (classification, 3, r"^train, row 1 is of type int; expected a text"),
+        (
+            classification,
+            ("a", "b", "c"),
+            r"^train, row 1 has 3 values; expected text, label",
+        ),
+        (
+            classification,
+            {"label": "no"},
+            r"^train, row 1: no column 'text'.*are label; name",
+        ),
+        (classification, (None, "no"), r'^train, row 1: "text" is missing; fill'),
+        (classification, ("good", None), r'^train, row 1: "label" is missing; fill'),
+        (classification, ("good", float("nan")), r'^train, row 1: "label" is missing'),
+        (
+            classification,
+            ("good", 1.5),
+            r"^train, row 1: the label 1.5 is of type float",
+        ),
+        (
+            classification,
+            {"text": "good"},
+            r"^train, row 1: no column 'label'; .* text; name it",
+        ),
+        (regression, ("good", "x"), r"^train, row 1: label 'x' is not a number"),
+        (
+            glue,
+            ("a", "b", 2),
+            r"^train, row 1: label '2' is not in the label set entail",
+        ),
+        (tagging, (["a", "b"], ["O"]), r"^train, row 1 has 2 words and 1 tags"),
+        (tagging, (["a"], ["B-"]), r"^train, row 1, word 0, has the tag 'B-'"),
+        (choices, ("a", ["b"], 0), r"^train, row 1: number of choices is 1"),
+        (squad, ("a", "b", "c"), r"^train, row 1: expected the answer 'c'"),
+        (squad, ("a", "b", []), r"^train, row 1 has no answer; .*version_2=True"),
     ],
 )
 def test_a_bad_row_is_named(make, row, message, checkpoint_dir, tmp_path):
@@ -189,6 +213,48 @@ def test_a_bad_row_is_named(make, row, message, checkpoint_dir, tmp_path):
     arguments = dict(train=rows, dev=rows[:1], workdir=tmp_path, log=[].append)
     with pytest.raises(UserError, match=message):
         bert_jax.finetune(task, init_from=checkpoint_dir, **arguments)
+
+
+def test_a_gap_in_a_column_of_whole_numbers_is_no_class():
+    """pandas writes such a column as the floats 0.0, 1.0 and NaN."""
+    pandas = pytest.importorskip("pandas")
+    texts = ["bad", "good", "so so"]
+    gap = pandas.DataFrame({"text": texts, "label": [0, 1, None]})
+    task = bert_jax.tasks.classification().with_rows(train=gap)
+    with pytest.raises(
+        UserError, match=r"^train, row 0: the label 0.0 is of type float"
+    ):
+        _ = task.labels
+    for labels in ([0, 1, 1], np.array([0, 1, 1], np.int8), pandas.array([0, 1, 1])):
+        frame = pandas.DataFrame({"text": texts, "label": labels})
+        task = bert_jax.tasks.classification().with_rows(train=frame)
+        assert task.labels == ("0", "1")
+        assert [row.label for row in task.read("train")] == ["0", "1", "1"]
+
+
+def test_a_label_of_minus_one_is_none_in_a_test_split():
+    """As Hugging Face writes the test splits of GLUE."""
+    train = [{"sentence": "a", "label": 0}, {"sentence": "b", "label": 1}]
+    test = [{"sentence": "c", "label": -1}, {"sentence": "d", "label": -1}]
+    task = bert_jax.tasks.glue("sst2").with_rows(train=train, dev=train, test=test)
+    assert (task.eval_splits, task.predict_splits) == (("dev",), ("test",))
+    assert [row.label for row in task.read("test")] == [None, None]
+    mixed = bert_jax.tasks.glue("sst2").with_rows(train=train, test=[*test, train[0]])
+    assert mixed.eval_splits == ("test",)
+    with pytest.raises(
+        UserError, match=r"^test, row 0: label '-1' is not in the label"
+    ):
+        mixed.read("test")
+    sentiment = [("a", -1), ("b", 0), ("c", 1)]
+    task = bert_jax.tasks.classification().with_rows(train=sentiment)
+    assert task.labels == ("-1", "0", "1")
+
+
+def test_a_text_is_no_file():
+    with pytest.raises(
+        UserError, match=r"^train is the text 'a.csv'; .*Path\('a.csv'\)"
+    ):
+        bert_jax.tasks.classification().with_rows(train="a.csv")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,214 @@
+"""Rows from Python values, data frames and files.
+
+A row is a text, a tuple of values, or a dictionary of values by column name. Every row
+has a place for error messages, such as "row 12" or "dev.csv:7". The first row of Python
+data is row 0. Only a ``Path`` names a file: a ``str`` is a text.
+"""
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from pathlib import Path
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.files import parse_json, valid_text
+from bert_jax.tasks import tables
+
+logger = logging.getLogger(__name__)
+
+Row = str | tuple[Any, ...] | dict[str, Any]
+Placed = tuple[str, Row]  # a place and the row there
+ParseLine = Callable[[str, str], Row]  # from the place and the text of a line
+
+EXPECTED = (
+    "a text, a tuple or a dictionary, a list of them, a data frame, a data set, or the "
+    "Path of a file"
+)
+
+
+def is_single(data: Any) -> bool:
+    """Whether the data is one row, and not an iterable of rows."""
+    return isinstance(data, str | tuple | Mapping)
+
+
+def count_rows(data: Any) -> int | None:
+    """The number of rows; None for a file or a generator."""
+    if is_single(data):
+        return 1
+    return len(data) if isinstance(data, Sized) else None
+
+
+def text_line(where: str, line: str) -> Row:
+    """A line that is one text."""
+    del where
+    return line
+
+
+def texts_line(where: str, line: str) -> Row:
+    """A line of one text, or of several with tabs between them."""
+    del where
+    return tuple(line.split("\t")) if "\t" in line else line
+
+
+def row_line(where: str, line: str) -> Row:
+    """A line of texts with tabs between them, or a JSON object, which starts with {"."""
+    if line.startswith('{"'):
+        return parse_json(line, where, "one object a line, or plain text")
+    return texts_line(where, line)
+
+
+def placed_rows(
+    data: Any, name: str = "", parse_line: ParseLine = row_line
+) -> Iterator[Placed]:
+    """The rows of any data, each with its place.
+
+    data: one row; a list or generator of rows; a pandas or polars data frame; an Arrow
+      table; a data set of Hugging Face; an array of texts; or the Path of a file.
+    name: what the data is, such as "train", for the places of rows.
+    parse_line: the row of a line, for a file that is not a table.
+
+    Raises UserError for any other data.
+    """
+    if isinstance(data, Path):
+        yield from file_rows(data, parse_line)
+        return
+    place = f"{name}, row" if name else "row"
+    for number, row in enumerate(_rows(data, name or "the input")):
+        where = f"{place} {number}"
+        yield where, _row(row, where)
+
+
+def _rows(data: Any, name: str) -> Iterable[Any]:
+    if is_single(data):
+        if isinstance(data, str) and len(data) < 256 and tables.is_table(Path(data)):
+            logger.warning(
+                f"{data!r} is read as a text; give Path({data!r}) for the file"
+            )
+        return [data]
+    if hasattr(data, "iter_rows"):  # polars
+        return data.iter_rows(named=True)
+    if hasattr(data, "to_pylist"):  # Arrow
+        return data.to_pylist()
+    if hasattr(data, "to_dict") and hasattr(data, "columns"):  # pandas
+        return data.to_dict("records")
+    if isinstance(data, Iterable) and not isinstance(data, bytes | bytearray | set):
+        return data
+    raise UserError(f"{name} is of type {type(data).__name__}; expected {EXPECTED}")
+
+
+def _row(row: Any, where: str) -> Row:
+    if hasattr(row, "_asdict"):  # a named tuple
+        row = row._asdict()
+    row = plain(row)
+    if isinstance(row, str):
+        return row
+    if isinstance(row, list | tuple):
+        return tuple(map(plain, row))
+    if isinstance(row, Mapping):
+        return {str(name): plain(value) for name, value in row.items()}
+    came = "missing" if row is None else f"of type {type(row).__name__}"
+    raise UserError(f"{where} is {came}; expected a text, a tuple or a dictionary")
+
+
+def plain(value: Any) -> Any:
+    """A value of numpy, pandas or another library as one of Python.
+
+    Missing values (NaN, NaT, NA of pandas) are None. Texts are valid in UTF-8.
+    """
+    if isinstance(value, str):
+        return valid_text(str(value))
+    if type(value).__name__ in ("NAType", "NaTType"):
+        return None
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    return None if isinstance(value, float) and value != value else value
+
+
+def file_rows(path: Path, parse_line: ParseLine = row_line) -> Iterator[Placed]:
+    """The rows of a file: of a table, by its ending, or of lines of text."""
+    if tables.is_table(path):
+        return tables.read_rows(path)
+    lines = (line for _, line in tables.read_lines(path))
+    return line_rows(lines, str(path), parse_line)
+
+
+def line_rows(
+    lines: Iterable[str], name: str, parse_line: ParseLine = row_line
+) -> Iterator[Placed]:
+    """The rows of lines of text. name: of the input, for errors."""
+    for number, line in enumerate(lines, 1):
+        where = f"{name}:{number}"
+        yield where, parse_line(where, line.rstrip("\r\n").removeprefix("\ufeff"))
+
+
+def by_position(
+    where: str, row: Row, names: Sequence[str], *, fewer: bool = False
+) -> dict[str, Any]:
+    """The values of a row by name, where those of a text or a tuple have these names.
+
+    fewer: whether values at the end may be left out; they are then None.
+    """
+    if isinstance(row, dict):
+        return row
+    values = (row,) if isinstance(row, str) else row
+    if len(values) > len(names) or not (values if fewer else len(values) == len(names)):
+        raise UserError(
+            f"{where} has {tables.counted(len(values), 'value')}; expected "
+            f"{', '.join(names)}"
+        )
+    return dict(itertools.zip_longest(names, values))
+
+
+def renamed(where: str, row: Row, columns: Sequence[str], names: Sequence[str]) -> Row:
+    """The row with its values of ``columns`` under ``names``."""
+    if not columns or not isinstance(row, dict):
+        return row
+    values = [tables.value(where, row, [column]) for column in columns]
+    return row | dict(zip(names, values, strict=False))
+
+
+def given_columns(columns: str | Sequence[str]) -> tuple[str, ...]:
+    """The argument ``columns`` of users: the name of a column, or names."""
+    return (columns,) if isinstance(columns, str) and columns else tuple(columns)
+
+
+def text_columns(where: str, row: dict[str, Any]) -> tuple[str, ...]:
+    """The columns of the text, or of the two texts, of a row that names none.
+
+    They are called "text", or "text_a" and "text_b", or there is one column of texts.
+    """
+    for names in (("text_a", "text_b"), ("text",)):
+        if row.keys() >= {*names}:
+            return names
+    found = [name for name, x in row.items() if isinstance(x, str) and name != "id"]
+    if len(found) == 1:
+        return tuple(found)
+    raise UserError(
+        f"{where}: the columns are {', '.join(row) or 'none'}; expected one of texts, or "
+        "columns= with the name of the text's column"
+    )
+
+
+def row_texts(
+    placed: Iterable[Placed], columns: Sequence[str] = (), most: int = 2
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The place and the texts of each row, at most ``most`` of them.
+
+    columns: of the texts in dictionaries; empty: see :func:`text_columns`.
+    """
+    for where, row in placed:
+        if isinstance(row, dict):
+            columns = columns or text_columns(where, row)
+            row = tuple(tables.text(where, row, [name]) for name in columns)
+        texts = (row,) if isinstance(row, str) else row
+        if not 1 <= len(texts) <= most:
+            expected = "a text" if most == 1 else "a text, or a tuple of two"
+            raise UserError(
+                f"{where} has {tables.counted(len(texts), 'value')}; expected {expected}"
+            )
+        for text in texts:
+            if not isinstance(text, str):
+                came = "missing" if text is None else f"of type {type(text).__name__}"
+                raise UserError(f"{where}: the text is {came}; expected text")
+        yield where, texts

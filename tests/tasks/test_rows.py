@@ -1,0 +1,205 @@
+"""Rows of every form of data."""
+
+import datetime
+import json
+from collections import namedtuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.tasks.rows import (
+    by_position,
+    count_rows,
+    is_single,
+    line_rows,
+    placed_rows,
+    plain,
+    renamed,
+    row_texts,
+)
+
+ROWS = [{"text": "a b", "label": "x"}, {"text": "c", "label": "y"}]
+
+
+def rows(data, **options):
+    return [row for _, row in placed_rows(data, **options)]
+
+
+def table(**columns):
+    """The same columns as a pandas frame, a polars frame and an Arrow table."""
+    pandas, polars, arrow = map(pytest.importorskip, ("pandas", "polars", "pyarrow"))
+    kinds = (pandas.DataFrame, polars.DataFrame, arrow.table)
+    return [kind(columns) for kind in kinds]
+
+
+def test_rows_of_python():
+    Pair = namedtuple("Pair", "text label")
+    assert rows("a") == ["a"]
+    assert rows(("a", "b")) == [("a", "b")]
+    assert rows({"text": "a"}) == [{"text": "a"}]
+    assert rows(["a", ("b", 1), ["c", 2], {"text": "d"}, Pair("e", 3)]) == [
+        *("a", ("b", 1), ("c", 2), {"text": "d"}),
+        {"text": "e", "label": 3},
+    ]
+    assert rows(row for row in ROWS) == ROWS
+    assert rows(np.array(["a", "b"])) == ["a", "b"]
+    assert rows(np.array([["a", "b"], ["c", "d"]])) == [("a", "b"), ("c", "d")]
+    assert [where for where, _ in placed_rows(["a", "b"])] == ["row 0", "row 1"]
+    assert [where for where, _ in placed_rows(["a"], "train")] == ["train, row 0"]
+    assert [is_single(x) for x in ("a", ("a",), {}, ["a"])] == [True, True, True, False]
+    assert [count_rows(x) for x in ("a", ["a", "b"], iter("ab"))] == [1, 2, None]
+
+
+def test_rows_of_frames():
+    for frame in table(text=["a b", "c"], label=["x", "y"]):
+        assert rows(frame) == ROWS
+        assert count_rows(frame) == 2
+    pandas, polars = map(pytest.importorskip, ("pandas", "polars"))
+    for kind in (pandas.Series, polars.Series):
+        assert rows(kind(["a", "b"])) == ["a", "b"]
+
+
+def test_missing_values_of_every_library_are_none():
+    pandas = pytest.importorskip("pandas")
+    missing = [None, float("nan"), np.float32("nan"), pandas.NA, pandas.NaT]
+    assert [plain(value) for value in missing] == [None] * 5
+    assert plain(np.int64(3)) == 3 and type(plain(np.int64(3))) is int
+    assert type(plain(np.str_("a"))) is str and plain(np.array([1, 2])) == [1, 2]
+    for frame in table(text=["a", None], label=[1, None]):
+        assert rows(frame)[1] == {"text": None, "label": None}
+    frame = pandas.DataFrame({"label": pandas.array([1, None], dtype="Int64")})
+    assert rows(frame) == [{"label": 1}, {"label": None}]
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (None, "the input is of type NoneType; expected a text, a tuple"),
+        (5, "the input is of type int"),
+        (b"x", "the input is of type bytes"),
+        ({"a", "b"}, "the input is of type set"),
+        (["a", None], "row 1 is missing; expected a text, a tuple or a dictionary"),
+        (["a", 5], "row 1 is of type int"),
+        ([b"x"], "row 0 is of type bytes"),
+        ([datetime.date(2020, 1, 1)], "row 0 is of type date"),
+    ],
+)
+def test_other_data_is_refused(data, message):
+    with pytest.raises(UserError, match=message):
+        rows(data)
+
+
+def test_only_a_path_is_a_file(tmp_path, caplog):
+    path = tmp_path / "a.csv"
+    path.write_text('text,label\na b,x\n"c",y\n')
+    assert rows(path) == ROWS
+    with caplog.at_level("WARNING", "bert_jax"):
+        assert rows("a.txt") == ["a.txt"]
+        assert not caplog.messages
+        assert rows(str(path)) == [str(path)]
+    assert caplog.messages[0].endswith("for the file")
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("a.csv", "text,label\na b,x\nc,y\n"),
+        ("a.tsv", "text\tlabel\na b\tx\nc\ty\n"),
+        ("a.jsonl", "".join(json.dumps(row) + "\n" for row in ROWS)),
+        ("a.json", json.dumps(ROWS, indent=1)),
+        ("a.json", "".join(json.dumps(row) + "\n" for row in ROWS)),
+    ],
+)
+def test_rows_of_tables(name, content, tmp_path):
+    (tmp_path / name).write_text(content)
+    found = list(placed_rows(tmp_path / name))
+    assert [row for _, row in found] == ROWS
+    assert all(where.startswith(str(tmp_path / name)) for where, _ in found)
+
+
+def test_rows_of_parquet(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.Table.from_pylist(ROWS), tmp_path / "a.parquet")
+    assert rows(tmp_path / "a.parquet") == ROWS
+    (tmp_path / "b.parquet").write_text("text")
+    with pytest.raises(UserError, match=r"b\.parquet is not a Parquet file"):
+        rows(tmp_path / "b.parquet")
+
+
+def test_rows_of_lines(tmp_path):
+    (tmp_path / "a.txt").write_text('\ufeffa b\r\nc\td\n\n{"text": "e"}\n{f} g\n')
+    assert rows(tmp_path / "a.txt") == ["a b", ("c", "d"), "", {"text": "e"}, "{f} g"]
+    with pytest.raises(UserError, match="in:1 is not JSON"):
+        list(line_rows(['{"text": '], "in"))
+    with pytest.raises(UserError, match=r"none\.txt does not exist"):
+        rows(Path("none.txt"))
+
+
+def test_json_that_is_no_table(tmp_path):
+    for content, message in (
+        ("[1]", "row 0 is of type int; expected an object"),
+        ("[{]", "is not JSON"),
+        ("3", "holds a JSON int, not an object"),
+    ):
+        (tmp_path / "a.json").write_text(content)
+        with pytest.raises(UserError, match=message):
+            rows(tmp_path / "a.json")
+
+
+def test_values_by_position():
+    assert by_position("row 0", "a", ["text"]) == {"text": "a"}
+    assert by_position("row 0", ("a",), ["text", "label"], fewer=True) == {
+        "text": "a",
+        "label": None,
+    }
+    with pytest.raises(UserError, match="row 3 has 2 values; expected text"):
+        by_position("row 3", ("a", "b"), ["text"])
+    with pytest.raises(UserError, match="row 3 has 1 value; expected a, b"):
+        by_position("row 3", "a", ["a", "b"])
+
+
+def test_columns_have_other_names():
+    row = {"review": "a", "text": "b", "id": 3}
+    assert renamed("row 0", row, ["review"], ["text"])["text"] == "a"
+    with pytest.raises(UserError, match="row 0: no column 'x'; the columns are review"):
+        renamed("row 0", row, ["x"], ["text"])
+
+
+def texts(data, *columns, most=2):
+    return [texts for _, texts in row_texts(placed_rows(data), columns, most)]
+
+
+def test_texts_of_rows():
+    assert texts(["a", ("b", "c")]) == [("a",), ("b", "c")]
+    assert texts([{"text": "a", "title": "t"}]) == [("a",)]
+    assert texts([{"text_a": "a", "text_b": "b"}]) == [("a", "b")]
+    assert texts([{"review": "a", "stars": 3, "id": "x7"}]) == [("a",)]
+    assert texts([{"title": "t", "review": "a"}], "review") == [("a",)]
+
+
+@pytest.mark.parametrize(
+    "data, columns, message",
+    [
+        (
+            [{"title": "t", "review": "a"}],
+            (),
+            "columns are title, review; expected one",
+        ),
+        ([{"stars": 3}], (), "the columns are stars"),
+        ([{"review": "a"}, {"review": None}], (), 'row 1: "review" is missing'),
+        ([{"review": "a"}, {"title": "b"}], (), "row 1: no column 'review'"),
+        ([{"text": ["a"]}], (), 'row 0: "text" is of type list; expected text'),
+        ([{"text": "a"}], ("b",), "row 0: no column 'b'"),
+        ([("a", "b", "c")], (), "row 0 has 3 values; expected a text, or a tuple"),
+        ([("a", None)], (), "row 0: the text is missing"),
+        ([("a", 1)], (), "row 0: the text is of type int"),
+    ],
+)
+def test_what_has_no_texts(data, columns, message):
+    with pytest.raises(UserError, match=message):
+        texts(data, *columns)
+    with pytest.raises(UserError, match=r"row 0 has 2 values; expected a text$"):
+        texts([("a", "b")], most=1)
