@@ -4,6 +4,7 @@ import ast
 import difflib
 import functools
 import importlib.util
+import math
 import operator
 import re
 import sys
@@ -117,7 +118,8 @@ def _value(text: str, old: Any) -> Any:
     try:
         value = ast.literal_eval(text)
     except (SyntaxError, ValueError):
-        value = {"true": True, "false": False}.get(text.lower(), text)
+        words = {"true": True, "false": False, "inf": math.inf}
+        value = words.get(text.lower(), text)
     if isinstance(old, list) and not isinstance(value, list | tuple):
         return [value]
     return value

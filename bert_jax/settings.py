@@ -8,6 +8,7 @@ line, ``--print_config`` and the reference page all read that field. The page is
 import dataclasses
 import inspect
 import json
+import math
 import operator
 import sys
 import textwrap
@@ -45,6 +46,7 @@ def setting(
     *,
     factory: Callable[[], Any] = REQUIRED,
     least: float | None = None,
+    most: float | None = None,
     above: float | None = None,
     below: float | None = None,
     one_of: Collection[str] | None = None,
@@ -52,10 +54,12 @@ def setting(
     """A dataclass field with its default, and its unit and meaning in ``doc``.
 
     A nested group is ``setting(factory=MeshConfig)``; its class says what it means. A
-    setting without default and factory has to be given. least, above, below, one_of: the
-    values that :func:`check_ranges` lets through.
+    setting without default and factory has to be given. least, most, above, below, one_of:
+    the limits that :func:`check_ranges` tests. Numbers without limits of their own must be
+    finite, and whole numbers must fit into 32 bits.
     """
-    limits = {"at least": least, "above": above, "below": below, "one of": one_of}
+    limits = {"at least": least, "at most": most, "above": above, "below": below}
+    limits["one of"] = one_of
     limits = {word: limit for word, limit in limits.items() if limit is not None}
     metadata = {"doc": doc, "limits": limits}
     return dataclasses.field(
@@ -65,10 +69,13 @@ def setting(
 
 _FITS: dict[str, Callable[[Any, Any], bool]] = {
     "at least": operator.ge,
+    "at most": operator.le,
     "above": operator.gt,
     "below": operator.lt,
     "one of": lambda value, known: value in known,
 }
+# Limits of numbers whose setting has no limit on that side.
+_ENDS = {float: (-math.inf, math.inf), int: (-(1 << 31), 1 << 31)}
 
 
 def all_settings(
@@ -89,15 +96,27 @@ def all_settings(
 def check_ranges(config: Any, name: str = "") -> None:
     """Raises UserError for a setting outside its limits; ``name``: the group's, "a.b."."""
     for full, field, value in all_settings(config, name):
-        limits = field.metadata.get("limits", {})
-        if not _fits(value, limits):
-            expected = " and ".join(
-                f"{word} {', '.join(limit) if word == 'one of' else limit}"
-                for word, limit in limits.items()
-            )
-            raise UserError(
-                f"{full}={value!r}, expected {expected}; set --config.{full}"
-            )
+        own = field.metadata.get("limits", {})
+        for limits in (own, _ends(value, own)):
+            if not _fits(value, limits):
+                expected = " and ".join(
+                    f"{word} {', '.join(limit) if word == 'one of' else limit}"
+                    for word, limit in limits.items()
+                )
+                raise UserError(
+                    f"{full}={value!r}, expected {expected}; set --config.{full}"
+                )
+
+
+def _ends(value: Any, own: Mapping[str, Any]) -> dict[str, float]:
+    """Limits of a number on each side where its setting has no limit."""
+    low, high = _ENDS.get(type(value), (None, None))
+    limits = {}
+    if low is not None and not own.keys() & {"at least", "above"}:
+        limits["above"] = low
+    if high is not None and not own.keys() & {"at most", "below"}:
+        limits["below"] = high
+    return limits
 
 
 def _fits(value: Any, limits: Mapping[str, Any]) -> bool:

@@ -1,6 +1,7 @@
 """A config file states what it is about; the command line can change every setting."""
 
 import dataclasses
+import math
 import os
 import subprocess
 import sys
@@ -230,6 +231,11 @@ def test_a_setting_may_be_two_words_and_a_boolean_in_any_case(config):
     assert (changed.name, changed.packing) == ("a-b", True)
     assert not config(FILE, "--config.packing=False").packing
     assert config(FILE, "--seeds", "(3,)", "--mesh.model=4").mesh.model == 4
+
+
+def test_infinity_is_a_number():
+    assert config_file._value("inf", 1.0) == math.inf
+    assert config_file._value("inf", "a") == "inf"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from bert_jax.data.sequences import pair_lengths
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.settings import setting
+from bert_jax.settings import check_ranges, setting
 
 MASKINGS = ("token", "whole_word", "ngram")
 
@@ -55,13 +55,21 @@ class ExampleConfig:
     mask_rate: float = setting(
         0.15, "share of all tokens that is predicted", above=0, below=1
     )
-    mask_share: float = setting(0.8, "share of these that becomes [MASK]")
-    random_share: float = setting(
-        0.1, "share of these that becomes a random token; the rest stays"
+    mask_share: float = setting(
+        0.8, "share of these that becomes [MASK]", least=0, most=1
     )
-    max_ngram: int = setting(3, "ngram: words of a run, at most")
+    random_share: float = setting(
+        0.1,
+        "share of these that becomes a random token; the rest stays",
+        least=0,
+        most=1,
+    )
+    max_ngram: int = setting(3, "ngram: words of a run, at most", least=1)
     short_sequence_rate: float = setting(
-        0.1, "share of the documents that is cut to a random shorter length"
+        0.1,
+        "share of the documents that is cut to a random shorter length",
+        least=0,
+        most=1,
     )
     next_sentence: bool = setting(
         True,
@@ -74,6 +82,7 @@ class ExampleConfig:
     )
 
     def __post_init__(self):
+        check_ranges(self, "data.examples.")
         if self.mask_share + self.random_share > 1 + 1e-9:
             raise UserError(
                 f"mask_share={self.mask_share}, random_share={self.random_share}: expected "

@@ -52,7 +52,12 @@ class OptimizerConfig:
     weight_decay: float = setting(
         0.01, "times the learning rate; not of biases and LayerNorm", least=0
     )
-    clip_norm: float = setting(1.0, "largest norm of all gradients together", above=0)
+    clip_norm: float = setting(
+        1.0,
+        "largest norm of all gradients together; 0 or inf: gradients are not clipped",
+        least=0,
+        below=1e37,  # its inverse is a float32
+    )
     bias_correction: bool = setting(
         False,
         "correct both means in the first steps; the original does not, but it keeps small "
@@ -77,6 +82,8 @@ class OptimizerConfig:
     )
 
     def __post_init__(self):
+        if self.clip_norm == math.inf:
+            object.__setattr__(self, "clip_norm", 0.0)
         check_ranges(self, "optimizer.")
 
     @property
@@ -161,7 +168,7 @@ class DataConfig:
         "language of corpus: its abbreviations, such as Dr., do not end a sentence",
     )
     vocabulary_size: int = setting(
-        30_522, "tokens of the vocabulary that is trained on corpus"
+        30_522, "tokens of the vocabulary that is trained on corpus", least=1
     )
     lower_case: bool = setting(
         True, "whether the vocabulary that is trained on corpus has no capitals"

@@ -55,7 +55,7 @@ def bert_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     if config.name == "muon":
         moments = optax.partition({True: scale_by_muon(), False: moments}, muon_mask)
     direction = [
-        clip_by_global_norm(config.clip_norm),
+        clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
         moments,
         optax.add_decayed_weights(config.weight_decay, mask=decay_mask),
     ]

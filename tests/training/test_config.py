@@ -1,4 +1,5 @@
 import copy
+import math
 
 import pytest
 
@@ -77,7 +78,33 @@ def test_one_schedule_runs_through_all_phases(settings):
             1,
             r"optimizer\.beta2=1.0, expected at least 0 and below 1",
         ),
-        ("optimizer.clip_norm", 0, r"optimizer\.clip_norm=0.0, expected above 0"),
+        ("optimizer.clip_norm", -1, r"optimizer\.clip_norm=-1.0, expected at least 0"),
+        (
+            "optimizer.learning_rate",
+            math.inf,
+            r"learning_rate=inf, expected below inf",
+        ),
+        ("optimizer.epsilon", math.nan, r"epsilon=nan, expected above 0"),
+        ("data.examples.max_ngram", 0, r"max_ngram=0, expected at least 1"),
+        ("data.examples.mask_share", -5, r"expected at least 0 and at most 1"),
+        ("data.examples.random_share", -0.5, r"expected at least 0 and at most 1"),
+        ("data.examples.short_sequence_rate", -1, r"expected at least 0 and at most 1"),
+        (
+            "data.examples.short_sequence_rate",
+            1.1,
+            r"expected at least 0 and at most 1",
+        ),
+        ("data.vocabulary_size", 0, r"vocabulary_size=0, expected at least 1"),
+        (
+            "log_every",
+            10**20,
+            r"log_every=1\d+, expected below 2147483648",
+        ),
+        (
+            "phases",
+            (dict(steps=10**20, batch_size=8, sequence_length=9, max_predictions=1),),
+            r"phases\[0\]\.steps=1\d+, expected below 2147483648",
+        ),
         ("optimizer.total_steps", 3, "sum of the phases' steps"),
         ("model.max_positions", 16, r"phases\[1\]\.sequence_length=32 is over"),
         ("phase.steps", 1, "config.phase is not a setting; did you mean config.phases"),

@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -326,7 +327,7 @@ def test_moments_are_two_arrays_per_parameter_and_not_shared():
         dict(warmup_steps=-1),
         dict(warmup=1.0),
         dict(learning_rate=-1e-4),
-        dict(clip_norm=0.0),
+        dict(clip_norm=-1.0),
         dict(beta2=1.0),
         dict(name="sgd"),
     ],
@@ -335,3 +336,15 @@ def test_bad_values_are_user_errors(changes):
     (name,) = changes
     with pytest.raises(UserError, match=rf"optimizer\.{name}=\S+, expected"):
         dataclasses.replace(PAPER, **changes)
+
+
+@pytest.mark.parametrize("off", [0.0, math.inf])
+def test_gradients_need_not_be_clipped(off):
+    config = dataclasses.replace(SHORT, clip_norm=off, beta1=0.0)
+    assert config.clip_norm == 0  # JSON has no infinity
+    optimizer = bert_optimizer(config)
+    params = {"dense": {"kernel": jnp.ones((2, 2))}}
+    grads = {"dense": {"kernel": jnp.full((2, 2), 3e4)}}
+    _, states = optimizer.update(grads, optimizer.init(params), params)
+    (adam,) = [s for s in states if hasattr(s, "mu")]
+    np.testing.assert_array_equal(adam.mu["dense"]["kernel"], 3e4)
