@@ -373,6 +373,13 @@ def _finished(directory: Path, identity: dict[str, Any]) -> StoreInfo | None:
     found = vars(info) if info else read_json(unfinished, "settings")
     if not isinstance(found.get("settings"), dict):
         raise UserError(f"{unfinished} is damaged; remove {directory} and begin anew")
+    was, now = (values["settings"].get("segmenter") for values in (found, identity))
+    if was != now:
+        raise UserError(
+            f"{directory} holds text prepared by another version ({was}; this version is "
+            f"{now}); training reads a finished store, but prepare cannot continue it: use "
+            "another --output, or remove it"
+        )
     old, new = (
         {"vocabulary": values.get("vocabulary_fingerprint"), **values["settings"]}
         for values in (found, identity)

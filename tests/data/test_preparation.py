@@ -1,4 +1,5 @@
 import errno
+import importlib.metadata
 import json
 import multiprocessing
 import os
@@ -245,6 +246,34 @@ def test_other_settings_are_refused_by_name(prepared, text, tokenizer, tmp_path)
         (unfinished / "index" / "part-00000.npz").touch()
     with pytest.raises(UserError, match="shards was 4, now 2"):
         prepare([str(text)], tokenizer, unfinished, shards=2)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_store_of_version_0_1_0_is_read_and_not_continued(tmp_path, finished):
+    directory = tmp_path / "store"
+    shutil.copytree(GOLDEN / "v0_1_0" / "text", directory)
+    (directory / "text.txt").rename(tmp_path / "text.txt")
+    found = TokenStore(directory)
+    found.verify()
+    tokenizer = load_tokenizer(directory)
+    assert tokenizer.fingerprint() == found.info.vocabulary_fingerprint
+    if not finished:
+        info = json.loads((directory / "index.json").read_text())
+        keys = ("vocabulary_fingerprint", "settings")
+        unfinished = json.dumps({key: info[key] for key in keys})
+        (directory / "unfinished.json").write_text(unfinished)
+        (directory / "index.json").unlink()
+        (directory / "index" / "part-00000.npz").touch()
+    before = contents(directory)
+    with pytest.raises(UserError) as error:
+        prepare([str(tmp_path / "text.txt")], tokenizer, directory)
+    version = importlib.metadata.version("sentencex")
+    assert str(error.value) == (
+        f"{directory} holds text prepared by another version (sentencex 1.0.32, rules 1; "
+        f"this version is sentencex {version}, rules 2); training reads a finished store, "
+        "but prepare cannot continue it: use another --output, or remove it"
+    )
+    assert contents(directory) == before
 
 
 def test_changed_text_is_seen_wherever_it_changed(tokenizer, tmp_path, monkeypatch):
