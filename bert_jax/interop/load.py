@@ -28,9 +28,9 @@ from bert_jax.model.encoder import with_scan
 from bert_jax.model.heads import BertWithBiLstm
 from bert_jax.parallel.distributed import is_leader, wait_for_all
 from bert_jax.parallel.remote import local_checkpoint
-from bert_jax.parallel.sharding import path_name
+from bert_jax.parallel.sharding import array_shapes, path_name
 from bert_jax.settings import from_settings
-from bert_jax.training.checkpoints import array_shapes, read_params, write_params
+from bert_jax.training.checkpoints import read_params, write_params
 
 _NEW_HEAD = "set --config.fresh_head=True to begin with a new head"
 

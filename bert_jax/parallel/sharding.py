@@ -99,3 +99,27 @@ def tree_shardings(
         return NamedSharding(mesh, spec)
 
     return jax.tree_util.tree_map_with_path(sharding, tree)
+
+
+def arrays_by_path(tree: Any) -> dict[str, Any]:
+    """The leaves of a tree by path, such as "bert/pooler/kernel"."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {path_name(path): leaf for path, leaf in leaves}
+
+
+def array_shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    """The shape of each array by path, without the random key."""
+    shapes = {name: tuple(x.shape) for name, x in arrays_by_path(tree).items()}
+    shapes.pop("key", None)
+    return shapes
+
+
+def shape_differences(
+    found: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]]
+) -> list[str]:
+    """The differences in words, such as "a/bias is (3,), expected (2,)"."""
+    return [
+        f"{name} is {found.get(name, 'missing')}, expected {expected.get(name, 'none')}"
+        for name in sorted(found.keys() | expected.keys())
+        if found.get(name) != expected.get(name)
+    ]

@@ -1,25 +1,22 @@
-"""Checkpoints with Orbax, and the only file that imports it.
+"""Checkpoints of a run. This is the only file that imports Orbax.
 
-A checkpoint is the train state and the config. The state has the RNG key and the number
-of updates, which is the place in the data too: nothing in it depends on the number of
-processes, so any number of them can go on.
+A checkpoint contains the train state (parameters, optimizer, random key, step) and notes
+(the config and the progress of the run). Any number of processes and devices can load it.
 
-Beside each checkpoint stand the checksums of its arrays, which are computed where the
-arrays lie and compared when they are back: what storage does to a file in between, such
-as a flipped bit or a lost part that would read as zeros, is damage and never trained on.
+The notes contain a checksum of each array. The devices compute it before a save and again
+after a load, because Orbax loads most flipped bits of array data without an error.
 """
 
-import contextlib
 import functools
 import json
 import logging
-import math
 import os
 import re
 import sys
+import threading
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,289 +24,298 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from etils import epath
+from jax.experimental import multihost_utils
 from orbax.checkpoint.experimental import v1 as ocp
 
-from bert_jax.errors import StalledError, UserError
+from bert_jax.errors import Preempted, StalledError, UserError
 from bert_jax.files import is_remote
-from bert_jax.parallel.distributed import is_leader, wait_for_all
-from bert_jax.parallel.sharding import path_name
+from bert_jax.parallel.distributed import is_leader
+from bert_jax.parallel.sharding import (
+    array_shapes,
+    arrays_by_path,
+    shape_differences,
+)
+
+# Seconds between two checks of whether another process has failed to save.
+_POLL = 5
+# Orbax splits a replicated array over the devices if each part has at least this many
+# bytes. Each split of a small array would compile a program of its own.
+_SMALLEST_PART = 1 << 15
+_UNFINISHED = ".orbax-checkpoint-tmp"  # part of the name of a save that was killed
+
+Log = Callable[[str], None]
 
 
 class _DamagedError(Exception):
-    """A checkpoint that is not what was saved."""
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """False for what Orbax logs: where something fails it is raised too, and told here.
-
-    Of hundreds of arrays that cannot be read asyncio logs each, with its traceback.
-    """
-    about = f"{record.pathname} {record.getMessage()}"
-    words = ("orbax", "tensorstore")
-    return not any(word in about for word in words)
-
-
-for _name in ("absl", "asyncio"):
-    logging.getLogger(_name).addFilter(_is_news)
-
-
-# Of an array that several devices have alike each writes a part, if the part has so many
-# bytes. Orbax slices such parts on the devices, and each slice of a small array would be a
-# program to compile: 3.4 s before the first save of a small model on eight devices.
-_LEAST_PART = 1 << 15
-# Of a checkpoint of which no config tells the shapes. Zeros pack to a thirty-thousandth.
-_MOST_UNPACKED = 1000
+    """A checkpoint differs from what was saved."""
 
 
 class CheckpointStore:
-    """The checkpoints of one run, newest ``keep`` kept, written in the background.
+    """The newest ``keep`` checkpoints of one run, saved in the background.
 
-    Of several processes all call each method.
+    In a job of several processes, all processes call each method.
     """
 
     def __init__(self, directory: os.PathLike, keep: int):
-        """directory: absolute, or a URL. Raises UserError where it cannot be made."""
+        """directory: an absolute path or a URL. Raises UserError if it is not writable."""
         self._directory, self._keep = epath.Path(directory), keep
-        self._checkpointer: ocp.training.Checkpointer | None = None
-        self._pending: Any = None
+        self._pending: _Save | None = None
         self._saved: int | None = None
-        if is_leader():
-            self._check_writable()
-            for path in _numbered(self._directory):
-                if not any(path.iterdir()):
-                    path.rmdir()
-        wait_for_all("checkpoints")
-
-    def _check_writable(self) -> None:
-        """Raises UserError where no folder can be made, which Orbax tries for minutes."""
-        probe = self._directory / f".{os.getpid()}.tmp"
-        with _writing(self._directory):
-            probe.mkdir(parents=True, exist_ok=True)
-            if probe.exists():  # a bucket has no empty folders
-                probe.rmdir()
+        _hide_cancelled_work()
+        self._on_leader(self._delete_unfinished)
 
     def save(self, step: int, state: Any, notes: dict[str, Any]) -> None:
-        """Starts an asynchronous save; waits for the one before it, not for this one.
+        """Starts to save in the background. First waits for the save before.
 
-        notes: JSON-able, kept beside the state.
+        notes: JSON-serialisable values, saved with the state.
 
-        The arrays are copied before this returns, so the step may donate them. Raises
-        UserError where the save before could not be written.
+        Copies the arrays before it returns, so that the caller may donate them. Raises
+        UserError in all processes if the save before failed in any process.
         """
         if step == self._saved:
             return
-        seal = _sealed(state, notes)
+        notes = _with_checksums(state, notes)
         self._wait()
-        if is_leader():
-            self._check_writable()
-        with _writing(self._directory):
-            self._pending = self._open().save_checkpointables_async(
-                step, {"state": state}, custom_metadata=seal
-            )
+        self._on_leader(self._check_writable)
+        context = ocp.Context()
+        context.array.saving.min_slice_bytes_for_replica_parallel = _SMALLEST_PART
+        try:
+            with context:
+                response = ocp.save_checkpointables_async(
+                    self._directory / str(step), {"state": state}, custom_metadata=notes
+                )
+        except Exception as error:
+            raise _write_error(self._directory, error) from error
+        self._pending = _Save(response, self._delete_old)
+        self._pending.start()
         self._saved = step
 
-    def _wait(self) -> None:
-        """Ends the save under way; what is not asked for its result keeps three files open
-        and a thread, 1,024 files after 300 saves.
-        """
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            with _writing(self._directory):
-                pending.result()
-
-    def _open(self) -> ocp.training.Checkpointer:
-        """What writes, and deletes those that are too many."""
-        if self._checkpointer is None:
-            context = ocp.Context()
-            context.array.saving.min_slice_bytes_for_replica_parallel = _LEAST_PART
-            policies = ocp.training.save_decision_policies
-            self._checkpointer = ocp.training.Checkpointer(
-                self._directory,
-                # The loop decides when; without a policy of its own Orbax saves every
-                # step and keeps everything.
-                save_decision_policy=policies.FixedIntervalPolicy(1),
-                preservation_policy=ocp.training.preservation_policies.LatestN(
-                    self._keep
-                ),
-                cleanup_tmp_directories=True,
-                context=context,
-            )
-        return self._checkpointer
-
     def newest(self) -> int:
-        """The step of the newest checkpoint, damaged or not; 0 where there is none."""
-        return max((int(path.name) for path in _whole_ones(self._directory)), default=0)
+        """The step of the newest checkpoint, damaged or not; 0 without a checkpoint."""
+        return max((int(path.name) for path in _complete(self._directory)), default=0)
 
-    def restore(
-        self, abstract: Any, log: Callable[[str], None]
-    ) -> tuple[Any, dict[str, Any]] | None:
-        """The newest whole state, in ``abstract``'s shardings, and the notes beside it.
+    def restore(self, abstract: Any, log: Log) -> tuple[Any, dict[str, Any]] | None:
+        """Loads the newest undamaged state, and its notes. None without a checkpoint.
 
-        None where there is no checkpoint. A damaged one is set aside, under a name that
-        ends in .damaged, where there is a whole one before it; ``log`` takes the line that
-        says so. Raises UserError where there is none, and where the checkpoint is that of
-        another config, with the first array that is not as expected.
+        abstract: shapes, dtypes and shardings of the state.
+
+        Renames newer, damaged checkpoints to STEP.damaged, with one log line each. Raises
+        UserError if all checkpoints are damaged, or if an array has another shape.
         """
-        read = functools.partial(self._read, abstract)
-        self._saved, found = _newest_whole(self._directory, read, log)
-        if found is not None and is_leader():
-            kept = 1
-            for path in _whole_ones(self._directory):
-                if int(path.name) > self._saved:
-                    aside = path.with_name(f"{path.name}.damaged")
-                    if aside.exists():
-                        aside.rmtree()
-                    path.rename(aside)
-                elif int(path.name) < self._saved:
-                    # A kill while one was deleted, or just before, leaves such.
-                    if kept == self._keep or not _opens(path):
-                        path.rmtree()
-                    else:
-                        kept += 1
-        wait_for_all("restored")
+        load = functools.partial(_load_state, abstract)
+        self._saved, found = _load_newest(self._directory, load, log)
+        if found is not None:
+            self._on_leader(self._set_damaged_aside)
         return found
 
-    def _read(self, abstract: Any, path: epath.Path) -> tuple[Any, dict[str, Any]]:
-        arrays, notes = _opened(path)
-        if notes is None:  # which is what Orbax makes of metadata that is damaged
-            raise _DamagedError("its metadata is lost")
-        shapes = {name: tuple(shape) for name, (shape, _) in arrays.items()}
-        shapes.pop("key", None)
-        wrong = shape_differences(shapes, array_shapes(abstract))
-        if wrong:
-            raise UserError(
-                f"{path} does not fit the config: {wrong[0]}; use the config of the run, "
-                "or another --workdir"
-            )
-        state = ocp.load_checkpointables(path, {"state": abstract})["state"]
-        _compare(arrays, state)
-        return state, notes
-
     def close(self) -> None:
-        """Waits for the save under way; raises UserError where it cannot be written."""
-        checkpointer, self._checkpointer = self._checkpointer, None
+        """Waits for the pending save. Raises UserError if it failed."""
+        self._wait()
+
+    def __enter__(self) -> "CheckpointStore":
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        # After most errors the other processes go on and do not answer.
+        self._wait(ask=error is None or isinstance(error, Preempted))
+
+    def _wait(self, ask: bool = True) -> None:
+        """Waits for the pending save. Raises in all processes if it failed in one.
+
+        ask: whether all processes call this at the same step and answer each other.
+
+        In Orbax, each process waits for the parts of all others. So the processes ask
+        each other every few seconds whether one has failed.
+        """
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        ask = ask and jax.process_count() > 1
+        done = False
+        while not done:
+            pending.join(_POLL if ask else None)
+            done = self._agree(pending.error, not pending.is_alive(), ask)
+
+    def _on_leader(self, action: Callable[[], None]) -> None:
+        """Runs ``action`` in process 0. Raises in all processes if it fails there."""
+        error = None
         try:
-            self._wait()
-        finally:
-            if checkpointer is not None:
-                with _writing(self._directory):
-                    checkpointer.close()
+            if is_leader():
+                action()
+        except Exception as caught:
+            error = caught
+        self._agree(error, True, jax.process_count() > 1)
+
+    def _agree(self, error: Exception | None, done: bool, ask: bool) -> bool:
+        """Whether all processes are done. Raises in all processes if one has an error.
+
+        ask: whether to ask the other processes.
+        """
+        states = np.array([-1 if error else int(done)])
+        if ask:
+            states = multihost_utils.process_allgather(states)
+        if error:
+            raise _write_error(self._directory, error) from error
+        failed = np.flatnonzero(states.ravel() < 0)
+        if len(failed):
+            raise StalledError(
+                f"process {', '.join(map(str, failed))} could not write to "
+                f"{self._directory} and prints the reason; correct it and run the same "
+                "command again"
+            )
+        return bool(states.all())
+
+    def _check_writable(self) -> None:
+        """Raises OSError if no folder can be created. Orbax would retry for minutes."""
+        probe = self._directory / f".{os.getpid()}.tmp"
+        probe.mkdir(parents=True, exist_ok=True)
+        if probe.exists():  # a bucket has no empty folders
+            probe.rmdir()
+
+    def _delete_unfinished(self) -> None:
+        """Deletes what a killed process left of a save or of a deletion."""
+        self._check_writable()
+        complete = _complete(self._directory)
+        for path in self._directory.iterdir() if self._directory.exists() else ():
+            unfinished = path.name.isdecimal() and path not in complete
+            if unfinished or _UNFINISHED in path.name:
+                path.rmtree()
+
+    def _set_damaged_aside(self) -> None:
+        """Renames checkpoints that are newer than the loaded one."""
+        for path in _complete(self._directory):
+            if int(path.name) > self._saved:
+                aside = path.with_name(f"{path.name}.damaged")
+                aside.rmtree(missing_ok=True)
+                path.rename(aside)
+        self._delete_old()
+
+    def _delete_old(self) -> None:
+        for path in _complete(self._directory)[self._keep :]:
+            path.rmtree()
 
 
-def _is_whole(path: epath.Path) -> bool:
-    """False for what a kill has left of a save in a bucket, where folders have no names
-    that change: Orbax writes a file last.
+class _Save(threading.Thread):
+    """Waits for a save of Orbax. Then process 0 deletes old checkpoints."""
+
+    def __init__(self, response: Any, delete_old: Callable[[], None]):
+        super().__init__(daemon=True)
+        self._response, self._delete_old = response, delete_old
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self._response.result()
+            if is_leader():
+                self._delete_old()
+        except Exception as error:
+            self.error = error
+
+
+def _complete(directory: epath.Path) -> list[epath.Path]:
+    """The complete checkpoints, newest first, damaged ones included.
+
+    On a disk Orbax renames a folder when it is complete. In a bucket it writes a file
+    last. A killed deletion may leave an empty folder.
     """
-    bucket = os.fspath(path).startswith("gs://")
-    return not bucket or (path / "commit_success.txt").exists()
-
-
-def _opens(path: epath.Path) -> bool:
-    with contextlib.suppress(Exception):
-        _opened(path)
-        return True
-    return False
-
-
-def _whole_ones(directory: epath.Path) -> list[epath.Path]:
-    """The checkpoints, newest first, damaged ones too; an empty folder is none."""
+    if not directory.exists():
+        return []
+    last = "commit_success.txt" if os.fspath(directory).startswith("gs://") else ""
     found = [
-        path for path in _numbered(directory) if _is_whole(path) and any(path.iterdir())
+        path
+        for path in directory.iterdir()
+        if path.name.isdecimal() and any(path.iterdir()) and (path / last).exists()
     ]
     return sorted(found, key=lambda path: int(path.name), reverse=True)
 
 
-def _numbered(directory: epath.Path) -> list[epath.Path]:
-    """Its folders that are called as checkpoints; a bucket has no empty folders."""
-    if not directory.exists():
-        return []
-    return [path for path in directory.iterdir() if path.name.isdecimal()]
+@functools.cache
+def _hide_cancelled_work() -> None:
+    """Hides the tracebacks of reads and writes that end because another one failed."""
+    words = ("Event loop is closed", "was never awaited", "orbax", "tensorstore")
+    before = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        code = getattr(unraisable.object, "cr_code", None)
+        source = f"{unraisable.exc_value} {code and code.co_filename}"
+        if not any(word in source for word in words):
+            before(unraisable)
+
+    def is_other(record: logging.LogRecord) -> bool:
+        source = f"{record.pathname} {record.getMessage()}"
+        return not any(word in source for word in words)
+
+    sys.unraisablehook = hook
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).addFilter(is_other)
 
 
-def _newest_whole(
-    directory: epath.Path,
-    read: Callable[[epath.Path], Any],
-    log: Callable[[str], None],
+def _load_newest(
+    directory: epath.Path, load: Callable[[epath.Path], Any], log: Log
 ) -> tuple[int | None, Any]:
-    """The step of the newest checkpoint that can be read, and what ``read`` makes of it.
-
-    (None, None) where there is no checkpoint.
-    """
-    _hush()
+    """Step and content of the newest checkpoint that loads. (None, None) without one."""
+    _hide_cancelled_work()
     damaged: list[str] = []
-    for path in _whole_ones(directory):
+    for path in _complete(directory):
         try:
-            found = read(path)
+            found = load(path)
         except UserError:
             raise
-        except Exception as error:  # of Orbax, of TensorStore, of Python's JSON
-            line = f"{path} is damaged: {_line(error)}"
+        except Exception as error:  # from Orbax, TensorStore or json
+            line = f"{path} is damaged: {_reason(error)}"
             if jax.process_count() > 1 and not isinstance(error, _DamagedError):
-                # The others may have read their parts, and wait for this process in Orbax.
+                # The other processes may have loaded their parts and wait in Orbax.
                 raise UserError(
-                    f"{line}; move it away, and the run goes on from the one before"
+                    f"{line}; move the folder away to use the checkpoint before"
                 ) from error
             damaged.append(line)
             continue
         for line in damaged:
-            log(f"{line}; going on with checkpoint {path.name}")
+            log(f"{line}; using checkpoint {path.name}")
         return int(path.name), found
     if damaged:
         raise UserError(
-            f"{damaged[0]}; none of {len(damaged)} checkpoints is whole: put a copy in its "
-            "place, or delete the folder"
+            f"{damaged[0]}; all {len(damaged)} checkpoints are damaged: restore a copy, or "
+            "delete the folder"
         )
     return None, None
 
 
-@functools.cache
-def _hush() -> None:
-    """Keeps quiet about the reads that Orbax gives up where one of them fails.
-
-    Each ends later, with a traceback of its own.
-    """
-    before = sys.unraisablehook
-
-    def hook(what: Any) -> None:
-        code = getattr(what.object, "cr_code", None)
-        about = f"{what.exc_value} {code and code.co_filename}"
-        words = ("Event loop is closed", "was never awaited", "orbax")
-        if not any(word in about for word in words):
-            before(what)
-
-    sys.unraisablehook = hook
-    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+def _load_state(abstract: Any, path: epath.Path) -> tuple[Any, dict[str, Any]]:
+    arrays, notes = _notes(path)
+    shapes = {name: tuple(shape) for name, (shape, _) in arrays.items()}
+    shapes.pop("key", None)
+    wrong = shape_differences(shapes, array_shapes(abstract))
+    if wrong:
+        raise UserError(
+            f"{path} does not fit the config: {wrong[0]}; use the config of the run, or "
+            "another --workdir"
+        )
+    state = ocp.load_checkpointables(path, {"state": abstract})["state"]
+    _compare(arrays, state)
+    return state, notes
 
 
 def read_params(directory: Path) -> dict[str, Any]:
-    """The parameters of the newest whole checkpoint in ``directory``, as numpy arrays.
+    """The parameters of the newest undamaged checkpoint, as numpy arrays.
 
-    The optimizer's state is not read, so no config of a run is needed. A damaged
-    checkpoint is logged. Raises UserError where there is no whole one.
+    Does not load the optimizer state, so it needs no config. Raises UserError without an
+    undamaged checkpoint.
     """
-    found, folder = None, epath.Path(_absolute(directory))
-    if folder.is_dir():
-        warn = logging.getLogger(__name__).warning
-        _, found = _newest_whole(folder, _read_params, warn)
+    warn = logging.getLogger(__name__).warning
+    _, found = _load_newest(_absolute(directory), _load_params, warn)
     if found is None:
         raise UserError(
-            f"{directory} holds no whole checkpoint; wait for the run's first one"
+            f"{directory} contains no complete checkpoint; wait for the first one"
         )
     return found
 
 
-def _read_params(path: epath.Path) -> dict[str, Any]:
-    arrays, _ = _opened(path)
-    metadata = ocp.checkpointables_metadata(path).metadata["state"]["params"]
-    leaves = jax.tree.leaves(metadata)
-    size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
-    if not is_remote(path):
-        files = [file for file in Path(path).rglob("*") if file.is_file()]
-        if size > _MOST_UNPACKED * sum(file.stat().st_size for file in files):
-            raise _DamagedError(
-                f"it unpacks to {size:,} bytes, over {_MOST_UNPACKED:,} times its size"
-            )
-    on_host = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), metadata)
+def _load_params(path: epath.Path) -> dict[str, Any]:
+    arrays, _ = _notes(path)
+    saved = ocp.checkpointables_metadata(path).metadata["state"]["params"]
+    on_host = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), saved)
     context = ocp.Context()
     context.pytree.loading.partial_load = True
     with context:
@@ -319,65 +325,64 @@ def _read_params(path: epath.Path) -> dict[str, Any]:
 
 
 def write_params(directory: Path, params: Any) -> None:
-    """Writes checkpoint 0 of ``directory`` with nothing but parameters."""
-    path, state = _absolute(directory) / "0", {"params": params}
-    seal = _sealed(state, {})
-    with _writing(directory):
-        ocp.save_checkpointables(path, {"state": state}, custom_metadata=seal)
+    """Writes parameters, and nothing else, as checkpoint 0 of ``directory``."""
+    state = {"params": params}
+    path, notes = _absolute(directory) / "0", _with_checksums(state, {})
+    try:
+        ocp.save_checkpointables(path, {"state": state}, custom_metadata=notes)
+    except Exception as error:
+        raise _write_error(directory, error) from error
 
 
-# Of each array by its path: shape and checksum; None in a checkpoint that is older than
-# checksums.
-_Arrays = dict[str, tuple[list[int], int | None]]
+def _absolute(directory: Path) -> epath.Path:
+    """Orbax needs an absolute path or a URL."""
+    return epath.Path(directory if is_remote(directory) else directory.absolute())
 
 
-def _sealed(state: Any, notes: dict[str, Any]) -> dict[str, Any]:
-    """What is saved beside a state: notes and checksums, and the checksum of both."""
+def _with_checksums(state: Any, notes: dict[str, Any]) -> dict[str, Any]:
+    """Notes, and shape and checksum of each array, as JSON with its own checksum."""
     shapes = array_shapes(state)
-    arrays = {
-        name: [shapes.get(name, ()), _number(x)] for name, x in _by_path(state).items()
-    }
+    arrays = {name: [shapes.get(name, ()), n] for name, n in _checksums(state).items()}
     text = json.dumps({"notes": notes, "arrays": arrays})
     return {"content": text, "checksum": zlib.crc32(text.encode())}
 
 
-def _opened(path: epath.Path) -> tuple[_Arrays, dict[str, Any] | None]:
-    """What :func:`_sealed` made: arrays and notes; no notes where Orbax finds none."""
-    saved = ocp.checkpointables_metadata(path)
-    notes, metadata = dict(saved.custom_metadata or {}), saved.metadata["state"]
-    if notes.keys() <= {"config", "progress"}:  # of an older version
-        shapes = array_shapes(metadata)
-        arrays = {name: (list(shape), None) for name, shape in shapes.items()}
-        return arrays, notes or None
-    if zlib.crc32(notes.get("content", "").encode()) != notes.get("checksum"):
-        raise _DamagedError("its metadata is not what was saved")
-    content = json.loads(notes["content"])
+def _notes(path: epath.Path) -> tuple[dict[str, tuple[list[int], int]], dict[str, Any]]:
+    """Shape and checksum of each array by path, and the notes."""
+    saved = ocp.checkpointables_metadata(path).custom_metadata or {}
+    text = saved.get("content", "")
+    if zlib.crc32(text.encode()) != saved.get("checksum"):
+        raise _DamagedError("the checksum of its notes differs")
+    content = json.loads(text)
     return content["arrays"], content["notes"]
 
 
-def _compare(arrays: _Arrays, state: Any) -> None:
-    """Raises _DamagedError where an array is not what was saved."""
-    for name, x in _by_path(state).items():
-        _, saved = arrays.get(name, (None, None))
-        if saved is not None and _number(x) != saved:
-            raise _DamagedError(f"{name} is not what was saved")
+def _compare(arrays: dict[str, tuple[list[int], int]], state: Any) -> None:
+    for name, checksum in _checksums(state).items():
+        if checksum != arrays[name][1]:
+            raise _DamagedError(f"the checksum of {name} differs")
 
 
-def _number(x: jax.Array) -> int:
-    """The checksum, on the host.
+def _checksums(tree: Any) -> dict[str, int]:
+    """The checksum of each array, by path. Waits for the devices once.
 
-    One after the other: programs that join devices, started all at once, wait for each
-    other's threads on a CPU, for ten minutes.
+    On a CPU it waits for each array: programs on several CPU devices that are started
+    together can block each other.
     """
-    return int(_checksum(x))
+    sums = {}
+    for name, x in arrays_by_path(tree).items():
+        sums[name] = _checksum(x)
+        if jax.default_backend() == "cpu":
+            sums[name].block_until_ready()
+    return {name: int(number) for name, number in jax.device_get(sums).items()}
 
 
 @jax.jit
 def _checksum(x: jax.Array) -> jax.Array:
-    """A uint32 of an array's bits and their places, the same for every sharding.
+    """A uint32 that depends on all bits of an array and their places, not on sharding.
 
-    The sum of all words times odd numbers that depend on the place: no change of a single
-    word leaves it as it was.
+    The sum of all words, each times an odd number that depends on the place. Every change
+    of a single word changes the sum.
     """
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
@@ -391,55 +396,21 @@ def _checksum(x: jax.Array) -> jax.Array:
     return jnp.sum(words * (place ^ (place >> 15) | 1), dtype=jnp.uint32)
 
 
-def _by_path(tree: Any) -> dict[str, Any]:
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {path_name(path): leaf for path, leaf in leaves}
+def _write_error(directory: os.PathLike, error: Exception) -> UserError:
+    if isinstance(error, UserError):
+        return error
+    return StalledError(
+        f"a checkpoint in {os.fspath(directory)} could not be written "
+        f"({_reason(error)}); correct it and run the same command again: it resumes from "
+        "the newest complete checkpoint"
+    )
 
 
-def _absolute(directory: Path) -> Path:
-    """Orbax takes absolute paths and URLs; a URL's own ``absolute`` is a wrong path."""
-    return directory if is_remote(directory) else directory.absolute()
-
-
-def array_shapes(tree: Any) -> dict[str, tuple[int, ...]]:
-    """Shape of each array by its path; the RNG key, stored as its words, left out."""
-    return {name: tuple(x.shape) for name, x in _by_path(tree).items() if name != "key"}
-
-
-def shape_differences(
-    found: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]]
-) -> list[str]:
-    """What is not as expected, such as "a/bias is (3,), expected (2,)"."""
-    return [
-        f"{name} is {found.get(name, 'not there')}, expected {expected.get(name, 'none')}"
-        for name in sorted(found.keys() | expected.keys())
-        if found.get(name) != expected.get(name)
-    ]
-
-
-@contextlib.contextmanager
-def _writing(directory: os.PathLike) -> Iterator[None]:
-    """Turns what Orbax and TensorStore raise when a write fails into one line.
-
-    It comes from the background: at the next save, or at the end.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        raise StalledError(
-            f"a checkpoint in {os.fspath(directory)} could not be written "
-            f"({_line(error)}); put that right and run the same command again: it goes on "
-            "from the last whole one"
-        ) from error
-
-
-def _line(error: Exception) -> str:
-    """What an exception says, in one line that is not too long."""
+def _reason(error: Exception) -> str:
+    """The message of an exception in one line."""
     text = " ".join(str(error).split())
-    if reason := re.search(r"Failed to write.*?: ([^\[]+) \[os_error_code", text):
-        return reason[1]  # TensorStore's
+    if found := re.search(r"Failed to write.*?: ([^\[]+) \[os_error_code", text):
+        return found[1]  # from TensorStore
     if isinstance(error, _DamagedError):
         return text
     return f"{type(error).__name__}: {text}"[:200]

@@ -121,7 +121,7 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
     with contextlib.ExitStack() as stack:
         stack.callback(folder.upload)
         checkpoints = CheckpointStore(folder.checkpoints, job.keep_checkpoints)
-        stack.callback(checkpoints.close)
+        stack.push(checkpoints)
         stop_requested = stack.enter_context(stop_requests())
         schedule = make_schedule(config.optimizer, len(job.batches))
         scheduled = jax.device_put(schedule, NamedSharding(job.mesh, PartitionSpec()))

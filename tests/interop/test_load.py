@@ -166,7 +166,7 @@ def test_what_is_no_checkpoint_is_one_line(tmp_path, workdir):
     with pytest.raises(UserError, match=rf"config holds no weights; {expected}"):
         bert_jax.load(tmp_path / "config")
     shutil.rmtree(workdir / "checkpoints" / "0")
-    with pytest.raises(UserError, match="holds no whole checkpoint"):
+    with pytest.raises(UserError, match="contains no complete checkpoint"):
         bert_jax.load(workdir)
 
 
@@ -336,7 +336,7 @@ def test_a_part_is_there_or_not_but_never_half(workdir):
     write_params(workdir / "checkpoints", params | {"nsp": half})
     with pytest.raises(
         UserError,
-        match=r"run: .*: nsp/bias is not there, expected \(2,\), nsp/odd is \(3,\), "
+        match=r"run: .*: nsp/bias is missing, expected \(2,\), nsp/odd is \(3,\), "
         r"expected none; use",
     ):
         bert_jax.load(workdir)

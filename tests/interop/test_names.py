@@ -15,7 +15,7 @@ from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.model.encoder import with_scan
 from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
-from bert_jax.training.checkpoints import array_shapes
+from bert_jax.parallel.sharding import array_shapes
 
 # Every size differs, so that no transposed or mislabelled dimension can fit.
 ODD = BertConfig(

@@ -14,7 +14,7 @@ from bert_jax.interop.load import load
 from bert_jax.model.bert import SINUSOID_SCALE, BertForPreTraining, BertModel, sinusoids
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import stack_layers
-from bert_jax.training.checkpoints import array_shapes
+from bert_jax.parallel.sharding import array_shapes
 
 OPTIONS = {
     "sinusoidal": dict(positions="sinusoidal"),

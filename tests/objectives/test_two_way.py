@@ -21,7 +21,7 @@ from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.lstm import LayerMix, TwoWayLstm
 from bert_jax.objectives.mlm_nsp import cross_entropy
 from bert_jax.objectives.two_way import pretraining
-from bert_jax.training.checkpoints import array_shapes
+from bert_jax.parallel.sharding import array_shapes
 from bert_jax.training.config import finetune_config, train_config
 from bert_jax.training.pretrain import pretrain
 from bert_jax.training.sweep import run_one
