@@ -42,7 +42,10 @@ def main(argv: list[str]) -> None:
         help="default: what a model of sentence vectors was trained with, else mean",
     )
     parser.add_argument(
-        "--normalize", action="store_true", help="scale every vector to length 1"
+        "--normalize",
+        action="store_true",
+        default=None,
+        help="scale every vector to length 1; default: as the model does",
     )
     args = parser.parse_args(argv)
     # Imported late, so that --help and errors of the command line come at once.

@@ -25,6 +25,7 @@ from bert_jax.interop.load import (
     check_vocabulary,
     opened,
 )
+from bert_jax.interop.modules import ACTIVATIONS, vector_settings
 from bert_jax.interop.weights import write_safetensors
 from bert_jax.model.bert import BertModel
 from bert_jax.model.pooling import normalized, pool_tokens
@@ -75,14 +76,18 @@ class Embedder:
       not, as sentence-transformers does; "cls", the vector of [CLS]; "pooler", tanh of
       the pretrained dense layer on the last layer's [CLS]; "none", every token's. Empty:
       what a model of sentence vectors was trained with, otherwise "mean".
-    normalize: scale every vector to length 1.
+    normalize: scale every vector to length 1. None: as the model does.
     batch_size: rows of 32 tokens, in which texts lie side by side, or fewer longer rows
       with about as many; accelerators want more than the default.
-    max_length: tokens of a sequence, [CLS] and [SEP] included; 0 for all that the model
-      has positions for. A text loses its end, of a pair the longer one does.
+    max_length: tokens of a sequence, [CLS] and [SEP] included; 0 for the length of a
+      model of sentence vectors, otherwise for all positions. A text loses its end, of a
+      pair the longer one does.
     dtype: of ComputeConfig, instead of the checkpoint's own; vectors are float32.
     show_progress: whether it is shown how far a call is; None: on a terminal and in a
       notebook.
+
+    A model of sentence vectors with its own pooling applies its Dense modules too, and its
+    default prompt is put before each text.
 
     A text is [CLS] A [SEP], a pair (a tuple of two) [CLS] A [SEP] B [SEP]. An empty text is
     [CLS] [SEP].
@@ -94,7 +99,7 @@ class Embedder:
         *,
         layers: Sequence[int] = (-1,),
         pooling: Pooling | Literal[""] = "",
-        normalize: bool = False,
+        normalize: bool | None = None,
         batch_size: int = 32,
         max_length: int = 0,
         dtype: str | None = None,
@@ -106,10 +111,25 @@ class Embedder:
         check_vocabulary(checkpoint, path)
         config, params = checkpoint.config, checkpoint.params["bert"]
         self.tokenizer: Tokenizer = checkpoint.tokenizer
+        modules = vector_settings(
+            checkpoint.head, checkpoint.extra, config.max_positions
+        )
         if not pooling:
-            pooling = "cls" if checkpoint.head == "cls" else "mean"
+            pooling = modules["pooling"] if modules else "mean"
+        if not modules or pooling != modules["pooling"] or tuple(layers) != (-1,):
+            modules = {}
         self.pooling, self._show = pooling, show_progress
-        self.max_length = max_length or config.max_positions
+        self.max_length = (
+            max_length or modules.get("max_length", 0) or config.max_positions
+        )
+        self._prompt = modules.get("prompts", {}).get(
+            modules.get("default_prompt_name"), ""
+        )
+        self._activations = modules.get("activations", [])
+        self._dense = jax.device_get(checkpoint.params.get("dense", {}))
+        if normalize is None:
+            normalize = modules.get("normalize", False)
+        self._normalize = normalize
         check_length(self.max_length, checkpoint, "--max_length")
         if self.max_length < 5:
             raise UserError(
@@ -124,7 +144,7 @@ class Embedder:
             BertModel(config, checkpoint.compute),
             layers=tuple(layers),
             pooling=pooling,
-            normalize=normalize,
+            normalize=normalize and not self._activations,
         )
         self._run = runner(vectors, params, checkpoint, batch_size=batch_size)
 
@@ -174,13 +194,25 @@ class Embedder:
                     outputs = self._run(part, done=progress.part(len(part.input_ids)))
                     join = np.concatenate if self.pooling == "none" else np.stack
                     yield Embedded(
-                        join(outputs),
+                        self._projected(join(outputs)),
                         np.array([len(ids) for ids in part.input_ids], np.int64),
                         np.concatenate(part.input_ids),
                         part.truncated,
                     )
 
+    def _projected(self, vectors: np.ndarray) -> np.ndarray:
+        """The vectors behind the model's Dense modules."""
+        for i, activation in enumerate(self._activations):
+            layer = self._dense[str(i)]
+            vectors = vectors @ layer["kernel"] + layer.get("bias", 0)
+            vectors = ACTIVATIONS[activation](vectors)
+        if self._activations and self._normalize:
+            lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+            vectors = vectors / np.maximum(lengths, 1e-12)
+        return vectors
+
     def _features(self, rows: Sequence[tuple[str, ...]]) -> Features:
+        rows = [(self._prompt + text, *rest) for text, *rest in rows]
         tokens = iter(self.tokenizer.encode_batch([t for texts in rows for t in texts]))
         joined, truncated = [], 0
         for texts in rows:

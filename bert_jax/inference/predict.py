@@ -23,6 +23,7 @@ from bert_jax.interop.load import (
     head_params,
     opened,
 )
+from bert_jax.interop.modules import EXTRA as MODULES
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import FeatureConfig
 from bert_jax.model.heads import make_model
@@ -305,7 +306,7 @@ def _tasks(checkpoint: Checkpoint, path: Path | str, max_length: int) -> list[Ta
 
     max_length: tokens of a sequence, instead of what is saved; 0 to leave it.
     """
-    if checkpoint.extra:
+    if checkpoint.extra.keys() - {MODULES}:
         family, data = (checkpoint.extra.get(name) for name in ("family", "data"))
         if str(family) not in FAMILIES or not isinstance(data, dict):
             raise UserError(

@@ -28,15 +28,17 @@ class Checkpoint:
     """A model read from disk.
 
     params: float32 numpy tree with the keys "bert", and "mlm" and "nsp", or
-      "classifier", or "qa_outputs", or "bilstm"; the layers are stacked where
-      compute.scan_layers. The pooler and the parts of a head may be absent.
+      "classifier", or "qa_outputs", or "bilstm", and "dense" (see modules.py); the
+      layers are stacked where compute.scan_layers. The pooler and the parts of a head may
+      be absent.
     head: "pretraining", "none", "sequence", "token", "choice", "span", "features" (a
       BiLSTM on the encoder), or "mean" or "cls" (vectors of texts, by their pooling).
     compute: how to compute it, by default as the workdir says.
     labels: names of a classifier's outputs; empty for regression and other heads.
     problem_type: as transformers has it: "regression", "single_label_classification",
       "multi_label_classification" or None.
-    extra: what bert_jax itself kept with the model ("bert_jax" in config.json).
+    extra: what bert_jax itself kept with the model ("bert_jax" in config.json), and
+      "modules": settings of sentence-transformers (see modules.py).
     source: "huggingface", "tensorflow" or "bert_jax".
     missing: tensors that the architecture has and the files do not. unexpected: tensors
       of the files that are not read. Both are named as the source names them.
@@ -111,7 +113,7 @@ def check_params(
     if not isinstance(bert, Mapping) or not isinstance(bert.get("encoder"), Mapping):
         raise UserError("there is no encoder among the parameters; expected a BERT")
     found = array_shapes(with_scan(params, False))
-    found = {n: shape for n, shape in found.items() if part_of(n) != "bilstm"}
+    found = {n: s for n, s in found.items() if part_of(n) not in ("bilstm", "dense")}
     outputs = (0, *found.get("classifier/bias", ()))[-1]
     expected = parameter_shapes(config, outputs, pooled=head != "token")
     parts = {part_of(name) for name in found}

@@ -23,11 +23,12 @@ ORIGINS = {
     "bert_jax": "a run of bert_jax",
 }
 SAFETENSORS, TORCH, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
-POOLING = "1_Pooling/config.json"  # what sentence-transformers does with the tokens
 _SMALL = (
     *("config.json", "bert_config.json", "tokenizer_config.json", "tokenizer.json"),
     *("vocab.txt", "spiece.model", "added_tokens.json", "special_tokens_map.json"),
-    *("bilstm.safetensors", POOLING),
+    *("modules.json", "sentence_bert_config.json"),
+    *("config_sentence_transformers.json", "?_Pooling/config.json", "?_Dense/*"),
+    "bilstm.safetensors",
 )
 _HUB_NAME = re.compile(
     r"(?P<name>(?:\w[\w.-]*/)?\w[\w.-]*)(?:@(?P<revision>[\w./-]+))?"

@@ -32,7 +32,13 @@ from bert_jax.interop.checkpoint import (
     parameter_shapes,
 )
 from bert_jax.interop.config_json import OWN, config_from_dict, config_to_dict
-from bert_jax.interop.find import POOLING, SAFETENSORS
+from bert_jax.interop.find import SAFETENSORS
+from bert_jax.interop.modules import (
+    EXTRA,
+    read_modules,
+    vector_settings,
+    write_modules,
+)
 from bert_jax.interop.names import HEADS, from_params, guess_head, to_params
 from bert_jax.interop.weights import (
     read_safetensors,
@@ -63,8 +69,6 @@ _ARCHITECTURES = {
 # What transformers calls the classes of pre-LN BERTs.
 _PRE_NORM_NAMES = {"BertLMHeadModel": "MegatronBertForCausalLM"}
 BILSTM = "bilstm.safetensors"  # the BiLSTM on an encoder, under our names
-# sentence-transformers' name of each pooling that is a head of ours.
-_POOLING_MODES = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
 _PREFIXES = ("embeddings.", "encoder.", "pooler.")  # of an encoder saved on its own
 _CARD_TRANSFORMERS = """```python
 from transformers import AutoTokenizer, {architecture}
@@ -119,7 +123,7 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
     if "bilstm" in params:
         head = "features"
     elif len(params) == 1:
-        head = _pooling(folder)
+        head = "none"
     return _checkpoint(
         folder,
         settings,
@@ -137,39 +141,6 @@ def _bilstm(folder: Path) -> dict[str, Any]:
     if not (folder / BILSTM).is_file():
         return {}
     return {"bilstm": _tree(read_safetensors(folder / BILSTM), folder)}
-
-
-def _pooling(folder: Path) -> str:
-    """The head of an encoder alone: what sentence-transformers pools, or "none"."""
-    if not (folder / POOLING).is_file():
-        return "none"
-    modes = read_json(folder / POOLING, "a pooling of sentence-transformers")
-    asked = [mode for mode, key in _POOLING_MODES.items() if modes.get(key)]
-    return asked[0] if len(asked) == 1 else "none"
-
-
-def _write_pooling(folder: Path, checkpoint: Checkpoint) -> None:
-    """Writes what sentence-transformers makes of the encoder's tokens."""
-    longest = checkpoint.config.max_positions
-    data = checkpoint.extra.get("data", {})
-    modes = {key: mode == checkpoint.head for mode, key in _POOLING_MODES.items()}
-    modules = [
-        {
-            "idx": i,
-            "name": str(i),
-            "path": path,
-            "type": f"sentence_transformers.models.{kind}",
-        }
-        for i, (kind, path) in enumerate(
-            [("Transformer", ""), ("Pooling", POOLING.partition("/")[0])]
-        )
-    ]
-    width = {"word_embedding_dimension": checkpoint.config.hidden_size}
-    lengths = {"max_seq_length": data.get("max_length", longest)}
-    (folder / POOLING).parent.mkdir()
-    write_json(folder / "modules.json", modules)
-    write_json(folder / POOLING, width | modes)
-    write_json(folder / "sentence_bert_config.json", lengths | {"do_lower_case": False})
 
 
 def _read_own(folder: Path, settings: dict[str, Any], config: BertConfig) -> Checkpoint:
@@ -204,16 +175,25 @@ def _checkpoint(
 ) -> Checkpoint:
     """A Checkpoint of what was found, and of what else a folder holds."""
     tokenizer = load_tokenizer(folder) if find_vocabulary(folder) else None
+    positions = found["config"].max_positions
+    modules, dense = read_modules(folder, positions, tokenizer)
     params, head = found["params"], found["head"]
+    if modules and len(params) == 1:  # the encoder alone
+        head = modules["pooling"]
+    if dense:
+        params = params | {"dense": dense}
     with naming(folder / "config.json"):
-        return Checkpoint(
+        checkpoint = Checkpoint(
             tokenizer=tokenizer,
             labels=class_names(params, head, settings.get("id2label")),
             problem_type=settings.get("problem_type"),
             extra=settings.get("bert_jax") or {},
             source=source,
-            **found,
+            **found | {"params": params, "head": head},
         )
+    if modules:
+        checkpoint.extra[EXTRA] = modules
+    return checkpoint
 
 
 def misfit(checkpoint: Checkpoint) -> str:
@@ -247,7 +227,8 @@ def save_huggingface(
     """
     config, tokenizer, head = checkpoint.config, checkpoint.tokenizer, checkpoint.head
     params = dict(checkpoint.params)
-    bilstm = params.pop("bilstm", None)  # transformers has no architecture with one
+    # transformers has no architecture with these.
+    bilstm, dense = params.pop("bilstm", None), params.pop("dense", {})
     if config.causal:
         params.pop("nsp", None)  # which nothing trains
     settings = config_to_dict(config) | {"dtype": "float32"}
@@ -290,8 +271,9 @@ def save_huggingface(
         settings["problem_type"] = checkpoint.problem_type
     if tokenizer is not None:
         settings["pad_token_id"] = tokenizer.pad_id
-    if checkpoint.extra:
-        settings["bert_jax"] = checkpoint.extra
+    if extra := {n: value for n, value in checkpoint.extra.items() if n != EXTRA}:
+        settings["bert_jax"] = extra
+    modules = vector_settings(head, checkpoint.extra, config.max_positions)
     with new_folder(Path(directory), overwrite=overwrite) as folder:
         write_safetensors(folder / SAFETENSORS, tensors, {"format": "pt"})
         if bilstm is not None:
@@ -299,8 +281,8 @@ def save_huggingface(
             write_safetensors(folder / BILSTM, flat)
         if tokenizer is not None:
             write_tokenizer(folder, tokenizer, config)
-        if head in _POOLING_MODES and not misfit(checkpoint):
-            _write_pooling(folder, checkpoint)
+        if modules is not None and not misfit(checkpoint):
+            write_modules(folder, modules, dense, config.hidden_size)
         write_json(folder / "config.json", settings)
         size = sum(array.size for array in tensors.values())
         text = _model_card(checkpoint, architecture, size, card)

@@ -23,6 +23,7 @@ from bert_jax.interop.checkpoint import (
 )
 from bert_jax.interop.config_json import split_changes, with_compute
 from bert_jax.interop.find import CHECKPOINTS, find_files, from_hub, hub_name
+from bert_jax.interop.modules import EXTRA
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import with_scan
 from bert_jax.model.heads import BertWithBiLstm
@@ -216,6 +217,13 @@ def head_params(
     new = [f"bert/{part}" for part in shapes["bert"] if part not in bert]
     name = next(iter(shapes.keys() - {"bert"}), None)
     if name is None:  # vectors
+        modules = checkpoint.extra.get(EXTRA, {})
+        prompt = modules.get("prompts", {}).get(modules.get("default_prompt_name"))
+        if "dense" in checkpoint.params or prompt:
+            raise UserError(
+                "the checkpoint has Dense modules or a default prompt, which encode alone "
+                "applies; compare the vectors of encode, or remove modules.json"
+            )
         return given, new
     same_kind = checkpoint.head == ("features" if bilstm else head)
     if not same_kind or fresh_head or name not in checkpoint.params:
@@ -331,7 +339,7 @@ def _read_workdir(
         config = from_settings(BertConfig, settings["model"] | changes, "model")
         compute = from_settings(ComputeConfig, settings.get("compute", {}), "compute")
     # An objective may train more than a BERT: another head, a generator.
-    known = ("bert", "mlm", "nsp", "classifier", "qa_outputs", "bilstm")
+    known = ("bert", "mlm", "nsp", "classifier", "qa_outputs", "bilstm", "dense")
     every = read_params(checkpoints)
     if not _had_pairs(settings):
         every.pop("nsp", None)  # a head that the run did not train

@@ -26,7 +26,10 @@ RULES: Rules = (
     (r"intermediate/bias$", P("model")),
     (r"feed_forward_output/kernel$", P("model", None)),
     (r"layer_\d+_(forward|backward)\w*/(\w+/)?kernel$", P(None, None)),  # of LSTMs
-    (r"(pooler|transform|nsp|classifier|qa_outputs)(/\w+)?/kernel$", P(None, None)),
+    (
+        r"(pooler|transform|nsp|classifier|qa_outputs|dense)(/\w+)?/kernel$",
+        P(None, None),
+    ),
 )
 
 # What FSDP splits. Tables that rows are looked up in stay whole: XLA would gather all of

@@ -88,7 +88,8 @@ class SentenceVectors(Classification):
 
     @classmethod
     def configs_for_head(cls, checkpoint: Any) -> tuple[SentenceVectorsConfig, ...]:
-        longest = checkpoint.config.max_positions
+        positions = checkpoint.config.max_positions
+        longest = checkpoint.extra.get("modules", {}).get("max_length", positions)
         return (SentenceVectorsConfig(pooling=checkpoint.head, max_length=longest),)
 
     def is_labelled(self, split: str) -> bool:

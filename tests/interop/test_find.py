@@ -82,12 +82,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         files = [
             {
                 "type": "file",
-                "path": file.name,
-                "rfilename": file.name,
+                "path": file.relative_to(folder).as_posix(),
+                "rfilename": file.relative_to(folder).as_posix(),
                 "size": file.stat().st_size,
                 "oid": hashlib.sha1(file.read_bytes()).hexdigest(),
             }
-            for file in sorted(folder.iterdir())
+            for file in sorted(folder.rglob("*"))
+            if file.is_file()
         ]
         about = {"id": name, "sha": COMMIT.get(revision, revision), "siblings": files}
         self._answer(200, json.dumps(files if tree else about).encode(), {})
@@ -122,7 +123,13 @@ def models(golden, tmp_path_factory):
     other.mkdir()
     (other / "config.json").write_text('{"model_type": "gpt2"}')
     (other / "model.safetensors").write_text("large")
+    vectors = folders / "vectors"
+    for part in ("huggingface/none", "huggingface/tokenizer"):
+        shutil.copytree(golden / part, vectors, dirs_exist_ok=True)
+    modules = golden / "sentence_transformers/dense"
+    shutil.copytree(modules, vectors, dirs_exist_ok=True)
     return {
+        ("bert_jax/vectors", "main"): vectors,
         ("bert_jax/tiny", "main"): new,
         ("bert_jax/tiny", "old"): old,
         ("plain", "main"): new,
@@ -191,6 +198,14 @@ def test_weights_in_shards_and_of_google(hub, models, name, files):
     model = bert_jax.load(f"bert_jax/{name}")
     same(model.params, bert_jax.load(models[f"bert_jax/{name}", "main"]).params)
     assert len(hub.sent) == files
+
+
+def test_the_modules_of_sentence_transformers_come_too(hub, models):
+    model = bert_jax.load("bert_jax/vectors")
+    expected = bert_jax.load(models["bert_jax/vectors", "main"])
+    assert (model.head, model.extra) == ("cls", expected.extra)
+    same(model.params, expected.params)
+    assert "2_Dense/model.safetensors" in hub.sent
 
 
 @pytest.mark.parametrize(("leader", "before"), [(True, 4), (False, 0)])

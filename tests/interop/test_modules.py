@@ -1,0 +1,157 @@
+"""Folders of sentence-transformers; tests/golden/sentence_transformers has its vectors."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import bert_jax
+from bert_jax.errors import UserError
+from bert_jax.interop.load import save_workdir
+
+NAMES = ["mean", "cls", "dense", "two_dense"]
+
+
+@pytest.fixture(scope="module")
+def theirs(golden):
+    with np.load(golden / "sentence_transformers/golden.npz") as file:
+        return dict(file)
+
+
+@pytest.fixture
+def folder(golden, tmp_path):
+    """A function that puts a model of sentence-transformers together, on an encoder."""
+
+    def make(name, encoder="none"):
+        path = tmp_path / f"{name}_{encoder}"
+        for part in (f"huggingface/{encoder}", "huggingface/tokenizer"):
+            shutil.copytree(golden / part, path, dirs_exist_ok=True)
+        shutil.copytree(
+            golden / "sentence_transformers" / name, path, dirs_exist_ok=True
+        )
+        return path
+
+    return make
+
+
+def change(path, **settings):
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_vectors_are_those_of_sentence_transformers(folder, theirs, tmp_path, name):
+    """As loaded, and after each way of saving."""
+    texts = theirs["texts"].tolist()
+    model = bert_jax.load(folder(name))
+    vectors = model.encode(texts)
+    np.testing.assert_allclose(vectors, theirs[name], rtol=0, atol=1e-5, strict=True)
+    model.save(tmp_path / "saved")
+    save_workdir(tmp_path / "run", model)
+    for saved in ("saved", "run"):
+        again = bert_jax.load(tmp_path / saved)
+        assert (again.head, again.extra) == (model.head, model.extra)
+        assert again.unexpected == ()
+        np.testing.assert_array_equal(again.encode(texts), vectors)
+
+
+def test_other_options_give_the_encoder_s_own_vectors(folder, theirs):
+    """Dense modules, the prompt and the length belong to the model's own pooling."""
+    texts = theirs["texts"].tolist()
+    model, plain = bert_jax.load(folder("dense")), bert_jax.load(folder("mean"))
+    np.testing.assert_array_equal(
+        model.encode(texts, pooling="mean"), plain.encode(texts)
+    )
+    assert model.encode(texts, layers=(-2,)).shape == (4, 24)
+    lengths = np.linalg.norm(model.encode(texts, normalize=False), axis=1)
+    assert (lengths < 2.9).all() and lengths.std() > 0.01
+    assert bert_jax.load(folder("cls")).encode(texts, normalize=False).std() > 0.3
+
+
+def test_a_head_of_pretraining_stays(folder, theirs):
+    texts = theirs["texts"].tolist()
+    model = bert_jax.load(folder("cls", "pretraining"))
+    assert model.head == "pretraining"
+    assert len(model.fill_mask("a [MASK] bee")) == 1
+    vectors = model.encode(texts)
+    expected = model.encode(texts, pooling="cls", normalize=True, max_length=12)
+    np.testing.assert_array_equal(vectors, expected)
+
+
+def test_pairs_are_predicted_as_cosines(folder):
+    model = bert_jax.load(folder("cls"))
+    a, b = model.encode(["the cat", "a bee"])
+    assert model.predict(("the cat", "a bee"))["value"] == pytest.approx(
+        a @ b, abs=1e-6
+    )
+    with pytest.raises(UserError, match="Dense modules or a default prompt"):
+        bert_jax.load(folder("dense")).predict(("the cat", "a bee"))
+
+
+def test_old_settings_are_read(folder, theirs):
+    """As they were written before sentence-transformers 5.4."""
+    path = folder("cls")
+    modes = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+    (path / "1_Pooling/config.json").write_text(json.dumps(modes))
+    settings = {"max_seq_length": 12, "do_lower_case": False}
+    (path / "sentence_bert_config.json").write_text(json.dumps(settings))
+    change(path / "tokenizer_config.json", model_max_length=512)
+    vectors = bert_jax.load(path).encode(theirs["texts"].tolist())
+    np.testing.assert_allclose(vectors, theirs["cls"], rtol=0, atol=1e-5)
+
+
+POOLING, DENSE = "1_Pooling/config.json", "2_Dense/config.json"
+MAX = {"pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": True}
+
+
+@pytest.mark.parametrize(
+    ("file", "settings", "said"),
+    [
+        (POOLING, {"pooling_mode": "max"}, "the pooling is 'max'; expected 'mean' or"),
+        (POOLING, {"pooling_mode": ["cls", "mean"]}, r"pooling is \['cls', 'mean'\]"),
+        (POOLING, {"pooling_mode": "weightedmean"}, "the pooling is 'weightedmean'"),
+        (POOLING, {"include_prompt": False}, "include_prompt=False is not supported"),
+        (DENSE, {"activation_function": "torch.nn.ReLU"}, "activation_function='torch"),
+        (DENSE, {"use_residual": True}, "without a residual"),
+        (
+            DENSE,
+            {"module_input_name": "token_embeddings"},
+            "a Dense module of sentence",
+        ),
+        ("config_sentence_transformers.json", {"truncate_dim": 4}, "truncate_dim"),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": {}},
+            "default_prompt_name='q",
+        ),
+        ("sentence_bert_config.json", {"max_seq_length": "x"}, "max_seq_length='x'"),
+    ],
+)
+def test_settings_that_are_not_supported_are_refused(folder, file, settings, said):
+    path = folder("dense")
+    change(path / file, **settings)
+    with pytest.raises(UserError, match=said) as caught:
+        bert_jax.load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_old_settings_of_two_poolings_are_refused(folder):
+    path = folder("mean")
+    (path / POOLING).write_text(json.dumps(MAX))
+    with pytest.raises(UserError, match=r"the pooling is \['max', 'mean'\]; expected"):
+        bert_jax.load(path)
+
+
+@pytest.mark.parametrize("kinds", [["LSTM"], ["Normalize", "Dense"], ["Dropout"]])
+def test_other_modules_are_refused_by_name(folder, kinds):
+    path = folder("mean")
+    modules = json.loads((path / "modules.json").read_text())
+    modules += [{"path": f"2_{kind}", "type": f"x.models.{kind}"} for kind in kinds]
+    (path / "modules.json").write_text(json.dumps(modules))
+    said = (
+        f"modules are Transformer, Pooling, {', '.join(kinds)}; expected .*remove modul"
+    )
+    with pytest.raises(UserError, match=said):
+        bert_jax.load(path)
+    (path / "modules.json").unlink()
+    assert bert_jax.load(path).head == "none"
