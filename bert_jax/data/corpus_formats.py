@@ -297,6 +297,8 @@ def read_jsonl_format(lines: Lines, reading: Reading) -> Documents:
             raise BadLineError(f"expected {expected}, found {found}; set --text_field")
         if sentences := text_sentences(text, reading):
             yield sentences
+        elif not text.strip():
+            reading.dropped[EMPTY] += 1
 
 
 _FENCE = re.compile(r"\s{0,3}(```|~~~)")

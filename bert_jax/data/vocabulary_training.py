@@ -119,7 +119,7 @@ def extend_vocabulary(
     """
     if not isinstance(tokenizer, WordPieceTokenizer):
         raise UserError(
-            "a SentencePiece vocabulary cannot be extended; expected WordPiece"
+            f"a vocabulary of kind {tokenizer.kind} cannot be extended; expected wordpiece"
         )
     if count < 1:
         raise UserError(f"{count} new words, expected 1 or more")
@@ -143,8 +143,12 @@ def extend_vocabulary(
         f"{len(new):,}",
         f"{share:.1%}",
     )
-    tokens = [*tokenizer.tokens, *new]
-    return WordPieceTokenizer(tokens, tokenizer.lower_case, tokenizer.strip_accents)
+    return WordPieceTokenizer(
+        [*tokenizer.tokens, *new],
+        tokenizer.lower_case,
+        tokenizer.strip_accents,
+        tokenizer.model.max_input_chars_per_word,
+    )
 
 
 def special_tokens(size: int) -> list[str]:

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from bert_jax.data import vocabulary_training
+from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.data.vocabulary_training import (
     balanced,
     count_words,
@@ -76,8 +77,18 @@ def test_words_that_save_most_tokens_extend_a_vocabulary(lines):
     with pytest.raises(UserError, match="0 new words, expected 1 or more"):
         extend_vocabulary(small, text, 0)
     pieces = train_vocabulary(lines[:300], 300, kind="sentencepiece")
-    with pytest.raises(UserError, match="SentencePiece vocabulary cannot be extended"):
+    with pytest.raises(UserError, match="kind sentencepiece cannot be extended"):
         extend_vocabulary(pieces, text, 2)
+
+
+def test_an_extended_vocabulary_keeps_the_rules_of_its_tokenizer(lines):
+    trained = train_vocabulary(lines[:300], 700, keep_accents=True)
+    rules = (True, False, 100)  # lower_case, strip_accents, longest_word
+    tokenizer = WordPieceTokenizer(trained.tokens, *rules)
+    longer = extend_vocabulary(tokenizer, ["Zymurgy"] * 9, 2)
+    assert longer.tokens[700:] == ["zymurgy"]
+    assert (longer.lower_case, longer.strip_accents) == (True, False)
+    assert longer.tokenize("Zymurgy " + "a" * 101) == ["zymurgy", "[UNK]"]
 
 
 @pytest.mark.parametrize(
