@@ -46,6 +46,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "X", "P", "*")
 _HEAT = "Blues"
 _GREY = "#555555"
 _STYLE = {
+    "text.parse_math": False,  # names and tokens may contain dollar signs
     "font.size": 9,
     "axes.titlesize": 9,
     "axes.titlelocation": "left",

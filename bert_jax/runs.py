@@ -211,6 +211,11 @@ def write_reference(run: Run, path: Path, points: int = 40) -> None:
     metrics = []
     for split in run.splits:
         lines = [line for line in run.metrics if line["split"] == split]
+        if not lines:
+            raise UserError(
+                f"{run.name} has no line of {split} in {METRICS}; train it for at least "
+                "log_every steps"
+            )
         steps = [line["step"] for line in lines]
         wanted = np.geomspace(max(steps[0], 1), max(steps[-1], 1), points)
         after = np.searchsorted(steps, np.round(wanted))

@@ -137,6 +137,16 @@ def test_a_confusion_matrix_shows_counts_and_shares():
     assert picture.get_suptitle() == "dev rows: 75.0% of 12 right"
 
 
+def test_names_with_dollar_signs_are_no_formulas(tmp_path):
+    score = {"mean": 1.0, "deviation": 0.0, "scores": [1.0]}
+    variants = {"$x^{$": {"scores": {"$y_{$": score}}}
+    for picture in (
+        figures.confusion_matrix(["$x^{$", "b"], [[1, 0], [0, 1]], "$dev^{$"),
+        figures.study({"seeds": [0], "variants": variants}),
+    ):
+        figures.save(picture, tmp_path / "names.svg")
+
+
 def test_plot_writes_what_the_name_says(pretraining, fine_tuning, monkeypatch, capsys):
     plot.main([str(pretraining)])
     assert (pretraining / "curves.png").read_bytes().startswith(b"\x89PNG")

@@ -165,6 +165,14 @@ def test_what_is_no_run_is_named(tmp_path, make, message):
         read_runs([tmp_path / "run"])
 
 
+def test_a_reference_needs_training_steps(tmp_path):
+    config, lines = pretraining(1e-3, 0.25)
+    lines = [line for line in lines if line["split"] == "eval"]
+    run = write_run(tmp_path / "run", config | {"data": {}}, lines)
+    with pytest.raises(UserError, match=r"has no line of train in metrics\.jsonl"):
+        command.main([str(run), "--as_reference", str(tmp_path / "curve.json")])
+
+
 def test_a_reference_is_a_small_copy_that_a_run_is_compared_with(two, tmp_path, capsys):
     config, _ = pretraining(1e-3, 0.25)
     phases = [
