@@ -222,6 +222,7 @@ def _summary(tokenizer: Tokenizer) -> Values:
     return {
         "kind": tokenizer.kind,
         "cased": not tokenizer.lower_case,
+        "accents": not tokenizer.strip_accents,
         "size": tokenizer.vocab_size,
     }
 
@@ -319,6 +320,7 @@ def _describe_text(found: Values) -> Iterator[str]:
         "vocabulary": _named(found["vocabulary"]),
         "shards": f"{found['shards']} of {found['token_dtype']}",
         "inputs": ", ".join(found["settings"].get("inputs", ())),
+        "language": found["settings"].get("language", "en"),
     }
     yield from aligned([[*fact] for fact in facts.items()])
     yield ""
@@ -363,4 +365,6 @@ def _named(vocabulary: Values | None) -> str:
     if vocabulary is None:
         return "none"
     case = "cased" if vocabulary["cased"] else "uncased"
+    if vocabulary["accents"] and not vocabulary["cased"]:
+        case += " with accents"
     return f"{vocabulary['kind']}, {case}, {vocabulary['size']:,} tokens"

@@ -677,7 +677,9 @@ def test_blank_lines_before_the_text_do_not_hide_it(tmp_path):
     assert [s.format for s in find_sources([str(tmp_path)])] == ["lines", "jsonl"]
 
 
-@pytest.mark.parametrize("text", ["[", "![", "![a](", "*", "_", "`", "\u201c ", "a! "])
+@pytest.mark.parametrize(
+    "text", ["[", "![", "![a](", "*", "_", "`", "\u201c ", "a! ", "<a ", "<a:", "<a b="]
+)
 def test_marks_without_end_take_no_longer_than_others(text):
     """A line of 20,000 characters took minutes."""
     for name in ("markdown", "paragraphs"):

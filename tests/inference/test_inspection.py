@@ -11,6 +11,7 @@ from bert_jax.data.examples import ExampleConfig, ExampleSource
 from bert_jax.data.preparation import prepare
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
 from bert_jax.inference import inspection
 from bert_jax.inference.inspection import describe, inspect
@@ -53,6 +54,16 @@ def test_inspect_verifies_prepared_text(tmp_path, small_store):
     shard.write_bytes(bytes([content[0] ^ 1, *content[1:]]))
     with pytest.raises(UserError, match=f"{shard.name} is missing or damaged"):
         inspect(tmp_path / "store")
+
+
+def test_language_and_accents_are_shown(tmp_path):
+    text, directory = tmp_path / "text.txt", tmp_path / "store"
+    text.write_text("Der Wal ist schön.\nEr schwimmt.\n" * 9)
+    vocabulary = train_vocabulary(["der wal ist schön ."] * 9, 90, keep_accents=True)
+    prepare([str(text)], vocabulary, directory, workers=1, language="de")
+    lines = " ".join(" ".join(describe(inspect(directory, examples=0))).split())
+    assert "language de" in lines
+    assert f"wordpiece, uncased with accents, {vocabulary.vocab_size} tokens" in lines
 
 
 def test_the_share_of_unknown_tokens_is_exact(uncased, tmp_path):
