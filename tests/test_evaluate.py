@@ -84,7 +84,7 @@ def test_a_checkpoint_without_a_task(checkpoint_dir, finished):
         evaluate.main(["--checkpoint", str(checkpoint_dir)])
 
 
-def test_a_head_that_was_trained_elsewhere(finished):
+def test_a_head_that_was_trained_elsewhere(finished, caplog):
     """Its classes have other names; their numbers, or a task, tell which is which."""
     _, workdir, _ = finished
     rows = [("w1 good w2", "yes"), ("w3 bad", "no"), ("good w4 w5", "no")]
@@ -94,7 +94,21 @@ def test_a_head_that_was_trained_elsewhere(finished):
     numbers = [(text, int(label == "yes")) for text, label in rows]
     assert other.evaluate(numbers) == scores
     named = bert_jax.tasks.classification(labels=("no", "yes"))
-    assert other.evaluate(rows, task=named, max_length=24) == scores
+    with caplog.at_level("WARNING", "bert_jax"):
+        assert other.evaluate(rows, task=named, max_length=24) == scores
+    assert caplog.messages == [
+        "classes are matched by position: LABEL_0 is no, LABEL_1 is yes"
+    ]
+    # Names decide where there are any, whatever their order and case.
+    for labels in (("yes", "no"), ("YES", "No")):
+        given = [(t, {"yes": labels[0], "no": labels[1]}[label]) for t, label in rows]
+        turned = bert_jax.tasks.classification(labels=labels)
+        assert model.evaluate(given, task=turned, max_length=24) == scores
+    strange = bert_jax.tasks.classification(labels=("no", "maybe"))
+    with pytest.raises(
+        UserError, match="classes of the checkpoint are no, yes, the cla"
+    ):
+        model.evaluate(rows, task=strange)
     with pytest.raises(UserError, match="label 'yes' is not in the label set LABEL_0"):
         other.evaluate(rows)
     three = bert_jax.tasks.classification(labels=("no", "yes", "maybe"))

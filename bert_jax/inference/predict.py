@@ -190,8 +190,8 @@ class Predictor:
 
         data: rows with labels, as ``bert_jax.tasks`` says, or a file of the family's form;
           the split is then called dev. None: the files of the task.
-        task: instead of the checkpoint's own, as for a head that was trained elsewhere and
-          has other names for its classes. directory: where the task's files lie now.
+        task: instead of the checkpoint's own, as for a head that was trained elsewhere. Its
+          classes are those of the head by name; see :func:`in_order_of`.
         """
         if isinstance(self._tasks[0], FillMask):
             raise UserError(
@@ -208,6 +208,9 @@ class Predictor:
                 )
             length = min(task.config.max_length, self.max_length)
             config = dataclasses.replace(task.config, max_length=length)
+            if task.labels:
+                labels = in_order_of(own.labels, task.labels)
+                config = dataclasses.replace(config, labels=labels)
             tasks = [type(task)(config)]
         task = _with_data(tasks, data, directory)
         for name in task.eval_splits:
@@ -233,6 +236,34 @@ class Predictor:
         features = task.features(rows, self._tokenizer)
         answers = task.predictions(rows, features, self._run(features, done=done))
         return Answers(rows, answers, task, features.truncated)
+
+
+def in_order_of(outputs: Sequence[str], labels: Sequence[str]) -> tuple[str, ...]:
+    """The labels of a task in the order of a head's outputs, by their names.
+
+    Upper and lower case are the same. Names that are numbers, such as LABEL_0 or 0, are
+    matched by position, with a warning. Raises UserError for other names.
+    """
+    by_name = {label.casefold(): label for label in labels}
+    found = [by_name.get(name.casefold()) for name in outputs]
+    if None not in found and len({*found}) == len(labels):
+        return tuple(found)
+    if all(map(_is_numbered, outputs, range(len(outputs)))) or all(
+        map(_is_numbered, labels, range(len(labels)))
+    ):
+        pairs = zip(outputs, labels, strict=True)
+        shown = ", ".join(f"{output} is {label}" for output, label in pairs)
+        logger.warning(f"classes are matched by position: {shown}")
+        return tuple(labels)
+    raise UserError(
+        f"the classes of the checkpoint are {', '.join(outputs)}, the classes of the task "
+        f"{', '.join(labels)}; give the task labels= with the names of the checkpoint"
+    )
+
+
+def _is_numbered(name: str, number: int) -> bool:
+    """Whether a class has no name but its number, as transformers writes LABEL_0."""
+    return name.upper() in (f"LABEL_{number}", str(number))
 
 
 def truncation(rows: int, truncated: int, max_length: int) -> str:
