@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from bert_jax.cli import argument_parser
-from bert_jax.errors import UserError, unknown_field
+from bert_jax.errors import UserError, nearest_setting, unknown_field
 from bert_jax.progress import print_line
 from bert_jax.settings import all_settings, describe, help_text, to_dict
 
@@ -98,7 +98,9 @@ def _overridden(config: Any, words: list[str], command_line: str) -> dict[str, A
         if re.sub(r"\[\d+\]$", "", name) not in known:
             if prefix:
                 raise UserError(unknown_field(name, known))
-            raise UserError(f"unexpected argument {word!r}; use {command_line}")
+            near = nearest_setting(name, known) if word.startswith("--") else ""
+            hint = f"did you mean --config.{near}?" if near else f"use {command_line}"
+            raise UserError(f"unexpected argument {word!r}; {hint}")
         *parents, last = [
             int(part) if part.isdecimal() else part for part in re.findall(r"\w+", name)
         ]

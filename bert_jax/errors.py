@@ -57,20 +57,70 @@ class Preempted(Exception):  # noqa: N818 - a request, not an error
     """The run was asked to stop, and its state is saved: it can go on elsewhere."""
 
 
-def unknown_field(name: str, known: list[str]) -> str:
-    """The message for a setting that does not exist, with the nearest one that does.
+# Arguments of transformers and their names here.
+_OTHER_NAMES = {
+    "lr": "learning_rate",
+    "num_train_epochs": "epochs",
+    "num_epochs": "epochs",
+    "per_device_train_batch_size": "batch_size",
+    "train_batch_size": "batch_size",
+    "per_device_eval_batch_size": "eval_batch_size",
+    "gradient_accumulation_steps": "accumulation",
+    "warmup_ratio": "warmup",
+    "max_grad_norm": "clip_norm",
+    "adam_beta1": "beta1",
+    "adam_beta2": "beta2",
+    "adam_epsilon": "epsilon",
+    "max_seq_length": "max_length",
+    "logging_steps": "log_every",
+    "save_steps": "checkpoint_every",
+    "output_dir": "workdir",
+    "model_name_or_path": "init_from",
+    "train_dataset": "train",
+    "eval_dataset": "dev",
+    "torch_dtype": "dtype",
+}
 
-    One of the same name in another group is nearest.
+
+def nearest_setting(name: str, known: Sequence[str]) -> str:
+    """The known setting that a user probably means by ``name``; empty if there is none.
+
+    A setting of the same name in another group is nearest.
     """
-    leaf = name.rpartition(".")[2]
-    same = [other for other in known if other.rpartition(".")[2] == leaf]
-    near = same or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    group, _, leaf = name.rpartition(".")
+    leaf = _OTHER_NAMES.get(leaf, leaf)
+    for other in known:
+        if other.rpartition(".")[2] == leaf:
+            return other
+    name = f"{group}.{leaf}" if group else leaf
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), "")
+
+
+def unknown_field(name: str, known: Sequence[str]) -> str:
+    """The message for a setting that does not exist, with the nearest one that does."""
+    near = nearest_setting(name, known)
     hint = (
-        f"did you mean config.{near[0]}?"
-        if near
-        else f"expected one of {sorted(known)}"
+        f"did you mean config.{near}?" if near else f"expected one of {sorted(known)}"
     )
     return f"config.{name} is not a setting; {hint}"
+
+
+# "--config.data.", "--" and the like in front of a name; config.json is a file.
+_FLAG = re.compile(
+    r"(?<![\w./-])(?:(?:--)?config\.(?!json|py\b)(?:data\.|optimizer\.)?|--)(?=\w)"
+)
+
+
+@contextlib.contextmanager
+def naming_arguments() -> Iterator[None]:
+    """Names settings in the message of a UserError as arguments of a Python call.
+
+    Such as learning_rate, where a command has --config.optimizer.learning_rate.
+    """
+    try:
+        yield
+    except UserError as error:
+        raise type(error)(_FLAG.sub("", str(error))) from error.__cause__
 
 
 @contextlib.contextmanager

@@ -112,6 +112,9 @@ def get_config(name):
         ("--config.packing=perhaps", "packing"),
         ("--colour=red", "colour"),
         ("more", "unexpected argument 'more'; use command"),
+        ("--learning_rat=1", r"did you mean --config\.phases\[.\]\.learning_rate\?"),
+        ("--lr=1e-4", r"did you mean --config\.phases\[0\]\.learning_rate\?"),
+        ("--optimiser.learning_rate=1", r"mean --config\.phases\[0\]\.learning_rate\?"),
     ],
 )
 def test_a_wrong_argument_is_one_line(config, flag, message):

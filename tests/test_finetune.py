@@ -151,6 +151,8 @@ def test_a_user_error_is_one_line_and_exit_code_2(command, files, tmp_path):
         (["--config.data.task=rt"], "data.task='rt', expected one of cola, sst2"),
         (["--config.family=bert"], "config.family='bert', expected one of"),
         (["extra"], "unexpected argument 'extra'; use python -m bert_jax.finetune"),
+        (["--lr", "1e-4"], "did you mean --config.optimizer.learning_rate?"),
+        (["--learning_rate=3e-4"], "did you mean --config.optimizer.learning_rate?"),
         (["--sweeep"], "sweeep"),
     ],
 )

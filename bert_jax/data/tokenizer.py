@@ -109,6 +109,11 @@ class Tokenizer(abc.ABC):
 
     def __call__(self, text: str, pair: str | None = None) -> dict[str, list[int]]:
         """input_ids, token_type_ids and attention_mask of [CLS] text [SEP] (pair [SEP])."""
+        if not isinstance(text, str):
+            raise UserError(
+                f"the tokenizer got a {type(text).__name__}; expected one text, or call it "
+                "for each text"
+            )
         ids, types = [self.cls_id], [0]
         for number, tokens in enumerate(
             self.encode_batch([text] if pair is None else [text, pair])

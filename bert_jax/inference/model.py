@@ -13,7 +13,7 @@ from scipy.special import softmax
 
 from bert_jax.data import sequences
 from bert_jax.data.batching import Features, Shape, packed_rows
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, naming_arguments, nearest_setting
 from bert_jax.inference.embed import Embedder
 from bert_jax.inference.evaluation import on_devices
 from bert_jax.inference.predict import Predictor
@@ -21,6 +21,7 @@ from bert_jax.inference.score import Scorer
 from bert_jax.interop.load import Checkpoint, check_types, check_vocabulary, opened
 from bert_jax.interop.load import load as load_checkpoint
 from bert_jax.model.bert import BertForPreTraining, BertModel
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import with_scan
 from bert_jax.objectives.heads import model_inputs
 from bert_jax.tasks.rows import is_single, placed_rows, row_texts
@@ -73,6 +74,7 @@ class Bert(Checkpoint):
             f"{c.parameter_count(heads=False):,} parameters in the encoder)"
         )
 
+    @naming_arguments()
     def fill_mask(
         self, texts: Any, *, top: int = 5, columns: str = ""
     ) -> list[list[Any]]:
@@ -89,6 +91,7 @@ class Bert(Checkpoint):
         ]
         return answers[0] if is_single(texts) else answers
 
+    @naming_arguments()
     def next_sentence(
         self, first: str | Sequence[str], second: str | Sequence[str]
     ) -> float | np.ndarray:
@@ -115,6 +118,7 @@ class Bert(Checkpoint):
         probabilities_B = softmax(logits_B2, axis=-1)[:, 0]
         return float(probabilities_B[0]) if single else probabilities_B
 
+    @naming_arguments()
     def encode(
         self, texts: Any, *, columns: str | Sequence[str] = (), **options: Any
     ) -> np.ndarray:
@@ -126,6 +130,7 @@ class Bert(Checkpoint):
         vectors = self._kept(Embedder, **options)(texts, columns=columns)
         return vectors[0] if is_single(texts) else vectors
 
+    @naming_arguments()
     def score(
         self, texts: Any, *, rest_of_word: bool = False, columns: str = ""
     ) -> float | np.ndarray:
@@ -134,6 +139,7 @@ class Bert(Checkpoint):
         scores = scorer(texts, columns=columns)
         return float(scores[0]) if is_single(texts) else scores
 
+    @naming_arguments()
     def predict(
         self, rows: Any, *, columns: str | Sequence[str] = (), **options: Any
     ) -> dict[str, Any] | list[dict[str, Any]]:
@@ -146,6 +152,7 @@ class Bert(Checkpoint):
         answers = self._kept(Predictor, **options)(rows, columns=columns)
         return answers[0] if is_single(rows) else answers
 
+    @naming_arguments()
     def evaluate(
         self, data: Any, *, task: Task | None = None, **options: Any
     ) -> dict[str, float]:
@@ -159,6 +166,7 @@ class Bert(Checkpoint):
         ((_, _, evaluation),) = predictor.evaluate(data, task=task)
         return evaluation.scores
 
+    @naming_arguments()
     def __call__(
         self,
         texts: Any,
@@ -244,8 +252,18 @@ class Bert(Checkpoint):
         return jax.device_get(self._cache[key](self._cache["params"], arrays))
 
 
+@naming_arguments()
 def load(path: os.PathLike | str, **changes: Any) -> Bert:
     """A BERT from any checkpoint that ``bert_jax.interop.load.load`` reads; see there."""
+    kinds = ComputeConfig, BertConfig
+    known = [field.name for kind in kinds for field in dataclasses.fields(kind)]
+    for name in changes:
+        if name not in known:
+            near = nearest_setting(name, known)
+            hint = f"did you mean {near}?" if near else f"it takes {', '.join(known)}"
+            if name in ("device", "device_map"):
+                hint = "JAX chooses devices by the environment variable JAX_PLATFORMS"
+            raise UserError(f"load has no argument {name!r}; {hint}")
     checkpoint = load_checkpoint(path, **changes)
     return Bert(
         **{f.name: getattr(checkpoint, f.name) for f in dataclasses.fields(Bert)}

@@ -1,6 +1,6 @@
 """Fine-tuning tasks, as ``bert_jax.finetune`` takes them, with the rows that each reads.
 
-A row is a dictionary, or a tuple in the order that stands here:
+A row is a dictionary, or a tuple in this order:
 
 classification   "text", "label"
 pairs            "text_a", "text_b", "label"
@@ -82,8 +82,10 @@ def squad(**settings: Any) -> Squad:
 
 def _task(family: str, settings: dict[str, Any], **own: Any) -> Any:
     # Imported late: who only tokenises or pretrains needs no scikit-learn.
+    from bert_jax.errors import naming_arguments
     from bert_jax.settings import from_settings
     from bert_jax.tasks.families import FAMILIES
 
     kind = FAMILIES[family]
-    return kind(from_settings(kind.config_class, settings | own, "data"))
+    with naming_arguments():
+        return kind(from_settings(kind.config_class, settings | own, "data"))

@@ -200,13 +200,20 @@ def find_file(directory: str | Path, names: Iterable[str]) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def existing_file(directory: str | Path, names: Sequence[str]) -> Path:
-    """As :func:`find_file`; a UserError where none exists."""
+def existing_file(directory: str | Path, names: Sequence[str], split: str = "") -> Path:
+    """The first of these files that exists in a folder; a UserError where none does.
+
+    split: the setting that names another file, if there is one.
+    """
     path = find_file(directory, names)
     if path is None:
+        folder = Path(directory)
+        there = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+        found = f" (it has {listed(there)})" if directory and there else ""
+        setting = f", or --config.data.{split} to a file in it" if split else ""
         raise UserError(
-            f"{directory or 'config.data.dir'} has no {' or '.join(names)}; set "
-            "--config.data.dir to the folder of the data set"
+            f"{directory or 'config.data.dir'} has no {listed(names)}{found}; set "
+            f"--config.data.dir to the folder of the data set{setting}"
         )
     return path
 

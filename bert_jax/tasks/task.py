@@ -163,7 +163,9 @@ class Task(abc.ABC):
 
     def path(self, split: str) -> Path:
         """The file of a split. Raises UserError where there is none."""
-        return tables.existing_file(self.config.dir, self.file_names(split))
+        setting = split if hasattr(self.config, split) else ""
+        names = self.file_names(split)
+        return tables.existing_file(self.config.dir, names, setting)
 
     def check_files(self) -> None:
         """Raises UserError where the file to learn from, or that of dev, is not there."""

@@ -35,7 +35,7 @@ from bert_jax.tasks.task import (
 TABLE = "table"
 # The problem_type of transformers' config.json for a head that gives sets of labels.
 SEVERAL_LABELS = "multi_label_classification"
-_LABEL_HINT = "name it with --config.data.label=NAME (label= in Python)"
+_LABEL_HINT = "name it with --config.data.label=NAME"
 # A table's layout is in its settings.
 LAYOUTS: dict[str, Layout | None] = {**layouts.TASKS, TABLE: None}
 
@@ -296,9 +296,8 @@ class Classification(Task):
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
         *keys, _ = self.keys
-        setting = "--config.data.text_a=NAME (text_a= in Python)"
-        setting = setting if labelled else "--columns NAME (columns= in Python)"
-        hint = f"name the text's column with {setting}"
+        setting = "--config.data.text_a" if labelled else "--columns"
+        hint = f"name the text's column with {setting}=NAME"
         texts = [tables.text(where, values, self.keys[key], hint) for key in keys]
         tables.check_texts(where, texts, gaps=self.layout.gaps)
         ids = [values.get(key) for key in (self.layout.index, "id", "idx")]

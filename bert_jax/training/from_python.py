@@ -3,15 +3,20 @@
 import dataclasses
 import os
 import tempfile
+from collections.abc import Mapping
 from typing import Any
 
 from etils import epath
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, naming_arguments, unknown_field
 from bert_jax.inference.model import Bert, load
 from bert_jax.progress import print_line
 from bert_jax.tasks.task import Task
-from bert_jax.training.config import FineTuneOptimizer, finetune_config
+from bert_jax.training.config import (
+    FineTuneConfig,
+    FineTuneOptimizer,
+    finetune_config,
+)
 from bert_jax.training.finetune import show
 from bert_jax.training.run import Log
 from bert_jax.training.sweep import run_one
@@ -35,6 +40,7 @@ class FineTuned(Bert):
         return f"{super().__repr__()}, {'; '.join(scores)}, in {self.workdir}"
 
 
+@naming_arguments()
 def finetune(
     task: Task,
     *,
@@ -59,9 +65,10 @@ def finetune(
 
     task: of ``bert_jax.tasks``, which says what a row is.
     init_from: a checkpoint, as ``bert_jax.load`` takes it.
-    train, dev, test: rows, or the names of files. Without ``train`` the task's own files
-      are read from its ``dir``. dev may be a share of the training rows, which are then
-      held out (0.1 where nothing is given). A test split without labels is predicted.
+    train, dev, test: rows, or the Path of a file; see :mod:`bert_jax.tasks.rows`. Without
+      ``train`` the files of the task's ``dir`` are read. dev may be a share of the training
+      rows, which are then held out (0.1 where nothing is given). A test split without
+      labels is predicted.
     workdir: as of ``python -m bert_jax.finetune``: the same call goes on where it stopped,
       and a finished run is not run again. None: a new temporary folder.
     log: takes each line of the report.
@@ -70,6 +77,12 @@ def finetune(
 
     Raises UserError for rows, settings or files that are not as expected.
     """
+    if not isinstance(task, Task):
+        raise UserError(
+            f"the task is {task!r}; expected one of bert_jax.tasks, such as "
+            "bert_jax.tasks.classification()"
+        )
+    _check_names(task, settings)
     if train is None and (dev is not None or test is not None):
         raise UserError(
             "dev and test are given without train; give train too, or leave all to the "
@@ -116,3 +129,19 @@ def finetune(
     model = load(workdir)
     own = {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
     return FineTuned(**own, scores=results["scores"], workdir=workdir)
+
+
+def _check_names(task: Task, settings: Mapping[str, Any]) -> None:
+    """Raises UserError for an argument that is no setting of a run."""
+    own = [field.name for field in dataclasses.fields(FineTuneConfig)]
+    optimizer = [field.name for field in dataclasses.fields(FineTuneOptimizer)]
+    arguments = ["train", "dev", "test", "workdir"]
+    for name in settings:
+        if name in (*own, *optimizer):
+            continue
+        if any(name == field.name for field in dataclasses.fields(task.config)):
+            raise UserError(
+                f"{name} is a setting of the task; expected it there, such as "
+                f"bert_jax.tasks.classification({name}={settings[name]!r})"
+            )
+        raise UserError(unknown_field(name, [*own, *optimizer, *arguments]))

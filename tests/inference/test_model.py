@@ -197,6 +197,19 @@ def test_texts_of_next_sentence_come_in_pairs(model):
         model.next_sentence(["the ship", "ships"], ["."])
 
 
+def test_arguments_are_named_as_python_has_them(model, folder):
+    with pytest.raises(UserError, match=r"^top=0, expected 1 to 12"):
+        model.fill_mask("[MASK]", top=0)
+    with pytest.raises(UserError, match=r"^max_length=99 is over"):
+        model.encode("ship", max_length=99)
+    with pytest.raises(
+        UserError, match=r"'device'; JAX chooses devices by .*JAX_PLATF"
+    ):
+        bert_jax.load(folder, device="cpu")
+    with pytest.raises(UserError, match=r"no argument 'dtyp'; did you mean dtype\?"):
+        bert_jax.load(folder, dtyp="float32")
+
+
 def test_predict_of_a_pretrained_checkpoint_says_what_it_needs(model):
     with pytest.raises(UserError, match=r"row 0: no \[MASK\] .* is not fine-tuned"):
         model.predict(["the ship"])
@@ -225,6 +238,8 @@ def test_what_a_checkpoint_lacks_is_named(model):
 
 
 def test_a_tokenizer_takes_a_text_or_a_pair():
+    with pytest.raises(UserError, match="the tokenizer got a list; expected one text"):
+        TOKENIZER(["ship", "the"])
     assert TOKENIZER("ship") == {
         "input_ids": [2, 6, 3],
         "token_type_ids": [0, 0, 0],

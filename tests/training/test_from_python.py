@@ -264,6 +264,14 @@ def test_a_text_is_no_file():
         ({"dev": [("good", "yes")]}, "dev and test are given without train"),
         ({"train": [("good", "yes")]}, "train has 1 rows, of which 1 are held out"),
         ({"train": [("good", "a")] * 9, "epoch": 1}, "epoch is not a setting.*epochs"),
+        ({"num_train_epochs": 3}, r"^num_train_epochs is not .* did you mean epochs\?"),
+        ({"lr": 1e-4}, r"^lr is not a setting; did you mean learning_rate\?"),
+        ({"optimizer_name": 1}, "^optimizer_name is not a setting"),
+        ({"max_length": 9}, r"^max_length is a setting of the task.*\(max_length=9\)"),
+        (
+            {"train": [("good", "a")] * 9, "batch_size": 0},
+            "^batch_size=0, .*set batch_s",
+        ),
         ({"train": [("good", "a")] * 9}, "every training row has the label 'a'"),
     ],
 )
@@ -271,6 +279,15 @@ def test_what_is_missing_is_said(arguments, message, checkpoint_dir, tmp_path):
     task, _ = classification()
     with pytest.raises(UserError, match=message):
         bert_jax.finetune(task, init_from=checkpoint_dir, log=[].append, **arguments)
+
+
+def test_the_task_is_one_of_ours(checkpoint_dir):
+    with pytest.raises(
+        UserError, match=r"^the task is 'classification'; expected one of"
+    ):
+        bert_jax.finetune(
+            "classification", init_from=checkpoint_dir, train=[("a", "b")]
+        )
 
 
 def test_naming_a_task_loads_no_jax_and_the_function_is_the_command_too():
@@ -291,7 +308,7 @@ print(task, *dir(bert_jax.tasks))
 
 def test_a_task_says_what_it_is():
     assert repr(bert_jax.tasks.glue("stsb")) == "Classification(task='stsb')"
-    with pytest.raises(UserError, match=r"data.task='sts', expected one of cola"):
+    with pytest.raises(UserError, match=r"task='sts', expected one of cola"):
         bert_jax.tasks.glue("sts")
-    with pytest.raises(UserError, match=r"config.data.lenght is not a setting"):
+    with pytest.raises(UserError, match=r"^lenght is not a setting; did you mean"):
         bert_jax.tasks.tagging(lenght=3)
