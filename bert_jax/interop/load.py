@@ -1,6 +1,7 @@
 """Reads a checkpoint of any origin, and writes one as a workdir of ours."""
 
 import dataclasses
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ from bert_jax.parallel.sharding import array_shapes, path_name
 from bert_jax.settings import from_settings
 from bert_jax.training.checkpoints import read_params, write_params
 
+_logger = logging.getLogger(__name__)
 _NEW_HEAD = "set --config.fresh_head=True to begin with a new head"
 
 
@@ -50,8 +52,8 @@ def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
       stretched.
 
     Raises UserError if there is no checkpoint, if a tensor of the encoder is missing or
-    has another shape than the config gives, or if the vocabulary and the word table
-    differ in size.
+    has another shape than the config gives, or if the vocabulary has more tokens than the
+    word table has rows. Rows without a token are kept, and never predicted.
     """
     model_changes, compute_changes = split_changes(changes)
     positions = model_changes.pop("max_positions", 0)
@@ -62,12 +64,19 @@ def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
         checkpoint = stretched(checkpoint, positions, path)
     compute = dataclasses.replace(checkpoint.compute, **compute_changes)
     tokenizer, config = checkpoint.tokenizer, checkpoint.config
-    if tokenizer is not None and tokenizer.vocab_size != config.vocab_size:
-        raise UserError(
-            f"{path}: the vocabulary has {tokenizer.vocab_size} tokens, the word table "
-            f"{config.vocab_size} rows; put there the vocabulary that came with the "
-            "checkpoint"
+    if tokenizer is not None and tokenizer.vocab_size != config.tokens:
+        if tokenizer.vocab_size > config.vocab_size:
+            raise UserError(
+                f"{path}: the vocabulary has {tokenizer.vocab_size} tokens, the word table "
+                f"{config.vocab_size} rows; expected a row for each token, so put there "
+                "the vocabulary that came with the checkpoint"
+            )
+        _logger.warning(
+            f"{path}: the word table has {config.vocab_size:,} rows for "
+            f"{tokenizer.vocab_size:,} tokens; the other rows are never predicted"
         )
+        config = dataclasses.replace(config, vocabulary_tokens=tokenizer.vocab_size)
+        checkpoint = dataclasses.replace(checkpoint, config=config)
     with naming(path):
         check_finite(checkpoint.params)
     params = with_scan(checkpoint.params, compute.scan_layers)
@@ -89,7 +98,9 @@ def with_new_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
             "text with the checkpoint's vocabulary, or with one that python -m "
             "bert_jax.vocabulary --extend makes of it"
         )
-    config = dataclasses.replace(config, vocab_size=tokenizer.vocab_size)
+    config = dataclasses.replace(
+        config, vocab_size=tokenizer.vocab_size, vocabulary_tokens=0
+    )
     words = [token.removeprefix(PREFIX) for token in tokenizer.tokens[old.vocab_size :]]
     pieces = old.encode_batch(words)
 

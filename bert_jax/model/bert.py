@@ -235,8 +235,10 @@ class MlmHead(nn.Module):
         x_BMD = Dense(config, compute, (config.hidden_size,), name="transform")(x_BMD)
         x_BMD = layer_norm(config, compute, "norm")(activation(config)(x_BMD))
         bias_V = self.param("output_bias", nn.initializers.zeros, (config.vocab_size,))
-        padding = config.word_rows - config.vocab_size
-        bias_W = jnp.pad(bias_V, (0, padding), constant_values=PADDING_LOGIT)
+        surplus = config.word_rows - config.tokens
+        bias_W = jnp.pad(
+            bias_V[: config.tokens], (0, surplus), constant_values=PADDING_LOGIT
+        )
         return words.attend(x_BMD) + bias_W[None, None, :]
 
 

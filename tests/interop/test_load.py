@@ -252,6 +252,35 @@ def test_a_vocabulary_of_another_size_is_refused(folders, workdir, tmp_path):
         bert_jax.load(copy)
 
 
+def test_rows_without_a_token_are_kept_and_never_predicted(folders, tmp_path, caplog):
+    """As of transformers' resize_token_embeddings(..., pad_to_multiple_of=64)."""
+    whole, padded = tmp_path / "whole", tmp_path / "padded"
+    for folder in (whole, padded):
+        shutil.copytree(folders / "pretraining", folder)
+        load_tokenizer(folders / "tokenizer").save(folder)
+    tokens = (padded / "vocab.txt").read_text().splitlines()[:57]
+    (padded / "vocab.txt").write_text("\n".join(tokens))
+    every, few = bert_jax.load(whole), bert_jax.load(padded)
+    assert "padded: the word table has 61 rows for 57 tokens; the other" in caplog.text
+    assert (few.config.vocab_size, few.config.tokens) == (61, 57)
+    same(few.params, every.params)
+    text = "the [MASK] bee"
+    (expected,), (answers,) = every.fill_mask(text, top=61), few.fill_mask(text, top=57)
+    expected = {token: p for token, p in expected if token in tokens}
+    share = sum(expected.values())
+    assert share < 0.99
+    assert {token for token, _ in answers} == set(tokens)
+    for token, p in answers:
+        assert p == pytest.approx(expected[token] / share, abs=1e-6)
+    assert few.score("the bee") > every.score("the bee") + 0.01
+    few.save(tmp_path / "saved")
+    save_workdir(tmp_path / "run", few)
+    for name in ("saved", "run"):
+        again = bert_jax.load(tmp_path / name)
+        assert again.config == few.config
+        same(again.params, every.params)
+
+
 def test_a_changed_vocabulary_of_a_run_is_refused(workdir):
     config = json.loads((workdir / "config.json").read_text())
     fingerprint = load_tokenizer(workdir).fingerprint()
