@@ -33,7 +33,7 @@ def check_language(language: str) -> None:
     if not _LANGUAGE.fullmatch(language):
         raise UserError(
             f"language {language!r}, expected a code such as en, de or zh-hans; set "
-            "--language"
+            "--language (data.language in a config)"
         )
 
 

@@ -172,6 +172,32 @@ def test_scripts_split_as_in_transformers(lower_case, strip_accents):
                 )
 
 
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_only_the_named_characters_split_otherwise_than_in_transformers(lower_case):
+    """docs/checkpoints.md names them."""
+    normalizer = normalizers.BertNormalizer(lowercase=lower_case)
+    pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+
+    def differs(text):
+        theirs = pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))
+        return our_words(text, lower_case) != [word for word, _ in theirs]
+
+    # Not assigned, surrogates, for private use.
+    left_out = ("Cn", "Cs", "Co")
+    every = (chr(code) for code in range(0x110000))
+    known = [c for c in every if unicodedata.category(c) not in left_out]
+    texts = [f"a{char}b" for char in known]
+    blocks = [texts[i : i + 16] for i in range(0, len(texts), 16)]
+    odd = [t[1] for block in blocks if differs(" ".join(block)) for t in block]
+    odd = {char for char in odd if differs(f"a{char}b")}
+    assert {chr(code) for code in range(0x2B820, 0x2B920)} <= odd
+    newer = [char for char in odd if not "\U0002b820" <= char < "\U0002b920"]
+    assert len(newer) < 600
+    kinds = {unicodedata.category(char)[0] for char in newer}
+    assert kinds <= {"M", "P", "C", "S", "L"}
+    assert all(differs(f"a{char}b") for char in "\ue000\uf8ff\U000f0000")
+
+
 @pytest.mark.parametrize(
     "words",
     [
