@@ -18,7 +18,7 @@ from bert_jax.errors import PREEMPTED, Preempted, StalledError, UserError
 from bert_jax.files import PROGRAMS, cache_folder, is_remote, valid_text
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.model.config import DTYPES
-from bert_jax.progress import LogHandler, print_line, show_progress
+from bert_jax.progress import LogHandler, PrintableFormatter, print_line, show_progress
 
 # Flags of a command that may run as several processes, with their defaults: the arguments
 # of parallel.job.join().
@@ -60,6 +60,7 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     gc.set_threshold(100_000, 10, 10)
     # What prints warnings of loggers without a handler; those of other libraries too.
     logging.lastResort.addFilter(_is_ours)
+    logging.lastResort.setFormatter(PrintableFormatter())
     failure: Exception | None = None
     try:
         code, message = main(sys.argv[1:]) or 0, ""
@@ -260,7 +261,7 @@ def start(flags: Mapping[str, Any] | None = None, workdir: str = "") -> None:
 
 def log_plainly() -> None:
     """Shows what this package logs and how far it is, in a command without JAX."""
-    logging.basicConfig(format="%(message)s", handlers=[LogHandler()])
+    logging.basicConfig(handlers=[LogHandler()])
     logging.getLogger("bert_jax").setLevel(logging.INFO)
     show_progress(True)
 
@@ -268,9 +269,7 @@ def log_plainly() -> None:
 def _log_to_screen() -> None:
     """Shows what this package logs. Other libraries may have set up the root's handlers."""
     logger = logging.getLogger("bert_jax")
-    handler = LogHandler()
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    logger.addHandler(handler)
+    logger.addHandler(LogHandler())
     logger.setLevel(logging.INFO)
     logger.propagate = False
 

@@ -56,11 +56,19 @@ def print_line(line: str, file: TextIO | None = None) -> None:
     file.flush()
 
 
-class LogHandler(logging.StreamHandler):
-    """Writes log records to stderr, above the live line, as ``print_line`` does."""
+class PrintableFormatter(logging.Formatter):
+    """The messages of log records, escaped as ``print_line`` does."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
+
+
+class LogHandler(logging.StreamHandler):
+    """Writes log records to stderr, above the live line."""
+
+    def __init__(self, stream: TextIO | None = None):
+        super().__init__(stream)
+        self.setFormatter(PrintableFormatter())
 
     def emit(self, record: logging.LogRecord) -> None:
         with tqdm.external_write_mode(file=self.stream):

@@ -195,7 +195,7 @@ from bert_jax import cli
 
 def main(argv):
     for name in ("another.library", "bert_jax.tasks"):
-        logging.getLogger(name).warning("a warning of %s", name)
+        logging.getLogger(name).warning("a warning\\x1b of %s", name)
         logging.getLogger(name).error("an error of %s", name)
 
 cli.run(main)
@@ -205,7 +205,7 @@ cli.run(main)
     )
     assert result.stderr.splitlines() == [
         "an error of another.library",
-        "a warning of bert_jax.tasks",
+        r"a warning\u001b of bert_jax.tasks",
         "an error of bert_jax.tasks",
     ]
 
