@@ -39,7 +39,8 @@ from bert_jax.data.examples import ExampleConfig, ExampleSource
 from bert_jax.data.pipeline import Phase, TrainingBatches
 from bert_jax.data.preparation import prepare
 from bert_jax.data.store import TokenStore, finish_store, shard_writer
-from bert_jax.data.tokenizer import load_tokenizer, token_dtype
+from bert_jax.data.tokenizer import token_dtype
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.files import open_remote
 from bert_jax.model.config import BertConfig
 from bert_jax.parallel.remote import local_copy

@@ -20,7 +20,7 @@ from bert_jax.data.examples import ExampleConfig
 from bert_jax.data.pipeline import Phase, TrainingBatches
 from bert_jax.data.preparation import prepare
 from bert_jax.data.store import TokenStore
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 
 VOCABULARY = HERE.parent / "tests/golden/tokenizer/uncased_vocab.txt"
 LENGTHS = ((128, 20), (512, 77))

@@ -21,7 +21,7 @@ from pathlib import Path
 from reference_data import ReferenceTokenizer, create_pretraining_data
 
 from bert_jax.data.preparation import prepare
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden"
 TEXT = GOLDEN / "pretraining_data" / "moby_dick_sentences.txt"

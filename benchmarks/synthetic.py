@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from workers import SIZES
 
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.interop.config_json import config_from_dict, config_to_dict
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import Checkpoint

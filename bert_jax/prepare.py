@@ -16,7 +16,7 @@ from bert_jax import cli
 from bert_jax.data.beam import prepare_with_beam
 from bert_jax.data.corpus import FORMATS
 from bert_jax.data.preparation import prepare
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote
 from bert_jax.progress import print_line

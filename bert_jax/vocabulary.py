@@ -18,7 +18,7 @@ from pathlib import Path
 from bert_jax import cli
 from bert_jax.data.corpus import FORMATS, left_out, read_documents
 from bert_jax.data.corpus_formats import Documents
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import (
     KINDS,
     balanced,

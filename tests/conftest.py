@@ -21,7 +21,8 @@ from flax import linen as nn
 from jax._src import compiler
 
 from bert_jax.data.preparation import prepare
-from bert_jax.data.tokenizer import WordPieceTokenizer, load_tokenizer
+from bert_jax.data.tokenizer import WordPieceTokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import Checkpoint

@@ -18,7 +18,7 @@ import bert_jax
 from bert_jax import experiment
 from bert_jax.data.pipeline import TrainingBatches, split_documents
 from bert_jax.data.store import TokenStore
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import pretrain
 from bert_jax.training.config import finetune_config, train_config

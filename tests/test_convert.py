@@ -9,7 +9,7 @@ import pytest
 
 import bert_jax
 from bert_jax.convert import main
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 
 NAMES = ("pretraining", "none", "masked_lm", "sequence", "token", "choice", "span")

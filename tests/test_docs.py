@@ -22,7 +22,7 @@ import pytest
 
 from bert_jax import cli
 from bert_jax.config_file import named_references
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import Checkpoint
 from bert_jax.model.bert import BertForPreTraining

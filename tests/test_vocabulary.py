@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from bert_jax import vocabulary
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 
 

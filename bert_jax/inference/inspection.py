@@ -19,12 +19,8 @@ import numpy as np
 from bert_jax.data.corpus import read_documents
 from bert_jax.data.examples import ExampleConfig, ExampleSource
 from bert_jax.data.store import TokenStore
-from bert_jax.data.tokenizer import (
-    SPECIAL_TOKENS,
-    Tokenizer,
-    find_vocabulary,
-    load_tokenizer,
-)
+from bert_jax.data.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.data.wordpiece import PREFIX
 from bert_jax.errors import UserError
 from bert_jax.inference.lines import aligned

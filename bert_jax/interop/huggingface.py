@@ -19,10 +19,9 @@ from bert_jax.data.tokenizer import (
     Tokenizer,
     WordPieceTokenizer,
     add_special_tokens,
-    find_vocabulary,
     library_tokenizer,
-    load_tokenizer,
 )
+from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.errors import UserError, listed, naming
 from bert_jax.files import new_folder, read_json, write_json, write_text
 from bert_jax.interop.checkpoint import (

@@ -12,7 +12,8 @@ import numpy as np
 from etils import epath
 from flax import linen as nn
 
-from bert_jax.data.tokenizer import Tokenizer, find_vocabulary, load_tokenizer
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.data.wordpiece import PREFIX
 from bert_jax.errors import UserError, naming
 from bert_jax.files import is_remote, new_folder, read_json, write_json

@@ -20,7 +20,7 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from bert_jax.data.tokenizer import find_vocabulary, load_tokenizer
+from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.errors import UserError, naming
 from bert_jax.files import read_json
 from bert_jax.interop.checkpoint import Checkpoint, class_names

@@ -23,7 +23,8 @@ from bert_jax.data.pipeline import (
 )
 from bert_jax.data.preparation import prepare
 from bert_jax.data.store import TokenStore, verify_store
-from bert_jax.data.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError, naming
 from bert_jax.inference.fill_mask import FillMask

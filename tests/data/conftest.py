@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 
 
 class ArrayStore:

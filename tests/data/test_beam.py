@@ -12,7 +12,7 @@ from bert_jax.data import beam as pipelines
 from bert_jax.data.beam import prepare_with_beam
 from bert_jax.data.corpus import read_documents
 from bert_jax.data.preparation import prepare
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 
 

@@ -17,7 +17,8 @@ from bert_jax.data import preparation, store
 from bert_jax.data.corpus import find_sources, read_documents
 from bert_jax.data.preparation import plan_shards, prepare, shard_count
 from bert_jax.data.store import TokenStore, part_path
-from bert_jax.data.tokenizer import WordPieceTokenizer, load_tokenizer
+from bert_jax.data.tokenizer import WordPieceTokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.locks import locked
 
@@ -194,7 +195,7 @@ def test_killed_run_goes_on_and_leaves_no_process(prepared, text, tokenizer, tmp
         "import os, signal, sys\n"
         "from pathlib import Path\n"
         "from bert_jax.data import preparation\n"
-        "from bert_jax.data.tokenizer import load_tokenizer\n"
+        "from bert_jax.data.tokenizer_files import load_tokenizer\n"
         "directory = Path(sys.argv[3])\n"
         "def kill(progress, size):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

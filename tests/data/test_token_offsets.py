@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from bert_jax.data.token_offsets import encode_with_offsets
-from bert_jax.data.tokenizer import WordPieceTokenizer, load_tokenizer
+from bert_jax.data.tokenizer import WordPieceTokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 
 # Accents of both forms, ideographs, dropped characters, letters that change length.

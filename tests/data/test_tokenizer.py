@@ -11,7 +11,7 @@ import pytest
 from tokenizers import normalizers, pre_tokenizers
 
 from bert_jax.data import vocabulary_training, wordpiece
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -46,7 +46,8 @@ from bert_jax.data import store
 from bert_jax.data.corpus import read_documents
 from bert_jax.data.store import TokenStore
 from bert_jax.data.token_offsets import encode_with_offsets
-from bert_jax.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer, load_tokenizer
+from bert_jax.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
 from bert_jax.files import read_json

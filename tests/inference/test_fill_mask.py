@@ -1,7 +1,7 @@
 import jax
 import pytest
 
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.model.bert import BertForPreTraining

@@ -10,7 +10,7 @@ from bert_jax import inspect as command
 from bert_jax.data.examples import ExampleConfig, ExampleSource
 from bert_jax.data.preparation import prepare
 from bert_jax.data.store import TokenStore
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
 from bert_jax.inference import inspection

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop import load
 from bert_jax.interop.find import check_checkpoint, hub_name

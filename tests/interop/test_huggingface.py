@@ -15,7 +15,7 @@ import tokenizers
 from safetensors.numpy import load_file, save_file
 
 import bert_jax
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import (

@@ -10,7 +10,7 @@ import pytest
 from etils import epath
 
 import bert_jax
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import read_huggingface, save_huggingface
 from bert_jax.interop.load import save_workdir

@@ -9,7 +9,7 @@ import pytest
 from flax import traverse_util
 
 from bert_jax.config_file import parse
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.load import Checkpoint, load, save_workdir
 from bert_jax.interop.names import name_in

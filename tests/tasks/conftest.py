@@ -4,7 +4,7 @@ import string
 
 import pytest
 
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.tasks.rows import line_rows
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

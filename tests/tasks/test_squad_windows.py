@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.data.token_offsets import Tokens
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.tasks.question_answering import Squad, SquadConfig, Window
 from bert_jax.tasks.squad_format import Question
 from bert_jax.tasks.task import Features

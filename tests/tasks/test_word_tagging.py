@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bert_jax.data import sequences
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.tasks.tagging_formats import SEGMENT_LABELS, TaggedSentence
 from bert_jax.tasks.task import IGNORED

@@ -13,7 +13,8 @@ import pytest
 from bert_jax.config_file import parse
 from bert_jax.data.pipeline import TrainingBatches
 from bert_jax.data.store import TokenStore
-from bert_jax.data.tokenizer import WordPieceTokenizer, load_tokenizer
+from bert_jax.data.tokenizer import WordPieceTokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import StalledError, UserError
 from bert_jax.inference.inspection import drawn_examples, marked
 from bert_jax.interop.huggingface import save_huggingface

@@ -29,7 +29,7 @@ from bert_jax import tasks
 from bert_jax.data.pipeline import TrainingBatches, split_documents
 from bert_jax.data.preparation import prepare
 from bert_jax.data.store import TokenStore
-from bert_jax.data.tokenizer import load_tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.settings import from_settings
 from bert_jax.training.config import StudyConfig, finetune_config, train_config
