@@ -45,7 +45,7 @@ def commands() -> dict[str, str]:
     """The name of each command and what it does, in a line."""
     found = {}
     for path in sorted(Path(__file__).parent.glob("*.py")):
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         if text.endswith("\n    cli.run(main)\n") and path != Path(__file__):
             found[path.stem] = ast.get_docstring(ast.parse(text)).partition("\n")[0]
     return found

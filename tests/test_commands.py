@@ -111,7 +111,7 @@ def files(tmp_path_factory):
     inputs = {
         "texts.txt": f"{TEXT}\nall is bad\n",
         "blanks.txt": "the [MASK] is good\n",
-        "pairs.tsv": f"{TEXT}\tit is so\n",
+        "pairs.txt": f"{TEXT}\tit is so\n",
         "minimal.tsv": f"sentence_good\tsentence_bad\n{TEXT}\tis the good whale\n",
     }
     for name, (row, label) in ROWS.items():
@@ -157,7 +157,7 @@ def test_every_command_works_or_ends_with_one_line(
         "labelled": files / f"{head}.labelled.jsonl",
         "texts": files / "texts.txt",
         "blanks": files / "blanks.txt",
-        "pairs": files / "pairs.tsv",
+        "pairs": files / "pairs.txt",
         "minimal": files / "minimal.tsv",
     }
     found = {

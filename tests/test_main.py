@@ -1,6 +1,7 @@
 """``bert_jax NAME ...``: one command that finds all others."""
 
 import ast
+import os
 import subprocess
 import sys
 import tomllib
@@ -34,6 +35,12 @@ def test_a_command_gets_the_arguments_behind_its_name(capsys):
     assert "optimizer.name = 'lamb'" in capsys.readouterr().out
     umbrella.main(["--version"])
     assert capsys.readouterr().out == f"{__version__}\n"
+
+
+def test_the_list_of_commands_needs_no_utf8_locale():
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "bert_jax"]
+    subprocess.run(command, env=os.environ | ascii_only, check=True)
 
 
 @pytest.mark.parametrize(

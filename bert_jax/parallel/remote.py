@@ -147,7 +147,7 @@ class RunFolder:
         wait_for_all(name)
         content = ""
         if self._remote is None and (self.local / name).is_file():
-            content = (self.local / name).read_text()
+            content = (self.local / name).read_text(encoding="utf-8")
         check_same(
             content, f"{self.local / name}; give a --workdir that all hosts share"
         )

@@ -373,7 +373,7 @@ def _in_processes(
                 free.append(gpus)
                 if process.returncode:
                     log = folder / name / "log.txt"
-                    last = log.read_text().strip().rpartition("\n")[2]
+                    last = log.read_text(encoding="utf-8").strip().rpartition("\n")[2]
                     raise UserError(f"{name}: {last} (the whole log: {log})")
                 yield name
     finally:
