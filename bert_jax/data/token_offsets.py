@@ -54,9 +54,12 @@ def _places(
     valid = text.encode("utf-8", "replace").decode()
     encoding = library.encode(valid, add_special_tokens=False)
     if encoding.ids == ids.tolist():
-        if not tokenizer.strip_accents:
-            return encoding.offsets
-        return [(start, _past_accents(text, end)) for start, end in encoding.offsets]
+        places = encoding.offsets
+        if tokenizer.kind == "tokenizers":  # a token may include the spaces before it
+            places = [(_past_spaces(text, start, end), end) for start, end in places]
+        if tokenizer.strip_accents:
+            places = [(start, _past_accents(text, end)) for start, end in places]
+        return places
     words = list(_find_words(text))
     if len(words) == 1:
         return [words[0].span()] * len(ids)
@@ -67,6 +70,12 @@ def _places(
             word[0], tokenizer.encode(word[0]), tokenizer, library
         )
     ]
+
+
+def _past_spaces(text: str, start: int, end: int) -> int:
+    """Where a token starts, without the spaces before it, unless it is only spaces."""
+    token = text[start:end]
+    return start + len(token) - len(token.lstrip()) if token.strip() else start
 
 
 def _past_accents(text: str, end: int) -> int:

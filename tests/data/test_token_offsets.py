@@ -43,6 +43,18 @@ def test_tokens_know_their_characters(uncased, text, expected):
     assert characters(text, uncased) == expected
 
 
+@pytest.mark.parametrize("name", ["added", "bpe", "joined", "legacy", "unigram"])
+def test_tokens_of_other_tokenizers_know_their_characters(golden, name):
+    """Also behind spaces, which are part of some tokens."""
+    tokenizer = load_tokenizer(golden / "tokenizers" / name)
+    text = "the  cat <e1> bee, a <x>cat"
+    found = characters(text, tokenizer)
+    assert "".join(part.strip() for _, part in found) == text.replace(" ", "")
+    if name in ("added", "legacy"):
+        assert ("<e1>", "<e1>") in found
+    assert not any(part.strip() not in ("", part) for _, part in found)
+
+
 def test_words_that_the_library_cuts_in_another_way_are_kept_whole():
     """Google's final sigma: the ids are ours, the characters those of the word."""
     tokens = [
