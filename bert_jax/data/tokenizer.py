@@ -50,14 +50,13 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 
 class Tokenizer(abc.ABC):
-    """What every kind of tokenizer offers.
+    """The interface of all tokenizers.
 
-    tokens: token of each id, vocab_size of them. ids: id of each token. lower_case:
-    whether text is lower-cased first. continuation: bool (vocab_size,), tokens that
-    continue the word before them; whole-word masking joins them. strip_accents: whether
-    accents and other marks (Unicode's Mn) are removed. kind: "wordpiece",
-    "sentencepiece" or "tokenizers". dtype: of the ids, uint16, or uint32 where the
-    vocabulary needs it.
+    tokens: token of each id. vocab_size: number of tokens. ids: id of each token.
+    lower_case: whether text is lower-cased first. strip_accents: whether accents and other
+    marks (Unicode's Mn) are removed. continuation: bool (vocab_size,), tokens that continue
+    the word before them; whole-word masking joins them. kind: "wordpiece", "sentencepiece"
+    or "tokenizers". dtype: type of the ids, uint16, or uint32 if the vocabulary needs it.
     """
 
     kind: ClassVar[str]
@@ -213,8 +212,8 @@ class WordPieceTokenizer(Tokenizer):
 class SentencePieceTokenizer(Tokenizer):
     """A SentencePiece model that has BERT's special tokens.
 
-    A word starts with the token that holds the space before it. Where a script has no
-    spaces between words, as that of Chinese, Japanese or Thai, each token is a word.
+    A word starts with the token that includes the space before it. In scripts without
+    spaces between words, such as Chinese, Japanese or Thai, each token is a word.
     """
 
     kind = "sentencepiece"
@@ -304,8 +303,8 @@ class SentencePieceTokenizer(Tokenizer):
 class LibraryTokenizer(Tokenizer):
     """A tokenizer.json, with all its rules and added tokens, run by `tokenizers`.
 
-    Added tokens are found in text as the file says. BERT's own special tokens are not:
-    text that spells them is ordinary text.
+    Added tokens are matched in text with the flags of the file. Text that spells one of
+    BERT's own special tokens is ordinary text.
     """
 
     kind = "tokenizers"
@@ -415,7 +414,7 @@ def check_template(library: tokenizers.Tokenizer, cls_id: int, sep_id: int) -> N
 
 
 def _starts_word(token: str) -> bool:
-    """Whether a token of SentencePiece begins with a space, or needs none before it."""
+    """Whether a token of SentencePiece starts with a space, or needs no space before it."""
     first = token[0]
     script = unicodedata.name(first, "").partition(" ")[0]
     alone = unicodedata.category(first) == "Lo" and script in _WITHOUT_SPACES
@@ -423,10 +422,10 @@ def _starts_word(token: str) -> bool:
 
 
 def config_path(vocabulary: Path) -> Path:
-    """Where the settings of a vocabulary file lie.
+    """The path of the settings that belong to a vocabulary file.
 
-    A file of another name than transformers' own has settings of its own: cased.txt and
-    uncased.txt can share a folder.
+    A file with another name than transformers' own has its own settings, so that cased.txt
+    and uncased.txt can share a folder.
     """
     if vocabulary.name in FILES:
         return vocabulary.with_name("tokenizer_config.json")

@@ -54,10 +54,10 @@ def find_vocabulary(directory: Path) -> Path | None:
 def load_tokenizer(path: Path | str, *, lower_case: bool | None = None) -> Tokenizer:
     """Reads a vocab.txt, a SentencePiece .model, a tokenizer.json, or a folder of one.
 
-    The files beside it are read too: tokenizer_config.json, added_tokens.json and
-    special_tokens_map.json. lower_case: overrides their do_lower_case. Without either,
-    text is lower-cased as tokenizer.json says, or, if there is none, unless a token has a
-    capital letter. Raises UserError if the files disagree, or for a tokenizer of another
+    Also reads the files beside it: tokenizer_config.json, added_tokens.json and
+    special_tokens_map.json. lower_case: overrides do_lower_case. Without both, the rule of
+    tokenizer.json decides. Without a tokenizer.json, text is lower-cased unless a token has
+    a capital letter. Raises UserError if the files disagree, or for a tokenizer of another
     class than BERT's.
     """
     is_remote(path)  # raises UserError for a web address
@@ -165,7 +165,7 @@ def _read_tokens(path: Path) -> list[str]:
         if token and first.setdefault(token, line) != line:
             raise UserError(
                 f"the token {token!r} is in lines {first[token]} and {line}; expected "
-                "every token once, so remove or rename one of them"
+                "every token once, so remove or rename one"
             )
     return tokens
 
@@ -247,7 +247,7 @@ def _is_google(rules: dict[str, Any]) -> bool:
 def _google_tokenizer(
     rules: dict[str, Any], lower_case: bool | None, lines: Sequence[str]
 ) -> WordPieceTokenizer:
-    """lines: the vocab.txt beside it, which has empty tokens too."""
+    """lines: the lines of the vocab.txt in the same folder, with its empty tokens."""
     model, normalizer = rules["model"], rules["normalizer"]
     added = {token["content"]: token["id"] for token in rules["added_tokens"]}
     ids = model["vocab"] | added
