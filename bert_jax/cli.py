@@ -21,7 +21,7 @@ from bert_jax.model.config import DTYPES
 from bert_jax.progress import LogHandler, PrintableFormatter, print_line, show_progress
 
 # Flags of a command that may run as several processes, with their defaults: the arguments
-# of parallel.job.join().
+# of parallel.processes.connect(), and the seconds of parallel.deadline.watch().
 JOB_FLAGS = {
     "distributed": False,
     "coordinator_address": "",
@@ -29,6 +29,7 @@ JOB_FLAGS = {
     "process_id": -1,
     "join_timeout": 300,
     "heartbeat_timeout": 30,
+    "step_timeout": 600,
 }
 
 # What a user can put right: the machine, whatever file met it, and a file that is named.
@@ -39,6 +40,11 @@ _NAMED_FILE = {
     *(errno.ELOOP, errno.EFBIG, errno.EIO, errno.ESTALE),
 }
 
+_LOST = (
+    "error: another process failed or was lost ({}); look into its output. Start the same "
+    "command again: it resumes from the last checkpoint"
+)
+
 # Whose errors tell of an object store that does not answer, or refuses.
 _STORES = {"aiohttp", "gcsfs", "google", "requests"}
 
@@ -46,13 +52,14 @@ _STORES = {"aiohttp", "gcsfs", "google", "requests"}
 # be mapped on their own, how many heaps there are.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 
-_joined = False  # whether this process is one of a job
+_several = False  # whether this command has several processes
 
 
 def run(main: Callable[[list[str]], int | None]) -> None:
     """Runs ``main(argv)`` and exits; what a user can put right is one line and code 2.
 
-    Of a job of several processes, one that fails ends all of them.
+    In a command of several processes a failed collective or a lost process is code 75, and
+    a process that fails exits at once: it would otherwise wait for the others.
     """
     _prepare_streams()
     # What imports and tracing make is many objects and little garbage: looking for it after
@@ -76,20 +83,22 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     except Exception as error:
         line, failure = _users_line(error), error
         code, message = (1, traceback.format_exc()) if line is None else (2, line)
-    if _joined:
-        from bert_jax.parallel.job import abandon, leave
+    if _several:
+        from bert_jax.parallel.processes import leave, lost_peer
 
-        if code not in (0, PREEMPTED):
-            abandon(message.rstrip(), code, failure)
-        leave()
+        together = code == 0 or code == PREEMPTED
+        if lost := lost_peer(failure):
+            code, message = PREEMPTED, _LOST.format(lost)
+        if message:
+            print_line(message.rstrip(), sys.stderr)
+        leave(code, together=together)
     try:
         sys.stdout.flush()
     except OSError:  # which was told, or nobody reads it; Python would tell it again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if message:
         print_line(message.rstrip(), sys.stderr)
-    if _joined or isinstance(failure, StalledError):
-        # Python would wait for the thread, and in some jobs JAX's service for minutes.
+    if isinstance(failure, StalledError):  # Python would wait for the thread
         os._exit(code)
     sys.exit(code)
 
@@ -248,10 +257,14 @@ def start(flags: Mapping[str, Any] | None = None, workdir: str = "") -> None:
     # Steps over several devices do not heed it.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     if flags is not None:
-        from bert_jax.parallel.job import join
+        from bert_jax.parallel import deadline, processes
 
-        global _joined
-        _joined = join(**{name: flags[name] for name in JOB_FLAGS})
+        global _several
+        connection = {name: flags[name] for name in JOB_FLAGS}
+        step_timeout = connection.pop("step_timeout")
+        _several = processes.connect(**connection)
+        if _several and step_timeout:
+            deadline.watch(step_timeout)
         show_progress(jax.process_index() == 0)
         if jax.process_index() == 0:
             _log_to_screen()

@@ -11,7 +11,8 @@ library call shows something on a terminal or in a notebook alone, or where it i
 
 import logging
 import sys
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, TextIO
 
 from tqdm import tqdm
@@ -28,6 +29,18 @@ _COUNT = "{n_fmt} of {total_fmt}{unit}, {rate_noinv_fmt}, {remaining} left{postf
 _NO_TOTAL = "{n_fmt}{unit}, {rate_noinv_fmt}, {elapsed} so far{postfix}"
 
 _show: bool | None = None  # what a Progress does that is not told
+_last = time.monotonic()  # when the last progress was made
+
+
+def made_progress() -> None:
+    """Records that this process made progress, for the step deadline."""
+    global _last
+    _last = time.monotonic()
+
+
+def idle_seconds() -> float:
+    """Seconds since this process last made progress."""
+    return time.monotonic() - _last
 
 
 def show_progress(show: bool | None) -> None:
@@ -129,10 +142,17 @@ class Progress(tqdm):
 
     def update(self, n: float = 1, **values: object) -> None:
         """Counts ``n`` more; values: shown behind the rate from now on, as they print."""
+        made_progress()
         if values and not self.disable:
             shown = ", ".join(f"{name} {value}" for name, value in values.items())
             self.set_postfix_str(shown, refresh=False)
         super().update(n)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The items; each one is progress."""
+        for item in super().__iter__():
+            made_progress()
+            yield item
 
     def part(self, size: int) -> Callable[[float], None]:
         """A function that is told which share of the next ``size`` is done, up to 1."""

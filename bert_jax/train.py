@@ -5,11 +5,14 @@ with the same --workdir (default: runs/NAME OF THE CONFIG) and it goes on where 
 Every setting below can be changed: --config.NAME=VALUE, or --NAME=VALUE, such as
 --profile_steps 10:20. --print_config shows those of a run and ends.
 
-On several hosts start it on each of them: with --distributed where Cloud TPU, GKE, Slurm
-or Open MPI started the job; elsewhere with --coordinator_address=HOST:PORT (of process 0),
---num_processes=N and --process_id=I. --join_timeout (300 s): how long to wait for the
-others. SIGTERM to any of them saves and ends all with code 75. --heartbeat_timeout (30 s):
-one that is silent for longer is lost, and the others end with code 75 too.
+On several hosts start the command on each host. Give --distributed if Cloud TPU, GKE, Slurm
+or Open MPI started the job. Otherwise give --coordinator_address=HOST:PORT (of process 0),
+--num_processes=N and --process_id=I. A SIGTERM to any process saves the run and ends all
+processes with code 75.
+  --join_timeout       seconds until all processes are connected (300)
+  --heartbeat_timeout  seconds without a heartbeat after which a process is lost (30)
+  --step_timeout       seconds without progress after which a process ends with code 75
+                       (600; 0: never)
 
 usage:
   python -m bert_jax.train --config tiny [--workdir D] [--config.seed=1]

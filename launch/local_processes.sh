@@ -1,26 +1,28 @@
 #!/usr/bin/env bash
-# A job of several processes on this machine, as several hosts would run it.
+# Runs one command as several processes on this machine, as several hosts would run it.
 #
 #   launch/local_processes.sh --processes 2 --devices 4 -- \
 #     --config experiments/tiny.py --workdir runs/two
 #
-# What stands behind -- goes to --module, bert_jax.train by default. Each process has its own --devices CPU
-# devices; on a machine with accelerators leave --devices out and set what each may see
-# (CUDA_VISIBLE_DEVICES). Process 0 prints here, the others to LOGS/process_N.log.
+# The arguments after -- go to --module, which is bert_jax.train by default. Each process has
+# --devices CPU devices. On a machine with accelerators leave --devices out and set
+# CUDA_VISIBLE_DEVICES for each process. Process 0 prints here, the others print to
+# LOGS/process_N.log.
 #
 #   --module M        the command: bert_jax.train or bert_jax.finetune
-#   --port P          of the coordinator on 127.0.0.1 (default: a free one)
-#   --logs LOGS       folder of the other processes' output (default: runs/logs)
-#   --caches CACHES   a cache folder for each process, as machines of their own have
-#                     (default: one for all)
-#   --restarts N      start the job again, at most N times, when it was preempted or a
-#                     process was killed; it goes on from its last checkpoint (default: 0)
+#   --port P          port of process 0 on 127.0.0.1 (default: a free one)
+#   --logs LOGS       folder for the output of the other processes (default: runs/logs)
+#   --caches CACHES   a folder with one cache for each process, as separate machines have
+#                     (default: all processes share one cache)
+#   --restarts N      start again after every exit code except 0 and 2, at most N times
+#                     without a newer checkpoint (default: 3)
 #   --dry_run         print every command instead of running it
 set -euo pipefail
 
-MODULE=bert_jax.train PROCESSES=2 DEVICES="" PORT="" LOGS="runs/logs" CACHES="" RESTARTS=0 DRY_RUN=0
-GRACE=20     # seconds that the others have when one process ends
-PREEMPTED=75 # exit code of a run that is to go on; see bert_jax/errors.py
+MODULE=bert_jax.train PROCESSES=2 DEVICES="" PORT="" LOGS="runs/logs" CACHES="" RESTARTS=3 DRY_RUN=0
+GRACE=60     # seconds until the others are killed after one failed; JAX ends them after 30
+PREEMPTED=75 # exit code of a run that can resume; see bert_jax/errors.py
+STOPPED=0    # whether this script received a signal
 PYTHON="${PYTHON:-python}"
 
 fail() {
@@ -76,17 +78,18 @@ job() {
       pids+=($!)
     fi
   done
-  # SIGTERM to this script is one to each process, which saves and exits.
-  trap 'kill -TERM "${pids[@]}" 2>/dev/null || true' TERM INT
+  # A SIGTERM to this script goes to each process. The processes save and exit.
+  trap 'STOPPED=1; kill -TERM "${pids[@]}" 2>/dev/null || true' TERM INT
   while ((${#pids[@]})); do
     local ended="" one=0 left=()
     wait -n -p ended "${pids[@]}" || one=$?
     [[ -n "${ended:-}" ]] || continue # a trapped signal, not an end
     for i in "${pids[@]}"; do [[ "$i" == "$ended" ]] || left+=("$i"); done
     pids=("${left[@]}")
-    if ((one != 0 && (code == 0 || one == PREEMPTED))); then code=$one; fi
+    # 2 is an error of the user. 75 explains the codes of the others.
+    if ((one == 2 || code == 0 || (one == PREEMPTED && code != 2))); then code=$one; fi
     if ((one != 0 && ${#pids[@]})); then
-      # The others notice by themselves, and say so; one that hangs or is stopped does not.
+      # The others end by themselves, except a process that is stopped.
       (sleep "$GRACE" && kill -KILL "${pids[@]}") &>/dev/null </dev/null &
       disown
     fi
@@ -95,9 +98,27 @@ job() {
   return "$code"
 }
 
+WORKDIR=runs
+for ((i = 1; i <= $#; i++)); do
+  case "${!i}" in
+    --workdir=*) WORKDIR="${!i#*=}" ;;
+    --workdir) ((++i <= $#)) && WORKDIR="${!i}" ;;
+  esac
+done
+
+# The numbers of the checkpoints in the workdir, also in the runs of a sweep.
+checkpoints() {
+  case "$WORKDIR" in
+    gs://*) gcloud storage ls "$WORKDIR/**/checkpoints/*/" 2>/dev/null || true ;;
+    *) { find "$WORKDIR" -path '*/checkpoints/*' -prune -name '[0-9]*' ! -name '*.*' 2>/dev/null || true; } | sort ;;
+  esac
+}
+
 for ((attempt = 0; ; attempt++)); do
-  code=0
+  before="$(checkpoints)" code=0
   job "$@" || code=$?
-  ((attempt < RESTARTS && (code == PREEMPTED || code > 128))) || exit "$code"
+  ((code != 0 && code != 2 && !STOPPED)) || exit "$code"
+  [[ "$(checkpoints)" == "$before" ]] || attempt=0
+  ((attempt < RESTARTS)) || exit "$code"
   echo "ended with code $code; starting again"
 done

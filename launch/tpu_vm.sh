@@ -4,11 +4,12 @@
 #   launch/tpu_vm.sh --name bert --zone us-central2-b --type v4-32 \
 #     --workdir gs://BUCKET/bert -- --config experiments/base.py
 #
-# What stands behind -- goes to bert_jax.train on every worker. The steps, in order, or one
-# of them with --step: create (a queued resource, or the one of that name), install (copy
-# this checkout, make its environment), run (start all workers and follow worker 0), delete.
-# A preempted slice is made anew and the run goes on from its last checkpoint, so --workdir
-# must outlive the machines: a gs:// path.
+# The arguments after -- go to bert_jax.train on every worker. The steps are: create (a queued
+# resource, or the existing one of that name), install (copy this checkout and make its
+# environment), run (start all workers and print their output), delete. --step runs one step.
+# After every exit code except 0 and 2 the run starts again and resumes from its last
+# checkpoint, at most three times without a newer checkpoint. A preempted slice is created
+# again first, so --workdir must outlive the machines: a gs:// path.
 #
 #   --spot            cheaper machines that can be taken away
 #   --num_slices N    slices joined by the data-center network (see multislice.sh)
@@ -20,7 +21,8 @@ set -euo pipefail
 
 NAME="" ZONE="" TYPE="" WORKDIR="" RUNTIME="" PROJECT="" STEP="all"
 SLICES=1 SPOT=0 KEEP=0 DRY_RUN=0
-PREEMPTED=75 # exit code of a run that was asked to stop and saved; see bert_jax/errors.py
+PREEMPTED=75 # exit code of a run that can resume; see bert_jax/errors.py
+RESTARTS=3   # without a newer checkpoint
 REPO="$(cd "$(dirname "$0")/.." && pwd)"
 
 fail() {
@@ -135,8 +137,8 @@ everywhere() {
   for pid in "${pids[@]}"; do
     local one=0
     wait "$pid" || one=$?
-    # A preemption explains the others' errors, so it wins.
-    if ((one == PREEMPTED || code == 0)); then code=$one; fi
+    # 2 is an error of the user. 75 explains the codes of the others.
+    if ((one == 2 || code == 0 || (one == PREEMPTED && code != 2))); then code=$one; fi
   done
   return "$code"
 }
@@ -157,21 +159,27 @@ test -d .venv || python3.11 -m venv .venv
 .venv/bin/pip install --quiet -c constraints.txt -e ".[tpu,gcs]"'
 }
 
+checkpoints() {
+  ((DRY_RUN)) || gcloud storage ls "$WORKDIR/checkpoints/" 2>/dev/null || true
+}
+
 run() {
-  local command code
+  local command code before attempt
   command="cd bert_jax && .venv/bin/python -m bert_jax.train --distributed --workdir"
   command+="$(printf ' %q' "$WORKDIR" "${TRAIN[@]}")"
-  while true; do
-    code=0
+  for ((attempt = 0; ; attempt++)); do
+    before="$(checkpoints)" code=0
     everywhere "$command" || code=$?
     ((code != 0)) || return 0
-    if ((code != PREEMPTED)) && [[ "$(state)" == ACTIVE ]]; then
-      # The machines are there, so it is the run that failed.
-      fail "the run ended with code $code; the machines are still there: --step run goes on, --step delete removes them"
+    ((code != 2)) || fail "the run ended with code 2; correct the setting that its line names"
+    [[ "$(checkpoints)" == "$before" ]] || attempt=0
+    ((attempt < RESTARTS)) ||
+      fail "the run ended with code $code and without a new checkpoint $((RESTARTS + 1)) times; the machines are still there: --step run resumes, --step delete removes them"
+    echo "ended with code $code; starting again"
+    if [[ "$(state)" != ACTIVE ]]; then
+      create
+      install
     fi
-    echo "$NAME was preempted; going on when it is back"
-    create
-    install
   done
 }
 

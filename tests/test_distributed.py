@@ -64,7 +64,8 @@ def start(python):
         script = [
             REPOSITORY / "launch/local_processes.sh", "--module", module,
             "--processes", processes, "--devices", devices // processes,
-            "--logs", logs, "--caches", logs.parent / "caches", "--", *arguments,
+            "--logs", logs, "--caches", logs.parent / "caches", "--restarts", 0,
+            "--", *arguments,
         ]  # fmt: skip
         return subprocess.Popen(
             [*map(str, script)],
@@ -121,10 +122,22 @@ def check_equal(one_process, metric_lines):
     return check
 
 
-def check_lost(output):
-    """Process 1, which was killed, is named by the others in one line."""
-    assert re.search(r"error: process 1 on \S+ ended without a word; start the", output)
-    assert "Traceback" not in output and "***" not in output, output
+def kill_process_1(workdir):
+    found = subprocess.run(
+        ["pgrep", "-f", f"process_id 1 .*{workdir}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    os.kill(int(found.stdout.split()[0]), signal.SIGKILL)
+
+
+def check_lost(code, output):
+    """A collective fails: one line, 75. Or JAX ends the other process, as in a save."""
+    assert code in (75, 137), output
+    count = output.count("error: another process failed or was lost")
+    assert count == (1 if code == 75 else 0), output
+    assert "Traceback" not in output, output
 
 
 def test_two_processes_train_as_one(start, check_equal, one_phase, tmp_path):
@@ -152,16 +165,8 @@ def test_killed_or_asked_to_stop_it_goes_on_with_other_hosts(
     job = start(2, logs, *arguments)
     printed = wait_for_step(job, 12)  # the save at step 10 waited for that at step 5
     assert "preparing" in printed
-    victim = subprocess.run(
-        ["pgrep", "-f", f"process_id 1 .*{bucket}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    os.kill(int(victim[0]), signal.SIGKILL)
-    code, output = finish(job, logs)
-    assert code == 75, output
-    check_lost(output)
+    kill_process_1(bucket)
+    check_lost(*finish(job, logs))
 
     # So few checkpoints that the next is one on request.
     shutil.rmtree(tmp_path / "caches")
@@ -212,16 +217,8 @@ def test_fine_tuning_goes_on_with_other_hosts(
     arguments = (*arguments, "--workdir", bucket)
     job = fine_tune(2, logs, *arguments)
     wait_for_step(job, 7)
-    (victim, *_) = subprocess.run(
-        ["pgrep", "-f", f"process_id 1 .*{bucket}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    os.kill(int(victim), signal.SIGKILL)
-    code, output = finish(job, logs)
-    assert code == 75, output
-    check_lost(output)
+    kill_process_1(bucket)
+    check_lost(*finish(job, logs))
 
     shutil.rmtree(tmp_path / "caches")
     code, output = finish(fine_tune(4, logs, *arguments), logs)
@@ -268,33 +265,88 @@ def get_config():
     assert code == 2
     error = "process 1 and process 0 differ in config or data; start all with the same"
     assert output.count(error) == 2  # once from each
-    assert "Traceback" not in output and "***" not in output
+    assert "Traceback" not in output
     assert not (tmp_path / "run/config.json").exists()
 
 
-def test_a_process_that_does_not_come_is_named(python, config_file, tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.socket() as other:
-        other.bind(("127.0.0.1", 0))  # and nobody listens
-        ports = [server.getsockname()[1] for server in (one, other)]
-        one.close()
-        jobs = [
-            subprocess.Popen(
-                [
-                    *(python, "-m", "bert_jax.train", "--config", config_file),
-                    *("--workdir", tmp_path, "--num_processes=3", "--join_timeout=5"),
-                    f"--coordinator_address=127.0.0.1:{port}",
-                    f"--process_id={process}",
-                ],
-                cwd=REPOSITORY,
-                stderr=subprocess.PIPE,
-                text=True,
-                env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"},
-            )
-            for process, port in zip((0, 2), ports, strict=True)
-        ]
-        errors = [job.communicate()[1] for job in jobs]
-    assert [job.returncode for job in jobs] == [2, 2], errors
-    assert errors[0].startswith("error: processes 1, 2 did not join within 5 s")
-    assert errors[1].startswith(
-        f"error: process 0 at 127.0.0.1:{ports[1]} did not answer within 5 s"
+SIGTERM_WHILE = """
+import itertools
+import os
+import signal
+import sys
+from bert_jax.training import pretrain, run
+
+def interrupt(module, name, call=1):
+    original, calls = getattr(module, name), itertools.count(1)
+
+    def interrupted(*args, **kwargs):
+        if next(calls) == call:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(*args, **kwargs)
+
+    setattr(module, name, interrupted)
+
+if sys.argv[sys.argv.index("--process_id") + 1] == "1":
+    interrupt({module}, "{name}", {call})
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "call", "earliest"),
+    [
+        ("pretrain", "open_text", 1, 1),  # preparation, in process 0
+        ("run", "init_state", 1, 1),  # compilation, in another thread
+        ("pretrain", "eval_batches", 2, 7),  # evaluation after step 6
+    ],
+)
+def test_sigterm_takes_effect_at_the_next_step(
+    start, one_phase, module, name, call, earliest, tmp_path
+):
+    """JAX needs some of the short steps of this run to agree on the step."""
+    config, logs = tmp_path / "config.py", tmp_path / "logs"
+    config.write_text(
+        SIGTERM_WHILE.format(module=module, name=name, call=call)
+        + one_phase.read_text()
     )
+    arguments = ("--config.phases[0].steps=3000", "--config.checkpoint_every=3000")
+    job = start(
+        2,
+        logs,
+        "--config",
+        config,
+        "--workdir",
+        tmp_path / "run",
+        *arguments,
+        devices=2,
+    )
+    code, output = finish(job, logs)
+    assert code == 75, output
+    stopped = re.findall(r"asked to stop after step (\d+) of 3000; saved", output)
+    assert len(stopped) == 2 and stopped[0] == stopped[1], output
+    assert int(stopped[0]) >= earliest
+    checkpoints = {path.name for path in (tmp_path / "run/checkpoints").iterdir()}
+    assert checkpoints == {stopped[0]}
+
+
+def test_a_missing_process_ends_the_others(python, config_file, tmp_path):
+    """JAX ends them with its own error, in which RegisterTask names the step."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    jobs = [
+        subprocess.Popen(
+            [
+                *(python, "-m", "bert_jax.train", "--config", config_file),
+                *("--workdir", tmp_path, "--num_processes=3", "--join_timeout=5"),
+                f"--coordinator_address=127.0.0.1:{port}",
+                f"--process_id={process}",
+            ],
+            cwd=REPOSITORY,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"},
+        )
+        for process in (0, 2)
+    ]
+    errors = [job.communicate()[1] for job in jobs]
+    assert [job.returncode for job in jobs] == [-signal.SIGABRT] * 2, errors
+    assert "RegisterTask" in errors[0] + errors[1]

@@ -81,41 +81,80 @@ def test_local_processes_know_one_another():
         assert line.endswith(f"--process_id {i} --config a\\ b.py ")
 
 
-@pytest.mark.parametrize(
-    ("codes", "restarts", "code"),
-    [
-        ((75, 0), 1, 0),  # preempted, then done
-        ((137, 75, 0), 2, 0),  # killed, preempted, done
-        ((75, 75), 1, 75),  # once more than may be
-        ((2, 0), 3, 2),  # an error of the user's comes again
-    ],
-)
-def test_a_stopped_job_is_started_again(codes, restarts, code, tmp_path):
-    """A stand-in for python ends with each code in turn."""
-    (tmp_path / "codes").write_text("".join(f"{c}\n" for c in codes))
-    stand_in = tmp_path / "python"
-    stand_in.write_text(
+def stand_in_for_python(folder, script):
+    """A command that local_processes.sh starts as Python, with its number in $1."""
+    path = folder / "python"
+    path.write_text(
         f"""#!/usr/bin/env bash
-cd {tmp_path}
-code=$(head -1 codes) && sed -i 1d codes
-exit "$code"
+cd {folder}
+while [[ "$1" != --process_id ]]; do shift; done
+shift
+{script}
 """
     )
-    stand_in.chmod(0o755)
-    done = subprocess.run(
+    path.chmod(0o755)
+    return path
+
+
+def start_again(folder, stand_in, *options):
+    return subprocess.run(
         [
             REPOSITORY / "launch" / "local_processes.sh",
-            *("--processes", "1", "--port", "1234", "--logs", tmp_path / "logs"),
-            *("--restarts", str(restarts), "--", "--config", "x.py"),
+            *("--port", "1234", "--logs", folder / "logs", *options),
+            *("--", "--config", "x.py", "--workdir", folder / "run"),
         ],
         capture_output=True,
         text=True,
         env={"PATH": "/usr/bin:/bin", "PYTHON": str(stand_in)},
     )
+
+
+@pytest.mark.parametrize(
+    ("codes", "restarts", "code"),
+    [
+        ((75, 0), 1, 0),  # preempted, then done
+        ((137, 134, 1, 0), 3, 0),  # killed, ended by JAX, a bug; done
+        ((75, 75), 1, 75),  # once more than allowed
+        ((2, 0), 3, 2),  # an error of the user would come again
+    ],
+)
+def test_a_stopped_job_is_started_again(codes, restarts, code, tmp_path):
+    """A stand-in for python ends with each code in turn."""
+    (tmp_path / "codes").write_text("".join(f"{c}\n" for c in codes))
+    stand_in = stand_in_for_python(
+        tmp_path, 'code=$(head -1 codes) && sed -i 1d codes\nexit "$code"'
+    )
+    options = ("--processes", "1", "--restarts", str(restarts))
+    done = start_again(tmp_path, stand_in, *options)
     assert done.returncode == code, done.stderr
     assert done.stdout.count("starting again") == len(codes) - (
         (tmp_path / "codes").read_text().count("\n") + 1
     )
+
+
+def test_a_job_is_started_again_three_times_without_a_newer_checkpoint(tmp_path):
+    """The first two starts save a checkpoint each."""
+    stand_in = stand_in_for_python(
+        tmp_path,
+        "n=$(cat n || echo 0); echo $((n + 1)) >n\n"
+        "mkdir -p run/checkpoints/$((n < 2 ? 10 * n : 10))/state\nexit 134",
+    )
+    done = start_again(tmp_path, stand_in, "--processes", "1")
+    assert done.returncode == 134, done.stderr
+    assert done.stdout.count("starting again") == 2 + 2
+    assert (tmp_path / "n").read_text() == "5\n"
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"),
+    [((134, 2, 75), 2), ((75, 134, 0), 75), ((0, 137, 75), 75), ((0, 134, 0), 134)],
+)
+def test_the_code_of_a_job_is_2_then_75_then_another(codes, code, tmp_path):
+    stand_in = stand_in_for_python(
+        tmp_path, f"codes=({' '.join(map(str, codes))})\nexit ${{codes[$1]}}"
+    )
+    options = ("--processes", "3", "--restarts", "0")
+    assert start_again(tmp_path, stand_in, *options).returncode == code
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,8 @@ def become(job: dict) -> None:
     sys.stdout.reconfigure(
         line_buffering=os.isatty(1), write_through="PYTHONUNBUFFERED" in os.environ
     )
+    # The server's stderr may be a file, and a stream remembers whether it can seek.
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     kinds = {bool: lambda text: text.lower() in ("1", "true"), type(None): str}
     for name, value in jax.config.values.items():
         if (text := os.environ.get(name.upper())) is not None:

@@ -29,7 +29,7 @@ from bert_jax.interop.modules import EXTRA
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import with_scan
 from bert_jax.model.heads import BertWithBiLstm
-from bert_jax.parallel.distributed import is_leader, wait_for_all
+from bert_jax.parallel.processes import is_leader, wait_for_all
 from bert_jax.parallel.remote import local_checkpoint
 from bert_jax.parallel.sharding import array_shapes, path_name
 from bert_jax.settings import from_settings

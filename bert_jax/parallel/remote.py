@@ -25,11 +25,12 @@ from bert_jax.files import (
     set_up_stores,
 )
 from bert_jax.locks import LOCK, Lease, locked
-from bert_jax.parallel.distributed import check_same, is_leader, wait_for_all
+from bert_jax.parallel.processes import check_same, is_leader, wait_for_all
 
 set_up_stores()
 
 CHECKPOINTS = "checkpoints"
+_PREPARATION = 24 * 3600  # seconds that the other processes wait for a prepared text
 # Subfolders of a workdir that are not copied with its small files: Orbax reads and
 # writes checkpoints in the store, and JAX programs, prepared() copies text, features live
 # for one run.
@@ -135,7 +136,7 @@ class RunFolder:
                 names = sorted(_versions(folder), key=lambda name: (name == last, name))
                 for file in names:
                     _copy(epath.Path(folder / file), place / file)
-        wait_for_all(name)
+        wait_for_all(name, timeout=_PREPARATION)
         return local_copy(place, last, check)
 
     def check_shared(self, name: str) -> None:

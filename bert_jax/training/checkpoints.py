@@ -29,7 +29,7 @@ from orbax.checkpoint.experimental import v1 as ocp
 
 from bert_jax.errors import Preempted, StalledError, UserError
 from bert_jax.files import is_remote
-from bert_jax.parallel.distributed import is_leader
+from bert_jax.parallel.processes import is_leader
 from bert_jax.parallel.sharding import (
     array_shapes,
     arrays_by_path,

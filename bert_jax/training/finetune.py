@@ -39,8 +39,8 @@ from bert_jax.interop.load import (
 from bert_jax.model.heads import make_model
 from bert_jax.objectives.heads import ENCODER, HEADS, FrozenTagging, Head, jit_forward
 from bert_jax.objectives.objective import Params
-from bert_jax.parallel.distributed import is_leader, on_every_host
 from bert_jax.parallel.mesh import batch_divisor, make_mesh, process_rows
+from bert_jax.parallel.processes import is_leader, on_every_host
 from bert_jax.parallel.remote import RunFolder
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.progress import Progress, print_line

@@ -34,7 +34,6 @@ from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.heads import jit_whole
 from bert_jax.objectives.objective import Params, PretrainingObjective
-from bert_jax.parallel.distributed import is_leader, on_every_host
 from bert_jax.parallel.mesh import (
     batch_divisor,
     check_batch_size,
@@ -42,6 +41,7 @@ from bert_jax.parallel.mesh import (
     process_rows,
     put_batch,
 )
+from bert_jax.parallel.processes import is_leader, on_every_host
 from bert_jax.parallel.remote import RunFolder, local_copy
 from bert_jax.progress import Progress, print_line
 from bert_jax.settings import to_dict

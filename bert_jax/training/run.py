@@ -27,8 +27,8 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import Preempted, UserError
 from bert_jax.files import read_json, write_json
 from bert_jax.objectives.objective import Batch, Objective, Params
-from bert_jax.parallel.distributed import check_same, is_leader, stop_requests
 from bert_jax.parallel.mesh import put_batch, steps_ahead
+from bert_jax.parallel.processes import check_same, is_leader, stop_requests
 from bert_jax.parallel.remote import RunFolder
 from bert_jax.runs import CURVES
 from bert_jax.settings import describe

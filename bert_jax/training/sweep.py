@@ -11,7 +11,7 @@ from typing import Any
 
 from bert_jax.errors import DivergenceError, UserError, naming
 from bert_jax.files import is_name, read_json, replace_folder, write_json
-from bert_jax.parallel.distributed import from_leader, is_leader
+from bert_jax.parallel.processes import from_leader, is_leader
 from bert_jax.parallel.remote import RunFolder
 from bert_jax.progress import Progress, print_line
 from bert_jax.runs import read_results, spread

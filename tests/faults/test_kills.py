@@ -47,8 +47,12 @@ OTHERS = {
     "fine-tuning in a bucket": ("a sweep's", "an old one"),
 }
 CODES = {"SIGKILL": [-9], "SIGTERM": [-15, 75], "SIGINT": [130]}
-# Of the launcher, where one process of four ends before or after the others know it.
-JOB_CODES = {"SIGKILL": [137, 75], "SIGTERM": [143, 75], "SIGINT": [130, 75]}
+# Exit codes of a job in which one of four processes ends. JAX ends the others with 134.
+JOB_CODES = {
+    "SIGKILL": [137, 134, 75],
+    "SIGTERM": [143, 134, 75],
+    "SIGINT": [130, 134, 75],
+}
 # In place of Python: one process of a job ends as ends.py is told.
 ONE_ENDS = """#!/usr/bin/env bash
 if [[ "${{8-}}" == {victim} ]]; then shift && exec {python} {ends} {how} "$@"; fi
@@ -89,7 +93,8 @@ def run(python, tmp_path):
             (tmp_path / "python").chmod(0o755)
             launcher = ENDS.parent.parent.parent / "launch/local_processes.sh"
             command = [launcher, "--processes", "4", "--devices", "1"]
-            command += ["--logs", tmp_path / "logs", "--", "--join_timeout=15"]
+            command += ["--logs", tmp_path / "logs", "--restarts", "0"]
+            command += ["--", "--join_timeout=15"]
         done = subprocess.run(
             [*command, *map(str, argv)],
             cwd=ENDS.parent.parent.parent,

@@ -1,9 +1,8 @@
 """A host that is lost: its cable is pulled, or its process stands still.
 
 Each process of a job has a network namespace of its own, joined by a bridge, as hosts have
-cables and a switch. The others notice within seconds, say which host it was, and end; the
-launcher starts them again, and what the run leaves is, bit for bit, what it leaves
-undisturbed.
+cables and a switch. The other process ends after the heartbeat timeout, the launcher starts
+the job again, and the result is bit for bit that of an undisturbed run.
 
 ``make test`` pulls a cable for a moment, and then for ever. The long form tries N faults
 at random moments, with the timeout that users have (a minute each):
@@ -32,15 +31,7 @@ from bert_jax.training import pretrain
 REPOSITORY = Path(__file__).parents[2]
 STEPS = 40
 FAULTS = ("cut for a moment", "cut", "stopped")
-SHORT = FAULTS[:2]  # of make test; tests/parallel/test_job.py stops one too
-OTHERS_END = {  # what the lost process says
-    "cut": ("error: process 0 at 10.",),
-    # That it stood still, or that process 0 is silent; or process 0's line, come late.
-    "stopped": (
-        *("error: this process stood still for", "error: process 0 at 10."),
-        "error: process 1 on host1 has not been heard of for",
-    ),
-}
+SHORT = FAULTS[:2]  # of make test
 ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
     "PYTHONPATH": str(REPOSITORY),
@@ -128,7 +119,7 @@ def contents(workdir: Path, metric_lines):
     return metric_lines(workdir), arrays
 
 
-def test_a_lost_host_is_noticed_and_named_and_the_run_goes_on(
+def test_a_lost_host_ends_the_others_and_the_run_resumes(
     hosts, one_phase_of, metric_lines, kills, monkeypatch, tmp_path
 ):
     name, python = hosts
@@ -150,7 +141,7 @@ def test_a_lost_host_is_noticed_and_named_and_the_run_goes_on(
         train.main([*arguments, f"--workdir={tmp_path / 'whole'}"])
     expected = contents(tmp_path / "whole", metric_lines)
 
-    waiting, number, told = [*faults], 0, []
+    waiting, number, seconds = [*faults], 0, []
     while waiting:
         number += 1
         workdir = tmp_path / f"{number}"
@@ -171,7 +162,7 @@ def test_a_lost_host_is_noticed_and_named_and_the_run_goes_on(
                 )
             )
             stack.callback(end_all, job.pid)
-            fault, at, ends, printed = "", 2 * moments.randint(4, STEPS // 4), 0, []
+            at, lost, printed = 2 * moments.randint(4, STEPS // 4), [], []
             for line in job.stdout:
                 printed.append(line)
                 step = re.match(r"step (\d+)/", line)
@@ -179,35 +170,26 @@ def test_a_lost_host_is_noticed_and_named_and_the_run_goes_on(
                     fault, began = waiting.pop(0), time.monotonic()
                     at = int(step[1]) + moments.randint(2, 8)
                     if fault == "stopped":
-                        victim = process_of(1, workdir)
-                        os.kill(victim, signal.SIGSTOP)
+                        os.kill(process_of(1, workdir), signal.SIGSTOP)
                     else:
                         ip(f"link set {name}1 down")
                     if fault == "cut for a moment":
                         time.sleep(moment)
                         ip(f"link set {name}1 up")
-                elif line.startswith("error: "):
-                    ends += 1
-                    seconds = time.monotonic() - began
-                    told.append(f"{fault}: {seconds:.1f} s")
-                    assert line == (
-                        f"error: process 1 on host1 has not been heard of for {timeout} "
-                        "s; start the same command again, which goes on from the last "
-                        "checkpoint\n"
-                    )
-                    assert seconds < timeout + 5
+                    else:
+                        lost.append(fault)
+                elif "Terminating process because" in line:
+                    seconds.append(time.monotonic() - began)
                     if fault == "stopped":  # so that its end need not be waited for
-                        os.kill(victim, signal.SIGCONT)
+                        os.kill(process_of(1, workdir), signal.SIGCONT)
             job.wait()
-        said, output = python.with_name("said").read_text(), "".join(printed)
-        output += said
+        output = "".join(printed) + python.with_name("said").read_text()
         assert job.returncode == 0, output
-        assert "Traceback" not in output and "***" not in output, output
-        assert output.count("starting again") == ends == output.count("resuming at")
-        assert contents(workdir, metric_lines) == expected, told
-    print(f"{faults}; to the end of the others: {', '.join(told)}")
-    lost = [OTHERS_END[fault] for fault in faults if fault in OTHERS_END]
-    last = [line for line in said.splitlines() if line.startswith("error: ")]
-    assert len(told) == len(lost) == len(last)
-    for begin, line in zip(lost, last, strict=True):
-        assert line.startswith(begin)
+        assert "Traceback" not in output, output
+        assert (
+            len(lost) == output.count("starting again") == output.count("resuming at")
+        )
+        assert contents(workdir, metric_lines) == expected, faults
+    print(f"{faults}; to the end of the others: {seconds}")
+    assert len(seconds) == sum(fault != "cut for a moment" for fault in faults)
+    assert all(found < 2 * timeout for found in seconds)

@@ -1,0 +1,72 @@
+"""The step deadline: ends a process that makes no progress.
+
+A collective of several processes never returns if one of them does not take part, and JAX
+has no watchdog. So each process of a command has a deadline of its own.
+"""
+
+import contextlib
+import faulthandler
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bert_jax import progress
+from bert_jax.errors import PREEMPTED
+
+_COMPILER = str(Path("jax", "_src", "compiler.py"))
+_waits = 0  # number of waits for other processes, which have deadlines of their own
+
+
+def watch(seconds: float) -> None:
+    """Starts a thread that ends this process after ``seconds`` without progress.
+
+    Progress is every update of a :class:`~bert_jax.progress.Progress`: a step, a batch of
+    an evaluation, a part of a text. Time that JAX's compiler needs does not count. The
+    process prints one line and the stacks of all threads, and exits with code 75.
+    """
+    progress.made_progress()
+    threading.Thread(
+        target=_watch, args=(seconds,), name="deadline", daemon=True
+    ).start()
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """Stops the deadline while this process waits for another one."""
+    global _waits
+    _waits += 1
+    try:
+        yield
+    finally:
+        _waits -= 1
+        progress.made_progress()
+
+
+def _watch(seconds: float) -> None:
+    while progress.idle_seconds() < seconds:
+        time.sleep(min(1, seconds / 10))
+        if _waits or _compiles():
+            progress.made_progress()
+    progress.print_line(
+        f"error: no step, evaluation, save or preparation made progress for {seconds:g} s "
+        "(--step_timeout); the stacks of all threads follow. Start the same command "
+        "again: it resumes from the last checkpoint",
+        sys.stderr,
+    )
+    faulthandler.dump_traceback(sys.__stderr__)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(PREEMPTED)
+
+
+def _compiles() -> bool:
+    """Whether a thread is in JAX's compiler."""
+    for frame in sys._current_frames().values():
+        while frame is not None:
+            if frame.f_code.co_filename.endswith(_COMPILER):
+                return True
+            frame = frame.f_back
+    return False

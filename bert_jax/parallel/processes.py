@@ -1,0 +1,208 @@
+"""The processes of one run: how they connect, exchange values, stop and end.
+
+JAX connects the processes, checks their heartbeats and chooses the step after which all
+processes stop. This file adds one-line errors, exit codes, and waits that end.
+"""
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, TypeVar
+
+import jax
+from jax._src import distributed
+from jax.experimental import multihost_utils
+
+from bert_jax.errors import UserError
+from bert_jax.parallel.deadline import unwatched
+
+T = TypeVar("T")
+
+WAIT = 3600  # seconds that a process waits for the others, by default
+# Every process makes the same calls, so the n-th call has the same number everywhere.
+_numbers = itertools.count(1)
+_steps = itertools.count(1)
+# Words of JAX, Gloo, NCCL and Orbax for a failed collective or a lost process. Gloo raises
+# ValueError, so the type of an exception does not help.
+_LOST = re.compile(
+    r"gloo|nccl|collective|barrier|heartbeat|(coordination|distributed) ?service",
+    re.IGNORECASE,
+)
+
+
+def connect(
+    distributed: bool = False,
+    coordinator_address: str = "",
+    num_processes: int = 0,
+    process_id: int = -1,
+    join_timeout: int = 300,
+    heartbeat_timeout: int = 30,
+) -> bool:
+    """Connects this process with the others; must be called before JAX has devices.
+
+    distributed: Cloud TPU, GKE, Slurm or Open MPI name the processes. Otherwise
+    coordinator_address (host:port of process 0), num_processes and process_id do; without
+    them the run has one process. join_timeout: seconds until all processes are connected.
+    heartbeat_timeout: seconds without a heartbeat after which a process is lost.
+
+    Returns whether the run has several processes. Raises UserError for wrong flags and for
+    a port that process 0 cannot use. If a process is missing, JAX ends the others.
+    """
+    host, _, port = coordinator_address.rpartition(":")
+    if (num_processes or process_id >= 0) and not coordinator_address:
+        raise UserError(
+            "--num_processes and --process_id need --coordinator_address=HOST:PORT, the "
+            "address of process 0"
+        )
+    if not (distributed or coordinator_address):
+        return False
+    if coordinator_address:
+        if not (host and port.isdecimal() and 0 < int(port) < 1 << 16):
+            raise UserError(
+                f"--coordinator_address={coordinator_address}, expected HOST:PORT"
+            )
+        if not 0 <= process_id < num_processes:
+            raise UserError(
+                f"--process_id={process_id} of --num_processes={num_processes}, expected 0 "
+                "or more and below the number of processes"
+            )
+    if heartbeat_timeout < 3:
+        raise UserError(
+            f"--heartbeat_timeout={heartbeat_timeout}, expected 3 or more seconds"
+        )
+    if coordinator_address and process_id == 0:  # JAX may crash on a port in use
+        try:
+            socket.create_server(("", int(port))).close()
+        except OSError as error:
+            raise UserError(
+                f"process 0 cannot use port {port} of --coordinator_address "
+                f"({error.strerror}); give another port to all processes"
+            ) from error
+    own = (coordinator_address, num_processes, process_id)
+    try:
+        jax.distributed.initialize(
+            *(own if coordinator_address else ()),
+            initialization_timeout=join_timeout,
+            heartbeat_timeout_seconds=heartbeat_timeout,
+        )
+    except ValueError as error:  # JAX found no cluster
+        raise UserError(
+            f"--distributed found no Cloud TPU, GKE, Slurm or Open MPI job ({error}); give "
+            "--coordinator_address, --num_processes and --process_id"
+        ) from error
+    return jax.process_count() > 1
+
+
+def is_leader() -> bool:
+    """Whether this is process 0, which writes the small files of a run."""
+    return jax.process_index() == 0
+
+
+def _client() -> Any:
+    """JAX's connection to process 0. Private, but JAX has no public form of it."""
+    return distributed.global_state.client
+
+
+def wait_for_all(name: str, timeout: float = WAIT) -> None:
+    """Waits until all processes have called it, without the use of a device.
+
+    name: is in JAX's error if a process does not call this within ``timeout`` seconds. It
+    must be equal in all processes.
+    """
+    if jax.process_count() > 1:
+        with unwatched():
+            _client().wait_at_barrier(f"{name}/{next(_numbers)}", int(timeout * 1000))
+
+
+def check_same(value: Any, name: str) -> None:
+    """Raises UserError in all processes unless ``value``, as JSON, is equal in all."""
+    if jax.process_count() == 1:
+        return
+    text, key = json.dumps(value, sort_keys=True), f"check/{next(_numbers)}/"
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    _client().key_value_set(f"{key}{jax.process_index()}", digest)
+    wait_for_all("check")  # the name may contain a path, which differs between hosts
+    digests = {k.removeprefix(key): v for k, v in _client().key_value_dir_get(key)}
+    others = sorted(int(i) for i in digests if digests[i] != digests["0"])
+    if others:
+        names = ", ".join(map(str, others))
+        raise UserError(f"process {names} and process 0 differ in {name}")
+
+
+def from_leader(action: Callable[[], T]) -> T:
+    """Returns in every process what ``action`` returns in process 0, as JSON.
+
+    Only process 0 calls ``action``; all processes must call this function.
+    """
+    if jax.process_count() == 1:
+        return action()
+    key = f"leader/{next(_numbers)}"
+    if is_leader():
+        _client().key_value_set(key, json.dumps(action()))
+    with unwatched():
+        return json.loads(_client().blocking_key_value_get(key, WAIT * 1000))
+
+
+def on_every_host(tree: Any) -> Any:
+    """Gathers arrays that several hosts share; all processes must call it."""
+    if jax.process_count() == 1:
+        return tree
+    return multihost_utils.process_allgather(tree, tiled=True)
+
+
+@contextlib.contextmanager
+def stop_requests() -> Iterator[Callable[[], bool]]:
+    """Gives a function that returns whether the run stops, because of a SIGTERM.
+
+    Every process calls the function once after each step. With several processes a SIGTERM
+    to any process makes it true after the same step in all. JAX handles the signal then: a
+    handler in Python would replace JAX's.
+    """
+    if jax.process_count() > 1:
+        # Steps of a sweep start again at 1 in each run; JAX needs numbers that grow.
+        yield lambda: multihost_utils.reached_preemption_sync_point(next(_steps))
+        return
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set  # only the main thread may handle signals
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def lost_peer(error: BaseException | None) -> str:
+    """The message of a failed collective or a lost process that caused ``error``, or ""."""
+    while error is not None:
+        if not isinstance(error, UserError) and _LOST.search(str(error)):
+            return str(error).strip().partition("\n")[0][:300]
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def leave(code: int, *, together: bool) -> NoReturn:
+    """Exits from a command of several processes.
+
+    together: all processes come here, so that JAX can close their connections. A process
+    that fails waits for 3 s only: the end of process 0 ends the others, and they could not
+    print their own errors.
+    """
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        if together:
+            wait_for_all("end")
+            jax.distributed.shutdown()
+        else:
+            _client().wait_at_barrier("failed", 3000)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

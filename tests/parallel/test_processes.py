@@ -1,0 +1,326 @@
+"""Two processes that a cluster's launcher, or flags, connect; how they stop and end."""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.parallel.processes import connect, lost_peer
+
+REPOSITORY = Path(__file__).parents[2]
+PORTS = 61_440  # JAX's first: it adds the job's number to it
+
+MEMBER = """
+import sys
+from pathlib import Path
+import jax
+import numpy as np
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 3)
+from bert_jax import cli
+from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
+from bert_jax.parallel.processes import check_same, from_leader, wait_for_all
+
+def main(argv):
+    cli.start(cli.JOB_FLAGS | dict(distributed=True, join_timeout=120))
+    wait_for_all("start")
+    check_same([0.5, "text"], "values")
+    assert from_leader(lambda: [jax.process_index(), None]) == [0, None]
+    counts = jax.process_count(), jax.local_device_count(), jax.device_count()
+    # Pairs of 3 + 3 devices: each process has rows of its own, and some of the other's.
+    for model, rows in (1, 24), (2, 18), (3, 24), (6, 12):
+        mesh = make_mesh(MeshConfig(model=model))
+        batch = put_batch({"x": np.zeros((12, 4))}, mesh)  # 12 of this process
+        assert batch["x"].shape == (rows, 4), (mesh, batch["x"].shape)
+    Path(argv[0]).write_text(f"{jax.process_index()} {counts}")
+
+cli.run(main)
+"""
+
+
+FAILS = """
+import os
+import signal
+import jax
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 1)
+from bert_jax import cli
+from bert_jax.errors import UserError
+from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
+from bert_jax.parallel.processes import wait_for_all
+
+def main(argv):
+    process, failing, kind, port = argv
+    cli.start(cli.JOB_FLAGS | dict(
+        coordinator_address=f"127.0.0.1:{port}", num_processes=2,
+        process_id=int(process), join_timeout=120, heartbeat_timeout=3,
+    ))
+    mesh = make_mesh(MeshConfig())
+    for step in range(100):
+        if step == 3 and process in failing:
+            if kind == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if kind == "late":
+                wait_for_all("the text", timeout=1)
+            raise {"user": UserError, "bug": ValueError}[kind]("the disk is full")
+        batch = put_batch({"x": jax.numpy.ones((1, 4))}, mesh)
+        print(jax.jit(jax.numpy.sum)(batch["x"]))
+    return 0
+
+cli.run(main)
+"""
+
+
+STOPS = """
+import itertools
+import jax
+jax.config.update("jax_platforms", "cpu")
+from bert_jax import cli
+from bert_jax.parallel.processes import stop_requests
+
+def main(argv):
+    process, port = argv
+    cli.start(cli.JOB_FLAGS | dict(
+        coordinator_address=f"127.0.0.1:{port}", num_processes=2,
+        process_id=int(process), join_timeout=120,
+    ))
+    jax.devices()
+    with stop_requests() as stop_requested:
+        print("begun", flush=True)
+        print(next(call for call in itertools.count(1) if stop_requested()))
+
+cli.run(main)
+"""
+
+
+KEEPS = """
+import jax
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 1)
+from bert_jax import cli
+from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
+
+def main(argv):
+    process, port, workdir = argv
+    flags = cli.JOB_FLAGS | dict(
+        coordinator_address=f"127.0.0.1:{port}", num_processes=2,
+        process_id=int(process), join_timeout=120,
+    )
+    cli.start(flags, workdir)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    batch = put_batch({"x": jax.numpy.ones((1, 4))}, make_mesh(MeshConfig()))
+    events = []
+    jax.monitoring.register_event_listener(lambda event, **_: events.append(event))
+    assert jax.jit(jax.numpy.sum)(batch["x"]) == 8
+    print(events.count("/jax/compilation_cache/cache_hits"))
+
+cli.run(main)
+"""
+
+
+def slurm(job, process):
+    return {
+        "SLURM_JOB_ID": f"{job}",
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_NTASKS": "2",
+        "SLURM_PROCID": f"{process}",
+        "SLURM_LOCALID": f"{process}",
+    }
+
+
+def open_mpi(job, process):
+    return {
+        "OMPI_MCA_orte_hnp_uri": f"{job * 4096}.0;tcp://127.0.0.1:34911",
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_RANK": f"{process}",
+        "OMPI_COMM_WORLD_LOCAL_RANK": f"{process}",
+    }
+
+
+@pytest.fixture
+def job_number():
+    """One whose port nobody has."""
+    while True:
+        number = random.randrange(4096)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", PORTS + number)):
+                return number
+
+
+@pytest.mark.parametrize("launcher", [slurm, open_mpi])
+def test_a_job_is_found_in_the_environment(python, launcher, job_number, tmp_path):
+    processes = [
+        subprocess.Popen(
+            [python, "-c", MEMBER, tmp_path / f"{process}"],
+            cwd=REPOSITORY,
+            env=os.environ | launcher(job_number, process),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for process in range(2)
+    ]
+    outputs = [process.communicate() for process in processes]
+    for number, process in enumerate(processes):
+        assert process.returncode == 0, outputs
+        assert (tmp_path / f"{number}").read_text() == f"{number} (2, 3, 6)"
+
+
+def start_two(python, script, *arguments):
+    """Two processes that run ``script`` with their number and ``arguments``."""
+    return [
+        subprocess.Popen(
+            [python, "-c", script, *map(str, (process, *arguments))],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for process in range(2)
+    ]
+
+
+@pytest.fixture
+def port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_sigterm_to_one_process_stops_all_at_the_same_call(python, port, asked):
+    """They ask all the time; whoever kept Python's lock meanwhile would hear nothing."""
+    processes = start_two(python, STOPS, port)
+    for process in processes:
+        assert process.stdout.readline() == "begun\n"
+    processes[asked].send_signal(signal.SIGTERM)
+    outputs = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    calls = [int(output) for output, _ in outputs]
+    assert calls[0] == calls[1] > 0
+
+
+def test_programs_are_kept_in_the_workdir(python, port, bucket, monkeypatch):
+    """JAX has process 0 alone keep them; here it finds them on another machine.
+
+    On CPUs no other process finds them: the key has the process's own devices in it.
+    """
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    for round_ in range(2):
+        monkeypatch.setenv("XDG_CACHE_HOME", f"/nowhere/{round_}")
+        processes = start_two(python, KEEPS, port, f"{bucket}/run")
+        outputs = [process.communicate() for process in processes]
+        hits = [int(output.split()[-1]) for output, _ in outputs]
+        assert (hits[0] > 0) == (round_ > 0), outputs
+
+
+# A process that lost another one: code 75 if a collective fails, SIGABRT if JAX ends it.
+LOST = (75, -signal.SIGABRT)
+
+
+@pytest.mark.parametrize("failing", ["0", "1"])
+@pytest.mark.parametrize(
+    ("kind", "code", "line"),
+    [
+        ("user", 2, "error: the disk is full"),
+        ("bug", 1, "ValueError: the disk is full"),
+        ("killed", -signal.SIGKILL, ""),
+        ("late", 75, "error: another process failed or was lost (DEADLINE_EXCEEDED: "),
+    ],
+)
+def test_a_process_that_fails_ends_the_others(python, port, failing, kind, code, line):
+    processes = start_two(python, FAILS, failing, kind, port)
+    errors = [process.communicate()[1] for process in processes]
+    failed, other = int(failing), 1 - int(failing)
+    assert processes[failed].returncode == code, errors
+    assert processes[other].returncode in LOST, errors
+    lines = errors[failed].splitlines()
+    assert any(found.startswith(line) for found in lines) or kind == "killed"
+    assert errors[failed].count("Traceback") == (kind == "bug")
+    assert "Traceback" not in errors[other]
+    if processes[other].returncode == 75:
+        assert errors[other].count("error: another process failed or was lost") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (dict(num_processes=2), "--num_processes and --process_id need --coordinator"),
+        (
+            dict(coordinator_address="h:1", num_processes=2, process_id=2),
+            "--process_id=2 of --num_processes=2, expected 0",
+        ),
+        (
+            dict(coordinator_address="h", num_processes=2, process_id=0),
+            "--coordinator_address=h, expected HOST:PORT",
+        ),
+        (
+            dict(coordinator_address="h:70000", num_processes=2, process_id=0),
+            "--coordinator_address=h:70000, expected HOST:PORT",
+        ),
+        (
+            dict(
+                coordinator_address="h:1",
+                num_processes=2,
+                process_id=0,
+                heartbeat_timeout=0,
+            ),
+            "--heartbeat_timeout=0, expected 3 or more",
+        ),
+    ],
+)
+def test_wrong_flags_are_one_line(flags, message):
+    with pytest.raises(UserError) as error:
+        connect(**flags)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_without_a_cluster_there_is_one_line(python):
+    script = (
+        "from bert_jax import cli\n"
+        "cli.run(lambda argv: cli.start(cli.JOB_FLAGS | dict(distributed=True)))"
+    )
+    done = subprocess.run(
+        [python, "-c", script], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(
+        "error: --distributed found no Cloud TPU, GKE, Slurm or Open"
+    )
+
+
+def test_a_port_in_use_is_one_line():
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(UserError, match=f"cannot use port {port} of --coordinator"):
+            connect(coordinator_address=f"h:{port}", num_processes=1, process_id=0)
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (
+            ValueError("UNKNOWN: Gloo all-reduce failed: Connection closed by peer"),
+            True,
+        ),
+        (RuntimeError("NCCL operation ncclAllReduce failed: remote error"), True),
+        (TimeoutError("INTERNAL: Barrier failed because: task is set to ERROR"), True),
+        (OSError("Failed to send RPC to coordination service."), True),
+        (ValueError("config.seed=x, expected a number"), False),
+        (UserError("corpus/barrier.txt does not exist"), False),
+        (OSError(28, "No space left on device"), False),
+        (None, False),
+    ],
+)
+def test_a_lost_process_is_known_by_the_message(error, lost):
+    """By whatever type, and also as the cause of another error."""
+    assert bool(lost_peer(error)) == lost
+    outer = UserError("a checkpoint could not be written")
+    outer.__cause__ = error
+    assert bool(lost_peer(outer)) == lost
