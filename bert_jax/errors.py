@@ -105,10 +105,16 @@ def unknown_field(name: str, known: Sequence[str]) -> str:
     return f"config.{name} is not a setting; {hint}"
 
 
-# "--config.data.", "--" and the like in front of a name; config.json is a file.
+# "--config.data.", "--" and the like in front of a name; config.json is a file. A shell
+# command keeps its flags.
 _FLAG = re.compile(
+    r"(?P<command>(?:python -m|hf download) [^;,()]*)|"
     r"(?<![\w./-])(?:(?:--)?config\.(?!json|py\b)(?:data\.|optimizer\.)?|--)(?=\w)"
 )
+
+
+def _command(match: re.Match[str]) -> str:
+    return match["command"] or ""
 
 
 @contextlib.contextmanager
@@ -120,7 +126,7 @@ def naming_arguments() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise type(error)(_FLAG.sub("", str(error))) from error.__cause__
+        raise type(error)(_FLAG.sub(_command, str(error))) from error.__cause__
 
 
 @contextlib.contextmanager
