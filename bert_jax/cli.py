@@ -235,8 +235,10 @@ def _users_line(error: Exception) -> str | None:
         return None
     if error.errno not in _MACHINE | (_NAMED_FILE if error.filename else set()):
         return None
-    where = f" ({error.filename})" if error.filename else ""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    # The error of a semaphore, which needs /dev/shm, names no file.
+    place = error.filename or ("the disk, or /dev/shm" if full else "")
+    where = f" ({place})" if place else ""
     hint = "; make room and run the same command again" if full else ""
     return f"error: {error.strerror}{where}{hint}"
 

@@ -147,7 +147,14 @@ def os_error(number, *names):
         (
             os_error(errno.ENOSPC),
             2,
-            "error: No space left on device; make room and run the same command again",
+            "error: No space left on device (the disk, or /dev/shm); make room and run "
+            "the same command again",
+        ),
+        (
+            os_error(errno.ENOSPC, "/x"),
+            2,
+            "error: No space left on device (/x); make room and run the same command "
+            "again",
         ),
         (os_error(errno.EROFS, "/x"), 2, "error: Read-only file system (/x)"),
         (os_error(errno.EACCES, "/x"), 2, "error: Permission denied (/x)"),
@@ -217,7 +224,7 @@ cli.run(main)
         ("<&- >&-", 0, ""),
         ("<&- >&- 2>&-", 0, ""),
         ("| true", 0, ""),
-        (">/dev/full", 2, "error: No space left on device"),
+        (">/dev/full", 2, "error: No space left on device (the disk, or /dev/shm)"),
     ],
 )
 def test_streams_may_be_closed_or_full(streams, code, said):
