@@ -102,7 +102,7 @@ class Predictor:
         else:
             self._tasks = _tasks(checkpoint, path, max_length)
             self.max_length = self._tasks[0].config.max_length
-            self._has_columns = bool(checkpoint.extra)
+            self._has_columns = "family" in checkpoint.extra
             self._run = _model(checkpoint, path, self._tasks[0], batch_size)
         check_length(self.max_length, checkpoint, "--max_length")
         self.family = self._tasks[0].family

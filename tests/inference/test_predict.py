@@ -1,4 +1,6 @@
+import dataclasses
 import json
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -288,6 +290,18 @@ def test_questions_keep_their_numbers_and_squad_files_are_read(reader, tmp_path)
     answers = predict(tmp_path / "questions.json")
     assert [answer["id"] for answer in answers] == ["q0", "q1", "q2", "q3", "q4"]
     assert len({json.dumps(answer["nbest"][0]["text"]) for answer in answers}) == 1
+
+
+@pytest.mark.parametrize("positions", [16, 64])
+def test_a_short_model_answers_questions(positions, tmp_path, monkeypatch):
+    short = dataclasses.replace(CONFIG, max_positions=positions)
+    monkeypatch.setattr(sys.modules[__name__], "CONFIG", short)
+    tiny(tmp_path / "m", "span", 2)
+    predict = Predictor(tmp_path / "m")
+    assert predict.max_length == positions
+    question, context = "who eats ? " * 20, "the big man sees a film . a dog eats " * 9
+    (answer,) = predict([(question, context)])
+    assert context[answer["start"] : answer["end"]] == answer["answer"] != ""
 
 
 def test_labels_that_do_not_compete_are_decided_alone_and_two_numbers_refused(tmp_path):
