@@ -183,7 +183,7 @@ def _with_outputs(
 def evaluate(task: Task, split: Split, outputs: Sequence[np.ndarray]) -> Evaluation:
     """Predictions and, where the examples have labels, their scores."""
     predictions = task.predictions(split.rows, split.features, outputs)
-    labelled = split.name in task.eval_splits
+    labelled = split.name in task.source.eval_splits
     return Evaluation(
         predictions, task.score(split.rows, predictions) if labelled else {}
     )

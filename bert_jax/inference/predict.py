@@ -33,7 +33,8 @@ from bert_jax.settings import from_settings
 from bert_jax.tasks import rows as row_reader
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.rows import Placed
-from bert_jax.tasks.task import ROWS, Task
+from bert_jax.tasks.source import ROWS
+from bert_jax.tasks.task import Task
 
 logger = logging.getLogger(__name__)
 
@@ -213,7 +214,7 @@ class Predictor:
                 config = dataclasses.replace(config, labels=labels)
             tasks = [type(task)(config)]
         task = _with_data(tasks, data, directory)
-        for name in task.eval_splits:
+        for name in task.source.eval_splits:
             rows = task.read(name)
             if not rows:
                 raise UserError(

@@ -20,6 +20,7 @@ from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import tables
 from bert_jax.tasks.rows import Row
+from bert_jax.tasks.source import Source
 from bert_jax.tasks.tables import Record
 from bert_jax.tasks.task import (
     Answer,
@@ -102,11 +103,47 @@ class MultipleChoiceConfig:
             )
 
 
+class ChoiceSource(Source):
+    """The files of SWAG and CODAH, or a table."""
+
+    def has_labels(self, path: Path) -> bool:
+        if self.config.task == "table":
+            return super().has_labels(path)
+        return self.config.task == "codah"
+
+    def own_names(self, split: str) -> Sequence[str]:
+        words = {"split": split, "val": "val" if split == "dev" else split}
+        names = _FILES[self.config.task]
+        return tuple(name.format(fold=self.config.fold, **words) for name in names)
+
+    def records(self, split: str) -> Iterator[Record]:
+        found = super().records(split)
+        if self.config.task != "codah" or self.path(split).name not in _CODAH_WHOLE:
+            return found
+        # Of each five rows one is test, the next dev, the rest train: the shares of the
+        # paper's cross-validation, each row once in the five test sets.
+        splits = ["test", "dev", "train", "train", "train"]
+        fold = self.config.fold
+        numbered = enumerate(found)
+        return (row for i, row in numbered if splits[(i - fold) % FOLDS] == split)
+
+    def read_file(self, path: Path, split: str) -> Iterator[Record]:
+        if self.config.task == "table" or tables.has_objects(path):
+            return tables.read_objects(path)
+        label = ["label"] * self.is_labelled(split)
+        if self.config.task == "swag":
+            columns = [*_SWAG_COLUMNS, *label]
+            return tables.read_table(path, columns, optional=["fold-ind"])
+        columns = ["prompt", *_CODAH_CHOICES, *label]
+        return tables.read_table(path, columns, header=_CODAH_COLUMNS)
+
+
 class MultipleChoice(Task):
     """The right one of several texts that may follow a context; metric: accuracy."""
 
     family = "multiple_choice"
     config_class = MultipleChoiceConfig
+    source_class = ChoiceSource
     column_widths: ClassVar[dict[str, int]] = {"context": 60}
     head = "choice"
     main_metric = "accuracy"
@@ -117,39 +154,6 @@ class MultipleChoice(Task):
         """Rows of any number of choices."""
         longest = checkpoint.config.max_positions
         return (MultipleChoiceConfig(task="table", max_length=longest),)
-
-    def has_labels(self, split: str, path: Path | None = None) -> bool:
-        if self.config.task == "table":
-            return super().has_labels(split, path)
-        return self.config.task == "codah"
-
-    def own_names(self, split: str) -> Sequence[str]:
-        words = {"split": split, "val": "val" if split == "dev" else split}
-        names = _FILES[self.config.task]
-        return tuple(name.format(fold=self.config.fold, **words) for name in names)
-
-    def read(self, split: str) -> list[ChoiceRow]:
-        rows = super().read(split)
-        if self.config.task != "codah" or split in self._given:
-            return rows
-        if self.path(split).name not in _CODAH_WHOLE:
-            return rows
-        # Of each five rows one is test, the next dev, the rest train: the shares of the
-        # paper's cross-validation, each row once in the five test sets.
-        splits = ["test", "dev", "train", "train", "train"]
-        fold = self.config.fold
-        return [r for i, r in enumerate(rows) if splits[(i - fold) % FOLDS] == split]
-
-    def records(self, split: str, path: Path | None = None) -> Iterator[Record]:
-        path, task = path or self.path(split), self.config.task
-        if task == "table" or tables.has_objects(path):
-            return tables.read_objects(path)
-        label = ["label"] * self.is_labelled(split)
-        if task == "swag":
-            columns = [*_SWAG_COLUMNS, *label]
-            return tables.read_table(path, columns, optional=["fold-ind"])
-        columns = ["prompt", *_CODAH_CHOICES, *label]
-        return tables.read_table(path, columns, header=_CODAH_COLUMNS)
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> ChoiceRow:
         """A row in the form of a table, or in that of the data set's own files."""

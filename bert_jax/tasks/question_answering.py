@@ -26,6 +26,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import read_json
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks.rows import Placed
+from bert_jax.tasks.source import Source
 from bert_jax.tasks.squad_format import FORM, Question, make_question, squad_entries
 from bert_jax.tasks.tables import Record
 from bert_jax.tasks.task import Answer, Error, Features, Outputs, Predictions, Task
@@ -115,11 +116,30 @@ def answer_tokens(tokens: Tokens, text: str, start: int) -> tuple[int, int] | No
     return (first, last) if first <= last else None
 
 
+class SquadSource(Source):
+    """SQuAD's files, or tables."""
+
+    def has_labels(self, path: Path) -> bool:
+        """Never of SQuAD's test file, whose answers are written."""
+        return not _is_squad(path) and super().has_labels(path)
+
+    def own_names(self, split: str) -> Sequence[str]:
+        version = "2.0" if self.config.version_2 else "1.1"
+        return (f"{split}-v{version}.json",) if split != "test" else ()
+
+    def read_file(self, path: Path, split: str) -> Iterator[Record]:
+        if not _is_squad(path):
+            return super().read_file(path, split)
+        articles = getattr(self.config, f"{split}_articles", "")
+        return squad_entries(read_json(path, FORM), str(path), articles)
+
+
 class Squad(Task):
     """A question is answered with the token of the context that holds the answer."""
 
     family = "question_answering"
     config_class = SquadConfig
+    source_class = SquadSource
     column_widths: ClassVar[dict[str, int]] = {"question": 60}
     length_setting = "max_question_length"
     head = "span"
@@ -149,15 +169,6 @@ class Squad(Task):
         tuned.config = dataclasses.replace(self.config, null_threshold=threshold)
         return tuned
 
-    def has_labels(self, split: str, path: Path | None = None) -> bool:
-        """Never SQuAD's test file, of which the answers are written."""
-        path = path or self.path(split)
-        return not _is_squad(path) and super().has_labels(split, path)
-
-    def own_names(self, split: str) -> Sequence[str]:
-        version = "2.0" if self.config.version_2 else "1.1"
-        return (f"{split}-v{version}.json",) if split != "test" else ()
-
     def read(self, split: str) -> list[Question]:
         """The questions of "train", "dev" or "test"; see Task.read."""
         found = super().read(split)
@@ -167,20 +178,13 @@ class Squad(Task):
                 f"{split}: skipped {skipped} answers that are not at their answer_start, "
                 f"and {len(found) - len(rows)} questions with them"
             )
-        for row in rows if self.is_labelled(split) else ():
+        for row in rows if self.source.is_labelled(split) else ():
             if not row.answers and not (row.impossible and self.config.version_2):
                 raise UserError(
                     f"{row.where} has no answer; expected at least one, or set "
                     "version_2=True for questions with is_impossible (SQuAD 2.0)"
                 )
         return rows
-
-    def records(self, split: str, path: Path | None = None) -> Iterator[Record]:
-        path = path or self.path(split)
-        if not _is_squad(path):
-            return super().records(split, path)
-        articles = getattr(self.config, f"{split}_articles", "")
-        return squad_entries(read_json(path, FORM), str(path), articles)
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Question:
         return make_question(where, values, labelled, self.config.bad_answers)

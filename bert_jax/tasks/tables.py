@@ -63,6 +63,7 @@ def read_table(
     optional: Sequence[str] = (),
     header: Sequence[str] = (),
     skip_short: bool = False,
+    hint: str = "",
 ) -> Iterator[Record]:
     """The place of each row, "FILE:LINE", and its text in the columns asked for.
 
@@ -70,13 +71,14 @@ def read_table(
     header: names of the columns of a CSV or TSV file without a header line.
     skip_short: leaves out, with a notice, rows that have too few columns, for data sets
       that are published with such rows.
+    hint: what to change where a column is missing, for errors.
     In CSV and TSV, blank lines are skipped where the table has more than one column.
 
     Raises UserError naming file and line of a row that has too few or too many columns.
     """
     if has_objects(path):
         for where, value in read_objects(path):
-            yield where, _select(where, value, columns, optional)
+            yield where, _select(where, value, columns, optional, hint)
         return
     rows = _fields(path)
     header = header or _header(path, rows)
@@ -97,7 +99,7 @@ def read_table(
                 f"{len(header)} ({', '.join(header)}); mend the row"
             )
         named = dict(zip(header, row, strict=True))
-        yield where, _select(where, named, columns, optional)
+        yield where, _select(where, named, columns, optional, hint)
     if short:
         logger.warning(
             f"{path}: left out {counted(len(short), 'row')} of too few columns: line "
@@ -106,11 +108,15 @@ def read_table(
 
 
 def _select(
-    where: str, row: dict[str, Any], columns: Sequence[str], optional: Sequence[str]
+    where: str,
+    row: dict[str, Any],
+    columns: Sequence[str],
+    optional: Sequence[str],
+    hint: str,
 ) -> dict[str, str | None]:
     """The text in some columns of a row."""
     for name in columns:
-        value(where, row, [name])
+        value(where, row, [name], hint)
     values = {name: row.get(name) for name in (*columns, *optional)}
     return {name: None if x is None else cell(x) for name, x in values.items()}
 

@@ -3,9 +3,7 @@
 import abc
 import dataclasses
 import functools
-import hashlib
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -14,14 +12,10 @@ import numpy as np
 from bert_jax.data.batching import IGNORED as IGNORED  # a target, beside Features
 from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import UserError
 from bert_jax.files import write_text
 from bert_jax.tasks import rows as row_reader
-from bert_jax.tasks import tables
 from bert_jax.tasks.rows import Placed, Row
-from bert_jax.tasks.tables import Record
-
-ROWS = "rows:"  # the dir of a task with rows of its own starts with it
+from bert_jax.tasks.source import Source, given_rows
 
 # "mean" and "cls" are poolings, which make a vector of a sequence.
 Head = Literal["sequence", "token", "choice", "span", "mean", "cls"]
@@ -50,10 +44,8 @@ class Task(abc.ABC):
     labels: the class names in the order of the outputs; empty for regression, choices
       and spans.
     main_metric: the score (higher is better) that picks the best checkpoint.
-    splits: all that there may be, eval_splits and predict_splits among them.
-    eval_splits: the labelled splits that are scored; the first picks the checkpoint.
-    predict_splits: splits without labels, of which predictions are written in the form
-      that the task's server wants.
+    source_class: knows the files of the family.
+    unlabelled: splits whose labels are not read.
     keys: what a row holds, its label last, in the order of a tuple's values; and the names
       that each of them may have in a file, an object or a dictionary.
     of_texts: whether all ``keys`` but the label are texts, so that any column may have one.
@@ -67,6 +59,7 @@ class Task(abc.ABC):
 
     family: ClassVar[str]
     config_class: ClassVar[type]
+    source_class: ClassVar[type[Source]] = Source
     column_widths: ClassVar[dict[str, int]] = {}
     length_setting: ClassVar[str] = "max_length"
     counted: Literal["rows", "words"] = "rows"
@@ -78,11 +71,15 @@ class Task(abc.ABC):
     head: Head
     labels: tuple[str, ...] = ()
     main_metric: str
-    splits: tuple[str, ...] = tables.SPLITS
+    unlabelled: tuple[str, ...] = ()
 
     def __init__(self, config: Any):
         self.config = config
-        self._given: dict[str, list[Record]] = {}
+
+    @functools.cached_property
+    def source(self) -> Source:
+        """The splits of the task and their records."""
+        return self.source_class(self.config, self.keys, self.unlabelled)
 
     @classmethod
     def serves(cls, checkpoint: Any) -> bool:
@@ -134,54 +131,6 @@ class Task(abc.ABC):
         labels = {"labels": self.labels} if self.labels else {}
         return dataclasses.replace(self.config, **labels)
 
-    @functools.cached_property
-    def eval_splits(self) -> tuple[str, ...]:
-        """Dev, and test where it is there with labels."""
-        scored = self.has("test") and self.has_labels("test")
-        return ("dev", "test") if scored else ("dev",)
-
-    @functools.cached_property
-    def predict_splits(self) -> tuple[str, ...]:
-        """The others that are there."""
-        labelled = ("train", *self.eval_splits)
-        return tuple(s for s in self.splits if s not in labelled and self.has(s))
-
-    def file_names(self, split: str) -> Sequence[str]:
-        """What the file of a split may be called, below the config's dir."""
-        given = getattr(self.config, split, "")
-        return [given] if given else self.own_names(split)
-
-    def own_names(self, split: str) -> Sequence[str]:
-        """The file_names of a split that the config does not name."""
-        return [split + end for end in tables.ENDINGS]
-
-    def has(self, split: str) -> bool:
-        """Whether a split is there, or its file is named in the config."""
-        if getattr(self.config, split, ""):
-            return True
-        return tables.find_file(self.config.dir, self.file_names(split)) is not None
-
-    def path(self, split: str) -> Path:
-        """The file of a split. Raises UserError where there is none."""
-        setting = split if hasattr(self.config, split) else ""
-        names = self.file_names(split)
-        return tables.existing_file(self.config.dir, names, setting)
-
-    def check_files(self) -> None:
-        """Raises UserError where the file to learn from, or that of dev, is not there."""
-        for split in ("train", self.eval_splits[0]):
-            self.path(split)
-
-    def has_labels(self, split: str, path: Path | None = None) -> bool:
-        """Whether the file of a split, or another one, has the labels of its rows."""
-        *_, names = self.keys.values()
-        columns = tables.read_columns(path or self.path(split))
-        return not set(names).isdisjoint(columns)
-
-    def is_labelled(self, split: str) -> bool:
-        """Whether a split is learned from or scored."""
-        return split == "train" or split in self.eval_splits
-
     def __repr__(self) -> str:
         fields = dataclasses.fields(self.config)
         values = {field.name: getattr(self.config, field.name) for field in fields}
@@ -201,67 +150,19 @@ class Task(abc.ABC):
           predicted. A label of -1 in all its rows means that it has none.
         held_out: the share of the training rows, drawn with ``seed``, that become dev.
         """
-        given, labelled = {}, {}
-        for split, data in splits.items():
-            if isinstance(data, str):
-                raise UserError(
-                    f"{split} is the text {data!r}; expected rows, or Path({data!r}) for a "
-                    "file"
-                )
-            if isinstance(data, Path):
-                if not data.is_file():
-                    raise UserError(
-                        f"{data} does not exist; expected a file of {split}"
-                    )
-                given[split] = list(self.records(split, data))
-                labelled[split] = self.has_labels(split, data)
-            else:
-                given[split] = [
-                    (where, self.values(where, row, labelled=True))
-                    for where, row in row_reader.placed_rows(data, split)
-                ]
-                labelled[split] = self._any_label(given[split])
-        if held_out:
-            rows = given["train"]
-            count = max(round(held_out * len(rows)), 1)
-            if count >= len(rows):
-                raise UserError(
-                    f"train has {len(rows)} rows, of which {count} are held out; expected "
-                    "more rows, or dev="
-                )
-            drawn = {
-                *np.random.default_rng(seed).permutation(len(rows))[:count].tolist()
-            }
-            given["train"] = [row for i, row in enumerate(rows) if i not in drawn]
-            given["dev"] = [row for i, row in enumerate(rows) if i in drawn]
-        content = json.dumps(given, sort_keys=True, default=str).encode()
-        # A run on other rows is another run.
-        name = f"{ROWS}{hashlib.sha256(content).hexdigest()[:12]}"
-        task = type(self)(dataclasses.replace(self.config, dir=name))
-        task._given = given
-        scored = [s for s in given if s != "train" and (s == "dev" or labelled[s])]
-        task.eval_splits = tuple(scored)
-        task.predict_splits = tuple(given.keys() - {"train", *scored})
+        source = given_rows(self.source, splits, self.values, held_out, seed)
+        task = type(self)(dataclasses.replace(self.config, dir=source.name()))
+        task.source = source
         return task
 
     def read(self, split: str) -> list[Any]:
-        """The rows of a split ("train" or one of the two lists of splits).
+        """The rows of a split ("train", or an eval or predict split of the source).
 
         Raises UserError that names file and line of a row which is not as expected.
         """
-        labelled = self.is_labelled(split)
-        if split in self._given:
-            records: Iterable[Record] = self._given[split]
-        else:
-            records = self.records(split)
+        labelled = self.source.is_labelled(split)
+        records = self.source.records(split)
         return [self.row(where, values, labelled) for where, values in records]
-
-    def records(self, split: str, path: Path | None = None) -> Iterator[Record]:
-        """The place of each row of a split and its values, by one of their names.
-
-        path: another file than the split's own. By default a table.
-        """
-        return tables.read_rows(path or self.path(split))
 
     @abc.abstractmethod
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Any:
@@ -282,12 +183,6 @@ class Task(abc.ABC):
     def parse_line(self, where: str, line: str) -> Row:
         """The row of a line of text to predict."""
         return row_reader.row_line(where, line)
-
-    def _any_label(self, records: Sequence[Record]) -> bool:
-        """Whether any row has a label. Hugging Face writes -1 for none."""
-        *_, names = self.keys.values()
-        labels = [values.get(name) for _, values in records for name in names]
-        return any(label is not None and label != -1 for label in labels)
 
     @abc.abstractmethod
     def features(self, rows: list[Any], tokenizer: Tokenizer) -> Features:

@@ -21,6 +21,7 @@ from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import layouts, tables
 from bert_jax.tasks.layouts import Layout, Row, Split
+from bert_jax.tasks.source import Source
 from bert_jax.tasks.tables import SPLITS, Record
 from bert_jax.tasks.task import (
     Answer,
@@ -35,6 +36,7 @@ from bert_jax.tasks.task import (
 TABLE = "table"
 # The problem_type of transformers' config.json for a head that gives sets of labels.
 SEVERAL_LABELS = "multi_label_classification"
+_TEXT_HINT = "name the text's column with --config.data.text_a=NAME"
 _LABEL_HINT = "name it with --config.data.label=NAME"
 # A table's layout is in its settings.
 LAYOUTS: dict[str, Layout | None] = {**layouts.TASKS, TABLE: None}
@@ -49,7 +51,8 @@ class TableConfig:
     )
     dir: str = setting(
         "",
-        "the folder of the data set in its own layout, or tfds:NAME, as tfds:glue/mrpc",
+        "the folder of the data set in its own layout, tfds:NAME, as tfds:glue/mrpc, or "
+        "hf:NAME or hf:NAME:CONFIG of Hugging Face's hub, which needs datasets",
     )
     train: str = setting(
         "",
@@ -161,6 +164,76 @@ class ClassificationConfig(TextConfig):
         return self._table(metrics, regression=self.regression)
 
 
+class TextSource(Source):
+    """The files of a data set of labelled texts, or tensorflow-datasets."""
+
+    def __init__(self, config: TableConfig, keys: Any, unlabelled: Any = ()):
+        super().__init__(config, keys, unlabelled)
+        self.layout = config.layout()
+        self.splits = tuple(self.layout.splits)
+
+    @functools.cached_property
+    def eval_splits(self) -> tuple[str, ...]:
+        """The labelled ones; a table's test file may have the label's column or not."""
+        if self.config.task == TABLE:
+            return super().eval_splits
+        splits = self.layout.splits.items()
+        return tuple(name for name, s in splits if s.label and name != "train")
+
+    def file_names(self, split: str) -> Sequence[str]:
+        return self.layout.splits[split].files
+
+    def has(self, split: str) -> bool:
+        if tables.is_tfds(self.config.dir):
+            return tables.has_tfds(self.layout.tfds_split(self.config.dir, split))
+        return super().has(split)
+
+    def path(self, split: str) -> Path:
+        if tables.is_tfds(self.config.dir):
+            return Path(self.layout.tfds_split(self.config.dir, split))
+        return super().path(split)
+
+    def has_labels(self, path: Path) -> bool:
+        return tables.is_tfds(str(path)) or super().has_labels(path)
+
+    def records(self, split: str) -> Iterator[Record]:
+        if split not in self.splits:
+            raise UserError(
+                f"{self.config.task} has no {split} split, it has "
+                f"{', '.join(self.splits)}; to predict ax, fine-tune mnli"
+            )
+        return super().records(split)
+
+    def read_file(self, path: Path, split: str) -> Iterator[Record]:
+        """The texts, the id, and any label."""
+        if tables.has_objects(path):
+            return tables.read_objects(path)  # by any of the names of ``keys``
+        # MNLI has no split that is called dev.
+        own = self.layout.splits[split if split in self.splits else self.eval_splits[0]]
+        texts, index = [self.layout.text_a, self.layout.text_b], self.layout.index
+        label = own.label or self.keys["label"][0]
+        tfds = tables.is_tfds(str(path))
+        if split == "test" and not tfds:
+            labelled = self.has_labels(path)
+        else:
+            labelled = bool(own.label) and split not in self.unlabelled
+        if tfds:
+            (*texts, label), index = self.layout.tfds_features, "idx"
+            read = functools.partial(
+                tables.read_tfds, str(path), labels=self.layout.labels
+            )
+        else:
+            read = functools.partial(
+                tables.read_table,
+                path,
+                header=own.header,
+                skip_short=own.skip_short,
+                hint=_TEXT_HINT,
+            )
+        columns = [*filter(None, texts), *[label] * labelled]
+        return read(columns, optional=[index])
+
+
 class Classification(Task):
     """A class or a number for a text or a pair of texts.
 
@@ -170,6 +243,7 @@ class Classification(Task):
 
     family = "classification"
     config_class = ClassificationConfig
+    source_class = TextSource
     head = "sequence"
     of_texts = True
     column_widths: ClassVar[dict[str, int]] = {"text": 60, "text_a": 40, "text_b": 40}
@@ -179,7 +253,6 @@ class Classification(Task):
         self.layout = config.layout()
         self.regression = self.layout.regression
         self.main_metric = self.layout.metrics[0]
-        self.splits = tuple(self.layout.splits)
         first, second, label = self.layout.tfds_features
         names = {"text_a": (self.layout.text_a, first, "text_a", "text")}
         if self.layout.text_b:
@@ -221,7 +294,7 @@ class Classification(Task):
         labels = sorted(
             {
                 label
-                for where, values in self._given.get("train") or self.records("train")
+                for where, values in self.source.records("train")
                 for label in self._names(
                     where, tables.value(where, values, names, _LABEL_HINT)
                 )
@@ -234,70 +307,13 @@ class Classification(Task):
             )
         return tuple(labels)
 
-    @functools.cached_property
-    def eval_splits(self) -> tuple[str, ...]:
-        """The labelled ones; a table's test file may have the label's column or not."""
-        if self.config.task == TABLE:
-            return super().eval_splits
-        splits = self.layout.splits.items()
-        return tuple(name for name, s in splits if s.label and name != "train")
-
     @property
     def problem_type(self) -> str | None:
         return "regression" if self.regression else None
 
-    def file_names(self, split: str) -> Sequence[str]:
-        return self.layout.splits[split].files
-
-    def has(self, split: str) -> bool:
-        if tables.is_tfds(self.config.dir):
-            return tables.has_tfds(self.layout.tfds_split(self.config.dir, split))
-        return super().has(split)
-
-    def has_labels(self, split: str, path: Path | None = None) -> bool:
-        if path is None and tables.is_tfds(self.config.dir):
-            return True
-        return super().has_labels(split, path)
-
-    def read(self, split: str) -> list[Row]:
-        if split not in self.layout.splits and split not in self._given:
-            raise UserError(
-                f"{self.config.task} has no {split} split, it has "
-                f"{', '.join(self.layout.splits)}; to predict ax, fine-tune mnli"
-            )
-        return super().read(split)
-
-    def records(self, split: str, path: Path | None = None) -> Iterator[Record]:
-        """Of tables and of tensorflow-datasets: the texts, the id, and any label."""
-        if path is not None and tables.has_objects(path):
-            return tables.read_objects(path)  # by any of the names of ``keys``
-        # MNLI has no split that is called dev.
-        name = split if split in self.layout.splits else self.eval_splits[0]
-        source, directory = self.layout.splits[name], self.config.dir
-        labelled = self.is_labelled(name)
-        if path is None and tables.is_tfds(directory):
-            (*texts, label), index = self.layout.tfds_features, "idx"
-            dataset = self.layout.tfds_split(directory, split)
-            read = functools.partial(
-                tables.read_tfds, dataset, labels=self.layout.labels
-            )
-        else:
-            texts, index = [self.layout.text_a, self.layout.text_b], self.layout.index
-            label = source.label or self.keys["label"][0]
-            if path is not None and split == "test":
-                labelled = self.has_labels(split, path)
-            read = functools.partial(
-                tables.read_table,
-                path or self.path(split),
-                header=source.header,
-                skip_short=source.skip_short,
-            )
-        return read([*filter(None, texts), *[label] * labelled], optional=[index])
-
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
         *keys, _ = self.keys
-        setting = "--config.data.text_a" if labelled else "--columns"
-        hint = f"name the text's column with {setting}=NAME"
+        hint = _TEXT_HINT if labelled else "name the text's column with --columns=NAME"
         texts = [tables.text(where, values, self.keys[key], hint) for key in keys]
         tables.check_texts(where, texts, gaps=self.layout.gaps)
         ids = [values.get(key) for key in (self.layout.index, "id", "idx")]

@@ -81,6 +81,8 @@ class SentenceVectors(Classification):
         super().__init__(config)
         self.head: Head = config.pooling
         self.whole_batch = config.loss == "contrastive"
+        if self.whole_batch and not config.positive_from:
+            self.unlabelled = ("train",)
 
     @classmethod
     def serves(cls, checkpoint: Any) -> bool:
@@ -91,12 +93,6 @@ class SentenceVectors(Classification):
         positions = checkpoint.config.max_positions
         longest = checkpoint.extra.get("modules", {}).get("max_length", positions)
         return (SentenceVectorsConfig(pooling=checkpoint.head, max_length=longest),)
-
-    def is_labelled(self, split: str) -> bool:
-        """Of contrastive training pairs labels are read where they choose."""
-        if split == "train" and self.whole_batch and not self.config.positive_from:
-            return False
-        return super().is_labelled(split)
 
     def read(self, split: str) -> list[Row]:
         rows = super().read(split)

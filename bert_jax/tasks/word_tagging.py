@@ -27,6 +27,7 @@ from bert_jax.tasks import rows as row_reader
 from bert_jax.tasks import tables
 from bert_jax.tasks import tagging_formats as formats
 from bert_jax.tasks.rows import Row
+from bert_jax.tasks.source import Source
 from bert_jax.tasks.tables import Record
 from bert_jax.tasks.tagging_formats import TaggedSentence
 from bert_jax.tasks.task import (
@@ -119,6 +120,31 @@ class TaggingConfig:
             raise UserError(f"config.data.labels={self.labels} names a label twice")
 
 
+class TaggingSource(Source):
+    """Files with a word and its tag a line, segmented text, or tables."""
+
+    def has_labels(self, path: Path) -> bool:
+        """True: a file without tags is for predict."""
+        del path
+        return True
+
+    def own_names(self, split: str) -> Sequence[str]:
+        return _FILES.get((self.config.task, split), (f"{split}.txt",))
+
+    def read_file(self, path: Path, split: str) -> Iterator[Record]:
+        if tables.is_table(path) and path.suffix != ".tsv":
+            yield from super().read_file(path, split)
+            return
+        if self.config.task == "segmented":
+            rows = formats.read_segmented(path)
+        else:
+            columns = _COLUMNS.get(self.config.task, 0)
+            rows = formats.read_columns(path, self.config.column, columns)
+        for row in rows:
+            own = {"words": row.words, "tags": row.tags, "document": row.document}
+            yield row.where, own
+
+
 class Tagging(Task):
     """One tag a word; scores as conlleval's where tags spell entities.
 
@@ -128,6 +154,7 @@ class Tagging(Task):
 
     family = "tagging"
     config_class = TaggingConfig
+    source_class = TaggingSource
     head = "token"
     counted = "words"
     column_widths: ClassVar[dict[str, int]] = {"text": 60}
@@ -169,9 +196,9 @@ class Tagging(Task):
         if self.config.task == "segmented":
             return "bmes"
         # Rows to be scored come without training rows.
-        split = next(iter(self._given), "train")
+        split = self.source.first_split
         scheme = formats.recognise(row.tags for row in super().read(split))
-        where = split if self._given else self.path(split)
+        where = self.source.place(split)
         logger.info("%s: its tags are of the scheme %s", where, scheme)
         return scheme
 
@@ -188,14 +215,6 @@ class Tagging(Task):
         """Accuracy for tags that spell nothing, F1 for all others."""
         return "accuracy" if self.kind == "tags" else "f1"
 
-    def has_labels(self, split: str, path: Path | None = None) -> bool:
-        """Always: a file without tags is for predict."""
-        del split, path
-        return True
-
-    def own_names(self, split: str) -> Sequence[str]:
-        return _FILES.get((self.config.task, split), (f"{split}.txt",))
-
     def read(self, split: str) -> list[TaggedSentence]:
         """Sentences of "train", "dev" or "test"; see Task.read."""
         rows = self._training if split == "train" else self._checked(split)
@@ -210,27 +229,13 @@ class Tagging(Task):
         if self.config.document_context and (
             len({row.document for row in rows}) == len(rows) > 1
         ):
-            where = "the rows" if split in self._given else self.path(split)
+            where = self.source.place(split)
             raise UserError(
                 f"{where} does not say which sentences belong together, by "
                 f"{formats.DOCUMENT_START} lines, or blank lines in segmented text; set "
                 "config.data.document_context=False"
             )
         return rows
-
-    def records(self, split: str, path: Path | None = None) -> Iterator[Record]:
-        path, task = path or self.path(split), self.config.task
-        if tables.is_table(path) and path.suffix != ".tsv":
-            yield from tables.read_rows(path)
-            return
-        if task == "segmented":
-            rows = formats.read_segmented(path)
-        else:
-            columns = _COLUMNS.get(task, 0)
-            rows = formats.read_columns(path, self.config.column, columns)
-        for row in rows:
-            own = {"words": row.words, "tags": row.tags, "document": row.document}
-            yield row.where, own
 
     def row(
         self, where: str, values: Mapping[str, Any], labelled: bool
@@ -483,7 +488,7 @@ class Tagging(Task):
     def _checked(self, split: str) -> list[TaggedSentence]:
         """Sentences whose tags the scheme allows."""
         rows = super().read(split)
-        if not self.is_labelled(split):
+        if not self.source.is_labelled(split):
             return rows
         return [formats.normalise(row, self.scheme) for row in rows]
 

@@ -95,7 +95,7 @@ def prepare(
         )
     train, *splits = [
         _split(task, name, checkpoint.tokenizer, config, log)
-        for name in ("train", *task.eval_splits, *task.predict_splits)
+        for name in ("train", *task.source.eval_splits, *task.source.predict_splits)
     ]
     for split in (train, *splits):
         check_types(split.features.token_type_ids, checkpoint.config)

@@ -187,7 +187,7 @@ def run_study(
     for name in missing:
         config = parts[name].config
         if isinstance(config, FineTuneConfig):
-            FAMILIES[config.family](config.data).check_files()
+            FAMILIES[config.family](config.data).source.check()
         elif isinstance(config, dict):
             next(score.read_sets(map(Path, config["files"])))
         elif isinstance(config, DataConfig):

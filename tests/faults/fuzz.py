@@ -135,7 +135,7 @@ def rows(task) -> Callable[[Path], object]:
             for ids in features.input_ids
         ]
         predictions = own.predictions(found, features, outputs)
-        split = "test" if "test" in own.splits else "train"
+        split = "test" if "test" in own.source.splits else "train"
         for text in own.files(found, predictions, split).values():
             text.encode()
         json.dumps(predictions, allow_nan=False, ensure_ascii=False).encode()

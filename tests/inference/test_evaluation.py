@@ -1,4 +1,5 @@
 import functools
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -114,7 +115,7 @@ def features_parts(features):
 
 def test_only_labelled_splits_are_scored():
     class Count:
-        eval_splits = ("dev",)
+        source = SimpleNamespace(eval_splits=("dev",))
 
         def predictions(self, rows, features, outputs):
             return [{"n": len(rows) + len(outputs)}]

@@ -39,7 +39,7 @@ def test_the_most_confident_errors_come_first():
             "gold": "b",
             "predicted": "a",
             "confidence": 0.7,
-            "where": "dev[2]",
+            "where": "dev, row 2",
             "id": "2",
         },
         {
@@ -47,7 +47,7 @@ def test_the_most_confident_errors_come_first():
             "gold": "a",
             "predicted": "b",
             "confidence": 0.6,
-            "where": "dev[0]",
+            "where": "dev, row 0",
             "id": "0",
         },
     ]
@@ -77,7 +77,7 @@ def test_errors_of_every_family():
             "gold": "B-LOC",
             "predicted": "B-PER",
             "confidence": 0.8,
-            "where": "dev[0]",
+            "where": "dev, row 0",
         }
     ]
     rows = [("who?", "the whale", "whale"), ("who?", "the whale", "whale")]

@@ -141,21 +141,22 @@ def write_task(task, folder):
 @pytest.mark.parametrize("name", FILES)
 def test_every_task_in_its_own_layout(name, tmp_path):
     task = write_task(name, tmp_path)
-    splits = ["train"] * (name != "ax") + [*task.eval_splits, *task.predict_splits]
+    source = task.source
+    splits = ["train"] * (name != "ax") + [*source.eval_splits, *source.predict_splits]
     assert len(splits) == len(FILES[name])
     rows = [task.read(split) for split in splits]
     found = [(r.text_a, r.text_b, r.label) for (r,) in rows]
     assert found == [(*row, None)[:3] for row in ROWS[name]]
     assert task.main_metric == MAIN.get(name, "accuracy")
     labelled = sum(row[2] is not None for row in found)
-    assert labelled == len(splits) - len(task.predict_splits)
+    assert labelled == len(splits) - len(task.source.predict_splits)
     assert {row[2] for row in found if row[2]} <= set(task.labels) or task.regression
 
 
 def test_mnli_has_two_dev_splits_and_predicts_ax_where_it_lies(tmp_path):
     task = write_task("mnli", tmp_path / "MNLI")
-    assert task.eval_splits == ("dev_matched", "dev_mismatched")
-    assert task.predict_splits == ("test_matched", "test_mismatched", "ax")
+    assert task.source.eval_splits == ("dev_matched", "dev_mismatched")
+    assert task.source.predict_splits == ("test_matched", "test_mismatched", "ax")
     (tmp_path / "diagnostic").mkdir()
     (tmp_path / "MNLI" / "diagnostic.tsv").rename(
         tmp_path / "diagnostic" / "diagnostic.tsv"
@@ -163,7 +164,10 @@ def test_mnli_has_two_dev_splits_and_predicts_ax_where_it_lies(tmp_path):
     again = Classification(task.config)
     assert again.read("ax")[0].text_a == "k"
     (tmp_path / "diagnostic" / "diagnostic.tsv").unlink()
-    assert Classification(task.config).predict_splits == task.predict_splits[:2]
+    assert (
+        Classification(task.config).source.predict_splits
+        == task.source.predict_splits[:2]
+    )
 
 
 def test_ax_is_not_trained(tmp_path):
@@ -204,10 +208,10 @@ def test_mrpc_predicts_microsofts_test_file(tmp_path):
     task = write_task("mrpc", tmp_path)
     text = (tmp_path / "dev.tsv").read_text(encoding="utf-8")
     (tmp_path / "test.tsv").unlink()
-    assert task.predict_splits == ()
+    assert task.source.predict_splits == ()
     (tmp_path / "msr_paraphrase_test.txt").write_text(text.replace("\n", "\r\n"))
     task = Classification(task.config)
-    assert task.predict_splits == ("test",)
+    assert task.source.predict_splits == ("test",)
     (row,) = task.read("test")
     assert (row.text_b, row.label, row.id) == ("e", None, None)
 
@@ -216,7 +220,7 @@ def test_mrpc_predicts_microsofts_test_file(tmp_path):
 def test_submissions(name, tmp_path):
     task = write_task(name, tmp_path)
     written = {}
-    for split in task.predict_splits:
+    for split in task.source.predict_splits:
         rows = task.read(split)
         if task.regression:
             answers = [{"value": 5.21}]
@@ -279,7 +283,7 @@ def test_sick(name, labels, main, tmp_path, caplog):
         text += "6\te\tf\t3.165\tENTAILMENT\n"
         (tmp_path / f"{file}.txt").write_text(text.replace("\n", "\r\n"))
     task = Classification(ClassificationConfig(task=name, dir=str(tmp_path)))
-    assert (task.eval_splits, task.main_metric) == (("dev", "test"), main)
+    assert (task.source.eval_splits, task.main_metric) == (("dev", "test"), main)
     assert [row.label for row in task.read("train")] == labels
     assert [row.label for row in task.read("test")] == labels[1:]
     assert task.read("dev")[0].id == "6"
@@ -303,7 +307,10 @@ def test_real_files(name, folder, positive, splits):
     task = Classification(ClassificationConfig(task=name, dir=str(REAL / folder)))
     for split, count in splits.items():
         labels = [row.label for row in task.read(split)]
-        assert labels.count(None if split in task.predict_splits else positive) == count
+        assert (
+            labels.count(None if split in task.source.predict_splits else positive)
+            == count
+        )
 
 
 class Glue(tfds.core.GeneratorBasedBuilder):
@@ -380,13 +387,13 @@ def test_tfds_gives_glues_own_labels(from_tfds):
         ("sentence1 é 2", "sentence2 é 2", "0", "12"),
     ]
     assert rows[2].where == "tfds:glue/mrpc:train, row 2"
-    assert task.predict_splits == ("test",)
+    assert task.source.predict_splits == ("test",)
     assert [row.label for row in task.read("test")] == [None] * 3
 
 
 def test_tfds_mnli_ax_and_regression(from_tfds):
     mnli = from_tfds("mnli", "glue/mnli")
-    assert mnli.predict_splits == ("ax",)
+    assert mnli.source.predict_splits == ("ax",)
     labels = {row.id: row.label for row in mnli.read("dev_mismatched")}
     assert labels == {"10": "entailment", "11": "neutral", "12": "entailment"}
     assert mnli.read("ax")[0].text_b.startswith("hypothesis é")
@@ -398,7 +405,7 @@ def test_tfds_mnli_ax_and_regression(from_tfds):
 def test_any_tfds_dataset_as_a_table(from_tfds):
     task = from_tfds("table", "glue/mrpc", text_a="sentence2", test="validation[:2]")
     assert task.labels == ("equivalent", "not_equivalent")
-    assert task.eval_splits == ("dev", "test")
+    assert task.source.eval_splits == ("dev", "test")
     assert len(task.read("test")) == 2
     with pytest.raises(UserError, match="tfds:glue/mrpc:train: no column 'text'; the"):
         from_tfds("table", "glue/mrpc").read("train")

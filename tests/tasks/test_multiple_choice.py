@@ -33,7 +33,10 @@ def test_swag(tmp_path, tokenizer):
     task = build(
         tmp_path, "swag", {"train.csv": SWAG, "val.csv": SWAG, "test.csv": unlabelled}
     )
-    assert (task.eval_splits, task.predict_splits) == (("dev",), ("test",))
+    assert (task.source.eval_splits, task.source.predict_splits) == (
+        ("dev",),
+        ("test",),
+    )
     assert (task.head, task.outputs, task.labels) == ("choice", 1, ())
     (row,) = task.read("train")
     assert row.context == "The cat ran."
@@ -53,14 +56,17 @@ def test_swag(tmp_path, tokenizer):
 def test_swag_files_by_other_names(tmp_path):
     task = build(tmp_path, "swag", {"a.csv": SWAG}, train="a.csv", dev="a.csv")
     assert len(task.read("train")) == len(task.read("dev")) == 1
-    assert task.predict_splits == ()
+    assert task.source.predict_splits == ()
 
 
 @pytest.mark.parametrize("fold", range(5))
 def test_codah_is_split_by_row_number(tmp_path, fold):
     lines = "".join(codah_line(i) for i in range(13))
     task = build(tmp_path, "codah", {"codah.tsv": lines}, fold=fold)
-    assert (task.eval_splits, task.predict_splits) == (("dev", "test"), ())
+    assert (task.source.eval_splits, task.source.predict_splits) == (
+        ("dev", "test"),
+        (),
+    )
     numbers = {
         split: [int(row.context.split()[1]) for row in task.read(split)]
         for split in ("train", "dev", "test")
@@ -126,7 +132,10 @@ def test_rows_of_different_numbers_of_choices(tmp_path, tokenizer):
 )
 def test_a_tables_test_split(tmp_path, content, evaluated, predicted):
     task = build(tmp_path, "table", {"test.jsonl": content})
-    assert (task.eval_splits, task.predict_splits) == (evaluated, predicted)
+    assert (task.source.eval_splits, task.source.predict_splits) == (
+        evaluated,
+        predicted,
+    )
     assert (task.read("test")[0].label is None) == bool(predicted)
 
 
@@ -172,15 +181,15 @@ def test_written_predictions(parse, tmp_path):
         ("swag", "train.csv", SWAG.replace(",2\n", "\n"), "csv:2: row has 11 columns"),
         ("swag", "train.csv", SWAG.replace("sent1", "s"), "no column 'sent1'; the col"),
         ("swag", "train.csv", SWAG.replace("The cat ran.", " "), "csv:2: empty text"),
-        ("swag", "dev.csv", SWAG, r"has no train\.csv; set --config\.data\.dir"),
+        ("swag", "dev.csv", SWAG, r"has no train\.csv \(it has dev\.csv\); set"),
         (
             "codah",
             "codah.tsv",
-            codah_line(0, "x"),
-            "tsv:1: label 'x' is not in.*0 to 3",
+            "".join(codah_line(i, "x") for i in range(5)),
+            "tsv:3: label 'x' is not in.*0 to 3",
         ),
         ("codah", "codah.tsv", "o\ta\tb\tc\n", "tsv:1: row has 4 columns.*has 7"),
-        ("codah", "other.tsv", "", r"has no .* or codah\.tsv or"),
+        ("codah", "other.tsv", "", r"has no .*, codah\.tsv,"),
         ("table", "train.jsonl", '{"context": "a"}', "jsonl:1: no column 'choices'"),
         (
             "table",

@@ -80,9 +80,9 @@ def task_of(folder, **settings):
 def test_it_is_a_task(folder):
     task = task_of(folder)
     assert isinstance(task, Task) and task.outputs == 2 and task.head == "span"
-    assert task.eval_splits == ("dev",) and task.predict_splits == ()
+    assert task.source.eval_splits == ("dev",) and task.source.predict_splits == ()
     (folder / "x.json").touch()
-    assert task_of(folder, test="x.json").predict_splits == ("test",)
+    assert task_of(folder, test="x.json").source.predict_splits == ("test",)
 
 
 @pytest.mark.parametrize("version_2", [False, True])

@@ -43,7 +43,7 @@ def test_table_reads_splits_labels_and_targets(make, tokenizer):
     task = make({"train.csv": TRAIN, "dev.csv": "id,text,label\n7,a,bad\n"})
     assert task.labels == ("bad", "good")
     assert task.outputs == 2
-    assert (task.main_metric, task.eval_splits, task.predict_splits) == (
+    assert (task.main_metric, task.source.eval_splits, task.source.predict_splits) == (
         "accuracy",
         ("dev",),
         (),
@@ -76,7 +76,10 @@ def test_a_tables_test_split_is_scored_if_it_has_labels(
     make, content, evaluated, predicted
 ):
     task = make({"train.csv": TRAIN, "dev.csv": TRAIN, "test.csv": content})
-    assert (task.eval_splits, task.predict_splits) == (evaluated, predicted)
+    assert (task.source.eval_splits, task.source.predict_splits) == (
+        evaluated,
+        predicted,
+    )
     assert task.read("test")[0].label == ("good" if "test" in evaluated else None)
 
 
@@ -129,8 +132,8 @@ def test_regression(make, tokenizer):
             {"regression": True},
             r"dev\.csv:2: label 'nan' is not a number",
         ),
-        ({}, {}, r"has no dev\.csv or dev\.csv\.gz or .*config\.data\.dir"),
-        ({}, {"dev": "valid.csv"}, r"has no valid\.csv; set"),
+        ({}, {}, r"has no dev\.csv, dev\.csv\.gz, .*config\.data\.dir"),
+        ({}, {"dev": "valid.csv"}, r"has no valid\.csv \(it has train\.csv\); set"),
     ],
 )
 def test_bad_rows_of_a_table(make, files, settings, message):

@@ -229,7 +229,7 @@ def test_word_segmentation(parse, uncased, tmp_path):
     task = Tagging(TaggingConfig("segmented", str(tmp_path), document_context=False))
     assert task.labels == SEGMENT_LABELS
     assert task.main_metric == "f1"
-    assert task.eval_splits == ("dev",)
+    assert task.source.eval_splits == ("dev",)
     rows = task.read("dev")
     assert ["".join(row.tags) for row in rows] == ["BEBE", "SSBE"]
     # 中国人民 as one word, 我 爱 北 京: right are 我 and 爱 of 5 gold and 5 found words.
@@ -265,11 +265,11 @@ def test_reads_conll_2003_by_either_name(tmp_path, caplog):
         assert task.labels == ("B-LOC", "B-ORG", "O")
     assert "eng.train: its tags are of the scheme iob1" in caplog.text
     assert task.kind == "entities"
-    assert task.eval_splits == ("dev",)
+    assert task.source.eval_splits == ("dev",)
     assert [row.tags for row in task.read("train")] == [("B-ORG",), ("B-LOC", "O")]
     assert [row.tags for row in task.read("dev")] == [("B-ORG",), ("B-ORG", "O")]
     (tmp_path / "eng.testb").write_text(CONLL)
-    assert Tagging(task.config).eval_splits == ("dev", "test")
+    assert Tagging(task.config).source.eval_splits == ("dev", "test")
     again = Tagging(dataclasses.replace(task.config, dir="", labels=task.labels))
     assert (again.kind, again.outputs) == ("entities", 3)
 
@@ -300,7 +300,7 @@ def test_wnut_17_files(tmp_path):
     for name in ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated"):
         (tmp_path / name).write_text(text)
     task = Tagging(TaggingConfig("wnut17", str(tmp_path)))
-    assert task.eval_splits == ("dev", "test")
+    assert task.source.eval_splits == ("dev", "test")
     rows = task.read("test")
     answers = [{"tags": list(row.tags)} for row in rows]
     assert task.score(rows, answers) == dict.fromkeys(

@@ -107,7 +107,7 @@ def test_the_folder_of_the_best_model_predicts_what_the_run_did(
     assert checkpoint.labels == tuple(task.labels)
     assert (checkpoint.problem_type == "regression") == (what == "regression")
     splits = []
-    for name in (*task.eval_splits, *task.predict_splits):
+    for name in (*task.source.eval_splits, *task.source.predict_splits):
         rows = task.read(name)
         features = task.features(rows, checkpoint.tokenizer)
         splits.append(Split(name, rows, features))

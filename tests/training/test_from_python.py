@@ -237,10 +237,13 @@ def test_a_label_of_minus_one_is_none_in_a_test_split():
     train = [{"sentence": "a", "label": 0}, {"sentence": "b", "label": 1}]
     test = [{"sentence": "c", "label": -1}, {"sentence": "d", "label": -1}]
     task = bert_jax.tasks.glue("sst2").with_rows(train=train, dev=train, test=test)
-    assert (task.eval_splits, task.predict_splits) == (("dev",), ("test",))
+    assert (task.source.eval_splits, task.source.predict_splits) == (
+        ("dev",),
+        ("test",),
+    )
     assert [row.label for row in task.read("test")] == [None, None]
     mixed = bert_jax.tasks.glue("sst2").with_rows(train=train, test=[*test, train[0]])
-    assert mixed.eval_splits == ("test",)
+    assert mixed.source.eval_splits == ("test",)
     with pytest.raises(
         UserError, match=r"^test, row 0: label '-1' is not in the label"
     ):
