@@ -12,7 +12,7 @@ import numpy as np
 from etils import epath
 from flax import linen as nn
 
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tokenizer import LibraryTokenizer, Tokenizer
 from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.data.wordpiece import PREFIX
 from bert_jax.errors import UserError, naming
@@ -93,7 +93,8 @@ def with_new_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
     """
     old, config = checkpoint.tokenizer, checkpoint.config
     rules = [(t.kind, t.lower_case, t.strip_accents) for t in (old, tokenizer)]
-    if rules[0] != rules[1] or tokenizer.tokens[: old.vocab_size] != old.tokens:
+    same = rules[0] == rules[1] and old.kind != LibraryTokenizer.kind  # of other rules
+    if not same or tokenizer.tokens[: old.vocab_size] != old.tokens:
         raise UserError(
             "the vocabulary is not the one that the text was prepared with; prepare the "
             "text with the checkpoint's vocabulary, or with one that python -m "

@@ -10,10 +10,11 @@ import pytest
 from etils import epath
 
 import bert_jax
+from bert_jax.data.tokenizer import LibraryTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import read_huggingface, save_huggingface
-from bert_jax.interop.load import save_workdir
+from bert_jax.interop.load import save_workdir, with_new_words
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.encoder import stack_layers, with_scan
 from bert_jax.objectives.mlm_nsp import MlmNsp
@@ -279,6 +280,19 @@ def test_rows_without_a_token_are_kept_and_never_predicted(folders, tmp_path, ca
         again = bert_jax.load(tmp_path / name)
         assert again.config == few.config
         same(again.params, every.params)
+
+
+def test_a_tokenizer_of_other_rules_is_no_extension(folders, golden):
+    """Two tokenizer.json files with equal tokens, and other flags of an added token."""
+    tokenizer = load_tokenizer(golden / "tokenizers/added")
+    content = tokenizer.vocabulary_bytes().decode()
+    assert '"lstrip": true' in content
+    other = LibraryTokenizer(content.replace('"lstrip": true', '"lstrip": false'))
+    assert other.tokens == tokenizer.tokens
+    checkpoint = bert_jax.load(folders / "none")
+    checkpoint = dataclasses.replace(checkpoint, tokenizer=tokenizer)
+    with pytest.raises(UserError, match="prepare the text with the checkpoint's vocab"):
+        with_new_words(checkpoint, other)
 
 
 def test_a_changed_vocabulary_of_a_run_is_refused(workdir):
