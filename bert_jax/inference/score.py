@@ -82,6 +82,8 @@ class Scorer:
         dtype: str | None = None,
         show_progress: bool | None = None,
     ):
+        if batch_size < 1:
+            raise UserError(f"batch_size={batch_size}, expected at least 1")
         checkpoint, name = opened(checkpoint, dtype)
         if "mlm" not in checkpoint.params:
             raise UserError(

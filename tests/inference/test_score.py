@@ -82,6 +82,11 @@ def test_scores_are_those_of_one_masked_copy_at_a_time(checkpoint, rest_of_word)
     np.testing.assert_allclose(score(TEXTS), expected, rtol=0, atol=1e-4)
 
 
+def test_a_batch_has_texts(checkpoint):
+    with pytest.raises(UserError, match="batch_size=0, expected at least 1"):
+        Scorer(checkpoint, batch_size=0)
+
+
 def test_another_dtype_rounds(checkpoint):
     exact, rounded = (Scorer(checkpoint, dtype=d)(TEXTS) for d in (None, "bfloat16"))
     np.testing.assert_allclose(exact, rounded, rtol=0.02)
