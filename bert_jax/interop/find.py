@@ -113,9 +113,10 @@ def hub_name(path: os.PathLike | str) -> tuple[str, str | None] | None:
 def from_hub(path: os.PathLike | str, *, weights: bool = True) -> Path:
     """The folder, in huggingface_hub's cache, of a model ``NAME`` or ``NAME@REVISION``.
 
-    What is not there yet is downloaded: config, vocabulary and, with ``weights``, one form
-    of the weights, safetensors before PyTorch's before Google's. Without a network the
-    cache serves. Raises UserError that says how to get the files.
+    Downloads what the cache lacks: config, vocabulary, modules of sentence-transformers
+    and, with ``weights``, one form of the weights: safetensors before PyTorch's before
+    Google's. If the hub does not answer, the cache is used. Raises UserError with the way
+    to get the files.
     """
     from huggingface_hub import HfApi
 
@@ -177,7 +178,7 @@ def _download(path: os.PathLike | str, files: Sequence[str]) -> Path:
 
 
 def _not_given(path: os.PathLike | str, error: Exception) -> UserError:
-    """The line for a model that a hub does not give."""
+    """The message for a model that could not be downloaded."""
     from huggingface_hub import constants
 
     cause = error.__cause__ or error

@@ -35,6 +35,7 @@ class Hub(http.server.ThreadingHTTPServer):
         self.models = models
         self.sent = []  # files, in the order in which they were asked for
         self.limit = None  # descriptions of models that are sent before a rate limit
+        self.resets = False  # whether every connection is closed without an answer
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def folder(self, name, revision):
@@ -44,6 +45,9 @@ class Hub(http.server.ThreadingHTTPServer):
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     def do_HEAD(self):
+        if self.server.resets:
+            self.close_connection = True
+            return
         path = self.path.partition("?")[0].strip("/")
         if path.startswith("api/models/"):
             self._describe(path.removeprefix("api/models/"))
@@ -254,6 +258,15 @@ def test_a_rate_limit_is_named(hub, limit):
     before = bert_jax.load("bert_jax/tiny")
     hub.limit = limit
     same(bert_jax.load("bert_jax/tiny").params, before.params)
+
+
+def test_a_hub_that_closes_every_connection_is_one_line(hub):
+    hub.resets = True
+    said = (
+        r"tiny does not exist here, and http\S+ did not give it \(Server disconnected"
+    )
+    with pytest.raises(UserError, match=said):
+        bert_jax.load("bert_jax/tiny")
 
 
 def test_a_name_that_the_hub_does_not_have_is_one_line(hub):
