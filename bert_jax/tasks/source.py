@@ -3,7 +3,14 @@
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +18,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.tasks import tables
-from bert_jax.tasks.rows import placed_rows
+from bert_jax.tasks.rows import Placed, placed_rows
 from bert_jax.tasks.tables import Record
 
 ROWS = "rows:"  # the dir of a task on rows of Python starts with it
@@ -66,6 +73,11 @@ class Source:
         """The split whose rows show the labels of the task."""
         return "train"
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels that the task has without its rows."""
+        return getattr(self.config, "labels", ())
+
     def is_labelled(self, split: str) -> bool:
         """Whether the labels of a split are read."""
         return split not in self.unlabelled and split in ("train", *self.eval_splits)
@@ -77,7 +89,7 @@ class Source:
     def records(self, split: str) -> Iterator[Record]:
         """The place of each row of a split and its values, by one of their names."""
         if self.on_hub:
-            return _read_hub(self.config.dir, split)
+            return _read_hub(self.config.dir, split, self.labels)
         return self.read_file(self.path(split), split)
 
     def read_file(self, path: Path, split: str) -> Iterator[Record]:
@@ -186,7 +198,9 @@ def given_rows(
         else:
             records[split] = [
                 (where, values(where, row, labelled=True))
-                for where, row in placed_rows(data, split)
+                for where, row in _with_names(
+                    placed_rows(data, split), data, source.labels
+                )
             ]
             has_labels = any_label(source.keys, records[split])
         labelled += [split] * has_labels
@@ -236,8 +250,8 @@ def _hub_splits(directory: str) -> tuple[str, ...]:
     return tuple(datasets.get_dataset_split_names(*names))
 
 
-def _read_hub(directory: str, split: str) -> Iterator[Record]:
-    """The rows of a split; classes by their names, where the data set has them."""
+def _read_hub(directory: str, split: str, labels: Sequence[str]) -> Iterator[Placed]:
+    """The rows of a split; see :func:`_with_names` for their classes."""
     if _hub_split(split) not in _hub_splits(directory):
         raise UserError(
             f"{directory} has no split {_hub_split(split)}; it has "
@@ -245,13 +259,28 @@ def _read_hub(directory: str, split: str) -> Iterator[Record]:
         )
     datasets, names = _datasets(directory)
     data = datasets.load_dataset(*names, split=_hub_split(split))
-    classes = {
-        name: feature.names
-        for name, feature in data.features.items()
-        if hasattr(feature, "names")
-    }
-    for where, row in placed_rows(data, f"{directory}:{split}"):
-        for name, labels in classes.items():
-            if row[name] is not None and row[name] >= 0:
-                row[name] = labels[row[name]]
+    return _with_names(placed_rows(data, f"{directory}:{split}"), data, labels)
+
+
+def _with_names(
+    placed: Iterable[Placed], data: Any, labels: Sequence[str]
+) -> Iterator[Placed]:
+    """The rows with the names of classes, where a data set of Hugging Face has names.
+
+    labels: of the task. The classes keep their numbers if other names are among them.
+    """
+    names = {}
+    for column, feature in (getattr(data, "features", None) or {}).items():
+        item = getattr(feature, "feature", feature)  # of a list
+        classes = getattr(item, "names", None)
+        if classes and (not labels or {*classes} <= {*labels}):
+            names[column] = dict(enumerate(classes))
+    for where, row in placed:
+        if isinstance(row, dict):
+            for column, classes in names.items():
+                value = row.get(column)
+                if isinstance(value, list):
+                    row[column] = [classes.get(item, item) for item in value]
+                else:
+                    row[column] = classes.get(value, value)
         yield where, row

@@ -96,7 +96,7 @@ def read_table(
         if len(row) != len(header):
             raise UserError(
                 f"{where}: row has {counted(len(row), 'column')}, the header has "
-                f"{len(header)} ({', '.join(header)}); mend the row"
+                f"{len(header)} ({', '.join(header)}); fix the row"
             )
         named = dict(zip(header, row, strict=True))
         yield where, _select(where, named, columns, optional, hint)
@@ -249,7 +249,7 @@ def missing_column(
 def check_texts(where: str, texts: Iterable[str], *, gaps: bool = False) -> None:
     """Raises for an empty text; with ``gaps`` only where all of them are empty."""
     if not (any if gaps else all)(text.strip() for text in texts):
-        raise UserError(f"{where}: empty text; expected words, mend or drop the row")
+        raise UserError(f"{where}: empty text; expected words, fix or drop the row")
 
 
 def counted(number: int, noun: str) -> str:

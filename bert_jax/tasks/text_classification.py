@@ -180,6 +180,10 @@ class TextSource(Source):
         splits = self.layout.splits.items()
         return tuple(name for name, s in splits if s.label and name != "train")
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.config.labels or self.layout.labels
+
     def file_names(self, split: str) -> Sequence[str]:
         return self.layout.splits[split].files
 

@@ -11,7 +11,7 @@ from bert_jax.tasks import source
 
 SPLITS = {
     "train": [{"text": "good", "label": 1}, {"text": "bad", "label": 0}],
-    "validation": [{"text": "good", "label": 1}],
+    "validation": [{"text": "good", "sentence": "good", "label": 1}],
     "test": [{"text": "so so", "label": -1}],
 }
 
@@ -55,6 +55,30 @@ def test_a_data_set_of_the_hub(hub):
     assert rows[1].where == "hf:org/reviews:english:train, row 1"
     assert ("org/reviews", "english", "validation") in hub
     task.source.check()
+
+
+def test_classes_have_the_names_of_their_data_set(hub):
+    """Unless the task has other names for them, by number."""
+    train = Split(SPLITS["train"])
+    task = bert_jax.tasks.classification().with_rows(train=train)
+    assert task.labels == ("neg", "pos")
+    assert [row.label for row in task.read("train")] == ["pos", "neg"]
+    turned = bert_jax.tasks.classification(labels=("pos", "neg"))
+    rows = turned.with_rows(train=train).read("train")
+    assert [row.label for row in rows] == ["pos", "neg"]
+    other = bert_jax.tasks.classification(labels=("bad", "good"))
+    rows = other.with_rows(train=train).read("train")
+    assert [row.label for row in rows] == ["good", "bad"]
+    glue = bert_jax.tasks.glue("sst2", dir="hf:nyu-mll/glue:sst2")
+    assert [row.label for row in glue.read("dev")] == ["1"]
+
+
+def test_tags_have_the_names_of_their_data_set():
+    data = Split([{"tokens": ["in", "Rome"], "ner_tags": [0, 1]}])
+    tags = SimpleNamespace(feature=SimpleNamespace(names=["O", "B-LOC"]))
+    data.features = {"tokens": SimpleNamespace(), "ner_tags": tags}
+    (row,) = bert_jax.tasks.tagging().with_rows(train=data).read("train")
+    assert row.tags == ("O", "B-LOC")
 
 
 def test_a_hub_needs_its_library_and_a_split(hub, monkeypatch):
