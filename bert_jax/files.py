@@ -272,8 +272,9 @@ def new_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     path.parent.mkdir(parents=True, exist_ok=True)
     # The process id, since two runs may write the same file at the same time.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)  # of a killed process, or a link
     try:
-        with temporary.open(mode, encoding=encoding) as file:
+        with temporary.open(mode.replace("w", "x"), encoding=encoding) as file:
             yield file
         temporary.replace(path)
     finally:

@@ -26,7 +26,6 @@ from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import Checkpoint
-from bert_jax.locks import Lease
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.heads import make_model
@@ -227,13 +226,6 @@ def bucket(storage_server, monkeypatch, tmp_path):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return f"gs://bucket/{tmp_path.name}"
-
-
-@pytest.fixture
-def quick_leases(monkeypatch):
-    """Leases that are renewed and expire in no time."""
-    monkeypatch.setattr(Lease, "beat", 0.05)
-    monkeypatch.setattr(Lease, "expires", 0.5)
 
 
 ZYGOTE = Path(__file__).parent / "zygote.py"

@@ -16,7 +16,7 @@ import pytest
 from etils import epath
 from safetensors.numpy import load_file
 
-from bert_jax.parallel.remote import RunFolder
+from bert_jax.training.workdir import RunFolder
 
 REPOSITORY = Path(__file__).parent.parent
 STEPS = 32  # some seconds: time to stop it in

@@ -181,3 +181,15 @@ def test_names_lead_nowhere():
 def test_a_url_of_this_machine_is_refused():
     with pytest.raises(UserError, match="give its path, without file:"):
         files.is_remote("file:///tmp/run")
+
+
+def test_a_new_file_is_not_written_through_a_link(tmp_path):
+    """The name is a link, and so is the name under which the file is first written."""
+    target, path = tmp_path / "precious.txt", tmp_path / "new.txt"
+    target.write_text("content")
+    path.symlink_to(target)
+    path.with_name(f".new.txt.{os.getpid()}.tmp").symlink_to(target)
+    with new_file(path, "w") as file:
+        file.write("new")
+    assert path.read_text() == "new" and not path.is_symlink()
+    assert target.read_text() == "content"

@@ -1,4 +1,4 @@
-"""Whose a folder is. What a run does with its lease: tests/parallel/test_remote.py."""
+"""Locks of folders on disks and owners of folders in buckets."""
 
 import errno
 import json
@@ -13,7 +13,7 @@ from etils import epath
 
 from bert_jax import locks
 from bert_jax.errors import UserError
-from bert_jax.locks import Lease, locked
+from bert_jax.locks import check_owned, locked, owned
 
 
 def test_a_folder_is_one_process_s_until_it_ends(tmp_path):
@@ -47,22 +47,35 @@ def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(locks.fcntl, "flock", refuse)
     with locked(tmp_path / "run"):
         pass
-    assert "has no locks: start nothing else there" in caplog.text
+    assert "has no locks: start no second run there" in caplog.text
 
 
-@pytest.mark.parametrize("who", ["of another machine", "of this one", "damaged"])
-def test_a_dead_run_keeps_no_workdir(bucket, quick_leases, who):
-    """One of this machine is known to be dead; of others nothing is heard any more."""
-    mark = {"process": 1, "host": "far", "machine": "far", "born": "1", "token": "a"}
-    if who == "of this one":
-        mark |= {"machine": locks._machine()}
-    mark = "{" if who == "damaged" else json.dumps(mark)
-    path, lines = epath.Path(bucket) / ".lock", []
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(mark)
-    with Lease(path, lines.append):
-        assert path.read_text() != mark
-    if who == "of another machine":
-        assert lines[-1] == "process 1 on far has not been heard of for 0.5 s"
-    else:
-        assert not lines
+def test_a_lock_is_not_written_through_a_link(tmp_path):
+    target = tmp_path / "precious.txt"
+    target.write_text("content")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/.lock").symlink_to(target)
+    with pytest.raises(UserError, match="is a link"), locked(tmp_path / "run"):
+        pytest.fail("locked")
+    assert target.read_text() == "content"
+
+
+def test_the_newest_run_owns_a_folder_in_a_bucket(bucket):
+    """Also after a run that was killed and left its file, whatever is in it."""
+    folder = epath.Path(bucket)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ".lock").write_text("{")
+    with owned(folder) as first:
+        check_owned(folder, first)
+        name = re.escape(f"process {os.getpid()} on {socket.gethostname()}")
+        with owned(folder) as second:
+            check_owned(folder, second)
+            with pytest.raises(
+                UserError, match=f"now belongs to {name}, which started"
+            ):
+                check_owned(folder, first)
+        with pytest.raises(UserError, match="now belongs to another process"):
+            check_owned(folder, first)
+    with owned(folder):
+        pass
+    assert not (folder / ".lock").exists()

@@ -225,6 +225,7 @@ def with_hidden(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{split.name}-{jax.process_index()}.npy"
     shape = (int(lengths.sum()), model.width)
+    path.unlink(missing_ok=True)  # a link, whose target would be overwritten
     states = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
     hidden = np.split(states, np.cumsum(lengths)[:-1])
     with Progress(

@@ -41,7 +41,6 @@ from bert_jax.objectives.heads import ENCODER, HEADS, FrozenTagging, Head, jit_f
 from bert_jax.objectives.objective import Params
 from bert_jax.parallel.mesh import batch_divisor, make_mesh, process_rows
 from bert_jax.parallel.processes import is_leader, on_every_host
-from bert_jax.parallel.remote import RunFolder
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.progress import Progress, print_line
 from bert_jax.settings import to_dict
@@ -50,6 +49,7 @@ from bert_jax.tasks.task import Task
 from bert_jax.training.config import FineTuneConfig
 from bert_jax.training.metrics import Reporter
 from bert_jax.training.run import Job, Log, draw_run, run
+from bert_jax.training.workdir import RunFolder
 
 BEST = "best"  # the folder of the best model, as bert_jax.load finds it
 RESULTS = "results.json"

@@ -247,11 +247,11 @@ class MetricWriter:
     def __init__(self, workdir: Path, step: int, tracker: ModuleType | None = None):
         self._tracker = tracker
         path = workdir / METRICS
-        if path.exists():
-            # A run that begins again evaluates what it begins with again.
-            old = read_metrics(path) if step else []
-            kept = [line for line in old if line["step"] <= step]
-            write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+        # A run that starts again evaluates step 0 again.
+        old = read_metrics(path) if step and path.exists() else []
+        kept = [line for line in old if line["step"] <= step]
+        # A new file: lines are never appended to the target of a link.
+        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
         self._file = path.open("a")
         self._tensorboard = SummaryWriter(
             str(workdir / TENSORBOARD), purge_step=step + 1 if step else None

@@ -42,12 +42,13 @@ from bert_jax.parallel.mesh import (
     put_batch,
 )
 from bert_jax.parallel.processes import is_leader, on_every_host
-from bert_jax.parallel.remote import RunFolder, local_copy
+from bert_jax.parallel.remote import local_copy
 from bert_jax.progress import Progress, print_line
 from bert_jax.settings import to_dict
 from bert_jax.training.config import DataConfig, TrainConfig
 from bert_jax.training.metrics import MetricWriter, Reporter
 from bert_jax.training.run import Job, Log, draw_run, open_workdir, run
+from bert_jax.training.workdir import RunFolder
 
 _EXAMPLES = 4  # that TensorBoard shows
 

@@ -29,7 +29,6 @@ from bert_jax.files import read_json, write_json
 from bert_jax.objectives.objective import Batch, Objective, Params
 from bert_jax.parallel.mesh import put_batch, steps_ahead
 from bert_jax.parallel.processes import check_same, is_leader, stop_requests
-from bert_jax.parallel.remote import RunFolder
 from bert_jax.runs import CURVES
 from bert_jax.settings import describe
 from bert_jax.training.checkpoints import CheckpointStore
@@ -49,6 +48,7 @@ from bert_jax.training.state import (
     new_parameters,
 )
 from bert_jax.training.step import Sums, compile_step
+from bert_jax.training.workdir import RunFolder
 
 HostBatch = dict[str, np.ndarray]
 Differences = Callable[[dict[str, Any], dict[str, Any]], list[str]]
@@ -99,7 +99,7 @@ def open_workdir(
     """
     log = log if is_leader() else lambda line: None
     folder = RunFolder(workdir)
-    with folder.held(log):
+    with folder.held():
         folder.fetch()
         yield folder, log
 

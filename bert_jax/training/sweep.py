@@ -10,9 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import DivergenceError, UserError, naming
-from bert_jax.files import is_name, read_json, replace_folder, write_json
+from bert_jax.files import (
+    is_name,
+    new_folder,
+    read_json,
+    replace_folder,
+    write_json,
+)
 from bert_jax.parallel.processes import from_leader, is_leader
-from bert_jax.parallel.remote import RunFolder
 from bert_jax.progress import Progress, print_line
 from bert_jax.runs import read_results, spread
 from bert_jax.settings import to_dict
@@ -29,6 +34,7 @@ from bert_jax.training.finetune import (
     show,
 )
 from bert_jax.training.run import Log, check_owner, open_workdir
+from bert_jax.training.workdir import RunFolder
 
 SWEEP = "sweep"  # the folder of a sweep's runs
 DIVERGED = "diverged"  # in the results of a run: it has no scores
@@ -148,9 +154,8 @@ def _summarise(table: dict[Point, list[Results]], workdir: Path, log: Log) -> Re
             f"the model of the best run is no longer in {workdir / BEST}; delete the "
             f"{RESULTS} of that run in {folder}, and it will run again"
         )
-    shutil.copytree(
-        folder / kept[0] / PREDICTIONS, workdir / PREDICTIONS, dirs_exist_ok=True
-    )
+    with new_folder(workdir / PREDICTIONS, overwrite=True) as predictions:
+        shutil.copytree(folder / kept[0] / PREDICTIONS, predictions, dirs_exist_ok=True)
     log(f"best: {kept[0]}, {metric} {kept[1]:.2f}; its model is in {workdir / BEST}")
     content = {"metric": metric, "best_run": kept[0], "points": summary}
     write_json(workdir / "sweep.json", content)

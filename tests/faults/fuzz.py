@@ -399,11 +399,9 @@ def read_reference(folder: Path) -> None:
     list(runs.table(runs.compare([run])))
 
 
-def read_lease(folder: Path) -> None:
-    """Whose a folder is, as the lock of a disk and the lease of a bucket say."""
-    content = (folder / ".lock").read_bytes()
-    locks._owner(content).encode()
-    locks._is_dead(content.decode("utf-8", "replace"))
+def read_lock(folder: Path) -> None:
+    """The owner of a folder, as its lock file names it."""
+    locks._owner((folder / ".lock").read_bytes()).encode()
 
 
 def read_study(folder: Path) -> None:
@@ -784,7 +782,7 @@ READERS = {
             b'{"host": "a", "process": 1, "machine": "", "born": "1", "token": "b"}',
             json.dumps(locks._this_process()).encode(),
         ],
-        read_lease,
+        read_lock,
     ),
     "any-json": Reader(
         "a.json",

@@ -21,7 +21,7 @@ import pytest
 from etils import epath
 
 from bert_jax.files import write_text
-from bert_jax.parallel.remote import RunFolder
+from bert_jax.training.workdir import RunFolder
 from tests.faults.ends import PHASES
 
 ENDS = Path(__file__).parent / "ends.py"

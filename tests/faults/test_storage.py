@@ -28,8 +28,8 @@ from etils import epath
 
 from bert_jax import cli, train
 from bert_jax.errors import UserError
-from bert_jax.parallel.remote import RunFolder
 from bert_jax.training.checkpoints import CheckpointStore
+from bert_jax.training.workdir import RunFolder
 
 REPOSITORY = Path(__file__).parents[2]
 FLAGS = ("--config.checkpoint_every=2", "--config.eval_every=3", "--config.prompts=()")

@@ -16,10 +16,10 @@ from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import Checkpoint
 from bert_jax.model.config import BertConfig, FeatureConfig
 from bert_jax.model.heads import make_model
-from bert_jax.parallel.remote import RunFolder
 from bert_jax.tasks.rows import line_rows
 from bert_jax.training.config import finetune_config
 from bert_jax.training.finetune import finetune, prepare
+from bert_jax.training.workdir import RunFolder
 
 WORDS = "the a man dog cat eats sees paris rome big small good bad film who where"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -1,22 +1,17 @@
 """Folders of an object store, on a real server."""
 
-import os
-import socket
 from pathlib import Path
 
 import pytest
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.parallel import remote
 from bert_jax.parallel.remote import (
-    RunFolder,
     is_remote,
     local_checkpoint,
     local_copy,
+    remote_files,
 )
-from bert_jax.runs import read_metrics
-from bert_jax.training.metrics import MetricWriter
 
 
 @pytest.fixture
@@ -32,16 +27,6 @@ def write(path, text):
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
-
-
-@pytest.fixture
-def other_machine(monkeypatch, tmp_path):
-    """A function that goes to a machine with an empty cache, or back to the first."""
-
-    def go(name):
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
-
-    return go
 
 
 def test_a_url_is_remote_and_a_path_is_not():
@@ -98,67 +83,6 @@ def test_a_store_that_is_not_there_is_one_line(folder):
         local_copy(folder, last="index.json")
 
 
-def test_a_run_goes_on_on_another_machine(bucket, other_machine):
-    folder = RunFolder(bucket)
-    folder.fetch()
-    write(folder.local / "config.json", "{}")
-    writer = MetricWriter(folder.local, 0)
-    writer.write(1, "train", {"loss": 2.0})
-    writer.sync()
-    folder.upload()
-    writer.write(2, "train", {"loss": 1.0})
-    writer.close()
-    folder.upload()
-    assert str(folder.checkpoints) == f"{bucket}/checkpoints"
-    write(folder.checkpoints / "1/large", "x")
-
-    other_machine("other")
-    other = RunFolder(bucket)
-    other.fetch()
-    assert other.local != folder.local
-    assert (other.local / "config.json").read_text() == "{}"
-    lines = read_metrics(other.local / "metrics.jsonl")
-    assert [line["loss"] for line in lines] == [2.0, 1.0]
-    assert list((other.local / "tensorboard").iterdir())
-    assert not (other.local / "checkpoints").exists()
-
-
-def test_a_folder_that_is_replaced_is_replaced_in_the_store(bucket, other_machine):
-    """And what a machine wrote after its last upload is no part of the run."""
-    folder = RunFolder(bucket)
-    folder.fetch()
-    write(folder.local / "best/old.txt", "old")
-    write(folder.local / "best/same.txt", "same")
-    folder.upload()
-    unchanged = (epath.Path(bucket) / "best/same.txt").stat()
-    (folder.local / "best/old.txt").unlink()
-    write(folder.local / "best/new.txt", "new")
-    folder.upload()
-    write(folder.local / "best/late.txt", "late")
-    assert (epath.Path(bucket) / "best/same.txt").stat() == unchanged
-
-    for machine in ("other", "cache"):
-        other_machine(machine)
-        again = RunFolder(bucket)
-        again.fetch()
-        assert names(again.local / "best") == ["new.txt", "same.txt"]
-    assert (folder.local / "best/new.txt").read_text() == "new"
-
-
-def test_a_folder_is_prepared_once(bucket, other_machine):
-    def make(directory):
-        made.append(directory)
-        write(directory / "shards/0", "tokens")
-        write(directory / "index.json", "{}")
-
-    made = []
-    for machine in ("one", "one", "two"):
-        other_machine(machine)
-        copy = RunFolder(bucket).prepared("text", "index.json", make)
-        assert (copy / "shards/0").read_text() == "tokens"
-    assert len(made) == 1
-
-
 def test_a_checkpoint_is_copied_without_what_is_not_its_model(folder):
     write(folder / "config.json", "{}")
     write(folder / "best/model.safetensors", "1")
@@ -166,7 +90,7 @@ def test_a_checkpoint_is_copied_without_what_is_not_its_model(folder):
     write(folder / "sweep/run/large", "x")
     copy = local_checkpoint(folder)
     copied = {p.relative_to(copy).as_posix() for p in copy.rglob("*") if p.is_file()}
-    assert copied == {"config.json", "best/model.safetensors"}
+    assert copied == {".files", "config.json", "best/model.safetensors"}
     write(folder / "best/model.safetensors", "22")
     (folder / "config.json").unlink()
     assert local_checkpoint(folder) == copy
@@ -180,23 +104,15 @@ def test_the_prefix_of_a_checkpoint_of_google_is_copied_too(folder):
     copy = local_checkpoint(folder / "bert_model.ckpt")
     assert copy.with_suffix(".ckpt.index").read_text() == "bert_model.ckpt.index"
     assert names(copy.parent) == [
+        ".files",
         "bert_config.json",
         "bert_model.ckpt.index",
     ]
 
 
-def test_a_local_workdir_is_used_as_it_is(tmp_path):
-    folder = RunFolder(tmp_path / "run")
-    folder.fetch()
-    folder.upload()
-    assert folder.local == tmp_path / "run"
-    assert folder.checkpoints == tmp_path / "run" / "checkpoints"
-    assert list(folder.local.iterdir()) == []
-
-
 @pytest.mark.parametrize("name", ["..", ".", ""])
-def test_a_name_in_a_store_leads_nowhere_else(tmp_path, name):
-    """Object stores take any name; a copy of such a one would lie beside the cache."""
+def test_a_name_in_a_store_leads_nowhere_else(name):
+    """Object stores take any name; a copy could be written outside of the cache."""
 
     class Folder:
         def __init__(self, name, *inside):
@@ -212,39 +128,5 @@ def test_a_name_in_a_store_leads_nowhere_else(tmp_path, name):
             return True
 
     evil = Folder("run", Folder(name, Folder("config.json")))
-    with pytest.raises(UserError, match="is no name of a file"):
-        remote._mirror(evil, tmp_path / "cache")
-    assert list(tmp_path.rglob("*.json")) == []
-
-
-def test_a_workdir_in_a_bucket_is_one_run_s(bucket, quick_leases, other_machine):
-    """The second is refused with the name of the first, which goes on."""
-    first, lines = RunFolder(bucket), []
-    with first.held(lines.append):
-        first.fetch()
-        write(first.local / "a.txt", "1")
-        other_machine("other")
-        name = f"in use by process {os.getpid()} on {socket.gethostname()}; wait"
-        for _ in range(2):
-            second = RunFolder(bucket).held(lines.append)
-            with pytest.raises(UserError, match=name), second:
-                pytest.fail("taken twice")
-        first.upload()
-        assert names(epath.Path(bucket)) == [".lock", "a.txt"]
-    assert names(epath.Path(bucket)) == ["a.txt"]
-    assert all("looking whether process" in line for line in lines)
-    with RunFolder(bucket).held(lines.append):
-        pass
-
-
-def test_a_run_that_stood_still_does_not_write_over_its_successor(bucket, quick_leases):
-    first = RunFolder(bucket)
-    with first.held(print):
-        first.fetch()
-        write(first.local / "a.txt", "1")
-        first._lease._done.set()  # while it stands still, it renews nothing
-        first._lease._thread.join()
-        write(epath.Path(bucket) / ".lock", '{"process": 7, "host": "far"}')
-        with pytest.raises(UserError, match="in use by process 7 on far"):
-            first.upload()
-    assert names(epath.Path(bucket)) == [".lock"]
+    with pytest.raises(UserError, match="is not the name of a file"):
+        list(remote_files(evil))

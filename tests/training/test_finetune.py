@@ -468,3 +468,14 @@ def test_dev_is_scored_evenly_and_at_the_end():
             assert max(stops) == steps
             assert len(stops) == min(steps, count)
             assert min(stops) >= 1
+
+
+def test_features_are_not_written_through_a_link(settings, tmp_path):
+    target, features = tmp_path / "precious.npy", tmp_path / "run/features"
+    target.write_text("content")
+    features.mkdir(parents=True)
+    (features / "train-0.npy").symlink_to(target)
+    config = settings("tagging", features={"layers": (-2, -1), "width": 8})
+    finetune.prepare(finetune_config(config), tmp_path / "run", [].append)
+    assert target.read_text() == "content"
+    assert not (features / "train-0.npy").is_symlink()

@@ -129,3 +129,20 @@ def test_tensorboard_shows_texts_as_they_are(tmp_path):
     writer.close()
     (events,) = (tmp_path / "tensorboard").iterdir()
     assert b"    seed = 3\n    name = 'x'" in events.read_bytes()
+
+
+@pytest.mark.parametrize("step", [0, 1])
+@pytest.mark.parametrize("exists", [True, False])
+def test_metrics_are_not_written_through_a_link(tmp_path, step, exists):
+    target, workdir = tmp_path / "precious.jsonl", tmp_path / "run"
+    line = '{"step": 1, "split": "train", "loss": 2.0}\n'
+    if exists:
+        target.write_text(line)
+    workdir.mkdir()
+    (workdir / "metrics.jsonl").symlink_to(target)
+    writer = MetricWriter(workdir, step)
+    writer.write(2, "train", {"loss": 1.0})
+    writer.close()
+    assert target.exists() == exists
+    assert not exists or target.read_text() == line
+    assert not (workdir / "metrics.jsonl").is_symlink()

@@ -19,11 +19,11 @@ import bert_jax
 from bert_jax import progress
 from bert_jax.errors import DivergenceError, UserError
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
-from bert_jax.parallel.remote import RunFolder
 from bert_jax.training import metrics
 from bert_jax.training.config import RunConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.run import Job, draw_run, run
+from bert_jax.training.workdir import RunFolder
 
 # With the numbers of users a run that leaves nothing out is one that could not.
 pytestmark = pytest.mark.usefixtures("fused")

@@ -187,6 +187,17 @@ def test_a_finished_sweep_runs_nothing_again(copy, whole, config, monkeypatch):
     check_end(copy, whole)
 
 
+def test_predictions_are_not_written_through_a_link(copy, whole, config, tmp_path):
+    target = tmp_path / "precious.tsv"
+    target.write_text("content")
+    answers = copy / "predictions/dev_predictions.tsv"
+    answers.unlink()
+    answers.symlink_to(target)
+    run_sweep(config, copy, [].append)
+    assert target.read_text() == "content"
+    check_end(copy, whole)
+
+
 @pytest.mark.parametrize("number", [0, 5, 7, "best"])
 def test_a_run_without_results_runs_again_alone(number, copy, whole, config):
     """Its model comes and goes; or it is the best again."""

@@ -7,9 +7,9 @@ from etils import epath
 
 from bert_jax.data.store import TokenStore
 from bert_jax.errors import UserError
-from bert_jax.parallel.remote import RunFolder
 from bert_jax.training.config import DataConfig
 from bert_jax.training.pretrain import open_text
+from bert_jax.training.workdir import RunFolder
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,167 @@
+"""The workdir of a run, on a disk or in a bucket."""
+
+import contextlib
+import copy
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from etils import epath
+
+from bert_jax.files import PROGRAMS, is_remote, open_remote
+from bert_jax.locks import LOCK, check_owned, locked, owned
+from bert_jax.parallel.processes import check_same, is_leader, wait_for_all
+from bert_jax.parallel.remote import (
+    cached_folder,
+    download,
+    local_copy,
+    remote_files,
+)
+
+CHECKPOINTS = "checkpoints"
+_PREPARATION = 24 * 3600  # seconds that the other processes wait for a prepared text
+# Folders that are not copied with the small files of a workdir. Orbax writes checkpoints,
+# JAX writes programs, prepared() copies text, and features are needed during a run only.
+_APART = (CHECKPOINTS, PROGRAMS, "text", "features")
+
+
+class RunFolder:
+    """The workdir of a run. Every process makes one; process 0 writes the small files.
+
+    local: folder for the small files of process 0. checkpoints: folder for the checkpoints
+    of all processes. Both are in the workdir if it is on a disk, which all processes must
+    share. For a bucket, ``local`` is a cache of the machine of process 0, and
+    :meth:`upload` copies its files.
+    """
+
+    def __init__(self, workdir: str | os.PathLike):
+        self._remote = open_remote(workdir) if is_remote(workdir) else None
+        if self._remote is None:
+            self.local = Path(workdir)
+            self.checkpoints: os.PathLike = self.local.absolute() / CHECKPOINTS
+        else:
+            self.local = cached_folder(self._remote)
+            self.checkpoints = self._remote / CHECKPOINTS
+        self._uploaded: dict[str, tuple[int, int]] = {}
+        self._token = ""
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Locks the workdir on a disk, or makes this run its owner in a bucket.
+
+        Raises UserError that names the process which has the lock.
+        """
+        if not is_leader():
+            yield
+        elif self._remote is None:
+            with locked(self.local):
+                yield
+        else:
+            with owned(self._remote) as self._token:
+                yield
+
+    def child(self, name: str) -> "RunFolder":
+        """A folder in this one as the workdir of another run, such as a run of a sweep.
+
+        Its upload copies the files of both.
+        """
+        child = copy.copy(self)
+        child.local = self.local / name
+        child.checkpoints = epath.Path(self.checkpoints).parent / name / CHECKPOINTS
+        child.upload = self.upload
+        return child
+
+    def fetch(self) -> None:
+        """Copies the small files of a bucket to process 0; all processes must call it.
+
+        Files that a killed run did not upload are deleted.
+        """
+        if is_leader() and self._remote is not None:
+            shutil.rmtree(self.local, ignore_errors=True)
+            exists = self._remote.exists()
+            files = dict(remote_files(self._remote, _is_small)) if exists else {}
+            download(files, self.local)
+            self._uploaded = _versions(self.local)
+        elif is_leader():
+            self.local.mkdir(parents=True, exist_ok=True)
+        wait_for_all("fetch")
+
+    def upload(self) -> None:
+        """Writes the files of process 0 that changed to the bucket, and deletes others.
+
+        Files of the workdir itself are written after files in its folders, so that
+        results.json comes last. Raises UserError if another run has become the owner.
+        """
+        if self._remote is None or not is_leader():
+            return
+        if self._token:
+            check_owned(self._remote, self._token)
+        versions = _versions(self.local)
+        for name in sorted(versions, key=lambda name: ("/" not in name, name)):
+            if self._uploaded.get(name) != versions[name]:
+                _copy(self.local / name, self._remote / name)
+        for name in self._uploaded.keys() - versions.keys():
+            (self._remote / name).unlink(missing_ok=True)
+        self._uploaded = versions
+
+    def prepared(
+        self,
+        name: str,
+        last: str,
+        make: Callable[[Path], None],
+        check: Callable[[Path], None] | None = None,
+    ) -> Path:
+        """A folder that process 0 makes once and all processes read.
+
+        make: function that fills a folder, or completes it after a kill. last: file that
+        is written last. check: see local_copy. Returns the folder, or a copy of this
+        machine if the workdir is in a bucket. All processes must call it.
+        """
+        place = (self._remote or self.local) / name
+        if is_leader() and not (place / last).exists():
+            folder = cached_folder(place) if self._remote else place
+            make(folder)
+            if self._remote:
+                names = sorted(_versions(folder), key=lambda name: (name == last, name))
+                for file in names:
+                    _copy(folder / file, place / file)
+        wait_for_all(name, timeout=_PREPARATION)
+        return local_copy(place, last, check)
+
+    def check_shared(self, name: str) -> None:
+        """Checks that all processes see the file ``name`` of process 0.
+
+        All processes must call it. Raises UserError if the workdir is on a disk that they
+        do not share.
+        """
+        wait_for_all(name)
+        content = ""
+        if self._remote is None and (self.local / name).is_file():
+            content = (self.local / name).read_text(encoding="utf-8")
+        check_same(
+            content, f"{self.local / name}; give a --workdir that all hosts share"
+        )
+
+
+def _is_small(folder: str) -> bool:
+    return folder not in _APART
+
+
+def _versions(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of each complete small file below a local folder, by its name."""
+    versions = {}
+    for directory, names, files in os.walk(folder):
+        names[:] = filter(_is_small, names)
+        for file in files:
+            path = Path(directory, file)
+            if not file.endswith(".tmp") and file != LOCK:
+                stat = path.stat()
+                name = path.relative_to(folder).as_posix()
+                versions[name] = (stat.st_size, stat.st_mtime_ns)
+    return versions
+
+
+def _copy(source: Path, target: epath.Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    epath.Path(source).copy(target, overwrite=True)

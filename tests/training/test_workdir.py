@@ -1,0 +1,119 @@
+"""The workdir of a run, in a bucket of a real server and on a disk."""
+
+import pytest
+from etils import epath
+
+from bert_jax.errors import UserError
+from bert_jax.runs import read_metrics
+from bert_jax.training.metrics import MetricWriter
+from bert_jax.training.workdir import RunFolder
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def other_machine(monkeypatch, tmp_path):
+    """A function that goes to a machine with an empty cache, or back to the first."""
+
+    def go(name):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+
+    return go
+
+
+def test_a_run_goes_on_on_another_machine(bucket, other_machine):
+    folder = RunFolder(bucket)
+    folder.fetch()
+    write(folder.local / "config.json", "{}")
+    writer = MetricWriter(folder.local, 0)
+    writer.write(1, "train", {"loss": 2.0})
+    writer.sync()
+    folder.upload()
+    writer.write(2, "train", {"loss": 1.0})
+    writer.close()
+    folder.upload()
+    assert str(folder.checkpoints) == f"{bucket}/checkpoints"
+    write(folder.checkpoints / "1/large", "x")
+
+    other_machine("other")
+    other = RunFolder(bucket)
+    other.fetch()
+    assert other.local != folder.local
+    assert (other.local / "config.json").read_text() == "{}"
+    lines = read_metrics(other.local / "metrics.jsonl")
+    assert [line["loss"] for line in lines] == [2.0, 1.0]
+    assert list((other.local / "tensorboard").iterdir())
+    assert not (other.local / "checkpoints").exists()
+
+
+def test_a_folder_that_is_replaced_is_replaced_in_the_store(bucket, other_machine):
+    """And what a machine wrote after its last upload is no part of the run."""
+    folder = RunFolder(bucket)
+    folder.fetch()
+    write(folder.local / "best/old.txt", "old")
+    write(folder.local / "best/same.txt", "same")
+    folder.upload()
+    unchanged = (epath.Path(bucket) / "best/same.txt").stat()
+    (folder.local / "best/old.txt").unlink()
+    write(folder.local / "best/new.txt", "new")
+    folder.upload()
+    write(folder.local / "best/late.txt", "late")
+    assert (epath.Path(bucket) / "best/same.txt").stat() == unchanged
+
+    for machine in ("other", "cache"):
+        other_machine(machine)
+        again = RunFolder(bucket)
+        again.fetch()
+        assert names(again.local / "best") == ["new.txt", "same.txt"]
+    assert (folder.local / "best/new.txt").read_text() == "new"
+
+
+def test_a_folder_is_prepared_once(bucket, other_machine):
+    def make(directory):
+        made.append(directory)
+        write(directory / "shards/0", "tokens")
+        write(directory / "index.json", "{}")
+
+    made = []
+    for machine in ("one", "one", "two"):
+        other_machine(machine)
+        copy = RunFolder(bucket).prepared("text", "index.json", make)
+        assert (copy / "shards/0").read_text() == "tokens"
+    assert len(made) == 1
+
+
+def test_a_local_workdir_is_used_as_it_is(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.fetch()
+    folder.upload()
+    assert folder.local == tmp_path / "run"
+    assert folder.checkpoints == tmp_path / "run" / "checkpoints"
+    assert list(folder.local.iterdir()) == []
+
+
+def test_the_newest_run_owns_a_workdir_in_a_bucket(bucket, other_machine):
+    """An older run, such as one that stood still, does not write over it."""
+    first = RunFolder(bucket)
+    with first.held():
+        first.fetch()
+        write(first.local / "a.txt", "1")
+        first.upload()
+        assert names(epath.Path(bucket)) == [".lock", "a.txt"]
+        other_machine("other")
+        second = RunFolder(bucket)
+        with second.held():
+            second.fetch()
+            write(second.local / "a.txt", "22")
+            second.upload()
+            write(first.local / "a.txt", "333")
+            with pytest.raises(UserError, match="this run stops without a save"):
+                first.upload()
+    assert names(epath.Path(bucket)) == ["a.txt"]
+    assert (epath.Path(bucket) / "a.txt").read_text() == "22"
