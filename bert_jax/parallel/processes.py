@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
 
@@ -194,15 +195,15 @@ def leave(code: int, *, together: bool) -> NoReturn:
     """Exits from a command of several processes.
 
     together: all processes come here, so that JAX can close their connections. A process
-    that fails waits for 3 s only: the end of process 0 ends the others, and they could not
-    print their own errors.
+    that fails does not wait for the others. JAX ends them as soon as process 0 ends, so
+    process 0 leaves them 3 s to print their own errors.
     """
-    with contextlib.suppress(jax.errors.JaxRuntimeError):
-        if together:
+    if together:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
             wait_for_all("end")
             jax.distributed.shutdown()
-        else:
-            _client().wait_at_barrier("failed", 3000)
+    elif is_leader():
+        time.sleep(3)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
