@@ -401,6 +401,12 @@ def test_the_column_of_the_text_may_be_named(checkpoint, capsys, tmp_path):
     rows = [{"title": "a dog", "review": "a good film"}, {"review": "the bad dog"}]
     assert model.predict(rows, columns="review") == found
     assert model.predict("a good film")["label"] == found[0]["label"]
+    pairs = [("a dog", "a good film"), ("a cat", "the bad dog")]
+    predict.main([*flags, "--columns", "title", "review"])
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert model.predict(pairs) == found
+    with pytest.raises(UserError, match=r"columns has 3 names \(a, b, c\); expected 1"):
+        model.predict(rows, columns=("a", "b", "c"))
 
 
 def test_texts_with_braces_and_tabs_are_one_text(checkpoint):

@@ -170,10 +170,16 @@ class Predictor:
     ) -> Iterator[Any]:
         """The rows as the task keeps them.
 
-        Where the neighbours in a document count, texts that follow each other are in one
-        document, and an empty text ends it.
+        If a task looks at the neighbours in a document, an empty text separates documents.
         """
         names, document = [own[0] for own in task.keys.values()], 0
+        if not isinstance(task, FillMask):
+            del names[-1]  # the label
+        if columns and len(columns) != len(names):
+            raise UserError(
+                f"--columns has {len(columns)} names ({', '.join(columns)}); expected "
+                f"{len(names)}, for {', '.join(names)}"
+            )
         for where, row in placed:
             row = row_reader.renamed(where, row, columns, names)
             if task.document_context and isinstance(row, str) and not row.strip():

@@ -81,7 +81,7 @@ def placed_rows(
 
 def _rows(data: Any, name: str) -> Iterable[Any]:
     if is_single(data):
-        if isinstance(data, str) and len(data) < 256 and tables.is_table(Path(data)):
+        if isinstance(data, str) and tables.is_table(Path(data)) and _is_file(data):
             logger.warning(
                 f"{data!r} is read as a text; give Path({data!r}) for the file"
             )
@@ -95,6 +95,10 @@ def _rows(data: Any, name: str) -> Iterable[Any]:
     if isinstance(data, Iterable) and not isinstance(data, bytes | bytearray | set):
         return data
     raise UserError(f"{name} is of type {type(data).__name__}; expected {EXPECTED}")
+
+
+def _is_file(text: str) -> bool:
+    return len(text) < 256 and Path(text).is_file()
 
 
 def _row(row: Any, where: str) -> Row:
