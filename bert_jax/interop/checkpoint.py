@@ -103,11 +103,11 @@ def class_names(
 def check_params(
     params: dict[str, Any], config: BertConfig, head: str
 ) -> tuple[str, ...]:
-    """Compares the parameters with those that the model itself initialises, by name.
+    """Compares the parameters with the shapes that the model initialises, by name.
 
-    Returns the names of the parts of pretraining that are not there. Raises UserError for
-    other shapes and for parts that are not whole. The sizes of a BiLSTM stand in its
-    task's config, and are compared where it is used.
+    Returns the names of the parts of pretraining that are missing. Raises UserError for
+    other shapes and for incomplete parts. The sizes of a BiLSTM and of Dense modules are
+    compared where they are used.
     """
     bert = params.get("bert")
     if not isinstance(bert, Mapping) or not isinstance(bert.get("encoder"), Mapping):

@@ -163,7 +163,7 @@ def _tree(flat: dict[str, np.ndarray], folder: Path) -> dict[str, Any]:
     """Parameters from their names with slashes."""
     try:
         return traverse_util.unflatten_dict(flat, sep="/")
-    except (TypeError, ValueError) as error:  # one name goes on where another ends
+    except (TypeError, ValueError) as error:  # a name is the start of another name
         raise UserError(
             f"{folder} has parameters whose names do not fit together; copy it again"
         ) from error
@@ -172,10 +172,9 @@ def _tree(flat: dict[str, np.ndarray], folder: Path) -> dict[str, Any]:
 def _checkpoint(
     folder: Path, settings: dict[str, Any], source: str = "huggingface", **found: Any
 ) -> Checkpoint:
-    """A Checkpoint of what was found, and of what else a folder holds."""
+    """A Checkpoint with the tokenizer, the modules and the settings of a folder."""
     tokenizer = load_tokenizer(folder) if find_vocabulary(folder) else None
-    positions = found["config"].max_positions
-    modules, dense = read_modules(folder, positions, tokenizer)
+    modules, dense = read_modules(folder, found["config"], tokenizer)
     params, head = found["params"], found["head"]
     if modules and len(params) == 1:  # the encoder alone
         head = modules["pooling"]
@@ -196,7 +195,7 @@ def _checkpoint(
 
 
 def misfit(checkpoint: Checkpoint) -> str:
-    """What about a model transformers has no class for; "" where it has one."""
+    """The part of a model that transformers has no class for; "" if it has a class."""
     config, head = checkpoint.config, checkpoint.head
     if config.encoder == "lstm":
         return "LSTMs for layers"
@@ -217,12 +216,12 @@ def save_huggingface(
 ) -> None:
     """Writes a folder that AutoModel and AutoTokenizer load, whole or not at all.
 
-    checkpoint: its parameters on host or devices, its layers stacked or not. What is
-    ``extra`` is kept in config.json under "bert_jax". card: Markdown for the model card,
-    where the weights come from. own: whether a model that transformers has no class for is
-    written with the same files, but under our names, for ``bert_jax.load`` alone.
-    Otherwise it is a UserError, as is a ``directory`` that is not empty, unless
-    ``overwrite``.
+    checkpoint: parameters on host or devices, layers stacked or not. Its ``extra`` goes
+    into config.json under "bert_jax", its modules into the files of sentence-transformers.
+    card: Markdown about the origin of the weights, for the model card. own: write a model
+    that transformers has no class for under our names, for ``bert_jax.load`` alone. Raises
+    UserError for such a model without ``own``, and for a ``directory`` that is not empty,
+    unless ``overwrite``.
     """
     config, tokenizer, head = checkpoint.config, checkpoint.tokenizer, checkpoint.head
     params = dict(checkpoint.params)

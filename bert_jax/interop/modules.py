@@ -19,6 +19,7 @@ from bert_jax.errors import UserError, naming
 from bert_jax.files import is_name, read_json, read_text, write_json
 from bert_jax.interop.find import SAFETENSORS
 from bert_jax.interop.weights import read_weights, write_safetensors
+from bert_jax.model.config import BertConfig
 
 EXTRA = "modules"  # the key of Checkpoint.extra
 _MODULES, _TRANSFORMER = "modules.json", "sentence_bert_config.json"
@@ -41,7 +42,7 @@ _INSTEAD = "to use the encoder alone, remove modules.json"
 
 
 def read_modules(
-    folder: Path, positions: int, tokenizer: Tokenizer | None
+    folder: Path, config: BertConfig, tokenizer: Tokenizer | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings, and the parameters of Dense modules; both empty without a Pooling.
 
@@ -75,13 +76,14 @@ def read_modules(
         "pooling": _read_pooling(folder / paths[1] / "config.json"),
         "activations": [],
         "normalize": normalize,
-        "max_length": _read_length(folder, positions, tokenizer),
+        "max_length": _read_length(folder, config.max_positions, tokenizer),
     }
     settings |= _read_prompts(folder / _CONFIG, folder / paths[1] / "config.json")
-    params = {}
+    params, width = {}, config.hidden_size
     for i, name in enumerate(dense):
-        activation, params[str(i)] = _read_dense(folder / name)
+        activation, params[str(i)] = _read_dense(folder / name, width)
         settings["activations"].append(activation)
+        width = params[str(i)]["kernel"].shape[1]
     return settings, params
 
 
@@ -147,8 +149,8 @@ def _read_prompts(path: Path, pooling: Path) -> dict[str, Any]:
     }
 
 
-def _read_dense(folder: Path) -> tuple[str, dict[str, np.ndarray]]:
-    """The activation and the parameters of a Dense module."""
+def _read_dense(folder: Path, width: int) -> tuple[str, dict[str, np.ndarray]]:
+    """The activation and the parameters of a Dense module. width: of its input."""
     path = folder / "config.json"
     config = read_json(path, "a Dense module's settings")
     activation = str(config.get("activation_function", _TORCH["Tanh"]))
@@ -166,17 +168,15 @@ def _read_dense(folder: Path) -> tuple[str, dict[str, np.ndarray]]:
                 f"expected a Dense module of {sentence} without a residual; {_INSTEAD}"
             )
     tensors = read_weights(folder)
-    kernel = tensors.get("linear.weight")
-    if (
-        kernel is None
-        or kernel.ndim != 2
-        or {*tensors} - {"linear.weight", "linear.bias"}
-    ):
+    shapes = {tensor: array.shape for tensor, array in tensors.items()}
+    rows = shapes.get("linear.weight", (0,))[:1]
+    expected = {"linear.weight": (*rows, width), "linear.bias": rows}
+    if shapes not in (expected, {"linear.weight": (*rows, width)}):
         raise UserError(
-            f"{folder} has the tensors {', '.join(sorted(tensors))}; expected the matrix "
-            "linear.weight, and linear.bias"
+            f"{folder} has the tensors {shapes}; expected a matrix linear.weight of "
+            f"{width} columns, and linear.bias or not"
         )
-    params = {"kernel": np.asarray(kernel.T, np.float32)}
+    params = {"kernel": np.asarray(tensors["linear.weight"].T, np.float32)}
     if "linear.bias" in tensors:
         params["bias"] = np.asarray(tensors["linear.bias"], np.float32)
     return name, params

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import bert_jax
 from bert_jax.errors import UserError
@@ -133,6 +134,25 @@ def test_settings_that_are_not_supported_are_refused(folder, file, settings, sai
     with pytest.raises(UserError, match=said) as caught:
         bert_jax.load(path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"linear.weight": np.ones((8, 23), np.float32)},
+        {"linear.weight": np.ones((8, 24, 1), np.float32)},
+        {"linear.weight": np.ones((8, 24)), "linear.bias": np.ones(7)},
+        {"linear.weight": np.ones((8, 24)), "residual.weight": np.ones((8, 24))},
+        {"linear.bias": np.ones(8)},
+    ],
+)
+def test_tensors_that_are_no_dense_layer_are_refused(folder, tensors):
+    path = folder("dense")
+    save_file(tensors, path / "2_Dense/model.safetensors")
+    with pytest.raises(
+        UserError, match=r"expected a matrix linear.weight of 24 columns"
+    ):
+        bert_jax.load(path)
 
 
 def test_old_settings_of_two_poolings_are_refused(folder):
