@@ -151,6 +151,37 @@ def test_a_disk_that_fails_is_one_line_and_the_run_goes_on(
     assert left_by(workdir) == left_by(undisturbed)
 
 
+@pytest.mark.parametrize(
+    ("room", "prepares"), [(900_000, False), (100_000, True)], ids=["save", "text"]
+)
+def test_a_full_disk_ends_all_processes_with_one_line(
+    python, disk, one_phase_of, small_store, room, prepares, tmp_path
+):
+    """A save in the background, or the text that process 0 prepares."""
+    (disk / "other").write_bytes(bytes((4 << 20) - room))
+    text, vocabulary_size = small_store[0].parent / "text.txt", small_store[1]
+    corpus = ("--config.data.path=", f"--config.data.corpus=('{text}',)")
+    corpus = (*corpus, f"--config.data.vocabulary_size={vocabulary_size}")
+    logs = tmp_path / "logs"
+    done = subprocess.run(
+        [
+            REPOSITORY / "launch/local_processes.sh",
+            *("--processes", "2", "--devices", "1", "--restarts", "0", "--logs", logs),
+            *("--", "--config", one_phase_of(0), "--workdir", disk / "run", *FLAGS),
+            *("--config.phases[0].steps=1000", *(corpus if prepares else ())),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"PYTHON": python},
+    )
+    output = done.stdout + (logs / "process_1.log").read_text()
+    assert done.returncode == 2, output
+    (line,) = [x for x in output.splitlines() if "No space left on device" in x]
+    assert line.startswith("error: ") and str(disk / "run") in line
+    assert "Traceback" not in output
+
+
 class BadNetwork(http.server.ThreadingHTTPServer):
     """A way to a server on which ``rate`` of the requests fail, in one of ``kinds``."""
 
