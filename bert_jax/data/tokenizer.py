@@ -323,8 +323,8 @@ class LibraryTokenizer(Tokenizer):
             )
         model = json.loads(content)["model"]
         unknown = model.get("unk_token")
-        if isinstance(model.get("unk_id"), int):  # of a Unigram model
-            unknown = tokens[model["unk_id"]]
+        if "unk_id" in model:  # of a Unigram model, which fails without one
+            unknown = tokens[model["unk_id"]] if model["unk_id"] is not None else ""
         if unknown not in (None, UNK):
             raise UserError(f"unk_token={unknown!r}; expected {UNK!r}, as BERT has")
         if model.get("end_of_word_suffix"):

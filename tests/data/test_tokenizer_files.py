@@ -265,6 +265,17 @@ def test_a_tokenizer_that_bert_cannot_use_is_refused(folder, path, value, said):
     assert "\n" not in str(e.value)
 
 
+def test_a_unigram_model_without_an_unknown_token_is_refused(golden, tmp_path):
+    """It could not encode a character that it does not have."""
+    folder = shutil.copytree(golden / "tokenizers/unigram", tmp_path / "copy")
+    assert load_tokenizer(folder).unk_id in load_tokenizer(folder).encode(
+        "\u4e00\u9fff"
+    )
+    change(folder, "model", "unk_id", value=None)
+    with pytest.raises(UserError, match=r"unk_token=''; expected '\[UNK\]'"):
+        load_tokenizer(folder)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"model": 1}'])
 def test_what_is_no_tokenizer_json_is_one_line(folder, text):
     (folder / "tokenizer.json").write_text(text)
