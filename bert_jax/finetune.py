@@ -3,7 +3,9 @@
 The best model on the development set lands in WORKDIR/best, a Hugging Face folder, and
 WORKDIR/predictions holds the answers in the task's official form. --sweep runs the
 config's grid of batch sizes, learning rates, epochs and seeds. --workdir (default:
-runs/NAME OF THE CONFIG) is where the run lives; the same command goes on where it stopped.
+runs/NAME OF THE CONFIG) is the folder of the run. The same command resumes a run that was
+stopped. --change_settings resumes an unfinished run with other settings. config.json then
+lists each change with its step.
 
 --config: the name of a config, such as sst2, squad2 or tagging, or a file. Every setting
 below can be changed, the folder of the data among them: --config.data.dir=DIR, or
@@ -28,7 +30,7 @@ from bert_jax.training.config import FineTuneConfig, finetune_config
 
 def main(argv: list[str]) -> None:
     """Parses the command line and fine-tunes."""
-    own = cli.JOB_FLAGS | {"sweep": False}
+    own = cli.JOB_FLAGS | {"sweep": False, "change_settings": False}
     config, workdir, flags = parse(argv, __doc__, finetune_config, own, FineTuneConfig)
     # A finished run is reported from what it wrote.
     if not any(Path(workdir, name).exists() for name in ("results.json", "sweep.json")):
@@ -38,7 +40,8 @@ def main(argv: list[str]) -> None:
     from bert_jax.training.sweep import run_one, run_sweep
 
     cli.start(flags, workdir)
-    (run_sweep if flags["sweep"] else run_one)(config, workdir)
+    train = run_sweep if flags["sweep"] else run_one
+    train(config, workdir, change_settings=flags["change_settings"])
 
 
 class _Finetune(types.ModuleType):

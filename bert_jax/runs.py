@@ -289,14 +289,15 @@ def _majorities(folder: Path) -> Iterator[tuple[str, float]]:
 def compare(runs: Sequence[Run]) -> list[Values]:
     """What tells runs apart, and how they went: a JSON-able dictionary of each.
 
-    "settings": those that are not the same in all runs; None where a run's config lacks
-    one. "steps": done so far. "seconds": that they took, evaluations and all; None where
-    they were not noted. "tokens_per_second": the median of the reports. "metrics": for each
-    split and metric the "last" value, the "best", and its "step"; of "train"
-    only losses and scores. "results": scores of the best model on each split, and the
-    seconds that training took, of a run that has results.json.
+    "settings": settings that differ between the runs; None if a config does not have the
+    setting. A setting that was changed when a run was resumed is a text with all values.
+    "steps": number of steps done. "seconds": wall time of the run, or None.
+    "tokens_per_second": median over the reports. "metrics": for each split and metric the
+    "last" value, the "best" value and its "step". The split "train" has only losses and
+    scores. "results": scores of the best model on each split and the seconds of training,
+    for a run with results.json.
     """
-    settings = [dict(_flat(run.config)) for run in runs]
+    settings = [_settings(run) for run in runs]
     names = dict.fromkeys(name for values in settings for name in values)
     differing = [
         name
@@ -331,6 +332,23 @@ def spread(scores: Sequence[float]) -> Values:
         "deviation": statistics.stdev(scores) if len(scores) > 1 else 0.0,
         "scores": list(scores),
     }
+
+
+def _settings(run: Run) -> Values:
+    """The value of each setting by full name, with its changes during the run."""
+    values = dict(_flat({k: v for k, v in run.config.items() if k != "changes"}))
+    histories: dict[str, str] = {}
+    try:
+        for change in run.config.get("changes", ()):
+            for name, value in change["settings"].items():
+                start = histories.get(name, f"{value['from']}")
+                histories[name] = f"{start}, from step {change['step']:,} {value['to']}"
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"the config of {run.name} has damaged changes ({error!r}); copy it from where "
+            "the run was"
+        ) from error
+    return values | histories
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

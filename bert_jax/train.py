@@ -1,7 +1,9 @@
 """Pretrains BERT with masked LM and next sentence prediction.
 
---config: the name of a config, such as tiny, base:lamb or large, or a file. Run it again
-with the same --workdir (default: runs/NAME OF THE CONFIG) and it goes on where it stopped.
+--config: the name of a config, such as tiny, base:lamb or large, or a file. The same
+command with the same --workdir (default: runs/NAME OF THE CONFIG) resumes a stopped run.
+--change_settings resumes an unfinished run with other settings. config.json then lists each
+change with its step. A finished run accepts a larger number of steps and no other change.
 Every setting below can be changed: --config.NAME=VALUE, or --NAME=VALUE, such as
 --profile_steps 10:20. --print_config shows those of a run and ends.
 
@@ -26,9 +28,8 @@ from bert_jax.training.config import TrainConfig, train_config
 
 def main(argv: list[str]) -> None:
     """Parses the command line and trains."""
-    config, workdir, flags = parse(
-        argv, __doc__, train_config, cli.JOB_FLAGS, TrainConfig
-    )
+    own = cli.JOB_FLAGS | {"change_settings": False}
+    config, workdir, flags = parse(argv, __doc__, train_config, own, TrainConfig)
     config.data.check_text()
     if config.init_from:
         check_checkpoint(config.init_from, "--config.init_from")
@@ -36,7 +37,7 @@ def main(argv: list[str]) -> None:
     from bert_jax.training.pretrain import pretrain
 
     cli.start(flags, workdir)
-    pretrain(config, workdir)
+    pretrain(config, workdir, change_settings=flags["change_settings"])
 
 
 if __name__ == "__main__":

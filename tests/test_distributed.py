@@ -170,6 +170,7 @@ def test_killed_or_asked_to_stop_it_goes_on_with_other_hosts(
 
     # So few checkpoints that the next is one on request.
     shutil.rmtree(tmp_path / "caches")
+    arguments = (*arguments, "--change_settings")
     seldom = (*arguments, "--config.checkpoint_every=1000")
     job = start(4, logs, *seldom, devices=8)
     printed = wait_for_step(job, 16)

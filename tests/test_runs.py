@@ -108,6 +108,18 @@ def test_a_setting_that_one_run_lacks_differs(tmp_path, two):
     assert second["settings"] == {"phases[1].steps": 5, "seed": 1}
 
 
+def test_settings_that_changed_during_a_run_are_shown_with_their_steps(tmp_path, two):
+    config, lines = pretraining(2e-3, 0.3)
+    change = {"optimizer.learning_rate": {"from": 1e-3, "to": 2e-3}}
+    config["changes"] = [{"step": 1500, "settings": change}]
+    rows = compare(read_runs([*two, write_run(tmp_path / "c", config, lines)]))
+    assert [row["settings"] for row in rows] == [
+        {"optimizer.learning_rate": 1e-3},
+        {"optimizer.learning_rate": 2e-3},
+        {"optimizer.learning_rate": "0.001, from step 1,500 0.002"},
+    ]
+
+
 def test_the_command_prints_a_table_or_json(two, capsys):
     command.main([str(path) for path in two])
     lines = capsys.readouterr().out.splitlines()

@@ -97,11 +97,18 @@ def test_packed_rows_train_as_rows_of_their_own(train, one_phase_of, tmp_path):
 
 
 def test_a_finished_run_is_not_trained_again(train, uninterrupted, config_file):
+    """No file is written or changed."""
     workdir, _ = uninterrupted
-    before = (workdir / "metrics.jsonl").read_text()
+
+    def files():
+        found = (path for path in workdir.rglob("*") if path.name != ".lock")
+        return {path: path.stat().st_mtime_ns for path in found if path.is_file()}
+
+    before = files()
     again = train("--config", config_file, "--workdir", workdir)
     assert again.returncode == 0, again.stderr
-    assert (workdir / "metrics.jsonl").read_text() == before
+    assert files() == before
+    assert "finished before, after 14 steps" in again.stdout.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -109,16 +116,21 @@ def test_a_finished_run_is_not_trained_again(train, uninterrupted, config_file):
     [
         ("--config.model.hidden_size=32", "model.hidden_size: 16 -> 32"),
         ("--config.data.holdout=0.3", "data.holdout: 0.2 -> 0.3"),
+        # Settings that an unfinished run accepts with --change_settings.
+        ("--config.optimizer.beta2=0.5", "optimizer.beta2: 0.999 -> 0.5"),
+        ("--config.log_every=1", "log_every: 2 -> 1"),
     ],
 )
 def test_a_workdir_of_another_run_is_refused(
     train, uninterrupted, config_file, change, message
 ):
     workdir, _ = uninterrupted
+    config = (workdir / "config.json").read_text()
     done = train("--config", config_file, "--workdir", workdir, change)
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+    assert (workdir / "config.json").read_text() == config
 
 
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(
@@ -135,7 +147,8 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(
     assert max(saved) < 14
     resumed = train(
         "--config", config_file, "--workdir", tmp_path,
-        "--config.optimizer.learning_rate=1e-3",
+        "--config.optimizer.learning_rate=1e-3", "--config.checkpoint_every=1",
+        "--change_settings",
     )  # fmt: skip
     assert resumed.returncode == 0, resumed.stderr
 

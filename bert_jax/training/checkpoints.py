@@ -90,10 +90,6 @@ class CheckpointStore:
         self._pending.start()
         self._saved = step
 
-    def newest(self) -> int:
-        """The step of the newest checkpoint, damaged or not; 0 without a checkpoint."""
-        return max((int(path.name) for path in _complete(self._directory)), default=0)
-
     def restore(self, abstract: Any, log: Log) -> tuple[Any, dict[str, Any]] | None:
         """Loads the newest undamaged state, and its notes. None without a checkpoint.
 
@@ -210,6 +206,11 @@ class _Save(threading.Thread):
                 self._delete_old()
         except Exception as error:
             self.error = error
+
+
+def newest_step(directory: os.PathLike) -> int:
+    """The step of the newest checkpoint, damaged or not; 0 without a checkpoint."""
+    return max((int(path.name) for path in _complete(epath.Path(directory))), default=0)
 
 
 def _complete(directory: epath.Path) -> list[epath.Path]:

@@ -439,8 +439,8 @@ def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:
     return from_settings(FineTuneConfig, settings | {"data": data}, "")
 
 
-# What may change when a run goes on: where and how it computes and what it reports,
-# not what it learns.
+# The settings that --change_settings may change in an unfinished run. Group names stand
+# for all of their settings.
 _MAY_CHANGE = (
     *("mesh", "accumulation", "log_every", "checkpoint_every"),
     *("profile_steps", "tracker", "data_timeout"),
@@ -449,7 +449,7 @@ _MAY_CHANGE = (
 _PRETRAINING_MAY_CHANGE = (
     *("compute.dtype", "compute.remat", "compute.attention_impl"),
     *("compute.float32_gradients", "data.packing", "data.threads", "data.prefetch"),
-    "data.path",  # the store is compared by its contents
+    "data.path",  # the contents of the store are compared
     *(
         "optimizer",
         "eval_every",
@@ -459,31 +459,63 @@ _PRETRAINING_MAY_CHANGE = (
         "prompts",
     ),
 )
-_FINE_TUNING_MAY_CHANGE = ("sweep", "eval_batch_size")
+_FINE_TUNING_MAY_CHANGE = ("eval_batch_size",)
+# What config.json contains beside the settings, and the grid that a run is part of.
+_NO_SETTINGS = ("text", "changes")
+_IGNORED = ("changes", "sweep")
+
+Change = tuple[str, Any, Any]  # name, old value, new value
+
+
+def changed_settings(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
+    """The settings of a run that differ between two of its configs.
+
+    old, new: from ``settings.to_dict``, with the "text" of pretraining. A setting that
+    ``old`` does not have gets its default. Raises UserError if ``old`` has a setting that
+    does not exist any more.
+    """
+    read = finetune_config if "family" in new else train_config
+    if "family" in new or "phases" in new:
+        settings = {k: v for k, v in old.items() if k not in _NO_SETTINGS}
+        old = old | to_dict(read(settings))
+    return [
+        change
+        for change in differences(old, new)
+        if change[0].partition(".")[0].partition("[")[0] not in _IGNORED
+    ]
+
+
+def more_steps(change: Change, new: dict[str, Any]) -> bool:
+    """Whether a change adds steps to the last phase of pretraining."""
+    name, before, after = change
+    last = f"phases[{len(new.get('phases', ())) - 1}].steps"
+    return name == last and after > before
 
 
 def resume_differences(
     old: dict[str, Any], new: dict[str, Any], free: Sequence[str] = ()
 ) -> list[str]:
-    """The settings that keep a run from going on with another config: 'name: old -> new'.
+    """The settings that no flag can change in a run, as "name: old -> new".
 
-    ``old`` and ``new`` are what ``settings.to_dict`` gives, with the "text" of pretraining
-    beside it. A setting that is younger than the old config had its default there. Steps
-    may be added to the last phase. free: further settings that may differ.
+    old, new: see :func:`changed_settings`. free: further settings that may differ.
     """
-    read, own = train_config, _PRETRAINING_MAY_CHANGE
-    if "family" in new:
-        read, own = finetune_config, _FINE_TUNING_MAY_CHANGE
+    own = _FINE_TUNING_MAY_CHANGE if "family" in new else _PRETRAINING_MAY_CHANGE
     free = (*_MAY_CHANGE, *own, *free)
     try:
-        settings = {name: value for name, value in old.items() if name != "text"}
-        old = old | to_dict(read(settings))
-    except UserError as error:  # such as a setting that there is no more
+        changes = changed_settings(old, new)
+    except UserError as error:
         return [str(error)]
-    last = f"phases[{len(new.get('phases', ())) - 1}].steps"
     return [
-        f"{name}: {a!r} -> {b!r}"
-        for name, a, b in differences(old, new)
-        if not any(name == f or name.startswith((f"{f}.", f"{f}[")) for f in free)
-        and not (name == last and b > a)
+        shown_change(change)
+        for change in changes
+        if not any(
+            change[0] == f or change[0].startswith((f"{f}.", f"{f}[")) for f in free
+        )
+        and not more_steps(change, new)
     ]
+
+
+def shown_change(change: Change) -> str:
+    """A change in words."""
+    name, before, after = change
+    return f"{name}: {before!r} -> {after!r}"

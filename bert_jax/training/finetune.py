@@ -151,6 +151,7 @@ def finetune(
     prepared: Prepared,
     folder: RunFolder,
     log: Log = print_line,
+    change_settings: bool = False,
 ) -> dict[str, Any]:
     """Trains, keeps the best model on dev in the workdir's best/, returns results.json.
 
@@ -159,7 +160,8 @@ def finetune(
     are there until then.
     """
     fine_tuning = _FineTuning(config, prepared, folder, log)
-    _, progress = run(fine_tuning.job(), folder, log)
+    job = dataclasses.replace(fine_tuning.job(), change_settings=change_settings)
+    _, progress = run(job, folder, log)
     results = fine_tuning.results(progress)
     draw_run(folder, log)
     if is_leader():

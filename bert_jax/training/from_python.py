@@ -50,6 +50,7 @@ def finetune(
     test: Any = None,
     workdir: os.PathLike | str | None = None,
     log: Log = print_line,
+    change_settings: bool = False,
     **settings: Any,
 ) -> FineTuned:
     """Fine-tunes a checkpoint on a task and returns the model that was best on dev.
@@ -72,6 +73,8 @@ def finetune(
     workdir: as of ``python -m bert_jax.finetune``: the same call goes on where it stopped,
       and a finished run is not run again. None: a new temporary folder.
     log: takes each line of the report.
+    change_settings: resume an unfinished run of ``workdir`` with other settings than
+      before; its config.json lists the changes.
     settings: of docs/settings.md, as epochs=1, batch_size=16 or seed=3; those of the
       optimizer by their own names, as learning_rate=1e-4.
 
@@ -125,7 +128,7 @@ def finetune(
         }
     )
     workdir = epath.Path(workdir or tempfile.mkdtemp(prefix="bert_jax-"))
-    results = run_one(config, workdir, log, task)
+    results = run_one(config, workdir, log, task, change_settings=change_settings)
     model = load(workdir)
     own = {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
     return FineTuned(**own, scores=results["scores"], workdir=workdir)

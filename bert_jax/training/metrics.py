@@ -182,11 +182,14 @@ class Reporter:
         )
         if not self._optimizer.skip_spikes:
             raise DivergenceError(
-                f"{what}: set --config.optimizer.skip_spikes=True to go on without them, "
-                "or lower the learning rate"
+                f"{what}: set --config.optimizer.skip_spikes=True to skip them, or lower "
+                "the learning rate, and add --change_settings to resume"
             )
         if not steps:
-            raise DivergenceError(f"{what}: all since the last report; lower the rate")
+            raise DivergenceError(
+                f"{what}: all since the last report; lower the learning rate, and add "
+                "--change_settings to resume"
+            )
         self.log(f"warning: {what}")
 
     def write(self, step: int, split: str, metrics: dict[str, float | None]) -> None:
@@ -204,7 +207,7 @@ def check_finite(step: int, values: dict[str, Any]) -> None:
                 f"the {names.get(name, name)} became {float(value)} in the steps before "
                 f"step {step}; the last good checkpoint is kept: lower "
                 "--config.optimizer.learning_rate or set --config.compute.dtype=float32, "
-                "and run again with the same --workdir"
+                "and resume with the same --workdir and --change_settings"
             )
 
 

@@ -44,7 +44,9 @@ from bert_jax.parallel.mesh import (
 from bert_jax.parallel.processes import is_leader, on_every_host
 from bert_jax.parallel.remote import local_copy
 from bert_jax.progress import Progress, print_line
+from bert_jax.runs import CURVES
 from bert_jax.settings import to_dict
+from bert_jax.training.checkpoints import newest_step
 from bert_jax.training.config import DataConfig, TrainConfig
 from bert_jax.training.metrics import MetricWriter, Reporter
 from bert_jax.training.run import Job, Log, draw_run, open_workdir, run
@@ -54,12 +56,19 @@ _EXAMPLES = 4  # that TensorBoard shows
 
 
 def pretrain(
-    config: TrainConfig, workdir: str | os.PathLike, log: Log = print_line
+    config: TrainConfig,
+    workdir: str | os.PathLike,
+    log: Log = print_line,
+    *,
+    change_settings: bool = False,
 ) -> dict[str, float] | None:
     """Runs ``config`` in ``workdir`` to its last step, from its newest checkpoint.
 
-    Returns the last evaluation, or None without one. ``log`` takes lines for people. Of
-    several processes process 0 alone writes and logs.
+    log: function that receives each line of the report.
+    change_settings: resume an unfinished run with other settings than before.
+
+    Returns the last evaluation, or None without one. In a job of several processes, only
+    process 0 writes and logs.
     """
     mesh = make_mesh(config.mesh)
     for i, phase in enumerate(config.phases):
@@ -67,11 +76,11 @@ def pretrain(
             phase.batch_size, mesh, f"phases[{i}].batch_size", config.accumulation
         )
     with open_workdir(workdir, log) as (folder, log):
-        return _pretrain(config, mesh, folder, log)
+        return _pretrain(config, mesh, folder, log, change_settings)
 
 
 def _pretrain(
-    config: TrainConfig, mesh: Mesh, folder: RunFolder, log: Log
+    config: TrainConfig, mesh: Mesh, folder: RunFolder, log: Log, change_settings: bool
 ) -> dict[str, float] | None:
     store, tokenizer = open_text(config.data, folder, log)
     if tokenizer.vocab_size != config.model.tokens:
@@ -136,6 +145,7 @@ def _pretrain(
         "vocabulary": store.info.vocabulary_fingerprint,
     }
     examples = drawn_examples(batches.sources[0], range(_EXAMPLES))
+    finished = newest_step(folder.checkpoints) == config.total_steps
     state, _ = run(
         Job(
             config=config,
@@ -143,6 +153,7 @@ def _pretrain(
             batches=batches,
             mesh=mesh,
             identity=to_dict(config) | {"text": text},
+            change_settings=change_settings,
             tokenizer=tokenizer,
             texts={"examples": [" ".join(marked(example)) for example in examples]},
             given=_given(config, tokenizer, log) if config.init_from else None,
@@ -155,17 +166,21 @@ def _pretrain(
         folder,
         log,
     )
+    if finished:
+        log(f"finished before, after {config.total_steps:,} steps")
     if config.prompts:
         params = on_every_host(state.params)
         if is_leader():
             lines = list(_filled(config, objective.model, params, tokenizer))
             for line in lines:
                 log(line)
-            step = config.total_steps
-            with contextlib.closing(MetricWriter(folder.local, step)) as writer:
-                writer.write_text(step, "blanks", "\n".join(lines))
-            folder.upload()
-    draw_run(folder, log)
+            if not finished:
+                step = config.total_steps
+                with contextlib.closing(MetricWriter(folder.local, step)) as writer:
+                    writer.write_text(step, "blanks", "\n".join(lines))
+                folder.upload()
+    if not finished or not (folder.local / CURVES).exists():
+        draw_run(folder, log)
     return evaluations[-1] if evaluations else None
 
 

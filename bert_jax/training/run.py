@@ -1,8 +1,12 @@
-"""The engine: the one loop that every objective trains in, and the workdir it leaves.
+"""The engine: the training loop of every objective, and the workdir that it writes.
 
-A workdir holds config.json, the vocabulary, metrics.jsonl, tensorboard/ and checkpoints/.
-The same command on the same workdir goes on from the newest checkpoint, bit for bit, on
-any number of processes.
+A workdir contains config.json, the vocabulary, metrics.jsonl, tensorboard/ and
+checkpoints/. The same command on the same workdir resumes from the newest checkpoint. On
+the same kind and number of devices the results are the same, bit for bit.
+
+config.json contains the settings of the newest steps. If a run was resumed with other
+settings, its list "changes" has an entry for each time: the step after which the settings
+changed, and the old and new value of each.
 """
 
 import collections
@@ -31,8 +35,14 @@ from bert_jax.parallel.mesh import put_batch, steps_ahead
 from bert_jax.parallel.processes import check_same, is_leader, stop_requests
 from bert_jax.runs import CURVES
 from bert_jax.settings import describe
-from bert_jax.training.checkpoints import CheckpointStore
-from bert_jax.training.config import RunConfig, resume_differences
+from bert_jax.training.checkpoints import CheckpointStore, newest_step
+from bert_jax.training.config import (
+    RunConfig,
+    changed_settings,
+    more_steps,
+    resume_differences,
+    shown_change,
+)
 from bert_jax.training.metrics import (
     TENSORBOARD,
     MetricWriter,
@@ -66,8 +76,9 @@ class Job:
       is what the run begins with. What must outlive the process, such as the best score so
       far, it keeps in ``reporter.progress``, a JSON-able dictionary that checkpoints hold
       too.
-    identity: what config.json says of the run. differences: of the identity in a workdir
-      and this one, those that keep the run from going on there.
+    identity: the settings, as config.json contains them. differences: function of the
+      identity of a workdir and of this run; differences that no flag allows.
+    change_settings: resume an unfinished run although other settings changed.
     texts: lines by name that TensorBoard shows, such as examples. keep_checkpoints,
       threads, prefetch: see TrainConfig. one_program: see compile_step.
     """
@@ -80,6 +91,7 @@ class Job:
     evaluates: Callable[[int], bool]
     evaluate: Callable[[int, Params, Reporter], None]
     differences: Differences = resume_differences
+    change_settings: bool = False
     tokenizer: Tokenizer | None = None
     given: Params | None = None
     texts: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
@@ -105,12 +117,12 @@ def open_workdir(
 
 
 def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, Any]]:
-    """Trains to the last step, from the newest checkpoint; returns state and progress.
+    """Trains from the newest checkpoint to the last step; returns state and progress.
 
-    Nothing is written before everything was checked, and a workdir in which no checkpoint
-    or result lies belongs to nobody: a run that failed before its first step does not
-    keep the corrected one out. Raises Preempted, with the state saved, where the
-    processes are asked to stop, and DivergenceError where a number is not finite.
+    Writes nothing before all checks have passed, and nothing if no step is left. A workdir
+    without checkpoints or results can be reused. Raises UserError if the workdir belongs
+    to a run with other settings (see :class:`Job`), Preempted after a stop request, with
+    the state saved, and DivergenceError if a number is not finite.
     """
     config = job.config
     check_same(job.identity, "config or data; start all with the same command")
@@ -134,25 +146,35 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
             whole=job.one_program,
         )
         compiling = _compile_ahead(
-            job, train_step, abstract, scheduled, checkpoints.newest()
+            job, train_step, abstract, scheduled, newest_step(folder.checkpoints)
         )
         stack.callback(compiling.join)
-        state, progress = _begin(job, abstract, checkpoints, log)
-        first = int(state.step)
+        state, saved = _begin(job, abstract, checkpoints, log)
+        first, progress = int(state.step), saved.get("progress", {})
+        changes = saved.get("config", {}).get("changes", [])
+        changed = _check_changes(job, saved["config"], first) if saved else {}
+        if changed:
+            log(_change_line(job, changed, first))
+            changes = [*changes, {"step": first, "settings": changed}]
+        elif saved and first == len(job.batches):
+            return state, progress
+        identity = job.identity | ({"changes": changes} if changes else {})
         if is_leader():
-            # config.json says whose workdir it is.
             if job.tokenizer is not None:
                 job.tokenizer.save(folder.local)
-            write_json(folder.local / "config.json", job.identity)
+            if not changed:  # otherwise the first save writes it
+                write_json(folder.local / "config.json", identity)
         folder.check_shared("config.json")
         writer = None
         if is_leader():
-            tracker = open_tracker(config.tracker, folder.local.name, job.identity)
+            tracker = open_tracker(config.tracker, folder.local.name, identity)
             writer = MetricWriter(folder.local, first, tracker)
             stack.callback(writer.close)
-            if not first:
-                for name, text in {"config": describe(config), **job.texts}.items():
-                    writer.write_text(0, name, "\n".join(text))
+            texts = {} if first else dict(job.texts)
+            if changed or not first:
+                texts["config"] = describe(config)
+            for name, text in texts.items():
+                writer.write_text(first, name, "\n".join(text))
         reporter = Reporter(
             config, job.objective, schedule, writer, log, progress, first
         )
@@ -161,9 +183,11 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
         def save(step: int, state: TrainState) -> None:
             if writer is not None:
                 writer.sync()
+            if changed and is_leader():
+                write_json(folder.local / "config.json", identity)
             folder.upload()
             # A copy: it is written in the background.
-            notes = {"config": job.identity, "progress": copy.deepcopy(progress)}
+            notes = {"config": identity, "progress": copy.deepcopy(progress)}
             checkpoints.save(step, state, notes)
 
         def compiled_step(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
@@ -177,17 +201,56 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
 def _begin(
     job: Job, abstract: TrainState, checkpoints: CheckpointStore, log: Log
 ) -> tuple[TrainState, dict[str, Any]]:
-    """The state of the newest whole checkpoint, or a new one; and the run's progress."""
+    """The newest undamaged checkpoint: state and notes. Or a new state without notes."""
     restored = checkpoints.restore(abstract, log)
     if restored is not None:
-        state, saved = restored
-        log(f"resuming at step {int(state.step):,}")
-        return state, saved.get("progress", {})
+        log(f"resuming at step {int(restored[0].step):,}")
+        return restored
     optimizer = bert_optimizer(job.config.optimizer)
     state = init_state(job.objective, optimizer, abstract, job.config.seed, job.given)
     if job.given and (new := new_parameters(abstract, job.given)):
         log(f"initialised at random: {', '.join(new)}")
     return state, {}
+
+
+def _check_changes(
+    job: Job, before: dict[str, Any], step: int
+) -> dict[str, dict[str, Any]]:
+    """The settings that differ from those of the checkpoint: "from" and "to" by name.
+
+    Raises UserError if the run does not accept them. A finished run accepts more steps
+    and nothing else. An unfinished run accepts changes with ``job.change_settings``.
+    """
+    changes = changed_settings(before, job.identity)
+    added = [change for change in changes if more_steps(change, job.identity)]
+    old_total = len(job.batches) - sum(after - before for _, before, after in added)
+    shown = "; ".join(map(shown_change, changes))
+    if step == old_total and changes != added:
+        raise UserError(
+            f"the run is finished, and the only setting that can change is a larger number "
+            f"of steps ({shown}); use the settings of the run, or another --workdir"
+        )
+    if step < old_total and changes and not job.change_settings:
+        raise UserError(
+            f"the run has done {step:,} steps with other settings ({shown}); use its "
+            "settings, or another --workdir, or add --change_settings to change them from "
+            "here on"
+        )
+    return {name: {"from": before, "to": after} for name, before, after in changes}
+
+
+def _change_line(job: Job, changed: dict[str, dict[str, Any]], step: int) -> str:
+    shown = "; ".join(
+        shown_change((name, values["from"], values["to"]))
+        for name, values in changed.items()
+    )
+    line = f"settings change after step {step:,}: {shown}"
+    if any(name.endswith("].steps") for name in changed):
+        line += (
+            f"; from here on, the learning rate follows the schedule of a run of "
+            f"{len(job.batches):,} steps"
+        )
+    return line
 
 
 def _compile_ahead(

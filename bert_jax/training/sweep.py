@@ -51,10 +51,13 @@ def run_one(
     workdir: Path | str,
     log: Log = print_line,
     task: Task | None = None,
+    *,
+    change_settings: bool = False,
 ) -> Results:
     """Runs ``config`` in ``workdir``; a finished run is reported and not run again.
 
     task: that of ``config.data``, if it has rows of its own.
+    change_settings: resume an unfinished run with other settings than before.
     """
     with open_workdir(workdir, log) as (folder, log):
         finished = from_leader(lambda: _finished_run(config, folder.local, [BEST]))
@@ -63,27 +66,33 @@ def run_one(
             for split, scores in finished["scores"].items():
                 log(f"finished before: {split}: {show(scores)}")
             return finished
-        results = finetune(
-            config, prepare(config, folder.local, log, task), folder, log
-        )
+        prepared = prepare(config, folder.local, log, task)
+        results = finetune(config, prepared, folder, log, change_settings)
         shutil.rmtree(folder.local / FEATURES, ignore_errors=True)
         return results
 
 
 def run_sweep(
-    config: FineTuneConfig, workdir: Path | str, log: Log = print_line
+    config: FineTuneConfig,
+    workdir: Path | str,
+    log: Log = print_line,
+    *,
+    change_settings: bool = False,
 ) -> Results:
     """Every point of the grid with every seed; runs finished before are kept.
 
     Logs mean and spread of each point. ``workdir``/best is the best model of all runs
     there, sweep.json the table. Of the other runs the results stay, the weights go. A run
     that diverges is logged, counted, and not tried again.
+    change_settings: resume an unfinished run with other settings than before.
     """
     with open_workdir(workdir, log) as (folder, log):
-        return _run_sweep(config, folder, log)
+        return _run_sweep(config, folder, log, change_settings)
 
 
-def _run_sweep(config: FineTuneConfig, folder: RunFolder, log: Log) -> Results:
+def _run_sweep(
+    config: FineTuneConfig, folder: RunFolder, log: Log, change_settings: bool
+) -> Results:
     runs = _grid(config)
     # All of them before the first runs: what is wrong shows at once.
     finished = from_leader(lambda: _finished_runs(config, runs, folder.local))
@@ -95,7 +104,9 @@ def _run_sweep(config: FineTuneConfig, folder: RunFolder, log: Log) -> Results:
             prepared = prepared or prepare(config, folder.local, log)
             log(f"== {name}")
             try:
-                results = finetune(run_config, prepared, run_folder, log)
+                results = finetune(
+                    run_config, prepared, run_folder, log, change_settings
+                )
             except DivergenceError as error:
                 log(f"diverged: {error}")
                 results = {"main_metric": prepared.task.main_metric, DIVERGED: True}

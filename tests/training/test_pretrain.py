@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import threading
 from pathlib import Path
 
@@ -247,3 +248,38 @@ def test_examples_show_what_is_masked(configure, small_store):
             asked = f"{{{right[place]}}}" if place in right else ""
             assert word == shown + asked
         assert right
+
+
+def test_a_finished_run_takes_more_steps_and_says_what_they_mean(
+    one_phase_of, tmp_path
+):
+    def config(*flags):
+        line = ["--config", str(one_phase_of(0)), "--config.prompts=()", *flags]
+        return parse(line, "usage", train_config).config
+
+    pretrain(config(), tmp_path, print)
+    before = (tmp_path / "config.json").read_text()
+    more, lines = "--config.phases[0].steps=12", []
+    with pytest.raises(UserError, match=r"another run \(seed: 3 -> 1\)"):
+        pretrain(config(more, "--config.seed=1"), tmp_path, print)
+    with pytest.raises(UserError, match=r"the run is finished.*beta1: 0.9 -> 0.5"):
+        pretrain(
+            config(more, "--config.optimizer.beta1=0.5"),
+            tmp_path,
+            print,
+            change_settings=True,
+        )
+    assert (tmp_path / "config.json").read_text() == before
+    pretrain(config(more), tmp_path, lines.append)
+    assert (
+        "settings change after step 9: phases[0].steps: 9 -> 12; from here on, the "
+        "learning rate follows the schedule of a run of 12 steps"
+    ) in lines
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["phases"][0]["steps"] == 12
+    assert written["changes"] == [
+        {"step": 9, "settings": {"phases[0].steps": {"from": 9, "to": 12}}}
+    ]
+    lines.clear()
+    pretrain(config(more), tmp_path, lines.append)
+    assert "finished before, after 12 steps" in lines

@@ -291,7 +291,7 @@ def test_clocks_that_jump_change_nothing(make_job, metric_lines, tmp_path, monke
     monkeypatch.setattr(time, "time", jump)
     monkeypatch.setattr(time, "time_ns", lambda: int(1e9 * jump()))
     folder = RunFolder(tmp_path / "jumps")
-    with folder.held(print):
+    with folder.held():
         state, _ = run(make_job(), folder, print)
     assert metric_lines(tmp_path / "jumps") == metric_lines(tmp_path / "plain")
     assert jax.tree.all(jax.tree.map(np.array_equal, state.params, expected.params))
@@ -305,6 +305,52 @@ def test_a_workdir_with_a_checkpoint_belongs_to_its_run(make_job, tmp_path):
     run(make_job(), folder, lambda line: None)
     with pytest.raises(UserError, match=r"holds another run \(name\); use that config"):
         run(make_job(identity={"name": "other"}), folder, lambda line: None)
+
+
+def test_an_unfinished_run_takes_other_settings_only_on_request(make_job, tmp_path):
+    """config.json has the settings of the steps that are saved, and every change."""
+
+    def stops(at):
+        def evaluate(step, *rest):
+            if step == at:
+                raise KeyboardInterrupt
+
+        return dict(evaluates=lambda step: step == at, evaluate=evaluate)
+
+    def job(rate, **changes):
+        return make_job(identity={"rate": rate}, differences=lambda *_: [], **changes)
+
+    def config():
+        return json.loads((tmp_path / "config.json").read_text())
+
+    folder, lines = RunFolder(tmp_path), []
+    with pytest.raises(KeyboardInterrupt):
+        run(job(0.1, **stops(5)), folder, print)
+    message = (
+        r"has done 4 steps with other settings \(rate: 0.1 -> 0.2\); .*--change_set"
+    )
+    with pytest.raises(UserError, match=message):
+        run(job(0.2), folder, print)
+    assert config() == {"rate": 0.1}
+    # No step with the new setting is saved.
+    with pytest.raises(KeyboardInterrupt):
+        run(job(0.2, change_settings=True, **stops(5)), folder, print)
+    assert config() == {"rate": 0.1}
+    with pytest.raises(KeyboardInterrupt):
+        run(job(0.1, **stops(5)), folder, print)
+    with pytest.raises(KeyboardInterrupt):
+        run(job(0.2, change_settings=True, **stops(7)), folder, lines.append)
+    assert "settings change after step 4: rate: 0.1 -> 0.2" in lines
+    first = {"step": 4, "settings": {"rate": {"from": 0.1, "to": 0.2}}}
+    assert config() == {"rate": 0.2, "changes": [first]}
+    run(job(0.3, change_settings=True), folder, print)
+    second = {"step": 6, "settings": {"rate": {"from": 0.2, "to": 0.3}}}
+    finished = {"rate": 0.3, "changes": [first, second]}
+    assert config() == finished
+    run(job(0.3), folder, print)
+    with pytest.raises(UserError, match=r"the run is finished, .*\(rate: 0.3 -> 0.1\)"):
+        run(job(0.1, change_settings=True), folder, print)
+    assert config() == finished
 
 
 def test_a_run_that_cannot_be_drawn_is_a_line(tmp_path):

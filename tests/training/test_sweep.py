@@ -293,7 +293,7 @@ def diverging_sweep(config, tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "prepare", lambda *_: prepared)
 
     def sweep_with(diverges):
-        def finetune(config, prepared, folder, log):
+        def finetune(config, prepared, folder, log, change_settings):
             workdir = folder.local
             for name in ("best", "predictions"):
                 (workdir / name).mkdir(parents=True)
