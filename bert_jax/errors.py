@@ -108,7 +108,7 @@ def unknown_field(name: str, known: Sequence[str]) -> str:
 # "--config.data.", "--" and the like in front of a name; config.json is a file. A shell
 # command keeps its flags.
 _FLAG = re.compile(
-    r"(?P<command>(?:python -m|hf download) [^;,()]*)|"
+    r"(?P<command>(?:python -m|hf download|tfds build) [^;,()]*)|"
     r"(?<![\w./-])(?:(?:--)?config\.(?!json|py\b)(?:data\.|optimizer\.)?|--)(?=\w)"
 )
 
