@@ -1,5 +1,6 @@
 """Whole runs on tiny data sets, in this process."""
 
+import dataclasses
 import functools
 import json
 import math
@@ -229,6 +230,34 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not(short, metric_li
     for name in ("best/model.safetensors", "predictions/test_predictions.tsv"):
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
         assert (first / name).read_bytes() != (other / name).read_bytes(), name
+
+
+def test_the_best_model_is_kept_though_a_later_one_is_saved(
+    settings, monkeypatch, tmp_path
+):
+    """Dev scores of 50, 90, 70 and 90: the model of the second epoch."""
+    scores, seen = iter((50.0, 90.0, 70.0, 90.0)), []
+    evaluate_tuned, evaluates = finetune.evaluate_tuned, finetune._FineTuning._evaluate
+
+    def scored(task, split, outputs):
+        task, evaluation = evaluate_tuned(task, split, outputs)
+        given = {task.main_metric: next(scores)}
+        return task, dataclasses.replace(evaluation, scores=given)
+
+    def noted(self, step, params, reporter):
+        seen.append(jax.device_get(params))
+        evaluates(self, step, params, reporter)
+
+    monkeypatch.setattr(finetune, "evaluate_tuned", scored)
+    monkeypatch.setattr(finetune._FineTuning, "_evaluate", noted)
+    results = run_one(short_config(settings, epochs=4), tmp_path, [].append)
+    assert len(seen) == 4
+    assert results["best_epoch"] == 2
+    kernels = [params["classifier"]["kernel"] for params in seen]
+    kept = load(tmp_path).params["classifier"]["kernel"]
+    assert [np.array_equal(kept, kernel) for kernel in kernels] == [
+        *(False, True, False, False)
+    ]
 
 
 def test_a_finished_run_is_not_run_again(short, settings, monkeypatch):
