@@ -29,6 +29,7 @@ from bert_jax.interop.modules import EXTRA
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import with_scan
 from bert_jax.model.heads import BertWithBiLstm
+from bert_jax.parallel.deadline import unwatched
 from bert_jax.parallel.processes import is_leader, wait_for_all
 from bert_jax.parallel.remote import local_checkpoint
 from bert_jax.parallel.sharding import array_shapes, path_name
@@ -310,10 +311,11 @@ def _local_files(path: os.PathLike | str) -> Path:
     """``path`` as one of this machine: itself, or a copy from a store or a hub."""
     if not hub_name(path):
         return local_checkpoint(path)
-    if is_leader():  # whose cache the other processes of its host then find filled
-        from_hub(path)
-    wait_for_all("download")
-    return from_hub(path)
+    with unwatched():  # a download has timeouts of its own
+        if is_leader():  # processes of the same host then find the files in its cache
+            from_hub(path)
+        wait_for_all("download")
+        return from_hub(path)
 
 
 def _read(local: Path, run: os.PathLike, changes: dict[str, Any]) -> Checkpoint:
