@@ -153,7 +153,7 @@ def test_params_are_read_from_the_newest_checkpoint(workdir):
 
 
 def test_what_is_no_checkpoint_is_one_line(tmp_path, workdir):
-    expected = "expected a Hugging Face folder .*Google's .*a --workdir of bert_jax"
+    expected = "expected a Hugging Face folder .*Google's .*a workdir of bert_jax"
     with pytest.raises(UserError, match=rf"nowhere does not exist; {expected}"):
         bert_jax.load(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
