@@ -37,7 +37,7 @@ def main(argv: list[str]) -> None:
     pairs = args.text or []
     if args.input:
         rows = lines.given_rows(None, args.input, texts_line).rows
-        for where, texts in row_texts(rows, args.columns):
+        for where, texts, _ in row_texts(rows, args.columns):
             if len(texts) != 2:
                 raise UserError(f"{where} has 1 value; expected two texts")
             pairs.append(texts)

@@ -4,7 +4,8 @@
 --text: a text, or several with a --text each; or --input: a table (.csv, .tsv, .jsonl,
 .json, .parquet), or UTF-8 lines in any other file, a text each; - for stdin.
 --output: a new file, a JSON object for each line: "text", "log_probability" (natural,
-summed over the tokens, each masked in turn) and "tokens"; stdout without it.
+summed over the tokens, each masked in turn), "tokens", and "id" of a table; stdout without
+it.
 --rest_of_word: mask the tokens that follow in the word too.
 
 usage:
@@ -56,7 +57,10 @@ def main(argv: list[str]) -> None:
     rows = 0
     with lines.open_output(args.output) as file:
         for score in scorer.stream(given.rows, given.total, tuple(args.columns)):
-            line = printable(json.dumps(score._asdict(), ensure_ascii=False))
+            found = score._asdict()
+            own = {} if score.id is None else {"id": score.id}
+            del found["id"]
+            line = printable(json.dumps(own | found, ensure_ascii=False))
             file.write(f"{line}\n")
             rows += 1
         if not rows:

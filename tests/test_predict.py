@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax import fill_mask, next_sentence, predict
+from bert_jax import fill_mask, next_sentence, predict, score
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import save_huggingface
@@ -419,6 +419,21 @@ def test_texts_with_braces_and_tabs_are_one_text(checkpoint):
     choice = bert_jax.load(checkpoint("choice"))
     answer = choice.predict(("who\t?", "a dog", "a cat"))
     assert len(answer["probabilities"]) == 2
+
+
+def test_score_reads_tables_and_keeps_ids(checkpoint, capsys, tmp_path):
+    path = write_table(tmp_path / "new.csv")
+    flags = ["--checkpoint", checkpoint("blanks"), "--input"]
+    score.main([*flags, path])
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["id"], row["text"]) for row in found] == REVIEWS
+    model = bert_jax.load(checkpoint("blanks"))
+    expected = model.score([text for _, text in REVIEWS])
+    found = [row["log_probability"] for row in found]
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(UserError, match=r"empty.txt is empty; expected a text a line"):
+        score.main([*flags, str(tmp_path / "empty.txt")])
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -188,7 +188,7 @@ class Embedder:
         with Progress(
             "encoding", total=total, unit="texts", show=self._show
         ) as progress:
-            for texts in chunks((texts for _, texts in rows), chunk):
+            for texts in chunks((row.texts for row in rows), chunk):
                 for part in self._parts(self._features(texts)):
                     # (W,) each; without pooling (L_i, W).
                     outputs = self._run(part, done=progress.part(len(part.input_ids)))

@@ -104,7 +104,7 @@ class Bert(Checkpoint):
             raise UserError("this checkpoint has no NSP head; load a pretrained one")
         single = isinstance(first, str)
         firsts, seconds = (
-            [text for _, (text,) in row_texts(placed_rows(texts), most=1)]
+            [row.texts[0] for row in row_texts(placed_rows(texts), most=1)]
             for texts in (first, second)
         )
         if len(firsts) != len(seconds):
@@ -217,8 +217,8 @@ class Bert(Checkpoint):
         """Arrays of texts, as long as the longest, and their tokens."""
         check_vocabulary(self, "the checkpoint")
         rows = []
-        for _, parts in row_texts(placed_rows(texts)):
-            ids = self.tokenizer.encode_batch(parts)
+        for row in row_texts(placed_rows(texts)):
+            ids = self.tokenizer.encode_batch(row.texts)
             rows.append(sequences.join(self.tokenizer, *ids))
         if not rows:
             raise UserError("there are no texts; expected at least one")

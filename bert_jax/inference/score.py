@@ -33,6 +33,7 @@ from bert_jax.progress import Progress
 from bert_jax.tasks import tables
 from bert_jax.tasks.rows import (
     Placed,
+    Texts,
     count_rows,
     given_columns,
     placed_rows,
@@ -49,11 +50,15 @@ _LINES = ".txt"
 
 
 class Score(NamedTuple):
-    """A text's natural log probability, summed over its ``tokens``."""
+    """The natural log probability of a text, summed over its tokens.
+
+    tokens: their number. id: None for a row without one.
+    """
 
     text: str
     log_probability: float
     tokens: int
+    id: str | None = None
 
 
 class Scorer:
@@ -129,14 +134,14 @@ class Scorer:
         total: the number of rows, where it is known. columns: of dictionaries, the column
         of the text; empty: see :func:`bert_jax.tasks.rows.text_columns`.
         """
-        waiting: list[tuple[str, np.ndarray]] = []
+        waiting: list[tuple[Texts, np.ndarray]] = []
         tokens = 0
         with Progress(
             "scoring", total=total, unit="texts", show=self._show
         ) as progress:
-            for where, (text,) in row_texts(placed, given_columns(columns), most=1):
-                ids = self._encode(text, where)
-                waiting.append((text, ids))
+            for row in row_texts(placed, given_columns(columns), most=1):
+                ids = self._encode(row.texts[0], row.where)
+                waiting.append((row, ids))
                 tokens += len(ids) ** 2
                 if tokens > TOKENS:
                     yield from self._score(waiting, progress)
@@ -157,10 +162,10 @@ class Scorer:
         return np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
 
     def _score(
-        self, texts: Sequence[tuple[str, np.ndarray]], progress: Progress
+        self, rows: Sequence[tuple[Texts, np.ndarray]], progress: Progress
     ) -> Iterator[Score]:
-        done = progress.part(len(texts))
-        every_ids = [ids for _, ids in texts]
+        done = progress.part(len(rows))
+        every_ids = [ids for _, ids in rows]
         if self._directed:
             parts = [part[1:-1] for part in self._run(_features(every_ids), done=done)]
         else:
@@ -175,8 +180,9 @@ class Scorer:
                 done=done,
             )
             parts = np.split(np.array(values), np.cumsum(sizes)[:-1])
-        for (text, _), part in zip(texts, parts, strict=True):
-            yield Score(text, float(part.sum(dtype=np.float64)), len(part))
+        for (row, _), part in zip(rows, parts, strict=True):
+            total = float(part.sum(dtype=np.float64))
+            yield Score(row.texts[0], total, len(part), row.id)
 
     def _masked(self, ids: np.ndarray) -> np.ndarray:
         """A copy of a text for each of its n tokens, (n, n + 2), that token masked."""

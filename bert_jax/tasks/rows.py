@@ -9,7 +9,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
 from bert_jax.files import parse_json, valid_text
@@ -194,16 +194,27 @@ def text_columns(where: str, row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
+class Texts(NamedTuple):
+    """The texts of a row; id: None for a row without one."""
+
+    where: str
+    texts: tuple[str, ...]
+    id: str | None
+
+
 def row_texts(
     placed: Iterable[Placed], columns: Sequence[str] = (), most: int = 2
-) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The place and the texts of each row, at most ``most`` of them.
+) -> Iterator[Texts]:
+    """The texts of each row, at most ``most`` of them.
 
     columns: of the texts in dictionaries; empty: see :func:`text_columns`.
     """
     for where, row in placed:
+        identity = None
         if isinstance(row, dict):
             columns = columns or text_columns(where, row)
+            found = row.get("id")
+            identity = None if found is None else tables.cell(found)
             row = tuple(tables.text(where, row, [name]) for name in columns)
         texts = (row,) if isinstance(row, str) else row
         if not 1 <= len(texts) <= most:
@@ -215,4 +226,4 @@ def row_texts(
             if not isinstance(text, str):
                 came = "missing" if text is None else f"of type {type(text).__name__}"
                 raise UserError(f"{where}: the text is {came}; expected text")
-        yield where, texts
+        yield Texts(where, texts, identity)

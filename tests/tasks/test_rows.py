@@ -169,7 +169,7 @@ def test_columns_have_other_names():
 
 
 def texts(data, *columns, most=2):
-    return [texts for _, texts in row_texts(placed_rows(data), columns, most)]
+    return [row.texts for row in row_texts(placed_rows(data), columns, most)]
 
 
 def test_texts_of_rows():
@@ -178,6 +178,8 @@ def test_texts_of_rows():
     assert texts([{"text_a": "a", "text_b": "b"}]) == [("a", "b")]
     assert texts([{"review": "a", "stars": 3, "id": "x7"}]) == [("a",)]
     assert texts([{"title": "t", "review": "a"}], "review") == [("a",)]
+    rows = [{"text": "a", "id": 7}, {"text": "b", "id": None}, {"text": "c"}]
+    assert [row.id for row in row_texts(placed_rows(rows))] == ["7", None, None]
 
 
 @pytest.mark.parametrize(
