@@ -27,7 +27,7 @@ from bert_jax.data.tokenizer import (
     library_tokenizer,
 )
 from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX
-from bert_jax.errors import UserError, naming
+from bert_jax.errors import UserError, listed, naming
 from bert_jax.files import is_remote, read_json, read_text
 
 # Classes of transformers that split text as BertTokenizer does.
@@ -84,8 +84,8 @@ def load_tokenizer(path: Path | str, *, lower_case: bool | None = None) -> Token
         lower_case = settings.get("do_lower_case")
     with naming(path):
         if path.suffix == ".model":
-            return SentencePieceTokenizer(path.read_bytes(), lower_case)
-        if path.suffix != ".json":
+            tokenizer = SentencePieceTokenizer(path.read_bytes(), lower_case)
+        elif path.suffix != ".json":
             tokenizer = WordPieceTokenizer(
                 _read_tokens(path),
                 lower_case,
@@ -299,11 +299,20 @@ def _with_added(
     added: Sequence[tuple[int | None, AddedToken]],
     settings: dict[str, Any],
 ) -> Tokenizer:
-    """The tokenizer, or a LibraryTokenizer if it lacks a token or splits otherwise."""
+    """The tokenizer, or a LibraryTokenizer if it lacks a token or splits otherwise.
+
+    Raises UserError for a SentencePiece model that lacks a token.
+    """
     known = set(SPECIAL_TOKENS)
     if isinstance(tokenizer, LibraryTokenizer):
         known |= tokenizer.added
     new = [(i, token) for i, token in added if token.content not in known]
+    if new and isinstance(tokenizer, SentencePieceTokenizer):
+        tokens = listed([repr(token.content) for _, token in new])
+        raise UserError(
+            f"the files beside it add {tokens}; expected none but BERT's special tokens "
+            "beside a SentencePiece model, so remove them, or add them to a tokenizer.json"
+        )
     joined = settings.get("tokenize_chinese_chars") is False
     if isinstance(tokenizer, WordPieceTokenizer) and (new or joined):
         library = library_tokenizer(tokenizer)

@@ -10,6 +10,7 @@ import pytest
 
 from bert_jax.data.tokenizer import SPECIAL_TOKENS
 from bert_jax.data.tokenizer_files import load_tokenizer
+from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
 
 SPECIAL = list(SPECIAL_TOKENS)
@@ -239,6 +240,26 @@ def test_ids_of_added_tokens_follow_the_vocabulary(golden, tmp_path):
     (folder / "special_tokens_map.json").unlink()
     with pytest.raises(UserError, match=r"token '<e1>' has the id 70; expected 61"):
         load_tokenizer(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "token"),
+    [
+        ("added_tokens.json", {"<e1>": 24}, "<e1>"),
+        ("special_tokens_map.json", {"additional_special_tokens": ["<e2>"]}, "<e2>"),
+        ("tokenizer_config.json", {"extra_special_tokens": {"x": "<e3>"}}, "<e3>"),
+    ],
+)
+def test_tokens_added_to_a_sentencepiece_model_are_refused(
+    tmp_path, name, content, token
+):
+    tokenizer = train_vocabulary(["a cat sat"] * 20, 24, kind="sentencepiece")
+    tokenizer.save(tmp_path)
+    path = tmp_path / name
+    before = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(before | content))
+    with pytest.raises(UserError, match=f"spiece.model: .* add '{token}'; expected"):
+        load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize(
