@@ -486,7 +486,8 @@ def class_name(where: str, value: Any) -> str:
         return tables.cell(value)
     raise UserError(
         f"{where}: the label {value!r} is of type {type(value).__name__}; expected a text "
-        "or a whole number (regression=True learns other numbers)"
+        "or a whole number (pandas has floats in a column with a missing value; "
+        "regression=True learns numbers)"
     )
 
 
