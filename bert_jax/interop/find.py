@@ -3,6 +3,7 @@
 Nothing here imports JAX, so that a command answers a wrong path or name at once.
 """
 
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bert_jax.errors import UserError, naming
-from bert_jax.files import is_remote
+from bert_jax.files import is_remote, read_text
 from bert_jax.interop.config_json import read_config
 from bert_jax.progress import Progress
 
@@ -23,12 +24,12 @@ ORIGINS = {
     "bert_jax": "a run of bert_jax",
 }
 SAFETENSORS, TORCH, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
+BILSTM = "bilstm.safetensors"  # the BiLSTM on an encoder, under our names
+MODULES = "modules.json"  # the list of modules of sentence-transformers
 _SMALL = (
     *("config.json", "bert_config.json", "tokenizer_config.json", "tokenizer.json"),
     *("vocab.txt", "spiece.model", "added_tokens.json", "special_tokens_map.json"),
-    *("modules.json", "sentence_bert_config.json"),
-    *("config_sentence_transformers.json", "?_Pooling/config.json", "?_Dense/*"),
-    "bilstm.safetensors",
+    *(MODULES, "sentence_bert_config.json", "config_sentence_transformers.json"),
 )
 _HUB_NAME = re.compile(
     r"(?P<name>(?:\w[\w.-]*/)?\w[\w.-]*)(?:@(?P<revision>[\w./-]+))?"
@@ -99,6 +100,18 @@ def find_prefix(path: Path) -> Path | None:
     return found[0].with_suffix("") if found else None
 
 
+def list_modules(folder: Path) -> list[tuple[str, str]]:
+    """Kind and folder of each module in modules.json; empty without the file."""
+    path = folder / MODULES
+    if not path.is_file():
+        return []
+    try:
+        modules = json.loads(read_text(path, "a list of modules"))
+        return [(m["type"].rpartition(".")[2], m["path"]) for m in modules]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: not a list of modules ({error!r})") from error
+
+
 def hub_name(path: os.PathLike | str) -> tuple[str, str | None] | None:
     """The name and the revision, if any, that ``path`` may be on a hub.
 
@@ -113,7 +126,7 @@ def hub_name(path: os.PathLike | str) -> tuple[str, str | None] | None:
 def from_hub(path: os.PathLike | str, *, weights: bool = True) -> Path:
     """The folder, in huggingface_hub's cache, of a model ``NAME`` or ``NAME@REVISION``.
 
-    Downloads what the cache lacks: config, vocabulary, modules of sentence-transformers
+    Downloads the missing files: config, vocabulary, configs of the modules in modules.json
     and, with ``weights``, one form of the weights: safetensors before PyTorch's before
     Google's. If the hub does not answer, the cache is used. Raises UserError with the way
     to get the files.
@@ -124,6 +137,9 @@ def from_hub(path: os.PathLike | str, *, weights: bool = True) -> Path:
     if (folder / "config.json").is_file():
         with naming(path):  # before the weights of another kind of model come
             read_config(folder / "config.json")
+    parts = [part for _, part in list_modules(folder) if part]
+    if parts:
+        _download(path, [f"{part}/config.json" for part in parts])
     if not weights:
         return folder
     name, revision = hub_name(path)
@@ -133,7 +149,11 @@ def from_hub(path: os.PathLike | str, *, weights: bool = True) -> Path:
         if find_weights(folder) or find_prefix(folder):
             return folder
         raise _not_given(path, error) from error
-    return _download(path, _weights_of([file.rfilename for file in about.siblings]))
+    files = [file.rfilename for file in about.siblings]
+    wanted = _weights_of(files) or ["*.ckpt.index", "*.ckpt.data-*"]
+    for part in parts:
+        wanted += _weights_of(files, f"{part}/")
+    return _download(path, [*wanted, BILSTM])
 
 
 class _Bar(Progress):
@@ -192,12 +212,12 @@ def _not_given(path: os.PathLike | str, error: Exception) -> UserError:
     )
 
 
-def _weights_of(files: Sequence[str]) -> list[str]:
-    """Those of a repository's files that are needed for its weights."""
-    for name in (SAFETENSORS, TORCH):
+def _weights_of(files: Sequence[str], folder: str = "") -> list[str]:
+    """The files with the weights of a folder, safetensors before PyTorch's."""
+    for name in (folder + SAFETENSORS, folder + TORCH):
         if name in files:
             return [name]
         if name + INDEX in files:
             stem, _, ending = name.rpartition(".")
             return [name + INDEX, f"{stem}-?????-of-?????.{ending}"]
-    return ["*.ckpt.index", "*.ckpt.data-*"]
+    return []

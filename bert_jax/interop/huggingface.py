@@ -31,7 +31,7 @@ from bert_jax.interop.checkpoint import (
     parameter_shapes,
 )
 from bert_jax.interop.config_json import OWN, config_from_dict, config_to_dict
-from bert_jax.interop.find import SAFETENSORS
+from bert_jax.interop.find import BILSTM, SAFETENSORS
 from bert_jax.interop.modules import (
     EXTRA,
     read_modules,
@@ -67,7 +67,6 @@ _ARCHITECTURES = {
 }
 # What transformers calls the classes of pre-LN BERTs.
 _PRE_NORM_NAMES = {"BertLMHeadModel": "MegatronBertForCausalLM"}
-BILSTM = "bilstm.safetensors"  # the BiLSTM on an encoder, under our names
 _PREFIXES = ("embeddings.", "encoder.", "pooler.")  # of an encoder saved on its own
 _CARD_TRANSFORMERS = """```python
 from transformers import AutoTokenizer, {architecture}

@@ -16,13 +16,13 @@ import numpy as np
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, naming
-from bert_jax.files import is_name, read_json, read_text, write_json
-from bert_jax.interop.find import SAFETENSORS
+from bert_jax.files import is_name, read_json, write_json
+from bert_jax.interop.find import MODULES, SAFETENSORS, list_modules
 from bert_jax.interop.weights import read_weights, write_safetensors
 from bert_jax.model.config import BertConfig
 
 EXTRA = "modules"  # the key of Checkpoint.extra
-_MODULES, _TRANSFORMER = "modules.json", "sentence_bert_config.json"
+_TRANSFORMER = "sentence_bert_config.json"
 _CONFIG = "config_sentence_transformers.json"
 # sentence-transformers' name of each pooling, as written before its version 5.4.
 _OLD_POOLINGS = {
@@ -48,21 +48,12 @@ def read_modules(
 
     Raises UserError for a module or a setting that is not supported.
     """
-    path = folder / _MODULES
-    if not path.is_file():
+    modules = list_modules(folder)
+    kinds, paths = [kind for kind, _ in modules], [name for _, name in modules]
+    if not (folder / MODULES).is_file() or kinds == ["Transformer"]:
         return {}, {}
-    with naming(path):
-        try:
-            modules = json.loads(read_text(path, "a list of modules"))
-            kinds = [module["type"].rpartition(".")[2] for module in modules]
-            paths = [module["path"] for module in modules]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"not a list of modules ({error!r})") from error
-        if kinds == ["Transformer"]:
-            return {}, {}
-        dense = [
-            name for kind, name in zip(kinds, paths, strict=True) if kind == "Dense"
-        ]
+    with naming(folder / MODULES):
+        dense = [name for kind, name in modules if kind == "Dense"]
         normalize = kinds[-1:] == ["Normalize"]
         expected = ["Transformer", "Pooling", *["Dense"] * len(dense)]
         if kinds != [*expected, *["Normalize"] * normalize] or paths[0]:
@@ -202,7 +193,7 @@ def write_modules(
     ]
     for _, path in kinds[1:]:
         (folder / path).mkdir()
-    (folder / _MODULES).write_text(json.dumps(modules, indent=2) + "\n")
+    (folder / MODULES).write_text(json.dumps(modules, indent=2) + "\n")
     modes = {key: mode == settings["pooling"] for mode, key in _OLD_POOLINGS.items()}
     pooling = {"word_embedding_dimension": width} | modes
     if not settings.get("include_prompt", True):

@@ -132,7 +132,17 @@ def models(golden, tmp_path_factory):
         shutil.copytree(golden / part, vectors, dirs_exist_ok=True)
     modules = golden / "sentence_transformers/dense"
     shutil.copytree(modules, vectors, dirs_exist_ok=True)
+    named = shutil.copytree(vectors, folders / "named")
+    text = (named / "modules.json").read_text()
+    for before, after in {"1_Pooling": "pooling", "2_Dense": "12_projection"}.items():
+        (named / before).rename(named / after)
+        text = text.replace(f'"{before}"', f'"{after}"')
+    (named / "modules.json").write_text(text)
+    lstm = shutil.copytree(new, folders / "lstm")
+    (lstm / "bilstm.safetensors").write_text("large")
     return {
+        ("bert_jax/lstm", "main"): lstm,
+        ("bert_jax/named", "main"): named,
         ("bert_jax/vectors", "main"): vectors,
         ("bert_jax/tiny", "main"): new,
         ("bert_jax/tiny", "old"): old,
@@ -212,6 +222,16 @@ def test_the_modules_of_sentence_transformers_come_too(hub, models):
     assert "2_Dense/model.safetensors" in hub.sent
 
 
+def test_modules_are_in_the_folders_that_modules_json_names(hub, models):
+    check_checkpoint("bert_jax/named")
+    assert {"pooling/config.json", "12_projection/config.json"} < {*hub.sent}
+    assert not [file for file in hub.sent if file.endswith(".safetensors")]
+    model = bert_jax.load("bert_jax/named")
+    same(model.params, bert_jax.load(models["bert_jax/named", "main"]).params)
+    assert model.head == "cls"
+    assert "12_projection/model.safetensors" in hub.sent
+
+
 @pytest.mark.parametrize(("leader", "before"), [(True, 4), (False, 0)])
 def test_of_several_processes_the_first_downloads_first(
     hub, monkeypatch, leader, before
@@ -285,8 +305,9 @@ def test_another_model_is_refused_before_its_weights_come(hub):
     assert hub.sent == ["config.json"]
 
 
-def test_checking_downloads_no_weights(hub):
-    check_checkpoint("bert_jax/tiny")
+@pytest.mark.parametrize("name", ["tiny", "lstm"])
+def test_checking_downloads_no_weights(hub, name):
+    check_checkpoint(f"bert_jax/{name}")
     assert sorted(hub.sent) == ["config.json", "tokenizer_config.json", "vocab.txt"]
     with pytest.raises(UserError, match=r"set --config.init_from: expected a Hug"):
         check_checkpoint("", "--config.init_from")
