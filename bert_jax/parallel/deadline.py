@@ -1,7 +1,7 @@
 """The step deadline: ends a process that makes no progress.
 
-A collective of several processes never returns if one of them does not take part, and JAX
-has no watchdog. So each process of a command has a deadline of its own.
+A collective never returns if one process does not take part, and JAX has no watchdog. So
+each process of a command has its own deadline.
 """
 
 import contextlib

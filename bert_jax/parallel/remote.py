@@ -49,8 +49,8 @@ def local_copy(
 def local_checkpoint(path: str | os.PathLike) -> Path:
     """Returns ``path`` if it is local, and otherwise a copy of its files in the cache.
 
-    path: a folder, or the prefix of Google's bert_model.ckpt files. Of the folders in a
-    remote folder, only best/ is copied. Orbax reads checkpoints/ in the store.
+    path: a folder, or the prefix of Google's bert_model.ckpt files. The only folder in a
+    remote folder that is copied is best/. Orbax reads checkpoints/ in the store.
     """
     if not is_remote(path):
         return Path(path)

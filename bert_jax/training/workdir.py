@@ -91,7 +91,7 @@ class RunFolder:
         """Writes the files of process 0 that changed to the bucket, and deletes others.
 
         Files of the workdir itself are written after files in its folders, so that
-        results.json comes last. Raises UserError if another run has become the owner.
+        results.json is written last. Raises UserError if another run has become the owner.
         """
         if self._remote is None or not is_leader():
             return
