@@ -12,7 +12,7 @@ from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import Encoder, take_positions
 from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.model.kernels.dropout import Dropout
-from bert_jax.model.layers import Dense, Embed, activation, layer_norm
+from bert_jax.model.layers import Dense, Embed, activation, layer_norm, split
 from bert_jax.model.lstm import LayerMix, TwoWayLstm
 from bert_jax.model.pooling import last_states, mean_tokens, sequence_ends
 
@@ -188,7 +188,8 @@ class BertModel(nn.Module):
             pooled_BSD, x_BLD = jnp.split(x_BLD, [pooled_BS.shape[1]], axis=1)
         pooled_BD = None
         if pool:
-            pooled_BD = jnp.tanh(self.pooler(pooled_BSD))
+            pooled_BD = split(self.pooler(split(pooled_BSD, "BSD")), "BSD")
+            pooled_BD = jnp.tanh(pooled_BD)
             if segment_ids_BL is None:
                 pooled_BD = pooled_BD[:, 0]
         return EncoderOutput(x_BLD, pooled_BD, states if hidden_states else [])
@@ -232,7 +233,8 @@ class MlmHead(nn.Module):
     @nn.compact
     def __call__(self, x_BMD: jax.Array, words: Embed) -> jax.Array:
         config, compute = self.config, self.compute
-        x_BMD = Dense(config, compute, (config.hidden_size,), name="transform")(x_BMD)
+        transform = Dense(config, compute, (config.hidden_size,), name="transform")
+        x_BMD = split(transform(split(x_BMD, "BMD")), "BMD")
         x_BMD = layer_norm(config, compute, "norm")(activation(config)(x_BMD))
         bias_V = self.param("output_bias", nn.initializers.zeros, (config.vocab_size,))
         surplus = config.word_rows - config.tokens

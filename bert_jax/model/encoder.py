@@ -11,7 +11,7 @@ from flax import linen as nn
 from bert_jax.model.attention import SelfAttention
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.kernels.dropout import Dropout
-from bert_jax.model.layers import Dense, activation, layer_norm
+from bert_jax.model.layers import Dense, activation, layer_norm, split
 
 
 class Layer(nn.Module):
@@ -45,6 +45,7 @@ class Layer(nn.Module):
         attention_norm = layer_norm(config, compute, "attention_norm")
         feed_forward_norm = layer_norm(config, compute, "feed_forward_norm")
 
+        x_BLD = split(x_BLD, "BLD")
         read_BLD = attention_norm(x_BLD) if config.pre_norm else x_BLD
         x_BQD = take_positions(x_BLD, positions_BQ)
         places_BQ = None
@@ -65,7 +66,8 @@ class Layer(nn.Module):
         read_BQD = feed_forward_norm(x_BQD) if config.pre_norm else x_BQD
         h_BQF = activation(config)(intermediate(read_BQD))
         x_BQD += dropout(output(h_BQF), self.deterministic)
-        return x_BQD if config.pre_norm else feed_forward_norm(x_BQD)
+        x_BQD = x_BQD if config.pre_norm else feed_forward_norm(x_BQD)
+        return split(x_BQD, "BQD")
 
 
 class _ScanLayer(Layer):

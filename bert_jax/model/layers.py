@@ -10,7 +10,7 @@ from jax.nn.initializers import Initializer
 
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.kernels.device import activation_dtype
-from bert_jax.model.kernels.products import add_bias, product
+from bert_jax.model.kernels.products import product
 
 
 def kernel_init(config: BertConfig) -> Initializer:
@@ -32,6 +32,15 @@ def for_product(parameter: jax.Array, compute: ComputeConfig) -> jax.Array:
     return parameter.astype(activation_dtype(compute.dtype))
 
 
+def split(x: jax.Array, letters: str) -> jax.Array:
+    """``x``, split over devices by the rule of each of its dimensions.
+
+    letters: shape letters of ``x``, such as "BLD". parallel/sharding.py has the rules.
+    Without a mesh the result is ``x``.
+    """
+    return nn.with_logical_constraint(x, tuple(letters))
+
+
 class Dense(nn.Module):
     """x times kernel, plus bias.
 
@@ -50,13 +59,15 @@ class Dense(nn.Module):
         kernel = self.param("kernel", self._kernel_init, (*inputs, *self.features))
         bias = self.param("bias", nn.initializers.zeros, self.features)
         axes = tuple(range(1, 1 + self.contracted)), tuple(range(self.contracted))
+        dtype = activation_dtype(self.compute.dtype)
         # Rows and positions are one dimension, in the product and in the bias's gradient.
         y = product(
-            x.astype(activation_dtype(self.compute.dtype)).reshape(-1, *inputs),
+            x.astype(dtype).reshape(-1, *inputs),
             for_product(kernel, self.compute),
             axes,
         )
-        y = add_bias(y, for_product(bias, self.compute))
+        # In float32, so that the bias's gradient is a float32 sum over all rows.
+        y = (y.astype(jnp.float32) + bias[None]).astype(dtype)
         return y.reshape(*rows, *self.features)
 
     def _kernel_init(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:

@@ -5,11 +5,13 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
+from flax import linen as nn
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.errors import UserError
 from bert_jax.parallel.config import MeshConfig
+from bert_jax.parallel.sharding import ACTIVATIONS
 
 AXES = ("replica", "data", "model")
 
@@ -56,7 +58,10 @@ def traced_on(mesh: Mesh, function: Callable) -> Callable:
     """
 
     def traced(*args, **kwargs):
-        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        with (
+            jax.sharding.use_abstract_mesh(mesh.abstract_mesh),
+            nn.logical_axis_rules(ACTIVATIONS),
+        ):
             return function(*args, **kwargs)
 
     # Profiles show it; a partial has its function's.

@@ -32,6 +32,17 @@ RULES: Rules = (
     ),
 )
 
+# The mesh axes that split each dimension of an activation, by its shape letter
+# (model/config.py). Dimensions without a rule stay whole. Without these constraints the
+# compiler splits the activations of scanned layers as it splits their parameters, and
+# each device computes the whole batch.
+ACTIVATIONS = (
+    ("B", ("replica", "data")),
+    ("N", "model"),
+    ("F", "model"),
+    ("W", "model"),
+)
+
 # What FSDP splits. Tables that rows are looked up in stay whole: XLA would gather all of
 # them, or copy every position's row, for each lookup; vectors are not worth a message.
 _SPLIT_OVER_DATA = r"kernel$"

@@ -16,6 +16,12 @@ def platform() -> str:
     return jax.default_backend() if mesh.empty else mesh.abstract_device.platform
 
 
+def on_one_cpu() -> bool:
+    """Whether a single CPU device computes; without a mesh, the default device does."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return platform() == "cpu" and (mesh.empty or mesh.size == 1)
+
+
 def capability() -> float:
     """The compute capability of an NVIDIA GPU, 0 of other devices.
 

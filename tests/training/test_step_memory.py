@@ -1,0 +1,111 @@
+"""Activations of a compiled step: each device computes its part of the batch only."""
+
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
+from bert_jax.model.heads import make_model
+from bert_jax.objectives.causal import Causal
+from bert_jax.objectives.electra import Electra, ReplacedTokens
+from bert_jax.objectives.heads import HEADS
+from bert_jax.objectives.mlm_nsp import MlmNsp
+from bert_jax.parallel.mesh import MeshConfig, batch_divisor, batch_sharding, make_mesh
+from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer, make_schedule
+from bert_jax.training.state import abstract_state
+from bert_jax.training.step import compile_step
+
+# The feed-forward layer has twice as many features as a token. Scores have heads * length,
+# and logits 128 * predictions / length of each token, which is fewer.
+ROWS, LENGTH, FEATURES, LAYERS, PREDICTIONS = 64, 32, 64, 3, 8
+OPTIMIZER = OptimizerConfig(learning_rate=1e-3)
+MODES = {
+    "fsdp": (MeshConfig(fsdp=True), {}, 1),
+    "fsdp and scan": (MeshConfig(fsdp=True), {"scan_layers": True}, 1),
+    "model": (MeshConfig(model=2), {}, 1),
+    "model, scan and remat": (
+        MeshConfig(data=2, model=4),
+        {"scan_layers": True, "remat": True},
+        1,
+    ),
+    "all and accumulation": (
+        MeshConfig(replica=2, data=2, model=2, fsdp=True),
+        {"scan_layers": True},
+        2,
+    ),
+}
+OBJECTIVES = {
+    "causal": lambda *of: Causal(BertForPreTraining(*of)),
+    "electra": lambda *of: ReplacedTokens(Electra(*of)),
+    "masked": lambda *of: MlmNsp(BertForPreTraining(*of)),
+    "sequence": lambda *of: _head("sequence", *of),
+    "token": lambda *of: _head("token", *of),
+}
+
+
+def _head(name, config, compute):
+    return HEADS[name](make_model(config, name, 3, FeatureConfig(), compute))
+
+
+def largest_array(kind, mode, dtype):
+    """Numbers of the largest float array of a step's program, and a device's share.
+
+    The layers that a scan stacks count one by one.
+    """
+    mesh_config, compute, accumulation = MODES[mode]
+    config = BertConfig(
+        vocab_size=100,
+        hidden_size=FEATURES,
+        num_layers=LAYERS,
+        num_heads=4 if mesh_config.model == 4 or kind == "electra" else 2,
+        intermediate_size=2 * FEATURES,
+        max_positions=LENGTH,
+        causal=kind == "causal",
+    )
+    objective = OBJECTIVES[kind](config, ComputeConfig(dtype=dtype, **compute))
+    mesh = make_mesh(mesh_config)
+    optimizer = bert_optimizer(OPTIMIZER)
+    state = abstract_state(objective, optimizer, mesh, fsdp=mesh_config.fsdp)
+    step = compile_step(objective, OPTIMIZER, state, accumulation=accumulation)
+    tokens = ("input_ids", "token_type_ids", "attention_mask", "labels")
+    masked = ("mlm_positions", "mlm_ids", "mlm_weights")
+    rows = ("nsp_labels", "label", "weights")
+    shapes = (
+        dict.fromkeys(tokens, (ROWS, LENGTH))
+        | dict.fromkeys(masked, (ROWS, PREDICTIONS))
+        | dict.fromkeys(rows, (ROWS,))
+    )
+    batch = {
+        name: jax.ShapeDtypeStruct(
+            shape,
+            jnp.float32 if name.endswith("weights") else jnp.int32,
+            sharding=batch_sharding(mesh),
+        )
+        for name, shape in shapes.items()
+    }
+    lowered = step.lower(state, batch, make_schedule(OPTIMIZER, 100))
+    sizes = set()
+    for shape in re.findall(r"\bb?f\d+\[([\d,]+)\]", lowered.compile().as_text()):
+        sides = [int(side) for side in shape.split(",")]
+        sizes.add(math.prod(sides[sides[0] == LAYERS :]))
+    own_tokens = ROWS * LENGTH // accumulation // batch_divisor(mesh)
+    own_features = max(FEATURES, config.intermediate_size // mesh_config.model)
+    return max(sizes), own_tokens * own_features
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_device_computes_its_own_rows(mode, dtype):
+    """With dropout, forward and backward, whichever way the parameters are split."""
+    largest, share = largest_array("masked", mode, dtype)
+    assert largest <= share
+
+
+@pytest.mark.parametrize("kind", sorted(OBJECTIVES.keys() - {"masked"}))
+def test_a_device_computes_its_own_rows_for_every_objective(kind):
+    largest, share = largest_array(kind, "fsdp and scan", "bfloat16")
+    assert largest <= share
