@@ -4,11 +4,10 @@ The two-way encoder of ELMo (Peters et al., 2018, sections 3.1 to 3.3), and the 
 is put on an encoder.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.nn.initializers import Initializer
 
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.kernels.device import activation_dtype
@@ -18,21 +17,26 @@ from bert_jax.model.pooling import last_states
 DIRECTIONS = ("forward", "backward")
 
 
-class _Kernel(nn.Module):
-    """A kernel alone, under the name that a dense layer would give it."""
+class _Parameters(nn.Module):
+    """The kernel of a dense layer and, with ``bias_init``, its bias."""
 
     shape: tuple[int, int]
+    bias_init: Initializer | None = None
 
     @nn.compact
-    def __call__(self) -> jax.Array:
+    def __call__(self) -> list[jax.Array]:
         init = nn.linear.default_kernel_init
-        return self.param("kernel", init, self.shape, jnp.float32)
+        parameters = [self.param("kernel", init, self.shape, jnp.float32)]
+        if self.bias_init is not None:
+            parameters.append(self.param("bias", self.bias_init, self.shape[1:]))
+        return parameters
 
 
 class _Recurrence(nn.Module):
-    """What an LSTM does one position after the other; see :func:`_recurrence`.
+    """The steps of an LSTM from one position to the next.
 
-    projection: the width of the output, 0 for ``width``.
+    projection: the width of the output, 0 for ``width``. dtype: of the products; states
+    are float32.
     """
 
     width: int
@@ -42,105 +46,39 @@ class _Recurrence(nn.Module):
 
     @nn.compact
     def __call__(self, gates_BLG: jax.Array, first_BL: jax.Array) -> jax.Array:
-        state = (self.projection or self.width, 4 * self.width)
-        kernels = [_Kernel(state, name="state")()]
+        """The outputs, float32 (B, L, P).
+
+        gates_BLG: for each position its input times the kernel of inputs, with the biases,
+          for the gates i, f, g, o; G = 4 H.
+        first_BL: True where a sequence starts, with a state of zeros.
+        """
+        H, P = self.width, self.projection or self.width
+        state_PG, *project = _Parameters((P, 4 * H), name="state")()
         if self.projection:
-            kernels.append(_Kernel((self.width, self.projection), name="project")())
+            project = _Parameters((H, P), name="project")()
+
+        def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
+            # The cast is within the scan, so that it adds up gradients in float32.
+            kernel = kernel.astype(self.dtype)
+            x = x.astype(self.dtype)
+            return jnp.dot(x, kernel, preferred_element_type=jnp.float32)
+
+        def step(carry, inputs):
+            gates_BG, first_B1 = inputs
+            c_BH, h_BP = (jnp.where(first_B1, 0.0, state) for state in carry)
+            i, f, g, o = jnp.split(gates_BG + product(h_BP, state_PG), 4, axis=-1)
+            c_BH = nn.sigmoid(f) * c_BH + nn.sigmoid(i) * jnp.tanh(g)
+            h_BP = nn.sigmoid(o) * jnp.tanh(c_BH)
+            if self.projection:
+                h_BP = product(h_BP, *project)
+            return (c_BH, h_BP), h_BP
+
+        B = len(gates_BLG)
         # Positions first: a scan goes along the first axis.
-        gates_LBG, first_LB1 = gates_BLG.swapaxes(0, 1), first_BL.T[..., None]
-        how = self.dtype, self.backward
-        return _recurrence(gates_LBG, first_LB1, kernels, *how).swapaxes(0, 1)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _recurrence(
-    gates_LBG: jax.Array,
-    first_LB1: jax.Array,
-    kernels: list[jax.Array],
-    dtype: jnp.dtype,
-    backward: bool,
-) -> jax.Array:
-    """The outputs of an LSTM, float32 (L, B, P).
-
-    gates_LBG: of each position its input times the kernel of inputs, with the biases, for
-    the gates i, f, g, o; G = 4 H. first_LB1: where a sequence begins, with a state of
-    zeros. kernels: of the state (P, G), and where outputs are projected (H, P). dtype: of
-    the products; states are float32.
-
-    Its gradient is written by hand because that of a scan adds to the kernels' gradients
-    at each position. Here they are one product of all positions, which makes forward and
-    backward together 1.3 to 1.5 times as fast on a CPU (docs/log.md).
-    """
-    return _recurrence_forward(gates_LBG, first_LB1, kernels, dtype, backward)[0]
-
-
-def _product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    return jnp.dot(x.astype(kernel.dtype), kernel, preferred_element_type=jnp.float32)
-
-
-def _recurrence_forward(gates_LBG, first_LB1, kernels, dtype, backward):
-    state_PG, *project = (kernel.astype(dtype) for kernel in kernels)
-
-    def step(carry, inputs):
-        gates_BG, first_B1 = inputs
-        c_BH, h_BP = (jnp.where(first_B1, 0.0, state) for state in carry)
-        i, f, g, o = jnp.split(gates_BG + _product(h_BP, state_PG), 4, axis=-1)
-        i, f, g, o = nn.sigmoid(i), nn.sigmoid(f), jnp.tanh(g), nn.sigmoid(o)
-        new_c_BH = f * c_BH + i * g
-        u_BH = o * jnp.tanh(new_c_BH)
-        new_h_BP = _product(u_BH, *project) if project else u_BH
-        gates_BG = jnp.concatenate([i, f, g, o], axis=-1).astype(dtype)
-        kept = gates_BG, c_BH, new_c_BH, h_BP.astype(dtype)
-        return (new_c_BH, new_h_BP), (new_h_BP, kept)
-
-    B, H, P = gates_LBG.shape[1], gates_LBG.shape[2] // 4, len(state_PG)
-    zeros = jnp.zeros((B, H)), jnp.zeros((B, P))
-    inputs = gates_LBG, first_LB1
-    _, (h_LBP, kept) = jax.lax.scan(step, zeros, inputs, reverse=backward)
-    return h_LBP, (kept, first_LB1, state_PG, project)
-
-
-def _recurrence_backward(dtype, backward, saved, dh_LBP):
-    (gates_LBG, c_LBH, new_c_LBH, h_LBP), first_LB1, state_PG, project = saved
-    state_GP, back = state_PG.T, [kernel.T for kernel in project]
-
-    def step(carry, inputs):
-        dc_BH, dh_BP = carry
-        own_dh_BP, gates_BG, c_BH, new_c_BH, first_B1 = inputs
-        dh_BP += own_dh_BP
-        du_BH = _product(dh_BP, *back) if back else dh_BP
-        i, f, g, o = jnp.split(gates_BG.astype(jnp.float32), 4, axis=-1)
-        tanh_BH = jnp.tanh(new_c_BH)
-        dc_BH += du_BH * o * (1 - tanh_BH**2)
-        di, df, dg, do = dc_BH * g, dc_BH * c_BH, dc_BH * i, du_BH * tanh_BH
-        # Of what the gates' functions read: sigmoid, sigmoid, tanh, sigmoid.
-        parts = di * i * (1 - i), df * f * (1 - f), dg * (1 - g**2), do * o * (1 - o)
-        dgates_BG = jnp.concatenate(parts, axis=-1)
-        before = dc_BH * f, _product(dgates_BG, state_GP)
-        before = tuple(jnp.where(first_B1, 0.0, state) for state in before)
-        return before, (dgates_BG, dh_BP.astype(dtype))
-
-    zeros = jnp.zeros_like(c_LBH[0]), jnp.zeros_like(dh_LBP[0])
-    inputs = dh_LBP, gates_LBG, c_LBH, new_c_LBH, first_LB1
-    _, outputs = jax.lax.scan(step, zeros, inputs, reverse=not backward)
-    dgates_LBG, dh_LBP = outputs
-    dkernels = [_kernel_gradient(h_LBP, dgates_LBG)]
-    if project:
-        o_LBH = jnp.split(gates_LBG, 4, axis=-1)[3]
-        u_LBH = o_LBH.astype(jnp.float32) * jnp.tanh(new_c_LBH)
-        dkernels.append(_kernel_gradient(u_LBH.astype(dtype), dh_LBP))
-    return dgates_LBG, None, dkernels
-
-
-_recurrence.defvjp(_recurrence_forward, _recurrence_backward)
-
-
-def _kernel_gradient(x_LBI: jax.Array, dy_LBO: jax.Array) -> jax.Array:
-    """float32 (I, O), summed over all positions."""
-    axes = ((0, 1), (0, 1)), ((), ())
-    return jax.lax.dot_general(
-        x_LBI, dy_LBO.astype(x_LBI.dtype), axes, preferred_element_type=jnp.float32
-    )
+        inputs = gates_BLG.swapaxes(0, 1), first_BL.T[..., None]
+        zeros = jnp.zeros((B, H)), jnp.zeros((B, P))
+        _, h_LBP = jax.lax.scan(step, zeros, inputs, reverse=self.backward)
+        return h_LBP.swapaxes(0, 1)
 
 
 def lstm(
@@ -161,8 +99,9 @@ def lstm(
     forget_bias: with which the forget gates begin.
     """
 
-    def bias(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-        return jnp.zeros(shape, dtype).at[width : 2 * width].set(forget_bias)
+    def bias(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        del key
+        return jnp.zeros(shape).at[width : 2 * width].set(forget_bias)
 
     backward = name.endswith(DIRECTIONS[1])
     first_BL = jnp.ones_like(ids_BL[:, :1], bool)
@@ -170,8 +109,11 @@ def lstm(
     order = (other_BL, first_BL) if backward else (first_BL, other_BL)
     first_BL = jnp.concatenate(order, axis=1)
     # The inputs of all positions are one product.
-    inputs = nn.Dense(4 * width, dtype=dtype, bias_init=bias, name=f"{name}_inputs")
-    gates_BLG = inputs(x_BLF).astype(jnp.float32)
+    shape = (x_BLF.shape[-1], 4 * width)
+    kernel_FG, bias_G = _Parameters(shape, bias, name=f"{name}_inputs")()
+    gates_BLG = jnp.dot(x_BLF.astype(dtype), kernel_FG.astype(dtype))
+    # In float32, so that the bias's gradient is a float32 sum over all positions.
+    gates_BLG = gates_BLG.astype(jnp.float32) + bias_G[None, None]
     recurrence = _Recurrence(width, projection, dtype, backward, name=name)
     return recurrence(gates_BLG, first_BL)
 

@@ -112,17 +112,26 @@ def masked_batch(rows=16, length=256, vocab_size=64):
     }
 
 
+def head(name, config, compute, **features):
+    features = FeatureConfig(**features)
+    return HEADS[name](make_model(config, name, 3, features, compute))
+
+
 OBJECTIVES = {
     "masked": lambda *of: MlmNsp(BertForPreTraining(*of), next_sentence=False),
     "causal": lambda *of: Causal(BertForPreTraining(*of)),
     "electra": lambda *of: ReplacedTokens(Electra(*of)),
-    "tagging": lambda config, compute: HEADS["token"](
-        make_model(config, "token", 3, FeatureConfig(), compute)
-    ),
+    "token": lambda *of: head("token", *of),
+    "two-way": lambda *of: Causal(BertForPreTraining(*of)),
+    "sequence": lambda *of: head("sequence", *of),
+    "choice": lambda *of: head("choice", *of),
+    "span": lambda *of: head("span", *of),
+    "mean": lambda *of: head("mean", *of),
+    "bilstm": lambda *of: head("token", *of, bilstm=True, width=8),
 }
 
 
-@pytest.mark.parametrize("kind", OBJECTIVES)
+@pytest.mark.parametrize("kind", ["masked", "causal", "electra", "token", "two-way"])
 def test_the_tables_gradients_are_within_a_hundredth_and_a_half_of_float32(kind):
     """In bfloat16, with sums of 2,048 tokens of a type and 512 [MASK].
 
@@ -140,6 +149,7 @@ def test_the_tables_gradients_are_within_a_hundredth_and_a_half_of_float32(kind)
         intermediate_size=64,
         max_positions=256,
         causal=kind == "causal",
+        encoder="lstm" if kind == "two-way" else "transformer",
         hidden_dropout=0.0,
         attention_dropout=0.0,
     )
@@ -167,5 +177,70 @@ def test_the_tables_gradients_are_within_a_hundredth_and_a_half_of_float32(kind)
     for table in ("word", "position", "segment"):
         check(f"embeddings/{table}/embedding")
     check("embeddings/word/embedding", MASK)
-    check("encoder/layer_0/attention/value/bias")
-    check("encoder/layer_0/feed_forward_output/bias")
+    biases = ("attention/value/bias", "feed_forward_output/bias")
+    if kind == "two-way":
+        biases = "forward_inputs/bias", "backward_inputs/bias"
+    for name in found:
+        if name.endswith(biases):
+            check(name)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("kind", OBJECTIVES)
+def test_the_plain_model_can_be_differentiated_in_forward_mode_twice(kind, scan_layers):
+    """In float32, with dropout: products with a vector agree with reverse mode."""
+    if scan_layers and kind != "masked":
+        pytest.skip("scanned layers are the same for every objective")
+    batch = masked_batch(rows=2, length=16)
+    batch["nsp_labels"] = batch["label"] = np.array([0, 1], np.int32)
+    batch["start"], batch["end"] = np.array([[1, 2], [5, 6]], np.int32)
+    batch["weights"] = np.ones(2, np.float32)
+    if kind == "mean":
+        batch["slots"] = np.array([[0, 1], [1, 0]])
+        batch["label"] = np.float32([0.2, 0.9])
+    if kind == "choice":
+        batch["slots"] = np.array([[0, 1], [1, 0]])
+    config = BertConfig(
+        vocab_size=64,
+        hidden_size=16,
+        num_layers=2,
+        num_heads=4,
+        intermediate_size=24,
+        max_positions=16,
+        causal=kind == "causal",
+        encoder="lstm" if kind == "two-way" else "transformer",
+        initializer_range=0.2,
+    )
+    compute = ComputeConfig(attention_impl="plain", scan_layers=scan_layers)
+    objective = OBJECTIVES[kind](config, compute)
+
+    def loss(params):
+        sums = objective.sums(params, batch, jax.random.key(1))
+        weights = objective.weights(batch)
+        return sum(sums[name] / weights[name] for name in weights)
+
+    @jax.jit
+    def derivatives():
+        params = objective.init(jax.random.key(0))
+        leaves, tree = jax.tree.flatten(params)
+        keys = jax.random.split(jax.random.key(2), len(leaves))
+        vector = tree.unflatten(
+            jax.random.normal(key, leaf.shape)
+            for key, leaf in zip(keys, leaves, strict=True)
+        )
+
+        def dot(a, b):
+            return sum(map(jnp.vdot, jax.tree.leaves(a), jax.tree.leaves(b)))
+
+        def slope(params):
+            return jax.jvp(loss, (params,), (vector,))[1]
+
+        grad, hessian_vector = jax.jvp(jax.grad(loss), (params,), (vector,))
+        _, curvature = jax.jvp(slope, (params,), (vector,))
+        return slope(params), dot(grad, vector), curvature, dot(hessian_vector, vector)
+
+    slope, expected_slope, curvature, expected_curvature = derivatives()
+    assert abs(expected_slope) > 0.01
+    assert abs(expected_curvature) > 0.01
+    np.testing.assert_allclose(slope, expected_slope, rtol=1e-4)
+    np.testing.assert_allclose(curvature, expected_curvature, rtol=1e-3)

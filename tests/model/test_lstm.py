@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model import lstm
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.encoder import stack_layers
 from bert_jax.model.heads import BertWithBiLstm, make_model
@@ -170,33 +169,6 @@ def test_learns_and_has_finite_gradients_with_padding():
     for leaf in jax.tree.leaves(gradients(parameters())):
         assert np.isfinite(leaf).all()
         assert np.abs(leaf).max() > 0
-
-
-@pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("projected", [False, True])
-def test_the_gradient_by_hand_is_that_of_the_formula(projected, backward):
-    """Of a row of two sequences and of one that is padded, against JAX's own."""
-    L, B, H = 7, 2, 6
-    P = 4 if projected else H
-    rng = np.random.default_rng(0)
-    shapes = [(L, B, 4 * H), (P, 4 * H), (H, P), (L, B, P)]
-    gates, state, project, weights = (np.float32(rng.normal(size=s)) for s in shapes)
-    kernels = [state, project] if projected else [state]
-    first = np.zeros((L, B, 1), bool)
-    first[[0, 3, 5], [0, 0, 1]] = True
-
-    def gradients(outputs):
-        def loss(gates, kernels):
-            made = outputs(gates, first, kernels, jnp.float32, backward)
-            return jnp.sum(weights * made)
-
-        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(gates, kernels)
-
-    found = gradients(lstm._recurrence)
-    expected = gradients(lambda *args: lstm._recurrence_forward(*args)[0])
-    same = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
-    jax.tree.map(same, found, expected)
-    assert all(np.abs(leaf).max() > 0.1 for leaf in jax.tree.leaves(found))
 
 
 BERT = BertConfig(
