@@ -2,7 +2,9 @@
 
 A workdir contains config.json, the vocabulary, metrics.jsonl, tensorboard/ and
 checkpoints/. The same command on the same workdir resumes from the newest checkpoint. On
-the same kind and number of devices the results are the same, bit for bit.
+the same kind and number of devices the results are the same, bit for bit. On other devices
+or processes the run learns from the same examples in the same order, and rounds
+differently.
 
 config.json contains the settings of the newest steps. If a run was resumed with other
 settings, its list "changes" has an entry for each time: the step after which the settings
