@@ -75,11 +75,13 @@ def attend(
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
     implementation: str = "auto",
+    required: bool = True,
 ) -> jax.Array:
     """:func:`attend_plain`, computed by the fastest implementation that fits.
 
-    implementation: see ComputeConfig.attention_impl. All return the numbers of the plain
-    formula, up to the order of sums and the rounding to the dtype of the values.
+    implementation: see ComputeConfig.attention_impl. required: see choose_attention. All
+    return the numbers of the plain formula, up to the order of sums and the rounding to
+    the dtype of the values.
     """
     length = k_BLNH.shape[1]
     rate = dropout_rate if dropout_key is not None else 0.0
@@ -89,6 +91,7 @@ def attend(
         dtype=v_BLNH.dtype.name,
         dropout_rate=rate,
         causal=positions_BQ is not None,
+        required=required,
     )
     _log_once(chosen, length, rate)
     dropout = {"dropout_rate": rate, "dropout_key": dropout_key} if rate else {}
@@ -135,9 +138,15 @@ class SelfAttention(nn.Module):
             config, compute, (config.hidden_size,), contracted=2, name="output"
         )
         use_dropout = config.attention_dropout > 0 and not deterministic
-        # Parameters are initialised on a few tokens, which a kernel may not take.
-        attention = functools.partial(attend, implementation=compute.attention_impl)
-        if self.is_initializing():
+        attention = functools.partial(
+            attend,
+            implementation=compute.attention_impl,
+            # Training computes as its config says. Inference may run elsewhere.
+            required=not deterministic,
+        )
+        if (
+            self.is_initializing()
+        ):  # on a few tokens, which are not worth a line of the log
             attention = attend_plain
         elif self.is_mutable_collection("attention"):
             probs_BNQL = probabilities(

@@ -1,5 +1,7 @@
 """The plain formula of attention, and which implementation stands in for it."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -84,7 +86,6 @@ def test_auto_takes_the_kernel_that_can_be_had(
     ("implementation", "settings", "message"),
     [
         ("splash", {"dropout_rate": 0.1}, "needs --config.model.attention_dropout=0"),
-        ("splash", {"length": 100}, "needs sequences of a multiple of 128 tokens"),
         ("splash", {"causal": True}, "needs --config.model.causal=False"),
         ("cudnn", {}, "needs an NVIDIA GPU from Ampere on"),
     ],
@@ -93,6 +94,21 @@ def test_what_cannot_be_had_is_named(implementation, settings, message):
     usual = {"length": 128, "dtype": "float32", "dropout_rate": 0.0, "causal": False}
     with pytest.raises(UserError, match=message):
         attention_fused.choose_attention(implementation, **usual | settings)
+
+
+def test_inference_replaces_a_kernel_that_does_not_fit(monkeypatch):
+    """Prompts are shorter than rows, and other devices evaluate what a TPU trained."""
+    choose = functools.partial(
+        attention_fused.choose_attention, dtype="float32", causal=False
+    )
+    assert choose("splash", length=256, dropout_rate=0.0) == "splash"
+    assert choose("splash", length=100, dropout_rate=0.0) == "xla"
+    for implementation in ("splash", "cudnn"):
+        monkeypatch.setattr(attention_fused, "platform", lambda: "other")
+        settings = {"length": 128, "dropout_rate": 0.0}
+        assert choose(implementation, **settings, required=False) == "xla"
+        with pytest.raises(UserError):
+            choose(implementation, **settings)
 
 
 def test_the_choice_is_logged_once(caplog):

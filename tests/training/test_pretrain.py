@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
+import bert_jax
 from bert_jax.config_file import parse
 from bert_jax.data.pipeline import TrainingBatches
 from bert_jax.data.store import TokenStore
@@ -215,6 +216,37 @@ def test_a_config_names_an_objective_of_ones_own(configure, monkeypatch, tmp_pat
     metrics = pretrain(config, tmp_path, log=lambda line: None)
     assert set(metrics) == {"loss", "accuracy"}
     assert metrics["accuracy"] > 0.6  # half of the tokens are of each text
+
+
+@pytest.mark.parametrize("implementation", ["plain", "xla", "splash"])
+def test_every_attention_trains_evaluates_and_answers(
+    configure, tmp_path, implementation
+):
+    """Prompts, texts and rows of fine-tuning are shorter than the 128 tokens of a row."""
+    config = configure(
+        f"--config.compute.attention_impl={implementation}",
+        "--config.model.attention_dropout=0",
+        "--config.model.max_positions=128",
+        "--config.phases[0].sequence_length=128",
+        *(f"--config.phases[{phase}].steps=1" for phase in (0, 1)),
+        *("--config.eval_every=1", "--config.eval_batches=1"),
+    )
+    pretrain(config, tmp_path / "run", log=lambda line: None)
+    (answer,) = bert_jax.load(tmp_path / "run").fill_mask("the [MASK] of the sea")
+    assert len(answer) == 1
+    rows = [("the sea", "a"), ("the whale of the sea", "b")] * 4
+    model = bert_jax.finetune(
+        bert_jax.tasks.classification(max_length=24),
+        init_from=tmp_path / "run",
+        train=rows,
+        dev=rows,
+        workdir=tmp_path / "tuned",
+        compute={"attention_impl": implementation},
+        epochs=1,
+        log=lambda line: None,
+    )
+    assert 0 <= model.evaluate(rows)["accuracy"] <= 100
+    assert len(model.predict(["the whale"])) == 1
 
 
 def test_examples_show_what_is_masked(configure, small_store):

@@ -25,12 +25,21 @@ _SPLASH_FROM = 512  # positions; below, XLA's products are as fast
 
 
 def choose_attention(
-    implementation: str, *, length: int, dtype: str, dropout_rate: float, causal: bool
+    implementation: str,
+    *,
+    length: int,
+    dtype: str,
+    dropout_rate: float,
+    causal: bool,
+    required: bool = True,
 ) -> str:
-    """Which implementation to take for ``length`` keys on the devices at hand.
+    """The implementation for ``length`` keys on these devices.
 
-    "plain" and "xla" run everywhere. "auto" takes a fused kernel where one is faster, and
-    otherwise "xla". Raises UserError where the kernel that was asked for cannot run.
+    "plain" and "xla" run everywhere. "auto" is a fused kernel if one is faster, and
+    otherwise "xla". A kernel that does not take ``length`` keys is replaced by "xla".
+
+    required: raise UserError if the kernel does not fit the device or the model. Without
+      it "xla" replaces the kernel, so that any device evaluates any run.
     """
     kind = platform()
     kernel = implementation
@@ -43,23 +52,22 @@ def choose_attention(
     needs = {
         "splash": (
             (kind in ("tpu", "cpu"), "a TPU"),
-            (length % LANES == 0, f"sequences of a multiple of {LANES} tokens"),
             (not causal, "--config.model.causal=False"),
         ),
         "cudnn": (
             (kind == "gpu" and capability() >= 8, "an NVIDIA GPU from Ampere on"),
             (dtype == "bfloat16", "--config.compute.dtype=bfloat16"),
-            (length % 2 == 0, "sequences of an even number of tokens"),
         ),
     }[kernel]
     without_dropout = (not dropout_rate, "--config.model.attention_dropout=0")
     unmet = [need for met, need in (*needs, without_dropout) if not met]
-    if unmet and implementation != "auto":
+    if unmet and required and implementation != "auto":
         raise UserError(
             f"attention_impl={implementation!r} needs {unmet[0]}; change that, or set "
             "--config.compute.attention_impl=auto"
         )
-    return "xla" if unmet else kernel
+    takes_length = length % {"splash": LANES, "cudnn": 2}[kernel] == 0
+    return kernel if takes_length and not unmet else "xla"
 
 
 def attend_splash(
