@@ -1,6 +1,7 @@
 """The paper's Adam and its learning rate (optimization.py); LAMB and Muon beside it."""
 
 import math
+import re
 from typing import Any
 
 import flax.struct
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from bert_jax.parallel.sharding import path_name
 from bert_jax.training.config import OptimizerConfig
 
 
@@ -44,11 +46,16 @@ def learning_rate(schedule: Schedule, step: jax.Array | int) -> jax.Array:
     return schedule.peak * factor
 
 
-def bert_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
+def bert_optimizer(
+    config: OptimizerConfig, frozen: str = ""
+) -> optax.GradientTransformation:
     """Clip by global norm, Adam, decoupled weight decay, for LAMB the trust ratio.
 
     Muon, with its authors' momentum of 0.95, takes Adam's place for the encoder's kernels.
     What the optimizer gives is multiplied by minus the learning rate.
+
+    frozen: pattern of the paths of parameters that get no update and have no moments;
+      none by default.
     """
     adam = optax.scale_by_adam if config.bias_correction else scale_by_uncorrected_adam
     moments = adam(config.beta1, config.beta2, config.epsilon)
@@ -61,7 +68,19 @@ def bert_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     ]
     if config.name == "lamb":
         direction.append(scale_by_trust_ratio())
-    return optax.chain(*direction)
+    if not frozen:
+        return optax.chain(*direction)
+    return optax.partition(
+        {"trained": optax.chain(*direction), "frozen": optax.set_to_zero()},
+        lambda params: jax.tree_util.tree_map_with_path(
+            lambda path, _: "frozen" if is_frozen(frozen, path) else "trained", params
+        ),
+    )
+
+
+def is_frozen(frozen: str, path: tuple[Any, ...]) -> bool:
+    """Whether the pattern ``frozen``, empty for none, matches a parameter's path."""
+    return bool(frozen and re.search(frozen, path_name(path)))
 
 
 def clip_by_global_norm(limit: float) -> optax.GradientTransformation:

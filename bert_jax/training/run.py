@@ -130,7 +130,8 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
     check_same(job.identity, "config or data; start all with the same command")
     if is_leader() and _has_results(folder):
         check_owner(folder.local, job.identity, job.differences)
-    optimizer = bert_optimizer(config.optimizer)
+    frozen = getattr(job.objective, "frozen", "")
+    optimizer = bert_optimizer(config.optimizer, frozen)
     abstract = abstract_state(job.objective, optimizer, job.mesh, fsdp=config.mesh.fsdp)
     with contextlib.ExitStack() as stack:
         stack.callback(folder.upload)
@@ -151,7 +152,7 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
             job, train_step, abstract, scheduled, newest_step(folder.checkpoints)
         )
         stack.callback(compiling.join)
-        state, saved = _begin(job, abstract, checkpoints, log)
+        state, saved = _begin(job, optimizer, abstract, checkpoints, log)
         first, progress = int(state.step), saved.get("progress", {})
         changes = saved.get("config", {}).get("changes", [])
         changed = _check_changes(job, saved["config"], first) if saved else {}
@@ -201,14 +202,17 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
 
 
 def _begin(
-    job: Job, abstract: TrainState, checkpoints: CheckpointStore, log: Log
+    job: Job,
+    optimizer: optax.GradientTransformation,
+    abstract: TrainState,
+    checkpoints: CheckpointStore,
+    log: Log,
 ) -> tuple[TrainState, dict[str, Any]]:
     """The newest undamaged checkpoint: state and notes. Or a new state without notes."""
     restored = checkpoints.restore(abstract, log)
     if restored is not None:
         log(f"resuming at step {int(restored[0].step):,}")
         return restored
-    optimizer = bert_optimizer(job.config.optimizer)
     state = init_state(job.objective, optimizer, abstract, job.config.seed, job.given)
     if job.given and (new := new_parameters(abstract, job.given)):
         log(f"initialised at random: {', '.join(new)}")

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +11,11 @@ import optax
 
 from bert_jax.objectives.objective import Batch, Objective, Params
 from bert_jax.parallel.mesh import traced_on
-from bert_jax.parallel.sharding import path_name
 from bert_jax.training.optimizer import (
     OptimizerConfig,
     Schedule,
     bert_optimizer,
+    is_frozen,
     learning_rate,
 )
 from bert_jax.training.state import TrainState
@@ -33,9 +32,14 @@ def gradients(
     number of microbatches it is cut into.
     """
     weights = objective.weights(batch)
+    frozen = getattr(objective, "frozen", "")
 
     def loss_fn(params: Params, part: Batch, key: jax.Array):
-        params = _where_frozen(objective, params, jax.lax.stop_gradient)
+        # The backward pass ends where no parameter is trained any more.
+        params = jax.tree_util.tree_map_with_path(
+            lambda path, x: jax.lax.stop_gradient(x) if is_frozen(frozen, path) else x,
+            params,
+        )
         sums = objective.sums(params, part, key)
         return sum(sums[name] / weight for name, weight in weights.items()), sums
 
@@ -58,7 +62,6 @@ def apply_gradients(
     sums: Sums,
     schedule: Schedule,
     *,
-    objective: Objective,
     optimizer: optax.GradientTransformation,
     log_every: int,
     largest_norm: float | None = None,
@@ -73,7 +76,6 @@ def apply_gradients(
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     rate = learning_rate(schedule, state.step)
     updates = jax.tree.map(lambda update: -rate * update, updates)
-    updates = _where_frozen(objective, updates, jnp.zeros_like)
     norm = optax.tree.norm(grads)
     sums = sums | {"grad_norm": norm, "skipped": jnp.zeros((), jnp.float32)}
     params = optax.apply_updates(state.params, updates)
@@ -143,8 +145,7 @@ def _compiled(
     )
     update = functools.partial(
         apply_gradients,
-        objective=objective,
-        optimizer=bert_optimizer(optimizer),
+        optimizer=bert_optimizer(optimizer, getattr(objective, "frozen", "")),
         log_every=log_every,
         largest_norm=optimizer.largest_norm,
     )
@@ -161,18 +162,6 @@ def _compiled(
         return update(state, *backward(state, batch), schedule)
 
     return compile_update(traced_on(mesh, train_step)) if whole else train_step
-
-
-def _where_frozen(
-    objective: Objective, tree: Params, change: Callable[[jax.Array], jax.Array]
-) -> Params:
-    """``tree`` with a change of what belongs to parameters that stay as they are."""
-    frozen = getattr(objective, "frozen", "")
-    if not frozen:
-        return tree
-    return jax.tree_util.tree_map_with_path(
-        lambda path, x: change(x) if re.search(frozen, path_name(path)) else x, tree
-    )
 
 
 def _summed_gradients(

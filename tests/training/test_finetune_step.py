@@ -1,5 +1,6 @@
 """A step of each head: what may change nothing, and what must change something."""
 
+import dataclasses
 import functools
 
 import jax
@@ -9,9 +10,10 @@ import pytest
 
 from bert_jax.data.batching import IGNORED, EpochBatches, Features
 from bert_jax.model.config import ComputeConfig
+from bert_jax.objectives.heads import ENCODER, jit_forward
 from bert_jax.objectives.heads import HEADS as OBJECTIVES
-from bert_jax.objectives.heads import jit_forward
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
+from bert_jax.parallel.sharding import path_name
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer, make_schedule
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import compile_step, gradients
@@ -204,3 +206,30 @@ def test_the_forward_pass_has_no_dropout_and_gives_float32(
     assert logits.dtype == jnp.float32
     assert logits.is_fully_replicated
     assert np.array_equal(logits, forward(params, batch))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_frozen_parameters_stay_and_have_no_moments(make_objective, make_arrays, whole):
+    """Also with weight decay, which is no gradient."""
+    objective = dataclasses.replace(make_objective("sequence"), frozen=ENCODER)
+    settings = OptimizerConfig(learning_rate=0.1, weight_decay=0.5)
+    optimizer = bert_optimizer(settings, ENCODER)
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    abstract = abstract_state(objective, optimizer, mesh)
+    state = init_state(objective, optimizer, abstract, seed=1)
+    moments = {
+        path_name(path) for path, _ in jax.tree.leaves_with_path(state.opt_state)
+    }
+    assert any("mu/bert/pooler/kernel" in name for name in moments)
+    assert not any("bert/encoder" in name or "embeddings" in name for name in moments)
+    before = jax.device_get(state.params)
+    step = compile_step(objective, settings, abstract, whole=whole)
+    for _ in range(2):  # the learning rate of the first is 0
+        batch = put_batch(make_arrays("sequence"), mesh)
+        state, _ = step(state, batch, make_schedule(settings, 10))
+    after = jax.device_get(state.params)
+    for path, old in jax.tree.leaves_with_path(before):
+        new = functools.reduce(lambda tree, key: tree[key.key], path, after)
+        name = path_name(path)
+        frozen = name.startswith(("bert/encoder", "bert/embeddings"))
+        assert np.array_equal(old, new) == frozen, name
