@@ -13,6 +13,7 @@ dtype: that of the activations, or float32 with ComputeConfig.float32_gradients.
 
 import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -57,7 +58,10 @@ def einsum(
     dtype = jnp.dtype(dtype or x.dtype)
     if on_one_cpu():
         return _einsum_of_matrices(subscripts, x, y, dtype)
-    return jnp.einsum(subscripts, x, y, preferred_element_type=dtype)
+    return _as_written(
+        lambda x, y, dtype: jnp.einsum(subscripts, x, y, preferred_element_type=dtype),
+        *(x, y, dtype),
+    )
 
 
 def swapaxes(x: jax.Array, axis1: int, axis2: int) -> jax.Array:
@@ -87,7 +91,28 @@ def _dot(x: jax.Array, y: jax.Array, axes: Axes, dtype: jnp.dtype) -> jax.Array:
     """The product over the first or the last axes of each."""
     if on_one_cpu():
         return _dot_of_matrices(x, y, axes).astype(dtype)
-    return lax.dot_general(x, y, (axes, ((), ())), preferred_element_type=dtype)
+    return _as_written(
+        lambda x, y, dtype: lax.dot_general(
+            x, y, (axes, ((), ())), preferred_element_type=dtype
+        ),
+        *(x, y, dtype),
+    )
+
+
+def _as_written(
+    dot: Callable[..., jax.Array], x: jax.Array, y: jax.Array, dtype: jnp.dtype
+) -> jax.Array:
+    """``dot(x, y, dtype)``; several CPU devices compute it in float32 and round once."""
+    if x.dtype == jnp.float32:
+        return dot(x, y, dtype)
+    return lax.platform_dependent(
+        x,
+        y,
+        cpu=lambda x, y: dot(
+            x.astype(jnp.float32), y.astype(jnp.float32), jnp.float32
+        ).astype(dtype),
+        default=lambda x, y: dot(x, y, dtype),
+    )
 
 
 def _dot_of_matrices(x: jax.Array, y: jax.Array, axes: Axes) -> jax.Array:
