@@ -256,3 +256,35 @@ def test_a_run_learns_and_its_checkpoint_is_a_decoder(one_phase_of, tmp_path):
     assert again.config == checkpoint.config
     assert '"BertLMHeadModel"' in (folder / "config.json").read_text()
     assert set(again.params) == {"bert", "mlm"}
+
+
+@pytest.mark.parametrize("encoder", ["transformer", "lstm"])
+def test_the_loss_counts_no_padding(config, encoder):
+    """Rows of 16 places with 9 and 5 tokens: 8 and 4 have a token before them."""
+    model = BertForPreTraining(
+        dataclasses.replace(config, causal=encoder != "lstm", encoder=encoder)
+    )
+    objective = Causal(model)
+    mask = np.int32(np.arange(16) < [[9], [5]])
+    ids = np.random.default_rng(0).integers(5, 96, (2, 16), np.int32)
+    none = np.zeros((2, 1), np.int32)
+    batch = {
+        "attention_mask": mask,
+        "token_type_ids": 0 * ids,
+        "mlm_positions": none,
+        "mlm_ids": none,
+        "mlm_weights": np.zeros((2, 1), np.float32),
+    }
+
+    @jax.jit
+    def sums(ids):
+        params = objective.init(jax.random.key(0))
+        whole = batch | {"input_ids": ids}
+        return objective.sums(params, whole, None), objective.weights(whole)
+
+    found, weights = sums(ids * mask)
+    predicted = objective.directions * (8 + 4)
+    assert found["lm_weight"] == weights["lm_loss"] == predicted
+    other, _ = sums(np.where(mask, ids, 7))
+    np.testing.assert_allclose(found["lm_loss"], other["lm_loss"], rtol=1e-6)
+    assert found["lm_loss"] > predicted  # 4.6 for each token of a new model

@@ -215,3 +215,25 @@ def test_a_run_begins_with_a_bert_and_ends_with_one(
     assert any(name.startswith("generator/") for name in checkpoint.unexpected)
     first = metric_lines(tmp_path / "run")[0]
     assert {"mlm_loss", "rtd_loss", "replaced"} <= set(first)
+
+
+def test_dropout_and_sampling_have_keys_of_their_own():
+    """Equal keys would tie the tokens that the generator draws to its dropout masks."""
+    keys = {}
+
+    class Recorder:
+        def apply(self, variables, batch, sample_key, *, deterministic, rngs):
+            keys.update(rngs, sample=sample_key)
+            zeros = jax.numpy.zeros((1, 4))
+            return electra.Output(zeros[..., None], zeros, zeros > 0, zeros)
+
+    batch = {
+        "mlm_ids": np.zeros((1, 4), np.int32),
+        "mlm_weights": np.ones((1, 4)),
+        "attention_mask": np.ones((1, 4)),
+    }
+    for seed in range(2):
+        ReplacedTokens(Recorder()).sums({}, batch, jax.random.key(seed))
+        keys[seed] = keys.pop("sample"), keys.pop("dropout")
+    data = {tuple(jax.random.key_data(key).tolist()) for key in sum(keys.values(), ())}
+    assert len(data) == 4

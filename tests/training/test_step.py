@@ -12,7 +12,7 @@ from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer, make_schedule
 from bert_jax.training.state import abstract_state, init_state
-from bert_jax.training.step import compile_step
+from bert_jax.training.step import compile_step, gradients
 
 SETTINGS = OptimizerConfig(learning_rate=1e-2, warmup_steps=2)
 OPTIMIZER = bert_optimizer(SETTINGS)
@@ -236,3 +236,37 @@ def test_without_next_sentence_its_head_has_no_gradient(run):
     assert not np.array_equal(
         jax.tree.leaves(with_nsp.params)[0], jax.tree.leaves(without.params)[0]
     )
+
+
+class KeyDraws:
+    """An objective whose loss is a random number of the key that a microbatch gets."""
+
+    sum_names = ("loss", "square")
+    rules = ()
+
+    def init(self, key):
+        del key
+        return {"scale": jnp.ones(())}
+
+    def weights(self, batch):
+        del batch
+        return {"loss": jnp.ones(())}
+
+    def sums(self, params, batch, key):
+        del batch
+        draw = params["scale"] * jax.random.uniform(key)
+        return {"loss": draw, "square": draw**2}
+
+
+def test_each_microbatch_and_each_step_has_a_key_of_its_own():
+    objective = KeyDraws()
+    state = new_state(objective, make_mesh(MeshConfig(), jax.devices()[:1]))
+    batch = {"attention_mask": jnp.ones((8, 4), jnp.int32)}
+    run = jax.jit(functools.partial(gradients, objective=objective, accumulation=4))
+    totals = []
+    for step in range(2):
+        _, sums = run(state.replace(step=jnp.int32(step)), batch)
+        # Four equal draws have no variance.
+        assert sums["square"] / 4 - (sums["loss"] / 4) ** 2 > 1e-3
+        totals.append(float(sums["loss"]))
+    assert abs(totals[0] - totals[1]) > 1e-3
