@@ -203,10 +203,17 @@ class WordPieceTokenizer(Tokenizer):
         }
         return super().config() | own | SPECIAL_TOKENS_MAP
 
+    def with_tokens(self, tokens: Sequence[str]) -> "WordPieceTokenizer":
+        """A tokenizer of other tokens and the same rules."""
+        return WordPieceTokenizer(tokens, *self._rules())
+
+    def _rules(self) -> tuple[bool, bool, int]:
+        longest = self.model.max_input_chars_per_word
+        return self.lower_case, self.strip_accents, longest
+
     def __reduce__(self):
         """Pickles without the cache."""
-        rules = self.lower_case, self.strip_accents, self.model.max_input_chars_per_word
-        return WordPieceTokenizer, (self.tokens, *rules)
+        return WordPieceTokenizer, (self.tokens, *self._rules())
 
 
 class SentencePieceTokenizer(Tokenizer):

@@ -143,12 +143,7 @@ def extend_vocabulary(
         f"{len(new):,}",
         f"{share:.1%}",
     )
-    return WordPieceTokenizer(
-        [*tokenizer.tokens, *new],
-        tokenizer.lower_case,
-        tokenizer.strip_accents,
-        tokenizer.model.max_input_chars_per_word,
-    )
+    return tokenizer.with_tokens([*tokenizer.tokens, *new])
 
 
 def special_tokens(size: int) -> list[str]:

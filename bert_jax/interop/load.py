@@ -12,7 +12,7 @@ import numpy as np
 from etils import epath
 from flax import linen as nn
 
-from bert_jax.data.tokenizer import LibraryTokenizer, Tokenizer
+from bert_jax.data.tokenizer import Tokenizer, WordPieceTokenizer
 from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.data.wordpiece import PREFIX
 from bert_jax.errors import UserError, naming
@@ -86,20 +86,23 @@ def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
 
 
 def with_new_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
-    """The checkpoint with a vocabulary that its own is the beginning of.
+    """The checkpoint with a longer vocabulary that starts with its own.
 
     The row of a new word in the word table, and its bias in the MLM head, is the mean of
     those of the tokens that the word was before. Raises UserError where the vocabularies do
     not fit.
     """
     old, config = checkpoint.tokenizer, checkpoint.config
-    rules = [(t.kind, t.lower_case, t.strip_accents) for t in (old, tokenizer)]
-    same = rules[0] == rules[1] and old.kind != LibraryTokenizer.kind  # of other rules
-    if not same or tokenizer.tokens[: old.vocab_size] != old.tokens:
+    if (
+        not isinstance(tokenizer, WordPieceTokenizer)
+        or tokenizer.tokens[: old.vocab_size] != old.tokens
+        or tokenizer.with_tokens(old.tokens).fingerprint() != old.fingerprint()
+    ):
         raise UserError(
-            "the vocabulary is not the one that the text was prepared with; prepare the "
-            "text with the checkpoint's vocabulary, or with one that python -m "
-            "bert_jax.vocabulary --extend makes of it"
+            "the text was prepared with another vocabulary, or with other rules (lower "
+            "case, accents, longest word); prepare the text with the checkpoint's "
+            "vocabulary, or with one that python -m bert_jax.vocabulary --extend makes of "
+            "it"
         )
     config = dataclasses.replace(
         config, vocab_size=tokenizer.vocab_size, vocabulary_tokens=0

@@ -268,8 +268,8 @@ _FREE = ("hidden_dropout", "attention_dropout", "initializer_range", "pooling")
 def _given(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Params:
     """The parameters of ``init_from``; a head that the model does not have is left out.
 
-    Raises UserError where its sizes are not the config's or its vocabulary is not that
-    of the text, and not the beginning of that.
+    Raises UserError if its sizes are not the config's, or if the vocabulary of the text
+    neither is the checkpoint's nor extends it.
     """
     path = config.init_from
     checkpoint = load(path, scan_layers=config.compute.scan_layers)

@@ -115,12 +115,13 @@ def test_new_words_begin_as_the_mean_of_their_tokens(start, tmp_path, with_head)
         assert bias[V] == params["mlm"]["output_bias"][ids[0]].mean()
     else:
         assert "mlm" not in given
-    # The old tokens, in another order or in another case, are no beginning.
-    for tokens, case in (
-        (longer.tokens, False),
-        ([*longer.tokens[-3:], *tokenizer.tokens], True),
+    # The old tokens, in another order or with other rules, are no beginning.
+    for other in (
+        WordPieceTokenizer(longer.tokens, False),
+        longer.with_tokens([*longer.tokens[-3:], *tokenizer.tokens]),
+        WordPieceTokenizer(longer.tokens, longer.lower_case, longest_word=100),
+        WordPieceTokenizer(tokenizer.tokens, longer.lower_case, longest_word=100),
     ):
-        other = WordPieceTokenizer(tokens, case)
         with pytest.raises(UserError, match=r"prepare the text with .* --extend makes"):
             pretraining._given(config, other, print)
 
