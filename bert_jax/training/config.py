@@ -54,9 +54,9 @@ class OptimizerConfig:
     )
     clip_norm: float = setting(
         1.0,
-        "largest norm of all gradients together; 0 or inf: gradients are not clipped",
-        least=0,
-        below=1e37,  # its inverse is a float32
+        "largest norm of all gradients together; inf: gradients are not clipped",
+        above=0,
+        most=math.inf,
     )
     bias_correction: bool = setting(
         False,
@@ -82,8 +82,6 @@ class OptimizerConfig:
     )
 
     def __post_init__(self):
-        if self.clip_norm == math.inf:
-            object.__setattr__(self, "clip_norm", 0.0)
         check_ranges(self, "optimizer.")
 
     @property

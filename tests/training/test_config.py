@@ -78,7 +78,11 @@ def test_one_schedule_runs_through_all_phases(settings):
             1,
             r"optimizer\.beta2=1.0, expected at least 0 and below 1",
         ),
-        ("optimizer.clip_norm", -1, r"optimizer\.clip_norm=-1.0, expected at least 0"),
+        (
+            "optimizer.clip_norm",
+            0,
+            r"clip_norm=0.0, expected at most inf and above 0",
+        ),
         (
             "optimizer.learning_rate",
             math.inf,
