@@ -74,6 +74,8 @@ def test_next_sentence_is_the_nsp_heads_first_class(model):
     both = model.next_sentence(["the sailor sees", "ship"], ["the ship .", "."])
     assert both.shape == (2,)
     assert both[0] == pytest.approx(one, abs=1e-5)
+    of_tuples = model.next_sentence(("the sailor sees", "ship"), ("the ship .", "."))
+    np.testing.assert_array_equal(of_tuples, both)
 
 
 def test_vectors_and_scores_are_those_of_the_commands(model, folder):
