@@ -4,8 +4,8 @@ GPUs, TPUs and several CPU devices compute the product as it is written. A singl
 device gets products of two matrices instead. XLA copies kernels of three dimensions, and
 their gradients, into another layout. XLA's CPU library also has only some bfloat16
 products: those with a float32 result whose first factor is summed over its last dimension.
-The compiler computes all others in float32. A mesh would gather the whole batch to lay out
-the factors so.
+The compiler computes all others in float32. On several devices this form would gather the
+whole batch.
 
 A device sums in float32 and rounds once. Gradients are summed over devices in their own
 dtype: that of the activations, or float32 with ComputeConfig.float32_gradients.
