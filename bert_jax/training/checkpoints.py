@@ -29,7 +29,7 @@ from orbax.checkpoint.experimental import v1 as ocp
 
 from bert_jax.errors import Preempted, StalledError, UserError
 from bert_jax.files import is_remote
-from bert_jax.parallel.processes import is_leader
+from bert_jax.parallel.processes import is_leader, lost_peer
 from bert_jax.parallel.sharding import (
     array_shapes,
     arrays_by_path,
@@ -112,6 +112,8 @@ class CheckpointStore:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if lost_peer(error):
+            return  # the pending save needs the other processes
         # After most errors the other processes go on and do not answer.
         self._wait(ask=error is None or isinstance(error, Preempted))
 

@@ -359,3 +359,32 @@ def test_checksums_are_fetched_once(state, monkeypatch):
     found = checkpoints._checksums(state)
     assert len(fetched) == 1
     assert len(found) == len(jax.tree.leaves(state)) > 50
+
+
+@pytest.mark.parametrize(
+    ("error", "waits"),
+    [
+        (
+            ValueError("UNKNOWN: Gloo all-reduce failed: Connection closed by peer"),
+            False,
+        ),
+        (UserError("the loss became nan"), True),
+        (None, True),
+    ],
+)
+def test_a_pending_save_is_not_waited_for_if_a_process_is_lost(tmp_path, error, waits):
+    """It needs the other process, and would end this one after the heartbeat timeout."""
+
+    class Save:
+        error, joined = None, False
+
+        def join(self, timeout=None):
+            self.joined = True
+
+        def is_alive(self):
+            return False
+
+    store, save = CheckpointStore(tmp_path, keep=1), Save()
+    store._pending = save
+    store.__exit__(type(error), error, None)
+    assert save.joined == waits
