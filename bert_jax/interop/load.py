@@ -89,15 +89,16 @@ def with_new_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
     """The checkpoint with a longer vocabulary that starts with its own.
 
     The row of a new word in the word table, and its bias in the MLM head, is the mean of
-    those of the tokens that the word was before. Raises UserError where the vocabularies do
-    not fit.
+    those of the tokens that the word was before. Rows that have no token are left out.
+    Raises UserError where the vocabularies do not fit.
     """
     old, config = checkpoint.tokenizer, checkpoint.config
-    if (
-        not isinstance(tokenizer, WordPieceTokenizer)
-        or tokenizer.tokens[: old.vocab_size] != old.tokens
-        or tokenizer.with_tokens(old.tokens).fingerprint() != old.fingerprint()
-    ):
+    longer = (
+        isinstance(tokenizer, WordPieceTokenizer)
+        and tokenizer.tokens[: old.vocab_size] == old.tokens
+        and tokenizer.with_tokens(old.tokens).fingerprint() == old.fingerprint()
+    )
+    if not longer and tokenizer.fingerprint() != old.fingerprint():
         raise UserError(
             "the text was prepared with another vocabulary, or with other rules (lower "
             "case, accents, longest word); prepare the text with the checkpoint's "
@@ -112,7 +113,7 @@ def with_new_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
 
     def grown(rows: np.ndarray, size: int) -> np.ndarray:
         new = [rows[ids].mean(axis=0) for ids in pieces]
-        table = np.concatenate([rows[: old.vocab_size], new]).astype(rows.dtype)
+        table = np.stack([*rows[: old.vocab_size], *new]).astype(rows.dtype)
         padding = [(0, size - len(table)), *[(0, 0)] * (rows.ndim - 1)]
         return np.pad(table, padding)
 

@@ -274,11 +274,11 @@ def _given(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Params:
     path = config.init_from
     checkpoint = load(path, scan_layers=config.compute.scan_layers)
     known = checkpoint.tokenizer
-    if known is not None and known.fingerprint() != tokenizer.fingerprint():
+    if known is not None:
         with naming(path):
             checkpoint = with_new_words(checkpoint, tokenizer)
-        count = tokenizer.vocab_size - known.vocab_size
-        log(f"{count:,} new words begin as the mean of the tokens that they were")
+        if count := tokenizer.vocab_size - known.vocab_size:
+            log(f"{count:,} new words begin as the mean of the tokens that they were")
     own, wanted = checkpoint.config.max_positions, config.model.max_positions
     if wanted > own:
         log(f"{path}: its table of {own} positions is stretched to {wanted}")

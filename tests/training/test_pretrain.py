@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import shutil
 import threading
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import jax
 import numpy as np
 import psutil
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import bert_jax
 from bert_jax.config_file import parse
@@ -84,6 +86,27 @@ def test_other_sizes_and_other_vocabularies_are_refused(start, tmp_path):
     swapped = load_tokenizer(tmp_path / "vocab.txt")
     with pytest.raises(UserError, match="vocabulary"):
         pretraining._given(config, swapped, print)
+
+
+def test_rows_without_a_token_are_left_out(start, tmp_path):
+    """As transformers saves a word table that it pads to a multiple of 64."""
+    config, tokenizer, path, params = start
+    folder = shutil.copytree(path, tmp_path / "padded")
+    tensors = load_file(folder / "model.safetensors")
+    size = tokenizer.vocab_size + 64
+    for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
+        rows = tensors[name]
+        padding = [(0, size - len(rows)), *[(0, 0)] * (rows.ndim - 1)]
+        tensors[name] = np.pad(rows, padding, constant_values=7)
+    save_file(tensors, folder / "model.safetensors")
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"vocab_size": size}))
+    given = pretraining._given(
+        dataclasses.replace(config, init_from=str(folder)), tokenizer, print
+    )
+    word = given["bert"]["embeddings"]["word"]["embedding"]
+    assert np.array_equal(word, params["bert"]["embeddings"]["word"]["embedding"])
+    assert np.array_equal(given["mlm"]["output_bias"], params["mlm"]["output_bias"])
 
 
 @pytest.mark.parametrize("with_head", [True, False])
