@@ -6,14 +6,14 @@ lives; the same command goes on where it stopped. It ends with a table: text, JS
 Markdown and a picture.
 
 --seeds: instead of the study's. --jobs: parts that run at a time, each with its share of
-the GPUs. --part: run only this part, such as pretrain/mlm-seed0. --end_with_stdin: exit
-when standard input is closed (--jobs starts its processes with it). --table: run nothing,
-and show what is finished.
+the GPUs. --part: run only this part, such as pretrain/mlm-seed0. --table: run nothing, and
+show what is finished.
 
 usage:
   python -m bert_jax.experiment table5 [--workdir D] [--jobs N]
 """
 
+import argparse
 import dataclasses
 import os
 import sys
@@ -38,7 +38,10 @@ def main(argv: list[str]) -> None:
         "--jobs", type=int, default=1, metavar="N", help="(%(default)s)"
     )
     parser.add_argument("--part", metavar="NAME")
-    parser.add_argument("--end_with_stdin", action="store_true")
+    # For the processes of --jobs, which exit when their standard input is closed.
+    parser.add_argument(
+        "--end_with_stdin", action="store_true", help=argparse.SUPPRESS
+    )
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args(argv)
     if args.end_with_stdin:
