@@ -39,9 +39,7 @@ def main(argv: list[str]) -> None:
     )
     parser.add_argument("--part", metavar="NAME")
     # For the processes of --jobs, which exit when their standard input is closed.
-    parser.add_argument(
-        "--end_with_stdin", action="store_true", help=argparse.SUPPRESS
-    )
+    parser.add_argument("--end_with_stdin", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args(argv)
     if args.end_with_stdin:

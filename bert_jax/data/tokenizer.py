@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import sentencepiece
@@ -278,10 +278,7 @@ class SentencePieceTokenizer(Tokenizer):
     @functools.cached_property
     def _inside(self) -> sentencepiece.SentencePieceProcessor:
         """The model without the space that it puts before a text."""
-        # Imported late: it needs a newer protobuf than Apache Beam allows.
-        from sentencepiece import sentencepiece_model_pb2
-
-        model = sentencepiece_model_pb2.ModelProto.FromString(self._model)
+        model = self.proto()
         model.normalizer_spec.add_dummy_prefix = False
         return sentencepiece.SentencePieceProcessor(
             model_proto=model.SerializeToString()
@@ -293,6 +290,13 @@ class SentencePieceTokenizer(Tokenizer):
             f" {self.tokens[i]} " if self._special[i] else self.tokens[i] for i in ids
         )
         return " ".join(text.replace(_SPACE, " ").split())
+
+    def proto(self) -> Any:
+        """The model as a protobuf message, ModelProto of sentencepiece."""
+        # Imported late: it needs a newer protobuf than Apache Beam allows.
+        from sentencepiece import sentencepiece_model_pb2
+
+        return sentencepiece_model_pb2.ModelProto.FromString(self._model)
 
     def scores(self) -> list[float]:
         """The log probability of each token."""

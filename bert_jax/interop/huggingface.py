@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import tokenizers
 from flax import traverse_util
-from sentencepiece import sentencepiece_model_pb2
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert_jax.data.tokenizer import (
@@ -375,8 +374,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> N
 
 def _sentencepiece(tokenizer: SentencePieceTokenizer) -> tokenizers.Tokenizer:
     """The model's tokens, scores and table of normal forms in the library's own form."""
-    model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.vocabulary_bytes())
-    table = model.normalizer_spec.precompiled_charsmap
+    table = tokenizer.proto().normalizer_spec.precompiled_charsmap
     result = tokenizers.Tokenizer(
         models.Unigram(
             list(zip(tokenizer.tokens, tokenizer.scores(), strict=True)),

@@ -4,13 +4,16 @@ import dataclasses
 import json
 import os
 import re
+import runpy
 import shutil
+import sys
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sentencepiece
 import tokenizers
 from safetensors.numpy import load_file, save_file
 
@@ -18,6 +21,7 @@ import bert_jax
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
+from bert_jax.interop import huggingface
 from bert_jax.interop.huggingface import (
     read_huggingface,
     save_huggingface,
@@ -429,3 +433,14 @@ def test_every_file_has_the_permissions_of_a_new_file(folder, tmp_path):
     modes = {p.name: oct(p.stat().st_mode)[-3:] for p in (tmp_path / "out").iterdir()}
     assert len(modes) == 7
     assert set(modes.values()) == {"640"}
+
+
+def test_folders_are_read_without_the_protobuf_file_of_sentencepiece(
+    folder, monkeypatch
+):
+    """It cannot be imported beside the protobuf that Apache Beam needs."""
+    name = "sentencepiece_model_pb2"
+    monkeypatch.delattr(sentencepiece, name, raising=False)
+    monkeypatch.setitem(sys.modules, f"sentencepiece.{name}", None)
+    module = runpy.run_path(huggingface.__file__)
+    assert module["read_huggingface"](folder / "none").head == "none"
