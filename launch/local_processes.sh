@@ -57,7 +57,7 @@ if [[ -n "$DEVICES" ]]; then
 fi
 
 job() {
-  local port="$PORT" i pids=() code=0
+  local port="$PORT" i pids=() killers=() code=0
   if [[ -z "$port" ]]; then
     port="$("$PYTHON" -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])')"
   fi
@@ -91,9 +91,12 @@ job() {
     if ((one != 0 && ${#pids[@]})); then
       # The others end by themselves, except a process that is stopped.
       (sleep "$GRACE" && kill -KILL "${pids[@]}") &>/dev/null </dev/null &
+      killers+=($!)
       disown
     fi
   done
+  # All processes ended, and their numbers may belong to others later.
+  ((!${#killers[@]})) || kill "${killers[@]}" 2>/dev/null || true
   trap - TERM INT
   return "$code"
 }
