@@ -31,6 +31,7 @@ from bert_jax.objectives.heads import eval_logits
 from bert_jax.progress import Progress
 from bert_jax.settings import from_settings
 from bert_jax.tasks import rows as row_reader
+from bert_jax.tasks.class_names import in_order_of
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.rows import Placed
 from bert_jax.tasks.source import ROWS
@@ -198,7 +199,7 @@ class Predictor:
         data: rows with labels, as ``bert_jax.tasks`` says, or a file of the family's form;
           the split is then called dev. None: the files of the task.
         task: instead of the checkpoint's own, as for a head that was trained elsewhere. Its
-          classes are those of the head by name; see :func:`in_order_of`.
+          classes are those of the head by name; see class_names.in_order_of.
         """
         if isinstance(self._tasks[0], FillMask):
             raise UserError(
@@ -243,34 +244,6 @@ class Predictor:
         features = task.features(rows, self._tokenizer)
         answers = task.predictions(rows, features, self._run(features, done=done))
         return Answers(rows, answers, task, features.truncated)
-
-
-def in_order_of(outputs: Sequence[str], labels: Sequence[str]) -> tuple[str, ...]:
-    """The labels of a task in the order of a head's outputs, by their names.
-
-    Upper and lower case are the same. Names that are numbers, such as LABEL_0 or 0, are
-    matched by position, with a warning. Raises UserError for other names.
-    """
-    by_name = {label.casefold(): label for label in labels}
-    found = [by_name.get(name.casefold()) for name in outputs]
-    if None not in found and len({*found}) == len(labels):
-        return tuple(found)
-    if all(map(_is_numbered, outputs, range(len(outputs)))) or all(
-        map(_is_numbered, labels, range(len(labels)))
-    ):
-        pairs = zip(outputs, labels, strict=True)
-        shown = ", ".join(f"{output} is {label}" for output, label in pairs)
-        logger.warning(f"classes are matched by position: {shown}")
-        return tuple(labels)
-    raise UserError(
-        f"the classes of the checkpoint are {', '.join(outputs)}, the classes of the task "
-        f"{', '.join(labels)}; give the task labels= with the names of the checkpoint"
-    )
-
-
-def _is_numbered(name: str, number: int) -> bool:
-    """Whether a class has no name but its number, as transformers writes LABEL_0."""
-    return name.upper() in (f"LABEL_{number}", str(number))
 
 
 def truncation(rows: int, truncated: int, max_length: int) -> str:

@@ -106,11 +106,6 @@ class MultipleChoiceConfig:
 class ChoiceSource(Source):
     """The files of SWAG and CODAH, or a table."""
 
-    def has_labels(self, path: Path) -> bool:
-        if self.config.task == "table":
-            return super().has_labels(path)
-        return self.config.task == "codah"
-
     def own_names(self, split: str) -> Sequence[str]:
         words = {"split": split, "val": "val" if split == "dev" else split}
         names = _FILES[self.config.task]
@@ -130,7 +125,7 @@ class ChoiceSource(Source):
     def read_file(self, path: Path, split: str) -> Iterator[Record]:
         if self.config.task == "table" or tables.has_objects(path):
             return tables.read_objects(path)
-        label = ["label"] * self.is_labelled(split)
+        label = ["label"] * (split != "test" or self.config.task == "codah")
         if self.config.task == "swag":
             columns = [*_SWAG_COLUMNS, *label]
             return tables.read_table(path, columns, optional=["fold-ind"])

@@ -119,10 +119,6 @@ def answer_tokens(tokens: Tokens, text: str, start: int) -> tuple[int, int] | No
 class SquadSource(Source):
     """SQuAD's files, or tables."""
 
-    def has_labels(self, path: Path) -> bool:
-        """Never of SQuAD's test file, whose answers are written."""
-        return not _is_squad(path) and super().has_labels(path)
-
     def own_names(self, split: str) -> Sequence[str]:
         version = "2.0" if self.config.version_2 else "1.1"
         return (f"{split}-v{version}.json",) if split != "test" else ()
@@ -131,7 +127,15 @@ class SquadSource(Source):
         if not _is_squad(path):
             return super().read_file(path, split)
         articles = getattr(self.config, f"{split}_articles", "")
-        return squad_entries(read_json(path, FORM), str(path), articles)
+        entries = squad_entries(read_json(path, FORM), str(path), articles)
+        if split != "test":
+            return entries
+        # The answers to SQuAD's test file are written, not scored.
+        names = {*self.label_names}
+        return (
+            (where, {key: x for key, x in values.items() if key not in names})
+            for where, values in entries
+        )
 
 
 class Squad(Task):

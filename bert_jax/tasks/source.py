@@ -18,6 +18,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.tasks import tables
+from bert_jax.tasks.class_names import in_order_of
 from bert_jax.tasks.rows import Placed, placed_rows
 from bert_jax.tasks.tables import Record
 
@@ -51,11 +52,7 @@ class Source:
         """The labelled splits that are scored; the first picks the checkpoint."""
         if not self.has("test"):
             return ("dev",)
-        if self.on_hub:
-            scored = any_label(self.keys, self.records("test"))
-        else:
-            scored = self.has_labels(self.path("test"))
-        return ("dev", "test") if scored else ("dev",)
+        return ("dev", "test") if self.any_label(self.records("test")) else ("dev",)
 
     @functools.cached_property
     def predict_splits(self) -> tuple[str, ...]:
@@ -78,6 +75,16 @@ class Source:
         """The labels that the task has without its rows."""
         return getattr(self.config, "labels", ())
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The possible names of the label's column."""
+        return [*self.keys.values()][-1]
+
+    def any_label(self, records: Iterable[Record]) -> bool:
+        """Whether any row has a label. Hugging Face writes -1 for none."""
+        labels = (values.get(n) for _, values in records for n in self.label_names)
+        return any(x is not None and str(x) not in ("-1", "-1.0") for x in labels)
+
     def is_labelled(self, split: str) -> bool:
         """Whether the labels of a split are read."""
         return split not in self.unlabelled and split in ("train", *self.eval_splits)
@@ -89,7 +96,8 @@ class Source:
     def records(self, split: str) -> Iterator[Record]:
         """The place of each row of a split and its values, by one of their names."""
         if self.on_hub:
-            return _read_hub(self.config.dir, split, self.labels)
+            data = _read_hub(self.config.dir, split)
+            return self.named(placed_rows(data, self.place(split)), data)
         return self.read_file(self.path(split), split)
 
     def read_file(self, path: Path, split: str) -> Iterator[Record]:
@@ -97,10 +105,27 @@ class Source:
         del split
         return tables.read_rows(path)
 
-    def has_labels(self, path: Path) -> bool:
-        """Whether a file has the labels of its rows."""
-        *_, names = self.keys.values()
-        return not set(names).isdisjoint(tables.read_columns(path))
+    def named(self, placed: Iterable[Placed], data: Any) -> Iterator[Placed]:
+        """Rows with the names of classes, if ``data`` is a Hugging Face data set.
+
+        See class_names.in_order_of. A class of -1 is a missing label.
+        """
+        features = getattr(data, "features", None) or {}
+        column = next((name for name in self.label_names if name in features), "")
+        feature = features.get(column)
+        feature = getattr(feature, "feature", feature)  # of a list
+        names = tuple(getattr(feature, "names", None) or ())
+        if names and self.labels:
+            names = in_order_of(names, self.labels)
+        known = dict(enumerate(names)) | {-1: None}
+        for where, row in placed:
+            if names and isinstance(row, dict):
+                value = row.get(column)
+                if isinstance(value, list):
+                    row[column] = [known.get(item, item) for item in value]
+                else:
+                    row[column] = known.get(value, value)
+            yield where, row
 
     def has(self, split: str) -> bool:
         """Whether a split exists, or its file is named in the config."""
@@ -194,16 +219,12 @@ def given_rows(
             if not data.is_file():
                 raise UserError(f"{data} does not exist; expected a file of {split}")
             records[split] = list(source.read_file(data, split))
-            has_labels = source.has_labels(data)
         else:
             records[split] = [
                 (where, values(where, row, labelled=True))
-                for where, row in _with_names(
-                    placed_rows(data, split), data, source.labels
-                )
+                for where, row in source.named(placed_rows(data, split), data)
             ]
-            has_labels = any_label(source.keys, records[split])
-        labelled += [split] * has_labels
+        labelled += [split] * source.any_label(records[split])
     if held_out:
         rows = records["train"]
         count = max(round(held_out * len(rows)), 1)
@@ -216,15 +237,6 @@ def given_rows(
         records["train"] = [row for i, row in enumerate(rows) if i not in drawn]
         records["dev"] = [row for i, row in enumerate(rows) if i in drawn]
     return GivenRows(source, records, labelled)
-
-
-def any_label(
-    keys: Mapping[str, tuple[str, ...]], records: Iterator[Record] | list[Record]
-) -> bool:
-    """Whether any row has a label. Hugging Face writes -1 for none."""
-    *_, names = keys.values()
-    labels = (values.get(name) for _, values in records for name in names)
-    return any(label is not None and label != -1 for label in labels)
 
 
 def _hub_split(split: str) -> str:
@@ -250,37 +262,12 @@ def _hub_splits(directory: str) -> tuple[str, ...]:
     return tuple(datasets.get_dataset_split_names(*names))
 
 
-def _read_hub(directory: str, split: str, labels: Sequence[str]) -> Iterator[Placed]:
-    """The rows of a split; see :func:`_with_names` for their classes."""
+def _read_hub(directory: str, split: str) -> Any:
+    """A split of a data set of the hub."""
     if _hub_split(split) not in _hub_splits(directory):
         raise UserError(
             f"{directory} has no split {_hub_split(split)}; it has "
             f"{', '.join(_hub_splits(directory))}"
         )
     datasets, names = _datasets(directory)
-    data = datasets.load_dataset(*names, split=_hub_split(split))
-    return _with_names(placed_rows(data, f"{directory}:{split}"), data, labels)
-
-
-def _with_names(
-    placed: Iterable[Placed], data: Any, labels: Sequence[str]
-) -> Iterator[Placed]:
-    """The rows with the names of classes, where a data set of Hugging Face has names.
-
-    labels: of the task. The classes keep their numbers if other names are among them.
-    """
-    names = {}
-    for column, feature in (getattr(data, "features", None) or {}).items():
-        item = getattr(feature, "feature", feature)  # of a list
-        classes = getattr(item, "names", None)
-        if classes and (not labels or {*classes} <= {*labels}):
-            names[column] = dict(enumerate(classes))
-    for where, row in placed:
-        if isinstance(row, dict):
-            for column, classes in names.items():
-                value = row.get(column)
-                if isinstance(value, list):
-                    row[column] = [classes.get(item, item) for item in value]
-                else:
-                    row[column] = classes.get(value, value)
-        yield where, row
+    return datasets.load_dataset(*names, split=_hub_split(split))

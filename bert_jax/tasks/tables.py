@@ -17,6 +17,7 @@ from typing import Any
 from bert_jax.data.corpus import TFDS, find_dataset, open_text
 from bert_jax.errors import UserError, listed
 from bert_jax.files import LONGEST_LINE, decode_lines, parse_json
+from bert_jax.tasks.class_names import in_order_of
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +35,12 @@ Record = tuple[str, dict[str, Any]]  # ("file:line", value of each column)
 
 def has_objects(path: Path) -> bool:
     """Whether a file holds objects with the values of rows, by its ending."""
-    return _ending(path) in _OBJECTS
+    return ending(path) in _OBJECTS
 
 
 def is_table(path: Path) -> bool:
     """Whether a file has named columns, by its ending; a .txt file has lines of text."""
-    return _ending(path) in {*FORMATS} - {".txt"}
+    return ending(path) in {*FORMATS} - {".txt"}
 
 
 def read_columns(path: Path) -> list[str]:
@@ -257,26 +258,27 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _ending(path: Path) -> str:
+def ending(path: Path) -> str:
     """The ending of a file's name, without .gz."""
     return path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
 
 
 def _format(path: Path) -> str:
     """The ending of a table's name. Raises UserError for another file."""
-    ending = _ending(path)
-    if ending not in FORMATS:
+    found = ending(path)
+    if found not in FORMATS:
         raise UserError(
             f"{path} is no table by its name; expected one of {', '.join(FORMATS)}, "
             "with or without .gz"
         )
-    return ending
+    return found
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Line number and text of each line, with its end; U+2028 is no line end."""
-    if not path.exists():
-        raise UserError(f"{path} does not exist; expected a file of rows")
+    if not path.exists() or path.is_dir():
+        problem = "is a folder" if path.is_dir() else "does not exist"
+        raise UserError(f"{path} {problem}; expected a file of rows")
     packed = path.suffix == ".gz"
     # The rows of a table are in memory together.
     most = path.stat().st_size * _MOST_UNPACKED + LONGEST_LINE
@@ -340,30 +342,29 @@ def read_tfds(
 ) -> Iterator[Record]:
     """The place of each row of "tfds:NAME:SPLIT" and the text of its features.
 
-    columns, optional: as of :func:`read_table`. labels: stand for the classes, by number,
-    whose names in the data set are others.
+    columns, optional: as of :func:`read_table`. labels: of the task, for the classes of
+    the data set; see class_names.in_order_of. A class of -1 is a missing label.
     """
     found = find_dataset(dataset)
     features = found.builder.info.features
     for column in columns:
         if column not in features:
             raise missing_column(dataset, features, column)
+    columns = [name for name in (*columns, *optional) if name in features]
+    classes = {}
+    for name in columns:
+        if names := tuple(getattr(features[name], "names", None) or ()):
+            names = in_order_of(names, tuple(labels)) if labels else names
+            classes[name] = {-1: None} | dict(enumerate(names))
     for i, example in found.examples(0, found.rows):
         where = f"{dataset}, row {i}"
         values = dict.fromkeys(optional)
-        for column in (*columns, *optional):
-            if column in features:
-                value = example[column]
-                values[column] = _value(features[column], value, labels, where)
+        for column in columns:
+            value = example[column]
+            if column in classes:
+                values[column] = classes[column][int(value)]
+            else:
+                values[column] = (
+                    value.decode() if isinstance(value, bytes) else str(value)
+                )
         yield where, values
-
-
-def _value(feature: Any, value: Any, labels: Sequence[str], where: str) -> str:
-    if not hasattr(feature, "int2str"):
-        return value.decode() if isinstance(value, bytes) else str(value)
-    names = feature.names
-    if len(names) == len(labels) and not set(names) <= set(labels):
-        names = labels
-    if not 0 <= value < len(names):
-        raise UserError(f"{where}: class {value}, a row without a label")
-    return names[value]

@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
-from bert_jax.files import read_text
-from bert_jax.tasks.tables import counted
+from bert_jax.tasks.tables import counted, read_lines
 
 SEGMENT_LABELS = ("B", "E", "M", "S")
 DOCUMENT_START = "-DOCSTART-"
@@ -305,7 +304,7 @@ def _lines(path: Path) -> list[str]:
 
     Only line feeds end them, as words may hold other separators.
     """
-    text = read_text(path, "a tagged file").replace("\r\n", "\n")
+    text = "".join(line for _, line in read_lines(path)).replace("\r\n", "\n")
     return text.rstrip(" \t\n").split("\n")
 
 

@@ -20,6 +20,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import layouts, tables
+from bert_jax.tasks.class_names import by_number
 from bert_jax.tasks.layouts import Layout, Row, Split
 from bert_jax.tasks.source import Source
 from bert_jax.tasks.tables import SPLITS, Record
@@ -197,9 +198,6 @@ class TextSource(Source):
             return Path(self.layout.tfds_split(self.config.dir, split))
         return super().path(split)
 
-    def has_labels(self, path: Path) -> bool:
-        return tables.is_tfds(str(path)) or super().has_labels(path)
-
     def records(self, split: str) -> Iterator[Record]:
         if split not in self.splits:
             raise UserError(
@@ -218,14 +216,14 @@ class TextSource(Source):
         label = own.label or self.keys["label"][0]
         tfds = tables.is_tfds(str(path))
         if split == "test" and not tfds:
-            labelled = self.has_labels(path)
+            columns = tables.read_columns(path)
+            label = next((name for name in self.label_names if name in columns), "")
+            labelled = bool(label)
         else:
             labelled = bool(own.label) and split not in self.unlabelled
         if tfds:
             (*texts, label), index = self.layout.tfds_features, "idx"
-            read = functools.partial(
-                tables.read_tfds, str(path), labels=self.layout.labels
-            )
+            read = functools.partial(tables.read_tfds, str(path), labels=self.labels)
         else:
             read = functools.partial(
                 tables.read_table,
@@ -453,8 +451,8 @@ class Classification(Task):
             raise UserError(f"{where}: label {text!r} is not a number; expected one")
         if text in self.label_ids:
             return text
-        if isinstance(value, int) and 0 <= value < len(self.labels):
-            return self.labels[value]
+        if isinstance(value, int) and value in (names := by_number(self.labels)):
+            return names[value]
         raise UserError(
             f"{where}: label {text!r} is not in the label set {', '.join(self.labels)}"
         )

@@ -26,6 +26,7 @@ from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import rows as row_reader
 from bert_jax.tasks import tables
 from bert_jax.tasks import tagging_formats as formats
+from bert_jax.tasks.class_names import by_number
 from bert_jax.tasks.rows import Row
 from bert_jax.tasks.source import Source
 from bert_jax.tasks.tables import Record
@@ -123,16 +124,11 @@ class TaggingConfig:
 class TaggingSource(Source):
     """Files with a word and its tag a line, segmented text, or tables."""
 
-    def has_labels(self, path: Path) -> bool:
-        """True: a file without tags is for predict."""
-        del path
-        return True
-
     def own_names(self, split: str) -> Sequence[str]:
         return _FILES.get((self.config.task, split), (f"{split}.txt",))
 
     def read_file(self, path: Path, split: str) -> Iterator[Record]:
-        if tables.is_table(path) and path.suffix != ".tsv":
+        if tables.is_table(path) and tables.ending(path) != ".tsv":
             yield from super().read_file(path, split)
             return
         if self.config.task == "segmented":
@@ -270,13 +266,13 @@ class Tagging(Task):
                 raise UserError(
                     f"{where}: tags are no list of tags; expected one a word"
                 )
-            names = dict(enumerate(self.config.labels))
-            if not names and any(isinstance(tag, int) for tag in tags):
+            if not self.config.labels and any(isinstance(tag, int) for tag in tags):
                 raise UserError(
                     f"{where}: the tags are numbers, and their names are missing; set "
                     "labels (config.data.labels) to the names in the order of their "
                     "numbers, such as ('O', 'B-PER', 'I-PER')"
                 )
+            names = by_number(self.config.labels)
             tags = tuple(str(names.get(tag, tag)) for tag in tags)
             if len(tags) != len(words):
                 raise UserError(

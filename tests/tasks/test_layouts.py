@@ -407,10 +407,18 @@ def test_any_tfds_dataset_as_a_table(from_tfds):
     assert task.labels == ("equivalent", "not_equivalent")
     assert task.source.eval_splits == ("dev", "test")
     assert len(task.read("test")) == 2
-    with pytest.raises(UserError, match="tfds:glue/mrpc:train: no column 'text'; the"):
+    with pytest.raises(UserError, match="tfds:glue/mrpc:test: no column 'text'; the"):
         from_tfds("table", "glue/mrpc").read("train")
     unlabelled = from_tfds("table", "glue/mrpc", text_a="sentence2")
-    with pytest.raises(UserError, match="test, row 0: class -1, a row without a label"):
-        unlabelled.read("test")
+    assert unlabelled.source.predict_splits == ("test",)
+    assert [row.label for row in unlabelled.read("test")] == [None] * 3
+    named = from_tfds(
+        "table",
+        "glue/mrpc",
+        text_a="sentence2",
+        labels=("EQUIVALENT", "NOT_EQUIVALENT"),
+    )
+    labels = {row.id: row.label for row in named.read("train")}
+    assert labels["10"] == "NOT_EQUIVALENT" and labels["11"] == "EQUIVALENT"
     with pytest.raises(UserError, match="tfds:glue/rte: not found below"):
         from_tfds("rte", "glue/rte").read("train")

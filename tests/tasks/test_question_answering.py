@@ -81,8 +81,9 @@ def test_it_is_a_task(folder):
     task = task_of(folder)
     assert isinstance(task, Task) and task.outputs == 2 and task.head == "span"
     assert task.source.eval_splits == ("dev",) and task.source.predict_splits == ()
-    (folder / "x.json").touch()
-    assert task_of(folder, test="x.json").source.predict_splits == ("test",)
+    tested = task_of(folder, test="all.json")
+    assert tested.source.predict_splits == ("test",)
+    assert len(tested.read("test")) == len(task.read("dev"))
 
 
 @pytest.mark.parametrize("version_2", [False, True])

@@ -58,7 +58,7 @@ def test_a_data_set_of_the_hub(hub):
 
 
 def test_classes_have_the_names_of_their_data_set(hub):
-    """Unless the task has other names for them, by number."""
+    """They are matched with the labels of a task by name, whatever their order and case."""
     train = Split(SPLITS["train"])
     task = bert_jax.tasks.classification().with_rows(train=train)
     assert task.labels == ("neg", "pos")
@@ -66,11 +66,65 @@ def test_classes_have_the_names_of_their_data_set(hub):
     turned = bert_jax.tasks.classification(labels=("pos", "neg"))
     rows = turned.with_rows(train=train).read("train")
     assert [row.label for row in rows] == ["pos", "neg"]
+    upper = bert_jax.tasks.classification(labels=("POS", "NEG", "MIXED"))
+    rows = upper.with_rows(train=train).read("train")
+    assert [row.label for row in rows] == ["POS", "NEG"]
     other = bert_jax.tasks.classification(labels=("bad", "good"))
-    rows = other.with_rows(train=train).read("train")
-    assert [row.label for row in rows] == ["good", "bad"]
+    with pytest.raises(
+        UserError, match="classes are neg, pos, the labels of the task b"
+    ):
+        other.with_rows(train=train)
     glue = bert_jax.tasks.glue("sst2", dir="hf:nyu-mll/glue:sst2")
     assert [row.label for row in glue.read("dev")] == ["1"]
+
+
+def test_classes_of_a_natural_language_inference_data_set_in_another_order():
+    """SICK's own names are ENTAILMENT, NEUTRAL and CONTRADICTION."""
+    names = ["contradiction", "neutral", "entailment"]
+    texts = {"sentence_A": "a", "sentence_B": "b"}
+    data = Split([texts | {"label": i} for i in (0, 1, 2)])
+    data.features = {"label": SimpleNamespace(names=names)}
+    rows = bert_jax.tasks.sick("entailment").with_rows(train=data).read("train")
+    assert [row.label for row in rows] == ["CONTRADICTION", "NEUTRAL", "ENTAILMENT"]
+
+
+def test_other_columns_of_classes_are_left_alone():
+    data = Split([{"text": "good", "label": 1, "topic": 2}])
+    data.features = Split.features | {"topic": SimpleNamespace(names=["a", "b", "c"])}
+    task = bert_jax.tasks.classification(labels=("neg", "pos")).with_rows(train=data)
+    ((_, values),) = task.source.records("train")
+    assert values == {"text": "good", "label": "pos", "topic": 2}
+
+
+def test_a_class_of_minus_one_is_a_missing_label():
+    data = Split([{"text": "good", "label": 1}, {"text": "so so", "label": -1}])
+    task = bert_jax.tasks.classification().with_rows(train=data)
+    with pytest.raises(UserError, match='train, row 1: "label" is missing'):
+        _ = task.labels
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("test.csv", "text,label\nso so,-1\nwell,-1\n"),
+        ("test.tsv", "text\tlabel\nso so\t-1\nwell\t-1\n"),
+        (
+            "test.jsonl",
+            '{"text": "so so", "label": -1}\n{"text": "well", "label": null}\n',
+        ),
+    ],
+)
+def test_a_test_split_of_labels_minus_one_is_predicted(name, content, tmp_path):
+    """As the files of GLUE's test splits on Hugging Face's hub."""
+    path = tmp_path / name
+    path.write_text(content)
+    (tmp_path / "train.csv").write_text("text,label\ngood,1\nbad,0\n")
+    own = bert_jax.tasks.classification(dir=str(tmp_path))
+    train = tmp_path / "train.csv"
+    for task in (own, own.with_rows(train=train, dev=train, test=path)):
+        assert task.source.eval_splits == ("dev",)
+        assert task.source.predict_splits == ("test",)
+        assert [row.label for row in task.read("test")] == [None, None]
 
 
 def test_tags_have_the_names_of_their_data_set():

@@ -83,6 +83,17 @@ def test_a_tables_test_split_is_scored_if_it_has_labels(
     assert task.read("test")[0].label == ("good" if "test" in evaluated else None)
 
 
+def test_a_class_may_be_given_by_its_number_unless_names_are_numbers(make):
+    dev = '{"text": "a", "label": 0}\n{"text": "b", "label": 1}\n'
+    task = make({"train.csv": TRAIN, "dev.jsonl": dev})
+    assert [row.label for row in task.read("dev")] == ["bad", "good"]
+    for names in (("1", "2", "3"), ("-1", "1"), ("0.5", "1.5")):
+        with pytest.raises(
+            UserError, match=r"dev\.jsonl:1: label '0' is not in the label"
+        ):
+            make({"dev.jsonl": dev}, labels=names).read("dev")
+
+
 def test_pairs_with_chosen_columns_and_files(make, tokenizer):
     task = make(
         {"t.tsv": 'left\tright\tclass\n"a\tb c\tx\nd\te\ty\n'},

@@ -1,4 +1,5 @@
 import dataclasses
+import gzip
 import json
 
 import numpy as np
@@ -207,6 +208,29 @@ def test_numbers_as_tags_need_names():
     task = Tagging(TaggingConfig("columns", labels=("O", "B-PER")))
     (row,) = task.with_rows(train=rows, dev=rows).read("train")
     assert row.tags == ("B-PER", "O")
+
+
+def test_numbers_as_tags_are_names_if_the_labels_are_numbers():
+    rows = [{"words": ["Ahab", "sails"], "tags": [2, 1]}]
+    task = Tagging(TaggingConfig("columns", labels=("1", "2", "3")))
+    (row,) = task.with_rows(train=rows).read("train")
+    assert row.tags == ("2", "1")
+
+
+def test_a_packed_file_is_read_as_it_is_unpacked(tmp_path):
+    text = "Ahab\tNN\nsails\tVB\n\nships\tNN\n"
+    (tmp_path / "train.tsv").write_text(text)
+    with gzip.open(tmp_path / "train.tsv.gz", "wt") as file:
+        file.write(text)
+    plain, packed = (
+        Tagging(TaggingConfig("columns", str(tmp_path), train=name)).read("train")
+        for name in ("train.tsv", "train.tsv.gz")
+    )
+    assert [(row.words, row.tags) for row in packed] == [
+        (("Ahab", "sails"), ("NN", "VB")),
+        (("ships",), ("NN",)),
+    ]
+    assert [row.words for row in plain] == [row.words for row in packed]
 
 
 def test_parts_of_speech(uncased, tmp_path):

@@ -1,0 +1,53 @@
+"""Names of classes: how the classes of a data set or a head become classes of a task."""
+
+import functools
+import logging
+from collections.abc import Sequence
+
+from bert_jax.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+@functools.cache  # warns once
+def in_order_of(outputs: Sequence[str], labels: Sequence[str]) -> tuple[str, ...]:
+    """The label of a task for each class of a data set or output of a head, by name.
+
+    A name of another case matches if no name is equal. Names that are numbers, such as
+    LABEL_0 or 0, are matched by position, with a warning. Raises UserError for other names.
+    """
+    by_name = {label.casefold(): label for label in labels}
+    by_name |= {label: label for label in labels}
+    found = [by_name.get(name, by_name.get(name.casefold())) for name in outputs]
+    if None not in found and len({*found}) == len(outputs):
+        return tuple(found)
+    numbered = any(
+        all(map(_is_numbered, names, range(len(names)))) for names in (outputs, labels)
+    )
+    if numbered and len(outputs) == len(labels):
+        pairs = zip(outputs, labels, strict=True)
+        shown = ", ".join(f"{output} is {label}" for output, label in pairs)
+        logger.warning(f"classes are matched by position: {shown}")
+        return tuple(labels)
+    raise UserError(
+        f"the classes are {', '.join(outputs)}, the labels of the task "
+        f"{', '.join(labels)}; give the task labels= with the names of the classes"
+    )
+
+
+def by_number(labels: Sequence[str]) -> dict[int, str]:
+    """The label for each class number; empty if the name of any label is a number."""
+    return {} if any(map(_is_number, labels)) else dict(enumerate(labels))
+
+
+def _is_numbered(name: str, number: int) -> bool:
+    """Whether a class has no name but its number, as transformers writes LABEL_0."""
+    return name.upper() in (f"LABEL_{number}", str(number))
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
