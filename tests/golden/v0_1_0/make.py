@@ -321,7 +321,7 @@ def main() -> None:
     make_study()
     make_expected()
     for path in sorted(Path().rglob("*")):
-        if path.name in ("tensorboard", ".lock") or path.suffix == ".png":
+        if path.name in ("tensorboard", ".lock") or path.suffix in (".png", ".html"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
