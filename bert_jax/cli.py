@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bert_jax.errors import PREEMPTED, Preempted, StalledError, UserError
-from bert_jax.files import PROGRAMS, cache_folder, is_remote, valid_text
+from bert_jax.files import (
+    PROGRAMS,
+    STORE_LIBRARIES,
+    cache_folder,
+    is_remote,
+    valid_text,
+)
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.model.config import DTYPES
 from bert_jax.progress import LogHandler, PrintableFormatter, print_line, show_progress
@@ -44,9 +50,6 @@ _LOST = (
     "error: another process failed or was lost ({}); look into its output. Start the same "
     "command again: it resumes from the last checkpoint"
 )
-
-# Whose errors tell of an object store that does not answer, or refuses.
-_STORES = {"aiohttp", "gcsfs", "google", "requests"}
 
 # From malloc.h: when the heap's top is trimmed, how far it is padded, how many blocks may
 # be mapped on their own, how many heaps there are.
@@ -223,7 +226,7 @@ def add_text_flags(parser: argparse.ArgumentParser) -> None:
 def _users_line(error: Exception) -> str | None:
     """One line for what a user can put right outside of here; None for a bug."""
     # gcsfs says with an OSError that the store forbids something.
-    if type(error).__module__.partition(".")[0] in _STORES or (
+    if type(error).__module__.partition(".")[0] in STORE_LIBRARIES or (
         isinstance(error, OSError) and str(error).startswith("Forbidden: ")
     ):
         said = UserError(f"{type(error).__name__}: {error}"[:300])

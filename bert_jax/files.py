@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LONGEST_LINE = 64 << 20  # bytes
 PROGRAMS = "programs"  # the folder of a workdir where JAX keeps what it has compiled
+# Libraries whose exceptions mean that an object store does not answer, or refuses.
+STORE_LIBRARIES = {"aiohttp", "gcsfs", "google", "requests"}
 # Levels of a JSON value. Ours have up to six, SQuAD's seven; whoever walks or prints one
 # of thousands overflows its stack.
 _DEEPEST_JSON = 64

@@ -28,7 +28,7 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint.experimental import v1 as ocp
 
 from bert_jax.errors import Preempted, StalledError, UserError
-from bert_jax.files import is_remote
+from bert_jax.files import STORE_LIBRARIES, is_remote
 from bert_jax.parallel.processes import is_leader, lost_peer
 from bert_jax.parallel.sharding import (
     array_shapes,
@@ -48,6 +48,16 @@ Log = Callable[[str], None]
 
 class _DamagedError(Exception):
     """A checkpoint differs from what was saved."""
+
+
+# Exceptions that Orbax, TensorStore and json raise for files that are missing or changed.
+_DAMAGE = (_DamagedError, ValueError, KeyError, FileNotFoundError)
+# Statuses of XLA and TensorStore for a full memory, and for a store that does not answer
+# or refuses to.
+_FAULT = re.compile(
+    r"\b(RESOURCE_EXHAUSTED|UNAVAILABLE|DEADLINE_EXCEEDED|CANCELLED|ABORTED|"
+    r"PERMISSION_DENIED|UNAUTHENTICATED)\b"
+)
 
 
 class CheckpointStore:
@@ -96,7 +106,9 @@ class CheckpointStore:
         abstract: shapes, dtypes and shardings of the state.
 
         Renames newer, damaged checkpoints to STEP.damaged, with one log line each. Raises
-        UserError if all checkpoints are damaged, or if an array has another shape.
+        UserError if all checkpoints are damaged, or if an array has another shape. An
+        error of the machine or of the store, such as TimeoutError, is no damage, and is
+        raised.
         """
         load = functools.partial(_load_state, abstract)
         self._saved, found = _load_newest(self._directory, load, log)
@@ -132,7 +144,9 @@ class CheckpointStore:
         done = False
         while not done:
             pending.join(_POLL if ask else None)
-            done = self._agree(pending.error, not pending.is_alive(), ask)
+            # The thread sets its error before it ends, so the error is read last.
+            done = not pending.is_alive()
+            done = self._agree(pending.error, done, ask)
 
     def _on_leader(self, action: Callable[[], None]) -> None:
         """Runs ``action`` in process 0. Raises in all processes if it fails there."""
@@ -265,7 +279,9 @@ def _load_newest(
             found = load(path)
         except UserError:
             raise
-        except Exception as error:  # from Orbax, TensorStore or json
+        except _DAMAGE as error:
+            if _is_fault(error):
+                raise
             line = f"{path} is damaged: {_reason(error)}"
             if jax.process_count() > 1 and not isinstance(error, _DamagedError):
                 # The other processes may have loaded their parts and wait in Orbax.
@@ -283,6 +299,23 @@ def _load_newest(
             "delete the folder"
         )
     return None, None
+
+
+def _is_fault(error: BaseException | None) -> bool:
+    """Whether the machine or the store failed, and the checkpoint may be undamaged.
+
+    Orbax raises its own exception, with the exception of the failed read as its cause.
+    """
+    while error is not None:
+        if (
+            isinstance(error, MemoryError)
+            or (isinstance(error, OSError) and not isinstance(error, FileNotFoundError))
+            or type(error).__module__.partition(".")[0] in STORE_LIBRARIES
+            or _FAULT.search(str(error))
+        ):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _load_state(abstract: Any, path: epath.Path) -> tuple[Any, dict[str, Any]]:

@@ -200,6 +200,63 @@ def test_notes_that_were_changed_are_damage(saved, tmp_path):
     assert "run/2 is damaged: the checksum of its notes differs" in line
 
 
+class WrappedError(KeyError):
+    """Orbax's NoEntryError is of this type, with the cause in __cause__."""
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        TimeoutError("timed out"),
+        OSError(errno.EIO, "Input/output error"),
+        MemoryError(),
+        RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 4 bytes"),
+        ValueError('Error opening "zarr3" driver: UNAVAILABLE: HTTP 503'),
+        ValueError("DEADLINE_EXCEEDED: no answer"),
+    ],
+)
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_an_error_of_the_machine_is_no_damage(
+    saved, tmp_path, monkeypatch, fault, wrapped
+):
+    """Neither the only fault nor the first: both checkpoints keep their names."""
+    source, state = saved
+    shutil.copytree(source, tmp_path / "run")
+
+    def load(*args, **kwargs):
+        if wrapped:
+            raise WrappedError("incompatible handler") from fault
+        raise fault
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints.ocp, "load_checkpointables", load)
+        with pytest.raises(WrappedError if wrapped else type(fault)):
+            restored(tmp_path / "run", state)
+        with pytest.raises(WrappedError if wrapped else type(fault)):
+            read_params(tmp_path / "run")
+    found, lines = restored(tmp_path / "run", state)
+    assert int(found[0]["step"]) == 2 and not lines
+
+
+def test_a_save_that_fails_between_two_looks_is_no_success(saved, tmp_path):
+    """The thread has its error and ends while the run asks whether it is done."""
+    store = CheckpointStore(tmp_path, keep=1)
+
+    class Pending:
+        error = None
+
+        def join(self, timeout):
+            pass
+
+        def is_alive(self):
+            self.error = OSError(errno.ENOSPC, "No space left on device")
+            return False
+
+    store._pending = Pending()
+    with pytest.raises(UserError, match="No space left on device"):
+        store.close()
+
+
 SAVE = """
 import os, resource, signal, sys
 import jax
