@@ -7,7 +7,8 @@ Markdown and a picture.
 
 --seeds: instead of the study's. --jobs: parts that run at a time, each with its share of
 the GPUs. --part: run only this part, such as pretrain/mlm-seed0. --table: run nothing, and
-show what is finished.
+show what is finished. --change_settings: resume unfinished parts with other settings, such
+as another mesh; the config.json of each part lists the changes.
 
 usage:
   python -m bert_jax.experiment table5 [--workdir D] [--jobs N]
@@ -41,6 +42,7 @@ def main(argv: list[str]) -> None:
     # For the processes of --jobs, which exit when their standard input is closed.
     parser.add_argument("--end_with_stdin", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--change_settings", action="store_true")
     args = parser.parse_args(argv)
     if args.end_with_stdin:
         threading.Thread(target=_end_with_stdin, daemon=True).start()
@@ -57,10 +59,11 @@ def main(argv: list[str]) -> None:
     if args.jobs == 1 and not args.table:
         cli.start()
     if args.part:
-        run_part(args.part, plan_study(study, folder).parts, folder)
+        parts = plan_study(study, folder).parts
+        run_part(args.part, parts, folder, change_settings=args.change_settings)
         return
     if not args.table:
-        run_study(study, folder, jobs=args.jobs)
+        run_study(study, folder, jobs=args.jobs, change_settings=args.change_settings)
     write_table(study, folder)
 
 

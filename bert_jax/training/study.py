@@ -173,48 +173,63 @@ def _merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
 
 
 def run_study(
-    study: StudyConfig, folder: Path, *, jobs: int = 1, log: Log = print_line
+    study: StudyConfig,
+    folder: Path,
+    *,
+    jobs: int = 1,
+    change_settings: bool = False,
+    log: Log = print_line,
 ) -> None:
     """Runs all parts that are not finished.
 
-    jobs: how many parts run at a time, each in a process of its own. Where there are
-    GPUs, each has its share of them. Raises UserError if a part fails, or if another
-    study runs in ``folder``. The same call resumes the study.
+    jobs: number of parts that run at a time, each in its own process with its share of the
+    GPUs. change_settings: resume unfinished parts with other settings than before. Raises
+    UserError if a part fails, or if another study runs in ``folder``. The same call
+    resumes the study.
     """
     parts = plan_study(study, folder).parts
-    # All of them before the first runs: what is wrong shows at once.
-    missing = [name for name in parts if finished(folder, name, parts) is None]
-    for name in missing:
-        config = parts[name].config
-        if isinstance(config, FineTuneConfig):
-            FAMILIES[config.family](config.data).source.check()
-        elif isinstance(config, dict):
-            next(score.read_sets(map(Path, config["files"])))
-        elif isinstance(config, DataConfig):
-            find_sources(config.corpus, language=config.language)
-    with (
-        locked(folder),
-        Progress(
-            "study", total=len(parts), initial=len(parts) - len(missing), unit="parts"
-        ) as progress,
-    ):
+    with locked(folder):
+        missing = [name for name in parts if finished(folder, name, parts) is None]
+        for name in missing:
+            _check_files(parts[name].config)
         write_json(folder / STUDY, to_dict(study))
-        if jobs == 1:
-            for name in missing:
-                log(f"== {name}")
-                run_part(name, parts, folder, log)
-                progress.update()
-        else:
-            for name in _in_processes(missing, parts, folder, jobs):
-                log(f"finished: {name}")
-                progress.update()
+        done = len(parts) - len(missing)
+        with Progress(
+            "study", total=len(parts), initial=done, unit="parts"
+        ) as progress:
+            if jobs == 1:
+                for name in missing:
+                    log(f"== {name}")
+                    run_part(name, parts, folder, log, change_settings=change_settings)
+                    progress.update()
+            else:
+                flags = ["--change_settings"] if change_settings else []
+                for name in _in_processes(missing, parts, folder, jobs, flags):
+                    log(f"finished: {name}")
+                    progress.update()
+
+
+def _check_files(config: Any) -> None:
+    """Raises UserError if the files of a part's data do not exist."""
+    if isinstance(config, FineTuneConfig):
+        FAMILIES[config.family](config.data).source.check()
+    elif isinstance(config, dict):
+        next(score.read_sets(map(Path, config["files"])))
+    elif isinstance(config, DataConfig):
+        find_sources(config.corpus, language=config.language)
 
 
 def run_part(
-    name: str, parts: Mapping[str, Part], folder: Path, log: Log = print_line
+    name: str,
+    parts: Mapping[str, Part],
+    folder: Path,
+    log: Log = print_line,
+    *,
+    change_settings: bool = False,
 ) -> Result:
     """Runs one part, whose predecessor is finished, and returns its result.
 
+    change_settings: resume an unfinished part with other settings than before.
     A run that diverges is a result: of it, and of those that begin with it.
     """
     if name not in parts:
@@ -234,7 +249,8 @@ def run_part(
     try:
         if DIVERGED in before:
             raise DivergenceError(f"{part.after} diverged")
-        result = _run(part, directory, folder / part.after, log)  # locks its folder
+        # Locks the folder of the part.
+        result = _run(part, directory, folder / part.after, log, change_settings)
     except DivergenceError as error:
         log(f"diverged: {error}")
         result = {DIVERGED: str(error)}
@@ -245,10 +261,12 @@ def run_part(
     return result
 
 
-def _run(part: Part, directory: Path, before: Path, log: Log) -> Result:
+def _run(
+    part: Part, directory: Path, before: Path, log: Log, change_settings: bool
+) -> Result:
     config = part.config
     if isinstance(config, TrainConfig):
-        pretrain(config, directory, log)
+        pretrain(config, directory, log, change_settings=change_settings)
         (run,) = read_runs([directory])
         return {
             "scores": {
@@ -264,7 +282,7 @@ def _run(part: Part, directory: Path, before: Path, log: Log) -> Result:
             "seconds": max(run.series("train", "seconds")[1]),
         }
     if isinstance(config, FineTuneConfig):
-        results = run_one(config, directory, log)
+        results = run_one(config, directory, log, change_settings=change_settings)
         scores, metric = next(iter(results["scores"].values())), results["main_metric"]
         return {
             "scores": {metric: scores[metric]},
@@ -342,10 +360,15 @@ def _differing_text(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]
 
 
 def _in_processes(
-    missing: Sequence[str], parts: Mapping[str, Part], folder: Path, jobs: int
+    missing: Sequence[str],
+    parts: Mapping[str, Part],
+    folder: Path,
+    jobs: int,
+    flags: Sequence[str] = (),
 ) -> Iterator[str]:
     """Runs parts in ``jobs`` processes at a time; yields the names of finished parts.
 
+    flags: further flags of each process.
     The output of a process is in log.txt of the part's folder. SIGTERM is passed on, so
     that every run saves. Every process ends when this process ends.
     """
@@ -364,7 +387,7 @@ def _in_processes(
             for name in ready[: len(free)]:
                 waiting.remove(name)
                 gpus = free.pop()
-                running[name] = _start(name, folder, gpus, stdin), gpus
+                running[name] = _start(name, folder, gpus, stdin, flags), gpus
             time.sleep(0.2)
             for name, (process, gpus) in list(running.items()):
                 if process.poll() is None:
@@ -386,16 +409,19 @@ def _in_processes(
         os.close(end)
 
 
-def _start(name: str, folder: Path, gpus: str, stdin: int) -> subprocess.Popen:
+def _start(
+    name: str, folder: Path, gpus: str, stdin: int, flags: Sequence[str]
+) -> subprocess.Popen:
     """A process that runs one part, and ends when ``stdin`` is closed."""
     log = folder / name / "log.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
     # A new file: an older process of the part may still write to the old one.
     log.unlink(missing_ok=True)
     command = [sys.executable, "-m", "bert_jax.experiment", str(folder / STUDY)]
+    command += ["--workdir", str(folder), "--part", name, "--end_with_stdin"]
     with log.open("xb") as file:
         return subprocess.Popen(
-            [*command, "--workdir", str(folder), "--part", name, "--end_with_stdin"],
+            [*command, *flags],
             stdin=stdin,
             stdout=file,
             stderr=subprocess.STDOUT,

@@ -143,7 +143,7 @@ def done(study, tmp_path_factory):
     """The whole study with made-up results: its folder, its table and its log."""
     folder, log = tmp_path_factory.mktemp("runs") / "small", []
 
-    def run(part, directory, before, log):
+    def run(part, directory, before, log, change_settings):
         config = part.config
         directory.mkdir(parents=True, exist_ok=True)  # as every run does
         if isinstance(config, dict):
@@ -236,7 +236,7 @@ def test_a_seed_may_be_added_and_other_pairs_are_another_study(study, done):
 def test_a_run_that_diverges_is_counted_and_so_is_what_begins_with_it(
     study, tmp_path, monkeypatch
 ):
-    def diverge(*_):
+    def diverge(*_, **__):
         raise DivergenceError("the loss became nan")
 
     monkeypatch.setattr(studies, "pretrain", diverge)
@@ -305,7 +305,7 @@ def test_files_that_are_not_there_are_told_before_anything_runs(study, group, tm
     other, said = dataclasses.replace(study, **{group: gone[group]}), []
     with pytest.raises(UserError, match="nowhere"):
         run_study(other, tmp_path / "runs", log=said.append)
-    assert (said, list(tmp_path.iterdir())) == ([], [])
+    assert (said, list((tmp_path / "runs").iterdir())) == ([], [])
 
 
 def test_seeds_are_numbers():
@@ -326,7 +326,7 @@ def processes(monkeypatch):
     """Parts as processes that only note their turn: by name what each is to do."""
     turns, code = [], {}
 
-    def start(name, folder, gpus, stdin):
+    def start(name, folder, gpus, stdin, flags):
         turns.append((name, gpus))
         (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / name / "log.txt").write_text("begun\nerror: no room\n")
@@ -366,15 +366,44 @@ def test_a_part_that_fails_ends_the_others(study, tmp_path, processes):
         list(studies._in_processes(missing, parts, tmp_path, 2))
 
 
-def test_a_study_s_folder_is_locked_while_it_runs(study, done):
+# The second is a study of other parts: no part is read before the folder is locked.
+@pytest.mark.parametrize("changes", [{"seeds": (7,)}, {"pairs_per_set": 1}])
+def test_a_study_s_folder_is_locked_while_it_runs(study, done, changes):
     folder = done[0]
     settings = (folder / studies.STUDY).read_text()
     with (
         locked(folder),
         pytest.raises(UserError, match=f"process {os.getpid()}"),
     ):
-        run_study(dataclasses.replace(study, seeds=(7,)), folder)
+        run_study(dataclasses.replace(study, **changes), folder)
     assert (folder / studies.STUDY).read_text() == settings
+
+
+def test_parts_are_resumed_with_changed_settings_on_request(
+    file, tmp_path, monkeypatch
+):
+    found = []
+
+    def pretrain(config, directory, log, *, change_settings):
+        found.append(change_settings)
+        raise DivergenceError("the loss became nan")
+
+    def in_processes(*arguments):
+        found.append(arguments[-1])
+        return []
+
+    monkeypatch.setattr(experiment.cli, "start", lambda: None)
+    monkeypatch.setattr(studies, "pretrain", pretrain)
+    monkeypatch.setattr(studies, "prepare_corpus", lambda *_: None)
+    monkeypatch.setattr(studies, "_in_processes", in_processes)
+    (tmp_path / "text").mkdir()
+    command = [file, "--workdir", str(tmp_path)]
+    experiment.main([*command, "--part", "text"])
+    experiment.main([*command, "--part", "pretrain/both-seed0", "--change_settings"])
+    experiment.main([*command, "--part", "pretrain/left-seed0"])
+    experiment.main([*command, "--jobs", "2", "--change_settings"])
+    experiment.main([*command, "--jobs", "2"])
+    assert found == [True, False, ["--change_settings"], []]
 
 
 def test_a_part_ends_with_its_parent(python, tmp_path):
