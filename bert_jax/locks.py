@@ -24,10 +24,11 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Creates a folder on a disk and locks it, at most until this process ends.
 
-    Raises UserError that names the process which has the lock.
+    wait: wait while another process has the lock. Otherwise raises UserError that names
+    this process.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; expected a folder")
@@ -43,7 +44,7 @@ def locked(folder: Path) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             stack.callback(os.close, handle)
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError as error:
                 raise UserError(
                     f"{folder} is in use by {_owner(os.read(handle, 1000))}; wait until "

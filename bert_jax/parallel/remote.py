@@ -22,7 +22,8 @@ from bert_jax.files import (
     open_remote,
     set_up_stores,
 )
-from bert_jax.locks import LOCK
+from bert_jax.locks import LOCK, locked
+from bert_jax.parallel.deadline import unwatched
 from bert_jax.progress import Progress
 
 set_up_stores()
@@ -88,28 +89,39 @@ def _cached(
         stats = {name: file.stat() for name, file in sorted(files.items())}
         listed = [[name, s.length, float(s.mtime)] for name, s in stats.items()]
         version = json.dumps(listed).encode()
-    if (folder / mark).is_file() and (folder / mark).read_bytes() == version:
+
+    def is_same() -> bool:
+        return (folder / mark).is_file() and (folder / mark).read_bytes() == version
+
+    if is_same():
         return folder
-    # Several processes of a host may copy at the same time.
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        download(files, partial)
-        (partial / mark).write_bytes(version)
+    # Several processes of a host may need the copy at the same time: one downloads.
+    place = partial_folder(folder)
+    with contextlib.ExitStack() as stack:
+        with unwatched():
+            stack.enter_context(locked(place.parent, wait=True))
+        if is_same():
+            return folder
+        shutil.rmtree(place, ignore_errors=True)  # of a killed download
+        stack.callback(shutil.rmtree, place, ignore_errors=True)
+        download(files, place)
+        (place / mark).write_bytes(version)
         if check is not None:
-            check(partial)
+            check(place)
         shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # another process was faster
-            partial.rename(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        place.rename(folder)
     return folder
 
 
-def cached_folder(remote: epath.Path) -> Path:
-    """The place of a copy of ``remote`` in the cache."""
+def partial_folder(folder: Path) -> Path:
+    """The place of a download that becomes ``folder``. Its parent is locked meanwhile."""
+    return folder.with_name(f".{folder.name}") / "partial"
+
+
+def cached_folder(remote: epath.Path, group: str = "") -> Path:
+    """The place of a copy of ``remote`` in the cache, or in the folder ``group`` there."""
     digest = hashlib.sha256(os.fspath(remote).encode()).hexdigest()[:16]
-    return cache_folder() / f"{remote.name}-{digest}"
+    return cache_folder() / group / f"{remote.name}-{digest}"
 
 
 def download(files: dict[str, epath.Path], folder: Path) -> None:

@@ -41,7 +41,8 @@ class RunFolder:
             self.local = Path(workdir)
             self.checkpoints: os.PathLike = self.local.absolute() / CHECKPOINTS
         else:
-            self.local = cached_folder(self._remote)
+            # Not the place of a copy, which a command of this machine may replace.
+            self.local = cached_folder(self._remote, "runs")
             self.checkpoints = self._remote / CHECKPOINTS
         self._uploaded: dict[str, tuple[int, int]] = {}
         self._token = ""

@@ -1,15 +1,19 @@
 """Folders of an object store, on a real server."""
 
+import threading
 from pathlib import Path
 
 import pytest
 from etils import epath
 
 from bert_jax.errors import UserError
+from bert_jax.parallel import remote
 from bert_jax.parallel.remote import (
+    cached_folder,
     is_remote,
     local_checkpoint,
     local_copy,
+    partial_folder,
     remote_files,
 )
 
@@ -76,6 +80,46 @@ def test_a_new_copy_is_checked_once_and_a_damaged_one_is_removed(folder):
     copy = local_copy(folder, last="index.json", check=check)
     assert local_copy(folder, last="index.json", check=check) == copy
     assert checked == ["{}"] * 2
+
+
+def test_processes_of_a_host_share_one_download(folder, monkeypatch):
+    """All look for the copy before any has it. The first downloads, the others wait."""
+    count, copies, downloads = 4, [], []
+    write(folder / "index.json", "{}")
+    write(folder / "part", "1")
+    barrier, place, download = threading.Barrier(count), cached_folder, remote.download
+
+    def together(path):
+        barrier.wait()
+        return place(path)
+
+    def counted(*arguments):
+        downloads.append(arguments)
+        download(*arguments)
+
+    monkeypatch.setattr(remote, "cached_folder", together)
+    monkeypatch.setattr(remote, "download", counted)
+    threads = [
+        threading.Thread(
+            target=lambda: copies.append(local_copy(folder, last="index.json"))
+        )
+        for _ in range(count)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(downloads) == 1
+    assert copies == [place(folder)] * count
+    assert names(copies[0]) == ["index.json", "part"]
+
+
+def test_a_killed_download_leaves_nothing_in_the_next_copy(folder):
+    write(folder / "index.json", "{}")
+    partial = partial_folder(cached_folder(folder))
+    write(partial / "half", "1")
+    assert names(local_copy(folder, last="index.json")) == ["index.json"]
+    assert names(partial.parent) == []
 
 
 def test_a_store_that_is_not_there_is_one_line(folder):

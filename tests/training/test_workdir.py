@@ -4,6 +4,7 @@ import pytest
 from etils import epath
 
 from bert_jax.errors import UserError
+from bert_jax.parallel.remote import local_checkpoint
 from bert_jax.runs import read_metrics
 from bert_jax.training.metrics import MetricWriter
 from bert_jax.training.workdir import RunFolder
@@ -73,6 +74,22 @@ def test_a_folder_that_is_replaced_is_replaced_in_the_store(bucket, other_machin
         again.fetch()
         assert names(again.local / "best") == ["new.txt", "same.txt"]
     assert (folder.local / "best/new.txt").read_text() == "new"
+
+
+def test_a_model_of_a_run_is_loaded_while_the_run_continues(bucket):
+    """On the machine of process 0: the copy of the model has a place of its own."""
+    folder = RunFolder(bucket)
+    folder.fetch()
+    for name in ("config.json", "tensorboard/events", "best/model"):
+        write(folder.local / name, "1")
+    folder.upload()
+    copy = local_checkpoint(bucket)
+    assert copy != folder.local
+    write(folder.local / "config.json", "22")
+    folder.upload()
+    assert names(epath.Path(bucket)) == ["best", "config.json", "tensorboard"]
+    assert names(epath.Path(bucket) / "tensorboard") == ["events"]
+    assert names(folder.local) == ["best", "config.json", "tensorboard"]
 
 
 def test_a_folder_is_prepared_once(bucket, other_machine):
