@@ -55,8 +55,9 @@ def setting(
 
     A nested group is ``setting(factory=MeshConfig)``; its class says what it means. A
     setting without default and factory has to be given. least, most, above, below, one_of:
-    the limits that :func:`check_ranges` tests. Numbers without limits of their own must be
-    finite, and whole numbers must fit into 32 bits.
+    the limits that :func:`check_ranges` tests; a tuple's limits are for each of its items.
+    Numbers without limits of their own must be finite, and whole numbers must fit into
+    32 bits.
     """
     limits = {"at least": least, "at most": most, "above": above, "below": below}
     limits["one of"] = one_of
@@ -97,8 +98,9 @@ def check_ranges(config: Any, name: str = "") -> None:
     """Raises UserError for a setting outside its limits; ``name``: the group's, "a.b."."""
     for full, field, value in all_settings(config, name):
         own = field.metadata.get("limits", {})
-        for limits in (own, _ends(value, own)):
-            if not _fits(value, limits):
+        items = value if isinstance(value, tuple) else (value,)
+        for limits in [own, *(_ends(item, own) for item in items)]:
+            if not all(_fits(item, limits) for item in items):
                 expected = " and ".join(
                     f"{word} {', '.join(limit) if word == 'one of' else limit}"
                     for word, limit in limits.items()

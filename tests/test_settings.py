@@ -2,12 +2,14 @@
 
 import dataclasses
 import math
+import re
 import typing
 from pathlib import Path
 
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.model.config import FeatureConfig
 from bert_jax.settings import (
     check_ranges,
     describe,
@@ -17,7 +19,7 @@ from bert_jax.settings import (
     setting_like,
 )
 from bert_jax.tasks.families import FAMILIES
-from bert_jax.training.config import FineTuneConfig, TrainConfig
+from bert_jax.training.config import FineTuneConfig, SweepConfig, TrainConfig
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 
@@ -134,3 +136,23 @@ def test_a_setting_outside_its_limits_is_named(config, message):
     check_ranges(Outer(1, Inner(0.0)))
     with pytest.raises(UserError, match=message):
         check_ranges(config)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"learning_rate": (1e-5, math.nan)},
+        {"learning_rate": (-1.0,)},
+        {"batch_size": (8, 0)},
+        {"epochs": (0,)},
+        {"seeds": (0, -1)},
+    ],
+)
+def test_each_item_of_a_tuple_has_the_limits(changes):
+    ((name, value),) = changes.items()
+    shown = re.escape(f"sweep.{name}={value!r}, expected ")
+    with pytest.raises(UserError, match=f"^{shown}"):
+        check_ranges(SweepConfig(**changes), "sweep.")
+    with pytest.raises(UserError, match=r"^layers=\(4294967296,\), expected"):
+        check_ranges(FeatureConfig(layers=(1 << 32,)))
+    check_ranges(SweepConfig())

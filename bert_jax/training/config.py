@@ -303,12 +303,14 @@ class FineTuneOptimizer(OptimizerConfig):
 class SweepConfig:
     """The grid of ``--sweep`` (paper, A.3) and the seeds of each of its points."""
 
-    batch_size: tuple[int, ...] = setting((16, 32), "batch sizes to try")
+    batch_size: tuple[int, ...] = setting((16, 32), "batch sizes to try", least=1)
     learning_rate: tuple[float, ...] = setting(
-        (5e-5, 3e-5, 2e-5), "peak learning rates to try"
+        (5e-5, 3e-5, 2e-5), "peak learning rates to try", above=0
     )
-    epochs: tuple[int, ...] = setting((3, 4), "numbers of epochs to try")
-    seeds: tuple[int, ...] = setting((0, 1, 2), "seeds of the runs of each point")
+    epochs: tuple[int, ...] = setting((3, 4), "numbers of epochs to try", least=1)
+    seeds: tuple[int, ...] = setting(
+        (0, 1, 2), "seeds of the runs of each point", least=0, below=1 << 63
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -391,7 +393,10 @@ class StudyConfig:
         factory=dict, doc="the settings of each fine-tuning, by name, without init_from"
     )
     seeds: tuple[int, ...] = setting(
-        (0, 1, 2), "each is that of a pretraining and of the fine-tunings from it"
+        (0, 1, 2),
+        "seeds, each of a pretraining and of the fine-tunings from it",
+        least=0,
+        below=1 << 63,
     )
     pairs: tuple[str, ...] = setting(
         (), "files of minimal pairs, as bert_jax.minimal_pairs takes them"
