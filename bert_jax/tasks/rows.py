@@ -108,9 +108,9 @@ def _row(row: Any, where: str) -> Row:
     if isinstance(row, str):
         return row
     if isinstance(row, list | tuple):
-        return tuple(map(plain, row))
-    if isinstance(row, Mapping):
-        return {str(name): plain(value) for name, value in row.items()}
+        return tuple(row)
+    if isinstance(row, dict):
+        return row
     came = "missing" if row is None else f"of type {type(row).__name__}"
     raise UserError(f"{where} is {came}; expected a text, a tuple or a dictionary")
 
@@ -118,7 +118,8 @@ def _row(row: Any, where: str) -> Row:
 def plain(value: Any) -> Any:
     """A value of numpy, pandas or another library as one of Python.
 
-    Missing values (NaN, NaT, NA of pandas) are None. Texts are valid in UTF-8.
+    Missing values (NaN, NaT, NA of pandas) are None. Texts are valid in UTF-8. The values
+    of lists, tuples and dictionaries are converted, too.
     """
     if isinstance(value, str):
         return valid_text(str(value))
@@ -126,6 +127,10 @@ def plain(value: Any) -> Any:
         return None
     if hasattr(value, "tolist"):
         value = value.tolist()
+    if isinstance(value, list | tuple):
+        return type(value)(map(plain, value))
+    if isinstance(value, Mapping):
+        return {str(name): plain(inner) for name, inner in value.items()}
     return None if isinstance(value, float) and value != value else value
 
 

@@ -61,6 +61,13 @@ def test_rows_of_frames():
         assert rows(kind(["a", "b"])) == ["a", "b"]
 
 
+def test_values_in_lists_and_dictionaries_are_those_of_python():
+    nested = {"a": [np.int64(3), float("nan")], "b": {"c": (np.array([1]), "\ud800")}}
+    ((_, row),) = placed_rows([nested])
+    assert row == {"a": [3, None], "b": {"c": ([1], "\ufffd")}}
+    assert type(row["a"][0]) is int
+
+
 def test_missing_values_of_every_library_are_none():
     pandas = pytest.importorskip("pandas")
     missing = [None, float("nan"), np.float32("nan"), pandas.NA, pandas.NaT]
