@@ -17,6 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import parse_json
 from bert_jax.settings import setting
 from bert_jax.tasks import tables
+from bert_jax.tasks.class_names import by_number
 from bert_jax.tasks.layouts import Layout, Row
 from bert_jax.tasks.task import Answer, Error, Predictions
 from bert_jax.tasks.text_classification import (
@@ -131,7 +132,10 @@ class MultiLabel(Classification):
         return targets
 
     def _names(self, where: str, value: Any) -> tuple[str, ...]:
-        """The labels in a list, or in a cell with separators or a list of JSON."""
+        """The labels in a list, or in a cell with separators or a list of JSON.
+
+        A list has names or class numbers, or is a vector of 0 and 1 for all labels.
+        """
         if isinstance(value, str) and value.startswith("["):
             with contextlib.suppress(UserError):
                 value = parse_json(f'{{"labels": {value}}}', where, "")["labels"]
@@ -140,28 +144,17 @@ class MultiLabel(Classification):
             return tuple(filter(None, parts))
         if not isinstance(value, list | tuple):
             value = (value,)
-        if vector := _as_vector(value):
-            if len(vector) != len(self.config.labels):
-                raise UserError(
-                    f"{where}: the labels are the vector {vector}; expected names, or "
-                    f"labels= with a name for each of {len(vector)} numbers"
-                )
-            pairs = zip(self.config.labels, vector, strict=True)
+        if self._is_vector(where, value):
+            pairs = zip(self.config.labels, value, strict=True)
             return tuple(name for name, number in pairs if number)
         return tuple(class_name(where, name) for name in value)
 
     def _label(self, where: str, value: Any) -> tuple[str, ...]:
         """The labels of a row. Each may be given by its number."""
-        names = []
-        ambiguous = value in ([0, 1], [1, 0]) and not _as_vector(value)
-        if ambiguous and len(self.labels) == 2:
-            raise UserError(
-                f"{where}: the labels {value} are a vector, or the numbers of two classes; "
-                "expected names"
-            )
+        names, numbered = [], by_number(self.labels)
         for name in self._names(where, value):
             if name not in self.label_ids and name.isdecimal() and len(name) < 20:
-                name = dict(enumerate(self.labels)).get(int(name), name)
+                name = numbered.get(int(name), name)
             if name not in self.label_ids:
                 raise UserError(
                     f"{where}: label {name!r} is not in the label set "
@@ -170,14 +163,23 @@ class MultiLabel(Classification):
             names.append(name)
         return tuple(names)
 
+    def _is_vector(self, where: str, values: Sequence[Any]) -> bool:
+        """Whether a list has a 0 or 1 for each label, instead of class numbers.
 
-def _as_vector(labels: Sequence[Any]) -> list[float]:
-    """The vector with a 0 or 1 for each label that these are; empty where they are not.
-
-    The numbers of classes are whole and differ.
-    """
-    numbers = all(isinstance(x, int | float) and x in (0, 1) for x in labels)
-    whole = all(isinstance(x, int) and not isinstance(x, bool) for x in labels)
-    if labels and numbers and not (whole and len({*labels}) == len(labels)):
-        return [float(x) for x in labels]
-    return []
+        A list of floats or booleans is a vector. A list of whole numbers 0 and 1 is a
+        vector if it has the length of labels= and the name of no label is a number.
+        Raises UserError for a vector of another length, and for class numbers that
+        occur twice.
+        """
+        if not values or not all(isinstance(x, int | float) for x in values):
+            return False
+        labels, binary = self.config.labels, all(x in (0, 1) for x in values)
+        whole = all(isinstance(x, int) and not isinstance(x, bool) for x in values)
+        if binary and len(values) == len(labels) and (by_number(labels) or not whole):
+            return True
+        if (binary and not whole) or (whole and len({*values}) < len(values)):
+            raise UserError(
+                f"{where}: the labels are {list(values)}; expected names, each class "
+                "number once, or a vector with a 0 or 1 for each name in labels="
+            )
+        return False

@@ -60,23 +60,38 @@ def test_what_is_no_label_is_named():
         task().row("here", {"text": "good"}, True)
 
 
-@pytest.mark.parametrize("vector", [[0.0, 1.0], [0, 1, 1], [1, 1]])
+@pytest.mark.parametrize("vector", [[0.0, 1.0], [False, True], [0, 1, 1], [1, 1]])
 def test_vectors_of_labels_need_their_names(vector):
     """As Hugging Face's models take them; 0.0 and 1.0 are no names of labels."""
     rows = [("good", vector), ("bad", vector[::-1])]
-    with pytest.raises(UserError, match=r"^train, row 0: the labels are the vector"):
+    with pytest.raises(UserError, match=r"^train, row 0: the labels are \["):
         _ = MultiLabel(MultiLabelConfig()).with_rows(train=rows).labels
     named = MultiLabel(MultiLabelConfig(labels=tuple("abcdef"[: len(vector)])))
-    if len(vector) == 3 or isinstance(vector[0], float):
-        (first, _) = named.with_rows(train=rows).read("train")
-        expected = [n for n, x in zip("abc", vector, strict=False) if x]
-        assert first.label == tuple(expected)
+    (first, _) = named.with_rows(train=rows).read("train")
+    expected = [n for n, x in zip("abc", vector, strict=False) if x]
+    assert first.label == tuple(expected)
 
 
-def test_numbers_of_two_classes_are_not_guessed():
-    two = MultiLabel(MultiLabelConfig(labels=("a", "b")))
-    with pytest.raises(UserError, match="are a vector, or the numbers of two classes"):
-        two.row("here", {"text": "good", "label": [0, 1]}, True)
+@pytest.mark.parametrize(
+    "labels, value, expected",
+    [
+        (("a", "b"), [0, 1], ("b",)),  # the length of labels=: a vector
+        (("a", "b"), [1, 0], ("a",)),
+        (("a", "b"), [1], ("b",)),  # of another length: class numbers
+        (("a", "b", "c"), [0, 1], ("a", "b")),
+        (("0", "1"), [0, 1], ("0", "1")),  # names that are numbers
+        (("0", "1"), [0.0, 1.0], ("1",)),
+        (("1", "2", "3"), [1, 3], ("1", "3")),
+    ],
+)
+def test_lists_of_numbers_have_one_rule(labels, value, expected):
+    row = task(labels=labels).row("here", {"text": "good", "label": value}, True)
+    assert row.label == expected
+
+
+def test_a_number_is_no_position_if_names_are_numbers():
+    with pytest.raises(UserError, match="label '0' is not in the label set 1, 2, 3"):
+        task(labels=("1", "2", "3")).row("here", {"text": "x", "label": [0]}, True)
 
 
 def test_scores_are_those_of_scikit_learn(vocabulary):
