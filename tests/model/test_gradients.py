@@ -113,8 +113,8 @@ def masked_batch(rows=16, length=256, vocab_size=64):
 
 
 def head(name, config, compute, **features):
-    features = FeatureConfig(**features)
-    return HEADS[name](make_model(config, name, 3, features, compute))
+    features, outputs = FeatureConfig(**features), 1 if name == "choice" else 3
+    return HEADS[name](make_model(config, name, outputs, features, compute))
 
 
 OBJECTIVES = {
