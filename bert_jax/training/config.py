@@ -453,15 +453,10 @@ _PRETRAINING_MAY_CHANGE = (
     *("compute.dtype", "compute.remat", "compute.attention_impl"),
     *("compute.float32_gradients", "data.packing", "data.threads", "data.prefetch"),
     "data.path",  # the contents of the store are compared
-    *(
-        "optimizer",
-        "eval_every",
-        "eval_batches",
-        "eval_mask_rate",
-        "keep_checkpoints",
-        "prompts",
-    ),
+    *("keep_checkpoints", "prompts"),
 )
+# Further settings of pretraining that --change_settings may change. They change its scores.
+_CHANGE_SCORES = ("optimizer", "eval_every", "eval_batches", "eval_mask_rate")
 _FINE_TUNING_MAY_CHANGE = ("eval_batch_size",)
 # What config.json contains beside the settings, and the grid that a run is part of.
 _NO_SETTINGS = ("text", "changes")
@@ -496,13 +491,20 @@ def more_steps(change: Change, new: dict[str, Any]) -> bool:
 
 
 def resume_differences(
-    old: dict[str, Any], new: dict[str, Any], free: Sequence[str] = ()
+    old: dict[str, Any],
+    new: dict[str, Any],
+    free: Sequence[str] = (),
+    *,
+    same_scores: bool = False,
 ) -> list[str]:
     """The settings that no flag can change in a run, as "name: old -> new".
 
     old, new: see :func:`changed_settings`. free: further settings that may differ.
+    same_scores: whether settings that change the scores must be equal too.
     """
-    own = _FINE_TUNING_MAY_CHANGE if "family" in new else _PRETRAINING_MAY_CHANGE
+    own = _FINE_TUNING_MAY_CHANGE
+    if "family" not in new:
+        own = _PRETRAINING_MAY_CHANGE + (() if same_scores else _CHANGE_SCORES)
     free = (*_MAY_CHANGE, *own, *free)
     try:
         changes = changed_settings(old, new)

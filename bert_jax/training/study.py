@@ -325,9 +325,9 @@ def finished(folder: Path, name: str, parts: Mapping[str, Part]) -> Result | Non
     if DIVERGED in result and not (directory / "config.json").exists():
         return result
     if isinstance(config, TrainConfig | FineTuneConfig):
-        # Where a study lies, and its text, is not what a run learns.
+        # The folder of the study and of its text may have moved.
         free = ("init_from", "text")
-        same = functools.partial(resume_differences, free=free)
+        same = functools.partial(resume_differences, free=free, same_scores=True)
     elif isinstance(config, DataConfig):
         same = _differing_text
     else:

@@ -130,6 +130,19 @@ def test_a_study_goes_on_where_it_was_interrupted(study, tmp_path, one_device):
     longer = {"left": dataclasses.replace(left["left"], pretrain=longer)}
     with pytest.raises(UserError, match="trained for 4 steps, and the study says 5"):
         run_study(dataclasses.replace(study, variants=longer), tmp_path)
+    for changes, said in (
+        ({"optimizer": {"learning_rate": 2e-3}}, r"learning_rate: 0.001 -> 0.002"),
+        ({"eval_batches": 2}, "eval_batches: 1 -> 2"),
+    ):
+        other = studies._merged(left["left"].pretrain, changes)
+        other = {"left": dataclasses.replace(left["left"], pretrain=other)}
+        with pytest.raises(UserError, match=rf"left-seed3 holds another run .*{said}"):
+            run_study(dataclasses.replace(study, variants=other), tmp_path)
+    # How often a run logs does not change its scores.
+    other = studies._merged(left["left"].pretrain, {"log_every": 1})
+    other = {"left": dataclasses.replace(left["left"], pretrain=other)}
+    run_study(dataclasses.replace(study, variants=other), tmp_path, log=third.append)
+    assert ran(third) == []
     # A part that has the wrong settings is told before anything runs.
     task = studies._merged(study.tasks["topic"], {"epochs": 2})
     other = dataclasses.replace(study, tasks={"topic": task}, seeds=(3, 4))
