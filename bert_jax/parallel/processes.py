@@ -31,10 +31,14 @@ WAIT = 3600  # seconds that a process waits for the others, by default
 # Every process makes the same calls, so the n-th call has the same number everywhere.
 _numbers = itertools.count(1)
 _steps = itertools.count(1)
-# Words of JAX, Gloo, NCCL and Orbax for a failed collective or a lost process. Gloo raises
-# ValueError, so the type of an exception does not help.
+# Messages of Gloo, JAX and NCCL for a failed collective or a lost process. Messages of
+# JAX and NCCL begin with a status. A single word such as "barrier" or "collective" may be
+# part of any bug. Gloo raises ValueError, so the type of an exception does not help.
 _LOST = re.compile(
-    r"gloo|nccl|collective|barrier|heartbeat|(coordination|distributed) ?service",
+    r"\bgloo (?!context)[\w -]+ failed|"
+    r"^(UNKNOWN|INTERNAL|UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED): .*"
+    r"(barrier (failed|timed out)|barrier.* cancelled|heartbeat timeout|"
+    r"coordination ?service|GetKeyValue\(\) timed out|remote process exited)",
     re.IGNORECASE,
 )
 
@@ -196,14 +200,16 @@ def leave(code: int, *, together: bool) -> NoReturn:
 
     together: all processes come here, so that JAX can close their connections. A process
     that fails does not wait for the others. JAX ends them as soon as process 0 ends, so
-    process 0 leaves them 3 s to print their own errors.
+    process 0 leaves them 3 s to print their own errors. The step deadline does not end
+    this process meanwhile, which would replace the exit code.
     """
-    if together:
-        with contextlib.suppress(jax.errors.JaxRuntimeError):
-            wait_for_all("end")
-            jax.distributed.shutdown()
-    elif is_leader():
-        time.sleep(3)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    with unwatched():
+        if together:
+            with contextlib.suppress(jax.errors.JaxRuntimeError):
+                wait_for_all("end")
+                jax.distributed.shutdown()
+        elif is_leader():
+            time.sleep(3)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

@@ -117,7 +117,7 @@ class RunConfig:
         least=1,
     )
     data_timeout: int = setting(
-        600, "seconds without a batch after which the run ends; 0: it waits", least=0
+        300, "seconds without a batch after which the run ends; 0: it waits", least=0
     )
     log_every: int = setting(100, "steps between reports", least=1)
     checkpoint_every: int = setting(10_000, "steps between checkpoints", least=1)

@@ -1,5 +1,6 @@
 """Two processes that a cluster's launcher, or flags, connect; how they stop and end."""
 
+import dataclasses
 import os
 import random
 import signal
@@ -9,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from bert_jax import cli
 from bert_jax.errors import UserError
-from bert_jax.parallel.processes import connect, lost_peer
+from bert_jax.parallel import deadline
+from bert_jax.parallel.processes import connect, leave, lost_peer
+from bert_jax.training.config import RunConfig
 
 REPOSITORY = Path(__file__).parents[2]
 PORTS = 61_440  # JAX's first: it adds the job's number to it
@@ -302,6 +306,20 @@ def test_a_port_in_use_is_one_line():
             connect(coordinator_address=f"h:{port}", num_processes=1, process_id=0)
 
 
+def test_the_deadline_does_not_replace_the_exit_code(monkeypatch):
+    """Process 0 waits 3 s before it exits. The deadline may be over meanwhile."""
+    ended, slept = [], []
+    monkeypatch.setattr(deadline.time, "sleep", lambda s: slept.append(deadline._waits))
+    monkeypatch.setattr(os, "_exit", ended.append)
+    leave(2, together=False)
+    assert slept == [1] and ended == [2]
+
+
+def test_a_run_without_data_ends_before_its_deadline():
+    (field,) = (f for f in dataclasses.fields(RunConfig) if f.name == "data_timeout")
+    assert field.default < cli.JOB_FLAGS["step_timeout"]
+
+
 @pytest.mark.parametrize(
     ("error", "lost"),
     [
@@ -309,9 +327,44 @@ def test_a_port_in_use_is_one_line():
             ValueError("UNKNOWN: Gloo all-reduce failed: Connection closed by peer"),
             True,
         ),
-        (RuntimeError("NCCL operation ncclAllReduce failed: remote error"), True),
+        (
+            RuntimeError(
+                "INTERNAL: NCCL operation ncclAllReduce(a, b) failed: remote process "
+                "exited or there was a network error."
+            ),
+            True,
+        ),
         (TimeoutError("INTERNAL: Barrier failed because: task is set to ERROR"), True),
-        (OSError("Failed to send RPC to coordination service."), True),
+        (
+            OSError("UNAVAILABLE: Failed to send RPC to coordination service. Either"),
+            True,
+        ),
+        (
+            RuntimeError("DEADLINE_EXCEEDED: Barrier timed out. Id: text/1::0. This"),
+            True,
+        ),
+        (
+            RuntimeError(
+                "DEADLINE_EXCEEDED: GetKeyValue() timed out with key: leader/1"
+            ),
+            True,
+        ),
+        (KeyError("barrier"), False),
+        (AttributeError("module 'jax' has no attribute 'collective'"), False),
+        (ImportError("libgloo.so: cannot open shared object file"), False),
+        (
+            ValueError("INTERNAL: 'stablehlo.collective_permute' op failed to verify"),
+            False,
+        ),
+        (ValueError("INTERNAL: Mosaic: cannot lower barrier_wait"), False),
+        (
+            RuntimeError(
+                "INTERNAL: NCCL operation ncclCommInitRankConfig(a, b) failed: unhandled "
+                "system error"
+            ),
+            False,
+        ),
+        (ValueError("UNKNOWN: Gloo context initialization failed: no address"), False),
         (ValueError("config.seed=x, expected a number"), False),
         (UserError("corpus/barrier.txt does not exist"), False),
         (OSError(28, "No space left on device"), False),
