@@ -208,6 +208,7 @@ class Predictor:
             )
         tasks, own = self._tasks, self._tasks[0]
         if task is not None:
+            task = task.with_pooling(own.head)
             if (task.head, task.outputs) != (own.head, own.outputs):
                 raise UserError(
                     f"the checkpoint's {own.head} head gives {own.outputs} numbers, the "

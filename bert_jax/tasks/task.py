@@ -126,6 +126,11 @@ class Task(abc.ABC):
         del scores
         return self
 
+    def with_pooling(self, pooling: str) -> "Task":
+        """The task with the pooling of a checkpoint, if it needs one and names none."""
+        del pooling
+        return self
+
     def saved_config(self) -> Any:
         """The config with the labels that the data gave, so that predict needs no data."""
         labels = {"labels": self.labels} if self.labels else {}

@@ -6,6 +6,7 @@ these vectors. Metrics: the correlations, Pearson's and Spearman's, of the cosin
 label, on STS-B, SICK, and any table of pairs with a number.
 """
 
+import copy
 import dataclasses
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -30,6 +31,7 @@ from bert_jax.tasks.text_classification import TABLE, Classification, TableConfi
 
 TASKS = ("stsb", "sick_relatedness", TABLE)
 METRICS = ("pearson", "spearman")
+POOLINGS = ("mean", "cls")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +56,10 @@ class SentenceVectorsConfig(TableConfig):
         "pair is learned from, with a label or without",
     )
     pooling: str = setting(
-        "mean",
-        "what of the last layer is a text's vector: the mean of its tokens, or cls",
-        one_of=("mean", "cls"),
+        "",
+        "what of the last layer is a text's vector: the mean of its tokens, or cls; empty: "
+        "the checkpoint's own, or mean if it has none",
+        one_of=("", *POOLINGS),
     )
 
     def __post_init__(self):
@@ -79,20 +82,28 @@ class SentenceVectors(Classification):
 
     def __init__(self, config: SentenceVectorsConfig):
         super().__init__(config)
-        self.head: Head = config.pooling
+        self.head: Head = config.pooling or "mean"
         self.whole_batch = config.loss == "contrastive"
         if self.whole_batch and not config.positive_from:
             self.unlabelled = ("train",)
 
     @classmethod
     def serves(cls, checkpoint: Any) -> bool:
-        return checkpoint.head in ("mean", "cls")
+        return checkpoint.head in POOLINGS
 
     @classmethod
     def configs_for_head(cls, checkpoint: Any) -> tuple[SentenceVectorsConfig, ...]:
         positions = checkpoint.config.max_positions
         longest = checkpoint.extra.get("modules", {}).get("max_length", positions)
         return (SentenceVectorsConfig(pooling=checkpoint.head, max_length=longest),)
+
+    def with_pooling(self, pooling: str) -> "SentenceVectors":
+        if self.config.pooling or pooling not in POOLINGS:
+            return self
+        task = copy.copy(self)  # keeps the rows
+        task.config = dataclasses.replace(self.config, pooling=pooling)
+        task.head = pooling
+        return task
 
     def read(self, split: str) -> list[Row]:
         rows = super().read(split)

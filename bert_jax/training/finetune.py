@@ -36,6 +36,8 @@ from bert_jax.interop.load import (
     head_params,
     load,
 )
+from bert_jax.interop.modules import EXTRA as MODULES
+from bert_jax.interop.modules import vector_settings
 from bert_jax.model.heads import make_model
 from bert_jax.objectives.heads import ENCODER, HEADS, FrozenTagging, Head, jit_forward
 from bert_jax.objectives.objective import Params
@@ -46,6 +48,7 @@ from bert_jax.progress import Progress, print_line
 from bert_jax.settings import to_dict
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.task import Task
+from bert_jax.tasks.text_vectors import POOLINGS
 from bert_jax.training.config import FineTuneConfig
 from bert_jax.training.metrics import Reporter
 from bert_jax.training.run import Job, Log, draw_run, run
@@ -88,6 +91,9 @@ def prepare(
     check_vocabulary(checkpoint, config.init_from)
     check_length(config.data.max_length, checkpoint, "--config.data.max_length")
     task = task or FAMILIES[config.family](config.data)
+    positions = checkpoint.config.max_positions
+    modules = vector_settings(checkpoint.head, checkpoint.extra, positions) or {}
+    task = task.with_pooling(modules.get("pooling", "mean"))
     if task.whole_batch and config.accumulation > 1:
         raise UserError(
             f"accumulation={config.accumulation}, but the contrastive loss compares all "
@@ -312,6 +318,11 @@ class _FineTuning:
         if "bilstm" in params:
             extra["features"] = to_dict(self.config.features)
             head = "features"
+        if MODULES in self.checkpoint.extra and head in POOLINGS:
+            # Such as Normalize and prompts.
+            length = self.config.data.max_length
+            own = {"pooling": head, "max_length": length}
+            extra[MODULES] = self.checkpoint.extra[MODULES] | own
         best = dataclasses.replace(
             self.checkpoint,
             params=params,

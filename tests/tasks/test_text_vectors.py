@@ -1,5 +1,7 @@
 """Vectors of texts, trained on pairs: losses, rows, and runs."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.inference.predict import Predictor
+from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import load
 from bert_jax.model.config import FeatureConfig
 from bert_jax.model.heads import make_model
@@ -107,3 +110,39 @@ def test_a_run_learns_and_encode_gives_its_vectors(
         f'"pooling_mode_{"cls_token" if pooling == "cls" else "mean_tokens"}": true'
         in text
     )
+
+
+@pytest.mark.parametrize("pooling", ["", "mean"])
+def test_a_run_keeps_the_modules_of_its_checkpoint(
+    pooling, settings, one_device, tmp_path
+):
+    given = settings("sentence_vectors", data=dict(pooling=pooling), epochs=1)
+    encoder = load(given["init_from"])
+    modules = {
+        "pooling": "cls",
+        "activations": [],
+        "normalize": True,
+        "max_length": 16,
+        "prompts": {"query": "query: "},
+    }
+    checkpoint = dataclasses.replace(
+        encoder,
+        head="cls",
+        params={"bert": encoder.params["bert"]},
+        extra={"modules": modules},
+    )
+    save_huggingface(tmp_path / "given", checkpoint)
+    config = finetune_config(given | {"init_from": str(tmp_path / "given")})
+    with one_device():
+        run_one(config, tmp_path / "run", [].append)
+    found = load(tmp_path / "run")
+    expected = pooling or "cls"
+    assert (found.head, found.extra["data"]["pooling"]) == (expected, expected)
+    own = {"pooling": expected, "max_length": config.data.max_length}
+    assert modules | own == {n: found.extra["modules"][n] for n in modules}
+    model, texts = bert_jax.load(tmp_path / "run"), ["sea good ship", "sea bad ship"]
+    vectors = model.encode(texts)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-6)
+    task = bert_jax.tasks.sentence_vectors()
+    rows = [(*texts, 0), (texts[0], texts[0], 1)]
+    assert model.evaluate(rows, task=task)["spearman"] == pytest.approx(100)
