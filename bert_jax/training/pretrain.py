@@ -145,7 +145,9 @@ def _pretrain(
         "vocabulary": store.info.vocabulary_fingerprint,
     }
     examples = drawn_examples(batches.sources[0], range(_EXAMPLES))
-    finished = newest_step(folder.checkpoints) == config.total_steps
+    newest = newest_step(folder.checkpoints)
+    finished = newest == config.total_steps
+    starts = config.init_from and not newest  # a resumed run has its own parameters
     state, _ = run(
         Job(
             config=config,
@@ -156,7 +158,7 @@ def _pretrain(
             change_settings=change_settings,
             tokenizer=tokenizer,
             texts={"examples": [" ".join(marked(example)) for example in examples]},
-            given=_given(config, tokenizer, log) if config.init_from else None,
+            given=_given(config, tokenizer, log) if starts else None,
             evaluates=evaluates,
             evaluate=evaluate,
             keep_checkpoints=config.keep_checkpoints,

@@ -168,6 +168,16 @@ def test_a_head_that_is_not_there_is_drawn_and_logged(start, configure, tmp_path
     # One process alone opens no port, for nobody to reach.
     opened = psutil.Process().net_connections(kind="inet")
     assert [c.laddr for c in opened if c.status == psutil.CONN_LISTEN] == []
+    # A resumed run has its own parameters and does not read the checkpoint again.
+    shutil.rmtree(tmp_path / "bare")
+    first, last = config.phases
+    phases = (first, dataclasses.replace(last, steps=2))
+    resumed = []
+    config = dataclasses.replace(config, phases=phases)
+    pretrain(config, tmp_path / "run", resumed.append)
+    assert "resuming at step 2" in resumed
+    with pytest.raises(UserError, match="bare does not exist"):
+        pretrain(config, tmp_path / "other", resumed.append)
 
 
 @pytest.mark.parametrize(
