@@ -17,7 +17,7 @@ from bert_jax import progress
 from bert_jax.errors import PREEMPTED
 
 _COMPILER = str(Path("jax", "_src", "compiler.py"))
-_waits = 0  # number of waits for other processes, which have deadlines of their own
+_waits = 0  # number of open calls of unwatched()
 
 
 def watch(seconds: float) -> None:
@@ -35,7 +35,10 @@ def watch(seconds: float) -> None:
 
 @contextlib.contextmanager
 def unwatched() -> Iterator[None]:
-    """Stops the deadline while this process waits for another one."""
+    """Stops the deadline during work that reports no progress.
+
+    Such as a wait for another process, which has its own deadline.
+    """
     global _waits
     _waits += 1
     try:

@@ -27,7 +27,9 @@ from bert_jax.parallel.deadline import unwatched
 
 T = TypeVar("T")
 
-WAIT = 3600  # seconds that a process waits for the others, by default
+# Seconds that a process waits for the others, by default. Process 0 may prepare text for
+# hours. JAX ends the wait at once if a process is lost.
+WAIT = 24 * 3600
 # Every process makes the same calls, so the n-th call has the same number everywhere.
 _numbers = itertools.count(1)
 _steps = itertools.count(1)

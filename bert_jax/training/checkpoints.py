@@ -29,6 +29,7 @@ from orbax.checkpoint.experimental import v1 as ocp
 
 from bert_jax.errors import Preempted, StalledError, UserError
 from bert_jax.files import STORE_LIBRARIES, is_remote
+from bert_jax.parallel.deadline import unwatched
 from bert_jax.parallel.processes import is_leader, lost_peer
 from bert_jax.parallel.sharding import (
     array_shapes,
@@ -328,7 +329,8 @@ def _load_state(abstract: Any, path: epath.Path) -> tuple[Any, dict[str, Any]]:
             f"{path} does not fit the config: {wrong[0]}; use the config of the run, or "
             "another --workdir. Frozen runs of bert_jax 0.1.0 end with that version only"
         )
-    state = ocp.load_checkpointables(path, {"state": abstract})["state"]
+    with unwatched():  # Orbax reports no progress
+        state = ocp.load_checkpointables(path, {"state": abstract})["state"]
     _compare(arrays, state)
     return state, notes
 
@@ -354,7 +356,7 @@ def _load_params(path: epath.Path) -> dict[str, Any]:
     on_host = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), saved)
     context = ocp.Context()
     context.pytree.loading.partial_load = True
-    with context:
+    with context, unwatched():
         loaded = ocp.load_checkpointables(path, {"state": {"params": on_host}})
     _compare(arrays, loaded["state"])
     return loaded["state"]["params"]

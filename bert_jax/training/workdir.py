@@ -11,6 +11,7 @@ from etils import epath
 
 from bert_jax.files import PROGRAMS, is_remote, open_remote
 from bert_jax.locks import LOCK, check_owned, locked, owned
+from bert_jax.parallel.deadline import unwatched
 from bert_jax.parallel.processes import check_same, is_leader, wait_for_all
 from bert_jax.parallel.remote import (
     cached_folder,
@@ -18,9 +19,9 @@ from bert_jax.parallel.remote import (
     local_copy,
     remote_files,
 )
+from bert_jax.progress import Progress
 
 CHECKPOINTS = "checkpoints"
-_PREPARATION = 24 * 3600  # seconds that the other processes wait for a prepared text
 # Folders that are not copied with the small files of a workdir. Orbax writes checkpoints,
 # JAX writes programs, prepared() copies text, and features are needed during a run only.
 _APART = (CHECKPOINTS, PROGRAMS, "text", "features")
@@ -99,9 +100,10 @@ class RunFolder:
         if self._token:
             check_owned(self._remote, self._token)
         versions = _versions(self.local)
-        for name in sorted(versions, key=lambda name: ("/" not in name, name)):
-            if self._uploaded.get(name) != versions[name]:
-                _copy(self.local / name, self._remote / name)
+        changed = [n for n in versions if self._uploaded.get(n) != versions[n]]
+        changed.sort(key=lambda name: ("/" not in name, name))
+        for name in Progress("uploading", changed, unit="files"):
+            _copy(self.local / name, self._remote / name)
         for name in self._uploaded.keys() - versions.keys():
             (self._remote / name).unlink(missing_ok=True)
         self._uploaded = versions
@@ -117,17 +119,20 @@ class RunFolder:
 
         make: function that fills a folder, or completes it after a kill. last: file that
         is written last. check: see local_copy. Returns the folder, or a copy of this
-        machine if the workdir is in a bucket. All processes must call it.
+        machine if the workdir is in a bucket. All processes must call it. The step
+        deadline stops meanwhile, because parts of the work report no progress. The other
+        processes wait at most processes.WAIT seconds.
         """
         place = (self._remote or self.local) / name
         if is_leader() and not (place / last).exists():
             folder = cached_folder(place) if self._remote else place
-            make(folder)
-            if self._remote:
-                names = sorted(_versions(folder), key=lambda name: (name == last, name))
-                for file in names:
-                    _copy(folder / file, place / file)
-        wait_for_all(name, timeout=_PREPARATION)
+            with unwatched():
+                make(folder)
+                if self._remote:
+                    names = sorted(_versions(folder), key=lambda n: (n == last, n))
+                    for file in Progress("uploading", names, unit="files"):
+                        _copy(folder / file, place / file)
+        wait_for_all(name)
         return local_copy(place, last, check)
 
     def check_shared(self, name: str) -> None:

@@ -8,11 +8,12 @@ import socket
 import subprocess
 from pathlib import Path
 
+import jax
 import pytest
 
 from bert_jax import cli
 from bert_jax.errors import UserError
-from bert_jax.parallel import deadline
+from bert_jax.parallel import deadline, processes
 from bert_jax.parallel.processes import connect, leave, lost_peer
 from bert_jax.training.config import RunConfig
 
@@ -313,6 +314,26 @@ def test_the_deadline_does_not_replace_the_exit_code(monkeypatch):
     monkeypatch.setattr(os, "_exit", ended.append)
     leave(2, together=False)
     assert slept == [1] and ended == [2]
+
+
+def test_processes_wait_a_day_for_process_0(monkeypatch):
+    """It may prepare text for hours. A lost process ends the wait at once."""
+    waits = []
+
+    class Client:
+        def wait_at_barrier(self, key, milliseconds):
+            waits.append(milliseconds)
+
+        def blocking_key_value_get(self, key, milliseconds):
+            waits.append(milliseconds)
+            return "1"
+
+    monkeypatch.setattr(processes, "_client", Client)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    processes.wait_for_all("fetch")
+    assert processes.from_leader(int) == 1
+    assert waits == [24 * 3600 * 1000] * 2
 
 
 def test_a_run_without_data_ends_before_its_deadline():

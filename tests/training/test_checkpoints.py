@@ -16,6 +16,7 @@ from etils import epath
 from bert_jax.errors import UserError
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.mlm_nsp import MlmNsp
+from bert_jax.parallel import deadline
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.training import checkpoints
 from bert_jax.training.checkpoints import CheckpointStore, read_params
@@ -236,6 +237,20 @@ def test_an_error_of_the_machine_is_no_damage(
             read_params(tmp_path / "run")
     found, lines = restored(tmp_path / "run", state)
     assert int(found[0]["step"]) == 2 and not lines
+
+
+def test_the_deadline_stops_while_a_checkpoint_is_loaded(saved, monkeypatch):
+    source, state = saved
+    seen, load = [], checkpoints.ocp.load_checkpointables
+
+    def seen_load(*args, **kwargs):
+        seen.append(deadline._waits)
+        return load(*args, **kwargs)
+
+    monkeypatch.setattr(checkpoints.ocp, "load_checkpointables", seen_load)
+    restored(source, state)
+    read_params(source)
+    assert seen == [1, 1] and deadline._waits == 0
 
 
 def test_a_save_that_fails_between_two_looks_is_no_success(saved, tmp_path):

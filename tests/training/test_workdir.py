@@ -3,9 +3,12 @@
 import pytest
 from etils import epath
 
+from bert_jax import progress
 from bert_jax.errors import UserError
+from bert_jax.parallel import deadline
 from bert_jax.parallel.remote import local_checkpoint
 from bert_jax.runs import read_metrics
+from bert_jax.training import workdir
 from bert_jax.training.metrics import MetricWriter
 from bert_jax.training.workdir import RunFolder
 
@@ -104,6 +107,33 @@ def test_a_folder_is_prepared_once(bucket, other_machine):
         copy = RunFolder(bucket).prepared("text", "index.json", make)
         assert (copy / "shards/0").read_text() == "tokens"
     assert len(made) == 1
+
+
+def test_the_deadline_stops_while_a_text_is_prepared_and_uploaded(bucket, monkeypatch):
+    """Vocabulary training reports no progress, and an upload once for each file."""
+
+    def make(directory):
+        seen.append(deadline._waits)
+        write(directory / "index.json", "{}")
+
+    def seen_copy(*paths):
+        seen.append(deadline._waits)
+        copy(*paths)
+
+    seen, copy = [], workdir._copy
+    monkeypatch.setattr(workdir, "_copy", seen_copy)
+    RunFolder(bucket).prepared("text", "index.json", make)
+    assert seen == [1, 1] and deadline._waits == 0
+
+
+def test_an_upload_makes_progress_with_each_file(bucket, monkeypatch):
+    folder, made = RunFolder(bucket), []
+    folder.fetch()
+    for number in range(5):
+        write(folder.local / f"best/{number}", "1")
+    monkeypatch.setattr(progress, "made_progress", lambda: made.append(1))
+    folder.upload()
+    assert len(made) == 5
 
 
 def test_a_local_workdir_is_used_as_it_is(tmp_path):
