@@ -22,7 +22,7 @@ from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.objectives.objective import Batch, Objective
 from bert_jax.progress import Progress
 from bert_jax.runs import METRICS, read_metrics
-from bert_jax.training.config import RunConfig
+from bert_jax.training.config import FineTuneConfig, RunConfig
 from bert_jax.training.optimizer import Schedule, learning_rate
 
 # Dense bfloat16 FLOP/s of what JAX calls one device, from the vendors' data sheets.
@@ -71,7 +71,7 @@ class Reporter:
         progress: dict[str, Any],
         first: int,
     ):
-        self._optimizer = config.optimizer
+        self._config, self._optimizer = config, config.optimizer
         self.log, self.progress, self._writer = log, progress, writer
         self._objective, self._schedule = objective, schedule
         self._total_steps = int(schedule.total_steps)
@@ -147,7 +147,7 @@ class Reporter:
         step, device_sums, rates = self._pending
         self._pending = None
         sums = {k: float(v) for k, v in jax.device_get(device_sums).items()}
-        check_finite(step, sums)
+        check_finite(step, sums, self._config)
         if sums["skipped"]:
             self._tell_spikes(step, int(sums["skipped"]), sums["steps"])
         for name in ("tokens", "computed_tokens"):
@@ -182,13 +182,14 @@ class Reporter:
         )
         if not self._optimizer.skip_spikes:
             raise DivergenceError(
-                f"{what}: set --config.optimizer.skip_spikes=True to skip them, or lower "
-                "the learning rate, and add --change_settings to resume"
+                f"{what}: set --config.optimizer.skip_spikes=True to skip them, and resume "
+                "with the same --workdir and --change_settings; or lower the learning "
+                f"rate, and {_start_again(self._config)}"
             )
         if not steps:
             raise DivergenceError(
-                f"{what}: all since the last report; lower the learning rate, and add "
-                "--change_settings to resume"
+                f"{what}: all since the last report; lower the learning rate, and "
+                f"{_start_again(self._config)}"
             )
         self.log(f"warning: {what}")
 
@@ -198,8 +199,8 @@ class Reporter:
             self._writer.write(step, split, metrics)
 
 
-def check_finite(step: int, values: dict[str, Any]) -> None:
-    """Raises DivergenceError when the loss, the gradient or the parameters went bad."""
+def check_finite(step: int, values: dict[str, Any], config: RunConfig) -> None:
+    """Raises DivergenceError if a value is not finite. config: that of the run."""
     names = {"step_loss": "loss", "grad_norm": "gradient norm"}
     for name, value in values.items():
         if not math.isfinite(float(value)):
@@ -207,8 +208,15 @@ def check_finite(step: int, values: dict[str, Any]) -> None:
                 f"the {names.get(name, name)} became {float(value)} in the steps before "
                 f"step {step}; the last good checkpoint is kept: lower "
                 "--config.optimizer.learning_rate or set --config.compute.dtype=float32, "
-                "and resume with the same --workdir and --change_settings"
+                f"and {_start_again(config)}"
             )
+
+
+def _start_again(config: RunConfig) -> str:
+    """How a diverged run is started with other settings that change its scores."""
+    if isinstance(config, FineTuneConfig):  # a run cannot change these settings
+        return "start again with another --workdir"
+    return "resume with the same --workdir and --change_settings"
 
 
 def duration(seconds: float) -> str:

@@ -69,20 +69,19 @@ Log = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What the engine is to do.
+    """A run: its objective, its data and its settings.
 
-    batches: item t is this process's rows of the batch of step t, for all steps of the
-      run; a pure function of t. given: parameters to begin with, for any part of the
-      model; the others are drawn.
-    evaluates: whether a step is followed by ``evaluate(step, params, reporter)``; step 0
-      is what the run begins with. What must outlive the process, such as the best score so
-      far, it keeps in ``reporter.progress``, a JSON-able dictionary that checkpoints hold
-      too.
+    batches: item t contains this process's rows of the batch of step t, for all steps of
+      the run; a pure function of t.
+    evaluates: function of a step; whether ``evaluate(step, params, reporter)`` follows this
+      step. Step 0 has the first parameters. ``reporter.progress`` is a dictionary of JSON
+      values that each checkpoint contains, such as the best score so far.
     identity: the settings, as config.json contains them. differences: function of the
-      identity of a workdir and of this run; differences that no flag allows.
+      identities of a workdir and of this run; returns differences that no flag allows.
     change_settings: resume an unfinished run although other settings changed.
-    texts: lines by name that TensorBoard shows, such as examples. keep_checkpoints,
-      threads, prefetch: see TrainConfig. one_program: see compile_step.
+    given: parameters that replace new, random ones; any part of the model.
+    texts: lines by name for TensorBoard, such as examples. keep_checkpoints, threads,
+      prefetch: see TrainConfig. one_program: see compile_step.
     """
 
     config: RunConfig
@@ -154,8 +153,9 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
         stack.callback(compiling.join)
         state, saved = _begin(job, optimizer, abstract, checkpoints, log)
         first, progress = int(state.step), saved.get("progress", {})
-        changes = saved.get("config", {}).get("changes", [])
-        changed = _check_changes(job, saved["config"], first) if saved else {}
+        before = saved.get("config", {})
+        changes = before.get("changes", [])
+        changed = _check_changes(job, before, first) if before else {}
         if changed:
             log(_change_line(job, changed, first))
             changes = [*changes, {"step": first, "settings": changed}]
@@ -346,7 +346,8 @@ def _loop(
                 if not ahead:  # no step runs now that a line could keep waiting
                     reporter.flush()
             evaluates = job.evaluates(step)
-            stops = stop_requested() and not last
+            # Also after the last step: scores or another run of a sweep may follow.
+            stops = stop_requested()
             saves = step % config.checkpoint_every == 0 or last or stops
             if evaluates or saves:
                 reporter.flush()
@@ -354,7 +355,7 @@ def _loop(
                 # The sums tell of the parameters before this step, the norm of those
                 # after it.
                 norm = {"norm of the parameters": norm_fn(state.params)}
-                check_finite(step, jax.device_get(sums | norm))
+                check_finite(step, jax.device_get(sums | norm), config)
             if evaluates:
                 job.evaluate(step, state.params, reporter)
             if saves:

@@ -1,5 +1,6 @@
 """The engine with an objective of the tests' own: one class, and nothing else, is new."""
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -17,9 +18,10 @@ from jax.sharding import PartitionSpec
 
 import bert_jax
 from bert_jax import progress
-from bert_jax.errors import DivergenceError, UserError
+from bert_jax.errors import DivergenceError, Preempted, UserError
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.training import metrics
+from bert_jax.training import run as engine
 from bert_jax.training.config import RunConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.run import Job, draw_run, run
@@ -279,6 +281,25 @@ def test_a_spike_stops_and_too_many_do_too(make_job, tmp_path):
         run(job, RunFolder(tmp_path / "a"), print)
     with pytest.raises(DivergenceError, match="all since the last report"):
         run(make_job(skipping(spike_norm=1e-6)), RunFolder(tmp_path / "b"), print)
+
+
+def test_a_stop_request_at_the_last_step_is_not_lost(make_job, tmp_path, monkeypatch):
+    """Other runs of a sweep would follow. The run itself is saved and has no step left."""
+    expected, _ = run(make_job(), RunFolder(tmp_path / "plain"), print)
+    calls = iter(range(1, STEPS + 1))
+
+    @contextlib.contextmanager
+    def at_the_last_step():
+        yield lambda: next(calls) == STEPS
+
+    folder = RunFolder(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "stop_requests", at_the_last_step)
+        with pytest.raises(Preempted, match=f"after step {STEPS} of {STEPS}; saved"):
+            run(make_job(), folder, print)
+    state, _ = run(make_job(), folder, print)
+    assert int(state.step) == STEPS
+    assert jax.tree.all(jax.tree.map(np.array_equal, state.params, expected.params))
 
 
 def test_clocks_that_jump_change_nothing(make_job, metric_lines, tmp_path, monkeypatch):
