@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, TypeVar
 
-from bert_jax.errors import printable
+from bert_jax.errors import UserError, printable
 from bert_jax.files import decode_lines, new_file, open_bytes
 from bert_jax.tasks.rows import ParseLine, Placed, file_rows, line_rows
 from bert_jax.tasks.tables import is_table
@@ -145,22 +145,31 @@ class CsvTable:
     """A CSV table with a line for each row, below a header.
 
     A dictionary of an answer has a column for each of its values, such as
-    "probabilities.good". A list is written as JSON.
+    "probabilities.good". A list is written as JSON. Texts are written as they are, control
+    characters included.
     """
 
     def __init__(self):
         self._names: list[str] = []
 
     def lines(self, part: Answers) -> Iterator[str]:
-        """The lines of some rows; below the header, the first time."""
+        """The lines of some rows; below the header, the first time.
+
+        Raises UserError for a value that no row of the first part has.
+        """
         rows = [_flat(answer) for answer in part.answers]
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
         if not self._names and rows:
             self._names = list(dict.fromkeys(name for row in rows for name in row))
-            writer.writerow(map(printable, self._names))
+            writer.writerow(self._names)
         for row in rows:
-            writer.writerow(printable(str(row.get(name, ""))) for name in self._names)
+            if new := [name for name in row if name not in self._names]:
+                raise UserError(
+                    f"an answer has the value {new[0]!r}, which none of the first "
+                    f"{CHUNK:,} answers has; expected the same values, or --format jsonl"
+                )
+            writer.writerow(row.get(name) for name in self._names)
         yield file.getvalue().removesuffix("\n")
 
 

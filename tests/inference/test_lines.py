@@ -1,7 +1,18 @@
+import csv
 import os
 import threading
 
-from bert_jax.inference.lines import Answers, AnswerTable, aligned, chunks, read_lines
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.inference.lines import (
+    Answers,
+    AnswerTable,
+    CsvTable,
+    aligned,
+    chunks,
+    read_lines,
+)
 from bert_jax.tasks.layouts import Row
 from bert_jax.tasks.question_answering import Squad, SquadConfig
 from bert_jax.tasks.tagging_formats import TaggedSentence
@@ -97,3 +108,22 @@ def test_no_answer_is_said():
     part = Answers([row], [{"answer": "", "probability": 0.75}], SQUAD)
     (_, line) = AnswerTable().lines(part)
     assert line == "(no answer)  0.7500       who?"
+
+
+def test_csv_keeps_texts_as_they_are():
+    text = 'a\tb\u202ec\nd "e", f'
+    rows = [{"id": text, "probabilities": {text: 0.5}, "start": None, "nbest": [text]}]
+    lines = "\n".join(CsvTable().lines(Answers(rows, rows, CLASSIFICATION)))
+    header, row = csv.reader(lines.splitlines(keepends=True))
+    assert header == ["id", f"probabilities.{text}", "start", "nbest"]
+    assert row[:3] == [text, "0.5", ""]
+
+
+def test_csv_refuses_a_value_without_a_column():
+    table = CsvTable()
+    first = list(table.lines(Answers([1], [{"label": "a", "id": "1"}], CLASSIFICATION)))
+    assert first == ["label,id\na,1"]
+    assert list(table.lines(Answers([1], [{"label": "b"}], CLASSIFICATION))) == ["b,"]
+    later = Answers([1], [{"label": "b", "value": 1.0}], CLASSIFICATION)
+    with pytest.raises(UserError, match="has the value 'value', which none of the fir"):
+        list(table.lines(later))
