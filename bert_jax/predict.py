@@ -5,8 +5,8 @@ pretrained checkpoint the command fills in each [MASK].
 --text: a line, or several with a --text each; or --input: a table (.csv, .tsv, .jsonl,
 .json, .parquet) with the columns that the checkpoint was trained with, a SQuAD file, or
 UTF-8 lines in any other file; - for stdin. A line is a text, two texts with a tab between
-them, words to tag, question TAB context, context TAB choice TAB choice, or a JSON object,
-which starts with {" (fill_mask reads every line as a text).
+them, words to tag, question TAB context, or context TAB choice TAB choice (fill_mask
+reads every line as a text). JSON objects are read from .jsonl and .json files alone.
 --output: a new file, which is complete or not there; stdout without it.
 --format: an aligned table, the default on a terminal, a JSON object for each row, or csv,
 the default for an --output that ends in .csv. Answers have the id of their row.
@@ -18,7 +18,7 @@ usage:
 import sys
 
 from bert_jax import cli
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, printable
 from bert_jax.progress import print_line
 
 
@@ -73,7 +73,8 @@ def answer(argv: list[str], usage: str, family: str = "") -> None:
             given.rows, total=given.total, columns=tuple(args.columns)
         )
         for part in parts:
-            file.writelines(f"{line}\n" for line in form(part))
+            for line in form(part):
+                file.write(f"{printable(line) if watched else line}\n")
             file.flush()
             rows += len(part.rows)
             truncated += part.truncated

@@ -44,7 +44,7 @@ HEADS = {
 INPUTS = {
     "classes": ["a good film", "the bad dog eats ."],
     "number": ["a good film", "the bad dog eats ."],
-    "entities": ["the man sees rome", '{"words": ["a", "cat"]}'],
+    "entities": ["the man sees rome", "a cat"],
     "parts of speech": ["the man sees rome", "a cat"],
     "segments": ["abc d", "ef"],
     "choice": ["the man\teats\tsees rome", "who ?\ta dog\ta cat\ta film"],
@@ -162,7 +162,7 @@ def test_texts_of_the_command_line(checkpoint, capsys, run):
         assert capsys.readouterr().out.splitlines() == run(checkpoint(name), lines)[0]
 
 
-def test_a_tagged_text_has_its_characters(checkpoint, run):
+def test_a_tagged_text_has_its_characters(checkpoint, run, capsys, tmp_path):
     text = "the man sees rome, paris."
     (line,), _ = run(checkpoint("entities"), [text])
     answer = json.loads(line)
@@ -174,8 +174,10 @@ def test_a_tagged_text_has_its_characters(checkpoint, run):
             answer["offsets"][i] for i in (entity["start"], entity["end"] - 1)
         )
         assert entity["characters"] == [start[0], end[1]]
-    (line,), _ = run(checkpoint("entities"), ['{"words": ["rome,", "paris"]}'])
-    answer = json.loads(line)
+    (tmp_path / "words.jsonl").write_text('{"words": ["rome,", "paris"]}\n')
+    flags = ["--checkpoint", checkpoint("entities"), "--format", "jsonl"]
+    predict.main([*flags, "--input", str(tmp_path / "words.jsonl")])
+    answer = json.loads(capsys.readouterr().out)
     assert answer["words"] == ["rome,", "paris"] and "offsets" not in answer
 
 
@@ -267,25 +269,16 @@ def test_blanks_do_not_hang_on_the_batch(checkpoint, run):
     [
         ("encoder", ["a"], [], "finetune.*bert_jax.embed"),
         ("classes", ["a", " "], [], "input.txt:2: empty text"),
-        ("classes", ["a", '{"text": "a"'], [], "input.txt:2.*JSON"),
         ("classes", ["a"], ["--max_length", "81"], "over the position table of 80"),
         ("classes", ["a"], ["--batch_size", "0"], "batch_size=0"),
         ("entities", ["a", ""], [], "input.txt:2 is empty"),
-        (
-            "entities",
-            ['{"words": 3}'],
-            [],
-            'input.txt:1: "words" is not a list of words',
-        ),
         ("choice", ["a\tb"], [], "input.txt:1: number of choices is 1"),
-        ("choice", ['{"context": "a"}'], [], "input.txt:1.*choices"),
         (
             "span",
             ["who eats"],
             [],
             "input.txt:1 has 1 value; expected question, context",
         ),
-        ("span", ['{"x": 1}'], [], "input.txt:1: no column .question."),
         ("blanks", ["[MASK]", "the man"], [], r"input.txt:2: no \[MASK\]"),
         ("blanks", ["[MASK]" + " a" * 90], [], "input.txt:1 has 93 tokens, at most 80"),
         ("blanks", ["[MASK]"], ["--top", "0"], "--top=0, expected 1 to 24"),
@@ -419,6 +412,19 @@ def test_texts_with_braces_and_tabs_are_one_text(checkpoint):
     choice = bert_jax.load(checkpoint("choice"))
     answer = choice.predict(("who\t?", "a dog", "a cat"))
     assert len(answer["probabilities"]) == 2
+
+
+@pytest.mark.parametrize("name", ["classes", "entities"])
+def test_json_in_a_text_file_and_on_stdin_is_text(name, checkpoint, run):
+    """A code model's texts may start with {", too; JSON is read from .jsonl and .json."""
+    lines = ['{"text": "a good film"}', '{"text": ']
+    from_file, _ = run(checkpoint(name), lines)
+    from_stdin, _ = run(checkpoint(name), lines, stdin=True)
+    assert from_file == from_stdin
+    model = bert_jax.load(checkpoint(name))
+    own = [{**json.loads(line)} for line in from_file]
+    key = "label" if name == "classes" else "words"
+    assert [a[key] for a in own] == [a[key] for a in model.predict(lines)]
 
 
 def test_score_reads_tables_and_keeps_ids(checkpoint, capsys, tmp_path):

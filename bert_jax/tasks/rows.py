@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
-from bert_jax.files import parse_json, valid_text
+from bert_jax.files import valid_text
 from bert_jax.tasks import tables
 
 logger = logging.getLogger(__name__)
@@ -51,15 +51,8 @@ def texts_line(where: str, line: str) -> Row:
     return tuple(line.split("\t")) if "\t" in line else line
 
 
-def row_line(where: str, line: str) -> Row:
-    """A line of texts with tabs between them, or a JSON object, which starts with {"."""
-    if line.startswith('{"'):
-        return parse_json(line, where, "one object a line, or plain text")
-    return texts_line(where, line)
-
-
 def placed_rows(
-    data: Any, name: str = "", parse_line: ParseLine = row_line
+    data: Any, name: str = "", parse_line: ParseLine = texts_line
 ) -> Iterator[Placed]:
     """The rows of any data, each with its place.
 
@@ -134,7 +127,7 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and value != value else value
 
 
-def file_rows(path: Path, parse_line: ParseLine = row_line) -> Iterator[Placed]:
+def file_rows(path: Path, parse_line: ParseLine = texts_line) -> Iterator[Placed]:
     """The rows of a file: of a table, by its ending, or of lines of text."""
     if tables.is_table(path):
         return tables.read_rows(path)
@@ -143,7 +136,7 @@ def file_rows(path: Path, parse_line: ParseLine = row_line) -> Iterator[Placed]:
 
 
 def line_rows(
-    lines: Iterable[str], name: str, parse_line: ParseLine = row_line
+    lines: Iterable[str], name: str, parse_line: ParseLine = texts_line
 ) -> Iterator[Placed]:
     """The rows of lines of text. name: of the input, for errors."""
     for number, line in enumerate(lines, 1):

@@ -187,7 +187,7 @@ class Task(abc.ABC):
 
     def parse_line(self, where: str, line: str) -> Row:
         """The row of a line of text to predict."""
-        return row_reader.row_line(where, line)
+        return row_reader.texts_line(where, line)
 
     @abc.abstractmethod
     def features(self, rows: list[Any], tokenizer: Tokenizer) -> Features:

@@ -23,11 +23,10 @@ from bert_jax.data.sequences import Window
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting
-from bert_jax.tasks import rows as row_reader
 from bert_jax.tasks import tables
 from bert_jax.tasks import tagging_formats as formats
 from bert_jax.tasks.class_names import by_number
-from bert_jax.tasks.rows import Row
+from bert_jax.tasks.rows import Row, text_line
 from bert_jax.tasks.source import Source
 from bert_jax.tasks.tables import Record
 from bert_jax.tasks.tagging_formats import TaggedSentence
@@ -288,10 +287,8 @@ class Tagging(Task):
         return super().values(where, row, labelled=labelled)
 
     def parse_line(self, where: str, line: str) -> Row:
-        """A sentence: text, or JSON {"words": [...]}."""
-        if line.startswith('{"'):
-            return row_reader.row_line(where, line)
-        return line
+        """A sentence, which may have tabs."""
+        return text_line(where, line)
 
     def features(self, rows: list[TaggedSentence], tokenizer: Tokenizer) -> Features:
         """Sequences [CLS] words [SEP], all of token type 0; see Task.features.

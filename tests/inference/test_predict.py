@@ -151,9 +151,6 @@ def test_an_error_names_the_line_of_the_whole_input(sentiment):
     assert len(next(stream).rows) == 3
     with pytest.raises(UserError, match=r"^texts.txt:8: empty text"):
         list(stream)
-    lines[7] = '{"text": '
-    with pytest.raises(UserError, match=r"^texts.txt:8\b.*JSON"):
-        list(predict.stream(placed(predict, lines), 3))
 
 
 def test_texts_that_are_cut_are_counted(sentiment, caplog):
