@@ -71,10 +71,17 @@ def owned(folder: "epath.Path") -> Iterator[str]:
     """Makes this run the owner of a folder in a bucket; yields its token.
 
     Buckets have no locks, and a killed run cannot release one. So the newest run owns the
-    folder. An older run that still works there stops in :func:`check_owned`.
+    folder. An older run that still works there stops in :func:`check_owned`. A warning
+    names its process.
     """
     path, token = folder / LOCK, _this_process(token=secrets.token_hex(8))
     path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        before = _owner(path.read_text())
+        logging.getLogger(__name__).warning(
+            f"{folder} belonged to {before}, which was killed or still runs; it now "
+            "belongs to this run, and the other run stops at its next save"
+        )
     path.write_text(token)
     try:
         yield token

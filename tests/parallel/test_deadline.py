@@ -4,6 +4,7 @@ import os
 import threading
 
 import pytest
+from jax._src import compiler
 
 from bert_jax import progress
 from bert_jax.errors import PREEMPTED
@@ -75,6 +76,7 @@ def test_a_wait_for_other_processes_is_no_stall(end):
 
 def test_compilation_is_no_stall(end):
     """It may run in any thread, such as one that compiles the step ahead."""
+    assert compiler.__file__.endswith(deadline._COMPILER)
     scope, compiled = {}, threading.Event()
     code = "def compiles(event): event.wait()"
     exec(compile(code, "/venv/jax/_src/compiler.py", "exec"), scope)

@@ -1,5 +1,8 @@
 """The workdir of a run, in a bucket of a real server and on a disk."""
 
+import os
+import socket
+
 import pytest
 from etils import epath
 
@@ -145,7 +148,7 @@ def test_a_local_workdir_is_used_as_it_is(tmp_path):
     assert list(folder.local.iterdir()) == []
 
 
-def test_the_newest_run_owns_a_workdir_in_a_bucket(bucket, other_machine):
+def test_the_newest_run_owns_a_workdir_in_a_bucket(bucket, other_machine, caplog):
     """An older run, such as one that stood still, does not write over it."""
     first = RunFolder(bucket)
     with first.held():
@@ -155,7 +158,12 @@ def test_the_newest_run_owns_a_workdir_in_a_bucket(bucket, other_machine):
         assert names(epath.Path(bucket)) == [".lock", "a.txt"]
         other_machine("other")
         second = RunFolder(bucket)
+        assert not caplog.messages
         with second.held():
+            (line,) = caplog.messages
+            assert (
+                f"belonged to process {os.getpid()} on {socket.gethostname()}" in line
+            )
             second.fetch()
             write(second.local / "a.txt", "22")
             second.upload()
