@@ -22,12 +22,19 @@ def tokenizer(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def parse():
-    """A function of a task and lines: their rows, as predict reads them."""
+    """A function of a task and rows, as predict reads them.
 
-    def parse(task, lines, name="in"):
-        return [
-            task.row(where, task.values(where, row, labelled=False), labelled=False)
-            for where, row in line_rows(lines, name, task.parse_line)
-        ]
+    A row is a line of text, or a dictionary as of a JSONL file.
+    """
+
+    def parse(task, rows, name="in"):
+        found = []
+        for number, given in enumerate(rows, 1):
+            where, row = f"{name}:{number}", given
+            if isinstance(given, str):
+                ((_, row),) = line_rows([given], name, task.parse_line)
+            values = task.values(where, row, labelled=False)
+            found.append(task.row(where, values, labelled=False))
+        return found
 
     return parse

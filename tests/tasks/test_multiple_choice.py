@@ -154,7 +154,7 @@ def test_truncation_cuts_the_longer_one_and_counts_rows(parse, tmp_path, tokeniz
 
 def test_parse(parse, tmp_path):
     task = build(tmp_path, "table", {})
-    lines = ["a\tb\tc\td\r\n", '{"context": "e", "choices": ["f", "g"], "id": "x"}']
+    lines = ["a\tb\tc\td\r\n", {"context": "e", "choices": ["f", "g"], "id": "x"}]
     first, second = parse(task, lines, "in")
     assert (first.context, first.choices) == ("a", ("b", "c", "d"))
     assert (second.choices, second.id, second.where) == (("f", "g"), "x", "in:2")

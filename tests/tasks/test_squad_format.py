@@ -147,18 +147,18 @@ def test_questions_of_tables_and_lines(parse, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("rows", "message"),
     [
         ("Who?\ta\nWho?", "-:2 has 1 value; expected question, context"),
         ("Who?\ta\n\nWho?\ta", "-:2 has 1 value"),
         ("Who?\ta\tb", "-:1 has 3 values; expected question, context"),
         ("Who?\t ", "-:1: empty text"),
-        ('{"question": "a", "context": "b"}\n{"', "-:2 is not JSON"),
-        ('{"question": "a"}', "-:1: no column 'context'; the columns are question"),
-        ('{"question": "a", "context": 3}', '-:1: "context" is of type int; expected'),
-        ('{"question": "", "context": "b"}', "-:1: empty text"),
+        ([{"question": "a"}], "-:1: no column 'context'; the columns are question"),
+        ([{"question": "a", "context": 3}], '-:1: "context" is of type int; expected'),
+        ([{"question": "", "context": "b"}], "-:1: empty text"),
     ],
 )
-def test_what_is_no_question(parse, text, message):
+def test_what_is_no_question(parse, rows, message):
+    rows = rows.splitlines() if isinstance(rows, str) else rows
     with pytest.raises(UserError, match=message):
-        parse(Squad(SquadConfig()), text.splitlines(), "-")
+        parse(Squad(SquadConfig()), rows, "-")
