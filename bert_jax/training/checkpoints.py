@@ -72,7 +72,6 @@ class CheckpointStore:
         self._directory, self._keep = epath.Path(directory), keep
         self._pending: _Save | None = None
         self._saved: int | None = None
-        _hide_cancelled_work()
         self._on_leader(self._delete_unfinished)
 
     def save(self, step: int, state: Any, notes: dict[str, Any]) -> None:
@@ -248,8 +247,11 @@ def _complete(directory: epath.Path) -> list[epath.Path]:
 
 
 @functools.cache
-def _hide_cancelled_work() -> None:
-    """Hides the tracebacks of reads and writes that end because another one failed."""
+def hide_cancelled_work() -> None:
+    """Hides the tracebacks of reads and writes that end because another one failed.
+
+    Changes hooks and filters of the whole process, so only commands call it.
+    """
     words = ("Event loop is closed", "was never awaited", "orbax", "tensorstore")
     before = sys.unraisablehook
 
@@ -273,7 +275,6 @@ def _load_newest(
     directory: epath.Path, load: Callable[[epath.Path], Any], log: Log
 ) -> tuple[int | None, Any]:
     """Step and content of the newest checkpoint that loads. (None, None) without one."""
-    _hide_cancelled_work()
     damaged: list[str] = []
     for path in _complete(directory):
         try:

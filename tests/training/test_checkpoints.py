@@ -26,6 +26,11 @@ from bert_jax.training.state import abstract_state, init_state
 OPTIMIZER = bert_optimizer(OptimizerConfig(1e-3))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def as_in_a_command():
+    checkpoints.hide_cancelled_work()
+
+
 @pytest.fixture(scope="module")
 def objective(small_model_config):
     return MlmNsp(BertForPreTraining(small_model_config))
@@ -187,6 +192,31 @@ def test_parameters_are_read_from_the_last_whole_checkpoint(saved, tmp_path, cap
         restored(tmp_path / "run", state)
 
 
+FILTERS = """
+import logging, sys, warnings
+from bert_jax import cli
+from bert_jax.training.checkpoints import CheckpointStore
+
+def hooks():
+    loggers = [logging.getLogger(name).filters[:] for name in ("absl", "asyncio")]
+    return sys.unraisablehook, warnings.filters[:], loggers
+
+before = hooks()
+CheckpointStore(sys.argv[1], keep=1).close()
+print(hooks() == before)
+cli.start()
+print([old == new for old, new in zip(before, hooks())])
+"""
+
+
+def test_only_commands_hide_messages_of_the_process(python, tmp_path):
+    """A notebook keeps its hooks and filters."""
+    done = subprocess.run(
+        [python, "-c", FILTERS, tmp_path], capture_output=True, text=True
+    )
+    assert done.stdout.split("\n")[:2] == ["True", "[False, False, False]"], done.stderr
+
+
 def test_notes_that_were_changed_are_damage(saved, tmp_path):
     source, state = saved
     shutil.copytree(source, tmp_path / "run")
@@ -280,8 +310,9 @@ jax.distributed.initialize(f"localhost:{port}", 2, number)
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bert_jax.errors import UserError
-from bert_jax.training.checkpoints import CheckpointStore
+from bert_jax.training.checkpoints import CheckpointStore, hide_cancelled_work
 
+hide_cancelled_work()
 rows = np.random.default_rng(0).normal(size=(1024, 64)).astype(np.float32)
 sharding = NamedSharding(Mesh(np.array(jax.devices()), "data"), PartitionSpec("data"))
 state = {"params": jax.make_array_from_callback(rows.shape, sharding, rows.__getitem__)}
