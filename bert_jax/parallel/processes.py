@@ -34,7 +34,7 @@ WAIT = 24 * 3600
 _numbers = itertools.count(1)
 _steps = itertools.count(1)
 # Messages of Gloo, JAX and NCCL for a failed collective or a lost process. Messages of
-# JAX and NCCL begin with a status. A single word such as "barrier" or "collective" may be
+# JAX and NCCL start with a status. A single word such as "barrier" or "collective" may be
 # part of any bug. Gloo raises ValueError, so the type of an exception does not help.
 _LOST = re.compile(
     r"\bgloo (?!context)[\w -]+ failed|"
