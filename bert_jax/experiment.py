@@ -24,7 +24,7 @@ from pathlib import Path
 from bert_jax import cli
 from bert_jax.config_file import load_file, named_studies
 from bert_jax.errors import UserError
-from bert_jax.files import read_json
+from bert_jax.files import ending, read_json
 from bert_jax.settings import from_settings
 from bert_jax.training.config import StudyConfig
 
@@ -84,7 +84,7 @@ def _open(source: str) -> tuple[StudyConfig, Path]:
     path = Path(source)
     if path.is_dir():
         path = path / "study.json"
-    if path.suffix == ".json":
+    if ending(path) == ".json":
         settings, folder = read_json(path, "the settings of a study"), path.parent
     else:
         settings = load_file(source, "get_study", named_studies())

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.files import new_file, read_json
+from bert_jax.files import ending, new_file, read_json
 from bert_jax.runs import Run, read_reference, read_runs
 
 # It would say that it looks for fonts, and which ones it lacks.
@@ -95,14 +95,14 @@ class Picture(Figure):
 
 def check_ending(path: Path) -> None:
     """Raises UserError for a name that says no format that pictures have."""
-    if path.suffix not in ENDINGS:
+    if ending(path) not in ENDINGS:
         raise UserError(f"--output={path}, expected a name in {', '.join(ENDINGS)}")
 
 
 def save(picture: Picture, path: Path) -> None:
     """Writes a picture whole or not at all; the name says the format."""
     with new_file(path) as file:
-        picture.savefig(file, format=path.suffix[1:])
+        picture.savefig(file, format=ending(path)[1:])
 
 
 def _figure(

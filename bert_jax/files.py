@@ -47,6 +47,11 @@ def is_remote(path: str | os.PathLike) -> bool:
     return "://" in text
 
 
+def ending(path: str | os.PathLike) -> str:
+    """The ending of a file's name in small letters: ".csv" of DATA.CSV."""
+    return Path(path).suffix.lower()
+
+
 def is_name(value: Any) -> bool:
     """Whether what a file says is the name of something in a folder, and leads nowhere."""
     own = isinstance(value, str) and Path(value).name == value not in ("", "..")

@@ -26,6 +26,7 @@ from bert_jax.data.vocabulary_training import (
     train_vocabulary,
 )
 from bert_jax.errors import UserError
+from bert_jax.files import ending
 from bert_jax.progress import print_line
 
 
@@ -63,7 +64,7 @@ def main(argv: list[str]) -> None:
     )
     args = parser.parse_args(argv)
     suffix = {"wordpiece": ".txt", "sentencepiece": ".model"}[args.kind]
-    if args.output.suffix != suffix:
+    if ending(args.output) != suffix:
         raise UserError(
             f"--output={args.output}, expected a {suffix} file for {args.kind}"
         )

@@ -28,7 +28,7 @@ from bert_jax.data.tokenizer import (
 )
 from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX
 from bert_jax.errors import UserError, listed, naming
-from bert_jax.files import is_remote, read_json, read_text
+from bert_jax.files import ending, is_remote, read_json, read_text
 
 # Classes of transformers that split text as BertTokenizer does.
 _BERT_CLASSES = {
@@ -78,14 +78,14 @@ def load_tokenizer(path: Path | str, *, lower_case: bool | None = None) -> Token
         )
     settings = _settings(path)
     _check_class(settings, path)
-    if path.suffix == ".json":
+    if ending(path) == ".json":
         tokenizer = _read_tokenizer_json(path, settings, lower_case)
     if lower_case is None:
         lower_case = settings.get("do_lower_case")
     with naming(path):
-        if path.suffix == ".model":
+        if ending(path) == ".model":
             tokenizer = SentencePieceTokenizer(path.read_bytes(), lower_case)
-        elif path.suffix != ".json":
+        elif ending(path) != ".json":
             tokenizer = WordPieceTokenizer(
                 _read_tokens(path),
                 lower_case,
@@ -115,9 +115,9 @@ def _check_class(settings: dict[str, Any], vocabulary: Path) -> None:
     if name is None and vocabulary.name in FILES and model.is_file():
         name = read_json(model, "the config of a model").get("tokenizer_class")
     known = name in _BERT_CLASSES or name is None
-    if vocabulary.suffix == ".json":
+    if ending(vocabulary) == ".json":
         known = known or name in _JSON_CLASSES or str(name).endswith("Fast")
-    elif vocabulary.suffix == ".model":
+    elif ending(vocabulary) == ".model":
         known = name is None or settings.get("kind") == SentencePieceTokenizer.kind
     rules = {
         "do_lower_case": (True, False, None),

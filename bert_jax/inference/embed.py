@@ -16,7 +16,7 @@ from bert_jax.data import sequences
 from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import new_file
+from bert_jax.files import ending, new_file
 from bert_jax.inference.evaluation import runner
 from bert_jax.inference.lines import CHUNK, Given, chunks
 from bert_jax.interop.load import (
@@ -288,7 +288,7 @@ def _vectors(
 
 def check_ending(path: Path) -> None:
     """Raises UserError for a name that says neither npz nor safetensors."""
-    if path.suffix not in ENDINGS:
+    if ending(path) not in ENDINGS:
         raise UserError(f"--output={path}, expected a name in {' or '.join(ENDINGS)}")
 
 
@@ -322,7 +322,7 @@ def array_file(path: Path) -> Iterator[Callable[[str, np.ndarray], None]]:
             arrays[name] = np.memmap(file, dtype, "r").reshape(-1, *rest)
         with new_file(path) as file:
             # Neither holds an array in memory.
-            if path.suffix == ".npz":
+            if ending(path) == ".npz":
                 np.savez(file, **arrays)
             else:
                 write_safetensors(Path(file.name), arrays)

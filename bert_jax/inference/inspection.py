@@ -23,6 +23,7 @@ from bert_jax.data.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.data.wordpiece import PREFIX
 from bert_jax.errors import UserError
+from bert_jax.files import ending
 from bert_jax.inference.lines import aligned
 from bert_jax.interop.find import ORIGINS, check_checkpoint, find_files
 from bert_jax.progress import Progress
@@ -79,7 +80,7 @@ def inspect(
 
 def _is_vocabulary(path: Path) -> bool:
     if path.is_file():
-        return path.suffix in _FILES
+        return ending(path) in _FILES
     try:
         find_files(path)
     except UserError:

@@ -22,7 +22,7 @@ import numpy as np
 
 from bert_jax.data.batching import Features
 from bert_jax.errors import UserError
-from bert_jax.files import decode_lines, open_zip, parse_json
+from bert_jax.files import decode_lines, ending, open_zip, parse_json
 from bert_jax.inference.evaluation import runner
 from bert_jax.inference.fill_mask import mlm_logits
 from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, opened
@@ -261,9 +261,9 @@ def read_sets(
             yield from read_sets(files, fields)
         elif not path.is_file():
             raise UserError(f"{path} does not exist; expected {_expected()}")
-        elif path.suffix == ".zip":
+        elif ending(path) == ".zip":
             yield from _read_zip(path, fields)
-        elif path.suffix == _LINES:
+        elif ending(path) == _LINES:
             with path.open("rb") as file:
                 yield str(path), list(_pairs_of_lines(file, path))
         else:
@@ -314,7 +314,7 @@ def _read_zip(path: Path, fields: Sequence[str]) -> Iterator[tuple[str, list[Pai
         members = sorted(
             (member.filename, i, member)
             for i, member in enumerate(archive.infolist())
-            if member.filename.endswith(".jsonl")
+            if ending(member.filename) == ".jsonl"
             and not Path(member.filename).name.startswith(".")
         )
         if not members:
@@ -355,7 +355,7 @@ def _checked(good: str, bad: str, where: str) -> Pair:
 
 
 def _is_set(path: Path) -> bool:
-    return path.suffix in {".zip", _LINES, *tables.FORMATS} - {".json"}
+    return ending(path) in {".zip", _LINES, *tables.FORMATS} - {".json"}
 
 
 def _expected() -> str:

@@ -23,7 +23,7 @@ from bert_jax.data.sequences import join, owners, token_windows
 from bert_jax.data.token_offsets import Tokens, encode_with_offsets
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import read_json
+from bert_jax.files import ending, read_json
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks.rows import Placed
 from bert_jax.tasks.source import Source
@@ -390,7 +390,7 @@ class Squad(Task):
 
 def _is_squad(path: Path) -> bool:
     """Whether a file is SQuAD's JSON, by its name."""
-    return path.suffix == ".json"
+    return ending(path) == ".json"
 
 
 def normalise_answer(text: str) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bert_jax import files
 from bert_jax.data.corpus import TFDS, find_dataset, open_text
 from bert_jax.errors import UserError, listed
 from bert_jax.files import LONGEST_LINE, decode_lines, parse_json
@@ -51,10 +52,13 @@ def read_columns(path: Path) -> list[str]:
 
 
 def read_rows(path: Path) -> Iterator[Record]:
-    """The place of each row of a table, and its values in all columns."""
+    """The place of each row of a table, and its values in all columns with a name.
+
+    A column of CSV without a name is the index of a pandas data frame.
+    """
     if has_objects(path):
         return read_objects(path)
-    return read_table(path, read_columns(path))
+    return read_table(path, [name for name in read_columns(path) if name])
 
 
 def read_table(
@@ -259,8 +263,13 @@ def counted(number: int, noun: str) -> str:
 
 
 def ending(path: Path) -> str:
-    """The ending of a file's name, without .gz."""
-    return path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    """The ending of a file's name in small letters, without .gz."""
+    return files.ending(path.with_suffix("") if is_packed(path) else path)
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file is gzipped, by its ending."""
+    return files.ending(path) == ".gz"
 
 
 def _format(path: Path) -> str:
@@ -279,7 +288,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     if not path.exists() or path.is_dir():
         problem = "is a folder" if path.is_dir() else "does not exist"
         raise UserError(f"{path} {problem}; expected a file of rows")
-    packed = path.suffix == ".gz"
+    packed = is_packed(path)
     # The rows of a table are in memory together.
     most = path.stat().st_size * _MOST_UNPACKED + LONGEST_LINE
     size = 0

@@ -117,6 +117,11 @@ def test_only_a_path_is_a_file(tmp_path, caplog):
         ("a.jsonl", "".join(json.dumps(row) + "\n" for row in ROWS)),
         ("a.json", json.dumps(ROWS, indent=1)),
         ("a.json", "".join(json.dumps(row) + "\n" for row in ROWS)),
+        ("A.CSV", "text,label\na b,x\nc,y\n"),
+        ("A.Tsv", "text\tlabel\na b\tx\nc\ty\n"),
+        ("A.JSONL", "".join(json.dumps(row) + "\n" for row in ROWS)),
+        ("index.csv", ",text,label\n0,a b,x\n1,c,y\n"),  # pandas's to_csv
+        ("two.tsv", "\ttext\tlabel\t\n0\ta b\tx\t\n1\tc\ty\t\n"),
     ],
 )
 def test_rows_of_tables(name, content, tmp_path):

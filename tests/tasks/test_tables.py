@@ -71,6 +71,7 @@ def test_byte_order_mark_crlf_and_blank_lines(table, name):
         ("a.csv.gz", 'text,label\n"a,b",1\n'),
         ("a.tsv.gz", "text\tlabel\na,b\t1\n"),
         ("a.jsonl.gz", '{"text": "a,b", "label": 1}\n'),
+        ("A.CSV.GZ", 'text,label\n"a,b",1\n'),
     ],
 )
 def test_gzip(table, name, content):
