@@ -4,6 +4,7 @@
 --data: a file with labels: a table (.csv, .tsv, .jsonl, .json, .parquet), tagged words, or
 SQuAD's JSON. Without it all labelled splits of the task are scored, from the
 folder that the run read, or from --dir.
+--columns: of --data, the columns of the text or texts, if their names are not as trained.
 --output: a new folder for the predictions in the task's official form, the worst errors,
 the confusion matrix, as numbers and as a picture, and scores.json.
 
@@ -23,6 +24,7 @@ def main(argv: list[str]) -> None:
     cli.add_checkpoint_flags(parser, batch_size=32, max_length="as trained")
     parser.add_argument("--data", metavar="FILE")
     parser.add_argument("--dir", default="", metavar="DIR")
+    cli.add_columns_flag(parser)
     parser.add_argument("--output", type=Path, metavar="DIR")
     args = parser.parse_args(argv)
     # Imported late, so that --help and errors of the command line come at once.
@@ -39,7 +41,9 @@ def main(argv: list[str]) -> None:
         dtype=args.dtype,
     )
     data = Path(args.data) if args.data else None
-    found = list(predictor.evaluate(data, directory=args.dir))
+    found = list(
+        predictor.evaluate(data, directory=args.dir, columns=tuple(args.columns))
+    )
     scores = {split.name: evaluation.scores for _, split, evaluation in found}
     if args.output:
         with new_folder(args.output) as folder:

@@ -79,6 +79,47 @@ def test_other_data_and_what_is_wrong_with_it(finished, run, tmp_path):
         model.evaluate([])
 
 
+def test_the_column_of_the_text_may_be_named(finished, run, tmp_path):
+    _, workdir, _ = finished
+    rows = [{"text": "w1 good w2", "label": "yes"}, {"text": "w3 bad", "label": "no"}]
+    other = [{"title": "x", "review": r["text"], "label": r["label"]} for r in rows]
+    (tmp_path / "a.csv").write_text(
+        "".join(f"{','.join(row)}\n" for row in [other[0], *map(dict.values, other)])
+    )
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    model = load(workdir)
+    scores = model.evaluate(rows)
+    assert model.evaluate(other, columns="review") == scores
+    assert model.evaluate(tmp_path / "a.csv", columns=["review"]) == scores
+    assert run("--data", tmp_path / "a.csv", "--columns", "review") == run(
+        "--data", tmp_path / "b.jsonl"
+    )
+    with pytest.raises(UserError, match=r"row 0: no column 'text'.*with columns=NAME"):
+        model.evaluate(other)
+    with pytest.raises(UserError, match=r"a\.csv:2: no column .* --columns=NAME"):
+        run("--data", tmp_path / "a.csv")
+    with pytest.raises(
+        UserError, match=r"a\.csv:2: no column 'body'; the columns are t"
+    ):
+        run("--data", tmp_path / "a.csv", "--columns", "body")
+    with pytest.raises(UserError, match=r"^columns has 2 names \(title, review\)"):
+        model.evaluate(other, columns=("title", "review"))
+    with pytest.raises(UserError, match="expected --data, or rows, too"):
+        run("--columns", "review")
+
+
+def test_a_task_without_labels_has_those_of_the_checkpoint(finished):
+    _, workdir, _ = finished
+    rows = [("w1 good w2", "yes"), ("w3 bad", "no")]
+    other = [{"review": text, "kind": label} for text, label in rows]
+    model = load(workdir)
+    scores = model.evaluate(rows)
+    task = bert_jax.tasks.classification()
+    assert model.evaluate(rows, task=task, max_length=24) == scores
+    task = bert_jax.tasks.classification(text_a="review", label="kind")
+    assert model.evaluate(other, task=task, max_length=24) == scores
+
+
 def test_a_checkpoint_without_a_task(checkpoint_dir, finished):
     with pytest.raises(UserError, match="encoder without a head"):
         evaluate.main(["--checkpoint", str(checkpoint_dir)])

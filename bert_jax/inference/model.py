@@ -159,16 +159,23 @@ class Bert(Checkpoint):
 
     @naming_arguments()
     def evaluate(
-        self, data: Any, *, task: Task | None = None, **options: Any
+        self,
+        data: Any,
+        *,
+        task: Task | None = None,
+        columns: str | Sequence[str] = (),
+        **options: Any,
     ) -> dict[str, float]:
         """Scores in percent of a fine-tuned model on rows with labels, or a file of them.
 
         data: rows as ``bert_jax.tasks`` says, or the Path of a file as its task reads it.
         task: instead of the checkpoint's own, where its head was trained elsewhere and has
-        other columns or other names for the classes. options: those of Predictor.
+        other columns or other names for the classes; without labels and files it has the
+        labels of the checkpoint.
+        columns: of the text or texts. options: those of Predictor.
         """
         predictor = self._kept(Predictor, **options)
-        ((_, _, evaluation),) = predictor.evaluate(data, task=task)
+        ((_, _, evaluation),) = predictor.evaluate(data, task=task, columns=columns)
         return evaluation.scores
 
     @naming_arguments()

@@ -176,11 +176,7 @@ class Predictor:
         names, document = [own[0] for own in task.keys.values()], 0
         if not isinstance(task, FillMask):
             del names[-1]  # the label
-        if columns and len(columns) != len(names):
-            raise UserError(
-                f"--columns has {len(columns)} names ({', '.join(columns)}); expected "
-                f"{len(names)}, for {', '.join(names)}"
-            )
+        row_reader.check_columns(columns, names)
         for where, row in placed:
             row = row_reader.renamed(where, row, columns, names)
             if task.document_context and isinstance(row, str) and not row.strip():
@@ -192,14 +188,21 @@ class Predictor:
             yield task.row(where, values, labelled=False)
 
     def evaluate(
-        self, data: Any = None, *, task: Task | None = None, directory: str = ""
+        self,
+        data: Any = None,
+        *,
+        task: Task | None = None,
+        directory: str = "",
+        columns: str | Sequence[str] = (),
     ) -> Iterator[tuple[Task, Split, Evaluation]]:
         """Each labelled split with its predictions and scores; nothing is trained.
 
         data: rows with labels, as ``bert_jax.tasks`` says, or a file of the family's form;
           the split is then called dev. None: the files of the task.
         task: instead of the checkpoint's own, as for a head that was trained elsewhere. Its
-          classes are those of the head by name; see class_names.in_order_of.
+          classes are those of the head by name; see class_names.in_order_of. A task
+          without labels and files has the labels of the checkpoint.
+        columns: of the text or texts in ``data``, as of :meth:`stream`.
         """
         if isinstance(self._tasks[0], FillMask):
             raise UserError(
@@ -209,6 +212,13 @@ class Predictor:
         tasks, own = self._tasks, self._tasks[0]
         if task is not None:
             task = task.with_pooling(own.head)
+            if (
+                task.head == own.head
+                and own.labels
+                and not (task.source.labels or task.config.dir)
+            ):
+                config = dataclasses.replace(task.config, labels=own.labels)
+                task = type(task)(config)
             if (task.head, task.outputs) != (own.head, own.outputs):
                 raise UserError(
                     f"the checkpoint's {own.head} head gives {own.outputs} numbers, the "
@@ -221,7 +231,7 @@ class Predictor:
                 labels = in_order_of(own.labels, task.labels)
                 config = dataclasses.replace(config, labels=labels)
             tasks = [type(task)(config)]
-        task = _with_data(tasks, data, directory)
+        task = _with_data(tasks, data, directory, row_reader.given_columns(columns))
         for name in task.source.eval_splits:
             rows = task.read(name)
             if not rows:
@@ -289,9 +299,15 @@ def _model(
     return runner(forward, params, checkpoint, batch_size=batch_size)
 
 
-def _with_data(tasks: Sequence[Task], data: Any, directory: str) -> Task:
+def _with_data(
+    tasks: Sequence[Task], data: Any, directory: str, columns: Sequence[str]
+) -> Task:
     """The first of some tasks that can read the data, with them."""
     if data is None:
+        if columns:
+            raise UserError(
+                "--columns names columns of other data; expected --data, or rows, too"
+            )
         task = tasks[0]
         if directory:
             task = type(task)(dataclasses.replace(task.config, dir=directory))
@@ -307,10 +323,10 @@ def _with_data(tasks: Sequence[Task], data: Any, directory: str) -> Task:
     # Of texts and pairs, pairs first: a row of two texts is one of a single text too.
     for task in others:
         with contextlib.suppress(UserError):
-            found = task.with_rows(dev=data)
+            found = task.with_rows(dev=data, columns=columns)
             found.read("dev")
             return found
-    return last.with_rows(dev=data)
+    return last.with_rows(dev=data, columns=columns)
 
 
 def _tasks(checkpoint: Checkpoint, path: Path | str, max_length: int) -> list[Task]:

@@ -170,6 +170,15 @@ def renamed(where: str, row: Row, columns: Sequence[str], names: Sequence[str]) 
     return row | dict(zip(names, values, strict=False))
 
 
+def check_columns(columns: Sequence[str], names: Sequence[str]) -> None:
+    """Raises UserError unless there are no columns, or as many as names."""
+    if columns and len(columns) != len(names):
+        raise UserError(
+            f"--columns has {len(columns)} names ({', '.join(columns)}); expected "
+            f"{len(names)}, for {', '.join(names)}"
+        )
+
+
 def given_columns(columns: str | Sequence[str]) -> tuple[str, ...]:
     """The argument ``columns`` of users: the name of a column, or names."""
     return (columns,) if isinstance(columns, str) and columns else tuple(columns)

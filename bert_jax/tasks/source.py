@@ -19,7 +19,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.tasks import tables
 from bert_jax.tasks.class_names import in_order_of
-from bert_jax.tasks.rows import Placed, placed_rows
+from bert_jax.tasks.rows import Placed, Row, placed_rows
 from bert_jax.tasks.tables import Record
 
 ROWS = "rows:"  # the dir of a task on rows of Python starts with it
@@ -203,10 +203,12 @@ def given_rows(
     values: Callable[..., dict[str, Any]],
     held_out: float,
     seed: int,
+    rename: Callable[[str, Row], Row] | None = None,
 ) -> GivenRows:
     """The rows of Python or of other files in place of a source's own; see Task.with_rows.
 
     values: from the place and the row, such as a tuple, to the values by name.
+    rename: gives the row with its texts under the names of the task; None: they have them.
     """
     records: dict[str, list[Record]] = {}
     labelled = ["dev"]
@@ -218,12 +220,15 @@ def given_rows(
         if isinstance(data, Path):
             if not data.is_file():
                 raise UserError(f"{data} does not exist; expected a file of {split}")
-            records[split] = list(source.read_file(data, split))
+            # The source reads only the columns in the config.
+            placed = tables.read_rows(data) if rename else source.read_file(data, split)
         else:
-            records[split] = [
-                (where, values(where, row, labelled=True))
-                for where, row in source.named(placed_rows(data, split), data)
-            ]
+            placed = source.named(placed_rows(data, split), data)
+        if rename:
+            placed = ((where, rename(where, row)) for where, row in placed)
+        records[split] = [
+            (where, values(where, row, labelled=True)) for where, row in placed
+        ]
         labelled += [split] * source.any_label(records[split])
     if held_out:
         rows = records["train"]

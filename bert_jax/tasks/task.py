@@ -146,7 +146,14 @@ class Task(abc.ABC):
         )
         return f"{type(self).__name__}({', '.join(chosen)})"
 
-    def with_rows(self, *, held_out: float = 0.0, seed: int = 0, **splits: Any) -> Self:
+    def with_rows(
+        self,
+        *,
+        held_out: float = 0.0,
+        seed: int = 0,
+        columns: Sequence[str] = (),
+        **splits: Any,
+    ) -> Self:
         """The task on rows of Python, or on other files, instead of its own files.
 
         splits: of "train", "dev" and "test", each rows, or the Path of a file of the
@@ -154,8 +161,20 @@ class Task(abc.ABC):
           their order; see :func:`rows.placed_rows`. A test split without labels is
           predicted. A label of -1 in all its rows means that it has none.
         held_out: the share of the training rows, drawn with ``seed``, that become dev.
+        columns: of dictionaries and tables, the columns of the texts, in order, instead of
+          the columns in the config.
         """
-        source = given_rows(self.source, splits, self.values, held_out, seed)
+        names = [own[0] for own in self.keys.values()][:-1]  # without the label
+        row_reader.check_columns(columns, names)
+        rename = functools.partial(row_reader.renamed, columns=columns, names=names)
+        source = given_rows(
+            self.source,
+            splits,
+            self.values,
+            held_out,
+            seed,
+            rename if columns else None,
+        )
         task = type(self)(dataclasses.replace(self.config, dir=source.name()))
         task.source = source
         return task

@@ -37,8 +37,11 @@ from bert_jax.tasks.task import (
 TABLE = "table"
 # The problem_type of transformers' config.json for a head that gives sets of labels.
 SEVERAL_LABELS = "multi_label_classification"
-_TEXT_HINT = "name the text's column with --config.data.text_a=NAME"
-_LABEL_HINT = "name it with --config.data.label=NAME"
+_TEXT_HINT = (
+    "name the text's column with --columns=NAME; in finetune with "
+    "--config.data.text_a=NAME"
+)
+_LABEL_HINT = "rename it; in finetune name it with --config.data.label=NAME"
 # A table's layout is in its settings.
 LAYOUTS: dict[str, Layout | None] = {**layouts.TASKS, TABLE: None}
 
@@ -315,8 +318,7 @@ class Classification(Task):
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
         *keys, _ = self.keys
-        hint = _TEXT_HINT if labelled else "name the text's column with --columns=NAME"
-        texts = [tables.text(where, values, self.keys[key], hint) for key in keys]
+        texts = [tables.text(where, values, self.keys[key], _TEXT_HINT) for key in keys]
         tables.check_texts(where, texts, gaps=self.layout.gaps)
         ids = [values.get(key) for key in (self.layout.index, "id", "idx")]
         index = next((tables.cell(x) for x in ids if x is not None), None)
