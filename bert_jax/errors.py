@@ -3,7 +3,7 @@
 import contextlib
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 _LONGEST = 1600  # characters of a message
 # The exit code of a run that is to be started again, EX_TEMPFAIL: it was asked to stop and
@@ -57,7 +57,7 @@ class Preempted(Exception):  # noqa: N818 - a request, not an error
     """The run was asked to stop, and its state is saved: it can go on elsewhere."""
 
 
-# Arguments of transformers and their names here.
+# Arguments of transformers and sentence-transformers, and their names here.
 _OTHER_NAMES = {
     "lr": "learning_rate",
     "num_train_epochs": "epochs",
@@ -79,6 +79,20 @@ _OTHER_NAMES = {
     "train_dataset": "train",
     "eval_dataset": "dev",
     "torch_dtype": "dtype",
+    "normalize_embeddings": "normalize",
+    "show_progress_bar": "show_progress",
+    "top_k": "top",
+    "output_hidden_states": "hidden_states",
+    "output_attentions": "attentions",
+}
+_DEVICES = "JAX chooses devices by the environment variable JAX_PLATFORMS"
+# Arguments of transformers and sentence-transformers that have no name here.
+_HINTS = {
+    "device": _DEVICES,
+    "device_map": _DEVICES,
+    "use_cpu": _DEVICES,
+    "convert_to_numpy": "vectors are numpy arrays; leave it out",
+    "convert_to_tensor": "vectors are numpy arrays; torch.from_numpy makes tensors",
 }
 
 
@@ -98,11 +112,25 @@ def nearest_setting(name: str, known: Sequence[str]) -> str:
 
 def unknown_field(name: str, known: Sequence[str]) -> str:
     """The message for a setting that does not exist, with the nearest one that does."""
-    near = nearest_setting(name, known)
-    hint = (
-        f"did you mean config.{near}?" if near else f"expected one of {sorted(known)}"
-    )
+    hint = _hint(name, known, "config.") or f"expected one of {sorted(known)}"
     return f"config.{name} is not a setting; {hint}"
+
+
+def check_arguments(function: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Raises UserError for an argument that a function does not have."""
+    for name in given:
+        if name not in known:
+            hint = _hint(name, known) or f"it takes {', '.join(known)}"
+            raise UserError(f"{function} has no argument {name!r}; {hint}")
+
+
+def _hint(name: str, known: Sequence[str], prefix: str = "") -> str:
+    """What to write instead of an unknown name; empty if nothing is near."""
+    leaf = name.rpartition(".")[2]
+    if leaf in _HINTS:
+        return _HINTS[leaf]
+    near = nearest_setting(name, known)
+    return f"did you mean {prefix}{near}?" if near else ""
 
 
 # "--config.data.", "--" and the like in front of a name; config.json is a file. A shell

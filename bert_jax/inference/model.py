@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from scipy.special import softmax
 
 from bert_jax.data import sequences
 from bert_jax.data.batching import Features, Shape, packed_rows
-from bert_jax.errors import UserError, naming_arguments, nearest_setting
+from bert_jax.errors import UserError, check_arguments, naming_arguments
 from bert_jax.inference.embed import Embedder
 from bert_jax.inference.evaluation import on_devices
 from bert_jax.inference.predict import Predictor
@@ -50,6 +51,31 @@ class Output:
     attentions: np.ndarray | None
 
 
+def _method(*kinds: type) -> Callable[[Callable], Callable]:
+    """Decorates a method of Bert: errors name arguments as Python has them.
+
+    kinds: the classes whose arguments are options of the method, too.
+    """
+
+    def decorate(method: Callable) -> Callable:
+        known = {
+            name: None
+            for function in (method, *kinds)
+            for name in inspect.signature(function).parameters
+            if name not in ("self", "options", "checkpoint")
+        }
+
+        @functools.wraps(method)
+        def call(self: "Bert", *args: Any, **given: Any) -> Any:
+            with naming_arguments():
+                check_arguments(method.__name__, given, list(known))
+                return method(self, *args, **given)
+
+        return call
+
+    return decorate
+
+
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class Bert(Checkpoint):
     """A checkpoint with its tokenizer, ready to be asked; ``bert_jax.load`` returns one.
@@ -74,7 +100,7 @@ class Bert(Checkpoint):
             f"{c.parameter_count(heads=False):,} parameters in the encoder)"
         )
 
-    @naming_arguments()
+    @_method()
     def fill_mask(
         self, texts: Any, *, top: int = 5, columns: str = ""
     ) -> list[list[Any]]:
@@ -91,7 +117,7 @@ class Bert(Checkpoint):
         ]
         return answers[0] if is_single(texts) else answers
 
-    @naming_arguments()
+    @_method()
     def next_sentence(
         self, first: str | Sequence[str], second: str | Sequence[str]
     ) -> float | np.ndarray:
@@ -123,7 +149,7 @@ class Bert(Checkpoint):
         probabilities_B = softmax(logits_B2, axis=-1)[:, 0]
         return float(probabilities_B[0]) if single else probabilities_B
 
-    @naming_arguments()
+    @_method(Embedder)
     def encode(
         self, texts: Any, *, columns: str | Sequence[str] = (), **options: Any
     ) -> np.ndarray:
@@ -135,7 +161,7 @@ class Bert(Checkpoint):
         vectors = self._kept(Embedder, **options)(texts, columns=columns)
         return vectors[0] if is_single(texts) else vectors
 
-    @naming_arguments()
+    @_method()
     def score(
         self, texts: Any, *, rest_of_word: bool = False, columns: str = ""
     ) -> float | np.ndarray:
@@ -144,7 +170,7 @@ class Bert(Checkpoint):
         scores = scorer(texts, columns=columns)
         return float(scores[0]) if is_single(texts) else scores
 
-    @naming_arguments()
+    @_method(Predictor)
     def predict(
         self, rows: Any, *, columns: str | Sequence[str] = (), **options: Any
     ) -> dict[str, Any] | list[dict[str, Any]]:
@@ -157,7 +183,7 @@ class Bert(Checkpoint):
         answers = self._kept(Predictor, **options)(rows, columns=columns)
         return answers[0] if is_single(rows) else answers
 
-    @naming_arguments()
+    @_method(Predictor)
     def evaluate(
         self,
         data: Any,
@@ -178,7 +204,7 @@ class Bert(Checkpoint):
         ((_, _, evaluation),) = predictor.evaluate(data, task=task, columns=columns)
         return evaluation.scores
 
-    @naming_arguments()
+    @_method()
     def __call__(
         self,
         texts: Any,
@@ -269,13 +295,7 @@ def load(path: os.PathLike | str, **changes: Any) -> Bert:
     """A BERT from any checkpoint that ``bert_jax.interop.load.load`` reads; see there."""
     kinds = ComputeConfig, BertConfig
     known = [field.name for kind in kinds for field in dataclasses.fields(kind)]
-    for name in changes:
-        if name not in known:
-            near = nearest_setting(name, known)
-            hint = f"did you mean {near}?" if near else f"it takes {', '.join(known)}"
-            if name in ("device", "device_map"):
-                hint = "JAX chooses devices by the environment variable JAX_PLATFORMS"
-            raise UserError(f"load has no argument {name!r}; {hint}")
+    check_arguments("load", changes, known)
     checkpoint = load_checkpoint(path, **changes)
     return Bert(
         **{f.name: getattr(checkpoint, f.name) for f in dataclasses.fields(Bert)}

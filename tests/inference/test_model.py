@@ -212,6 +212,29 @@ def test_arguments_are_named_as_python_has_them(model, folder):
         bert_jax.load(folder, dtyp="float32")
 
 
+@pytest.mark.parametrize(
+    "method, arguments, hint",
+    [
+        ("predict", {"device": "cpu"}, "JAX chooses devices .* JAX_PLATFORMS"),
+        ("predict", {"top_k": 3}, r"did you mean top\?"),
+        ("fill_mask", {"top_k": 3}, r"did you mean top\?"),
+        ("score", {"device": "cpu"}, "JAX chooses devices .* JAX_PLATFORMS"),
+        ("score", {"xyzzy": 3}, "it takes texts, rest_of_word, columns$"),
+        ("encode", {"normalize_embeddings": True}, r"did you mean normalize\?"),
+        ("encode", {"show_progress_bar": True}, r"did you mean show_progress\?"),
+        ("encode", {"convert_to_tensor": True}, "vectors are numpy arrays"),
+        ("encode", {"device": "cpu"}, "JAX chooses devices .* JAX_PLATFORMS"),
+        ("evaluate", {"batchsize": 3}, r"did you mean batch_size\?"),
+        ("__call__", {"output_attentions": True}, r"did you mean attentions\?"),
+    ],
+)
+def test_an_argument_that_a_method_lacks_is_one_line(method, arguments, hint, model):
+    (name,) = arguments
+    with pytest.raises(UserError, match=f"^{method} has no argument '{name}'; {hint}"):
+        getattr(model, method)(["the [MASK]"], **arguments)
+    assert model.encode(texts="ship", batch_size=4).shape == (32,)
+
+
 def test_predict_of_a_pretrained_checkpoint_says_what_it_needs(model):
     with pytest.raises(UserError, match=r"row 0: no \[MASK\] .* is not fine-tuned"):
         model.predict(["the ship"])
