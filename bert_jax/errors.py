@@ -99,14 +99,16 @@ _HINTS = {
 def nearest_setting(name: str, known: Sequence[str]) -> str:
     """The known setting that a user probably means by ``name``; empty if there is none.
 
-    A setting of the same name in another group is nearest.
+    A setting of the same name is nearest, of several the one in the same group.
     """
     group, _, leaf = name.rpartition(".")
     leaf = _OTHER_NAMES.get(leaf, leaf)
+    name = f"{group}.{leaf}" if group else leaf
+    if name in known:
+        return name
     for other in known:
         if other.rpartition(".")[2] == leaf:
             return other
-    name = f"{group}.{leaf}" if group else leaf
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), "")
 
 

@@ -33,3 +33,6 @@ def test_the_nearest_setting():
         "xyzzy": "",
     }.items():
         assert nearest_setting(name, known) == expected
+    known = ["sweep.epochs", "optimizer.beta1", "epochs"]
+    assert nearest_setting("num_train_epochs", known) == "epochs"
+    assert nearest_setting("sweep.num_train_epochs", known) == "sweep.epochs"

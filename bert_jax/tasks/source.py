@@ -230,6 +230,8 @@ def given_rows(
             (where, values(where, row, labelled=True)) for where, row in placed
         ]
         labelled += [split] * source.any_label(records[split])
+    if not records.get("train", True):
+        raise UserError("train is empty; expected rows to learn from")
     if held_out:
         rows = records["train"]
         count = max(round(held_out * len(rows)), 1)
