@@ -4,16 +4,21 @@
 --text: the two texts; may be repeated. Or --input: a table (.csv, .tsv, .jsonl, .json,
 .parquet), or UTF-8 lines of two texts with a tab between them; - for stdin.
 --output: a new file with a JSON object for each pair: "first", "second" and "probability"
-that the second follows; stdout without it, and a table on a terminal.
+that the second follows; a CSV table if its name ends in .csv; stdout without it, and a
+table on a terminal.
 
 usage:
   python -m bert_jax.next_sentence --checkpoint W --text "Open it." "Then read the file."
 """
 
-import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from bert_jax import cli
 from bert_jax.errors import UserError, printable
+
+if TYPE_CHECKING:
+    from bert_jax.inference.lines import Answers
 
 
 def main(argv: list[str]) -> None:
@@ -44,13 +49,25 @@ def main(argv: list[str]) -> None:
     if not pairs:
         raise UserError(f"{lines.input_name(args.input)} is empty; expected two texts")
     probabilities = model.next_sentence(*map(list, zip(*pairs, strict=True)))
+    answers = [
+        {"first": first, "second": second, "probability": probability}
+        for (first, second), probability in zip(
+            pairs, probabilities.tolist(), strict=True
+        )
+    ]
+    form = lines.CsvTable().lines if lines.is_csv(args.output) else lines.json_lines
+    if lines.on_screen(args.output):
+        form = _shown
     with lines.open_output(args.output) as file:
-        for texts, probability in zip(pairs, probabilities.tolist(), strict=True):
-            row = dict(zip(("first", "second"), texts, strict=True))
-            line = json.dumps(row | {"probability": probability}, ensure_ascii=False)
-            if lines.on_screen(args.output):
-                line = f"{probability:7.2%}  {'  |  '.join(texts)}"
-            file.write(f"{printable(line)}\n")
+        for line in form(lines.Answers(pairs, answers)):
+            file.write(f"{line}\n")
+
+
+def _shown(part: "Answers") -> Iterator[str]:
+    """A line for each pair on a terminal."""
+    for answer in part.answers:
+        texts = f"{answer['first']}  |  {answer['second']}"
+        yield printable(f"{answer['probability']:7.2%}  {texts}")
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def answer(argv: list[str], usage: str, family: str = "") -> None:
         args.text, args.input, predictor.parse_line, predictor.placed
     )
     default = "table" if watched else "jsonl"
-    if args.output.endswith(".csv"):
+    if lines.is_csv(args.output):
         default = "csv"
     form = {
         "table": lines.AnswerTable().lines,

@@ -4,8 +4,8 @@
 --text: a text, or several with a --text each; or --input: a table (.csv, .tsv, .jsonl,
 .json, .parquet), or UTF-8 lines in any other file, a text each; - for stdin.
 --output: a new file, a JSON object for each line: "text", "log_probability" (natural,
-summed over the tokens, each masked in turn), "tokens", and "id" of a table; stdout without
-it.
+summed over the tokens, each masked in turn), "tokens", and "id" of a table; a CSV table if
+its name ends in .csv; stdout without it.
 --rest_of_word: mask the tokens that follow in the word too.
 
 usage:
@@ -13,10 +13,9 @@ usage:
 """
 
 import argparse
-import json
 
 from bert_jax import cli
-from bert_jax.errors import UserError, printable
+from bert_jax.errors import UserError
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -54,15 +53,20 @@ def main(argv: list[str]) -> None:
     watched = lines.on_screen(args.output)
     scorer = make_scorer(args, show_progress=False if watched else None)
     given = lines.given_rows(args.text, args.input, text_line)
+    form = lines.CsvTable().lines if lines.is_csv(args.output) else lines.json_lines
+    scores = scorer.stream(given.rows, given.total, tuple(args.columns))
     rows = 0
     with lines.open_output(args.output) as file:
-        for score in scorer.stream(given.rows, given.total, tuple(args.columns)):
-            found = score._asdict()
-            own = {} if score.id is None else {"id": score.id}
-            del found["id"]
-            line = printable(json.dumps(own | found, ensure_ascii=False))
-            file.write(f"{line}\n")
-            rows += 1
+        for part in lines.chunks(scores, 1 if watched else lines.CHUNK):
+            answers = []
+            for score in part:
+                found = score._asdict()
+                own = {} if score.id is None else {"id": score.id}
+                del found["id"]
+                answers.append(own | found)
+            for line in form(lines.Answers(part, answers)):
+                file.write(f"{line}\n")
+            rows += len(part)
         if not rows:
             raise UserError(f"{given.name} is empty; expected a text a line")
 

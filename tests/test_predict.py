@@ -382,6 +382,34 @@ def test_answers_are_written_as_csv(checkpoint, capsys, tmp_path):
     assert capsys.readouterr().out == (tmp_path / "answers.csv").read_text()
 
 
+def test_scores_and_pairs_are_written_as_csv(checkpoint, capsys, tmp_path):
+    (tmp_path / "pairs.tsv").write_text(
+        "text_a\ttext_b\na dog, big\tthe man\n?\ta cat\n"
+    )
+    write_table(tmp_path / "new.csv")
+    for command, name in ((score, "new.csv"), (next_sentence, "pairs.tsv")):
+        flags = ["--checkpoint", checkpoint("blanks"), "--input", str(tmp_path / name)]
+        command.main(flags)
+        expected = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        path = tmp_path / f"{command.__name__}.CSV"
+        command.main([*flags, "--output", str(path)])
+        with path.open(newline="") as file:
+            found = list(csv.DictReader(file))
+        assert len(found) == 2
+        assert found == [{k: str(v) for k, v in row.items()} for row in expected]
+
+
+def test_columns_of_a_frame_without_a_header_are_numbers(checkpoint):
+    pandas = pytest.importorskip("pandas")
+    model = bert_jax.load(checkpoint("classes"))
+    frame = pandas.DataFrame([["a good film", 1], ["the bad dog", 2]])
+    expected = model.predict(["a good film", "the bad dog"])
+    for columns in (0, [0], np.int64(0), "0", ()):
+        assert model.predict(frame, columns=columns) == expected
+    with pytest.raises(UserError, match="row 0: no column '7'; the columns are 0, 1"):
+        model.predict(frame, columns=7)
+
+
 def test_the_column_of_the_text_may_be_named(checkpoint, capsys, tmp_path):
     path = tmp_path / "new.csv"
     path.write_text("title,review\na dog,a good film\na cat,the bad dog\n")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, TypeVar
 
 from bert_jax.errors import UserError, printable
-from bert_jax.files import decode_lines, new_file, open_bytes
+from bert_jax.files import decode_lines, ending, new_file, open_bytes
 from bert_jax.tasks.rows import ParseLine, Placed, file_rows, line_rows
 from bert_jax.tasks.tables import is_table
 
@@ -126,12 +126,12 @@ class Shown(Protocol):
 class Answers(NamedTuple):
     """Some rows, in order, with an answer each.
 
-    task: knows how they are shown. truncated: how many rows are seen in part.
+    task: formats them for a table on a terminal. truncated: how many rows are seen in part.
     """
 
     rows: list[Any]
     answers: list[dict[str, Any]]
-    task: Shown
+    task: Shown | None = None
     truncated: int = 0
 
 
@@ -139,6 +139,11 @@ def json_lines(part: Answers) -> Iterator[str]:
     """One object a row."""
     for answer in part.answers:
         yield printable(json.dumps(answer, ensure_ascii=False))
+
+
+def is_csv(path: str) -> bool:
+    """Whether an output is CSV, by its name."""
+    return ending(path) == ".csv"
 
 
 class CsvTable:

@@ -179,9 +179,14 @@ def check_columns(columns: Sequence[str], names: Sequence[str]) -> None:
         )
 
 
-def given_columns(columns: str | Sequence[str]) -> tuple[str, ...]:
-    """The argument ``columns`` of users: the name of a column, or names."""
-    return (columns,) if isinstance(columns, str) and columns else tuple(columns)
+def given_columns(columns: str | int | Sequence[str | int]) -> tuple[str, ...]:
+    """The argument ``columns`` of users: the name of a column, or names.
+
+    A data frame without a header has numbers as names; the rows have them as texts.
+    """
+    if isinstance(columns, str) or not isinstance(columns, Iterable):
+        columns = () if columns in ("", None) else (columns,)
+    return tuple(map(str, columns))
 
 
 def text_columns(where: str, row: dict[str, Any]) -> tuple[str, ...]:
