@@ -22,7 +22,7 @@ class MaskedText(NamedTuple):
 
     text: str
     input_ids: np.ndarray
-    id: str | None = None
+    id: Any = None
 
 
 class FillMask:
@@ -93,8 +93,7 @@ class FillMask:
                 f"{where} has {len(ids)} tokens, at most {self.max_length} fit; "
                 "shorten it"
             )
-        index = values.get("id")
-        return MaskedText(text, ids, None if index is None else tables.cell(index))
+        return MaskedText(text, ids, values.get("id"))
 
     def cells(self, row: MaskedText, answer: dict[str, Any]) -> list[dict[str, str]]:
         """A line of the table for each [MASK]."""

@@ -136,9 +136,9 @@ class Answers(NamedTuple):
 
 
 def json_lines(part: Answers) -> Iterator[str]:
-    """One object a row."""
+    """One object a row. An id that JSON does not have, such as a date, is a text."""
     for answer in part.answers:
-        yield printable(json.dumps(answer, ensure_ascii=False))
+        yield printable(json.dumps(answer, ensure_ascii=False, default=str))
 
 
 def is_csv(path: str) -> bool:
@@ -201,7 +201,7 @@ class AnswerTable:
     def lines(self, part: Answers) -> Iterator[str]:
         """The lines of some rows; below a header, the first time."""
         cells = [
-            {name: _printable(text) for name, text in line.items()}
+            {name: _printable(str(cell)) for name, cell in line.items()}
             for row, answer in zip(part.rows, part.answers, strict=True)
             for line in part.task.cells(row, answer)
         ]

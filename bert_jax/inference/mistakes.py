@@ -15,6 +15,7 @@ SPLIT.confusion.json
     regression and SQuAD 1.1, which have no classes.
 """
 
+import functools
 import html
 import json
 from collections import Counter
@@ -124,7 +125,9 @@ def write_mistakes(
     """Writes the files that the head of this file describes; their paths."""
     errors = worst_errors(task, rows, predictions)
     paths = [folder / f"{split}.errors.jsonl", folder / f"{split}.errors.html"]
-    lines = (json.dumps(error, ensure_ascii=False) for error in errors[:LONGEST])
+    # An id may be a date, or another value that JSON does not have.
+    dumps = functools.partial(json.dumps, ensure_ascii=False, default=str)
+    lines = map(dumps, errors[:LONGEST])
     write_text(paths[0], "".join(f"{line}\n" for line in lines))
     write_text(paths[1], _page(split, errors, len(rows)))
     labels, counts = confusion(task, rows, predictions)

@@ -58,7 +58,7 @@ class Score(NamedTuple):
     text: str
     log_probability: float
     tokens: int
-    id: str | None = None
+    id: Any = None
 
 
 class Scorer:

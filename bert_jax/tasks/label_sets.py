@@ -19,7 +19,7 @@ from bert_jax.settings import setting
 from bert_jax.tasks import tables
 from bert_jax.tasks.class_names import by_number
 from bert_jax.tasks.layouts import Layout, Row
-from bert_jax.tasks.task import Answer, Error, Predictions
+from bert_jax.tasks.task import Answer, Error, Predictions, id_text
 from bert_jax.tasks.text_classification import (
     SEVERAL_LABELS,
     Classification,
@@ -101,7 +101,7 @@ class MultiLabel(Classification):
         """SPLIT_predictions.tsv: the row's id or number, and its labels."""
         lines = ["index\tprediction"]
         for i, (row, answer) in enumerate(zip(rows, predictions, strict=True)):
-            cells = row.id or str(i), self._joined(answer["labels"])
+            cells = id_text(row, i), self._joined(answer["labels"])
             lines.append("\t".join(map(tables.escaped, cells)))
         return {f"{split}_predictions.tsv": "\n".join(lines) + "\n"}
 

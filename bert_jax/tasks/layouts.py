@@ -14,6 +14,7 @@ import dataclasses
 import math
 import zipfile
 from pathlib import Path
+from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.files import new_file
@@ -49,7 +50,7 @@ class Row:
     text_a: str
     text_b: str | None = None
     label: str | float | None = None
-    id: str | None = None
+    id: Any = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,7 +46,7 @@ class ChoiceRow:
     context: str
     choices: tuple[str, ...]
     label: int | None = None
-    id: str | None = None
+    id: Any = None
 
 
 _CODAH_WHOLE = ("codah.tsv", "dataset.tsv", "full_data.tsv")  # without splits
@@ -180,7 +180,7 @@ class MultipleChoice(Task):
                 "the context"
             )
         tables.check_texts(where, [context, *choices])
-        label, index = None, values.get("id")
+        label = None
         if labelled:
             label = tables.cell(tables.value(where, values, ["label"]))
             # Python makes no int of thousands of digits.
@@ -191,8 +191,7 @@ class MultipleChoice(Task):
                     f"{len(choices) - 1}, the number of the right choice"
                 )
             label = int(label)
-        index = None if index is None else tables.cell(index)
-        return ChoiceRow(where, context, tuple(choices), label, index)
+        return ChoiceRow(where, context, tuple(choices), label, values.get("id"))
 
     def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
         """Of a tuple: context and choices; the choices may follow one by one."""

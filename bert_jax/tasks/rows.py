@@ -211,7 +211,7 @@ class Texts(NamedTuple):
 
     where: str
     texts: tuple[str, ...]
-    id: str | None
+    id: Any
 
 
 def row_texts(
@@ -225,8 +225,7 @@ def row_texts(
         identity = None
         if isinstance(row, dict):
             columns = columns or text_columns(where, row)
-            found = row.get("id")
-            identity = None if found is None else tables.cell(found)
+            identity = row.get("id")
             row = tuple(tables.text(where, row, [name]) for name in columns)
         texts = (row,) if isinstance(row, str) else row
         if not 1 <= len(texts) <= most:

@@ -72,7 +72,7 @@ class TaggedSentence:
     where: str
     text: str = ""
     offsets: tuple[tuple[int, int], ...] = ()
-    id: str | None = None
+    id: Any = None
 
     def place(self, word: int) -> str:
         """The "file:line" of a word of a file with one word a line."""

@@ -269,3 +269,8 @@ class Task(abc.ABC):
 def with_id(row: Any, answer: dict[str, Any]) -> dict[str, Any]:
     """An answer, or its cells in a table, with the id of its row if that has one."""
     return answer if row.id is None else {"id": row.id} | answer
+
+
+def id_text(row: Any, number: int) -> str:
+    """The id of a row as text, or its number if it has none."""
+    return str(number) if row.id in (None, "") else str(row.id)

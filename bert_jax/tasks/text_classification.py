@@ -31,6 +31,7 @@ from bert_jax.tasks.task import (
     Outputs,
     Predictions,
     Task,
+    id_text,
     with_id,
 )
 
@@ -321,7 +322,7 @@ class Classification(Task):
         texts = [tables.text(where, values, self.keys[key], _TEXT_HINT) for key in keys]
         tables.check_texts(where, texts, gaps=self.layout.gaps)
         ids = [values.get(key) for key in (self.layout.index, "id", "idx")]
-        index = next((tables.cell(x) for x in ids if x is not None), None)
+        index = next((x for x in ids if x is not None), None)
         label = None
         if labelled:
             found = tables.value(where, values, self.keys["label"], _LABEL_HINT)
@@ -439,7 +440,7 @@ class Classification(Task):
             ]
         lines = [header]
         for i, (row, answer) in enumerate(zip(rows, answers, strict=True)):
-            lines.append(f"{tables.escaped(row.id or str(i))}\t{answer}")
+            lines.append(f"{tables.escaped(id_text(row, i))}\t{answer}")
         name = submission or f"{split}_predictions.tsv"
         return {name: "\n".join(lines) + "\n"}
 

@@ -254,7 +254,6 @@ class Tagging(Task):
         words = words.split() if isinstance(words, str) else words
         words = formats.check_words(words, where, '{"words": ["A", "sentence"]}')
         index = values.get("id")
-        index = None if index is None else tables.cell(index)
         tags, document = None, values.get("document", where)
         if labelled:
             tags = tables.value(where, values, self.keys["tags"])

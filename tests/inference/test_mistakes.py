@@ -1,9 +1,11 @@
+import datetime
 import html
 import json
 
 import pytest
 
 import bert_jax
+from bert_jax.inference.lines import Answers, json_lines
 from bert_jax.inference.mistakes import (
     LONGEST,
     confusion,
@@ -40,7 +42,7 @@ def test_the_most_confident_errors_come_first():
             "predicted": "a",
             "confidence": 0.7,
             "where": "dev, row 2",
-            "id": "2",
+            "id": 2,
         },
         {
             "text": "t0",
@@ -48,9 +50,23 @@ def test_the_most_confident_errors_come_first():
             "predicted": "b",
             "confidence": 0.6,
             "where": "dev, row 0",
-            "id": "0",
+            "id": 0,
         },
     ]
+
+
+def test_an_id_may_be_a_date(tmp_path):
+    """Errors and predictions are written after hours of training."""
+    day = datetime.date(2020, 1, 2)
+    rows = rows_of(CLASSES, [{"text": "t", "label": "a", "id": day}])
+    answers = labelled(("b", 0.6))
+    write_mistakes(tmp_path, CLASSES, "dev", rows, answers)
+    error = json.loads((tmp_path / "dev.errors.jsonl").read_text())
+    assert error["id"] == "2020-01-02"
+    (content,) = CLASSES.files(rows, answers, "dev").values()
+    assert content.splitlines()[1].startswith("2020-01-02\tb")
+    (line,) = json_lines(Answers(rows, [{"id": day}]))
+    assert json.loads(line) == {"id": "2020-01-02"}
 
 
 def shown(task, rows, predictions):

@@ -113,7 +113,7 @@ def test_rows_of_different_numbers_of_choices(tmp_path, tokenizer):
     outputs = [np.float32(x) for x in (0, np.log(3), 50, 1, 1, 1)]
     first, second = task.predictions(rows, features, outputs)
     assert first == {
-        "id": "4",
+        "id": 4,
         "choice": 1,
         "text": "c",
         "probability": pytest.approx(0.75),

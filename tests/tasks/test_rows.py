@@ -190,7 +190,7 @@ def test_texts_of_rows():
     assert texts([{"review": "a", "stars": 3, "id": "x7"}]) == [("a",)]
     assert texts([{"title": "t", "review": "a"}], "review") == [("a",)]
     rows = [{"text": "a", "id": 7}, {"text": "b", "id": None}, {"text": "c"}]
-    assert [row.id for row in row_texts(placed_rows(rows))] == ["7", None, None]
+    assert [row.id for row in row_texts(placed_rows(rows))] == [7, None, None]
 
 
 @pytest.mark.parametrize(

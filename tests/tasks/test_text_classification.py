@@ -280,7 +280,7 @@ def test_parse_lines_and_objects(parse, make):
     ]
     assert [(r.text_a, r.text_b, r.id, r.where) for r in parse(task, lines, "in")] == [
         ("a b", "c", None, "in:1"),
-        ("d", "e", "5", "in:2"),
+        ("d", "e", 5, "in:2"),
         ("f", "g", None, "in:3"),
     ]
     (row,) = parse(make({}, labels=("x",)), [{"text": "a"}])

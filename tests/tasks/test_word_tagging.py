@@ -365,7 +365,7 @@ def test_words_of_python_rows():
         ("a",),
         ("b", "c"),
     ]
-    assert [row.id for row in found] == [None, None, "7", None]
+    assert [row.id for row in found] == [None, None, 7, None]
     assert [row.where for row in found] == [f"row {i}" for i in range(4)]
 
 
