@@ -353,8 +353,12 @@ def read_params(directory: Path) -> dict[str, Any]:
 
 def _load_params(path: epath.Path) -> dict[str, Any]:
     arrays, _ = _notes(path)
-    saved = ocp.checkpointables_metadata(path).metadata["state"]["params"]
-    on_host = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), saved)
+    saved = ocp.checkpointables_metadata(path).metadata["state"]
+    if saved is None:  # Orbax has only logged the reason
+        raise _DamagedError("the metadata of its arrays cannot be read")
+    on_host = jax.tree.map(
+        lambda leaf: np.empty(leaf.shape, leaf.dtype), saved["params"]
+    )
     context = ocp.Context()
     context.pytree.loading.partial_load = True
     with context, unwatched():

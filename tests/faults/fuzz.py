@@ -605,8 +605,8 @@ READERS = {
         lines("classification", task="table", labels=("x", "y")),
     ),
     "predict-squad": Reader(
-        "a.txt",
-        lambda: [*squad_json()[1:], b"What?\tThe sea.\n"],
+        "a.jsonl",
+        lambda: squad_json()[1:],
         lines("question_answering"),
     ),
     "predict-words": Reader(
