@@ -42,7 +42,7 @@ _TEXT_HINT = (
     "name the text's column with --columns=NAME; in finetune with "
     "--config.data.text_a=NAME"
 )
-_LABEL_HINT = "rename it; in finetune name it with --config.data.label=NAME"
+_LABEL_HINT = "rename one, or name it in finetune with --config.data.label=NAME"
 # A table's layout is in its settings.
 LAYOUTS: dict[str, Layout | None] = {**layouts.TASKS, TABLE: None}
 

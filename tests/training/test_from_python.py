@@ -191,7 +191,7 @@ def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
         (
             classification,
             {"text": "good"},
-            r"^train, row 1: no column 'label'; .* text; name it",
+            r"^train, row 1: no column 'label'; .* text; .* label=NAME",
         ),
         (regression, ("good", "x"), r"^train, row 1: label 'x' is not a number"),
         (
