@@ -1,5 +1,6 @@
 """Settings are fields with a default, a unit and a meaning, checked when they are read."""
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -136,6 +137,24 @@ def test_a_setting_outside_its_limits_is_named(config, message):
     check_ranges(Outer(1, Inner(0.0)))
     with pytest.raises(UserError, match=message):
         check_ranges(config)
+
+
+@pytest.mark.parametrize(
+    ("limits", "refused"),
+    [
+        ({"least": 1.0}, [0.5]),
+        ({"above": 1.0}, [0.5, 1.0]),
+        ({"most": 1.0}, [1.5]),
+        ({"below": 1.0}, [1.0, 1.5]),
+    ],
+)
+def test_least_and_most_allow_their_value_and_above_and_below_do_not(limits, refused):
+    field = setting(doc="a number", **limits)
+    kind = dataclasses.make_dataclass("Limited", [("x", float, field)])
+    for value in (0.5, 1.0, 1.5):
+        expected = pytest.raises(UserError, match=f"x={value}, expected")
+        with expected if value in refused else contextlib.nullcontext():
+            check_ranges(kind(value))
 
 
 @pytest.mark.parametrize(
