@@ -5,16 +5,17 @@ import ctypes
 import errno
 import gc
 import hashlib
+import itertools
 import logging
 import os
 import platform
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bert_jax.errors import PREEMPTED, Preempted, StalledError, UserError
+from bert_jax.errors import PREEMPTED, Preempted, StalledError, UserError, hint
 from bert_jax.files import (
     PROGRAMS,
     STORE_LIBRARIES,
@@ -126,6 +127,20 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 class _Parser(argparse.ArgumentParser):
     """Ends with one line, as every other error of a user."""
+
+    def parse_args(self, args: Sequence[str], namespace: Any = None) -> Any:
+        """The arguments. An unknown flag is reported before a missing one."""
+        known = [name.removeprefix("--") for name in self._option_string_actions]
+        for word in itertools.takewhile("--".__ne__, args):
+            flag = word.partition("=")[0]
+            # Of words with blanks argparse makes values. It takes abbreviated flags.
+            name = flag.removeprefix("--")
+            if flag == name or " " in word or any(x.startswith(name) for x in known):
+                continue
+            if near := hint(name, known, "--{}".format):
+                raise UserError(f"unexpected argument {flag!r}; {near}")
+            self.error(f"unexpected argument {flag!r}")
+        return super().parse_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; {self.prog} --help shows all arguments")

@@ -8,14 +8,14 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
 from bert_jax.cli import argument_parser
-from bert_jax.errors import UserError, nearest_setting, unknown_field
+from bert_jax.errors import UserError, hint, unknown_field
 from bert_jax.progress import print_line
 from bert_jax.settings import all_settings, describe, help_text, to_dict
 
@@ -75,7 +75,7 @@ def parse(
     if not args.config:
         raise UserError(f"--config is missing; use {command_line}")
     config = read(load_file(args.config, "get_config", named_configs()))
-    config = read(_overridden(config, words, command_line))
+    config = read(_overridden(config, words, command_line, flags))
     if args.print_config:
         print_line("\n".join(describe(config)))
         raise SystemExit(0)
@@ -84,10 +84,12 @@ def parse(
     return CommandLine(config, args.workdir or f"runs/{name}", vars(args))
 
 
-def _overridden(config: Any, words: list[str], command_line: str) -> dict[str, Any]:
+def _overridden(
+    config: Any, words: list[str], command_line: str, flags: Collection[str]
+) -> dict[str, Any]:
     """The config's settings with those of --config.NAME=VALUE.
 
-    Two words will do, and so will --NAME=VALUE.
+    Two words will do, and so will --NAME=VALUE. flags: names of the command's other flags.
     """
     settings = to_dict(config)
     known = [name for name, _, _ in all_settings(config)]
@@ -98,9 +100,14 @@ def _overridden(config: Any, words: list[str], command_line: str) -> dict[str, A
         if re.sub(r"\[\d+\]$", "", name) not in known:
             if prefix:
                 raise UserError(unknown_field(name, known))
-            near = nearest_setting(name, known) if word.startswith("--") else ""
-            hint = f"did you mean --config.{near}?" if near else f"use {command_line}"
-            raise UserError(f"unexpected argument {word!r}; {hint}")
+            near = word.startswith("--") and hint(
+                name,
+                [*known, *flags],
+                lambda near: f"--{near}" if near in flags else f"--config.{near}",
+            )
+            raise UserError(
+                f"unexpected argument {word!r}; {near or f'use {command_line}'}"
+            )
         *parents, last = [
             int(part) if part.isdecimal() else part for part in re.findall(r"\w+", name)
         ]

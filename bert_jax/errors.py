@@ -3,7 +3,7 @@
 import contextlib
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 _LONGEST = 1600  # characters of a message
 # The exit code of a run that is to be started again, EX_TEMPFAIL: it was asked to stop and
@@ -57,14 +57,15 @@ class Preempted(Exception):  # noqa: N818 - a request, not an error
     """The run was asked to stop, and its state is saved: it can go on elsewhere."""
 
 
-# Arguments of transformers and sentence-transformers, and their names here.
+# Names that users of transformers and sentence-transformers know, and the names here. The
+# first one that the function, the command or the config has is suggested.
 _OTHER_NAMES = {
     "lr": "learning_rate",
     "num_train_epochs": "epochs",
     "num_epochs": "epochs",
     "per_device_train_batch_size": "batch_size",
     "train_batch_size": "batch_size",
-    "per_device_eval_batch_size": "eval_batch_size",
+    "per_device_eval_batch_size": "eval_batch_size batch_size",
     "gradient_accumulation_steps": "accumulation",
     "warmup_ratio": "warmup",
     "max_grad_norm": "clip_norm",
@@ -72,12 +73,34 @@ _OTHER_NAMES = {
     "adam_beta2": "beta2",
     "adam_epsilon": "epsilon",
     "max_seq_length": "max_length",
+    "model_max_length": "max_length",
     "logging_steps": "log_every",
     "save_steps": "checkpoint_every",
-    "output_dir": "workdir",
-    "model_name_or_path": "init_from",
+    "eval_strategy": "evaluations",
+    "evaluation_strategy": "evaluations",
+    "eval_steps": "evaluations eval_every",
+    "gradient_checkpointing": "remat",
+    "dropout": "hidden_dropout",
+    "output_dir": "workdir output",
+    "output_file": "output",
+    "model": "checkpoint init_from",
+    "model_path": "checkpoint init_from",
+    "model_name_or_path": "init_from checkpoint",
+    "checkpoint": "init_from",
     "train_dataset": "train",
+    "train_file": "train",
     "eval_dataset": "dev",
+    "validation_file": "dev",
+    "test_file": "test",
+    "input": "data text input_ids",
+    "text": "input",
+    "input_file": "input data",
+    "file": "input data",
+    "data": "input",
+    "vocab": "vocabulary",
+    "vocab_file": "vocabulary",
+    "vocab_size": "size",
+    "lang": "language",
     "torch_dtype": "dtype",
     "normalize_embeddings": "normalize",
     "show_progress_bar": "show_progress",
@@ -86,11 +109,19 @@ _OTHER_NAMES = {
     "output_attentions": "attentions",
 }
 _DEVICES = "JAX chooses devices by the environment variable JAX_PLATFORMS"
+_DTYPE = (
+    "the setting is compute.dtype: auto, bfloat16 or float32; in Python "
+    "compute={'dtype': 'bfloat16'}"
+)
 # Arguments of transformers and sentence-transformers that have no name here.
 _HINTS = {
     "device": _DEVICES,
     "device_map": _DEVICES,
     "use_cpu": _DEVICES,
+    "fp16": _DTYPE,
+    "bf16": _DTYPE,
+    "num_labels": "the labels of the task, or its training rows, give the number",
+    "tokenizer": "the tokenizer is that of the checkpoint; leave it out",
     "convert_to_numpy": "vectors are numpy arrays; leave it out",
     "convert_to_tensor": "vectors are numpy arrays; torch.from_numpy makes tensors",
 }
@@ -101,38 +132,46 @@ def nearest_setting(name: str, known: Sequence[str]) -> str:
 
     A setting of the same name is nearest, of several the one in the same group.
     """
-    group, _, leaf = name.rpartition(".")
-    leaf = _OTHER_NAMES.get(leaf, leaf)
-    name = f"{group}.{leaf}" if group else leaf
-    if name in known:
-        return name
-    for other in known:
-        if other.rpartition(".")[2] == leaf:
-            return other
-    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), "")
+    group, dot, leaf = name.rpartition(".")
+    leaves = {other.rpartition(".")[2]: other for other in reversed(known)}
+    leaves |= {
+        other.removeprefix(group + dot): other
+        for other in known
+        if other.startswith(group + dot)
+    }
+    similar = difflib.get_close_matches(leaf, leaves, n=1)
+    for own in [*_OTHER_NAMES.get(leaf, leaf).split(), *similar]:
+        if own in leaves:
+            return leaves[own]
+    return ""
 
 
 def unknown_field(name: str, known: Sequence[str]) -> str:
     """The message for a setting that does not exist, with the nearest one that does."""
-    hint = _hint(name, known, "config.") or f"expected one of {sorted(known)}"
-    return f"config.{name} is not a setting; {hint}"
+    near = hint(name, known, "config.{}".format)
+    return (
+        f"config.{name} is not a setting; {near or f'expected one of {sorted(known)}'}"
+    )
 
 
 def check_arguments(function: str, given: Iterable[str], known: Sequence[str]) -> None:
     """Raises UserError for an argument that a function does not have."""
     for name in given:
         if name not in known:
-            hint = _hint(name, known) or f"it takes {', '.join(known)}"
-            raise UserError(f"{function} has no argument {name!r}; {hint}")
+            near = hint(name, known) or f"it takes {', '.join(known)}"
+            raise UserError(f"{function} has no argument {name!r}; {near}")
 
 
-def _hint(name: str, known: Sequence[str], prefix: str = "") -> str:
-    """What to write instead of an unknown name; empty if nothing is near."""
+def hint(name: str, known: Sequence[str], shown: Callable[[str], str] = str) -> str:
+    """What to write instead of an unknown name; empty if nothing is near.
+
+    shown: how a message writes a known name.
+    """
     leaf = name.rpartition(".")[2]
     if leaf in _HINTS:
         return _HINTS[leaf]
     near = nearest_setting(name, known)
-    return f"did you mean {prefix}{near}?" if near else ""
+    return f"did you mean {shown(near)}?" if near else ""
 
 
 # "--config.data.", "--" and the like in front of a name; config.json is a file. A shell

@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import importlib
 import os
 import pwd
 import shlex
@@ -274,3 +275,40 @@ def test_a_thread_that_hangs_does_not_keep_a_command_from_its_end():
         [sys.executable, "-c", program], capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (2, "error: no batch came\n")
+
+
+@pytest.mark.parametrize(
+    "command, flag",
+    [
+        ("evaluate --checkpoint X --input a.csv", "data"),
+        ("evaluate --model X", "checkpoint"),
+        ("predict --model_name_or_path=X --input a.csv", "checkpoint"),
+        ("predict --checkpont X", "checkpoint"),
+        ("predict --data a.csv", "input"),
+        ("embed --checkpoint X --text a", "input"),
+        ("embed --input a --max_seq_length 3", "max_length"),
+        ("vocabulary --input a --output vocab.txt --vocab_size 100", "size"),
+        ("prepare --vocab_file vocab.txt", "vocabulary"),
+    ],
+)
+def test_an_unknown_flag_is_reported_with_the_nearest_one(command, flag):
+    """Before a required flag that is missing."""
+    name, *words = command.split()
+    main = importlib.import_module(f"bert_jax.{name}").main
+    with pytest.raises(
+        UserError, match=rf"^unexpected argument '--\w+'; did you mean --{flag}\?$"
+    ):
+        main(words)
+
+
+def test_a_word_that_looks_like_a_flag_may_be_a_value():
+    """A flag may be abbreviated, and argparse takes a word with a blank as a value."""
+    parser = cli.argument_parser("python -m bert_jax.x --text TEXT")
+    parser.add_argument("--text")
+    parser.add_argument("rest", nargs="*")
+    assert parser.parse_args(["--te", "--xyz is no flag"]).text == "--xyz is no flag"
+    assert parser.parse_args(["--text=a", "--", "--xyz"]).rest == ["--xyz"]
+    with pytest.raises(
+        UserError, match=r"^unexpected argument '--xyz'; python -m bert"
+    ):
+        parser.parse_args(["--xyz"])

@@ -113,6 +113,8 @@ def get_config(name):
         ("--colour=red", "colour"),
         ("more", "unexpected argument 'more'; use command"),
         ("--learning_rat=1", r"did you mean --config\.phases\[.\]\.learning_rate\?"),
+        ("--output_dir=runs", r"did you mean --workdir\?$"),
+        ("--fp16", r"the setting is compute\.dtype: auto, bfloat16 or float32"),
         ("--lr=1e-4", r"did you mean --config\.phases\[0\]\.learning_rate\?"),
         ("--optimiser.learning_rate=1", r"mean --config\.phases\[0\]\.learning_rate\?"),
     ],

@@ -8,9 +8,10 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax.errors import UserError, naming_arguments, unknown_field
+from bert_jax.errors import UserError, hint, naming_arguments
 from bert_jax.inference.model import Bert, load
 from bert_jax.progress import print_line
+from bert_jax.settings import groups
 from bert_jax.tasks.task import Task
 from bert_jax.training.config import (
     FineTuneConfig,
@@ -137,14 +138,32 @@ def finetune(
 def _check_names(task: Task, settings: Mapping[str, Any]) -> None:
     """Raises UserError for an argument that is no setting of a run."""
     own = [field.name for field in dataclasses.fields(FineTuneConfig)]
-    optimizer = [field.name for field in dataclasses.fields(FineTuneOptimizer)]
+    own += [field.name for field in dataclasses.fields(FineTuneOptimizer)]
     arguments = ["train", "dev", "test", "workdir"]
-    for name in settings:
-        if name in (*own, *optimizer):
+    of_task = [field.name for field in dataclasses.fields(task.config)]
+    of_groups = [
+        group + field.name
+        for group, _, fields in groups(FineTuneConfig)
+        for field in fields
+        if group not in ("", "optimizer.", "sweep.")
+    ]
+    known = [*own, *arguments, *of_task, *of_groups]
+    for name, value in settings.items():
+        if name in own:
             continue
-        if any(name == field.name for field in dataclasses.fields(task.config)):
+
+        def shown(near: str, value: Any = value) -> str:
+            group, _, leaf = near.rpartition(".")
+            if near in (*own, *arguments):
+                return near
+            if group:
+                return f"{group}={{{leaf!r}: {value!r}}}"
+            return f"bert_jax.tasks.classification({near}={value!r})"
+
+        if name in of_task:
             raise UserError(
-                f"{name} is a setting of the task; expected it there, such as "
-                f"bert_jax.tasks.classification({name}={settings[name]!r})"
+                f"{name} is a setting of the task; expected {shown(name)}, or such"
             )
-        raise UserError(unknown_field(name, [*own, *optimizer, *arguments]))
+        found = hint(name, known, shown)
+        found = found or f"expected one of {', '.join(sorted([*own, *arguments]))}"
+        raise UserError(f"{name} is not an argument of finetune; {found}")

@@ -269,10 +269,16 @@ def test_a_text_is_no_file():
         ({"train": []}, "^train is empty; expected rows"),
         ({"train": [], "dev": [("good", "yes")]}, "^train is empty; expected rows"),
         ({"device": "cpu"}, "^device is not .*; JAX chooses devices .* JAX_PLATFORMS"),
-        ({"train": [("good", "a")] * 9, "epoch": 1}, "epoch is not a setting.*epochs"),
+        ({"train": [("good", "a")] * 9, "epoch": 1}, "epoch is not an arg.*epochs"),
         ({"num_train_epochs": 3}, r"^num_train_epochs is not .* did you mean epochs\?"),
-        ({"lr": 1e-4}, r"^lr is not a setting; did you mean learning_rate\?"),
-        ({"optimizer_name": 1}, "^optimizer_name is not a setting"),
+        (
+            {"lr": 1e-4},
+            r"^lr is not an argument of finetune; did you mean learning_rate\?",
+        ),
+        ({"optimizer_name": 1}, "^optimizer_name is not an argument"),
+        ({"bf16": True}, r"^bf16 is not .* the setting is compute.dtype: auto, bfl"),
+        ({"dtype": "auto"}, r"did you mean compute=\{'dtype': 'auto'\}\?$"),
+        ({"max_seq_length": 9}, r"did you mean .*classification\(max_length=9\)\?$"),
         ({"max_length": 9}, r"^max_length is a setting of the task.*\(max_length=9\)"),
         (
             {"train": [("good", "a")] * 9, "batch_size": 0},
@@ -316,5 +322,17 @@ def test_a_task_says_what_it_is():
     assert repr(bert_jax.tasks.glue("stsb")) == "Classification(task='stsb')"
     with pytest.raises(UserError, match=r"task='sts', expected one of cola"):
         bert_jax.tasks.glue("sts")
-    with pytest.raises(UserError, match=r"^lenght is not a setting; did you mean"):
+    with pytest.raises(
+        UserError, match=r"^lenght is not a setting of the task; did you"
+    ):
         bert_jax.tasks.tagging(lenght=3)
+
+
+@pytest.mark.parametrize("name", ["epochs", "learning_rate", "batch_size"])
+def test_a_setting_of_a_run_is_no_setting_of_a_task(name):
+    with pytest.raises(
+        UserError,
+        match=rf"^{name} is not a setting of the task; expected one of task, dir, .* "
+        "Settings of a run, such as epochs, are arguments of bert_jax.finetune$",
+    ):
+        bert_jax.tasks.classification(**{name: 3})
