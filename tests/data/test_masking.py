@@ -89,8 +89,19 @@ def test_runs_of_words_have_albert_s_lengths():
     for offset in range(3):
         covered = mask[np.arange(B), np.minimum(first + offset, L - 1)]
         assert covered[inside & (runs > offset)].all()
+        if offset:  # behind a shorter run another run starts by chance, and rarely
+            assert covered[inside & (runs <= offset)].mean() < 0.1
     shares = [(runs == n).mean() for n in (1, 2, 3)]
     assert shares == pytest.approx([6 / 11, 3 / 11, 2 / 11], abs=4 * 0.5 / B**0.5)
+
+
+def test_a_run_ends_where_its_segment_ends():
+    """[CLS] a b [SEP] c d: a run of two words from b on is b alone, then a is next."""
+    candidates = np.array([[False, True, True, False, True, True]])
+    keys = np.array([[0, 1 << 32, (1 << 32) - 1, 0, 5 << 32, 6 << 32]], np.uint64)
+    words = candidates, np.zeros((1, 6), bool), keys
+    positions = masking.choose_words(*words, np.array([2]), 2, max_ngram=2)
+    assert positions.tolist() == [[1, 2]]
 
 
 @pytest.mark.parametrize(
@@ -133,3 +144,7 @@ def test_tokens_become_mask_random_or_stay():
     bound = 4 * (0.1 * 0.9 / n) ** 0.5
     assert shares == pytest.approx([0.8, 0.1 + 0.1 / 1000], abs=4 * 0.4 / n**0.5)
     assert abs(shares[1] - 0.1001) < bound
+    # The random tokens come from all tenths of the vocabulary alike.
+    drawn = seen[(seen != 1001) & (seen != labels)]
+    tenths = np.bincount(drawn // 100, minlength=10) / len(drawn)
+    assert tenths == pytest.approx(np.full(10, 0.1), abs=4 * 0.3 / len(drawn) ** 0.5)
