@@ -103,6 +103,20 @@ def test_the_order_is_a_pure_function_of_seed_and_epoch():
         assert a != b
 
 
+def test_each_epoch_has_other_batches_and_its_small_batch_elsewhere():
+    """Of 100 units: an epoch's batches are 12 of eight units and one of four."""
+    epochs = 6
+    batches = make_batches(labelled(random_lengths(100)), epochs=epochs)
+    seen = [tuple(units_of(batches[step])) for step in range(len(batches))]
+    assert len(set(seen)) > 0.9 * len(seen)
+    places = {
+        step % batches.steps_per_epoch
+        for step, units in enumerate(seen)
+        if len(units) < BATCH
+    }
+    assert len(places) > epochs / 2
+
+
 def test_an_order_is_computed_when_its_epoch_begins(monkeypatch):
     """And once, though the batches of two epochs are asked for by turns."""
     features = labelled(random_lengths(100))

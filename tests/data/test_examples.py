@@ -120,6 +120,28 @@ def test_each_epoch_draws_anew_and_covers_the_same_text(moby_dick, uncased):
     assert max(sizes) / min(sizes) < 1.2
 
 
+def test_each_epoch_has_its_own_plan_and_order(moby_dick, uncased):
+    source = ExampleSource(
+        moby_dick,
+        uncased,
+        ExampleConfig(),
+        sequence_length=128,
+        max_predictions=20,
+        seed=0,
+    )
+    (first, order), (second, other) = source.plan(0), source.plan(1)
+    count = min(len(first), len(second))
+    assert np.mean(first.a_count[:count] == second.a_count[:count]) < 0.5
+    assert np.mean(order[:count] == other[:count]) < 0.1
+
+
+def test_each_epoch_masks_the_same_text_elsewhere(array_store, draw):
+    """The only example of a text of one sentence, in 40 epochs: 8 of 50 tokens."""
+    store = array_store([[np.arange(2000, 2050)]])
+    positions = draw(store, count=40, next_sentence=False)["mlm_positions"]
+    assert len(np.unique(positions, axis=0)) == 40
+
+
 @pytest.mark.parametrize(
     "lengths",
     [

@@ -1,3 +1,4 @@
+import dataclasses
 import threading
 
 import numpy as np
@@ -147,6 +148,25 @@ def test_evaluation_draws_the_same_batches_each_time(make):
     assert len(first) == 5
     again = eval_batches(make(packing=2), PHASES[1], np.array([3]), 0.15)
     assert all(map(same, first, again))
+
+
+def test_evaluation_reads_the_held_out_documents_alone(make, array_store):
+    """Documents whose tokens are their number: 1000, 1001, ..."""
+    store = array_store([[[1000 + n] * 20] * 9 for n in range(8)])
+    training = dataclasses.replace(make(), store=store, documents=np.arange(6))
+    for batch in eval_batches(training, PHASES[0], np.array([6, 7]), 0.15):
+        assert {*batch["mlm_ids"][batch["mlm_weights"] > 0]} <= {1006, 1007}
+    assert {*training[0]["mlm_ids"][training[0]["mlm_weights"] > 0]} <= {
+        *range(1000, 1006)
+    }
+
+
+def test_a_later_phase_of_the_same_length_has_examples_of_its_own(make):
+    first, second = (
+        dataclasses.replace(make(), phases=(PHASES[0], PHASES[0]))[step]
+        for step in (0, PHASES[0].steps)
+    )
+    assert not np.any((first["input_ids"] == second["input_ids"]).all(axis=1))
 
 
 def test_evaluation_masks_its_own_share(make):

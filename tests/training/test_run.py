@@ -148,6 +148,22 @@ def test_a_new_objective_trains_logs_evaluates_and_saves(make_job, tmp_path):
     assert progress["shapes"] == {"8x6": STEPS}
 
 
+def test_a_line_has_the_means_of_its_steps_and_the_rate_of_the_last(make_job, tmp_path):
+    lines = {}
+    for every in (1, 3):
+        folder = RunFolder(tmp_path / str(every))
+        run(make_job({"log_every": every}), folder, lambda line: None)
+        text = (tmp_path / str(every) / "metrics.jsonl").read_text()
+        lines[every] = [json.loads(line) for line in text.splitlines()]
+    for name in ("loss", "grad_norm"):
+        means = np.reshape([line[name] for line in lines[1]], (3, 3)).mean(axis=1)
+        assert [line[name] for line in lines[3]] == pytest.approx(means, rel=1e-5)
+    rates = [line["learning_rate"] for line in lines[1]]
+    by_hand = [0, 0.05, *(0.1 * (1 - step / STEPS) for step in range(2, STEPS))]
+    assert rates == pytest.approx(by_hand, rel=1e-5)
+    assert [line["learning_rate"] for line in lines[3]] == rates[2::3]
+
+
 def test_the_step_is_compiled_once_while_the_state_is_made(make_job, tmp_path):
     """In a thread: the first step finds it compiled."""
     traced_in = []
