@@ -116,9 +116,11 @@ class Embedder:
         )
         if not pooling:
             pooling = modules["pooling"] if modules else "mean"
+        self._pairs = not modules  # in dictionaries; sentence vectors are of one text
         if not modules or pooling != modules["pooling"] or tuple(layers) != (-1,):
             modules = {}
         self.pooling, self._show = pooling, show_progress
+        self._width = config.hidden_size * len(layers)
         self.max_length = (
             max_length or modules.get("max_length", 0) or config.max_positions
         )
@@ -158,18 +160,19 @@ class Embedder:
         """
         placed = placed_rows(rows, parse_line=texts_line)
         parts = list(self.stream(placed, columns=columns, total=count_rows(rows)))
-        if not parts:
-            raise UserError("there are no texts; expected at least one")
-        lengths = np.concatenate([part.lengths for part in parts])
+        none = np.zeros((0, self._width), np.float32)
+        lengths = np.concatenate([np.zeros(0, int), *(part.lengths for part in parts)])
         if truncated := sum(part.truncated for part in parts):
             logger.warning(
                 f"{truncated:,} of {len(lengths):,} texts are truncated to "
                 f"max_length={self.max_length}"
             )
-        values = np.concatenate([part.values for part in parts])
+        values = np.concatenate(
+            [self._projected(none), *(part.values for part in parts)]
+        )
         if self.pooling != "none":
             return values
-        return np.split(values, np.cumsum(lengths)[:-1])
+        return np.split(values, np.cumsum(lengths))[: len(lengths)]
 
     def stream(
         self,
@@ -184,7 +187,7 @@ class Embedder:
         rows, where it is known. columns: of dictionaries, the columns of the text or texts;
         empty: see :func:`bert_jax.tasks.rows.text_columns`.
         """
-        rows = row_texts(placed, given_columns(columns))
+        rows = row_texts(placed, given_columns(columns), pairs=self._pairs)
         with Progress(
             "encoding", total=total, unit="texts", show=self._show
         ) as progress:

@@ -155,7 +155,8 @@ class Predictor:
         columns, (where, row) = row_reader.given_columns(columns), first
         own = self._has_columns or not self._tasks[0].of_texts
         if isinstance(row, dict) and not (columns or own):
-            columns = row_reader.text_columns(where, row)
+            pairs = not isinstance(self._tasks[0], FillMask)
+            columns = row_reader.text_columns(where, row, pairs=pairs)
         # The columns stand for the texts of a dictionary.
         form = columns if columns and isinstance(row, dict) else row
         task = next((t for t in self._tasks if t.reads(form)), self._tasks[0])

@@ -52,7 +52,8 @@ _LINES = ".txt"
 class Score(NamedTuple):
     """The natural log probability of a text, summed over its tokens.
 
-    tokens: their number. id: None for a row without one.
+    tokens: their number; an empty text has 0 tokens and the log probability 0.
+    id: None for a row without one.
     """
 
     text: str
@@ -152,8 +153,6 @@ class Scorer:
     def _encode(self, text: str, where: str) -> np.ndarray:
         tokenizer = self._tokenizer
         ids = tokenizer.encode(text)
-        if not len(ids):
-            raise UserError(f"{where}: empty text; expected words, fix or drop the row")
         if len(ids) + 2 > self.max_length:
             raise UserError(
                 f"{where} has {len(ids) + 2} tokens, at most {self.max_length} fit; "

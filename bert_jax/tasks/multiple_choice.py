@@ -179,9 +179,9 @@ class MultipleChoice(Task):
                 f"{where}: number of choices is {len(choices)}; expected two or more after "
                 "the context"
             )
-        tables.check_texts(where, [context, *choices])
         label = None
         if labelled:
+            tables.check_texts(where, [context, *choices])
             label = tables.cell(tables.value(where, values, ["label"]))
             # Python makes no int of thousands of digits.
             known = label.isdecimal() and len(label) < 20 and int(label) < len(choices)

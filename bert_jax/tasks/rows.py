@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 Row = str | tuple[Any, ...] | dict[str, Any]
 Placed = tuple[str, Row]  # a place and the row there
 ParseLine = Callable[[str, str], Row]  # from the place and the text of a line
+PAIR = ("text_a", "text_b")  # the columns of two texts
 
 EXPECTED = (
     "a text, a tuple or a dictionary, a list of them, a data frame, a data set, or the "
@@ -189,20 +190,36 @@ def given_columns(columns: str | int | Sequence[str | int]) -> tuple[str, ...]:
     return tuple(map(str, columns))
 
 
-def text_columns(where: str, row: dict[str, Any]) -> tuple[str, ...]:
-    """The columns of the text, or of the two texts, of a row that names none.
+def text_columns(
+    where: str, row: dict[str, Any], *, pairs: bool = True
+) -> tuple[str, ...]:
+    """The columns of the text, or of the two texts, if the user names none.
 
     They are called "text", or "text_a" and "text_b", or there is one column of texts.
+
+    pairs: whether two texts can be read. Raises UserError for "text_a" and "text_b" if
+    not, because either of them may be meant.
     """
-    for names in (("text_a", "text_b"), ("text",)):
-        if row.keys() >= {*names}:
-            return names
+    if row.keys() >= {*PAIR} and (pairs or "text" not in row):
+        if not pairs:
+            raise two_texts(where)
+        return PAIR
+    if "text" in row:
+        return ("text",)
     found = [name for name, x in row.items() if isinstance(x, str) and name != "id"]
     if len(found) == 1:
         return tuple(found)
     raise UserError(
         f"{where}: the columns are {', '.join(row) or 'none'}; expected one of texts, or "
         "columns= with the name of the text's column"
+    )
+
+
+def two_texts(where: str) -> UserError:
+    """The error for a row of two texts where one text is read."""
+    return UserError(
+        f"{where} has the columns text_a and text_b; expected one text, so name its "
+        "column, such as --columns=text_a"
     )
 
 
@@ -215,16 +232,21 @@ class Texts(NamedTuple):
 
 
 def row_texts(
-    placed: Iterable[Placed], columns: Sequence[str] = (), most: int = 2
+    placed: Iterable[Placed],
+    columns: Sequence[str] = (),
+    most: int = 2,
+    *,
+    pairs: bool = True,
 ) -> Iterator[Texts]:
     """The texts of each row, at most ``most`` of them.
 
-    columns: of the texts in dictionaries; empty: see :func:`text_columns`.
+    columns: of the texts in dictionaries. Without columns :func:`text_columns` finds them;
+    ``pairs`` is its argument.
     """
     for where, row in placed:
         identity = None
         if isinstance(row, dict):
-            columns = columns or text_columns(where, row)
+            columns = columns or text_columns(where, row, pairs=pairs and most > 1)
             identity = row.get("id")
             row = tuple(tables.text(where, row, [name]) for name in columns)
         texts = (row,) if isinstance(row, str) else row

@@ -62,8 +62,8 @@ class TaggedSentence:
 
     document: sentences in a row that have the same are of one document.
     where: "file:line" of the first word, or the place among rows of Python.
-    text, offsets: of a sentence that came as text, and the characters [start, end) of
-    each word in it.
+    text, offsets: the text of the sentence and the characters [start, end) of each word
+    in it; None for a sentence that came as words.
     """
 
     words: tuple[str, ...]
@@ -71,7 +71,7 @@ class TaggedSentence:
     document: Any
     where: str
     text: str = ""
-    offsets: tuple[tuple[int, int], ...] = ()
+    offsets: tuple[tuple[int, int], ...] | None = None
     id: Any = None
 
     def place(self, word: int) -> str:

@@ -22,6 +22,7 @@ from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import layouts, tables
 from bert_jax.tasks.class_names import by_number
 from bert_jax.tasks.layouts import Layout, Row, Split
+from bert_jax.tasks.rows import PAIR, two_texts
 from bert_jax.tasks.source import Source
 from bert_jax.tasks.tables import SPLITS, Record
 from bert_jax.tasks.task import (
@@ -41,6 +42,10 @@ SEVERAL_LABELS = "multi_label_classification"
 _TEXT_HINT = (
     "name the text's column with --columns=NAME; in finetune with "
     "--config.data.text_a=NAME"
+)
+_PAIR_HINT = (
+    "name both columns with --columns; in finetune with --config.data.text_a=NAME and "
+    "--config.data.text_b=NAME"
 )
 _LABEL_HINT = "rename one, or name it in finetune with --config.data.label=NAME"
 # A table's layout is in its settings.
@@ -234,7 +239,7 @@ class TextSource(Source):
                 path,
                 header=own.header,
                 skip_short=own.skip_short,
-                hint=_TEXT_HINT,
+                hint=_PAIR_HINT if self.layout.text_b else _TEXT_HINT,
             )
         columns = [*filter(None, texts), *[label] * labelled]
         return read(columns, optional=[index])
@@ -319,12 +324,16 @@ class Classification(Task):
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
         *keys, _ = self.keys
-        texts = [tables.text(where, values, self.keys[key], _TEXT_HINT) for key in keys]
-        tables.check_texts(where, texts, gaps=self.layout.gaps)
+        own = {self.layout.text_a, self.layout.tfds_features[0]}
+        if len(keys) == 1 and values.keys() >= {*PAIR} and not values.keys() & own:
+            raise two_texts(where)
+        hint = _PAIR_HINT if len(keys) == 2 else _TEXT_HINT
+        texts = [tables.text(where, values, self.keys[key], hint) for key in keys]
         ids = [values.get(key) for key in (self.layout.index, "id", "idx")]
         index = next((x for x in ids if x is not None), None)
         label = None
         if labelled:
+            tables.check_texts(where, texts, gaps=self.layout.gaps)
             found = tables.value(where, values, self.keys["label"], _LABEL_HINT)
             label = self._label(where, found)
         return Row(where, *texts, label=label, id=index)

@@ -240,7 +240,7 @@ class Tagging(Task):
         Words are a list, or a text. Punctuation of a text to predict is split from its
         words as in the training data; of a text to segment, each character is a word.
         """
-        text, offsets = "", ()
+        text, offsets = "", None
         names = self.keys["words"] + ("text",) * (not labelled)
         words = tables.value(where, values, names)
         if isinstance(words, str) and not labelled:
@@ -249,8 +249,6 @@ class Tagging(Task):
             how = "characters" if self.kind == "words" else how
             text, offsets = words, formats.find_words(words, how)
             words = tuple(text[start:end] for start, end in offsets)
-            if not words:
-                raise UserError(f"{where} is empty; expected the words of a sentence")
         words = words.split() if isinstance(words, str) else words
         words = formats.check_words(words, where, '{"words": ["A", "sentence"]}')
         index = values.get("id")
@@ -386,7 +384,7 @@ class Tagging(Task):
                 "tags": [self.labels[i] for i in p.argmax(axis=-1)],
                 "probabilities": p.max(axis=-1).tolist(),
             }
-            if row.offsets:
+            if row.offsets is not None:
                 answer["offsets"] = [list(place) for place in row.offsets]
             if self.kind != "tags":
                 answer["entities"] = self._entities(row, answer)
@@ -410,7 +408,7 @@ class Tagging(Task):
         else:
             pairs = zip(prediction["words"], prediction["tags"], strict=True)
             tagged = ["/".join(pair) for pair in pairs]
-        least = min(prediction["probabilities"])
+        least = min(prediction["probabilities"], default=1.0)
         return [with_id(row, {"least": f"{least:.4f}", "tagged": " ".join(tagged)})]
 
     def score(
@@ -494,7 +492,7 @@ class Tagging(Task):
         found = []
         for name, start, end in formats.entities(tags):
             text, characters = " ".join(row.words[start:end]), {}
-            if row.offsets:
+            if row.offsets is not None:
                 place = [row.offsets[start][0], row.offsets[end - 1][1]]
                 text, characters = row.text[slice(*place)], {"characters": place}
             if self.kind == "words":

@@ -177,6 +177,23 @@ def test_each_method_reads_each_form_of_rows(model, tmp_path):
     )
 
 
+def test_two_texts_are_refused_where_one_is_read(model):
+    pair = {"text_a": "the ship", "text_b": "[MASK] sees"}
+    message = "text_a.*text_b.* columns"
+    for method in (model.score, model.fill_mask):
+        with pytest.raises(UserError, match=message):
+            method([pair])
+    assert model.score([pair], columns="text_a") == [model.score("the ship")]
+    # A model of sentence vectors makes a vector of each text, others one of the pair.
+    vectors = dataclasses.replace(model, head="mean")
+    with pytest.raises(UserError, match=message):
+        vectors.encode([pair])
+    both = vectors.encode([pair], columns=("text_a", "text_b"))
+    np.testing.assert_allclose(both, model.encode([pair]), rtol=0, atol=1e-6)
+    one = vectors.encode([pair], columns="text_a")
+    np.testing.assert_allclose(one[0], model.encode("the ship"), rtol=0, atol=1e-6)
+
+
 def test_braces_and_tabs_of_a_text_are_text(model):
     plain = model.encode("the ship sees")
     for text in ('{"text": "ship"}', "{the} ship"):
@@ -192,6 +209,33 @@ def test_what_is_no_text_is_refused(model, method, data):
     with pytest.raises(UserError, match=r"of type|missing") as caught:
         getattr(model, method)(data)
     assert "expected" in str(caught.value) or "fill it in" in str(caught.value)
+
+
+def test_no_rows_have_no_answers(model):
+    for options, width in (
+        ({}, 32),
+        ({"layers": (-2, -1)}, 64),
+        ({"pooling": "pooler"}, 32),
+    ):
+        vectors = model.encode([], **options)
+        assert vectors.shape == (0, width)
+        assert vectors.dtype == np.float32
+        together = np.concatenate([vectors, model.encode(["ship"], **options)])
+        assert together.shape == (1, width)
+    assert model.encode([], pooling="none") == []
+    assert model.predict([]) == model.fill_mask([]) == []
+    assert model.score([]).shape == model.next_sentence([], []).shape == (0,)
+    with pytest.raises(UserError, match="there are no texts; expected at least one"):
+        model([])
+
+
+def test_an_empty_text_is_cls_and_sep(model):
+    out = model("")
+    assert out.tokens == [["[CLS]", "[SEP]"]]
+    mean = out.last_hidden_state[0].mean(axis=0)
+    np.testing.assert_allclose(model.encode(""), mean, rtol=0, atol=1e-5)
+    assert model.score("") == 0
+    assert 0 < model.next_sentence("", "") < 1
 
 
 def test_texts_of_next_sentence_come_in_pairs(model):

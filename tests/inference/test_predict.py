@@ -146,11 +146,36 @@ def test_two_texts_are_read_where_the_first_row_has_two(sentiment):
 
 def test_an_error_names_the_line_of_the_whole_input(sentiment):
     predict = sentiment[0]
-    lines = ["a man"] * 7 + ["  "] + ["a dog"]
+    lines = ["a man"] * 7 + ["a man\ta dog"] + ["a dog"]
     stream = predict.stream(placed(predict, lines), 3)
     assert len(next(stream).rows) == 3
-    with pytest.raises(UserError, match=r"^texts.txt:8: empty text"):
+    with pytest.raises(UserError, match=r"^texts.txt:8 has 2 values"):
         list(stream)
+
+
+@pytest.mark.parametrize("rows", [[""], ["the film", "", " "], ["\x00"]])
+def test_an_empty_text_is_cls_and_sep(sentiment, rows):
+    predict, logits = sentiment
+    for text, answer in zip(rows, predict(rows), strict=True):
+        expected = scipy.special.softmax(logits(text))
+        found = list(answer["probabilities"].values())
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    (answer,) = predict([("", "the film")])
+    expected = scipy.special.softmax(logits("", "the film"))
+    np.testing.assert_allclose(
+        list(answer["probabilities"].values()), expected, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("rows", [[""], ["the man", "", "a cat"], [{"words": []}]])
+def test_an_empty_text_has_no_tags(tagger, rows):
+    answers = tagger[0](rows)
+    assert [len(answer["tags"]) for answer in answers] == [
+        len(row.split()) if isinstance(row, str) else 0 for row in rows
+    ]
+    empty = answers[rows.index("") if "" in rows else 0]
+    assert empty.pop("offsets", []) == []
+    assert empty == dict(words=[], tags=[], probabilities=[], entities=[])
 
 
 def test_texts_that_are_cut_are_counted(sentiment, caplog):
@@ -199,6 +224,48 @@ def test_a_saved_task_knows_its_columns_and_length(tmp_path):
     assert answer["probabilities"]["yes"] == pytest.approx(expected[1], abs=1e-5)
 
 
+@pytest.mark.parametrize("columns", [(), ("text_a", "text_b")])
+def test_a_pair_is_refused_by_a_model_of_one_text(columns, tmp_path):
+    data = dict(task="table", text_a="review", labels=["no", "yes"], max_length=32)
+    own = saved("classification", **data)
+    tiny(tmp_path / "m", "sequence", 2, labels=("no", "yes"), **own)
+    predict = Predictor(tmp_path / "m")
+    row = {"text_a": "a man", "text_b": "the dog", "id": 7}
+    with pytest.raises(UserError, match=r"columns.*text_a.*text_b") as caught:
+        predict([row], columns=columns)
+    assert "\n" not in str(caught.value)
+    (expected,) = predict(["a man"])
+    for found in (
+        predict([row], columns="text_a"),
+        predict([{"review": "a man", "text_a": "a", "text_b": "b", "id": 7}]),
+        predict([{"text_a": "a man", "id": 7}]),
+    ):
+        assert found == [{"id": 7} | expected]
+
+
+@pytest.mark.parametrize("family", ["classification", "sentence_vectors"])
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("a man", "row 0 has 1 value; expected claim, evidence"),
+        (
+            {"claim": "a man"},
+            "row 0: no column 'evidence'.* are claim; name both columns with --columns",
+        ),
+        ({"text": "a man"}, "row 0: no column 'evidence' or .*the columns are text"),
+    ],
+)
+def test_one_text_is_refused_by_a_model_of_pairs(family, row, message, tmp_path):
+    data = dict(task="table", text_a="claim", text_b="evidence", max_length=32)
+    if family == "classification":
+        own = saved(family, **data, labels=["no", "yes"])
+        tiny(tmp_path / "m", "sequence", 2, labels=("no", "yes"), **own)
+    else:
+        tiny(tmp_path / "m", "mean", 0, **saved(family, **data))
+    with pytest.raises(UserError, match=message):
+        Predictor(tmp_path / "m")([row])
+
+
 def test_tags_are_those_of_the_model_run_by_hand(tagger):
     predict, logits = tagger
     texts = ["the man sees rome .", "a", "paris , paris , big paris"]
@@ -239,6 +306,7 @@ def test_choices_are_those_of_the_model_run_by_hand(tmp_path):
         ("a cat", ["a big film", "paris"]),
         ("where ?", ["rome", "paris", "the film", "who"]),
     ]
+    rows.append(("", ["", "a cat"]))
     given = [{"context": rows[0][0], "choices": rows[0][1]}, *rows[1:]]
     given[1] = ("a cat", "a big film", "paris")
     answers = Predictor(tmp_path / "m")(given)

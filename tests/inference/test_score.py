@@ -16,6 +16,7 @@ from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.objectives.causal import Causal
 from bert_jax.objectives.mlm_nsp import MlmNsp
+from bert_jax.tasks.rows import placed_rows
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] the ship sail ##or ##s see un ##known ."
 TOKENIZER = WordPieceTokenizer(TOKENS.split(), True)
@@ -124,10 +125,21 @@ def test_without_neighbours_and_padding_the_scores_are_the_same(checkpoint):
     np.testing.assert_allclose(score(TEXTS), alone, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_an_empty_text_has_no_tokens_and_the_score_0(checkpoint, causal):
+    config = dataclasses.replace(CONFIG, causal=causal)
+    checkpoint = dataclasses.replace(checkpoint, config=config)
+    score = Scorer(checkpoint, batch_size=8)
+    alone = score(["ship"])
+    np.testing.assert_array_equal(score(["", " "]), [0, 0])
+    found = list(score.stream(placed_rows(["", "ship", ""])))
+    assert [(x.text, x.tokens) for x in found] == [("", 0), ("ship", 1), ("", 0)]
+    assert [x.log_probability for x in found] == [0, pytest.approx(alone[0]), 0]
+    assert score([]).shape == (0,)
+
+
 def test_a_text_that_cannot_be_scored_is_named(checkpoint):
     score = Scorer(checkpoint, batch_size=8)
-    with pytest.raises(UserError, match="row 1: empty text"):
-        score(["ship", " "])
     with pytest.raises(UserError, match="row 0 has 102 tokens, at most 48 fit"):
         score(["ship " * 100])
 

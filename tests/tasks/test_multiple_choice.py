@@ -244,7 +244,10 @@ def test_bad_settings(settings, message):
 
 @pytest.mark.parametrize(
     "line, message",
-    [("a", "in:1 has 1 value; expected context, choices"), ("\tb\tc", "in:1: empty")],
+    [
+        ("a", "in:1 has 1 value; expected context, choices"),
+        ("a\tb", "in:1: number of choices is 1"),
+    ],
 )
 def test_bad_lines(parse, tmp_path, line, message):
     with pytest.raises(UserError, match=message):

@@ -292,7 +292,6 @@ def test_parse_lines_and_objects(parse, make):
     [
         ("a", "in:2 has 1 value; expected text, b$"),
         ("a\tb\tc", "in:2 has 3 values; expected text, b$"),
-        ("a\t ", "in:2: empty text"),
         (
             {"text_a": "a", "other": "b"},
             "in:2: no column 'b' or 'text_b'.*are text_a, other",
@@ -309,8 +308,10 @@ def test_bad_lines(parse, make, line, message):
 
 
 def test_an_empty_line_is_an_empty_text(parse, make):
-    with pytest.raises(UserError, match="in:1: empty text"):
-        parse(make({}), ["\n"])
+    rows = parse(make({}, labels=("x", "y")), ["\n", "a"])
+    assert [row.text_a for row in rows] == ["", "a"]
+    (pair,) = parse(make({}, text_b="b"), ["a\t "])
+    assert (pair.text_a, pair.text_b) == ("a", " ")
 
 
 def test_written_predictions(parse, make, tmp_path):
