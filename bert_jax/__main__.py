@@ -28,6 +28,9 @@ is, on stderr: one live line on a terminal, a line each half minute elsewhere. T
 logs a line every `log_every` steps and after each evaluation instead, and once the first
 steps are done it says how many tokens are left and how long they take at that pace.
 
+An output file replaces an existing file of that name when it is complete. After an error
+the existing file is unchanged. An output folder must be new or empty.
+
 `--config` takes the name of a config, such as `tiny`, `base:lamb` or `sst2`, or a file. The
 names are
 {names}.

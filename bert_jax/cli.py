@@ -234,7 +234,7 @@ def add_text_flags(parser: argparse.ArgumentParser) -> None:
     )
     add_columns_flag(parser)
     parser.add_argument(
-        "--output", default="-", metavar="FILE", help="a new file (stdout)"
+        "--output", default="-", metavar="FILE", help="replaced if it exists (stdout)"
     )
 
 

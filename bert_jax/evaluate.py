@@ -12,6 +12,7 @@ usage:
   python -m bert_jax.evaluate --checkpoint W [--data FILE] [--output DIR]
 """
 
+import contextlib
 from pathlib import Path
 
 from bert_jax import cli
@@ -34,19 +35,21 @@ def main(argv: list[str]) -> None:
     from bert_jax.inference.predict import Predictor
 
     cli.start()
-    predictor = Predictor(
-        args.checkpoint,
-        batch_size=args.batch_size,
-        max_length=args.max_length,
-        dtype=args.dtype,
-    )
-    data = Path(args.data) if args.data else None
-    found = list(
-        predictor.evaluate(data, directory=args.dir, columns=tuple(args.columns))
-    )
-    scores = {split.name: evaluation.scores for _, split, evaluation in found}
-    if args.output:
-        with new_folder(args.output) as folder:
+    # A folder that is not empty is refused before the model is loaded.
+    output = new_folder(args.output) if args.output else contextlib.nullcontext()
+    with output as folder:
+        predictor = Predictor(
+            args.checkpoint,
+            batch_size=args.batch_size,
+            max_length=args.max_length,
+            dtype=args.dtype,
+        )
+        data = Path(args.data) if args.data else None
+        found = list(
+            predictor.evaluate(data, directory=args.dir, columns=tuple(args.columns))
+        )
+        scores = {split.name: evaluation.scores for _, split, evaluation in found}
+        if folder:
             for task, split, evaluation in found:
                 content = split.rows, evaluation.predictions
                 task.write(*content, split.name, folder)

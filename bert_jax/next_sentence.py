@@ -3,7 +3,7 @@
 --checkpoint: a pretrained checkpoint, one with an NSP head.
 --text: the two texts; may be repeated. Or --input: a table (.csv, .tsv, .jsonl, .json,
 .parquet), or UTF-8 lines of two texts with a tab between them; - for stdin.
---output: a new file with a JSON object for each pair: "first", "second" and "probability"
+--output: a file with a JSON object for each pair: "first", "second" and "probability"
 that the second follows; a CSV table if its name ends in .csv; stdout without it, and a
 table on a terminal.
 

@@ -7,7 +7,7 @@ pretrained checkpoint the command fills in each [MASK].
 UTF-8 lines in any other file; - for stdin. A line is a text, two texts with a tab between
 them, words to tag, question TAB context, or context TAB choice TAB choice (fill_mask
 reads every line as a text). JSON objects are read from .jsonl and .json files alone.
---output: a new file, which is complete or not there; stdout without it.
+--output: the file of the answers, which is replaced if it exists; stdout without it.
 --format: an aligned table, the default on a terminal, a JSON object for each row, or csv,
 the default for an --output that ends in .csv. Answers have the id of their row.
 

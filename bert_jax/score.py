@@ -3,9 +3,10 @@
 --checkpoint: a checkpoint with an MLM head.
 --text: a text, or several with a --text each; or --input: a table (.csv, .tsv, .jsonl,
 .json, .parquet), or UTF-8 lines in any other file, a text each; - for stdin.
---output: a new file, a JSON object for each line: "text", "log_probability" (natural,
+--output: a file with a JSON object for each line: "text", "log_probability" (natural,
 summed over the tokens, each masked in turn), "tokens", and "id" of a table; a CSV table if
-its name ends in .csv; stdout without it.
+its name ends in .csv; stdout without it. An empty text has 0 tokens and the log
+probability 0.
 --rest_of_word: mask the tokens that follow in the word too.
 
 usage:

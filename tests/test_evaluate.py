@@ -52,6 +52,8 @@ def test_scores_and_files_are_those_of_the_run(finished, run, tmp_path):
     confusion = {"dev.confusion.json", "dev.confusion.png"}
     assert {*confusion, "dev.errors.html", "dev.errors.jsonl"} <= names
     assert run("--dir", given["data"]["dir"]) == lines
+    with pytest.raises(UserError, match=r"/out is not empty"):  # before any other error
+        run("--output", tmp_path / "out", "--data", "missing.csv")
 
 
 def test_other_data_and_what_is_wrong_with_it(finished, run, tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax import fill_mask, next_sentence, predict, score
+from bert_jax import embed, fill_mask, next_sentence, predict, score
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import save_huggingface
@@ -233,6 +233,36 @@ def test_the_output_file_is_written_whole_or_not_at_all(checkpoint, run, tmp_pat
         run(checkpoint("classes"), bad, "--output", str(path))
     assert path.read_text().splitlines() == stdout
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("command", "good", "bad"),
+    [
+        (embed, "the man", "a\tb\tc"),
+        (fill_mask, "the [MASK]", "the man"),
+        (next_sentence, "the man\ta cat", "the man"),
+        (score, "the man", "the man " * 50),
+    ],
+)
+def test_an_output_file_is_replaced_by_a_complete_one(
+    command, good, bad, checkpoint, tmp_path
+):
+    folder, texts = tmp_path / "out", tmp_path / "texts.txt"
+    path = folder / ("x.npz" if command is embed else "x.jsonl")
+    folder.mkdir()
+    path.write_bytes(b"before")
+    flags = ["--checkpoint", checkpoint("blanks"), "--input", str(texts)]
+    texts.write_text(f"{good}\n{bad}\n")
+    with pytest.raises(UserError, match=r"texts.txt:2"):
+        command.main([*flags, "--output", str(path)])
+    assert path.read_bytes() == b"before"
+    texts.write_text(f"{good}\n{good}\n")
+    command.main([*flags, "--output", str(path)])
+    if command is embed:
+        assert np.load(path)["embeddings"].shape == (2, 32)
+    else:
+        assert len(path.read_text().splitlines()) == 2
+    assert list(folder.iterdir()) == [path]
 
 
 def test_long_texts_are_counted_and_shortened(checkpoint, run):

@@ -88,7 +88,7 @@ def on_screen(path: str) -> bool:
 
 
 def open_output(path: str) -> contextlib.AbstractContextManager[IO[str]]:
-    """A new file, which is complete or not there, or stdout for "-"."""
+    """A file that replaces an existing one when it is complete, or stdout for "-"."""
     if path == STANDARD:
         return contextlib.nullcontext(sys.stdout)
     return new_file(Path(path), "w")
