@@ -345,6 +345,17 @@ def test_dropout_follows_its_key_and_stops_when_deterministic():
     )
 
 
+@pytest.mark.parametrize("kind", ["hidden_dropout", "attention_dropout"])
+def test_each_dropout_works_without_the_other(kind):
+    config = replace(**{"hidden_dropout": 0.0, "attention_dropout": 0.0, kind: 0.2})
+    args = make_batch()
+    one, other = (
+        forward(config, init(), args, dropout_seed=seed).nsp_logits_B2
+        for seed in (1, 2)
+    )
+    assert not np.allclose(one, other)
+
+
 def test_a_fresh_model_knows_nothing():
     """Its losses are those of a guess: ln V and ln 2."""
     config = BertConfig(

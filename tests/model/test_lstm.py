@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 from functools import cache, partial
 
 import jax
@@ -9,7 +10,7 @@ import pytest
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.encoder import stack_layers
 from bert_jax.model.heads import BertWithBiLstm, make_model
-from bert_jax.model.lstm import BiLstm
+from bert_jax.model.lstm import BiLstm, TwoWayLstm
 
 SMALL = FeatureConfig((0, -1), width=8, dropout=0.5)
 LABELS = 5
@@ -69,6 +70,17 @@ def test_fresh_parameters():
     assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, parameters())
     ways = [np.asarray(params[f"layer_0_{w}"]["state"]["kernel"]) for w in WAYS]
     assert not np.allclose(*ways)
+
+
+def test_the_forget_gates_of_the_encoder_start_with_a_bias_of_1():
+    """The gates are i, f, g and o; all other biases start with 0."""
+    config = BertConfig(96, 8, 2, 2, 6, encoder="lstm")
+    inputs = jnp.zeros((1, 2, 8)), jnp.ones((1, 2), jnp.int32)
+    encoder = TwoWayLstm(config, ComputeConfig())
+    params = encoder.init(jax.random.key(0), *inputs, deterministic=True)["params"]
+    for i, way in itertools.product(range(2), WAYS):
+        bias = params[f"layer_{i}_{way}_inputs"]["bias"].reshape(4, 6)
+        assert np.array_equal(bias, np.repeat([[0], [1], [0], [0]], 6, axis=1))
 
 
 def test_padding_changes_nothing():
