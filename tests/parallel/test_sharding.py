@@ -1,10 +1,14 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.errors import UserError
-from bert_jax.parallel.mesh import MeshConfig, make_mesh
+from bert_jax.model.layers import split
+from bert_jax.parallel.mesh import MeshConfig, make_mesh, traced_on
 from bert_jax.parallel.sharding import partition_spec, path_name, tree_shardings
 
 
@@ -76,3 +80,14 @@ def test_an_axis_that_does_not_divide_a_dimension_is_one_line(name, shape, size)
     message = str(error.value)
     assert message.startswith(f"mesh.model=8 does not divide the {size} of {name}")
     assert "set --config.mesh.model" in message and "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("letters", "shard"),
+    [("BLD", (2, 8, 8)), ("BLF", (2, 8, 4)), ("BLNH", (2, 8, 4, 8))],
+)
+def test_activations_are_split_over_all_devices_by_their_letters(letters, shard):
+    mesh = make_mesh(MeshConfig(replica=2, data=2, model=2))
+    x = jnp.zeros((8,) * len(letters), device=NamedSharding(mesh, P()))
+    y = jax.jit(traced_on(mesh, partial(split, letters=letters)))(x)
+    assert y.sharding.shard_shape(y.shape) == shard
