@@ -51,6 +51,16 @@ INPUTS = {
     "span": ["who eats ?\tthe big man eats", "where ?\tthe dog sees rome ."],
     "blanks": ["the [MASK] sees [MASK]", "[MASK] ?"],
 }
+COLUMNS = {  # of answers.csv, as docs/finetuning.md has them
+    "classes": "label,probability,probabilities.bad,probabilities.good",
+    "number": "value",
+    "entities": "words,tags,probabilities,offsets,entities",
+    "parts of speech": "words,tags,probabilities,offsets",
+    "segments": "words,tags,probabilities,offsets,entities",
+    "choice": "choice,text,probability,probabilities",
+    "span": "id,answer,probability,start,end,nbest",
+    "blanks": "text,blanks",
+}
 HEADERS = {
     "classes": ["label", "probability", "text"],
     "number": ["value", "text"],
@@ -115,6 +125,8 @@ def test_json_lines_and_a_table_of_each_family(name, checkpoint, run):
     for answer in answers:
         for probability in _probabilities(answer):
             assert 0 <= probability <= 1 + 1e-9
+    table, _ = run(checkpoint(name), INPUTS[name], "--format", "csv")
+    assert (table[0], len(table)) == (COLUMNS[name], 3)
     table, _ = run(checkpoint(name), INPUTS[name], "--format", "table")
     assert table[0].split() == HEADERS[name]
     starts = [table[0].index(header) for header in HEADERS[name]]
