@@ -178,7 +178,7 @@ class Predictor:
         if not isinstance(task, FillMask):
             del names[-1]  # the label
         row_reader.check_columns(columns, names)
-        for where, row in placed:
+        for number, (where, row) in enumerate(placed, 1):
             row = row_reader.renamed(where, row, columns, names)
             if task.document_context and isinstance(row, str) and not row.strip():
                 document += 1
@@ -186,7 +186,8 @@ class Predictor:
             values = task.values(where, row, labelled=False)
             if task.document_context:
                 values = {"document": document} | values
-            yield task.row(where, values, labelled=False)
+            row = task.row(where, values, labelled=False)
+            yield row if isinstance(task, FillMask) else task.numbered(row, number)
 
     def evaluate(
         self,

@@ -124,6 +124,10 @@ class MultiLabel(Classification):
     def _joined(self, labels: Iterable[str]) -> str:
         return self.config.separator.join(labels)
 
+    def _shown(self, target: np.ndarray) -> str:
+        names = [name for name, there in zip(self.labels, target, strict=True) if there]
+        return repr(self._joined(names))
+
     def _targets(self, labels: list[Any]) -> np.ndarray:
         """1 for each label that a row has: float32 (rows, labels)."""
         targets = np.zeros((len(labels), len(self.labels)), np.float32)

@@ -23,13 +23,21 @@ from bert_jax.data.sequences import join, owners, token_windows
 from bert_jax.data.token_offsets import Tokens, encode_with_offsets
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import ending, read_json
+from bert_jax.files import parse_json, read_json
 from bert_jax.settings import check_ranges, setting
+from bert_jax.tasks import tables
 from bert_jax.tasks.rows import Placed
 from bert_jax.tasks.source import Source
 from bert_jax.tasks.squad_format import FORM, Question, make_question, squad_entries
 from bert_jax.tasks.tables import Record
-from bert_jax.tasks.task import Answer, Error, Features, Outputs, Predictions, Task
+from bert_jax.tasks.task import (
+    Answer,
+    Error,
+    Features,
+    Outputs,
+    Predictions,
+    Task,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -121,13 +129,14 @@ class SquadSource(Source):
 
     def own_names(self, split: str) -> Sequence[str]:
         version = "2.0" if self.config.version_2 else "1.1"
-        return (f"{split}-v{version}.json",) if split != "test" else ()
+        name = f"{split}-v{version}.json"
+        return (name, f"{name}.gz") if split != "test" else ()
 
     def read_file(self, path: Path, split: str) -> Iterator[Record]:
         if not _is_squad(path):
             return super().read_file(path, split)
         articles = getattr(self.config, f"{split}_articles", "")
-        entries = squad_entries(read_json(path, FORM), str(path), articles)
+        entries = _read_squad(path, articles)
         if split != "test":
             return entries
         # The answers to SQuAD's test file are written, not scored.
@@ -182,6 +191,14 @@ class Squad(Task):
                 f"{split}: skipped {skipped} answers that are not at their answer_start, "
                 f"and {len(found) - len(rows)} questions with them"
             )
+        seen = set()
+        for row in rows if split != "train" else ():
+            # The official files have an answer for each id.
+            if row.id in seen:
+                raise UserError(
+                    f"{row.where}: the id {row.id!r} occurs twice; expected every id once"
+                )
+            seen.add(row.id)
         for row in rows if self.source.is_labelled(split) else ():
             if not row.answers and not (row.impossible and self.config.version_2):
                 raise UserError(
@@ -193,10 +210,13 @@ class Squad(Task):
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Question:
         return make_question(where, values, labelled, self.config.bad_answers)
 
+    def numbered(self, row: Question, number: int) -> Question:
+        return dataclasses.replace(row, id=row.id or str(number))
+
     def given_rows(self, data: Any, name: str = "") -> Iterator[Placed]:
         """Also those of a SQuAD file."""
         if isinstance(data, Path) and _is_squad(data):
-            return squad_entries(read_json(data, FORM), str(data))
+            return _read_squad(data)
         return super().given_rows(data, name)
 
     def features(self, rows: list[Question], tokenizer: Tokenizer) -> Features:
@@ -253,8 +273,9 @@ class Squad(Task):
         where it is smallest; it wins where that sum exceeds the best span's by more than
         null_threshold.
 
-        Each has "id"; "answer", the context's characters from "start" to "end", or "" and
-        None; its "probability" among "nbest", a list of texts that differ with "text",
+        Each has "id", the row's or its number; "answer", the context's characters
+        from "start" to "end", or "" and None; its "probability" among "nbest", a list of
+        texts that differ with "text",
         "probability", "start_logit" and "end_logit", best first, the empty one among them
         where it competes; and then "null_odds", by how much its sum exceeds the best
         span's.
@@ -390,7 +411,17 @@ class Squad(Task):
 
 def _is_squad(path: Path) -> bool:
     """Whether a file is SQuAD's JSON, by its name."""
-    return ending(path) == ".json"
+    return tables.ending(path) == ".json"
+
+
+def _read_squad(path: Path, articles: str = "") -> Iterator[Record]:
+    """The questions of a SQuAD file, which may be gzipped."""
+    if tables.is_packed(path):
+        text = "".join(line for _, line in tables.read_lines(path))
+        document = parse_json(text.removeprefix("\ufeff"), path, FORM)
+    else:
+        document = read_json(path, FORM)
+    return squad_entries(document, str(path), articles)
 
 
 def normalise_answer(text: str) -> str:

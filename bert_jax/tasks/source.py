@@ -83,7 +83,8 @@ class Source:
     def any_label(self, records: Iterable[Record]) -> bool:
         """Whether any row has a label. Hugging Face writes -1 for none."""
         labels = (values.get(n) for _, values in records for n in self.label_names)
-        return any(x is not None and str(x) not in ("-1", "-1.0") for x in labels)
+        # A cell of a CSV file that is empty is a missing value.
+        return any(x not in (None, "") and str(x) not in ("-1", "-1.0") for x in labels)
 
     def is_labelled(self, split: str) -> bool:
         """Whether the labels of a split are read."""
@@ -213,6 +214,12 @@ def given_rows(
     records: dict[str, list[Record]] = {}
     labelled = ["dev"]
     for split, data in splits.items():
+        if split == "train" and isinstance(data, tuple | Mapping):
+            raise UserError(
+                f"train is a {type(data).__name__}, which is one row; expected a list of "
+                "rows, a data frame or a data set; pandas.DataFrame makes rows of a "
+                "dictionary of columns"
+            )
         if isinstance(data, str):
             raise UserError(
                 f"{split} is the text {data!r}; expected rows, or Path({data!r}) for a file"

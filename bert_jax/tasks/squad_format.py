@@ -16,10 +16,10 @@ FORM = "SQuAD's JSON, {'data': [{'title', 'paragraphs': [{'context', 'qas': [...
 class Question:
     """A question about a context.
 
-    where: the file and the question's id or line. answers: (text, index of its first
-    character in the context), the right ones; empty where none is known or there is none.
-    impossible: whether the context holds no answer; None where the file does not say
-    (SQuAD 1.1 and input without labels).
+    id: empty where the row has none. where: the file and the question's id or line.
+    answers: (text, index of its first character in the context), the right ones; empty
+    where none is known or there is none. impossible: whether the context holds no answer;
+    None where the file does not say (SQuAD 1.1 and input without labels).
     """
 
     id: str
@@ -42,9 +42,8 @@ def make_question(
     """A question from its "question", "context" and, if it has them, "id" and answers.
 
     "answers" (or "answer") is a text of the context, several of them, (text, start) pairs,
-    or what SQuAD's JSON or Hugging Face's data set has. An id that is missing is the
-    number of the line. bad_answers: "refuse" raises for an answer that is not at its
-    start, "skip" leaves it out.
+    or what SQuAD's JSON or Hugging Face's data set has. bad_answers: "refuse" raises for
+    an answer that is not at its start, "skip" leaves it out.
     """
     question, context = (text(where, values, [n]) for n in ("question", "context"))
     check_texts(where, [question, context])
@@ -66,7 +65,7 @@ def make_question(
     if not isinstance(impossible, bool | None):
         raise UserError(f"{where}: is_impossible is no true or false")
     return Question(
-        id=str(values.get("id", _number(where))),
+        id="" if values.get("id") is None else str(values["id"]),
         question=question,
         context=context,
         where=where,
@@ -74,13 +73,6 @@ def make_question(
         impossible=impossible,
         skipped=len(given) - len(answers),
     )
-
-
-def _number(where: str) -> str:
-    """The number of a line or row, from 1, of its place "FILE:7" or "row 6"."""
-    line = where.rpartition(":")[2]
-    row = re.search(r"row (\d+)$", where)
-    return str(int(row[1]) + 1) if row else line
 
 
 def _given(

@@ -101,7 +101,8 @@ def read_table(
         if len(row) != len(header):
             raise UserError(
                 f"{where}: row has {counted(len(row), 'column')}, the header has "
-                f"{len(header)} ({', '.join(header)}); fix the row"
+                f"{len(header)} ({', '.join(header)}); "
+                f"{_header_hint(header) or 'fix the row'}"
             )
         named = dict(zip(header, row, strict=True))
         yield where, _select(where, named, columns, optional, hint)
@@ -199,8 +200,9 @@ def text(
     found = value(where, values, names, hint)
     if not isinstance(found, str):
         name = next(name for name in names if values.get(name) is found)
+        hint = " (a dictionary is one row)" if isinstance(found, list | tuple) else ""
         raise UserError(
-            f'{where}: "{name}" is of type {type(found).__name__}; expected text'
+            f'{where}: "{name}" is of type {type(found).__name__}; expected text{hint}'
         )
     return found
 
@@ -246,9 +248,27 @@ def missing_column(
     where: str, columns: Iterable[str], *names: str, hint: str = ""
 ) -> UserError:
     """The error for a table without a column that has one of these names."""
-    expected, found = " or ".join(map(repr, names)), ", ".join(columns) or "none"
-    hint = f"; {hint}" if hint else ""
-    return UserError(f"{where}: no column {expected}; the columns are {found}{hint}")
+    columns, expected = [*columns], " or ".join(map(repr, names))
+    found = ", ".join(columns) or "none"
+    hints = [f"the columns are {found}", *filter(None, (hint, _header_hint(columns)))]
+    return UserError(f"{where}: no column {expected}; {'; '.join(hints)}")
+
+
+def _header_hint(columns: Sequence[str]) -> str:
+    """What to change if the names of columns are no header of the right form, or ""."""
+    separators = sorted({c for name in columns for c in name if c in ";|\t,"})
+    if len(columns) == 1 and separators:
+        return (
+            f"the header has {' or '.join(map(repr, separators))} between its names; "
+            "expected commas in a .csv file and tabs in a .tsv file"
+        )
+    if any(
+        name.count(" ") > 2 or name.replace(".", "").isdecimal() for name in columns
+    ):
+        return (
+            "if these are a row of the file, put a line with names of columns above it"
+        )
+    return ""
 
 
 def check_texts(where: str, texts: Iterable[str], *, gaps: bool = False) -> None:

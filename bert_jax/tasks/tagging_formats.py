@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
+from bert_jax.tasks import tables
 from bert_jax.tasks.tables import counted, read_lines
 
 SEGMENT_LABELS = ("B", "E", "M", "S")
@@ -75,9 +76,16 @@ class TaggedSentence:
     id: Any = None
 
     def place(self, word: int) -> str:
-        """The "file:line" of a word of a file with one word a line."""
+        """The place of a word: "file:line" in a file with one word a line."""
         name, _, line = self.where.rpartition(":")
-        return f"{name}:{int(line) + word}" if name else f"{self.where}, word {word},"
+        if line.isdecimal() and has_word_lines(Path(name)):
+            return f"{name}:{int(line) + word}"
+        return f"{self.where}, word {word},"
+
+
+def has_word_lines(path: Path) -> bool:
+    """Whether a file of tagged words has a word a line, by its ending."""
+    return not tables.is_table(path) or tables.ending(path) == ".tsv"
 
 
 def read_columns(path: Path, column: int, columns: int = 0) -> list[TaggedSentence]:

@@ -185,12 +185,20 @@ class Task(abc.ABC):
         Raises UserError that names file and line of a row which is not as expected.
         """
         labelled = self.source.is_labelled(split)
-        records = self.source.records(split)
-        return [self.row(where, values, labelled) for where, values in records]
+        records = enumerate(self.source.records(split), 1)
+        return [
+            self.numbered(self.row(where, values, labelled), number)
+            for number, (where, values) in records
+        ]
 
     @abc.abstractmethod
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Any:
         """A row, as the family keeps it, from its values, which are checked."""
+
+    def numbered(self, row: Any, number: int) -> Any:
+        """The row with an id, if its answer needs one. number: of the row, from 1."""
+        del number
+        return row
 
     def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
         """The values of a row by name; of a text or a tuple in the order of ``keys``.

@@ -6,6 +6,7 @@ A text is [CLS] A [SEP], a pair [CLS] A [SEP] B [SEP] (BERT's paper, section 4.1
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -302,19 +303,24 @@ class Classification(Task):
         if labels := self.config.labels or self.layout.labels:
             return labels
         names = self.keys["label"]
-        labels = sorted(
-            {
-                label
-                for where, values in self.source.records("train")
-                for label in self._names(
-                    where, tables.value(where, values, names, _LABEL_HINT)
-                )
-            }
-        )
+        of_rows = [
+            self._names(where, tables.value(where, values, names, _LABEL_HINT))
+            for where, values in self.source.records("train")
+        ]
+        labels = sorted({*itertools.chain(*of_rows)})
+        place = self.source.place("train")
         if len(labels) == 1:
             raise UserError(
-                f"{self.config.dir}: every training row has the label {labels[0]!r}; "
-                "expected two labels at least"
+                f"{place}: every training row has the label {labels[0]!r}; expected two "
+                "labels at least"
+            )
+        single = all(len(own) == 1 for own in of_rows)
+        if single and len(of_rows) > 20 and len(labels) > 0.9 * len(of_rows):
+            raise UserError(
+                f"{place}: {len(of_rows)} rows have {len(labels)} different labels, such "
+                f"as {labels[0][:60]!r}; expected rows that share labels: are the columns "
+                f"{self.keys['text_a'][0]!r} and {names[0]!r} swapped? regression=True "
+                "learns numbers, and labels= names classes of one row each"
             )
         return tuple(labels)
 
@@ -337,6 +343,17 @@ class Classification(Task):
             found = tables.value(where, values, self.keys["label"], _LABEL_HINT)
             label = self._label(where, found)
         return Row(where, *texts, label=label, id=index)
+
+    def warnings(self, features: Features, tokenizer: Tokenizer) -> list[str]:
+        """Also rows that all have the same label."""
+        found = super().warnings(features, tokenizer)
+        labels = features.targets.get("label", ())
+        if len(labels) and (labels == labels[0]).all():
+            found.append(
+                f"every row has the label {self._shown(labels[0])}, so no other answer is "
+                "learned"
+            )
+        return found
 
     def features(self, rows: list[Row], tokenizer: Tokenizer) -> Features:
         config, pair = self.config, bool(self.layout.text_b)
@@ -477,6 +494,10 @@ class Classification(Task):
                 f"{where}: empty label; expected a class, fix or drop the row"
             )
         return (name,)
+
+    def _shown(self, target: np.ndarray) -> str:
+        """The label that a target of the loss is, for messages."""
+        return f"{target:g}" if self.regression else repr(self.labels[target])
 
     def _targets(self, labels: list[Any]) -> np.ndarray:
         """What the loss needs of the labels of rows: (rows, ...)."""

@@ -127,7 +127,7 @@ class TaggingSource(Source):
         return _FILES.get((self.config.task, split), (f"{split}.txt",))
 
     def read_file(self, path: Path, split: str) -> Iterator[Record]:
-        if tables.is_table(path) and tables.ending(path) != ".tsv":
+        if not formats.has_word_lines(path):
             yield from super().read_file(path, split)
             return
         if self.config.task == "segmented":
@@ -344,6 +344,10 @@ class Tagging(Task):
     def warnings(self, features: Features, tokenizer: Tokenizer) -> list[str]:
         """Also an uncased vocabulary for names, and rows that are mostly context."""
         found = super().warnings(features, tokenizer)
+        if len(self.labels) == 1:
+            found.append(
+                f"every word has the tag {self.labels[0]!r}, so no other is learned"
+            )
         if self.kind == "entities" and tokenizer.lower_case:
             found.append(
                 "the checkpoint's vocabulary has no capitals, which tell names from other "

@@ -1,6 +1,7 @@
 """Fine-tuning as a script or a notebook does it: ``bert_jax.finetune``."""
 
 import dataclasses
+import numbers
 import os
 import tempfile
 from collections.abc import Mapping
@@ -110,9 +111,14 @@ def finetune(
     if train is not None:
         share = HELD_OUT if dev is None else dev
         splits = {"train": train, "dev": dev, "test": test}
-        held_out = share if isinstance(share, float) else 0.0
-        if held_out:
-            splits["dev"] = None
+        held_out = 0.0
+        if isinstance(share, numbers.Real):
+            if not 0 < share < 1:
+                raise UserError(
+                    f"dev={dev}, expected rows, or a share of the training rows above 0 "
+                    "and below 1, such as 0.1; the scores on dev pick the best model"
+                )
+            held_out, splits["dev"] = float(share), None
         task = task.with_rows(
             held_out=held_out,
             seed=settings.get("seed", 0),

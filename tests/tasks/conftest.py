@@ -34,7 +34,8 @@ def parse():
             if isinstance(given, str):
                 ((_, row),) = line_rows([given], name, task.parse_line)
             values = task.values(where, row, labelled=False)
-            found.append(task.row(where, values, labelled=False))
+            row = task.row(where, values, labelled=False)
+            found.append(task.numbered(row, number))
         return found
 
     return parse

@@ -164,3 +164,37 @@ def test_rows_stand_in_for_files():
     held_out = task.with_rows(train=rows, held_out=0.34)
     found = [row.text_a for split in ("train", "dev") for row in held_out.read(split)]
     assert sorted(found) == sorted(text for text, _ in rows) and len(found) == 3
+
+
+@pytest.mark.parametrize("train", [{"text": ["a", "b"], "label": [0, 1]}, ("a", "b")])
+def test_one_row_is_nothing_to_learn_from(train):
+    """A dictionary is one row, also if its values are columns."""
+    task = bert_jax.tasks.classification()
+    kind = type(train).__name__
+    with pytest.raises(
+        UserError,
+        match=f"^train is a {kind}, which is one row; expected a list of rows",
+    ):
+        task.with_rows(train=train)
+    rows = [("a", "0"), ("b", "1")]
+    columns = {"text": ["a", "b"], "label": ["0", "1"]}
+    task = task.with_rows(train=rows, dev=columns)
+    with pytest.raises(
+        UserError, match=r'^dev, row 0: "text" is of type list; .* is one row\)$'
+    ):
+        task.read("dev")
+
+
+def test_an_empty_cell_of_a_table_is_no_label(tmp_path):
+    """The words NA and NaN are texts."""
+    (tmp_path / "train.csv").write_text("text,label\nNA,nan\nNaN,NA\n")
+    (tmp_path / "dev.csv").write_text("text,label\na,NA\n")
+    (tmp_path / "test.csv").write_text("text,label\na,\nb,\n")
+    task = bert_jax.tasks.classification(dir=str(tmp_path))
+    assert task.labels == ("NA", "nan")
+    assert [row.text_a for row in task.read("train")] == ["NA", "NaN"]
+    assert (task.source.eval_splits, task.source.predict_splits) == (
+        ("dev",),
+        ("test",),
+    )
+    assert [row.label for row in task.read("test")] == [None, None]

@@ -1,3 +1,4 @@
+import gzip
 import json
 import logging
 
@@ -127,6 +128,29 @@ def test_a_squad_file_is_read_to_predict(tmp_path):
         assert [row.id for row in rows] == ["q1", "q2"]
 
 
+def test_a_squad_file_may_be_gzipped(tmp_path):
+    document = {"data": [article("A", entry(), entry("q2"))]}
+    packed = gzip.compress(json.dumps(document).encode())
+    (tmp_path / "train-v1.1.json.gz").write_bytes(packed)
+    task = Squad(SquadConfig(dir=str(tmp_path)))
+    assert [row.id for row in task.read("train")] == ["q1", "q2"]
+    path = tmp_path / "train-v1.1.json.gz"
+    rows = [task.row(*placed, labelled=False) for placed in task.given_rows(path)]
+    assert [row.id for row in rows] == ["q1", "q2"]
+
+
+def test_a_question_without_an_id_gets_its_number(tmp_path):
+    """pandas writes a missing id as None, and CSV as an empty cell."""
+    row = {"question": "Who?", "context": "The sea.", "answers": "sea"}
+    task = Squad(SquadConfig()).with_rows(
+        train=[row], dev=[row | {"id": None}, row, row | {"id": "c"}, row | {"id": ""}]
+    )
+    assert [question.id for question in task.read("dev")] == ["1", "2", "c", "4"]
+    twice = [row | {"id": 7}, row | {"id": "7"}]
+    with pytest.raises(UserError, match=r"^dev, row 1: the id '7' occurs twice; expec"):
+        Squad(SquadConfig()).with_rows(train=twice, dev=twice).read("dev")
+
+
 def test_questions_of_tables_and_lines(parse, tmp_path):
     task, path = Squad(SquadConfig()), tmp_path / "in.jsonl"
     path.write_text(
@@ -136,7 +160,7 @@ def test_questions_of_tables_and_lines(parse, tmp_path):
     rows = [task.row(*placed, labelled=False) for placed in task.given_rows(path)]
     first, second = rows
     assert (first.id, first.question, first.context) == ("w", "Who?", "A whale.")
-    assert (second.id, second.context) == ("2", "The\u2028sea.")
+    assert (second.id, second.context) == ("", "The\u2028sea.")
     assert second.where == f"{path}:2" and not second.labelled
     first, second = parse(task, ["Who?\tA whale.\r\n", "Where?\tThe sea."])
     assert [(row.id, row.question) for row in (first, second)] == [

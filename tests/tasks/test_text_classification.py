@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.tasks.text_classification import (
     Classification,
@@ -383,10 +384,45 @@ def test_the_task_is_built_again_without_data(parse, make, tokenizer):
 def test_more_than_a_tenth_of_rows_cut_is_warned_of(make, tokenizer, long, warned):
     task = make({}, max_length=6, labels=("x", "y"))
     texts = ["a b c d e"] * long + ["a b c d"] * (10 - long)
-    rows = task.with_rows(train=[(text, "x") for text in texts]).read("train")
+    rows = [(text, "xy"[i % 2]) for i, text in enumerate(texts)]
+    rows = task.with_rows(train=rows).read("train")
     found = task.warnings(task.features(rows, tokenizer), tokenizer)
     expected = "20% of the rows are longer than max_length=6 and lose text; raise"
     assert [line[: len(expected)] for line in found] == [expected] * warned
+
+
+@pytest.mark.parametrize(
+    "task, label, shown",
+    [
+        (bert_jax.tasks.classification(labels=("x", "y")), "x", "'x'"),
+        (bert_jax.tasks.glue("sst2"), 1, "'1'"),
+        (bert_jax.tasks.classification(regression=True), 2.5, "2.5"),
+        (bert_jax.tasks.multi_label(labels=("x", "y", "z")), ["x", "z"], "'x,z'"),
+    ],
+)
+def test_rows_of_one_label_are_warned_of(tokenizer, task, label, shown):
+    """Such as the first rows of a file that is sorted by label."""
+    rows = task.with_rows(train=[(text, label) for text in "abcdef"]).read("train")
+    assert task.warnings(task.features(rows, tokenizer), tokenizer) == [
+        f"every row has the label {shown}, so no other answer is learned"
+    ]
+
+
+def test_columns_that_are_swapped_are_refused():
+    task = bert_jax.tasks.classification()
+    rows = [(f"text {i}", "xy"[i % 2]) for i in range(21)]
+    assert task.with_rows(train=rows).labels == ("x", "y")
+    swapped = [(label, text) for text, label in rows]
+    with pytest.raises(
+        UserError,
+        match=r"^train: 21 rows have 21 different labels, such as 'text 0'; .* are the "
+        r"columns 'text' and 'label' swapped\?",
+    ):
+        _ = task.with_rows(train=swapped).labels
+    # Twenty rows may have a class each, and more if the classes are named.
+    assert len(task.with_rows(train=swapped[:20]).labels) == 20
+    named = bert_jax.tasks.classification(labels=[text for text, _ in rows])
+    assert len(named.with_rows(train=swapped).read("train")) == 21
 
 
 def test_an_empty_label_is_no_class(make):

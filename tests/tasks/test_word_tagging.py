@@ -1,10 +1,12 @@
 import dataclasses
 import gzip
 import json
+import re
 
 import numpy as np
 import pytest
 
+import bert_jax
 from bert_jax.data import sequences
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
@@ -446,3 +448,28 @@ def test_the_saved_config_knows_how_the_training_file_parts_words(parse, tmp_pat
     assert row.offsets == ((0, 1), (1, 3), (4, 5), (5, 6))
     blanks = Tagging(dataclasses.replace(config, words="blanks"))
     assert parse(blanks, ["b's a."])[0].words == ("b's", "a.")
+
+
+@pytest.mark.parametrize(
+    "name, content, place",
+    [
+        ("train.txt", "a O\nb O\nc Q-X\n", "train.txt:3"),
+        ("train.tsv", "a\tO\nb\tO\nc\tQ-X\n", "train.tsv:3"),
+        (
+            "train.jsonl",
+            '{"words": ["a", "b", "c"], "tags": ["O", "O", "Q-X"]}\n',
+            "train.jsonl:1, word 2,",
+        ),
+        (
+            "train.json",
+            '[{"words": ["a", "b", "c"], "tags": ["O", "O", "Q-X"]}]\n',
+            "train.json: row 0, word 2,",
+        ),
+    ],
+)
+def test_the_place_of_a_wrong_tag(tmp_path, name, content, place):
+    """Only in a file with a word a line each word has a line of its own."""
+    (tmp_path / name).write_text(content)
+    task = bert_jax.tasks.tagging(dir=str(tmp_path), train=name, scheme="iob2")
+    with pytest.raises(UserError, match=rf"{re.escape(place)} has the tag 'Q-X'"):
+        _ = task.read("train")

@@ -161,7 +161,9 @@ def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
     before = len(said)
     bert_jax.finetune(task, **arguments, test=[row["text"] for row in rows])
     assert [line[:16] for line in said[before:]] == ["finished before:"]
-    with pytest.raises(UserError, match=r"holds another run .*data\.dir: 'rows:"):
+    with pytest.raises(
+        UserError, match=r"another run \(the rows of train, dev or test are"
+    ):
         bert_jax.finetune(task, **arguments | {"train": rows[1:]})
 
 
@@ -284,7 +286,17 @@ def test_a_text_is_no_file():
             {"train": [("good", "a")] * 9, "batch_size": 0},
             "^batch_size=0, .*set batch_s",
         ),
-        ({"train": [("good", "a")] * 9}, "every training row has the label 'a'"),
+        (
+            {"train": [("good", "a")] * 9},
+            "^train: every training row has the label 'a'",
+        ),
+        *(
+            (
+                {"train": [("good", "a")] * 9, "dev": share},
+                f"^dev={share}, expected rows, or a share .* above 0 and below 1, such",
+            )
+            for share in (0, 0.0, False, True, 1.0, 2, -0.1, np.float32(1.5))
+        ),
     ],
 )
 def test_what_is_missing_is_said(arguments, message, checkpoint_dir, tmp_path):
