@@ -81,19 +81,24 @@ job() {
   # A SIGTERM to this script goes to each process. The processes save and exit.
   trap 'STOPPED=1; kill -TERM "${pids[@]}" 2>/dev/null || true' TERM INT
   while ((${#pids[@]})); do
-    local ended="" one=0 left=()
-    wait -n -p ended "${pids[@]}" || one=$?
-    [[ -n "${ended:-}" ]] || continue # a trapped signal, not an end
-    for i in "${pids[@]}"; do [[ "$i" == "$ended" ]] || left+=("$i"); done
-    pids=("${left[@]}")
-    # 2 is an error of the user. 75 explains the codes of the others.
-    if ((one == 2 || code == 0 || (one == PREEMPTED && code != 2))); then code=$one; fi
-    if ((one != 0 && ${#pids[@]})); then
+    wait -n "${pids[@]}" || true # also returns after a trapped signal
+    local one left=()
+    for i in "${pids[@]}"; do
+      if kill -0 "$i" 2>/dev/null; then
+        left+=("$i")
+        continue
+      fi
+      one=0
+      wait "$i" || one=$?
+      # 2 is an error of the user. 75 explains the codes of the others.
+      if ((one == 2 || code == 0 || (one == PREEMPTED && code != 2))); then code=$one; fi
+    done
+    if ((code != 0 && ${#left[@]} && !${#killers[@]})); then
       # The others end by themselves, except a process that is stopped.
       (sleep "$GRACE" && kill -KILL "${pids[@]}") &>/dev/null </dev/null &
       killers+=($!)
-      disown
     fi
+    pids=("${left[@]}")
   done
   # All processes ended, and their numbers may belong to others later.
   ((!${#killers[@]})) || kill "${killers[@]}" 2>/dev/null || true

@@ -106,6 +106,7 @@ def start_again(folder, stand_in, *options):
         capture_output=True,
         text=True,
         env={"PATH": "/usr/bin:/bin", "PYTHON": str(stand_in)},
+        timeout=60,
     )
 
 
@@ -155,6 +156,17 @@ def test_the_code_of_a_job_is_2_then_75_then_another(codes, code, tmp_path):
     )
     options = ("--processes", "3", "--restarts", "0")
     assert start_again(tmp_path, stand_in, *options).returncode == code
+
+
+def test_processes_that_end_while_another_end_is_handled_are_not_waited_for(tmp_path):
+    """Bash forgets some processes that end at once, so each of 8 jobs has 8 of them."""
+    stand_in = stand_in_for_python(
+        tmp_path,
+        "if (($1 == 7)); then kill -9 $$; fi\nsleep 0.0$((RANDOM % 4))\nexit 75",
+    )
+    options = ("--processes", "8", "--restarts", "0")
+    for _ in range(8):
+        assert start_again(tmp_path, stand_in, *options).returncode == 75
 
 
 @pytest.mark.parametrize(
