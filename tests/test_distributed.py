@@ -270,6 +270,75 @@ def get_config():
     assert not (tmp_path / "run/config.json").exists()
 
 
+@pytest.fixture
+def start_two(python):
+    """A function that starts two processes of a command, without a launcher."""
+
+    def start(module, *arguments):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        return [
+            subprocess.Popen(
+                [
+                    *(python, "-m", module, *map(str, arguments), "--num_processes=2"),
+                    f"--coordinator_address=127.0.0.1:{port}",
+                    f"--process_id={process}",
+                ],
+                cwd=REPOSITORY,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"},
+            )
+            for process in range(2)
+        ]
+
+    return start
+
+
+def another_run(workdir):
+    (workdir / "config.json").write_text('{"seed": 1}')
+    (workdir / "results.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("module", "prepare", "line"),
+    [
+        ("bert_jax.train", another_run, "holds another run"),
+        (  # after all checks
+            "bert_jax.train",
+            lambda workdir: (workdir / "config.json").mkdir(),
+            "config.json is a folder; expected",
+        ),
+        (  # after a step
+            "bert_jax.finetune",
+            lambda workdir: (workdir / "best").write_text(""),
+            "best is a file; expected",
+        ),
+    ],
+    ids=["another run", "first files", "best model"],
+)
+def test_an_error_of_process_0_is_one_line_in_each(
+    start_two, module, prepare, line, one_phase_of, finetune_folder, tmp_path
+):
+    config = {
+        "bert_jax.train": one_phase_of(0),
+        "bert_jax.finetune": finetune_folder / "config.py",
+    }[module]
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    prepare(workdir)
+    jobs = start_two(module, "--config", config, "--workdir", workdir)
+    first, other = (job.communicate()[1] for job in jobs)
+    assert [job.returncode for job in jobs] == [2, 2], first + other
+    errors = [x for x in first.splitlines() if x.startswith("error: ")]
+    assert len(errors) == 1 and line in errors[0], first
+    assert other.replace(GLOO, "").strip().splitlines()[-1:] == [
+        "error: process 0 failed and prints the reason; correct it and run the same "
+        "command again"
+    ], other
+    assert "Traceback" not in first + other
+
+
 SIGTERM_WHILE = """
 import itertools
 import os

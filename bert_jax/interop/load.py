@@ -30,7 +30,7 @@ from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import with_scan
 from bert_jax.model.heads import BertWithBiLstm
 from bert_jax.parallel.deadline import unwatched
-from bert_jax.parallel.processes import is_leader, wait_for_all
+from bert_jax.parallel.processes import on_leader
 from bert_jax.parallel.remote import local_checkpoint
 from bert_jax.parallel.sharding import array_shapes, path_name
 from bert_jax.settings import from_settings
@@ -316,9 +316,8 @@ def _local_files(path: os.PathLike | str) -> Path:
     if not hub_name(path):
         return local_checkpoint(path)
     with unwatched():  # a download has timeouts of its own
-        if is_leader():  # processes of the same host then find the files in its cache
-            from_hub(path)
-        wait_for_all("download")
+        # Processes of the same host then find the files in its cache.
+        on_leader(lambda: from_hub(path))
         return from_hub(path)
 
 

@@ -147,15 +147,45 @@ def check_same(value: Any, name: str) -> None:
 def from_leader(action: Callable[[], T]) -> T:
     """Returns in every process what ``action`` returns in process 0, as JSON.
 
-    Only process 0 calls ``action``; all processes must call this function.
+    Only process 0 calls ``action``; all processes must call this function. If ``action``
+    raises, process 0 raises its exception, and the others raise UserError. Process 0 first
+    waits for the others, at most a minute: JAX ends them if it exits before.
     """
     if jax.process_count() == 1:
         return action()
     key = f"leader/{next(_numbers)}"
     if is_leader():
-        _client().key_value_set(key, json.dumps(action()))
+        try:
+            answer = json.dumps({"value": action()})
+        except BaseException:
+            _client().key_value_set(key, "{}")
+            _wait_for_failed()
+            raise
+        _client().key_value_set(key, answer)
     with unwatched():
-        return json.loads(_client().blocking_key_value_get(key, WAIT * 1000))
+        answer = json.loads(_client().blocking_key_value_get(key, WAIT * 1000))
+    if "value" not in answer:
+        _wait_for_failed()
+        raise UserError(
+            "process 0 failed and prints the reason; correct it and run the same command "
+            "again"
+        )
+    return answer["value"]
+
+
+def _wait_for_failed() -> None:
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        wait_for_all("failed", timeout=60)
+
+
+def on_leader(action: Callable[[], T]) -> T | None:
+    """Calls ``action`` in process 0 and returns its result there, None in the others.
+
+    See :func:`from_leader` for errors. All processes must call this function.
+    """
+    results = []
+    from_leader(lambda: results.append(action()))
+    return results[0] if results else None
 
 
 def on_every_host(tree: Any) -> Any:

@@ -30,7 +30,7 @@ from orbax.checkpoint.experimental import v1 as ocp
 from bert_jax.errors import Preempted, StalledError, UserError
 from bert_jax.files import STORE_LIBRARIES, is_remote
 from bert_jax.parallel.deadline import unwatched
-from bert_jax.parallel.processes import is_leader, lost_peer
+from bert_jax.parallel.processes import is_leader, lost_peer, on_leader
 from bert_jax.parallel.sharding import (
     array_shapes,
     arrays_by_path,
@@ -150,13 +150,14 @@ class CheckpointStore:
 
     def _on_leader(self, action: Callable[[], None]) -> None:
         """Runs ``action`` in process 0. Raises in all processes if it fails there."""
-        error = None
-        try:
-            if is_leader():
+
+        def act() -> None:
+            try:
                 action()
-        except Exception as caught:
-            error = caught
-        self._agree(error, True, jax.process_count() > 1)
+            except Exception as error:
+                raise _write_error(self._directory, error) from error
+
+        on_leader(act)
 
     def _agree(self, error: Exception | None, done: bool, ask: bool) -> bool:
         """Whether all processes are done. Raises in all processes if one has an error.

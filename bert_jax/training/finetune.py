@@ -19,6 +19,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import write_json
 from bert_jax.inference.evaluation import (
+    Evaluation,
     Split,
     evaluate,
     evaluate_tuned,
@@ -42,7 +43,7 @@ from bert_jax.model.heads import make_model
 from bert_jax.objectives.heads import ENCODER, HEADS, FrozenTagging, Head, jit_forward
 from bert_jax.objectives.objective import Params
 from bert_jax.parallel.mesh import batch_divisor, make_mesh, process_rows
-from bert_jax.parallel.processes import is_leader, on_every_host
+from bert_jax.parallel.processes import on_every_host, on_leader
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.progress import Progress, print_line
 from bert_jax.settings import to_dict
@@ -169,18 +170,20 @@ def finetune(
     job = dataclasses.replace(fine_tuning.job(), change_settings=change_settings)
     _, progress = run(job, folder, log)
     results = fine_tuning.results(progress)
-    draw_run(folder, log)
-    if is_leader():
+
+    def write_results() -> None:
+        draw_run(folder, log)
         write_json(folder.local / RESULTS, results)
         folder.upload()
+
+    on_leader(write_results)
     delete_checkpoints(folder)
     return results
 
 
 def delete_checkpoints(folder: RunFolder) -> None:
-    """Deletes those of a run that is finished: nothing that is left needs an optimizer."""
-    if is_leader():
-        epath.Path(folder.checkpoints).rmtree(missing_ok=True)
+    """Deletes the checkpoints of a finished run, which does not need its optimizer."""
+    on_leader(lambda: epath.Path(folder.checkpoints).rmtree(missing_ok=True))
 
 
 class _FineTuning:
@@ -261,23 +264,25 @@ class _FineTuning:
             if evaluation.scores:
                 results["scores"][split.name] = evaluation.scores
                 self.log(f"{split.name}: {show(evaluation.scores)}")
-            if not is_leader():
-                continue
-            folder = self.folder.local / PREDICTIONS
-            content = split.rows, evaluation.predictions
-            for path in task.write(*content, split.name, folder):
-                self.log(f"predictions of {split.name}: {path}")
-            if evaluation.scores:
-                for path in write_mistakes(folder, task, split.name, *content):
-                    self.log(f"errors of {split.name}: {path}")
-                warn = majority_warning(confusion(task, *content)[1])
-                if warn:
-                    self.log(f"warning: {split.name}: {warn}")
+            on_leader(functools.partial(self._write, task, split, evaluation))
         seconds = progress["evaluation_seconds"]
         return results | {
             "train_seconds": round(progress["seconds"] - seconds, 2),
             "evaluation_seconds": round(seconds, 2),
         }
+
+    def _write(self, task: Task, split: Split, evaluation: Evaluation) -> None:
+        """Writes the predictions and mistakes of a split; only for process 0."""
+        folder = self.folder.local / PREDICTIONS
+        content = split.rows, evaluation.predictions
+        for path in task.write(*content, split.name, folder):
+            self.log(f"predictions of {split.name}: {path}")
+        if evaluation.scores:
+            for path in write_mistakes(folder, task, split.name, *content):
+                self.log(f"errors of {split.name}: {path}")
+            warn = majority_warning(confusion(task, *content)[1])
+            if warn:
+                self.log(f"warning: {split.name}: {warn}")
 
     def _evaluates(self, step: int) -> bool:
         """Whether dev is scored after a step."""
@@ -299,8 +304,7 @@ class _FineTuning:
         best = progress.get("best")
         if best is None or scores[metric] > best["scores"][metric]:
             whole = on_every_host(params)
-            if is_leader():
-                self._save_best(task, jax.device_get(whole), scores)
+            on_leader(lambda: self._save_best(task, jax.device_get(whole), scores))
             progress["best"] = {"epoch": epoch, "scores": scores}
         progress["evaluation_seconds"] = (
             progress.get("evaluation_seconds", 0.0) + time.perf_counter() - started
@@ -343,16 +347,13 @@ class _FineTuning:
             scan = self.checkpoint.compute.scan_layers
             return self._params(load(self.folder.local / BEST, scan_layers=scan))
 
-        if jax.process_count() == 1:
-            params = read()
-        else:
+        params = on_leader(read)
+        if jax.process_count() > 1:
             shapes = jax.eval_shape(self.objective.init, jax.random.key(0))
             if self.frozen:
                 shapes = shapes | {"bert": self.checkpoint.params["bert"]}
             zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-            params = multihost_utils.broadcast_one_to_all(
-                read() if is_leader() else zeros
-            )
+            params = multihost_utils.broadcast_one_to_all(params or zeros)
         shardings = tree_shardings(params, self.mesh, fsdp=self.config.mesh.fsdp)
         return jax.device_put(params, shardings)
 

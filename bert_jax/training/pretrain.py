@@ -41,7 +41,7 @@ from bert_jax.parallel.mesh import (
     process_rows,
     put_batch,
 )
-from bert_jax.parallel.processes import is_leader, on_every_host
+from bert_jax.parallel.processes import on_every_host, on_leader
 from bert_jax.parallel.remote import local_copy
 from bert_jax.progress import Progress, print_line
 from bert_jax.runs import CURVES
@@ -172,7 +172,8 @@ def _pretrain(
         log(f"finished before, after {config.total_steps:,} steps")
     if config.prompts:
         params = on_every_host(state.params)
-        if is_leader():
+
+        def fill_prompts() -> None:
             lines = list(_filled(config, objective.model, params, tokenizer))
             for line in lines:
                 log(line)
@@ -181,8 +182,14 @@ def _pretrain(
                 with contextlib.closing(MetricWriter(folder.local, step)) as writer:
                     writer.write_text(step, "blanks", "\n".join(lines))
                 folder.upload()
-    if not finished or not (folder.local / CURVES).exists():
-        draw_run(folder, log)
+
+        on_leader(fill_prompts)
+
+    def draw() -> None:
+        if not finished or not (folder.local / CURVES).exists():
+            draw_run(folder, log)
+
+    on_leader(draw)
     return evaluations[-1] if evaluations else None
 
 

@@ -34,7 +34,12 @@ from bert_jax.errors import Preempted, UserError
 from bert_jax.files import read_json, write_json
 from bert_jax.objectives.objective import Batch, Objective, Params
 from bert_jax.parallel.mesh import put_batch, steps_ahead
-from bert_jax.parallel.processes import check_same, is_leader, stop_requests
+from bert_jax.parallel.processes import (
+    check_same,
+    is_leader,
+    on_leader,
+    stop_requests,
+)
 from bert_jax.runs import CURVES
 from bert_jax.settings import describe
 from bert_jax.training.checkpoints import CheckpointStore, newest_step
@@ -127,8 +132,7 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
     """
     config = job.config
     check_same(job.identity, "config or data; start all with the same command")
-    if is_leader() and _has_results(folder):
-        check_owner(folder.local, job.identity, job.differences)
+    on_leader(lambda: _check_folder(job, folder))
     frozen = getattr(job.objective, "frozen", "")
     optimizer = bert_optimizer(config.optimizer, frozen)
     abstract = abstract_state(job.objective, optimizer, job.mesh, fsdp=config.mesh.fsdp)
@@ -150,7 +154,6 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
         compiling = _compile_ahead(
             job, train_step, abstract, scheduled, newest_step(folder.checkpoints)
         )
-        stack.callback(compiling.join)
         state, saved = _begin(job, optimizer, abstract, checkpoints, log)
         first, progress = int(state.step), saved.get("progress", {})
         before = saved.get("config", {})
@@ -162,14 +165,14 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
         elif saved and first == len(job.batches):
             return state, progress
         identity = job.identity | ({"changes": changes} if changes else {})
-        if is_leader():
+
+        def write_settings() -> None:
             if job.tokenizer is not None:
                 job.tokenizer.save(folder.local)
             if not changed:  # otherwise the first save writes it
                 write_json(folder.local / "config.json", identity)
-        folder.check_shared("config.json")
-        writer = None
-        if is_leader():
+
+        def open_writer() -> MetricWriter:
             tracker = open_tracker(config.tracker, folder.local.name, identity)
             writer = MetricWriter(folder.local, first, tracker)
             stack.callback(writer.close)
@@ -178,17 +181,24 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
                 texts["config"] = describe(config)
             for name, text in texts.items():
                 writer.write_text(first, name, "\n".join(text))
+            return writer
+
+        on_leader(write_settings)
+        folder.check_shared("config.json")
+        writer = on_leader(open_writer)
         reporter = Reporter(
             config, job.objective, schedule, writer, log, progress, first
         )
         stack.callback(reporter.bar.close)
 
-        def save(step: int, state: TrainState) -> None:
-            if writer is not None:
-                writer.sync()
-            if changed and is_leader():
+        def write_small_files() -> None:
+            writer.sync()
+            if changed:
                 write_json(folder.local / "config.json", identity)
             folder.upload()
+
+        def save(step: int, state: TrainState) -> None:
+            on_leader(write_small_files)
             # A copy: it is written in the background.
             notes = {"config": identity, "progress": copy.deepcopy(progress)}
             checkpoints.save(step, state, notes)
@@ -372,13 +382,11 @@ def _loop(
 
 
 def draw_run(folder: RunFolder, log: Log) -> None:
-    """Draws the workdir's curves.png and its confusion matrices, on process 0.
+    """Draws the workdir's curves.png and its confusion matrices; only for process 0.
 
-    Where that fails, as without matplotlib, it is a line of the log: a run does not fail
-    because of its pictures.
+    If drawing fails, as without matplotlib, it logs a line: a run does not fail because of
+    its pictures.
     """
-    if not is_leader():
-        return
     try:
         from bert_jax import figures
 
@@ -388,6 +396,12 @@ def draw_run(folder: RunFolder, log: Log) -> None:
     except Exception as error:
         log(f"no picture: {error}")
     folder.upload()
+
+
+def _check_folder(job: Job, folder: RunFolder) -> None:
+    """Raises UserError if the workdir contains something of another run."""
+    if _has_results(folder):
+        check_owner(folder.local, job.identity, job.differences)
 
 
 def check_owner(

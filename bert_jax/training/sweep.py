@@ -17,7 +17,7 @@ from bert_jax.files import (
     replace_folder,
     write_json,
 )
-from bert_jax.parallel.processes import from_leader, is_leader
+from bert_jax.parallel.processes import from_leader, on_leader
 from bert_jax.progress import Progress, print_line
 from bert_jax.runs import read_results, spread
 from bert_jax.settings import to_dict
@@ -110,18 +110,20 @@ def _run_sweep(
             except DivergenceError as error:
                 log(f"diverged: {error}")
                 results = {"main_metric": prepared.task.main_metric, DIVERGED: True}
-                if is_leader():
-                    shutil.rmtree(run_folder.local / BEST, ignore_errors=True)
-                    write_json(run_folder.local / RESULTS, results)
+                on_leader(functools.partial(_write_diverged, run_folder, results))
         delete_checkpoints(run_folder)  # also where a kill came before
         table.setdefault(_point(run_config), []).append(results)
-        if is_leader():
-            _keep_best(name, results, folder.local)
-        folder.upload()
+        on_leader(functools.partial(_keep_best, name, results, folder.local))
+        on_leader(folder.upload)
     shutil.rmtree(folder.local / FEATURES, ignore_errors=True)
     content = from_leader(lambda: _summarise(table, folder.local, log))
-    folder.upload()
+    on_leader(folder.upload)
     return content
+
+
+def _write_diverged(folder: RunFolder, results: Results) -> None:
+    shutil.rmtree(folder.local / BEST, ignore_errors=True)
+    write_json(folder.local / RESULTS, results)
 
 
 def _grid(config: FineTuneConfig) -> Grid:

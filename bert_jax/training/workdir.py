@@ -12,7 +12,12 @@ from etils import epath
 from bert_jax.files import PROGRAMS, is_remote, open_remote
 from bert_jax.locks import LOCK, check_owned, locked, owned
 from bert_jax.parallel.deadline import unwatched
-from bert_jax.parallel.processes import check_same, is_leader, wait_for_all
+from bert_jax.parallel.processes import (
+    check_same,
+    is_leader,
+    on_leader,
+    wait_for_all,
+)
 from bert_jax.parallel.remote import (
     cached_folder,
     download,
@@ -52,16 +57,13 @@ class RunFolder:
     def held(self) -> Iterator[None]:
         """Locks the workdir on a disk, or makes this run its owner in a bucket.
 
-        Raises UserError that names the process which has the lock.
+        All processes must call it. Raises UserError that names the process which has the
+        lock.
         """
-        if not is_leader():
+        lock = locked(self.local) if self._remote is None else owned(self._remote)
+        with contextlib.ExitStack() as stack:
+            self._token = on_leader(lambda: stack.enter_context(lock)) or ""
             yield
-        elif self._remote is None:
-            with locked(self.local):
-                yield
-        else:
-            with owned(self._remote) as self._token:
-                yield
 
     def child(self, name: str) -> "RunFolder":
         """A folder in this one as the workdir of another run, such as a run of a sweep.
@@ -79,15 +81,17 @@ class RunFolder:
 
         Files that a killed run did not upload are deleted.
         """
-        if is_leader() and self._remote is not None:
+        on_leader(self._fetch)
+
+    def _fetch(self) -> None:
+        if self._remote is None:
+            self.local.mkdir(parents=True, exist_ok=True)
+        else:
             shutil.rmtree(self.local, ignore_errors=True)
             exists = self._remote.exists()
             files = dict(remote_files(self._remote, _is_small)) if exists else {}
             download(files, self.local)
             self._uploaded = _versions(self.local)
-        elif is_leader():
-            self.local.mkdir(parents=True, exist_ok=True)
-        wait_for_all("fetch")
 
     def upload(self) -> None:
         """Writes the files of process 0 that changed to the bucket, and deletes others.
@@ -124,7 +128,10 @@ class RunFolder:
         processes wait at most processes.WAIT seconds.
         """
         place = (self._remote or self.local) / name
-        if is_leader() and not (place / last).exists():
+
+        def prepare() -> None:
+            if (place / last).exists():
+                return
             folder = cached_folder(place) if self._remote else place
             with unwatched():
                 make(folder)
@@ -132,7 +139,8 @@ class RunFolder:
                     names = sorted(_versions(folder), key=lambda n: (n == last, n))
                     for file in Progress("uploading", names, unit="files"):
                         _copy(folder / file, place / file)
-        wait_for_all(name)
+
+        on_leader(prepare)
         return local_copy(place, last, check)
 
     def check_shared(self, name: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from bert_jax import cli
 from bert_jax.errors import UserError
+from bert_jax.locks import locked
 from bert_jax.parallel import deadline, processes
 from bert_jax.parallel.processes import connect, leave, lost_peer
 from bert_jax.training.config import RunConfig
@@ -128,6 +129,47 @@ cli.run(main)
 """
 
 
+RAISES = """
+import sys
+from pathlib import Path
+import jax
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 1)
+from bert_jax import cli
+from bert_jax.errors import UserError
+from bert_jax.locks import locked
+from bert_jax.parallel.processes import from_leader, is_leader, on_leader
+from bert_jax.training.workdir import RunFolder
+
+def fail(error):
+    raise error
+
+def fails(action):
+    try:
+        action()
+    except BaseException as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+
+def main(argv):
+    process, folder, port = argv
+    cli.start(cli.JOB_FLAGS | dict(
+        coordinator_address=f"127.0.0.1:{port}", num_processes=2,
+        process_id=int(process), join_timeout=120,
+    ))
+    for error in UserError("user"), ValueError("bug"), KeyboardInterrupt("key"):
+        fails(lambda: from_leader(lambda: fail(error)))
+    assert on_leader(lambda: {1}) == ({1} if is_leader() else None)
+    used = RunFolder(f"{folder}/used")
+    fails(lambda: used.held().__enter__())
+    file = RunFolder(f"{folder}/file")
+    fails(file.fetch)
+    fails(lambda: used.prepared("text", "last", lambda place: fail(OSError("full"))))
+    return from_leader(lambda: 0)
+
+cli.run(main)
+"""
+
+
 def slurm(job, process):
     return {
         "SLURM_JOB_ID": f"{job}",
@@ -221,6 +263,22 @@ def test_programs_are_kept_in_the_workdir(python, port, bucket, monkeypatch):
         outputs = [process.communicate() for process in processes]
         hits = [int(output.split()[-1]) for output, _ in outputs]
         assert (hits[0] > 0) == (round_ > 0), outputs
+
+
+def test_an_error_in_process_0_is_an_error_in_all(python, port, tmp_path):
+    """And all can go on: no process waits for a call that another one left out."""
+    (tmp_path / "file").write_text("")
+    with locked(tmp_path / "used"):
+        jobs = start_two(python, RAISES, tmp_path, port)
+        outputs = [job.communicate() for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0], outputs
+    first, other = (output.splitlines() for output, _ in outputs)
+    assert first[:3] == ["UserError: user", "ValueError: bug", "KeyboardInterrupt: key"]
+    assert first[3].startswith(f"UserError: {tmp_path / 'used'} is in use by process")
+    assert first[4].startswith("FileExistsError")
+    assert first[5] == "OSError: full"
+    line = "UserError: process 0 failed and prints the reason; correct it and run the "
+    assert other == [line + "same command again"] * 6
 
 
 # A process that lost another one: code 75 if a collective fails, SIGABRT if JAX ends it.
@@ -326,7 +384,7 @@ def test_processes_wait_a_day_for_process_0(monkeypatch):
 
         def blocking_key_value_get(self, key, milliseconds):
             waits.append(milliseconds)
-            return "1"
+            return '{"value": 1}'
 
     monkeypatch.setattr(processes, "_client", Client)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
