@@ -128,6 +128,10 @@ class Tokenizer(abc.ABC):
         text = "\n".join([*rules, *self.tokens])
         return hashlib.sha256(text.encode()).hexdigest()
 
+    def has_fingerprint(self, fingerprint: str) -> bool:
+        """Whether a store or a run with this fingerprint has this vocabulary."""
+        return fingerprint == self.fingerprint()
+
     def config(self) -> dict:
         """What tokenizer_config.json holds; transformers reads the same file."""
         return {"kind": self.kind, "do_lower_case": self.lower_case}
@@ -305,6 +309,15 @@ class SentencePieceTokenizer(Tokenizer):
     def vocabulary_bytes(self) -> bytes:
         """The .model file."""
         return self._model
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the .model file, which has scores and rules, and of the case."""
+        rules = f"{self.kind}\n{self.lower_case}\n".encode()
+        return hashlib.sha256(rules + self._model).hexdigest()
+
+    def has_fingerprint(self, fingerprint: str) -> bool:
+        """See Tokenizer.has_fingerprint. Version 0.1.0 left out scores and rules."""
+        return fingerprint in (self.fingerprint(), super().fingerprint())
 
     def __reduce__(self):
         """Pickles as its file."""

@@ -369,7 +369,8 @@ def _read_workdir(
     tokenizer = load_tokenizer(workdir) if find_vocabulary(workdir) else None
     text = settings.get("text")
     trained_with = text.get("vocabulary") if isinstance(text, Mapping) else None
-    if tokenizer and trained_with not in (None, tokenizer.fingerprint()):
+    checked = tokenizer is not None and trained_with is not None
+    if checked and not tokenizer.has_fingerprint(trained_with):
         raise UserError(
             f"{workdir}: its vocabulary is not the one that the run was trained with; "
             "copy the vocabulary from where the run was"

@@ -248,7 +248,7 @@ def open_text(
         )
     store = TokenStore(directory)
     tokenizer = load_tokenizer(directory)
-    if tokenizer.fingerprint() != store.info.vocabulary_fingerprint:
+    if not tokenizer.has_fingerprint(store.info.vocabulary_fingerprint):
         raise UserError(
             f"{directory} was prepared with another vocabulary than the one it holds; "
             "prepare the text again"

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import pickle
 import random
@@ -8,6 +9,7 @@ import pytest
 from tokenizers import normalizers, pre_tokenizers
 
 from bert_jax.data import vocabulary_training, wordpiece
+from bert_jax.data.tokenizer import SentencePieceTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -281,6 +283,16 @@ def test_saved_pickled_and_loaded_tokenizers_are_the_same(
     assert files == {tokenizer.file_name, "tokenizer_config.json"}
 
 
+def test_the_fingerprint_of_0_1_0_is_known(small, japanese):
+    for tokenizer in (small, japanese):
+        text = "\n".join([tokenizer.kind, "True", *tokenizer.tokens])
+        old = hashlib.sha256(text.encode()).hexdigest()
+        assert tokenizer.has_fingerprint(old)
+        assert tokenizer.has_fingerprint(tokenizer.fingerprint())
+        assert not tokenizer.has_fingerprint("")
+        assert (tokenizer.fingerprint() == old) == (tokenizer is small)
+
+
 def test_a_saved_folder_tells_transformers_what_it_is(small, tmp_path):
     load_tokenizer(write(tmp_path / "vocab.txt", TOKENS), lower_case=False).save(
         tmp_path
@@ -314,6 +326,25 @@ def mixed():
         "แมวนั่งบนเสื่อ น้ำ",
     ]
     return vocabulary_training.train_vocabulary(text * 20, 62, kind="sentencepiece")
+
+
+@pytest.mark.parametrize("change", ["scores", "normalizer"])
+def test_sentencepiece_models_of_equal_tokens_have_other_fingerprints(change):
+    """The scores choose between tokens, the normaliser changes the text before."""
+    text = ["the cat saw the cats that sat there"] * 20
+    tokenizer = vocabulary_training.train_vocabulary(text, 30, kind="sentencepiece")
+    model, text = tokenizer.proto(), "ｔｈｅ cat"
+    if change == "scores":
+        for piece in model.pieces[len(SPECIAL) :]:
+            piece.score = -100.0 * (len(piece.piece) > 1)
+    else:
+        model.normalizer_spec.precompiled_charsmap = b""
+    other = SentencePieceTokenizer(model.SerializeToString())
+    assert other.tokens == tokenizer.tokens
+    assert other.lower_case == tokenizer.lower_case
+    assert other.tokenize(text) != tokenizer.tokenize(text)
+    assert other.fingerprint() != tokenizer.fingerprint()
+    assert not other.has_fingerprint(tokenizer.fingerprint())
 
 
 def words_of(tokenizer, text):

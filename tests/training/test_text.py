@@ -1,11 +1,15 @@
 import dataclasses
+import hashlib
 import subprocess
 import sys
 
 import pytest
 from etils import epath
 
+from bert_jax.data.preparation import prepare
 from bert_jax.data.store import TokenStore
+from bert_jax.data.tokenizer import SentencePieceTokenizer
+from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
 from bert_jax.training.config import DataConfig
 from bert_jax.training.pretrain import open_text
@@ -42,6 +46,28 @@ def test_a_corpus_is_split_by_its_language(tmp_path):
     assert store.info.sentences == 18
     assert store.info.settings["language"] == "de"
     assert tokenizer.tokenize("हिन्दी Ein") == ["हिन्दी", "ein"]
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_sentencepiece_store_of_0_1_0_is_read(other, tmp_path, monkeypatch):
+    """Its fingerprint is that of the tokens and the case only."""
+    sentences = ["the cat saw the cats that sat there"] * 20
+    (tmp_path / "text.txt").write_text("\n".join(sentences))
+    tokenizer = train_vocabulary(sentences, 30, kind="sentencepiece")
+    text = "\n".join(["sentencepiece", "True", *tokenizer.tokens]) + "other" * other
+    old = hashlib.sha256(text.encode()).hexdigest()
+    with monkeypatch.context() as patch:
+        patch.setattr(SentencePieceTokenizer, "fingerprint", lambda self: old)
+        store = tmp_path / "store"
+        prepare([str(tmp_path / "text.txt")], tokenizer, store, workers=1)
+    config = DataConfig(path=str(store))
+    if other:
+        with pytest.raises(UserError, match="prepared with another vocabulary"):
+            open_text(config, RunFolder(tmp_path), print)
+        return
+    found, same = open_text(config, RunFolder(tmp_path), print)
+    assert found.info.vocabulary_fingerprint == old
+    assert same.fingerprint() == tokenizer.fingerprint() != old
 
 
 def test_a_store_elsewhere_is_opened(small_store, tmp_path):
