@@ -153,6 +153,26 @@ def test_two_processes_train_as_one(start, check_equal, one_phase, tmp_path):
     assert set(re.findall(r"[^\s\d]+", other)) <= set(GLOO.split())
 
 
+def test_two_processes_read_a_store_in_a_bucket(
+    start, check_equal, one_process, one_phase, bucket, tmp_path
+):
+    """Each process copies it into its own cache. One process read a local store."""
+    for path in (one_process / "text").rglob("*"):
+        if path.is_file():
+            place = epath.Path(bucket) / path.relative_to(one_process)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            epath.Path(path).copy(place)
+    logs = tmp_path / "logs"
+    arguments = ("--config", one_phase, "--workdir", tmp_path / "run", *RUN)
+    store = (f"--config.data.path={bucket}/text", "--config.data.corpus=()")
+    code, output = finish(start(2, logs, *arguments, *store), logs)
+    assert code == 0, output
+    assert "preparing" not in output
+    copies = [*tmp_path.glob("caches/*/bert_jax/text-*/index.json")]
+    assert len({path.parts[-4] for path in copies}) == 2, copies
+    check_equal(tmp_path / "run")
+
+
 def test_killed_or_asked_to_stop_it_goes_on_with_other_hosts(
     start, check_equal, one_phase, bucket, tmp_path
 ):
