@@ -5,12 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.data.batching import Features, inference_batches
 from bert_jax.data.tokenizer import MASK, Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.model.bert import BertForPreTraining
+from bert_jax.interop.load import Checkpoint
+from bert_jax.model.bert import PADDING_LOGIT, BertForPreTraining
 from bert_jax.objectives.heads import model_inputs
 from bert_jax.tasks import tables
 from bert_jax.tasks.rows import Placed, Row, by_position, placed_rows, text_line
@@ -155,6 +157,19 @@ def _top_tokens(
     """Probabilities and ids of the likeliest tokens at some positions, (B, M, top)."""
     logits_BMW = mlm_logits(model, params, batch, positions_BM)
     return jax.lax.top_k(jax.nn.softmax(logits_BMW), top)
+
+
+def mlm_params(checkpoint: Checkpoint) -> Any:
+    """The parameters of a checkpoint that never predicts a word row without a token.
+
+    The word table may have more rows than the vocabulary has tokens.
+    """
+    params, tokens = checkpoint.params, checkpoint.tokenizer.vocab_size
+    bias_V = params["mlm"]["output_bias"]
+    if tokens == len(bias_V):
+        return params
+    bias_V = jnp.asarray(bias_V).at[tokens:].set(PADDING_LOGIT)
+    return params | {"mlm": params["mlm"] | {"output_bias": bias_V}}
 
 
 def mlm_logits(

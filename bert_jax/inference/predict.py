@@ -14,7 +14,7 @@ import numpy as np
 from bert_jax.data.batching import Features
 from bert_jax.errors import UserError, naming
 from bert_jax.inference.evaluation import Evaluation, Split, evaluate, runner
-from bert_jax.inference.fill_mask import FillMask
+from bert_jax.inference.fill_mask import FillMask, mlm_params
 from bert_jax.inference.lines import CHUNK, Answers, chunks
 from bert_jax.interop.load import (
     Checkpoint,
@@ -93,7 +93,7 @@ class Predictor:
         if checkpoint.head == "pretraining":
             fill_mask = FillMask(
                 BertForPreTraining(checkpoint.config, checkpoint.compute),
-                checkpoint.params,
+                mlm_params(checkpoint),
                 checkpoint.tokenizer,
                 max_length=max_length or checkpoint.config.max_positions,
                 batch_size=batch_size,

@@ -24,7 +24,7 @@ from bert_jax.data.batching import Features
 from bert_jax.errors import UserError
 from bert_jax.files import decode_lines, ending, open_zip, parse_json
 from bert_jax.inference.evaluation import runner
-from bert_jax.inference.fill_mask import mlm_logits
+from bert_jax.inference.fill_mask import mlm_logits, mlm_params
 from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, opened
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.heads import model_inputs
@@ -112,7 +112,7 @@ class Scorer:
         function = _directed_log_probabilities if self._directed else _log_probabilities
         forward = functools.partial(function, model=model)
         self._run = runner(
-            forward, checkpoint.params, checkpoint, batch_size=batch_size
+            forward, mlm_params(checkpoint), checkpoint, batch_size=batch_size
         )
 
     def __call__(self, rows: Any, *, columns: str | Sequence[str] = ()) -> np.ndarray:

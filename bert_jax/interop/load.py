@@ -66,7 +66,7 @@ def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
         checkpoint = stretched(checkpoint, positions, path)
     compute = dataclasses.replace(checkpoint.compute, **compute_changes)
     tokenizer, config = checkpoint.tokenizer, checkpoint.config
-    if tokenizer is not None and tokenizer.vocab_size != config.tokens:
+    if tokenizer is not None and tokenizer.vocab_size != config.vocab_size:
         if tokenizer.vocab_size > config.vocab_size:
             raise UserError(
                 f"{path}: the vocabulary has {tokenizer.vocab_size} tokens, the word table "
@@ -77,8 +77,6 @@ def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
             f"{path}: the word table has {config.vocab_size:,} rows for "
             f"{tokenizer.vocab_size:,} tokens; the other rows are never predicted"
         )
-        config = dataclasses.replace(config, vocabulary_tokens=tokenizer.vocab_size)
-        checkpoint = dataclasses.replace(checkpoint, config=config)
     with naming(path):
         check_finite(checkpoint.params)
     params = with_scan(checkpoint.params, compute.scan_layers)
@@ -105,9 +103,7 @@ def with_new_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
             "vocabulary, or with one that python -m bert_jax.vocabulary --extend makes of "
             "it"
         )
-    config = dataclasses.replace(
-        config, vocab_size=tokenizer.vocab_size, vocabulary_tokens=0
-    )
+    config = dataclasses.replace(config, vocab_size=tokenizer.vocab_size)
     words = [token.removeprefix(PREFIX) for token in tokenizer.tokens[old.vocab_size :]]
     pieces = old.encode_batch(words)
 

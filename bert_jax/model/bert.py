@@ -237,10 +237,8 @@ class MlmHead(nn.Module):
         x_BMD = split(transform(split(x_BMD, "BMD")), "BMD")
         x_BMD = layer_norm(config, compute, "norm")(activation(config)(x_BMD))
         bias_V = self.param("output_bias", nn.initializers.zeros, (config.vocab_size,))
-        surplus = config.word_rows - config.tokens
-        bias_W = jnp.pad(
-            bias_V[: config.tokens], (0, surplus), constant_values=PADDING_LOGIT
-        )
+        padding = config.word_rows - config.vocab_size
+        bias_W = jnp.pad(bias_V, (0, padding), constant_values=PADDING_LOGIT)
         return words.attend(x_BMD) + bias_W[None, None, :]
 
 

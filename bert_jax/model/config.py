@@ -49,13 +49,6 @@ class BertConfig:
     max_positions: int = setting(
         512, "longest sequence, in tokens", least=1, below=_FAR
     )
-    vocabulary_tokens: int = setting(
-        0,
-        "number of tokens of a vocabulary that has fewer tokens than the word table has "
-        "rows; the other rows are never predicted. 0: vocab_size",
-        least=0,
-        below=_FAR,
-    )
     type_vocab_size: int = setting(
         2, "token types: sentence A and sentence B", least=1, below=_FAR
     )
@@ -119,11 +112,6 @@ class BertConfig:
                 f"hidden_size={self.hidden_size} is not a multiple of "
                 f"num_heads={self.num_heads}; change one of them"
             )
-        if self.vocabulary_tokens > self.vocab_size:
-            raise UserError(
-                f"vocabulary_tokens={self.vocabulary_tokens} is over vocab_size="
-                f"{self.vocab_size}; set model.vocabulary_tokens to 0"
-            )
         if self.encoder == "lstm" and (self.causal or self.pre_norm):
             raise UserError(
                 "model.encoder='lstm' has neither attention nor LayerNorm; set "
@@ -136,11 +124,6 @@ class BertConfig:
         if self.encoder == "lstm":
             return "each side alone"
         return "the left side" if self.causal else "both sides"
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens that can be predicted."""
-        return self.vocabulary_tokens or self.vocab_size
 
     @property
     def word_rows(self) -> int:

@@ -83,9 +83,9 @@ def _pretrain(
     config: TrainConfig, mesh: Mesh, folder: RunFolder, log: Log, change_settings: bool
 ) -> dict[str, float] | None:
     store, tokenizer = open_text(config.data, folder, log)
-    if tokenizer.vocab_size != config.model.tokens:
+    if tokenizer.vocab_size != config.model.vocab_size:
         raise UserError(
-            f"model.vocab_size={config.model.tokens}, but the vocabulary of the "
+            f"model.vocab_size={config.model.vocab_size}, but the vocabulary of the "
             f"text has {tokenizer.vocab_size} tokens; set "
             f"--config.model.vocab_size={tokenizer.vocab_size}"
         )

@@ -87,17 +87,6 @@ def batch(computed):
     return arrays | {"mlm_weights": np.float32(computed["mlm_weights"])}
 
 
-def test_the_generator_draws_no_row_without_a_token(objective, params, batch):
-    config = dataclasses.replace(objective.model.config, vocabulary_tokens=20)
-    output = Electra(config).apply(
-        {"params": params}, batch, jax.random.key(0), deterministic=True
-    )
-    logits_BMW = output.mlm_logits_BMW
-    assert (logits_BMW[..., 20:] < -1e8).all() and (logits_BMW[..., :20] > -1e3).all()
-    new_ids = output.ids_BL[output.replaced_BL]
-    assert len(new_ids) > 2 and (new_ids < 20).all()
-
-
 def test_logits_and_losses_are_those_of_transformers(
     computed, objective, params, batch, monkeypatch
 ):
