@@ -120,7 +120,6 @@ class Embedder:
         if not modules or pooling != modules["pooling"] or tuple(layers) != (-1,):
             modules = {}
         self.pooling, self._show = pooling, show_progress
-        self._width = config.hidden_size * len(layers)
         self.max_length = (
             max_length or modules.get("max_length", 0) or config.max_positions
         )
@@ -160,19 +159,18 @@ class Embedder:
         """
         placed = placed_rows(rows, parse_line=texts_line)
         parts = list(self.stream(placed, columns=columns, total=count_rows(rows)))
-        none = np.zeros((0, self._width), np.float32)
-        lengths = np.concatenate([np.zeros(0, int), *(part.lengths for part in parts)])
+        if not parts:
+            return self([""])[:0]  # an empty text has the same width
+        lengths = np.concatenate([part.lengths for part in parts])
         if truncated := sum(part.truncated for part in parts):
             logger.warning(
                 f"{truncated:,} of {len(lengths):,} texts are truncated to "
                 f"max_length={self.max_length}"
             )
-        values = np.concatenate(
-            [self._projected(none), *(part.values for part in parts)]
-        )
+        values = np.concatenate([part.values for part in parts])
         if self.pooling != "none":
             return values
-        return np.split(values, np.cumsum(lengths))[: len(lengths)]
+        return np.split(values, np.cumsum(lengths)[:-1])
 
     def stream(
         self,
