@@ -20,7 +20,7 @@ from bert_jax.parallel import deadline
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import arrays_by_path
 from bert_jax.training import checkpoints
-from bert_jax.training.checkpoints import CheckpointStore, read_params
+from bert_jax.training.checkpoints import CheckpointStore, read_params, write_params
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
 from bert_jax.training.state import abstract_state, init_state
 
@@ -191,6 +191,24 @@ def test_parameters_are_read_from_the_last_whole_checkpoint(saved, tmp_path, cap
         UserError, match=r"run/2 is damaged.*all 1 checkpoints are damaged"
     ):
         restored(tmp_path / "run", state)
+
+
+def test_whole_files_of_another_save_are_damage(saved, tmp_path):
+    """As in a copy that mixes two saves: no file is damaged, and the arrays are others."""
+    source, state = saved
+    shutil.copytree(source, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run/2/state")
+    shutil.copytree(source / "1/state", tmp_path / "run/2/state")
+    (found, _), (line,) = restored(tmp_path / "run", state)
+    assert int(found["step"]) == 1
+    assert "2 is damaged: the checksum of" in line
+    for number in range(2):
+        params = {"kernel": np.full((4, 4), number, np.float32)}
+        write_params(tmp_path / str(number), params)
+    shutil.rmtree(tmp_path / "0/0/state")
+    shutil.copytree(tmp_path / "1/0/state", tmp_path / "0/0/state")
+    with pytest.raises(UserError, match="the checksum of params/kernel differs"):
+        read_params(tmp_path / "0")
 
 
 FILTERS = """
