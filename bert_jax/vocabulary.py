@@ -63,6 +63,19 @@ def main(argv: list[str]) -> None:
         help="language whose abbreviations do not end a sentence (%(default)s)",
     )
     args = parser.parse_args(argv)
+    for case, applies, names in (
+        ("with --extend", args.extend, ("size", "kind", "cased", "keep_accents")),
+        ("without --extend", not args.extend, ("words",)),
+        ("with --cased", args.cased, ("keep_accents",)),
+        (
+            "with --kind sentencepiece",
+            args.kind == "sentencepiece",
+            ("keep_accents", "min_frequency"),
+        ),
+    ):
+        for name in names if applies else ():
+            if getattr(args, name) != parser.get_default(name):
+                raise UserError(f"--{name} changes nothing {case}; leave it out")
     suffix = {"wordpiece": ".txt", "sentencepiece": ".model"}[args.kind]
     if ending(args.output) != suffix:
         raise UserError(

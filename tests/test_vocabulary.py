@@ -49,7 +49,7 @@ def test_the_command_trains_sentencepiece(text, tmp_path):
         *("--output", output),
     )
     assert done.returncode == 0, done.stderr
-    assert "reading 1 lines" in done.stderr
+    assert "inputs by format: lines 1 (--format auto)" in done.stderr
     assert "training on 1,185 sentences" in done.stderr
     assert load_tokenizer(tmp_path).vocab_size == 500
 
@@ -95,6 +95,25 @@ def test_keep_accents_is_saved(tmp_path):
     assert load_tokenizer(output).tokenize("में मे म") == ["में", "मे", "म"]
     vocabulary.main(flags)
     assert load_tokenizer(output).tokenize("में मे म") == ["म", "म", "म"]
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (
+            "--kind sentencepiece --keep_accents",
+            "^--keep_accents changes nothing with --kind sentencepiece; leave it out$",
+        ),
+        ("--kind sentencepiece --min_frequency 3", "^--min_frequency changes nothing"),
+        ("--cased --keep_accents", "^--keep_accents changes nothing with --cased"),
+        ("--extend vocab.txt --size 9", "^--size changes nothing with --extend"),
+        ("--extend vocab.txt --cased", "^--cased changes nothing with --extend"),
+        ("--words 9", "^--words changes nothing without --extend; leave it out$"),
+    ],
+)
+def test_a_flag_without_an_effect_is_refused(flags, message):
+    with pytest.raises(UserError, match=message):
+        vocabulary.main(["--input", "a.txt", "--output", "b.txt", *flags.split()])
 
 
 def test_a_failing_run_is_one_line_and_leaves_nothing(tmp_path):

@@ -127,8 +127,8 @@ def find_sources(
         s for text in inputs for s in _expand(text.rstrip("\n"), format, language)
     ]
     counts = collections.Counter(source.format for source in sources)
-    chosen = ", ".join(f"{n} {name}" for name, n in counts.items())
-    logger.info("reading %s (format=%s)", chosen, format)
+    chosen = ", ".join(f"{name} {n}" for name, n in counts.items())
+    logger.info("inputs by format: %s (--format %s)", chosen, format)
     return sources
 
 

@@ -462,6 +462,8 @@ _FINE_TUNING_MAY_CHANGE = ("eval_batch_size",)
 _NO_SETTINGS = ("text", "changes")
 _IGNORED = ("changes", "sweep")
 
+_STEPS = ", but a run can only get more steps, in its last phase"
+
 Change = tuple[str, Any, Any]  # name, old value, new value
 
 
@@ -511,7 +513,7 @@ def resume_differences(
     except UserError as error:
         return [str(error)]
     return [
-        shown_change(change)
+        shown_change(change) + _STEPS * change[0].endswith("].steps")
         for change in changes
         if not any(
             change[0] == f or change[0].startswith((f"{f}.", f"{f}[")) for f in free

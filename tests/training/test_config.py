@@ -164,5 +164,8 @@ def test_steps_may_be_added_to_the_last_phase_alone(settings):
     assert resume_differences(old, to_dict(train_config(settings))) == []
     settings["phases"][0]["steps"] = 11
     assert resume_differences(old, to_dict(train_config(settings))) == [
-        "phases[0].steps: 10 -> 11"
+        "phases[0].steps: 10 -> 11, but a run can only get more steps, in its last phase"
     ]
+    settings["phases"][0]["steps"], settings["phases"][1]["steps"] = 10, 1
+    (found,) = resume_differences(old, to_dict(train_config(settings)))
+    assert found.endswith(" -> 1, but a run can only get more steps, in its last phase")
