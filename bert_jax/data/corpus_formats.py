@@ -315,6 +315,7 @@ _LINK = re.compile(rf"\[([^\[\]]*+)\](?:{_ADDRESS}|\[[^\[\]]*+\])")
 _EMPHASIS = re.compile(
     r"(?<![_*])(?!(?<=[^\W_])[_*][^\W_])(?:(?<=\S)[_*]++|[_*]++(?=\S))"
 )
+_CODE_MARK = re.compile("`+")
 _ESCAPE = re.compile(r"\\([\\`*_{}\[\]()#+\-.!>~|])")
 
 
@@ -361,7 +362,10 @@ def _markdown_lines(lines: Lines, dropped: collections.Counter[str]) -> Iterator
 def _clean_markdown(line: str) -> str:
     """Drops the marks inside a line and keeps its text."""
     text = _LINK.sub(r"\1", _IMAGE.sub("", line))
-    text = _TAG.sub(" ", text).replace("`", "")
+    parts = _CODE_MARK.split(text)  # every second part is code, and its <int> is text
+    text = "".join(
+        part if i % 2 else _TAG.sub(" ", part) for i, part in enumerate(parts)
+    )
     if "_" in text or "*" in text:  # the search is slow
         text = _EMPHASIS.sub("", text)
     return " ".join(_unescape(_ESCAPE.sub(r"\1", text)).split())

@@ -105,7 +105,8 @@ def with_new_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
         )
     config = dataclasses.replace(config, vocab_size=tokenizer.vocab_size)
     words = [token.removeprefix(PREFIX) for token in tokenizer.tokens[old.vocab_size :]]
-    pieces = old.encode_batch(words)
+    # A word of nothing but accents or control characters has no tokens.
+    pieces = [ids if len(ids) else [old.unk_id] for ids in old.encode_batch(words)]
 
     def grown(rows: np.ndarray, size: int) -> np.ndarray:
         new = [rows[ids].mean(axis=0) for ids in pieces]

@@ -24,14 +24,15 @@ from bert_jax.model.config import BertConfig
 EXTRA = "modules"  # the key of Checkpoint.extra
 _TRANSFORMER = "sentence_bert_config.json"
 _CONFIG = "config_sentence_transformers.json"
-# sentence-transformers' name of each pooling, as written before its version 5.4.
+# Keys of sentence-transformers before version 5.4, and the poolings that they switch on.
+_OLD = "pooling_mode_"
 _OLD_POOLINGS = {
-    "cls": "pooling_mode_cls_token",
-    "max": "pooling_mode_max_tokens",
-    "mean": "pooling_mode_mean_tokens",
-    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
-    "weightedmean": "pooling_mode_weightedmean_tokens",
-    "lasttoken": "pooling_mode_lasttoken",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
 }
 ACTIVATIONS = {"Identity": lambda x: x, "Tanh": np.tanh}
 _TORCH = {
@@ -80,7 +81,10 @@ def read_modules(
 
 def _read_pooling(path: Path) -> str:
     config = read_json(path, "a pooling of sentence-transformers")
-    modes = [mode for mode, key in _OLD_POOLINGS.items() if config.get(key)] or ["mean"]
+    keys = [key for key, value in config.items() if value and key.startswith(_OLD)]
+    modes = [_OLD_POOLINGS.get(key, key) for key in keys]
+    if not any(key.startswith(_OLD) for key in config):
+        modes = ["mean"]
     modes = config.get("pooling_mode", modes)
     if isinstance(modes, list) and len(modes) == 1:
         modes = modes[0]
@@ -194,7 +198,7 @@ def write_modules(
     for _, path in kinds[1:]:
         (folder / path).mkdir()
     (folder / MODULES).write_text(json.dumps(modules, indent=2) + "\n")
-    modes = {key: mode == settings["pooling"] for mode, key in _OLD_POOLINGS.items()}
+    modes = {key: mode == settings["pooling"] for key, mode in _OLD_POOLINGS.items()}
     pooling = {"word_embedding_dimension": width} | modes
     if not settings.get("include_prompt", True):
         pooling["include_prompt"] = False

@@ -7,6 +7,7 @@ data is row 0. Only a ``Path`` names a file: a ``str`` is a text.
 
 import itertools
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,6 +75,8 @@ def placed_rows(
 
 
 def _rows(data: Any, name: str) -> Iterable[Any]:
+    if getattr(data, "ndim", None) == 0:  # numpy.array("a text")
+        data = data.item()
     if is_single(data):
         if isinstance(data, str) and tables.is_table(Path(data)) and _is_file(data):
             logger.warning(
@@ -92,12 +95,13 @@ def _rows(data: Any, name: str) -> Iterable[Any]:
 
 
 def _is_file(text: str) -> bool:
-    return len(text) < 256 and Path(text).is_file()
+    return os.path.isfile(text)  # noqa: PTH113 (Path raises OSError for a long text)
 
 
 def _row(row: Any, where: str) -> Row:
-    if hasattr(row, "_asdict"):  # a named tuple
-        row = row._asdict()
+    for method in ("_asdict", "to_dict"):  # of a named tuple, of a pandas Series
+        if hasattr(row, method):
+            row = getattr(row, method)()
     row = plain(row)
     if isinstance(row, str):
         return row
@@ -122,7 +126,7 @@ def plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list | tuple):
-        return type(value)(map(plain, value))
+        return [*map(plain, value)]
     if isinstance(value, Mapping):
         return {str(name): plain(inner) for name, inner in value.items()}
     return None if isinstance(value, float) and value != value else value

@@ -172,8 +172,11 @@ class GivenRows(Source):
     ):
         super().__init__(source.config, source.keys, source.unlabelled)
         self._records = records
-        self.eval_splits = tuple(s for s in records if s != "train" and s in labelled)
-        self.predict_splits = tuple(records.keys() - {"train", *labelled})
+        # The first split picks the checkpoint, so dev comes before test.
+        order = [*(s for s in source.splits if s in records and s != "test"), *records]
+        names = [s for s in dict.fromkeys(order) if s != "train"]
+        self.eval_splits = tuple(s for s in names if s in labelled)
+        self.predict_splits = tuple(s for s in names if s not in labelled)
 
     @property
     def first_split(self) -> str:

@@ -77,7 +77,8 @@ def read_table(
     skip_short: leaves out, with a notice, rows that have too few columns, for data sets
       that are published with such rows.
     hint: what to change where a column is missing, for errors.
-    In CSV and TSV, blank lines are skipped where the table has more than one column.
+    Blank lines are skipped, except in a TSV file of one column: there they are empty
+    texts.
 
     Raises UserError naming file and line of a row that has too few or too many columns.
     """
@@ -92,7 +93,7 @@ def read_table(
             raise UserError(f"{path}: column {name!r} occurs twice; rename one of them")
     short: list[str] = []
     for line, row in rows:
-        if len(header) > 1 and row in ([], [""]):
+        if row == [] or (len(header) > 1 and row == [""]):
             continue
         if len(row) < len(header) and skip_short:
             short.append(str(line))

@@ -295,6 +295,17 @@ def test_a_tokenizer_of_other_rules_is_no_extension(folders, golden):
         with_new_words(checkpoint, other)
 
 
+def test_a_new_word_without_old_tokens_starts_as_the_unknown_token(folders):
+    checkpoint = bert_jax.load(folders / "pretraining")
+    old = load_tokenizer(folders / "tokenizer")
+    checkpoint = dataclasses.replace(checkpoint, tokenizer=old)
+    longer = old.with_tokens((*old.tokens, "\u200b", "queen"))
+    table = with_new_words(checkpoint, longer).params["bert"]["embeddings"]["word"]
+    rows = np.asarray(table["embedding"])
+    np.testing.assert_array_equal(rows[old.vocab_size], rows[old.unk_id])
+    assert np.isfinite(rows).all()
+
+
 def test_a_changed_vocabulary_of_a_run_is_refused(workdir):
     config = json.loads((workdir / "config.json").read_text())
     fingerprint = load_tokenizer(workdir).fingerprint()

@@ -103,6 +103,7 @@ def test_old_settings_are_read(folder, theirs):
 
 POOLING, DENSE = "1_Pooling/config.json", "2_Dense/config.json"
 MAX = {"pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": True}
+FIRST_LAST = {"pooling_mode_first_last_avg": True, "pooling_mode_mean_tokens": False}
 
 
 @pytest.mark.parametrize(
@@ -155,10 +156,18 @@ def test_tensors_that_are_no_dense_layer_are_refused(folder, tensors):
         bert_jax.load(path)
 
 
-def test_old_settings_of_two_poolings_are_refused(folder):
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (MAX, r"the pooling is \['max', 'mean'\]; expected"),
+        (FIRST_LAST, "the pooling is 'pooling_mode_first_last_avg'; expected"),
+        ({"pooling_mode_mean_tokens": False}, r"the pooling is \[\]; expected"),
+    ],
+)
+def test_old_settings_of_other_poolings_are_refused(folder, settings, said):
     path = folder("mean")
-    (path / POOLING).write_text(json.dumps(MAX))
-    with pytest.raises(UserError, match=r"the pooling is \['max', 'mean'\]; expected"):
+    (path / POOLING).write_text(json.dumps(settings))
+    with pytest.raises(UserError, match=said):
         bert_jax.load(path)
 
 

@@ -44,6 +44,9 @@ def test_rows_of_python():
         {"text": "e", "label": 3},
     ]
     assert rows(row for row in ROWS) == ROWS
+    assert rows([{"text": "a", "of": Pair("e", 3)}]) == [{"text": "a", "of": ["e", 3]}]
+    assert rows(np.array("a b")) == ["a b"]
+    assert rows("ä" * 150 + " in data.csv") == ["ä" * 150 + " in data.csv"]
     assert rows(np.array(["a", "b"])) == ["a", "b"]
     assert rows(np.array([["a", "b"], ["c", "d"]])) == [("a", "b"), ("c", "d")]
     assert [where for where, _ in placed_rows(["a", "b"])] == ["row 0", "row 1"]
@@ -59,12 +62,14 @@ def test_rows_of_frames():
     pandas, polars = map(pytest.importorskip, ("pandas", "polars"))
     for kind in (pandas.Series, polars.Series):
         assert rows(kind(["a", "b"])) == ["a", "b"]
+    frame = pandas.DataFrame({"label": ["x", "y"], "text": ["a b", "c"]})
+    assert rows(row for _, row in frame.iterrows()) == ROWS
 
 
 def test_values_in_lists_and_dictionaries_are_those_of_python():
     nested = {"a": [np.int64(3), float("nan")], "b": {"c": (np.array([1]), "\ud800")}}
     ((_, row),) = placed_rows([nested])
-    assert row == {"a": [3, None], "b": {"c": ([1], "\ufffd")}}
+    assert row == {"a": [3, None], "b": {"c": [[1], "\ufffd"]}}
     assert type(row["a"][0]) is int
 
 

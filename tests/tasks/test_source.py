@@ -161,6 +161,11 @@ def test_rows_stand_in_for_files():
         UserError, match="there are no rows of train; give them, or the l"
     ):
         _ = task.with_rows(dev=rows).labels
+    # The first split picks the checkpoint, so it is never the test split.
+    for splits in ({"dev": rows}, {"held_out": 0.34}):
+        given = task.with_rows(train=rows, test=rows, other=["b"], more=["c"], **splits)
+        assert given.source.eval_splits == ("dev", "test")
+        assert given.source.predict_splits == ("other", "more")
     held_out = task.with_rows(train=rows, held_out=0.34)
     found = [row.text_a for split in ("train", "dev") for row in held_out.read(split)]
     assert sorted(found) == sorted(text for text, _ in rows) and len(found) == 3
