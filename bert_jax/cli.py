@@ -133,7 +133,7 @@ class _Parser(argparse.ArgumentParser):
         known = [name.removeprefix("--") for name in self._option_string_actions]
         for word in itertools.takewhile("--".__ne__, args):
             flag = word.partition("=")[0]
-            # Of words with blanks argparse makes values. It takes abbreviated flags.
+            # argparse takes a word with blanks as a value, and accepts abbreviated flags.
             name = flag.removeprefix("--")
             if flag == name or " " in word or any(x.startswith(name) for x in known):
                 continue

@@ -212,6 +212,8 @@ def text_columns(
         return ("text",)
     found = [name for name, x in row.items() if isinstance(x, str) and name != "id"]
     if len(found) == 1:
+        if hint := tables.header_hint(found):
+            logger.warning(f"{where}: the texts are in the column {found[0]!r}; {hint}")
         return tuple(found)
     raise UserError(
         f"{where}: the columns are {', '.join(row) or 'none'}; expected one of texts, or "

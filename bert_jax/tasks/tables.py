@@ -103,7 +103,7 @@ def read_table(
             raise UserError(
                 f"{where}: row has {counted(len(row), 'column')}, the header has "
                 f"{len(header)} ({', '.join(header)}); "
-                f"{_header_hint(header) or 'fix the row'}"
+                f"{header_hint(header) or 'fix the row'}"
             )
         named = dict(zip(header, row, strict=True))
         yield where, _select(where, named, columns, optional, hint)
@@ -201,7 +201,8 @@ def text(
     found = value(where, values, names, hint)
     if not isinstance(found, str):
         name = next(name for name in names if values.get(name) is found)
-        hint = " (a dictionary is one row)" if isinstance(found, list | tuple) else ""
+        columns = "; a dictionary is one row (pandas.DataFrame makes rows of columns)"
+        hint = columns if isinstance(found, list | tuple) else ""
         raise UserError(
             f'{where}: "{name}" is of type {type(found).__name__}; expected text{hint}'
         )
@@ -251,11 +252,11 @@ def missing_column(
     """The error for a table without a column that has one of these names."""
     columns, expected = [*columns], " or ".join(map(repr, names))
     found = ", ".join(columns) or "none"
-    hints = [f"the columns are {found}", *filter(None, (hint, _header_hint(columns)))]
+    hints = [f"the columns are {found}", *filter(None, (hint, header_hint(columns)))]
     return UserError(f"{where}: no column {expected}; {'; '.join(hints)}")
 
 
-def _header_hint(columns: Sequence[str]) -> str:
+def header_hint(columns: Sequence[str]) -> str:
     """What to change if the names of columns are no header of the right form, or ""."""
     separators = sorted({c for name in columns for c in name if c in ";|\t,"})
     if len(columns) == 1 and separators:
@@ -263,9 +264,9 @@ def _header_hint(columns: Sequence[str]) -> str:
             f"the header has {' or '.join(map(repr, separators))} between its names; "
             "expected commas in a .csv file and tabs in a .tsv file"
         )
-    if any(
-        name.count(" ") > 2 or name.replace(".", "").isdecimal() for name in columns
-    ):
+    # pandas gives a column without a name the number 0.
+    numbers = len(columns) > 1 and any(map(str.isdecimal, columns))
+    if numbers or any(name.count(" ") > 2 for name in columns):
         return (
             "if these are a row of the file, put a line with names of columns above it"
         )

@@ -529,5 +529,5 @@ def shown_change(change: Change) -> str:
 
     name, before, after = change
     if name == "data.dir" and all(str(x).startswith(ROWS) for x in (before, after)):
-        return "the rows of train, dev or test are others"
+        return "the rows of train, dev or test differ"
     return f"{name}: {before!r} -> {after!r}"

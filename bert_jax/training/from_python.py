@@ -168,7 +168,7 @@ def _check_names(task: Task, settings: Mapping[str, Any]) -> None:
 
         if name in of_task:
             raise UserError(
-                f"{name} is a setting of the task; expected {shown(name)}, or such"
+                f"{name} is a setting of the task; give it there, as in {shown(name)}"
             )
         found = hint(name, known, shown)
         found = found or f"expected one of {', '.join(sorted([*own, *arguments]))}"

@@ -221,3 +221,28 @@ def test_what_has_no_texts(data, columns, message):
         texts(data, *columns)
     with pytest.raises(UserError, match=r"row 0 has 2 values; expected a text$"):
         texts([("a", "b")], most=1)
+
+
+@pytest.mark.parametrize(
+    "header, warned",
+    [
+        ("review", ""),
+        ("Customer review", ""),
+        ("text;label", "header has ';' between its names; expected commas in a .csv"),
+        ("a film of the year", "if these are a row of the file, put a line with names"),
+    ],
+)
+def test_a_header_that_is_probably_none_is_warned_of(tmp_path, header, warned, caplog):
+    """Otherwise the first text of a file without a header would be lost in silence."""
+    path = tmp_path / "texts.csv"
+    path.write_text(f"{header}\nfirst\nsecond\n")
+    assert [row.texts for row in row_texts(placed_rows(path))] == [
+        ("first",),
+        ("second",),
+    ]
+    expected = f"{path}:2: the texts are in the column {header!r}; "
+    if warned:
+        (message,) = caplog.messages
+        assert message.startswith(expected) and warned in message
+    else:
+        assert caplog.messages == []

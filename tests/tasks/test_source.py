@@ -185,7 +185,8 @@ def test_one_row_is_nothing_to_learn_from(train):
     columns = {"text": ["a", "b"], "label": ["0", "1"]}
     task = task.with_rows(train=rows, dev=columns)
     with pytest.raises(
-        UserError, match=r'^dev, row 0: "text" is of type list; .* is one row\)$'
+        UserError,
+        match=r'^dev, row 0: "text" is of type list; .* a dictionary is one row \(pandas',
     ):
         task.read("dev")
 
