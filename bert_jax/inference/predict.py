@@ -322,12 +322,13 @@ def _with_data(
     if isinstance(data, Iterator):
         data = list(data)
     *others, last = reversed(tasks)
-    # Of texts and pairs, pairs first: a row of two texts is one of a single text too.
+    # The first row decides. Pairs are tried first: a single text also reads their rows.
     for task in others:
         with contextlib.suppress(UserError):
             found = task.with_rows(dev=data, columns=columns)
-            found.read("dev")
-            return found
+            for where, values in itertools.islice(found.source.records("dev"), 1):
+                found.row(where, values, labelled=True)
+                return found
     return last.with_rows(dev=data, columns=columns)
 
 

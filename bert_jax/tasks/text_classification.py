@@ -330,9 +330,6 @@ class Classification(Task):
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
         *keys, _ = self.keys
-        own = {self.layout.text_a, self.layout.tfds_features[0]}
-        if len(keys) == 1 and values.keys() >= {*PAIR} and not values.keys() & own:
-            raise two_texts(where)
         hint = _PAIR_HINT if len(keys) == 2 else _TEXT_HINT
         texts = [tables.text(where, values, self.keys[key], hint) for key in keys]
         ids = [values.get(key) for key in (self.layout.index, "id", "idx")]
@@ -342,6 +339,9 @@ class Classification(Task):
             tables.check_texts(where, texts, gaps=self.layout.gaps)
             found = tables.value(where, values, self.keys["label"], _LABEL_HINT)
             label = self._label(where, found)
+        own = {self.layout.text_a, self.layout.tfds_features[0]}
+        if len(keys) == 1 and values.keys() >= {*PAIR} and not values.keys() & own:
+            raise two_texts(where)
         return Row(where, *texts, label=label, id=index)
 
     def warnings(self, features: Features, tokenizer: Tokenizer) -> list[str]:

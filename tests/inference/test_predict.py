@@ -144,6 +144,22 @@ def test_two_texts_are_read_where_the_first_row_has_two(sentiment):
         predict(["a man", ("a man", "a dog")])
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"label": "odd"}, "row 1: label 'odd' is not in the label set"),
+        ({"text_b": " "}, "row 1: empty text"),
+        ({"text_b": None}, 'row 1: "text_b" is missing'),
+    ],
+)
+def test_a_bad_row_of_pairs_is_named(sentiment, changes, message):
+    rows = [{"text_a": "a man", "text_b": "a dog", "label": "good"}] * 2
+    ((_, _, evaluation),) = sentiment[0].evaluate(rows)
+    assert len(evaluation.predictions) == 2
+    with pytest.raises(UserError, match=message):
+        list(sentiment[0].evaluate([rows[0], rows[1] | changes]))
+
+
 def test_an_error_names_the_line_of_the_whole_input(sentiment):
     predict = sentiment[0]
     lines = ["a man"] * 7 + ["a man\ta dog"] + ["a dog"]
