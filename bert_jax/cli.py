@@ -1,6 +1,7 @@
 """What every command shares: how it starts, and how it ends."""
 
 import argparse
+import contextlib
 import ctypes
 import errno
 import gc
@@ -13,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from bert_jax.errors import PREEMPTED, Preempted, StalledError, UserError, hint
 from bert_jax.files import (
@@ -56,14 +57,18 @@ _LOST = (
 # be mapped on their own, how many heaps there are.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 
+# What a shell reports for a program that SIGPIPE ends, as `head` does with most programs.
+_UNREAD = 128 + 13
+
 _several = False  # whether this command has several processes
 
 
 def run(main: Callable[[list[str]], int | None]) -> None:
     """Runs ``main(argv)`` and exits; what a user can put right is one line and code 2.
 
-    In a command of several processes a failed collective or a lost process is code 75, and
-    a process that fails exits at once: it would otherwise wait for the others.
+    A command whose stdout is closed by its reader, as `head` does, stops with code 141. In
+    a command of several processes a failed collective or a lost process is code 75, and a
+    process that fails exits at once: it would otherwise wait for the others.
     """
     _prepare_streams()
     # What imports and tracing make is many objects and little garbage: looking for it after
@@ -82,29 +87,44 @@ def run(main: Callable[[list[str]], int | None]) -> None:
         code, message, failure = 2, f"error: {error}", error
     except KeyboardInterrupt:
         code, message = 130, "interrupted"
-    except BrokenPipeError:  # the reader of our output left, as `head` does
-        code, message = 0, ""
+    except BrokenPipeError:
+        code = _UNREAD
+        message = "stopped before the end: the reader of the output closed its pipe"
     except Exception as error:
         line, failure = _users_line(error), error
         code, message = (1, traceback.format_exc()) if line is None else (2, line)
+    _finish(sys.stdout)
     if _several:
         from bert_jax.parallel.processes import leave, lost_peer
 
         together = code == 0 or code == PREEMPTED
         if lost := lost_peer(failure):
             code, message = PREEMPTED, _LOST.format(lost)
-        if message:
-            print_line(message.rstrip(), sys.stderr)
+        _print_last(message)
         leave(code, together=together)
-    try:
-        sys.stdout.flush()
-    except OSError:  # which was told, or nobody reads it; Python would tell it again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if message:
-        print_line(message.rstrip(), sys.stderr)
+    _print_last(message)
     if isinstance(failure, StalledError):  # Python would wait for the thread
         os._exit(code)
     sys.exit(code)
+
+
+def _finish(stream: TextIO) -> None:
+    """Flushes a stream; replaces it by the null device if that fails.
+
+    Python would otherwise flush it again at its end, and replace the exit code.
+    """
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _print_last(message: str) -> None:
+    """Prints a message, or none, to stderr. The exit code does not depend on stderr."""
+    if message:
+        with contextlib.suppress(OSError):
+            print_line(message.rstrip(), sys.stderr)
+    _finish(sys.stderr)
 
 
 def _prepare_streams() -> None:

@@ -144,7 +144,11 @@ def os_error(number, *names):
         (UserError("x=1, expected 2"), 2, "error: x=1, expected 2"),
         (Preempted("saved"), 75, "saved"),
         (KeyboardInterrupt(), 130, "interrupted"),
-        (BrokenPipeError(), 0, ""),
+        (
+            BrokenPipeError(),
+            141,
+            "stopped before the end: the reader of the output closed its pipe",
+        ),
         (
             os_error(errno.ENOSPC),
             2,
@@ -224,12 +228,18 @@ cli.run(main)
     [
         ("<&- >&-", 0, ""),
         ("<&- >&- 2>&-", 0, ""),
-        ("| true", 0, ""),
+        (
+            "| true",
+            141,
+            "stopped before the end: the reader of the output closed its pipe",
+        ),
+        ("2>&1 | true", 141, ""),
         (">/dev/full", 2, "error: No space left on device (the disk, or /dev/shm)"),
+        (">/dev/full 2>/dev/full", 2, ""),
     ],
 )
 def test_streams_may_be_closed_or_full(streams, code, said):
-    """Nothing that is opened gets their numbers, and nothing is told twice."""
+    """No opened file gets the number of a closed stream. Each error is printed once."""
     program = (
         "import os, sys, time; from bert_jax import cli\n"
         "def main(argv):\n"
@@ -242,6 +252,23 @@ def test_streams_may_be_closed_or_full(streams, code, said):
         ["bash", "-c", line], capture_output=True, text=True, stdin=subprocess.DEVNULL
     )
     assert (done.returncode, done.stderr.strip().split(";")[0]) == (code, said)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+@pytest.mark.parametrize("stderr", ["2>/dev/full", "2> >(exec true)"])
+def test_the_exit_code_does_not_depend_on_stderr(stderr):
+    program = (
+        "import sys; from bert_jax import cli; from bert_jax.errors import UserError\n"
+        "def main(argv):\n"
+        "    while True:\n"
+        "        try:\n"
+        "            print('x', file=sys.stderr, flush=True)\n"
+        "        except OSError:\n"
+        "            raise UserError('x=1, expected 2')\n"
+        "cli.run(main)"
+    )
+    line = f"{shlex.join([sys.executable, '-c', program])} {stderr}"
+    assert subprocess.run(["bash", "-c", line]).returncode == 2
 
 
 def test_texts_are_utf8_in_every_locale():

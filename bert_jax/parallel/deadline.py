@@ -53,16 +53,17 @@ def _watch(seconds: float) -> None:
         time.sleep(min(1, seconds / 10))
         if _waits or _compiles():
             progress.made_progress()
-    progress.print_line(
-        f"error: no step, evaluation, save or preparation made progress for {seconds:g} s "
-        "(--step_timeout); the stacks of all threads follow. Start the same command "
-        "again: it resumes from the last checkpoint",
-        sys.stderr,
-    )
-    faulthandler.dump_traceback(sys.__stderr__)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(PREEMPTED)
+    try:
+        progress.print_line(
+            f"error: no step, evaluation, save or preparation made progress for "
+            f"{seconds:g} s (--step_timeout); the stacks of all threads follow. Start the "
+            "same command again: it resumes from the last checkpoint",
+            sys.stderr,
+        )
+        faulthandler.dump_traceback(sys.__stderr__)
+        sys.stdout.flush()
+    finally:  # also if stderr or stdout cannot be written
+        os._exit(PREEMPTED)
 
 
 def _compiles() -> bool:

@@ -12,7 +12,6 @@ import os
 import re
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -40,7 +39,8 @@ _LOST = re.compile(
     r"\bgloo (?!context)[\w -]+ failed|"
     r"^(UNKNOWN|INTERNAL|UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED): .*"
     r"(barrier (failed|timed out)|barrier.* cancelled|heartbeat timeout|"
-    r"coordination ?service|GetKeyValue\(\) timed out|remote process exited)",
+    r"stopped sending heartbeats|coordination ?service|GetKeyValue\(\) timed out|"
+    r"remote process exited|NCCL operation (?!ncclCommInit).* failed: unhandled system)",
     re.IGNORECASE,
 )
 
@@ -228,7 +228,7 @@ def lost_peer(error: BaseException | None) -> str:
 
 
 def leave(code: int, *, together: bool) -> NoReturn:
-    """Exits from a command of several processes.
+    """Exits from a command of several processes, whose streams are flushed.
 
     together: all processes come here, so that JAX can close their connections. A process
     that fails does not wait for the others. JAX ends them as soon as process 0 ends, so
@@ -242,6 +242,4 @@ def leave(code: int, *, together: bool) -> NoReturn:
                 jax.distributed.shutdown()
         elif is_leader():
             time.sleep(3)
-        sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(code)

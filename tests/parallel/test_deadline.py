@@ -1,5 +1,6 @@
 """The step deadline, with a clock that moves at each look."""
 
+import errno
 import os
 import threading
 
@@ -51,6 +52,14 @@ def test_a_process_without_progress_ends_with_its_stacks(end, capfd):
     assert any(f"in {end.__name__}" in line for line in stacks)
 
 
+def test_a_process_that_cannot_print_ends_too(end, monkeypatch):
+    def fails(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(progress, "print_line", fails)
+    assert end(lambda second: None) == SECONDS
+
+
 def test_updates_and_items_are_progress(end):
     items = iter(progress.Progress("items", range(BUSY // 2), unit="items"))
     updates = progress.Progress("updates", unit="updates")
@@ -75,7 +84,7 @@ def test_a_wait_for_other_processes_is_no_stall(end):
 
 
 def test_compilation_is_no_stall(end):
-    """It may run in any thread, such as one that compiles the step ahead."""
+    """The compiler may run in any thread."""
     assert compiler.__file__.endswith(deadline._COMPILER)
     scope, compiled = {}, threading.Event()
     code = "def compiles(event): event.wait()"

@@ -52,6 +52,7 @@ cli.run(main)
 FAILS = """
 import os
 import signal
+import sys
 import jax
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 1)
@@ -59,6 +60,7 @@ from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
 from bert_jax.parallel.processes import wait_for_all
+from bert_jax.progress import print_line
 
 def main(argv):
     process, failing, kind, port = argv
@@ -73,6 +75,14 @@ def main(argv):
                 os.kill(os.getpid(), signal.SIGKILL)
             if kind == "late":
                 wait_for_all("the text", timeout=1)
+            if kind == "unread":
+                reader, writer = os.pipe()
+                os.close(reader)
+                os.dup2(writer, sys.stdout.fileno())
+                print_line("to nobody")
+            if kind == "full":
+                os.dup2(os.open("/dev/full", os.O_WRONLY), sys.stderr.fileno())
+                raise UserError("stderr cannot be written")
             raise {"user": UserError, "bug": ValueError}[kind]("the disk is full")
         batch = put_batch({"x": jax.numpy.ones((1, 4))}, mesh)
         print(jax.jit(jax.numpy.sum)(batch["x"]))
@@ -293,6 +303,8 @@ LOST = (75, -signal.SIGABRT)
         ("bug", 1, "ValueError: the disk is full"),
         ("killed", -signal.SIGKILL, ""),
         ("late", 75, "error: another process failed or was lost (DEADLINE_EXCEEDED: "),
+        ("unread", 141, "stopped before the end: the reader of the output"),
+        ("full", 2, ""),
     ],
 )
 def test_a_process_that_fails_ends_the_others(python, port, failing, kind, code, line):
@@ -302,7 +314,7 @@ def test_a_process_that_fails_ends_the_others(python, port, failing, kind, code,
     assert processes[failed].returncode == code, errors
     assert processes[other].returncode in LOST, errors
     lines = errors[failed].splitlines()
-    assert any(found.startswith(line) for found in lines) or kind == "killed"
+    assert any(found.startswith(line) for found in lines) or not line
     assert errors[failed].count("Traceback") == (kind == "bug")
     assert "Traceback" not in errors[other]
     if processes[other].returncode == 75:
@@ -410,6 +422,20 @@ def test_a_run_without_data_ends_before_its_deadline():
             RuntimeError(
                 "INTERNAL: NCCL operation ncclAllReduce(a, b) failed: remote process "
                 "exited or there was a network error."
+            ),
+            True,
+        ),
+        (
+            RuntimeError(
+                "INTERNAL: NCCL operation ncclGroupEnd() failed: unhandled system error "
+                "(run with NCCL_DEBUG=INFO for details)."
+            ),
+            True,
+        ),
+        (
+            RuntimeError(
+                "UNAVAILABLE: The following tasks are unhealthy (stopped sending "
+                "heartbeats):\n/job:jax_worker/replica:0/task:1"
             ),
             True,
         ),
