@@ -42,6 +42,7 @@ from bert_jax.interop.modules import vector_settings
 from bert_jax.model.heads import make_model
 from bert_jax.objectives.heads import ENCODER, HEADS, FrozenTagging, Head, jit_forward
 from bert_jax.objectives.objective import Params
+from bert_jax.parallel.deadline import unwatched
 from bert_jax.parallel.mesh import batch_divisor, make_mesh, process_rows
 from bert_jax.parallel.processes import on_every_host, on_leader
 from bert_jax.parallel.sharding import tree_shardings
@@ -131,6 +132,7 @@ def prepare(
     return Prepared(checkpoint, task, mesh, model, forward, train, tuple(splits))
 
 
+@unwatched()  # a task reports no progress of reading and tokenising
 def _split(
     task: Task, name: str, tokenizer: Tokenizer, config: FineTuneConfig, log: Log
 ) -> Split:

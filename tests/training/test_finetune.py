@@ -21,6 +21,7 @@ from bert_jax.interop.load import load
 from bert_jax.model.config import FeatureConfig
 from bert_jax.model.heads import make_model
 from bert_jax.objectives.heads import jit_forward
+from bert_jax.parallel import deadline
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.settings import from_settings
@@ -508,6 +509,27 @@ def test_a_split_without_rows_is_named(family, task, files, split, settings, tmp
     config = finetune_config(settings(family, data=data))
     with pytest.raises(UserError, match=f"{tmp_path}: the {split} split has no rows"):
         run_one(config, tmp_path / "run", [].append)
+
+
+def test_the_deadline_stops_while_rows_are_read_and_tokenised(
+    settings, tmp_path, monkeypatch
+):
+    """This work reports no progress."""
+    config, seen = finetune_config(settings("classification")), []
+    family = FAMILIES[config.family]
+
+    def noted(method):
+        def call(*arguments):
+            seen.append(deadline._waits)
+            return method(*arguments)
+
+        return call
+
+    for name in ("read", "features"):
+        monkeypatch.setattr(family, name, noted(getattr(family, name)))
+    prepared = finetune.prepare(config, tmp_path / "run", [].append)
+    splits = 1 + len(prepared.splits)
+    assert seen == [1, 1] * splits and deadline._waits == 0
 
 
 def test_dev_is_scored_evenly_and_at_the_end():
