@@ -274,15 +274,6 @@ def test_the_seed_decides_the_order_of_the_examples(settings, tmp_path):
     assert not np.array_equal(one, other)
 
 
-def test_the_best_model_keeps_the_threshold_that_was_tuned_on_dev(settings, tmp_path):
-    files = {split: f"{split}-v1.1.json" for split in ("train", "dev")}
-    data = files | {"version_2": True}
-    config = finetune_config(settings("question_answering", data=data, epochs=1))
-    results = run_one(config, tmp_path, [].append)
-    tuned = results["scores"]["dev"]["tuned_f1_threshold"]
-    assert load(tmp_path).extra["data"]["null_threshold"] == tuned != 0
-
-
 def test_a_finished_run_is_not_run_again(short, settings, monkeypatch):
     workdir, results = short(0, 0)
     monkeypatch.setattr(sweep, "prepare", lambda *_: pytest.fail("runs again"))
