@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
-from bert_jax.files import valid_text
 from bert_jax.tasks import tables
 
 logger = logging.getLogger(__name__)
@@ -102,7 +101,7 @@ def _row(row: Any, where: str) -> Row:
     for method in ("_asdict", "to_dict"):  # of a named tuple, of a pandas Series
         if hasattr(row, method):
             row = getattr(row, method)()
-    row = plain(row)
+    row = tables.plain(row)
     if isinstance(row, str):
         return row
     if isinstance(row, list | tuple):
@@ -111,25 +110,6 @@ def _row(row: Any, where: str) -> Row:
         return row
     came = "missing" if row is None else f"of type {type(row).__name__}"
     raise UserError(f"{where} is {came}; expected a text, a tuple or a dictionary")
-
-
-def plain(value: Any) -> Any:
-    """A value of numpy, pandas or another library as one of Python.
-
-    Missing values (NaN, NaT, NA of pandas) are None. Texts are valid in UTF-8. The values
-    of lists, tuples and dictionaries are converted, too.
-    """
-    if isinstance(value, str):
-        return valid_text(str(value))
-    if type(value).__name__ in ("NAType", "NaTType"):
-        return None
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        return [*map(plain, value)]
-    if isinstance(value, Mapping):
-        return {str(name): plain(inner) for name, inner in value.items()}
-    return None if isinstance(value, float) and value != value else value
 
 
 def file_rows(path: Path, parse_line: ParseLine = texts_line) -> Iterator[Placed]:

@@ -17,7 +17,7 @@ from typing import Any
 from bert_jax import files
 from bert_jax.data.corpus import TFDS, find_dataset, open_text
 from bert_jax.errors import UserError, listed
-from bert_jax.files import LONGEST_LINE, decode_lines, parse_json
+from bert_jax.files import LONGEST_LINE, decode_lines, parse_json, valid_text
 from bert_jax.tasks.class_names import in_order_of
 
 logger = logging.getLogger(__name__)
@@ -131,8 +131,14 @@ def _select(
 def read_objects(path: Path) -> Iterator[Record]:
     """The place of each object of a JSONL, JSON or Parquet file, and the object.
 
-    Blank lines of JSONL are skipped. A JSON file is a list of objects, or JSONL.
+    Blank lines of JSONL are skipped. A JSON file is a list of objects, or JSONL. Values
+    are those of :func:`plain`.
     """
+    for where, row in _objects(path):
+        yield where, plain(row)
+
+
+def _objects(path: Path) -> Iterator[Record]:
     if _format(path) == ".parquet":
         yield from _read_parquet(path)
         return
@@ -156,6 +162,25 @@ def read_objects(path: Path) -> Iterator[Record]:
         if text.strip():
             where = f"{path}:{line}"
             yield where, parse_json(text, where, "one object a line")
+
+
+def plain(value: Any) -> Any:
+    """A value of numpy, pandas or another library as one of Python.
+
+    Missing values (NaN, NaT, NA of pandas) are None. Texts are valid in UTF-8. The values
+    of lists, tuples and dictionaries are converted, too.
+    """
+    if isinstance(value, str):
+        return valid_text(str(value))
+    if type(value).__name__ in ("NAType", "NaTType"):
+        return None
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [*map(plain, value)]
+    if isinstance(value, Mapping):
+        return {str(name): plain(inner) for name, inner in value.items()}
+    return None if isinstance(value, float) and value != value else value
 
 
 def _read_parquet(path: Path) -> Iterator[Record]:

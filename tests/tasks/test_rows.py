@@ -15,10 +15,10 @@ from bert_jax.tasks.rows import (
     is_single,
     line_rows,
     placed_rows,
-    plain,
     renamed,
     row_texts,
 )
+from bert_jax.tasks.tables import plain
 
 ROWS = [{"text": "a b", "label": "x"}, {"text": "c", "label": "y"}]
 

@@ -27,6 +27,24 @@ def rows(path, *columns, **options):
     ]
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.parquet"])
+def test_nan_in_a_file_is_a_missing_value(name, table):
+    """As pandas writes missing values; "NaN" would be one more class."""
+    if name == "a.parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        path = table(name, "")
+        content = pyarrow.table({"text": ["a"], "label": [float("nan")]})
+        pytest.importorskip("pyarrow.parquet").write_table(content, path)
+    else:
+        row = '{"text": "a", "label": NaN}'
+        path = table(name, f"[{row}]" if name == "a.json" else row)
+    assert [row for _, row in tables.read_objects(path)] == [
+        {"text": "a", "label": None}
+    ]
+    with pytest.raises(UserError, match='"label" is missing; fill it in or drop'):
+        rows(path, "text", "label")
+
+
 def test_csv_with_quotes_commas_and_line_ends(table):
     content = 'label,text\r\n1,"a ""b"", c\nd"\r\n0,e\u2028f\r\n'
     path = table("a.csv", content)
