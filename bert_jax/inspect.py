@@ -37,10 +37,14 @@ def main(argv: list[str]) -> None:
         metavar="TEXT",
         help="whose words are cut, named as for prepare (python-docs)",
     )
+    vocabulary.add_argument(
+        "--text_field", default="text", help="of JSONL and tfds rows (%(default)s)"
+    )
     args = parser.parse_args(argv)
     found = inspect(
         args.path,
         sample=args.input,
+        text_field=args.text_field,
         examples=args.examples,
         sequence_length=args.sequence_length,
         seed=args.seed,

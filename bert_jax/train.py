@@ -3,8 +3,8 @@
 --config: the name of a config, such as tiny, base:lamb or large, or a file. The same
 command with the same --workdir (default: runs/NAME OF THE CONFIG) resumes a stopped run.
 --change_settings resumes an unfinished run with other settings. config.json then lists each
-change with its step. A finished run can be continued with more steps, and with no other
-change.
+change with its step. Only the last phase of a finished run can grow: more steps of that
+phase continue the run. Other changes are refused.
 Every setting below can be changed: --config.NAME=VALUE, or --NAME=VALUE, such as
 --profile_steps 10:20. --print_config shows those of a run and ends.
 

@@ -56,6 +56,30 @@ def test_the_language_is_a_flag(tmp_path, monkeypatch, capsys):
     assert TokenStore(tmp_path / "s").info.settings["language"] == "de"
 
 
+def test_text_without_boundaries_of_documents_is_warned_of(
+    tmp_path, monkeypatch, capsys, caplog
+):
+    """German lines with abbreviations have several English sentences each."""
+    text, line = tmp_path / "text.txt", "Er kam bzw. ging am 3. Mai.\n"
+    text.write_text(f"{2 * line}\n{3 * line}")
+    flags = ("--input", text, "--vocabulary", VOCABULARY, "--output")
+
+    def warnings():
+        return [r.message for r in caplog.records if r.levelno == logging.WARNING]
+
+    assert command(monkeypatch, *flags, tmp_path / "en") == 0
+    assert "1 documents" in capsys.readouterr().out
+    (warning,) = warnings()
+    assert warning.startswith("1 document: no boundaries were found, and next sentence")
+    assert warning.endswith(
+        "--format lines; if the text is not English, set --language"
+    )
+    caplog.clear()
+    assert command(monkeypatch, *flags, tmp_path / "de", "--language", "de") == 0
+    assert "2 documents, 5 sentences" in capsys.readouterr().out
+    assert not warnings()
+
+
 @pytest.mark.parametrize(
     "changed, message",
     [

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import importlib.metadata
 import itertools
+import logging
 import math
 import multiprocessing
 import os
@@ -55,6 +56,8 @@ from bert_jax.files import read_json, write_json
 from bert_jax.locks import locked
 from bert_jax.progress import Progress
 from bert_jax.settings import differences
+
+logger = logging.getLogger(__name__)
 
 # From write_shard, with everything but shard and parts, and the parts of each missing
 # shard, to what was written.
@@ -231,6 +234,12 @@ def prepare(
             directory, shards, vocab_size=vocab_size, words=words, **identity
         )
         (directory / UNFINISHED).unlink()
+    if info.documents == 1:
+        logger.warning(
+            "1 document: no boundaries were found, and next sentence prediction needs "
+            "several; if a line is a sentence, set --format lines; if the text is not "
+            "English, set --language"
+        )
     return Report(info, time.monotonic() - started, *_total(counts))
 
 

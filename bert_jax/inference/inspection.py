@@ -43,6 +43,7 @@ def inspect(
     path: os.PathLike | str,
     *,
     sample: Sequence[str] = ("python-docs",),
+    text_field: str = "text",
     examples: int = 3,
     sequence_length: int = 128,
     seed: int = 0,
@@ -54,7 +55,7 @@ def inspect(
     "vocabulary": a vocab.txt, a SentencePiece .model, a tokenizer.json, or a folder with
     one of them and no weights.
 
-    sample: inputs as prepare takes them, on whose words a vocabulary is tried.
+    sample, text_field: inputs as prepare takes them, on whose words a vocabulary is tried.
     examples: how many are drawn from text, as training draws them with
     ``sequence_length``, ``masking`` and ``seed``. Raises UserError where there is none of
     the three.
@@ -72,7 +73,10 @@ def inspect(
         )
         found = {"what": "text", **_text(source, examples)}
     elif _is_vocabulary(place):
-        found = {"what": "vocabulary", **_vocabulary(load_tokenizer(place), sample)}
+        found = {
+            "what": "vocabulary",
+            **_vocabulary(load_tokenizer(place), sample, text_field),
+        }
     else:
         found = {"what": "checkpoint", **_checkpoint(path)}
     return {"path": str(path), **found}
@@ -224,7 +228,7 @@ def _summary(tokenizer: Tokenizer) -> Values:
     }
 
 
-def _vocabulary(tokenizer: Tokenizer, sample: Sequence[str]) -> Values:
+def _vocabulary(tokenizer: Tokenizer, sample: Sequence[str], text_field: str) -> Values:
     kinds: dict[str, list[str]] = collections.defaultdict(list)
     for token, continues in zip(tokenizer.tokens, tokenizer.continuation, strict=True):
         kinds[_kind(token, continues)].append(token)
@@ -234,7 +238,7 @@ def _vocabulary(tokenizer: Tokenizer, sample: Sequence[str]) -> Values:
             kind: {"count": len(tokens), "such as": tokens[:_SHOWN]}
             for kind, tokens in kinds.items()
         },
-        "sample": {"inputs": list(sample), **_words(tokenizer, sample)},
+        "sample": {"inputs": list(sample), **_words(tokenizer, sample, text_field)},
     }
 
 
@@ -251,9 +255,10 @@ def _kind(token: str, continues: bool) -> str:
     return "parts of words" if continues else "words and their beginnings"
 
 
-def _words(tokenizer: Tokenizer, sample: Sequence[str]) -> Values:
+def _words(tokenizer: Tokenizer, sample: Sequence[str], text_field: str) -> Values:
     """How many tokens the words of a text take; words are runs of letters and digits."""
-    sentences = itertools.chain.from_iterable(read_documents(sample))
+    documents = read_documents(sample, text_field=text_field)
+    sentences = itertools.chain.from_iterable(documents)
     counts: collections.Counter[str] = collections.Counter()
     for sentence in itertools.islice(sentences, _SENTENCES):
         counts.update(_WORD.findall(sentence))

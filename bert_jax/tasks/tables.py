@@ -251,8 +251,10 @@ def existing_file(directory: str | Path, names: Sequence[str], split: str = "") 
         there = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
         found = f" (it has {listed(there)})" if directory and there else ""
         setting = f", or --config.data.{split} to a file in it" if split else ""
+        train = find_file(directory, [name.replace("dev", "train") for name in names])
+        own = f"put some rows of {train.name} into {names[0]}, or " if train else ""
         raise UserError(
-            f"{directory or 'config.data.dir'} has no {listed(names)}{found}; set "
+            f"{directory or 'config.data.dir'} has no {listed(names)}{found}; {own}set "
             f"--config.data.dir to the folder of the data set{setting}"
         )
     return path

@@ -234,8 +234,9 @@ def _check_changes(
 ) -> dict[str, dict[str, Any]]:
     """The settings that differ from those of the checkpoint: "from" and "to" by name.
 
-    Raises UserError if the run does not accept them. A finished run accepts more steps
-    and nothing else. An unfinished run accepts changes with ``job.change_settings``.
+    Raises UserError if the run does not accept them. A finished run accepts more steps of
+    its last phase and nothing else. An unfinished run accepts changes with
+    ``job.change_settings``.
     """
     changes = changed_settings(before, job.identity)
     added = [change for change in changes if more_steps(change, job.identity)]
@@ -243,8 +244,8 @@ def _check_changes(
     shown = "; ".join(map(shown_change, changes))
     if step == old_total and changes != added:
         raise UserError(
-            f"the run is finished, and the only setting that can change is a larger number "
-            f"of steps ({shown}); use the settings of the run, or another --workdir"
+            "the run is finished, and only the last phase of a finished run can grow "
+            f"({shown}); use the settings of the run, or another --workdir"
         )
     if step < old_total and changes and not job.change_settings:
         raise UserError(

@@ -195,6 +195,15 @@ def test_a_folder_of_a_vocabulary_alone_is_one(uncased, tmp_path):
     assert inspect(tmp_path, sample=[str(sample)])["what"] == "vocabulary"
 
 
+def test_the_sample_of_a_vocabulary_has_a_field_of_any_name(uncased, tmp_path, capsys):
+    sample = tmp_path / "sample.jsonl"
+    sample.write_text('{"body": "three short words"}\n')
+    with pytest.raises(UserError, match="found body; set --text_field"):
+        command.main([str(uncased), "--input", str(sample)])
+    command.main([str(uncased), "--input", str(sample), "--text_field", "body"])
+    assert "3 words of " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ["", "none"])
 def test_anything_else_is_one_line(tmp_path, name):
     (tmp_path / "x.bin").write_bytes(b"x")

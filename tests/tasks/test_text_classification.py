@@ -145,6 +145,7 @@ def test_regression(make, tokenizer):
             r"dev\.csv:2: label 'nan' is not a number",
         ),
         ({}, {}, r"has no dev\.csv, dev\.csv\.gz, .*config\.data\.dir"),
+        ({}, {}, r"; put some rows of train\.csv into dev\.csv, or set --config"),
         ({}, {"dev": "valid.csv"}, r"has no valid\.csv \(it has train\.csv\); set"),
     ],
 )

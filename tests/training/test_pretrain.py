@@ -329,7 +329,9 @@ def test_a_finished_run_takes_more_steps_and_says_what_they_mean(
     more, lines = "--config.phases[0].steps=12", []
     with pytest.raises(UserError, match=r"another run \(seed: 3 -> 1\)"):
         pretrain(config(more, "--config.seed=1"), tmp_path, print)
-    with pytest.raises(UserError, match=r"the run is finished.*beta1: 0.9 -> 0.5"):
+    with pytest.raises(
+        UserError, match=r"only the last phase of a .*beta1: 0.9 -> 0.5"
+    ):
         pretrain(
             config(more, "--config.optimizer.beta1=0.5"),
             tmp_path,
