@@ -459,7 +459,7 @@ _PRETRAINING_MAY_CHANGE = (
 _CHANGE_SCORES = ("optimizer", "eval_every", "eval_batches", "eval_mask_rate")
 _FINE_TUNING_MAY_CHANGE = ("eval_batch_size",)
 # What config.json contains beside the settings, and the grid that a run is part of.
-_NO_SETTINGS = ("text", "changes")
+_NO_SETTINGS = ("text", "rows", "changes")
 _IGNORED = ("changes", "sweep")
 
 _STEPS = ", but a run can only get more steps, in its last phase"
@@ -471,17 +471,18 @@ def changed_settings(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
     """The settings of a run that differ between two of its configs.
 
     old, new: from ``settings.to_dict``, with the "text" of pretraining. A setting that
-    ``old`` does not have gets its default. Raises UserError if ``old`` has a setting that
-    does not exist any more.
+    ``old`` does not have gets its default. The "rows" of fine-tuning count if both have
+    them. Raises UserError if ``old`` has a setting that does not exist any more.
     """
     read = finetune_config if "family" in new else train_config
     if "family" in new or "phases" in new:
         settings = {k: v for k, v in old.items() if k not in _NO_SETTINGS}
         old = old | to_dict(read(settings))
+    ignored = _IGNORED if "rows" in old and "rows" in new else (*_IGNORED, "rows")
     return [
         change
         for change in differences(old, new)
-        if change[0].partition(".")[0].partition("[")[0] not in _IGNORED
+        if change[0].partition(".")[0].partition("[")[0] not in ignored
     ]
 
 
@@ -528,6 +529,7 @@ def shown_change(change: Change) -> str:
     from bert_jax.tasks.source import ROWS
 
     name, before, after = change
-    if name == "data.dir" and all(str(x).startswith(ROWS) for x in (before, after)):
+    given = all(str(x).startswith(ROWS) for x in (before, after))
+    if name == "rows" or (name == "data.dir" and given):
         return "the rows of train, dev or test differ"
     return f"{name}: {before!r} -> {after!r}"

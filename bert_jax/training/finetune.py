@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -227,13 +228,25 @@ class _FineTuning:
             objective=self.objective,
             batches=self.batches,
             mesh=self.mesh,
-            identity=to_dict(self.config),
+            identity=to_dict(self.config) | {"rows": self._checksum()},
             given=given,
             texts={"examples": self._examples()},
             evaluates=self._evaluates,
             evaluate=self._evaluate,
             one_program=False,  # there are many shapes
         )
+
+    def _checksum(self) -> int:
+        """A checksum of the tokens and labels of train and of the labelled splits."""
+        scored = self.task.source.eval_splits
+        checksum = 0
+        for split in (self.prepared.train, *self.prepared.splits):
+            if split.name in ("train", *scored):
+                features = split.features
+                for values in (features.input_ids, *features.targets.values()):
+                    for value in values:
+                        checksum = zlib.crc32(np.asarray(value).tobytes(), checksum)
+        return checksum
 
     def _examples(self, count: int = 4) -> list[str]:
         """The first sequences that the model learns from, as it reads them."""

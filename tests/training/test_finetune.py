@@ -5,6 +5,7 @@ import functools
 import json
 import math
 import os
+import re
 import shutil
 
 import jax
@@ -363,6 +364,33 @@ def test_a_run_that_has_begun_is_not_taken_over_by_another(settings, tmp_path):
     assert load(tmp_path).extra["scores"]  # the best so far is whole
     with pytest.raises(UserError, match="holds another run"):
         run_one(short_config(settings, seed=1), tmp_path, print)
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_a_run_does_not_resume_on_other_rows(split, settings, tmp_path):
+    """The file has its name and its length, and one other label."""
+    data, workdir = tmp_path / "data", tmp_path / "run"
+    config = settings("classification", epochs=2)
+    shutil.copytree(config["data"]["dir"], data)
+    config = finetune_config(config | {"data": config["data"] | {"dir": str(data)}})
+
+    def interrupt(logged):
+        if logged.startswith("epoch 2"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_one(config, workdir, interrupt)
+    path = next(data.glob(f"{split}.*"))
+    content = path.read_text()
+    first, rest = content.split("\n", 1)
+    labels = {"0": "1", "1": "0"}
+    path.write_text(f"{first}\n{re.sub('[01]', lambda m: labels[m[0]], rest, count=1)}")
+    with pytest.raises(
+        UserError, match=r"another run \(the rows of train, dev or test d"
+    ):
+        run_one(config, workdir, print, change_settings=True)
+    path.write_text(content)
+    run_one(config, workdir, print)
 
 
 def test_a_loss_that_is_not_finite_stops_before_a_model_is_saved(settings, tmp_path):
