@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 from bert_jax import cli
+from bert_jax.files import check_output
 from bert_jax.progress import print_line
 
 
@@ -54,6 +55,7 @@ def main(argv: list[str]) -> None:
     from bert_jax.tasks.rows import texts_line
 
     check_ending(args.output)
+    check_output(args.output, args.input)
     cli.start()
     embedder = Embedder(
         args.checkpoint,

@@ -261,6 +261,16 @@ def open_zip(path: Path, expected: str, ratio: int) -> Iterator[zipfile.ZipFile]
             ) from error
 
 
+def check_output(output: Path | str, *inputs: str | None) -> None:
+    """Raises UserError if the output of a command is one of its input files."""
+    output = Path(output)
+    for path in map(Path, filter(None, inputs)):
+        if output.is_file() and path.is_file() and output.samefile(path):
+            raise UserError(
+                f"--output={output} is also an input; expected the name of another file"
+            )
+
+
 @contextlib.contextmanager
 def new_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """Opens a file that takes its place at the end.

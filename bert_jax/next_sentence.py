@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from bert_jax import cli
 from bert_jax.errors import UserError, printable
+from bert_jax.files import check_output
 
 if TYPE_CHECKING:
     from bert_jax.inference.lines import Answers
@@ -37,6 +38,8 @@ def main(argv: list[str]) -> None:
     from bert_jax.inference.model import load
     from bert_jax.tasks.rows import row_texts, texts_line
 
+    csv = lines.output_format(args.output) == "csv"
+    check_output(args.output, args.input)
     cli.start()
     model = load(args.checkpoint, **({"dtype": args.dtype} if args.dtype else {}))
     pairs = args.text or []
@@ -55,7 +58,7 @@ def main(argv: list[str]) -> None:
             pairs, probabilities.tolist(), strict=True
         )
     ]
-    form = lines.CsvTable().lines if lines.is_csv(args.output) else lines.json_lines
+    form = lines.CsvTable().lines if csv else lines.json_lines
     if lines.on_screen(args.output):
         form = _shown
     with lines.open_output(args.output) as file:

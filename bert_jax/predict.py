@@ -8,8 +8,9 @@ UTF-8 lines in any other file; - for stdin. A line is a text, two texts with a t
 them, words to tag, question TAB context, or context TAB choice TAB choice (fill_mask
 reads every line as a text). JSON objects are read from .jsonl and .json files alone.
 --output: the file of the answers, which is replaced if it exists; stdout without it.
---format: an aligned table, the default on a terminal, a JSON object for each row, or csv,
-the default for an --output that ends in .csv. Answers have the id of their row.
+--format: an aligned table, the default on a terminal, a JSON object for each row, the
+default for an --output in .jsonl, or csv, the default for one in .csv. Answers have the
+id of their row.
 
 usage:
   python -m bert_jax.predict --checkpoint W --text TEXT|--input FILE [--output FILE]
@@ -19,6 +20,7 @@ import sys
 
 from bert_jax import cli
 from bert_jax.errors import UserError, printable
+from bert_jax.files import check_output
 from bert_jax.progress import print_line
 
 
@@ -41,8 +43,11 @@ def answer(argv: list[str], usage: str, family: str = "") -> None:
     from bert_jax.inference import lines
     from bert_jax.inference.predict import Predictor, truncation
 
-    cli.start()
     watched = lines.on_screen(args.output)
+    form = args.format or ("table" if watched else "")
+    form = form or lines.output_format(args.output, "; change it, or set --format")
+    check_output(args.output, args.input)
+    cli.start()
     predictor = Predictor(
         args.checkpoint,
         batch_size=args.batch_size,
@@ -59,21 +64,18 @@ def answer(argv: list[str], usage: str, family: str = "") -> None:
     given = lines.given_rows(
         args.text, args.input, predictor.parse_line, predictor.placed
     )
-    default = "table" if watched else "jsonl"
-    if lines.is_csv(args.output):
-        default = "csv"
-    form = {
+    write = {
         "table": lines.AnswerTable().lines,
         "csv": lines.CsvTable().lines,
         "jsonl": lines.json_lines,
-    }[args.format or default]
+    }[form]
     rows = truncated = 0
     with lines.open_output(args.output) as file:
         parts = predictor.stream(
             given.rows, total=given.total, columns=tuple(args.columns)
         )
         for part in parts:
-            for line in form(part):
+            for line in write(part):
                 file.write(f"{printable(line) if watched else line}\n")
             file.flush()
             rows += len(part.rows)

@@ -17,6 +17,7 @@ import argparse
 
 from bert_jax import cli
 from bert_jax.errors import UserError
+from bert_jax.files import check_output
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -51,10 +52,12 @@ def main(argv: list[str]) -> None:
     from bert_jax.inference import lines
     from bert_jax.tasks.rows import text_line
 
+    csv = lines.output_format(args.output) == "csv"
+    check_output(args.output, args.input)
     watched = lines.on_screen(args.output)
     scorer = make_scorer(args, show_progress=False if watched else None)
     given = lines.given_rows(args.text, args.input, text_line)
-    form = lines.CsvTable().lines if lines.is_csv(args.output) else lines.json_lines
+    form = lines.CsvTable().lines if csv else lines.json_lines
     scores = scorer.stream(given.rows, given.total, tuple(args.columns))
     rows = 0
     with lines.open_output(args.output) as file:

@@ -26,7 +26,7 @@ from bert_jax.data.vocabulary_training import (
     train_vocabulary,
 )
 from bert_jax.errors import UserError
-from bert_jax.files import ending
+from bert_jax.files import check_output, ending
 from bert_jax.progress import print_line
 
 
@@ -81,6 +81,7 @@ def main(argv: list[str]) -> None:
         raise UserError(
             f"--output={args.output}, expected a {suffix} file for {args.kind}"
         )
+    check_output(args.output, *args.input, args.extend)
     cli.log_plainly()
     groups = [args.input] if args.smoothing is None else [[x] for x in args.input]
     dropped: collections.Counter[str] = collections.Counter()

@@ -58,7 +58,7 @@ COLUMNS = {  # of answers.csv, as docs/finetuning.md has them
     "parts of speech": "words,tags,probabilities,offsets",
     "segments": "words,tags,probabilities,offsets,entities",
     "choice": "choice,text,probability,probabilities",
-    "span": "id,answer,probability,start,end,nbest",
+    "span": "id,answer,probability,start,end",
     "blanks": "text,blanks",
 }
 HEADERS = {
@@ -440,6 +440,39 @@ def test_answers_are_written_as_csv(checkpoint, capsys, tmp_path):
             assert float(row[f"probabilities.{name}"]) == pytest.approx(value)
     predict.main([*flags, "--format", "csv"])
     assert capsys.readouterr().out == (tmp_path / "answers.csv").read_text()
+
+
+@pytest.mark.parametrize("command", [predict, score, next_sentence, embed])
+def test_an_output_that_is_the_input_is_refused(command, checkpoint, tmp_path):
+    text, name = "the man\ta cat\n", "x.npz" if command is embed else "x.jsonl"
+    for path in (tmp_path / "x.csv", tmp_path / name):
+        path.write_text(text)
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / name)
+    kind = "classes" if command is predict else "blanks"
+    flags = ["--checkpoint", checkpoint(kind), "--input", str(tmp_path / name)]
+    outputs = [name] if command is embed else [name, "link.jsonl"]
+    for output in outputs:
+        with pytest.raises(UserError, match=f"{output} is also an input; expected"):
+            command.main([*flags, "--output", str(tmp_path / output)])
+    assert (tmp_path / name).read_text() == text
+
+
+@pytest.mark.parametrize("command", [predict, score, next_sentence])
+def test_an_output_with_an_unknown_ending_is_refused(command, checkpoint, tmp_path):
+    kind = "classes" if command is predict else "blanks"
+    texts = ["a dog", "the man"][: 2 if command is next_sentence else 1]
+    flags = ["--checkpoint", checkpoint(kind), "--text", *texts]
+    for name in ("a.tsv", "a.xlsx", "a.json"):
+        message = f"{name}, expected a name in .csv or .jsonl"
+        message += "; change it, or set --format" if command is predict else "$"
+        with pytest.raises(UserError, match=message):
+            command.main([*flags, "--output", str(tmp_path / name)])
+    path = tmp_path / "answers"
+    command.main([*flags, "--output", str(path)])
+    assert [*json.loads(path.read_text())]
+    if command is predict:
+        command.main([*flags, "--output", str(tmp_path / "a.tsv"), "--format", "jsonl"])
+        assert (tmp_path / "a.tsv").read_text() == path.read_text()
 
 
 def test_scores_and_pairs_are_written_as_csv(checkpoint, capsys, tmp_path):

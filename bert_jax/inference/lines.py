@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, TypeVar
 
 from bert_jax.errors import UserError, printable
-from bert_jax.files import decode_lines, ending, new_file, open_bytes
+from bert_jax.files import (
+    decode_lines,
+    ending,
+    new_file,
+    open_bytes,
+)
 from bert_jax.tasks.rows import ParseLine, Placed, file_rows, line_rows
 from bert_jax.tasks.tables import is_table
 
@@ -87,6 +92,17 @@ def on_screen(path: str) -> bool:
     return path == STANDARD and sys.stdout.isatty()
 
 
+def output_format(output: str, hint: str = "") -> str:
+    """The format of answers by the ending of the output's name: "jsonl" or "csv".
+
+    Raises UserError for another ending. hint: what to change, for errors.
+    """
+    found = {"": "jsonl", ".jsonl": "jsonl", ".csv": "csv"}.get(ending(output))
+    if not found:
+        raise UserError(f"--output={output}, expected a name in .csv or .jsonl{hint}")
+    return found
+
+
 def open_output(path: str) -> contextlib.AbstractContextManager[IO[str]]:
     """A file that replaces an existing one when it is complete, or stdout for "-"."""
     if path == STANDARD:
@@ -141,17 +157,12 @@ def json_lines(part: Answers) -> Iterator[str]:
         yield printable(json.dumps(answer, ensure_ascii=False, default=str))
 
 
-def is_csv(path: str) -> bool:
-    """Whether an output is CSV, by its name."""
-    return ending(path) == ".csv"
-
-
 class CsvTable:
     """A CSV table with a line for each row, below a header.
 
     A dictionary of an answer has a column for each of its values, such as
-    "probabilities.good". A list is written as JSON. Texts are written as they are, control
-    characters included.
+    "probabilities.good". A list is written as JSON, and "nbest" is left out. Texts are
+    written as they are, control characters included.
     """
 
     def __init__(self):
@@ -182,6 +193,8 @@ def _flat(answer: dict[str, Any]) -> dict[str, Any]:
     """The cells of an answer by column."""
     cells: dict[str, Any] = {}
     for name, value in answer.items():
+        if name == "nbest":
+            continue
         if isinstance(value, dict):
             cells |= {f"{name}.{key}": inner for key, inner in value.items()}
         elif isinstance(value, list):

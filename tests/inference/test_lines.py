@@ -112,10 +112,10 @@ def test_no_answer_is_said():
 
 def test_csv_keeps_texts_as_they_are():
     text = 'a\tb\u202ec\nd "e", f'
-    rows = [{"id": text, "probabilities": {text: 0.5}, "start": None, "nbest": [text]}]
+    rows = [{"id": text, "probabilities": {text: 0.5}, "start": None, "blanks": [text]}]
     lines = "\n".join(CsvTable().lines(Answers(rows, rows, CLASSIFICATION)))
     header, row = csv.reader(lines.splitlines(keepends=True))
-    assert header == ["id", f"probabilities.{text}", "start", "nbest"]
+    assert header == ["id", f"probabilities.{text}", "start", "blanks"]
     assert row[:3] == [text, "0.5", ""]
 
 
