@@ -35,7 +35,8 @@ the existing file is unchanged. An output folder must be new or empty.
 names are
 {names}.
 [Settings](settings.md) has what can be set in it: `--config.NAME=VALUE`, or
-`--NAME=VALUE` for short. Among them:
+`--NAME=VALUE` for short. NAME is the whole name: `--optimizer.learning_rate=1e-4`. Among
+the settings:
 
 - `--profile_steps 10:20` writes a profile of these steps into the workdir's `tensorboard/`,
   where `tensorboard --logdir WORKDIR/tensorboard` or `xprof` (both from PyPI) shows it.

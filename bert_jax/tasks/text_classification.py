@@ -69,7 +69,11 @@ class TableConfig:
         "",
         "table: a file below dir (a split of tfds); empty: train.csv, train.jsonl.gz...",
     )
-    dev: str = setting("", "table: as train")
+    dev: str = setting(
+        "",
+        "table: a file below dir (a split of tfds); empty: dev.csv, dev.jsonl.gz, ...; "
+        "must exist",
+    )
     test: str = setting(
         "", "table: as train; scored where it has labels, predicted where it has none"
     )
