@@ -7,6 +7,7 @@ The notes contain a checksum of each array. The devices compute it before a save
 after a load, because Orbax loads most flipped bits of array data without an error.
 """
 
+import contextlib
 import functools
 import json
 import logging
@@ -115,10 +116,6 @@ class CheckpointStore:
         if found is not None:
             self._on_leader(self._set_damaged_aside)
         return found
-
-    def close(self) -> None:
-        """Waits for the pending save. Raises UserError if it failed."""
-        self._wait()
 
     def __enter__(self) -> "CheckpointStore":
         return self
@@ -239,11 +236,11 @@ def _complete(directory: epath.Path) -> list[epath.Path]:
     if not directory.exists():
         return []
     last = "commit_success.txt" if os.fspath(directory).startswith("gs://") else ""
-    found = [
-        path
-        for path in directory.iterdir()
-        if path.name.isdecimal() and any(path.iterdir()) and (path / last).exists()
-    ]
+    found = []
+    for path in directory.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # deleted after it was listed
+            if path.name.isdecimal() and any(path.iterdir()) and (path / last).exists():
+                found.append(path)
     return sorted(found, key=lambda path: int(path.name), reverse=True)
 
 
@@ -340,16 +337,24 @@ def _load_state(abstract: Any, path: epath.Path) -> tuple[Any, dict[str, Any]]:
 def read_params(directory: Path) -> dict[str, Any]:
     """The parameters of the newest undamaged checkpoint, as numpy arrays.
 
-    Does not load the optimizer state, so it needs no config. Raises UserError without an
-    undamaged checkpoint.
+    Does not load the optimizer state, so it needs no config. A run that continues
+    meanwhile may delete the checkpoint that is read. It has saved a newer one before,
+    which is then read. Raises UserError without an undamaged checkpoint.
     """
-    warn = logging.getLogger(__name__).warning
-    _, found = _load_newest(_absolute(directory), _load_params, warn)
-    if found is None:
-        raise UserError(
-            f"{directory} contains no complete checkpoint; wait for the first one"
-        )
-    return found
+    folder, warn = _absolute(directory), logging.getLogger(__name__).warning
+    error = UserError(
+        f"{directory} contains no complete checkpoint; wait for the first one"
+    )
+    tried, newest = -1, newest_step(folder)
+    while newest != tried:
+        try:
+            _, found = _load_newest(folder, _load_params, warn)
+            if found is not None:
+                return found
+        except UserError as caught:
+            error = caught
+        tried, newest = newest, newest_step(folder)
+    raise error
 
 
 def _load_params(path: epath.Path) -> dict[str, Any]:

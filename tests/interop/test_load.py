@@ -190,9 +190,8 @@ def test_weights_of_a_sharded_run_are_read_whole(small_model_config, tmp_path):
     objective = MlmNsp(BertForPreTraining(small_model_config))
     abstract = abstract_state(objective, optimizer, mesh)
     state = init_state(objective, optimizer, abstract, seed=1)
-    store = CheckpointStore(tmp_path / "checkpoints", keep=1)
-    store.save(3, state, {})
-    store.close()
+    with CheckpointStore(tmp_path / "checkpoints", keep=1) as store:
+        store.save(3, state, {})
     config = {"model": dataclasses.asdict(small_model_config)}
     (tmp_path / "config.json").write_text(json.dumps(config))
     checkpoint = bert_jax.load(tmp_path)

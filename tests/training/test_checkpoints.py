@@ -49,11 +49,10 @@ def test_a_save_survives_the_donation_of_its_buffers(objective, state, tmp_path)
         lambda params: jax.tree.map(lambda x: x + 1, params), donate_argnums=0
     )
     before = jax.device_get(state.params)
-    store = CheckpointStore(tmp_path, keep=2)
-    for step in (1, 2, 3):
-        store.save(step, state.replace(step=state.step + step), {"seed": 1})
-        state = state.replace(params=shift(state.params))
-    store.close()
+    with CheckpointStore(tmp_path, keep=2) as store:
+        for step in (1, 2, 3):
+            store.save(step, state.replace(step=state.step + step), {"seed": 1})
+            state = state.replace(params=shift(state.params))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["2", "3"]
 
     # As of a process that was killed before it deleted one that is too many.
@@ -61,13 +60,12 @@ def test_a_save_survives_the_donation_of_its_buffers(objective, state, tmp_path)
     # On another mesh: the arrays are laid out anew, the values stay.
     mesh = make_mesh(MeshConfig(data=2, model=2, replica=2))
     abstract = abstract_state(objective, OPTIMIZER, mesh)
-    store = CheckpointStore(tmp_path, keep=2)
-    lines = []
-    restored, notes = store.restore(abstract, lines.append)
-    assert not lines
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["2", "3"]
-    assert notes == {"seed": 1}
-    store.close()
+    with CheckpointStore(tmp_path, keep=2) as store:
+        lines = []
+        restored, notes = store.restore(abstract, lines.append)
+        assert not lines
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["2", "3"]
+        assert notes == {"seed": 1}
     assert restored.step == 3
     assert jax.random.key_data(restored.key).tolist() == (
         jax.random.key_data(state.key).tolist()
@@ -83,19 +81,19 @@ def test_a_save_survives_the_donation_of_its_buffers(objective, state, tmp_path)
 def test_a_checkpoint_of_another_model_is_one_clear_error(
     state, small_model_config, tmp_path
 ):
-    store = CheckpointStore(tmp_path, keep=1)
-    store.save(1, state, {})
-    store.close()
+    with CheckpointStore(tmp_path, keep=1) as store:
+        store.save(1, state, {})
     config = dataclasses.replace(small_model_config, intermediate_size=48)
     wider = MlmNsp(BertForPreTraining(config))
     abstract = abstract_state(wider, OPTIMIZER, make_mesh(MeshConfig()))
-    store = CheckpointStore(tmp_path, keep=1)
-    with pytest.raises(
-        UserError,
-        match=r"kernel is \(32, 16\), expected \(48, 16\)",
+    with (
+        CheckpointStore(tmp_path, keep=1) as store,
+        pytest.raises(
+            UserError,
+            match=r"kernel is \(32, 16\), expected \(48, 16\)",
+        ),
     ):
         store.restore(abstract, print)
-    store.close()
 
 
 @pytest.fixture(scope="module")
@@ -108,22 +106,20 @@ def saved(tmp_path_factory):
         "b": random.normal(size=(40,)).astype(np.float32),
     }
     make = jax.jit(lambda step: {"params": params, "step": step, "sum": step * 0.5})
-    store = CheckpointStore(folder, keep=2)
-    for step in (1, 2):
-        store.save(step, make(np.int32(step)), {"progress": {"seconds": step / 3}})
-    store.close()
+    with CheckpointStore(folder, keep=2) as store:
+        for step in (1, 2):
+            store.save(step, make(np.int32(step)), {"progress": {"seconds": step / 3}})
     return folder, make(np.int32(2))
 
 
 def restored(folder, state):
     """What a run goes on from, and the lines about it."""
     lines = []
-    store = CheckpointStore(folder, keep=2)
-    abstract = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
-    )
-    found = store.restore(abstract, lines.append)
-    store.close()
+    with CheckpointStore(folder, keep=2) as store:
+        abstract = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+        )
+        found = store.restore(abstract, lines.append)
     return found, lines
 
 
@@ -211,6 +207,44 @@ def test_whole_files_of_another_save_are_damage(saved, tmp_path):
         read_params(tmp_path / "0")
 
 
+def test_parameters_are_read_while_the_run_replaces_its_checkpoints(
+    saved, tmp_path, monkeypatch, caplog
+):
+    """The run deletes the checkpoint that is read, after it has saved the next one."""
+    source, state = saved
+    shutil.copytree(source / "2", tmp_path / "1")
+    load = checkpoints._load_params
+
+    def load_replaced(path):
+        if int(path.name) < 4:
+            shutil.copytree(source / "2", path.with_name(str(int(path.name) + 1)))
+            path.rmtree()
+        return load(path)
+
+    monkeypatch.setattr(checkpoints, "_load_params", load_replaced)
+    params = read_params(tmp_path)
+    assert jax.tree.all(jax.tree.map(np.array_equal, params, state["params"]))
+    assert [path.name for path in tmp_path.iterdir()] == ["4"]
+    assert not caplog.records
+
+
+def test_a_checkpoint_that_is_deleted_is_left_out_of_the_list(
+    saved, tmp_path, monkeypatch
+):
+    """Between the list of the folder and the look into the checkpoint."""
+    shutil.copytree(saved[0], tmp_path / "run")
+    listed = epath.Path(tmp_path / "run")
+    found = [listed / "1", listed / "2", listed / "3"]
+    monkeypatch.setattr(type(listed), "iterdir", deleted_later(listed, found))
+    assert checkpoints.newest_step(listed) == 2
+
+
+def deleted_later(folder, found):
+    """iterdir of a folder that lists more paths than there are."""
+    iterdir = type(folder).iterdir
+    return lambda path: iter(found) if path == folder else iterdir(path)
+
+
 FILTERS = """
 import logging, sys, warnings
 from bert_jax import cli
@@ -221,7 +255,7 @@ def hooks():
     return sys.unraisablehook, warnings.filters[:], loggers
 
 before = hooks()
-CheckpointStore(sys.argv[1], keep=1).close()
+CheckpointStore(sys.argv[1], keep=1)
 print(hooks() == before)
 cli.start()
 print([old == new for old, new in zip(before, hooks())])
@@ -318,7 +352,7 @@ def test_a_save_that_fails_between_two_looks_is_no_success(saved, tmp_path):
 
     store._pending = Pending()
     with pytest.raises(UserError, match="No space left on device"):
-        store.close()
+        store._wait()
 
 
 SAVE = """
@@ -339,7 +373,7 @@ store = CheckpointStore(folder, keep=2)
 store.save(1, state, {})
 store.save(2, state, {})
 try:
-    store.close()
+    store._wait()
     if number == 1:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (9999, 9999))
@@ -384,10 +418,9 @@ def test_in_a_bucket_too_the_last_whole_one_is_taken(saved, bucket):
     """One that lost a part is set aside; one that was never finished goes."""
     _, state = saved
     folder = epath.Path(bucket) / "checkpoints"
-    store = CheckpointStore(folder, keep=2)
-    for step in (1, 2, 3):
-        store.save(step, state, {"step": step})
-    store.close()
+    with CheckpointStore(folder, keep=2) as store:
+        for step in (1, 2, 3):
+            store.save(step, state, {"step": step})
     assert sorted(path.name for path in folder.iterdir()) == ["2", "3"]
     (folder / "4").mkdir()
     (folder / "4" / "part").write_text("x")
@@ -409,9 +442,8 @@ def test_an_empty_folder_is_no_checkpoint(saved, tmp_path):
         assert not lines
         assert (found and int(found[0]["step"])) == step
         assert not (folder / "9999").exists()
-        store = CheckpointStore(folder, keep=2)
-        store.save(3, state, {})
-        store.close()
+        with CheckpointStore(folder, keep=2) as store:
+            store.save(3, state, {})
         assert (folder / "3").is_dir()
 
 
@@ -424,7 +456,6 @@ def test_saves_leave_no_open_files_and_no_threads(saved, tmp_path):
         store._wait()
         files = len(list(Path("/proc/self/fd").iterdir()))
         held.append((files, threading.active_count()))
-    store.close()
     assert held[-1] <= held[2]
 
 
@@ -446,7 +477,7 @@ def test_a_save_that_fails_is_told_and_costs_no_checkpoint(
             patch.setattr(commit, full)
             store.save(3, state, {})
             with pytest.raises(UserError, match=told):
-                store.save(4, state, {}) if last == "next" else store.close()
+                store.save(4, state, {}) if last == "next" else store._wait()
         assert int(restored(tmp_path / "run", state)[0][0]["step"]) == 2
     # A folder that vanishes, or cannot be written any more, is noticed at once.
     store = CheckpointStore(tmp_path / "run", keep=1)
@@ -454,7 +485,7 @@ def test_a_save_that_fails_is_told_and_costs_no_checkpoint(
     (tmp_path / "run").touch()
     with pytest.raises(UserError, match=r"a checkpoint in .*/run could not be written"):
         store.save(3, state, {})
-        store.close()
+        store._wait()
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"file/checkpoints could not be written"):
         CheckpointStore(tmp_path / "file" / "checkpoints", keep=1)
