@@ -28,6 +28,8 @@ from bert_jax.settings import (
     to_dict,
 )
 
+_SEEDS = {"least": 0, "below": 1 << 32}  # jax.random.key uses 32 bits
+
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
@@ -107,9 +109,8 @@ class RunConfig:
     mesh: MeshConfig = setting(factory=MeshConfig)
     seed: int = setting(
         0,
-        "of new parameters, examples and their order, masks and dropout",
-        least=0,
-        below=1 << 63,
+        "random seed of parameters, example order, masks and dropout",
+        **_SEEDS,
     )
     accumulation: int = setting(
         1,
@@ -309,7 +310,7 @@ class SweepConfig:
     )
     epochs: tuple[int, ...] = setting((3, 4), "numbers of epochs to try", least=1)
     seeds: tuple[int, ...] = setting(
-        (0, 1, 2), "seeds of the runs of each point", least=0, below=1 << 63
+        (0, 1, 2), "seeds of the runs of each point", **_SEEDS
     )
 
 
@@ -395,8 +396,7 @@ class StudyConfig:
     seeds: tuple[int, ...] = setting(
         (0, 1, 2),
         "seeds, each of a pretraining and of the fine-tunings from it",
-        least=0,
-        below=1 << 63,
+        **_SEEDS,
     )
     pairs: tuple[str, ...] = setting(
         (), "files of minimal pairs, as bert_jax.minimal_pairs takes them"

@@ -70,7 +70,7 @@ def test_one_schedule_runs_through_all_phases(settings):
             r"phases\[0\]\.sequence_length=4, expected at least 5",
         ),
         ("accumulation", 0, "accumulation=0, expected at least 1"),
-        ("seed", 1 << 63, "seed=9223372036854775808, expected at least 0 and below"),
+        ("seed", 1 << 32, "seed=4294967296, expected at least 0 and below 4294967296"),
         ("data.threads", -1, r"data\.threads=-1, expected at least 1"),
         ("data.prefetch", -2, r"data\.prefetch=-2, expected at least 1"),
         (
