@@ -171,7 +171,7 @@ def finetune(
     """
     fine_tuning = _FineTuning(config, prepared, folder, log)
     job = dataclasses.replace(fine_tuning.job(), change_settings=change_settings)
-    _, progress = run(job, folder, log)
+    _, progress, _ = run(job, folder, log)
     results = fine_tuning.results(progress)
 
     def write_results() -> None:

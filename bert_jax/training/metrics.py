@@ -229,11 +229,15 @@ def duration(seconds: float) -> str:
     return " ".join(parts[:2])
 
 
-def open_tracker(name: str, run: str, config: dict[str, Any]) -> ModuleType | None:
-    """The library of an experiment tracker, with a run begun; None where ``name`` is "".
+def open_tracker(
+    name: str, run: str, run_id: str, config: dict[str, Any]
+) -> ModuleType | None:
+    """Starts or resumes a run of an experiment tracker, and returns its library.
 
-    name: wandb or trackio, which have the same init, log and finish. Raises UserError
-    where it is not installed.
+    name: wandb or trackio, which have the same init, log and finish; "" returns None.
+    run: name of the workdir. run_id: id that a resumed run has again. wandb resumes the
+    run with this id. trackio has no ids and resumes by name, so its names contain the id.
+    Raises UserError if the library is not installed.
     """
     if not name:
         return None
@@ -243,7 +247,10 @@ def open_tracker(name: str, run: str, config: dict[str, Any]) -> ModuleType | No
         raise UserError(
             f"tracker={name!r} needs its library: pip install {name}"
         ) from error
-    library.init(project="bert_jax", name=run, config=config, resume="allow")
+    own = {"name": run, "id": run_id}
+    if name == "trackio":
+        own = {"name": f"{run}-{run_id}"}
+    library.init(project="bert_jax", config=config, resume="allow", **own)
     return library
 
 

@@ -145,10 +145,9 @@ def _pretrain(
         "vocabulary": store.info.vocabulary_fingerprint,
     }
     examples = drawn_examples(batches.sources[0], range(_EXAMPLES))
-    newest = newest_step(folder.checkpoints)
-    finished = newest == config.total_steps
-    starts = config.init_from and not newest  # a resumed run has its own parameters
-    state, _ = run(
+    # A resumed run has its own parameters.
+    starts = config.init_from and not newest_step(folder.checkpoints)
+    state, _, first = run(
         Job(
             config=config,
             objective=objective,
@@ -168,6 +167,7 @@ def _pretrain(
         folder,
         log,
     )
+    finished = first == config.total_steps
     if finished:
         log(f"finished before, after {config.total_steps:,} steps")
     if config.prompts:

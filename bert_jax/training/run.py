@@ -16,6 +16,7 @@ import contextlib
 import copy
 import dataclasses
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -122,9 +123,12 @@ def open_workdir(
         yield folder, log
 
 
-def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, Any]]:
-    """Trains from the newest checkpoint to the last step; returns state and progress.
+def run(
+    job: Job, folder: RunFolder, log: Log
+) -> tuple[TrainState, dict[str, Any], int]:
+    """Trains from the newest undamaged checkpoint to the last step.
 
+    Returns the state, the progress, and the step of this checkpoint: 0 without one.
     Writes nothing before all checks have passed, and nothing if no step is left. A workdir
     without checkpoints or results can be reused. Raises UserError if the workdir belongs
     to a run with other settings (see :class:`Job`), Preempted after a stop request, with
@@ -163,7 +167,7 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
             log(_change_line(job, changed, first))
             changes = [*changes, {"step": first, "settings": changed}]
         elif saved and first == len(job.batches):
-            return state, progress
+            return state, progress, first
         identity = job.identity | ({"changes": changes} if changes else {})
 
         def write_settings() -> None:
@@ -173,7 +177,11 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
                 write_json(folder.local / "config.json", identity)
 
         def open_writer() -> MetricWriter:
-            tracker = open_tracker(config.tracker, folder.local.name, identity)
+            run_id = ""
+            if config.tracker:
+                run_id = progress.setdefault("tracker_id", secrets.token_hex(8))
+            name = folder.local.name
+            tracker = open_tracker(config.tracker, name, run_id, identity)
             writer = MetricWriter(folder.local, first, tracker)
             stack.callback(writer.close)
             texts = {} if first else dict(job.texts)
@@ -208,7 +216,7 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, dict[str, An
             return train_step(state, batch, scheduled)
 
         state = _loop(job, folder, state, compiled_step, reporter, save, stop_requested)
-        return state, progress
+        return state, progress, first
 
 
 def _begin(
@@ -318,7 +326,10 @@ def _loop(
     ahead = steps_ahead(job.mesh)
     norm_fn = jax.jit(optax.tree.norm)
     compiled: set[str] = set()
-    begin, end = config.profiled_steps if is_leader() else (0, 0)
+    begin, end = config.profiled_steps
+    end = min(end, total)
+    if not (is_leader() and first < begin <= end):
+        begin = end = 0  # also if the run resumes within these steps
     if not first and job.evaluates(0):
         job.evaluate(0, state.params, reporter)
         reporter.start_window()

@@ -100,7 +100,7 @@ def tracker(monkeypatch):
 
 
 def test_a_tracker_gets_the_numbers_that_tensorboard_gets(tracker, tmp_path):
-    library = open_tracker("wandb", "tiny", {"seed": 3})
+    library = open_tracker("wandb", "tiny", "5f3a", {"seed": 3})
     writer = MetricWriter(tmp_path, 0, library)
     writer.write(5, "train", {"loss": 2.5, "mfu": None})
     writer.write(5, "eval", {"loss": float("inf"), "accuracy": 0.5})
@@ -108,7 +108,13 @@ def test_a_tracker_gets_the_numbers_that_tensorboard_gets(tracker, tmp_path):
     assert tracker == [
         (
             "init",
-            dict(project="bert_jax", name="tiny", config={"seed": 3}, resume="allow"),
+            dict(
+                project="bert_jax",
+                name="tiny",
+                id="5f3a",
+                config={"seed": 3},
+                resume="allow",
+            ),
         ),
         ("log", {"train/loss": 2.5}, {"step": 5}),
         ("log", {"eval/accuracy": 0.5}, {"step": 5}),
@@ -117,10 +123,10 @@ def test_a_tracker_gets_the_numbers_that_tensorboard_gets(tracker, tmp_path):
 
 
 def test_without_a_tracker_none_is_imported(monkeypatch):
-    assert open_tracker("", "tiny", {}) is None
+    assert open_tracker("", "tiny", "", {}) is None
     monkeypatch.setitem(sys.modules, "trackio", None)
     with pytest.raises(UserError, match="tracker='trackio' needs its library: pip ins"):
-        open_tracker("trackio", "tiny", {})
+        open_tracker("trackio", "tiny", "", {})
 
 
 def test_tensorboard_shows_texts_as_they_are(tmp_path):

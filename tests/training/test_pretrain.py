@@ -352,3 +352,24 @@ def test_a_finished_run_takes_more_steps_and_says_what_they_mean(
     lines.clear()
     pretrain(config(more), tmp_path, lines.append)
     assert "finished before, after 12 steps" in lines
+
+
+def test_a_run_whose_last_checkpoint_is_damaged_is_not_finished(
+    one_phase_of, tmp_path, monkeypatch
+):
+    """It repeats the last steps, and shows their curves and what fills the blanks."""
+    flags = ["--config.prompts=('a [MASK] of .',)", "--config.checkpoint_every=4"]
+    line = ["--config", str(one_phase_of(0)), *flags]
+    config = parse(line, "usage", train_config).config
+    pretrain(config, tmp_path, print)
+    (tmp_path / "curves.png").write_text("old")
+    newest = tmp_path / "checkpoints" / str(config.total_steps)
+    data = max(newest.rglob("*"), key=lambda path: path.stat().st_size)
+    data.write_bytes(bytes(data.stat().st_size))
+    drawn, lines = [], []
+    monkeypatch.setattr(pretraining, "draw_run", lambda *args: drawn.append(args))
+    pretrain(config, tmp_path, lines.append)
+    assert "resuming at step 8" in lines
+    assert not any("finished before" in line for line in lines)
+    assert any("[MASK] of .  ->  " in line for line in lines)
+    assert len(drawn) == 1

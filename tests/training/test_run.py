@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 import time
+import types
 
 import jax
 import jax.numpy as jnp
@@ -129,7 +130,7 @@ def make_job():
 
 def test_a_new_objective_trains_logs_evaluates_and_saves(make_job, tmp_path):
     lines = []
-    state, progress = run(make_job(), RunFolder(tmp_path), lines.append)
+    state, progress, _ = run(make_job(), RunFolder(tmp_path), lines.append)
     assert int(state.step) == STEPS
     assert progress["evaluated"] == [0, 4, 8]
     # Every token is one more than the one before it.
@@ -214,7 +215,9 @@ def test_what_is_interrupted_goes_on_bit_for_bit(
     make_job, metric_lines, tmp_path, stop
 ):
     """Parameters, moments, metrics and progress, wherever it was."""
-    expected, whole = run(make_job(), RunFolder(tmp_path / "whole"), lambda line: None)
+    expected, whole, _ = run(
+        make_job(), RunFolder(tmp_path / "whole"), lambda line: None
+    )
 
     def evaluate(step, *rest):
         if step == stop:
@@ -225,7 +228,7 @@ def test_what_is_interrupted_goes_on_bit_for_bit(
     with pytest.raises(KeyboardInterrupt):
         always = dict(evaluates=lambda step: step % 4 == 0 or step == stop)
         run(make_job(evaluate=evaluate, **always), folder, lambda line: None)
-    state, progress = run(make_job(), folder, lambda line: None)
+    state, progress, _ = run(make_job(), folder, lambda line: None)
     same = jax.tree.map(np.array_equal, state.params, expected.params)
     assert jax.tree.all(same)
     assert jax.tree.all(
@@ -267,7 +270,7 @@ def test_a_batch_without_a_finite_loss_is_left_out_on_request(
         run(make_job(batches=OneEmpty()), RunFolder(tmp_path / "a"), print)
     job = make_job(skipping(), batches=OneEmpty())
     lines = []
-    expected, _ = run(job, RunFolder(tmp_path / "whole"), lines.append)
+    expected, *_ = run(job, RunFolder(tmp_path / "whole"), lines.append)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(expected.params))
     (line,) = [line for line in lines if "warning" in line]
     assert line.startswith("warning: 1 batch before step 6 had a number that is not")
@@ -281,12 +284,12 @@ def test_a_batch_without_a_finite_loss_is_left_out_on_request(
     stops = dict(evaluates=lambda step: step == 5, evaluate=interrupt)
     with pytest.raises(KeyboardInterrupt):
         run(dataclasses.replace(job, **stops), folder, print)
-    state, _ = run(job, folder, print)
+    state, *_ = run(job, folder, print)
     assert metric_lines(tmp_path / "parts") == found
     assert jax.tree.all(jax.tree.map(np.array_equal, state.params, expected.params))
     # Where no number is bad, nothing changes.
-    plain, _ = run(make_job(), RunFolder(tmp_path / "plain"), print)
-    guarded, _ = run(make_job(skipping()), RunFolder(tmp_path / "guarded"), print)
+    plain, *_ = run(make_job(), RunFolder(tmp_path / "plain"), print)
+    guarded, *_ = run(make_job(skipping()), RunFolder(tmp_path / "guarded"), print)
     assert jax.tree.all(jax.tree.map(np.array_equal, plain.params, guarded.params))
 
 
@@ -301,7 +304,7 @@ def test_a_spike_stops_and_too_many_do_too(make_job, tmp_path):
 
 def test_a_stop_request_at_the_last_step_is_not_lost(make_job, tmp_path, monkeypatch):
     """Other runs of a sweep would follow. The run itself is saved and has no step left."""
-    expected, _ = run(make_job(), RunFolder(tmp_path / "plain"), print)
+    expected, *_ = run(make_job(), RunFolder(tmp_path / "plain"), print)
     calls = iter(range(1, STEPS + 1))
 
     @contextlib.contextmanager
@@ -313,13 +316,13 @@ def test_a_stop_request_at_the_last_step_is_not_lost(make_job, tmp_path, monkeyp
         patch.setattr(engine, "stop_requests", at_the_last_step)
         with pytest.raises(Preempted, match=f"after step {STEPS} of {STEPS}; saved"):
             run(make_job(), folder, print)
-    state, _ = run(make_job(), folder, print)
+    state, *_ = run(make_job(), folder, print)
     assert int(state.step) == STEPS
     assert jax.tree.all(jax.tree.map(np.array_equal, state.params, expected.params))
 
 
 def test_clocks_that_jump_change_nothing(make_job, metric_lines, tmp_path, monkeypatch):
-    expected, _ = run(make_job(), RunFolder(tmp_path / "plain"), print)
+    expected, *_ = run(make_job(), RunFolder(tmp_path / "plain"), print)
     random, now = np.random.default_rng(0), time.time()
 
     def jump():
@@ -329,11 +332,11 @@ def test_clocks_that_jump_change_nothing(make_job, metric_lines, tmp_path, monke
     monkeypatch.setattr(time, "time_ns", lambda: int(1e9 * jump()))
     folder = RunFolder(tmp_path / "jumps")
     with folder.held():
-        state, _ = run(make_job(), folder, print)
+        state, *_ = run(make_job(), folder, print)
     assert metric_lines(tmp_path / "jumps") == metric_lines(tmp_path / "plain")
     assert jax.tree.all(jax.tree.map(np.array_equal, state.params, expected.params))
     monkeypatch.undo()
-    again, _ = run(make_job(), folder, print)
+    again, *_ = run(make_job(), folder, print)
     assert int(again.step) == STEPS
 
 
@@ -442,7 +445,7 @@ def test_wall_time_goes_on_where_a_run_does(make_job, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         run(make_job(evaluate=evaluate), RunFolder(tmp_path), [].append)
-    _, progress = run(make_job(), RunFolder(tmp_path), [].append)
+    _, progress, _ = run(make_job(), RunFolder(tmp_path), [].append)
     seconds = [
         json.loads(line)["seconds"]
         for line in (tmp_path / "metrics.jsonl").read_text().splitlines()
@@ -458,6 +461,48 @@ def test_a_profile_lies_where_tensorboard_looks(make_job, tmp_path):
     content = trace.read_bytes()
     assert content.count(b"train_step") > 0
     assert lines.count("profile of the steps 3 to 4: tensorboard") == 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "logged"), [("3:6", 0), ("7:8", 1), ("7:50", 1), ("20:30", 0)]
+)
+def test_a_profile_is_logged_if_it_was_traced(make_job, tmp_path, steps, logged):
+    """The run of 9 steps resumes after step 4, which is within the steps 3 to 6."""
+
+    def stop(step, *rest):
+        if step == 5:
+            raise KeyboardInterrupt
+
+    stops = dict(evaluates=lambda step: True, evaluate=stop)
+    folder, lines = RunFolder(tmp_path), []
+    with pytest.raises(KeyboardInterrupt):
+        run(make_job(**stops), folder, print)
+    run(make_job(dict(profile_steps=steps), change_settings=True), folder, lines.append)
+    traces = list((tmp_path / "tensorboard").rglob("*.xplane.pb"))
+    assert sum("profile of" in line for line in lines) == len(traces) == logged
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_a_tracker_resumes_its_run(make_job, tmp_path, monkeypatch, name):
+    """wandb resumes a run with the same id, and trackio a run with the same name."""
+    library, key = types.ModuleType(name), {"wandb": "id", "trackio": "name"}[name]
+    opened = []
+    library.init = lambda **settings: opened.append(settings[key])
+    library.log = library.finish = lambda *args, **settings: None
+    monkeypatch.setitem(sys.modules, name, library)
+
+    def stop(step, *rest):
+        if step == 5:
+            raise KeyboardInterrupt
+
+    config = dict(tracker=name)
+    for workdir in ("a/base", "b/base"):
+        folder = RunFolder(tmp_path / workdir)
+        with pytest.raises(KeyboardInterrupt):
+            job = make_job(config, evaluates=lambda step: True, evaluate=stop)
+            run(job, folder, print)
+        run(make_job(config), folder, print)
+    assert opened[0] == opened[1] != opened[2] == opened[3]
 
 
 @pytest.mark.parametrize("steps", ["4", "4:3", "0:3", "a:b", "1:2:3"])
