@@ -24,11 +24,13 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 @contextlib.contextmanager
-def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
+def locked(
+    folder: Path, *, wait: bool = False, name: os.PathLike | None = None
+) -> Iterator[None]:
     """Creates a folder on a disk and locks it, at most until this process ends.
 
     wait: wait while another process has the lock. Otherwise raises UserError that names
-    this process.
+    this process and the folder, or ``name``.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; expected a folder")
@@ -47,8 +49,8 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
                 fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError as error:
                 raise UserError(
-                    f"{folder} is in use by {_owner(os.read(handle, 1000))}; wait until "
-                    "it ends, or use another folder"
+                    f"{name or folder} is in use by {_owner(os.read(handle, 1000))}; wait "
+                    "until it ends, or use another folder"
                 ) from error
             except OSError as error:
                 if error.errno not in _NO_LOCKS:

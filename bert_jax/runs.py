@@ -23,7 +23,7 @@ from bert_jax.files import (
 )
 from bert_jax.inference.lines import aligned
 
-METRICS, CURVES = "metrics.jsonl", "curves.png"
+METRICS, CURVES, RESULTS = "metrics.jsonl", "curves.png", "results.json"
 _SWEEP = "sweep"  # the folder of a sweep's runs
 _NO_SCORES = ("step", "split", "seconds")
 _LESS_IS_BETTER = ("loss", "perplexity")  # what such metrics end with
@@ -258,7 +258,7 @@ def _names(paths: Sequence[str]) -> list[str]:
 
 
 def _read(folder: Path, name: str) -> Run:
-    config, results = folder / "config.json", folder / "results.json"
+    config, results = folder / "config.json", folder / RESULTS
     config = (
         parse_json(config.read_bytes(), config, "the config of a run")
         if config.exists()

@@ -66,6 +66,11 @@ Run = Callable[
     Generator["ShardCount", None, None],
 ]
 
+
+class OtherTextError(UserError):
+    """The folder contains text that was prepared in another way."""
+
+
 # What a run works on until index.json takes its place.
 UNFINISHED = "unfinished.json"
 # Bytes of text a shard: enough of them for the workers, few enough to open, none so
@@ -384,7 +389,7 @@ def _finished(directory: Path, identity: dict[str, Any]) -> StoreInfo | None:
         raise UserError(f"{unfinished} is damaged; remove {directory} and begin anew")
     was, now = (values["settings"].get("segmenter") for values in (found, identity))
     if was != now:
-        raise UserError(
+        raise OtherTextError(
             f"{directory} holds text prepared by another version ({was}; this version is "
             f"{now}); training reads a finished store, but prepare cannot continue it: use "
             "another --output, or remove it"
@@ -400,7 +405,7 @@ def _finished(directory: Path, identity: dict[str, Any]) -> StoreInfo | None:
         if not name.startswith("inputs")
     ]
     if differing:
-        raise UserError(
+        raise OtherTextError(
             f"{directory} holds text prepared with other settings "
             f"({'; '.join(differing)}); use another --output, or remove it"
         )

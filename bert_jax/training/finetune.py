@@ -48,6 +48,7 @@ from bert_jax.parallel.mesh import batch_divisor, make_mesh, process_rows
 from bert_jax.parallel.processes import on_every_host, on_leader
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.progress import Progress, print_line
+from bert_jax.runs import RESULTS
 from bert_jax.settings import to_dict
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.task import Task
@@ -58,7 +59,6 @@ from bert_jax.training.run import Job, Log, draw_run, run
 from bert_jax.training.workdir import RunFolder
 
 BEST = "best"  # the folder of the best model, as bert_jax.load finds it
-RESULTS = "results.json"
 PREDICTIONS = "predictions"  # the folder of answers in the task's official form
 FEATURES = "features"  # the folder of a frozen encoder's vectors; gone after the run
 

@@ -7,6 +7,7 @@ import importlib
 import itertools
 import os
 import pkgutil
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from bert_jax.data.pipeline import (
     split_documents,
     within,
 )
-from bert_jax.data.preparation import prepare
+from bert_jax.data.preparation import OtherTextError, prepare
 from bert_jax.data.store import TokenStore, verify_store
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
@@ -243,7 +244,7 @@ def open_text(
         directory = folder.prepared(
             "text",
             last="index.json",
-            make=lambda directory: prepare_corpus(config, directory, log),
+            make=lambda directory: _prepare_anew(config, directory, log),
             check=verify_store,
         )
     store = TokenStore(directory)
@@ -254,6 +255,16 @@ def open_text(
             "prepare the text again"
         )
     return store, tokenizer
+
+
+def _prepare_anew(config: DataConfig, directory: Path, log: Log) -> None:
+    """Completes text that a killed run began, or deletes text with other settings."""
+    try:
+        prepare_corpus(config, directory, log)
+    except OtherTextError:
+        log(f"{directory} contains text with other settings, which is prepared again")
+        shutil.rmtree(directory)
+        prepare_corpus(config, directory, log)
 
 
 def prepare_corpus(config: DataConfig, directory: Path, log: Log) -> None:

@@ -19,7 +19,7 @@ from bert_jax.files import (
 )
 from bert_jax.parallel.processes import from_leader, on_leader
 from bert_jax.progress import Progress, print_line
-from bert_jax.runs import read_results, spread
+from bert_jax.runs import RESULTS, read_results, spread
 from bert_jax.settings import to_dict
 from bert_jax.tasks.task import Task
 from bert_jax.training.config import FineTuneConfig, resume_differences
@@ -27,7 +27,6 @@ from bert_jax.training.finetune import (
     BEST,
     FEATURES,
     PREDICTIONS,
-    RESULTS,
     delete_checkpoints,
     finetune,
     prepare,

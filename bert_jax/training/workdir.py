@@ -25,6 +25,7 @@ from bert_jax.parallel.remote import (
     remote_files,
 )
 from bert_jax.progress import Progress
+from bert_jax.runs import RESULTS
 
 CHECKPOINTS = "checkpoints"
 # Folders that are not copied with the small files of a workdir. Orbax writes checkpoints,
@@ -57,12 +58,21 @@ class RunFolder:
     def held(self) -> Iterator[None]:
         """Locks the workdir on a disk, or makes this run its owner in a bucket.
 
-        All processes must call it. Raises UserError that names the process which has the
-        lock.
+        Two runs of one machine have the same cache of a bucket, so the cache is locked
+        too. All processes must call it. Raises UserError that names the process which has
+        the lock.
         """
-        lock = locked(self.local) if self._remote is None else owned(self._remote)
         with contextlib.ExitStack() as stack:
-            self._token = on_leader(lambda: stack.enter_context(lock)) or ""
+
+            def lock() -> str:
+                if self._remote is None:
+                    stack.enter_context(locked(self.local))
+                    return ""
+                beside = self.local.with_name(f".{self.local.name}")
+                stack.enter_context(locked(beside, name=self._remote))
+                return stack.enter_context(owned(self._remote))
+
+            self._token = on_leader(lock) or ""
             yield
 
     def child(self, name: str) -> "RunFolder":
@@ -96,8 +106,9 @@ class RunFolder:
     def upload(self) -> None:
         """Writes the files of process 0 that changed to the bucket, and deletes others.
 
-        Files of the workdir itself are written after files in its folders, so that
-        results.json is written last. Raises UserError if another run has become the owner.
+        results.json shows that a run is finished, so it is written last. Files of the
+        workdir itself are written after files in its folders. Raises UserError if another
+        run has become the owner.
         """
         if self._remote is None or not is_leader():
             return
@@ -105,7 +116,9 @@ class RunFolder:
             check_owned(self._remote, self._token)
         versions = _versions(self.local)
         changed = [n for n in versions if self._uploaded.get(n) != versions[n]]
-        changed.sort(key=lambda name: ("/" not in name, name))
+        changed.sort(
+            key=lambda name: (Path(name).name == RESULTS, "/" not in name, name)
+        )
         for name in Progress("uploading", changed, unit="files"):
             _copy(self.local / name, self._remote / name)
         for name in self._uploaded.keys() - versions.keys():

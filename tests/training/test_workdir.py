@@ -139,6 +139,43 @@ def test_an_upload_makes_progress_with_each_file(bucket, monkeypatch):
     assert len(made) == 5
 
 
+def test_results_are_uploaded_last(bucket, monkeypatch):
+    """A run is finished if it has results.json: first of a sweep, then of the workdir."""
+    folder, uploaded = RunFolder(bucket), []
+    folder.fetch()
+    for name in ("vocab.txt", "results.json", "best/model", "config.json"):
+        write(folder.local / name, "1")
+        write(folder.local / "sweep/a" / name, "1")
+    monkeypatch.setattr(
+        workdir,
+        "_copy",
+        lambda path, _: uploaded.append(path.relative_to(folder.local)),
+    )
+    folder.upload()
+    assert len(uploaded) == 8
+    last = [path.as_posix() for path in uploaded[-2:]]
+    assert last == ["sweep/a/results.json", "results.json"]
+
+
+def test_a_second_run_on_one_machine_waits_for_the_first(bucket, caplog):
+    """Both would write their small files into one folder of the cache."""
+    first = RunFolder(bucket)
+    with first.held():
+        first.fetch()
+        write(first.local / "best/model", "old")
+        second = RunFolder(bucket)
+        message = (
+            f"{bucket} is in use by process {os.getpid()} on {socket.gethostname()}"
+        )
+        with pytest.raises(UserError, match=message), second.held():
+            pass
+        assert not caplog.messages
+        first.upload()  # still the owner
+    assert (epath.Path(bucket) / "best/model").read_text() == "old"
+    with second.held():
+        second.fetch()
+
+
 def test_a_local_workdir_is_used_as_it_is(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.fetch()
