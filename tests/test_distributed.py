@@ -385,7 +385,7 @@ if sys.argv[sys.argv.index("--process_id") + 1] == "1":
     ("module", "name", "call", "earliest"),
     [
         ("pretrain", "open_text", 1, 1),  # preparation, in process 0
-        ("run", "init_state", 1, 1),  # compilation, in another thread
+        ("run", "init_state", 1, 1),  # the first state
         ("pretrain", "eval_batches", 2, 7),  # evaluation after step 6
     ],
 )

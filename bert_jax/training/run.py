@@ -15,9 +15,9 @@ import collections
 import contextlib
 import copy
 import dataclasses
+import functools
 import os
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -43,7 +43,7 @@ from bert_jax.parallel.processes import (
 )
 from bert_jax.runs import CURVES
 from bert_jax.settings import describe
-from bert_jax.training.checkpoints import CheckpointStore, newest_step
+from bert_jax.training.checkpoints import CheckpointStore
 from bert_jax.training.config import (
     RunConfig,
     changed_settings,
@@ -58,7 +58,7 @@ from bert_jax.training.metrics import (
     check_finite,
     open_tracker,
 )
-from bert_jax.training.optimizer import Schedule, bert_optimizer, make_schedule
+from bert_jax.training.optimizer import bert_optimizer, make_schedule
 from bert_jax.training.state import (
     TrainState,
     abstract_state,
@@ -155,9 +155,6 @@ def run(
             log_every=config.log_every,
             whole=job.one_program,
         )
-        compiling = _compile_ahead(
-            job, train_step, abstract, scheduled, newest_step(folder.checkpoints)
-        )
         state, saved = _begin(job, optimizer, abstract, checkpoints, log)
         first, progress = int(state.step), saved.get("progress", {})
         before = saved.get("config", {})
@@ -211,11 +208,8 @@ def run(
             notes = {"config": identity, "progress": copy.deepcopy(progress)}
             checkpoints.save(step, state, notes)
 
-        def compiled_step(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
-            compiling.join()
-            return train_step(state, batch, scheduled)
-
-        state = _loop(job, folder, state, compiled_step, reporter, save, stop_requested)
+        step = functools.partial(train_step, schedule=scheduled)
+        state = _loop(job, folder, state, step, reporter, save, stop_requested)
         return state, progress, first
 
 
@@ -276,26 +270,6 @@ def _change_line(job: Job, changed: dict[str, dict[str, Any]], step: int) -> str
             f"{len(job.batches):,} steps"
         )
     return line
-
-
-def _compile_ahead(
-    job: Job, train_step: Any, abstract: TrainState, schedule: Schedule, step: int
-) -> threading.Thread:
-    """A thread that compiles the train step for the shape of the batch after ``step``.
-
-    A call after its end finds it compiled. What fails here fails there again, and is told.
-    """
-
-    def compile_for_batch() -> None:
-        if not job.one_program or step >= len(job.batches):
-            return
-        with contextlib.suppress(Exception):
-            batch = put_batch(job.batches[step], job.mesh)
-            train_step.lower(abstract, batch, schedule).compile()
-
-    thread = threading.Thread(target=compile_for_batch)
-    thread.start()
-    return thread
 
 
 def _loop(

@@ -1,12 +1,12 @@
 """The engine with an objective of the tests' own: one class, and nothing else, is new."""
 
+import collections
 import contextlib
 import dataclasses
 import io
 import json
 import re
 import sys
-import threading
 import time
 import types
 
@@ -165,36 +165,54 @@ def test_a_line_has_the_means_of_its_steps_and_the_rate_of_the_last(make_job, tm
     assert [line["learning_rate"] for line in lines[3]] == rates[2::3]
 
 
-def test_the_step_is_compiled_once_while_the_state_is_made(make_job, tmp_path):
-    """In a thread: the first step finds it compiled."""
-    traced_in = []
+@pytest.fixture
+def traced(make_job):
+    """A job, and the widths of the batches for which its step is traced."""
+    widths = []
 
     class Noted(NextToken):
         def sums(self, params, batch, key):
-            traced_in.append(threading.current_thread())
+            widths.append(batch["input_ids"].shape[1])
             return super().sums(params, batch, key)
 
-    job = make_job(objective=Noted(Bigrams()))
-    run(job, RunFolder(tmp_path), lambda line: None)
-    (thread,) = traced_in
-    assert thread is not threading.main_thread()
+    return make_job(objective=Noted(Bigrams())), widths
 
 
-def test_the_first_evaluation_does_not_wait_for_the_step(make_job, tmp_path):
-    """Its compilation may take minutes."""
-    evaluated, told = threading.Event(), []
+class TwoWidths(Batches):
+    """Every third batch is wider. Counts how often each batch is drawn."""
 
-    class Slow(NextToken):
-        def sums(self, params, batch, key):
-            told.append(evaluated.wait(timeout=60))
-            return super().sums(params, batch, key)
+    def __init__(self):
+        self.drawn = collections.Counter()
 
-    def evaluate(step, params, reporter):
-        evaluated.set()
+    def __getitem__(self, step):
+        self.drawn[step] += 1
+        padding = ((0, 0), (0, 2 * (step % 3 == 2)))
+        return {
+            name: np.pad(x, padding) for name, x in super().__getitem__(step).items()
+        }
 
-    job = make_job(objective=Slow(Bigrams()), evaluate=evaluate)
-    run(job, RunFolder(tmp_path), lambda line: None)
-    assert told == [True]
+
+@pytest.mark.parametrize("one_program", [True, False])
+def test_each_shape_is_compiled_once_and_each_batch_drawn_once(
+    traced, tmp_path, one_program
+):
+    (job, widths), batches = traced, TwoWidths()
+    job = dataclasses.replace(job, batches=batches, one_program=one_program)
+    _, progress, _ = run(job, RunFolder(tmp_path), lambda line: None)
+    assert widths == [6, 8]
+    assert progress["shapes"] == {"8x6": 6, "8x8": 3}
+    assert batches.drawn == dict.fromkeys(range(STEPS), 1)
+
+
+def test_no_step_is_compiled_before_all_settings_are_checked(
+    traced, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "wandb", None)  # not installed
+    job, widths = traced
+    config = dataclasses.replace(job.config, tracker="wandb")
+    with pytest.raises(UserError, match="needs its library"):
+        run(dataclasses.replace(job, config=config), RunFolder(tmp_path), print)
+    assert widths == []
 
 
 def test_on_a_cpu_the_line_of_a_step_is_there_before_the_next_step(make_job, tmp_path):
