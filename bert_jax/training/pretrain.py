@@ -254,7 +254,28 @@ def open_text(
             f"{directory} was prepared with another vocabulary than the one it holds; "
             "prepare the text again"
         )
+    if not config.path:
+        _check_settings(config, store, tokenizer)
     return store, tokenizer
+
+
+def _check_settings(
+    config: DataConfig, store: TokenStore, tokenizer: Tokenizer
+) -> None:
+    """Raises UserError if the text of the workdir was prepared with other settings."""
+    settings = store.info.settings
+    found = {
+        "corpus": tuple(settings["inputs"]),
+        "language": settings.get("language", "en"),
+        "lower_case": tokenizer.lower_case,
+    }
+    for name, value in found.items():
+        if value != (expected := getattr(config, name)):
+            raise UserError(
+                f"the text of the workdir was prepared with data.{name}={value!r}, "
+                f"expected {expected!r}; use another --workdir, or delete the folder text "
+                "of this one"
+            )
 
 
 def _prepare_anew(config: DataConfig, directory: Path, log: Log) -> None:

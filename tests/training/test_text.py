@@ -1,8 +1,10 @@
 import dataclasses
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from etils import epath
@@ -60,6 +62,25 @@ def test_unfinished_text_with_other_settings_is_prepared_again(corpus, tmp_path)
         dataclasses.replace(corpus, language="de"), RunFolder(tmp_path), print
     )
     assert new.info.settings["language"] == "de"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("corpus", ("other.txt",)), ("language", "de"), ("lower_case", False)],
+)
+def test_text_with_other_settings_is_not_trained_on(corpus, tmp_path, name, value):
+    """A run was killed after its text was prepared, before its first checkpoint."""
+    (tmp_path / "other.txt").write_text(Path(corpus.corpus[0]).read_text())
+    if name == "corpus":
+        value = (str(tmp_path / "other.txt"),)
+    other = dataclasses.replace(corpus, **{name: value})
+    open_text(corpus, RunFolder(tmp_path / "run"), print)
+    with pytest.raises(
+        UserError, match=rf"data\.{name}=.*, expected .*; use another --workdir, or de"
+    ):
+        open_text(other, RunFolder(tmp_path / "run"), print)
+    shutil.rmtree(tmp_path / "run" / "text")
+    open_text(other, RunFolder(tmp_path / "run"), print)
 
 
 def test_a_corpus_is_split_by_its_language(tmp_path):
