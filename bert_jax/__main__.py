@@ -72,10 +72,10 @@ def main(argv: list[str]) -> int | None:
     elif name in known:
         return importlib.import_module(f"bert_jax.{name}").main(rest)
     else:
-        near = difflib.get_close_matches(name, known, cutoff=0.5) or known
-        raise UserError(
-            f"{name} is not a command of bert_jax; did you mean {', '.join(near)}?"
-        )
+        near = difflib.get_close_matches(name, known, cutoff=0.5)
+        found = f"did you mean {', '.join(near)}?"
+        found = found if near else f"the commands are {', '.join(known)}"
+        raise UserError(f"{name} is not a command of bert_jax; {found}")
     return None
 
 

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import ctypes
+import difflib
 import errno
 import gc
 import hashlib
@@ -161,6 +162,14 @@ class _Parser(argparse.ArgumentParser):
                 raise UserError(f"unexpected argument {flag!r}; {near}")
             self.error(f"unexpected argument {flag!r}")
         return super().parse_args(args, namespace)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Suggests the nearest choice of a flag."""
+        near = difflib.get_close_matches(str(value), action.choices or (), n=1)
+        if near and value not in action.choices:
+            flag = action.option_strings[0]
+            raise UserError(f"{flag}={value}; did you mean {near[0]}?")
+        super()._check_value(action, value)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; {self.prog} --help shows all arguments")

@@ -328,6 +328,16 @@ def test_an_unknown_flag_is_reported_with_the_nearest_one(command, flag):
         main(words)
 
 
+def test_a_wrong_choice_is_reported_with_the_nearest_one():
+    parser = cli.argument_parser("python -m bert_jax.x --format csv")
+    parser.add_argument("--format", choices=("table", "jsonl", "csv"))
+    assert parser.parse_args(["--format", "csv"]).format == "csv"
+    with pytest.raises(UserError, match=r"^--format=cvs; did you mean csv\?$"):
+        parser.parse_args(["--format", "cvs"])
+    with pytest.raises(UserError, match=r"invalid choice: 'xyzzy' \(choose from"):
+        parser.parse_args(["--format", "xyzzy"])
+
+
 def test_a_word_that_looks_like_a_flag_may_be_a_value():
     """A flag may be abbreviated, and argparse takes a word with a blank as a value."""
     parser = cli.argument_parser("python -m bert_jax.x --text TEXT")

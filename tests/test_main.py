@@ -47,7 +47,7 @@ def test_the_list_of_commands_needs_no_utf8_locale():
     ("name", "message"),
     [
         ("trian", "trian is not a command of bert_jax; did you mean train?"),
-        ("xyzzy", "did you mean aot, "),
+        ("xyzzy", "bert_jax; the commands are aot, compare, convert, "),
     ],
 )
 def test_a_wrong_name_lists_the_nearest(name, message):

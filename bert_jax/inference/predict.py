@@ -104,6 +104,8 @@ class Predictor:
         else:
             self._tasks = _tasks(checkpoint, path, max_length)
             self.max_length = self._tasks[0].config.max_length
+            for task in self._tasks:
+                task.source.trains = False
             self._has_columns = "family" in checkpoint.extra
             self._run = _model(checkpoint, path, self._tasks[0], batch_size)
         check_length(self.max_length, checkpoint, "--max_length")

@@ -1,5 +1,6 @@
 """Sources: the splits of a task and their records, in files, on a hub or in Python."""
 
+import copy
 import functools
 import hashlib
 import json
@@ -38,6 +39,7 @@ class Source:
     """
 
     splits: tuple[str, ...] = tables.SPLITS
+    trains: bool = True  # whether a model learns from the rows; else it is only scored
 
     def __init__(
         self,
@@ -171,7 +173,7 @@ class GivenRows(Source):
         labelled: Collection[str],
     ):
         super().__init__(source.config, source.keys, source.unlabelled)
-        self._records = records
+        self._records, self.trains = records, source.trains
         # The first split picks the checkpoint, so dev comes before test.
         order = [*(s for s in source.splits if s in records and s != "test"), *records]
         names = [s for s in dict.fromkeys(order) if s != "train"]
@@ -214,6 +216,8 @@ def given_rows(
     values: from the place and the row, such as a tuple, to the values by name.
     rename: gives the row with its texts under the names of the task; None: they have them.
     """
+    source = copy.copy(source)
+    source.trains = "train" in splits
     records: dict[str, list[Record]] = {}
     labelled = ["dev"]
     for split, data in splits.items():

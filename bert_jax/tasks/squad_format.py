@@ -56,10 +56,15 @@ def make_question(
         if there == found and found.strip():
             answers.append((found, start))
         elif bad_answers == "refuse":
+            problem = f"the answer {found!r} is not in the context"
+            if found in context:
+                problem = (
+                    f"expected the answer {found!r} at answer_start {start}, but the "
+                    f"context has {there!r} there"
+                )
             raise UserError(
-                f"{where}: expected the answer {found!r} at answer_start {start}, "
-                f"but the context has {there!r} there; correct the file, or leave "
-                "such answers out with bad_answers='skip'"
+                f"{where}: {problem}; correct it, or leave such answers out with "
+                "--config.data.bad_answers=skip"
             )
     impossible = values.get("is_impossible")
     if not isinstance(impossible, bool | None):

@@ -68,7 +68,7 @@ def read_table(
     optional: Sequence[str] = (),
     header: Sequence[str] = (),
     skip_short: bool = False,
-    hint: str = "",
+    hints: Mapping[str, str] | None = None,
 ) -> Iterator[Record]:
     """The place of each row, "FILE:LINE", and its text in the columns asked for.
 
@@ -76,7 +76,7 @@ def read_table(
     header: names of the columns of a CSV or TSV file without a header line.
     skip_short: leaves out, with a notice, rows that have too few columns, for data sets
       that are published with such rows.
-    hint: what to change where a column is missing, for errors.
+    hints: what to change if a column is missing, by column, for errors.
     Blank lines are skipped, except in a TSV file of one column: there they are empty
     texts.
 
@@ -84,7 +84,7 @@ def read_table(
     """
     if has_objects(path):
         for where, value in read_objects(path):
-            yield where, _select(where, value, columns, optional, hint)
+            yield where, _select(where, value, columns, optional, hints or {})
         return
     rows = _fields(path)
     header = header or _header(path, rows)
@@ -106,7 +106,7 @@ def read_table(
                 f"{header_hint(header) or 'fix the row'}"
             )
         named = dict(zip(header, row, strict=True))
-        yield where, _select(where, named, columns, optional, hint)
+        yield where, _select(where, named, columns, optional, hints or {})
     if short:
         logger.warning(
             f"{path}: left out {counted(len(short), 'row')} of too few columns: line "
@@ -119,11 +119,11 @@ def _select(
     row: dict[str, Any],
     columns: Sequence[str],
     optional: Sequence[str],
-    hint: str,
+    hints: Mapping[str, str],
 ) -> dict[str, str | None]:
     """The text in some columns of a row."""
     for name in columns:
-        value(where, row, [name], hint)
+        value(where, row, [name], hints.get(name, ""))
     values = {name: row.get(name) for name in (*columns, *optional)}
     return {name: None if x is None else cell(x) for name, x in values.items()}
 

@@ -40,15 +40,6 @@ from bert_jax.tasks.task import (
 TABLE = "table"
 # The problem_type of transformers' config.json for a head that gives sets of labels.
 SEVERAL_LABELS = "multi_label_classification"
-_TEXT_HINT = (
-    "name the text's column with --columns=NAME; in finetune with "
-    "--config.data.text_a=NAME"
-)
-_PAIR_HINT = (
-    "name both columns with --columns; in finetune with --config.data.text_a=NAME and "
-    "--config.data.text_b=NAME"
-)
-_LABEL_HINT = "rename one, or name it in finetune with --config.data.label=NAME"
 # A table's layout is in its settings.
 LAYOUTS: dict[str, Layout | None] = {**layouts.TASKS, TABLE: None}
 
@@ -244,9 +235,15 @@ class TextSource(Source):
                 path,
                 header=own.header,
                 skip_short=own.skip_short,
-                hint=_PAIR_HINT if self.layout.text_b else _TEXT_HINT,
+                hints={
+                    name: _hint(self.config, self, key)
+                    for key, name in zip((*PAIR, "label"), (*texts, label), strict=True)
+                },
             )
         columns = [*filter(None, texts), *[label] * labelled]
+        known = columns if tfds or own.header else tables.read_columns(path)
+        if labelled and not self.trains and label not in known:
+            raise _no_labels(path, label)
         return read(columns, optional=[index])
 
 
@@ -306,9 +303,9 @@ class Classification(Task):
             return ()
         if labels := self.config.labels or self.layout.labels:
             return labels
-        names = self.keys["label"]
+        names, hint = self.keys["label"], _hint(self.config, self.source, "label")
         of_rows = [
-            self._names(where, tables.value(where, values, names, _LABEL_HINT))
+            self._names(where, tables.value(where, values, names, hint))
             for where, values in self.source.records("train")
         ]
         labels = sorted({*itertools.chain(*of_rows)})
@@ -334,14 +331,17 @@ class Classification(Task):
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
         *keys, _ = self.keys
-        hint = _PAIR_HINT if len(keys) == 2 else _TEXT_HINT
-        texts = [tables.text(where, values, self.keys[key], hint) for key in keys]
+        hints = {key: _hint(self.config, self.source, key) for key in self.keys}
+        texts = [tables.text(where, values, self.keys[x], hints[x]) for x in keys]
         ids = [values.get(key) for key in (self.layout.index, "id", "idx")]
         index = next((x for x in ids if x is not None), None)
         label = None
         if labelled:
             tables.check_texts(where, texts, gaps=self.layout.gaps)
-            found = tables.value(where, values, self.keys["label"], _LABEL_HINT)
+            names = self.keys["label"]
+            if not self.source.trains and not values.keys() & {*names}:
+                raise _no_labels(where, names[0])
+            found = tables.value(where, values, names, hints["label"])
             label = self._label(where, found)
         own = {self.layout.text_a, self.layout.tfds_features[0]}
         if len(keys) == 1 and values.keys() >= {*PAIR} and not values.keys() & own:
@@ -481,7 +481,9 @@ class Classification(Task):
             with contextlib.suppress(ValueError):
                 if math.isfinite(float(text)):
                     return float(text)
-            raise UserError(f"{where}: label {text!r} is not a number; expected one")
+            drop = ", or drop --config.data.regression" * self.source.trains
+            drop *= self.config.task == TABLE and hasattr(self.config, "regression")
+            raise UserError(f"{where}: label {text!r}; expected a number{drop}")
         if text in self.label_ids:
             return text
         if isinstance(value, int) and value in (names := by_number(self.labels)):
@@ -513,6 +515,22 @@ class Classification(Task):
         if self.regression:
             return labels
         return [self.label_ids[label] for label in labels]
+
+
+def _hint(config: TableConfig, source: Source, key: str) -> str:
+    """What to change if rows lack the column of "text_a", "text_b" or "label"."""
+    if source.trains:
+        return f"name it with --config.data.{key}=NAME" if config.task == TABLE else ""
+    if config.layout().text_b:
+        return "name both columns with --columns"
+    return "name the text's column with --columns=NAME"
+
+
+def _no_labels(where: object, name: str) -> UserError:
+    return UserError(
+        f"{where} has no labels ({name!r}), and evaluate needs them; expected a column "
+        f"{name!r}"
+    )
 
 
 def class_name(where: str, value: Any) -> str:

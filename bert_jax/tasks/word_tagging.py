@@ -265,8 +265,8 @@ class Tagging(Task):
             if not self.config.labels and any(isinstance(tag, int) for tag in tags):
                 raise UserError(
                     f"{where}: the tags are numbers, and their names are missing; set "
-                    "labels (config.data.labels) to the names in the order of their "
-                    "numbers, such as ('O', 'B-PER', 'I-PER')"
+                    "--config.data.labels to the names in the order of their numbers, such "
+                    "as ('O', 'B-PER', 'I-PER')"
                 )
             names = by_number(self.config.labels)
             tags = tuple(str(names.get(tag, tag)) for tag in tags)

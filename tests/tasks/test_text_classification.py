@@ -137,12 +137,12 @@ def test_regression(make, tokenizer):
         (
             {"dev.csv": "text,label\na,b\n"},
             {"regression": True},
-            r"dev\.csv:2: label 'b' is not a number",
+            r"dev\.csv:2: label 'b'; expected a number",
         ),
         (
             {"dev.csv": "text,label\na,nan\n"},
             {"regression": True},
-            r"dev\.csv:2: label 'nan' is not a number",
+            r"dev\.csv:2: label 'nan'; expected a number",
         ),
         ({}, {}, r"has no dev\.csv, dev\.csv\.gz, .*config\.data\.dir"),
         ({}, {}, r"; put some rows of train\.csv into dev\.csv, or set --config"),

@@ -180,7 +180,7 @@ def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
         (
             classification,
             {"label": "no"},
-            r"^train, row 1: no column 'text'.*are label; name",
+            r"^train, row 1: no column 'text'.*are label; name it with text_a=NAME$",
         ),
         (classification, (None, "no"), r'^train, row 1: "text" is missing; fill'),
         (classification, ("good", None), r'^train, row 1: "label" is missing; fill'),
@@ -195,7 +195,11 @@ def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
             {"text": "good"},
             r"^train, row 1: no column 'label'; .* text; .* label=NAME",
         ),
-        (regression, ("good", "x"), r"^train, row 1: label 'x' is not a number"),
+        (
+            regression,
+            ("good", "x"),
+            r"^train, row 1: label 'x'; expected a number, or drop regression",
+        ),
         (
             glue,
             ("a", "b", 2),
@@ -204,7 +208,11 @@ def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
         (tagging, (["a", "b"], ["O"]), r"^train, row 1 has 2 words and 1 tags"),
         (tagging, (["a"], ["B-"]), r"^train, row 1, word 0, has the tag 'B-'"),
         (choices, ("a", ["b"], 0), r"^train, row 1: number of choices is 1"),
-        (squad, ("a", "b", "c"), r"^train, row 1: expected the answer 'c'"),
+        (
+            squad,
+            ("a", "b", "c"),
+            r"^train, row 1: the answer 'c' is not in the context",
+        ),
         (squad, ("a", "b", []), r"^train, row 1 has no answer; .*version_2=True"),
     ],
 )
