@@ -247,6 +247,8 @@ def given_rows(
     if not records.get("train", True):
         raise UserError("train is empty; expected rows to learn from")
     if held_out:
+        if not 0 <= seed < 1 << 32:  # as in the config of a run
+            raise UserError(f"seed={seed}, expected at least 0 and below {1 << 32}")
         rows = records["train"]
         count = max(round(held_out * len(rows)), 1)
         if count >= len(rows):

@@ -166,6 +166,11 @@ def test_rows_stand_in_for_files():
         given = task.with_rows(train=rows, test=rows, other=["b"], more=["c"], **splits)
         assert given.source.eval_splits == ("dev", "test")
         assert given.source.predict_splits == ("other", "more")
+    for seed in (-1, 1 << 32):
+        with pytest.raises(
+            UserError, match=f"seed={seed}, expected at least 0 and bel"
+        ):
+            task.with_rows(train=rows, held_out=0.34, seed=seed)
     held_out = task.with_rows(train=rows, held_out=0.34)
     found = [row.text_a for split in ("train", "dev") for row in held_out.read(split)]
     assert sorted(found) == sorted(text for text, _ in rows) and len(found) == 3
