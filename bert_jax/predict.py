@@ -3,10 +3,11 @@
 --checkpoint: a workdir of bert_jax.finetune, or any checkpoint with a head. With a
 pretrained checkpoint the command fills in each [MASK].
 --text: a line, or several with a --text each; or --input: a table (.csv, .tsv, .jsonl,
-.json, .parquet) with the columns that the checkpoint was trained with, a SQuAD file, or
-UTF-8 lines in any other file; - for stdin. A line is a text, two texts with a tab between
-them, words to tag, question TAB context, or context TAB choice TAB choice (fill_mask
-reads every line as a text). JSON objects are read from .jsonl and .json files alone.
+.json, .parquet) with the columns that the checkpoint was trained with, a SQuAD file, a
+file with a word and its tag on each line (.conll), or UTF-8 lines in any other file; - for
+stdin. A line is a text, two texts with a tab between them, words to tag, question TAB
+context, or context TAB choice TAB choice (fill_mask reads every line as a text). JSON
+objects are read from .jsonl and .json files alone.
 --output: the file of the answers, which is replaced if it exists; stdout without it.
 --format: an aligned table, the default on a terminal, a JSON object for each row, the
 default for an --output in .jsonl, or csv, the default for one in .csv. Answers have the

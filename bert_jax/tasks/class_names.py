@@ -4,7 +4,7 @@ import functools
 import logging
 from collections.abc import Sequence
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, listed
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +35,24 @@ def in_order_of(outputs: Sequence[str], labels: Sequence[str]) -> tuple[str, ...
     )
 
 
+@functools.cache
 def by_number(labels: Sequence[str]) -> dict[int, str]:
     """The label for each class number; empty if the name of any label is a number."""
     return {} if any(map(_is_number, labels)) else dict(enumerate(labels))
+
+
+def by_position(labels: Sequence[str], number: int) -> str | None:
+    """The label for a class number, with a warning; None if there is none."""
+    name = by_number(labels).get(number)
+    if name is not None:
+        _warn_of_positions(labels)
+    return name
+
+
+@functools.cache  # warns once
+def _warn_of_positions(labels: Sequence[str]) -> None:
+    numbers = listed([*map(str, range(len(labels)))])
+    logger.warning(f"labels {numbers} are read as {listed(labels)}, by position")
 
 
 def _is_numbered(name: str, number: int) -> bool:

@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import parse_json
 from bert_jax.settings import setting
 from bert_jax.tasks import tables
-from bert_jax.tasks.class_names import by_number
+from bert_jax.tasks.class_names import by_number, by_position
 from bert_jax.tasks.layouts import Layout, Row
 from bert_jax.tasks.task import Answer, Error, Predictions, id_text
 from bert_jax.tasks.text_classification import (
@@ -105,6 +105,9 @@ class MultiLabel(Classification):
             lines.append("\t".join(map(tables.escaped, cells)))
         return {f"{split}_predictions.tsv": "\n".join(lines) + "\n"}
 
+    def row_labels(self, row: Row) -> tuple[str, ...]:
+        return row.label
+
     def _answers(self, logits: np.ndarray) -> list[Answer]:
         return [
             {
@@ -155,10 +158,10 @@ class MultiLabel(Classification):
 
     def _label(self, where: str, value: Any) -> tuple[str, ...]:
         """The labels of a row. Each may be given by its number."""
-        names, numbered = [], by_number(self.labels)
+        names = []
         for name in self._names(where, value):
             if name not in self.label_ids and name.isdecimal() and len(name) < 20:
-                name = numbered.get(int(name), name)
+                name = by_position(self.labels, int(name)) or name
             if name not in self.label_ids:
                 raise UserError(
                     f"{where}: label {name!r} is not in the label set "

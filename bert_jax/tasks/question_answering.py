@@ -90,6 +90,13 @@ class SquadConfig:
             )
 
 
+def _lengths(positions: int) -> dict[str, int]:
+    """The default lengths of a window and a question, for a position table."""
+    longest = min(SquadConfig.max_length, positions)
+    question = min(SquadConfig.max_question_length, longest // 2 - 2)
+    return {"max_length": longest, "max_question_length": question}
+
+
 class Window(NamedTuple):
     """The context tokens [first, stop) of a sequence, which start there at ``offset``."""
 
@@ -169,9 +176,7 @@ class Squad(Task):
 
         In a shorter model half of a window at most is the question.
         """
-        longest = min(SquadConfig.max_length, checkpoint.config.max_positions)
-        question = min(SquadConfig.max_question_length, longest // 2 - 2)
-        return (SquadConfig(max_length=longest, max_question_length=question),)
+        return (SquadConfig(**_lengths(checkpoint.config.max_positions)),)
 
     def tuned(self, scores: dict[str, float]) -> "Squad":
         """The task with the threshold that reaches "tuned_f1", for SQuAD 2.0."""
@@ -212,6 +217,13 @@ class Squad(Task):
 
     def numbered(self, row: Question, number: int) -> Question:
         return dataclasses.replace(row, id=row.id or str(number))
+
+    def default_lengths(self, positions: int) -> dict[str, int]:
+        """Also the length of a question, if it is the default."""
+        lengths, own = _lengths(positions), self.config.max_question_length
+        if own != SquadConfig.max_question_length:
+            lengths["max_question_length"] = own
+        return lengths
 
     def given_rows(self, data: Any, name: str = "") -> Iterator[Placed]:
         """Also those of a SQuAD file."""

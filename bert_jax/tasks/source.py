@@ -259,6 +259,11 @@ def given_rows(
         drawn = {*np.random.default_rng(seed).permutation(len(rows))[:count].tolist()}
         records["train"] = [row for i, row in enumerate(rows) if i not in drawn]
         records["dev"] = [row for i, row in enumerate(rows) if i in drawn]
+        if "train" in source.unlabelled and not source.any_label(records["dev"]):
+            raise UserError(
+                "train has no labels, and the scores on dev need them; give dev= rows "
+                "with labels"
+            )
     return GivenRows(source, records, labelled)
 
 

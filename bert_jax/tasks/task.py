@@ -1,6 +1,8 @@
 """What a fine-tuning task is, whatever its family, and its sequences."""
 
 import abc
+import collections
+import copy
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -131,6 +133,25 @@ class Task(abc.ABC):
         del pooling
         return self
 
+    def with_positions(self, positions: int) -> Self:
+        """The task with a default length that a position table has room for.
+
+        positions: size of the table. A length other than the default is kept.
+        """
+        config = self.config
+        if (
+            config.max_length <= positions
+            or config.max_length != config.__class__.max_length
+        ):
+            return self
+        task = copy.copy(self)  # keeps the rows
+        task.config = dataclasses.replace(config, **self.default_lengths(positions))
+        return task
+
+    def default_lengths(self, positions: int) -> dict[str, int]:
+        """The settings of lengths, by name, for a position table of this size."""
+        return {"max_length": positions}
+
     def saved_config(self) -> Any:
         """The config with the labels that the data gave, so that predict needs no data."""
         labels = {"labels": self.labels} if self.labels else {}
@@ -225,10 +246,32 @@ class Task(abc.ABC):
         del tokenizer
         share = features.truncated / max(len(set(features.row.tolist())), 1)
         name = self.length_setting
-        return [
+        found = [
             f"{100 * share:.0f}% of the rows are longer than {name}="
             f"{getattr(self.config, name)} and lose text; raise --config.data.{name}"
         ] * (share > 0.1)
+        alike = collections.defaultdict(list)
+        for label in self.labels:
+            alike["".join(label.split()).casefold()].append(label)
+        found += [
+            f"the labels {', '.join(map(repr, labels))} differ only by blanks or capitals; "
+            "write them alike if they are one class"
+            for labels in alike.values()
+            if len(labels) > 1
+        ]
+        return found
+
+    def label_counts(self, rows: list[Any]) -> dict[str, int]:
+        """How often rows have each label, in the order of the outputs."""
+        counts = collections.Counter(
+            label for row in rows for label in self.row_labels(row)
+        )
+        return {label: counts[label] for label in self.labels} if counts else {}
+
+    def row_labels(self, row: Any) -> Sequence[str]:
+        """The labels of a row to learn from, as in ``labels``, if there are any."""
+        del row
+        return ()
 
     @abc.abstractmethod
     def predictions(

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,10 +19,10 @@ import scipy
 
 from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, listed
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import layouts, tables
-from bert_jax.tasks.class_names import by_number
+from bert_jax.tasks.class_names import by_position
 from bert_jax.tasks.layouts import Layout, Row, Split
 from bert_jax.tasks.rows import PAIR, two_texts
 from bert_jax.tasks.source import Source
@@ -310,6 +311,13 @@ class Classification(Task):
         ]
         labels = sorted({*itertools.chain(*of_rows)})
         place = self.source.place("train")
+        if all(re.fullmatch(r"-?\d+\.0+", label) for label in labels):
+            raise UserError(
+                f"{place}: the labels {listed(labels)} are floats; expected texts or whole "
+                f"numbers, such as {int(float(labels[0]))} (pandas has floats in a column "
+                "with a missing value; regression=True learns numbers; labels= keeps these "
+                "names)"
+            )
         if len(labels) == 1:
             raise UserError(
                 f"{place}: every training row has the label {labels[0]!r}; expected two "
@@ -358,6 +366,9 @@ class Classification(Task):
                 "learned"
             )
         return found
+
+    def row_labels(self, row: Row) -> tuple[str, ...]:
+        return () if self.regression else (row.label,)
 
     def features(self, rows: list[Row], tokenizer: Tokenizer) -> Features:
         config, pair = self.config, bool(self.layout.text_b)
@@ -486,8 +497,9 @@ class Classification(Task):
             raise UserError(f"{where}: label {text!r}; expected a number{drop}")
         if text in self.label_ids:
             return text
-        if isinstance(value, int) and value in (names := by_number(self.labels)):
-            return names[value]
+        name = by_position(self.labels, value) if isinstance(value, int) else None
+        if name is not None:
+            return name
         raise UserError(
             f"{where}: label {text!r} is not in the label set {', '.join(self.labels)}"
         )

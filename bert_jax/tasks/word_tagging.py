@@ -25,8 +25,8 @@ from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import tables
 from bert_jax.tasks import tagging_formats as formats
-from bert_jax.tasks.class_names import by_number
-from bert_jax.tasks.rows import Row, text_line
+from bert_jax.tasks.class_names import by_position
+from bert_jax.tasks.rows import Placed, Row, text_line
 from bert_jax.tasks.source import Source
 from bert_jax.tasks.tables import Record
 from bert_jax.tasks.tagging_formats import TaggedSentence
@@ -44,6 +44,8 @@ from bert_jax.tasks.task import (
 logger = logging.getLogger(__name__)
 
 _BLANK = re.compile(r"\s")
+
+_FIRST_LINES = 20  # of a file, which show what it has
 
 _TASKS = ("conll2003", "wnut17", "columns", "segmented")
 _COLUMNS = {"conll2003": 4, "wnut17": 2}  # of the tasks that fix how many there are
@@ -268,8 +270,12 @@ class Tagging(Task):
                     "--config.data.labels to the names in the order of their numbers, such "
                     "as ('O', 'B-PER', 'I-PER')"
                 )
-            names = by_number(self.config.labels)
-            tags = tuple(str(names.get(tag, tag)) for tag in tags)
+            tags = tuple(
+                tag
+                if isinstance(tag, str)
+                else by_position(self.config.labels, tag) or str(tag)
+                for tag in tags
+            )
             if len(tags) != len(words):
                 raise UserError(
                     f"{where} has {len(words)} words and {len(tags)} tags; expected a tag "
@@ -282,6 +288,30 @@ class Tagging(Task):
         words = isinstance(row, tuple) and all(isinstance(x, str) for x in row)
         row = (row,) if words and not labelled else row
         return super().values(where, row, labelled=labelled)
+
+    def given_rows(self, data: Any, name: str = "") -> Iterator[Placed]:
+        """Also the sentences of a file with a word and its tag a line."""
+        if isinstance(data, Path) and self._has_tags(data):
+            for where, values in self.source.read_file(data, "dev"):
+                yield where, {n: x for n, x in values.items() if n != "tags"}
+            return
+        yield from super().given_rows(data, name)
+
+    def _has_tags(self, path: Path) -> bool:
+        """Whether a file has tagged words, by its ending or by the tags of its first lines.
+
+        Other files have a text a line.
+        """
+        if self.config.task == "segmented" or not formats.has_word_lines(path):
+            return False
+        if tables.ending(path) == ".conll":
+            return True
+        lines = (line.split() for _, line in tables.read_lines(path))
+        filled = (x for x in lines if x and x[0] != formats.DOCUMENT_START)
+        first = [*itertools.islice(filled, _FIRST_LINES)]
+        tags = [words[self.config.column :][:1] for words in first if len(words) > 1]
+        known = all(tag and tag[0] in self.label_ids for tag in tags)
+        return bool(first) and len(tags) == len(first) and known
 
     def parse_line(self, where: str, line: str) -> Row:
         """A sentence, which may have tabs."""
@@ -340,6 +370,10 @@ class Tagging(Task):
             extra=extra,
             truncated=truncated,
         )
+
+    def row_labels(self, row: TaggedSentence) -> Sequence[str]:
+        """The tags of the words."""
+        return row.tags
 
     def warnings(self, features: Features, tokenizer: Tokenizer) -> list[str]:
         """Also an uncased vocabulary for names, and rows that are mostly context."""

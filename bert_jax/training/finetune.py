@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from bert_jax.data.batching import EpochBatches
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, listed
 from bert_jax.files import write_json
 from bert_jax.inference.evaluation import (
     Evaluation,
@@ -92,9 +92,15 @@ def prepare(
     compute = dataclasses.asdict(config.compute)
     checkpoint = load(config.init_from, **config.model.changes(), **compute)
     check_vocabulary(checkpoint, config.init_from)
-    check_length(config.data.max_length, checkpoint, "--config.data.max_length")
     task = task or FAMILIES[config.family](config.data)
     positions = checkpoint.config.max_positions
+    task = task.with_positions(positions)
+    if (length := task.config.max_length) != config.data.max_length:
+        log(
+            f"max_length is {length}, the position table of the checkpoint; the default "
+            f"is {config.data.max_length}"
+        )
+    check_length(length, checkpoint, "--config.data.max_length")
     modules = vector_settings(checkpoint.head, checkpoint.extra, positions) or {}
     task = task.with_pooling(modules.get("pooling", "mean"))
     if task.whole_batch and config.accumulation > 1:
@@ -151,6 +157,8 @@ def _split(
         f"{name}: {len(rows):,} rows{cut}, {sequences:,} sequences, "
         f"{sum(map(len, features.input_ids)) / max(sequences, 1):.1f} tokens on average"
     )
+    if name == "train" and (labels := task.label_counts(rows)):
+        log(f"labels: {shown_labels(labels)}")
     for warning in task.warnings(features, tokenizer) if name == "train" else ():
         log(f"warning: {name}: {warning}")
     return Split(name, rows, features)
@@ -339,7 +347,7 @@ class _FineTuning:
             head = "features"
         if MODULES in self.checkpoint.extra and head in POOLINGS:
             # Such as Normalize and prompts.
-            length = self.config.data.max_length
+            length = self.task.config.max_length
             own = {"pooling": head, "max_length": length}
             extra[MODULES] = self.checkpoint.extra[MODULES] | own
         best = dataclasses.replace(
@@ -392,6 +400,13 @@ class _FineTuning:
 def evaluation_steps(steps: int, evaluations: int) -> set[int]:
     """After which of an epoch's steps, from 1, dev is scored: evenly, and at the end."""
     return {-(-steps * (i + 1) // evaluations) for i in range(evaluations)}
+
+
+def shown_labels(counts: Mapping[str, int]) -> str:
+    """Labels with their counts in one line; quoted where blanks would not show."""
+    names = (name if name == name.strip() != "" else repr(name) for name in counts)
+    pairs = zip(names, counts.values(), strict=True)
+    return listed([f"{name} ({count:,})" for name, count in pairs], most=10)
 
 
 def show(scores: dict[str, float]) -> str:

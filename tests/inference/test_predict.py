@@ -297,6 +297,33 @@ def test_tags_are_those_of_the_model_run_by_hand(tagger):
         assert covered == {i for i, tag in enumerate(answer["tags"]) if tag != "O"}
 
 
+@pytest.mark.parametrize(
+    "name, first",
+    [("a.conll", ""), ("a.conll", "the X\n"), ("a.txt", "-DOCSTART- O\n\n")],
+)
+def test_a_file_of_tagged_words_is_read_as_evaluate_reads_it(
+    name, first, tagger, tmp_path
+):
+    predict, _ = tagger
+    file = tmp_path / name
+    file.write_text(f"{first}the O\nman O\n\nparis B-LOC\n")
+    words = [answer["words"] for answer in predict(file)]
+    own = ["the"] * first.startswith("the") + ["the", "man"]
+    assert words == [own, ["paris"]]
+    if not first.startswith("the"):
+        assert [
+            [*row.words] for _, split, _ in predict.evaluate(file) for row in split.rows
+        ] == words
+
+
+@pytest.mark.parametrize("text", ["the man\nparis\n", "see the man O\nthe O sees\n"])
+def test_a_file_of_texts_is_read_by_line(text, tagger, tmp_path):
+    predict, _ = tagger
+    (tmp_path / "a.txt").write_text(text)
+    answers = predict(tmp_path / "a.txt")
+    assert [" ".join(answer["words"]) for answer in answers] == text.splitlines()
+
+
 def test_documents_are_not_cut_where_they_matter(tmp_path):
     data = dict(task="columns", labels=TAGS, document_context=True, max_length=32)
     tiny(tmp_path / "m", "token", 4, labels=TAGS, **saved("tagging", **data))

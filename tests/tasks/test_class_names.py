@@ -3,7 +3,7 @@
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.class_names import by_number, in_order_of
+from bert_jax.tasks.class_names import by_number, by_position, in_order_of
 
 
 def test_a_name_finds_its_label_in_any_order_and_case(caplog):
@@ -24,3 +24,15 @@ def test_names_that_are_numbers_find_their_label_by_position(caplog):
 def test_a_number_is_that_of_a_class_unless_a_name_is_a_number():
     assert by_number(("no", "yes")) == {0: "no", 1: "yes"}
     assert by_number(("no", "1")) == {}
+
+
+def test_labels_that_are_read_by_position_are_warned_of_once(caplog):
+    labels = ("worse", "better")
+    assert [by_position(labels, n) for n in (1, 0, 1, 2)] == [
+        *labels[::-1],
+        "better",
+        None,
+    ]
+    assert by_position(("no", "1"), 0) is None
+    (record,) = caplog.records
+    assert record.message == "labels 0, 1 are read as worse, better, by position"

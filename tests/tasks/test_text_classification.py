@@ -155,6 +155,26 @@ def test_bad_rows_of_a_table(make, files, settings, message):
         task.read("dev")
 
 
+def test_labels_that_are_floats_are_refused_as_in_python(make):
+    """pandas writes a column of whole numbers with a gap as 0.0 and 1.0."""
+    files = {"train.csv": "text,label\na,1.0\nb,0.0\n"}
+    with pytest.raises(
+        UserError, match=r"the labels 0\.0, 1\.0 are floats; .* as 0 \("
+    ):
+        make(files).read("train")
+    assert make(files, regression=True).read("train")[0].label == 1.0
+    assert make(files, labels=("0.0", "1.0")).read("train")[0].label == "1.0"
+    versions = {"train.csv": "text,label\na,1.0\nb,1.5\n"}
+    assert make(versions).labels == ("1.0", "1.5")
+
+
+def test_a_label_by_its_number_is_warned_of(make, caplog):
+    task = make({"train.csv": TRAIN}, labels=("poor", "fine"))
+    rows = task.with_rows(dev=[("a", 1), ("b", 0)]).read("dev")
+    assert [row.label for row in rows] == ["fine", "poor"]
+    assert caplog.messages == ["labels 0, 1 are read as poor, fine, by position"]
+
+
 def test_one_label_alone_is_refused(make):
     task = make({"train.csv": "text,label\na,x\nb,x\n"})
     with pytest.raises(UserError, match="every training row has the label 'x'"):

@@ -9,6 +9,7 @@ import pytest
 
 import bert_jax
 from bert_jax.errors import UserError
+from bert_jax.interop.load import load
 
 WORDS = [f"w{i}" for i in range(40)]
 
@@ -223,6 +224,70 @@ def test_a_bad_row_is_named(make, row, message, checkpoint_dir, tmp_path):
     arguments = dict(train=rows, dev=rows[:1], workdir=tmp_path, log=[].append)
     with pytest.raises(UserError, match=message):
         bert_jax.finetune(task, init_from=checkpoint_dir, **arguments)
+
+
+@pytest.mark.parametrize("family", ["classification", "squad"])
+def test_the_default_length_fits_the_position_table(family, checkpoint_dir, tmp_path):
+    """The checkpoint has 32 positions; the default of squad's questions is 64 tokens."""
+    _, rows = classification() if family == "classification" else squad()
+    rows = rows.to_dict("records") if isinstance(rows, Frame) else rows
+    said = []
+    model = bert_jax.finetune(
+        getattr(bert_jax.tasks, family)(),
+        init_from=checkpoint_dir,
+        train=rows,
+        dev=rows[:4],
+        workdir=tmp_path,
+        log=said.append,
+        epochs=1,
+    )
+    default = {"classification": 128, "squad": 384}[family]
+    assert (
+        f"max_length is 32, the position table of the checkpoint; the default is {default}"
+    ) in said
+    saved = load(tmp_path).extra["data"]
+    assert saved["max_length"] == 32
+    assert saved.get("max_question_length", 14) == 14
+    assert set(model.evaluate(rows)) >= {*model.scores["dev"]}
+
+
+def test_pairs_without_labels_need_dev(checkpoint_dir, tmp_path):
+    task = bert_jax.tasks.sentence_vectors(loss="contrastive", max_length=24)
+    pairs = [
+        (" ".join(a), " ".join(b))
+        for (a, _), (b, _) in zip(texts(), texts(24, 1), strict=True)
+    ]
+    arguments = dict(
+        init_from=checkpoint_dir, train=pairs, epochs=1, log=[].append, workdir=tmp_path
+    )
+    with pytest.raises(
+        UserError, match=r"^train has no labels, .* give dev= rows with"
+    ):
+        bert_jax.finetune(task, **arguments)
+    labelled = [(*pair, i % 3) for i, pair in enumerate(pairs[:6])]
+    model = bert_jax.finetune(task, **arguments, dev=labelled)
+    assert "pearson" in model.scores["dev"]
+
+
+def test_labels_are_shown_and_labels_that_look_alike_are_warned_of(checkpoint_dir):
+    task = bert_jax.tasks.classification(max_length=24)
+    labels = ["bad"] * 5 + ["good"] * 4 + ["good "] * 2 + [f"x{i}" for i in range(9)]
+    said = []
+    bert_jax.finetune(
+        task,
+        init_from=checkpoint_dir,
+        train=[("a text", label) for label in labels],
+        dev=[("a text", "bad")],
+        epochs=1,
+        log=said.append,
+    )
+    (line,) = (line for line in said if line.startswith("labels: "))
+    assert line.startswith("labels: bad (5), good (4), 'good ' (2), x0 (1), x1 (1), ")
+    assert line.endswith("x6 (1) and 2 more")
+    assert (
+        "warning: train: the labels 'good', 'good ' differ only by blanks or capitals; "
+        "write them alike if they are one class"
+    ) in said
 
 
 def test_a_gap_in_a_column_of_whole_numbers_is_no_class():
