@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 from bert_jax import cli
+from bert_jax.errors import counted
 from bert_jax.files import check_output
 from bert_jax.progress import print_line
 
@@ -51,7 +52,7 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     # Imported late, so that --help and errors of the command line come at once.
     from bert_jax.inference.embed import Embedder, check_ending, write_vectors
-    from bert_jax.inference.lines import given_rows
+    from bert_jax.inference.lines import given_rows, truncation
     from bert_jax.tasks.rows import texts_line
 
     check_ending(args.output)
@@ -70,14 +71,13 @@ def main(argv: list[str]) -> None:
     columns = tuple(args.columns)
     counts = write_vectors(embedder, given, args.output, columns=columns)
     print_line(
-        f"{args.output}: {counts.lines:,} lines, {counts.tokens:,} tokens, width "
-        f"{counts.width}",
+        f"{args.output}: {counted(counts.lines, 'line')}, "
+        f"{counted(counts.tokens, 'token')}, width {counts.width}",
         sys.stderr,
     )
     if counts.truncated:
         print_line(
-            f"{counts.truncated:,} of {counts.lines:,} lines are truncated to "
-            f"max_length={embedder.max_length}",
+            truncation(counts.truncated, counts.lines, "line", embedder.max_length),
             sys.stderr,
         )
 

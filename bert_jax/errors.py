@@ -182,20 +182,25 @@ _FLAG = re.compile(
 )
 
 
+def as_arguments(message: str) -> str:
+    """A message with settings as arguments of a Python call.
+
+    Such as learning_rate, where a command has --config.optimizer.learning_rate.
+    """
+    return _FLAG.sub(_command, message)
+
+
 def _command(match: re.Match[str]) -> str:
     return match["command"] or ""
 
 
 @contextlib.contextmanager
 def naming_arguments() -> Iterator[None]:
-    """Names settings in the message of a UserError as arguments of a Python call.
-
-    Such as learning_rate, where a command has --config.optimizer.learning_rate.
-    """
+    """Names settings in the message of a UserError as arguments; see as_arguments."""
     try:
         yield
     except UserError as error:
-        raise type(error)(_FLAG.sub(_command, str(error))) from error.__cause__
+        raise type(error)(as_arguments(str(error))) from error.__cause__
 
 
 @contextlib.contextmanager
@@ -211,3 +216,8 @@ def listed(items: Sequence[str], most: int = 5) -> str:
     """One text, such as "a, b, c, d, e and 4 more"."""
     rest = f" and {len(items) - most} more" if len(items) > most else ""
     return ", ".join(items[:most]) + rest
+
+
+def counted(number: int, noun: str) -> str:
+    """Such as "1 row" or "2,000 rows"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

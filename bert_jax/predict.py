@@ -20,7 +20,7 @@ usage:
 import sys
 
 from bert_jax import cli
-from bert_jax.errors import UserError, printable
+from bert_jax.errors import UserError, counted, printable
 from bert_jax.files import check_output
 from bert_jax.progress import print_line
 
@@ -42,7 +42,7 @@ def answer(argv: list[str], usage: str, family: str = "") -> None:
     args = parser.parse_args(argv)
     # Imported late, so that --help and errors of the command line come at once.
     from bert_jax.inference import lines
-    from bert_jax.inference.predict import Predictor, truncation
+    from bert_jax.inference.predict import Predictor
 
     watched = lines.on_screen(args.output)
     form = args.format or ("table" if watched else "")
@@ -83,9 +83,10 @@ def answer(argv: list[str], usage: str, family: str = "") -> None:
             truncated += part.truncated
         if not rows:
             raise UserError(f"{given.name} is empty; expected rows")
-    print_line(f"{rows:,} rows", sys.stderr)
+    print_line(counted(rows, "row"), sys.stderr)
     if truncated:
-        print_line(truncation(rows, truncated, predictor.max_length), sys.stderr)
+        line = lines.truncation(truncated, rows, "row", predictor.max_length)
+        print_line(line, sys.stderr)
 
 
 if __name__ == "__main__":

@@ -257,7 +257,7 @@ def test_texts_that_are_cut_are_warned_about(checkpoint, caplog):
         embedder(["a man eats"])
         assert not caplog.messages
         embedder(["a man eats a big dog", "a man eats"])
-    assert caplog.messages == ["1 of 2 texts are truncated to max_length=6"]
+    assert caplog.messages == ["1 of 2 texts is truncated to max_length=6"]
 
 
 def test_texts_that_are_cut_are_counted(run, by_hand, capsys):

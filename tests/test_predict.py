@@ -280,11 +280,11 @@ def test_an_output_file_is_replaced_by_a_complete_one(
 def test_long_texts_are_counted_and_shortened(checkpoint, run):
     texts = ["the man " * 50, "a film"]
     table, err = run(checkpoint("classes"), texts, "--format", "table")
-    assert err == "2 rows\n1 of 2 rows are truncated to max_length=80\n"
+    assert err == "2 rows\n1 of 2 rows is truncated to max_length=80\n"
     assert table[1].endswith("…")
     assert len(table[1]) == len("label  probability  ") + 60
     _, err = run(checkpoint("classes"), ["a man eats the dog"], "--max_length", "6")
-    assert "1 of 1 rows are truncated to max_length=6" in err
+    assert err == "1 row\n1 of 1 row is truncated to max_length=6\n"
 
 
 def test_the_likeliest_tokens_in_their_order(checkpoint, run):

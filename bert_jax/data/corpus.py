@@ -33,7 +33,7 @@ from bert_jax.data.corpus_formats import (
     text_sentences,
 )
 from bert_jax.data.sentences import check_language, split_sentences
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, counted
 from bert_jax.files import LONGEST_LINE, decode, is_remote, open_remote
 from bert_jax.progress import Progress
 
@@ -127,8 +127,10 @@ def find_sources(
         s for text in inputs for s in _expand(text.rstrip("\n"), format, language)
     ]
     counts = collections.Counter(source.format for source in sources)
-    chosen = ", ".join(f"{name} {n}" for name, n in counts.items())
-    logger.info("inputs by format: %s (--format %s)", chosen, format)
+    chosen = ", ".join(f"{n:,} as {name}" for name, n in counts.items())
+    logger.info(
+        "reading %s: %s (--format %s)", counted(len(sources), "file"), chosen, format
+    )
     return sources
 
 

@@ -18,7 +18,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import ending, new_file
 from bert_jax.inference.evaluation import runner
-from bert_jax.inference.lines import CHUNK, Given, chunks
+from bert_jax.inference.lines import CHUNK, Given, chunks, truncation
 from bert_jax.interop.load import (
     Checkpoint,
     check_length,
@@ -163,10 +163,7 @@ class Embedder:
             return self([""])[:0]  # an empty text has the same width
         lengths = np.concatenate([part.lengths for part in parts])
         if truncated := sum(part.truncated for part in parts):
-            logger.warning(
-                f"{truncated:,} of {len(lengths):,} texts are truncated to "
-                f"max_length={self.max_length}"
-            )
+            logger.warning(truncation(truncated, len(lengths), "text", self.max_length))
         values = np.concatenate([part.values for part in parts])
         if self.pooling != "none":
             return values

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, TypeVar
 
-from bert_jax.errors import UserError, printable
+from bert_jax.errors import UserError, counted, printable
 from bert_jax.files import (
     decode_lines,
     ending,
@@ -101,6 +101,15 @@ def output_format(output: str, hint: str = "") -> str:
     if not found:
         raise UserError(f"--output={output}, expected a name in .csv or .jsonl{hint}")
     return found
+
+
+def truncation(truncated: int, rows: int, noun: str, max_length: int) -> str:
+    """The message about rows that are longer than the model reads."""
+    verb = "is" if truncated == 1 else "are"
+    return (
+        f"{truncated:,} of {counted(rows, noun)} {verb} truncated to "
+        f"max_length={max_length}"
+    )
 
 
 def open_output(path: str) -> contextlib.AbstractContextManager[IO[str]]:

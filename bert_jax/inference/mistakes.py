@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bert_jax.errors import counted
 from bert_jax.files import write_json, write_text
 from bert_jax.tasks.task import Predictions, Task
 
@@ -140,7 +141,9 @@ def write_mistakes(
 
 def _page(split: str, errors: list[dict[str, Any]], rows: int) -> str:
     shown = errors[:LONGEST]
-    caption = f"{len(errors):,} errors in {rows:,} rows, the worst first."
+    caption = (
+        f"{counted(len(errors), 'error')} in {counted(rows, 'row')}, the worst first."
+    )
     if len(shown) < len(errors):
         caption += f" The first {len(shown)} are shown."
     names = list(dict.fromkeys(name for error in shown for name in error))

@@ -15,7 +15,7 @@ from bert_jax.data.batching import Features
 from bert_jax.errors import UserError, naming
 from bert_jax.inference.evaluation import Evaluation, Split, evaluate, runner
 from bert_jax.inference.fill_mask import FillMask, mlm_params
-from bert_jax.inference.lines import CHUNK, Answers, chunks
+from bert_jax.inference.lines import CHUNK, Answers, chunks, truncation
 from bert_jax.interop.load import (
     Checkpoint,
     check_length,
@@ -126,7 +126,7 @@ class Predictor:
             answers += part.answers
             truncated += part.truncated
         if truncated:
-            logger.warning(truncation(len(answers), truncated, self.max_length))
+            logger.warning(truncation(truncated, len(answers), "row", self.max_length))
         return answers
 
     def placed(self, rows: Any) -> Iterator[Placed]:
@@ -259,11 +259,6 @@ class Predictor:
         features = task.features(rows, self._tokenizer)
         answers = task.predictions(rows, features, self._run(features, done=done))
         return Answers(rows, answers, task, features.truncated)
-
-
-def truncation(rows: int, truncated: int, max_length: int) -> str:
-    """The message about rows that are longer than the model reads."""
-    return f"{truncated:,} of {rows:,} rows are truncated to max_length={max_length}"
 
 
 def _parts(

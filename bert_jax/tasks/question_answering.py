@@ -22,7 +22,7 @@ import scipy
 from bert_jax.data.sequences import join, owners, token_windows
 from bert_jax.data.token_offsets import Tokens, encode_with_offsets
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, counted
 from bert_jax.files import parse_json, read_json
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import tables
@@ -193,8 +193,8 @@ class Squad(Task):
         rows = [row for row in found if row.answers or not row.skipped]
         if skipped := sum(row.skipped for row in found):
             logger.warning(
-                f"{split}: skipped {skipped} answers that are not at their answer_start, "
-                f"and {len(found) - len(rows)} questions with them"
+                f"{split}: skipped {counted(skipped, 'answer')} not at the answer_start, "
+                f"and {counted(len(found) - len(rows), 'question')} without other answers"
             )
         seen = set()
         for row in rows if split != "train" else ():

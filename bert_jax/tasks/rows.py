@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, counted
 from bert_jax.tasks import tables
 
 logger = logging.getLogger(__name__)
@@ -141,8 +141,7 @@ def by_position(
     values = (row,) if isinstance(row, str) else row
     if len(values) > len(names) or not (values if fewer else len(values) == len(names)):
         raise UserError(
-            f"{where} has {tables.counted(len(values), 'value')}; expected "
-            f"{', '.join(names)}"
+            f"{where} has {counted(len(values), 'value')}; expected {', '.join(names)}"
         )
     return dict(itertools.zip_longest(names, values))
 
@@ -159,8 +158,8 @@ def check_columns(columns: Sequence[str], names: Sequence[str]) -> None:
     """Raises UserError unless there are no columns, or as many as names."""
     if columns and len(columns) != len(names):
         raise UserError(
-            f"--columns has {len(columns)} names ({', '.join(columns)}); expected "
-            f"{len(names)}, for {', '.join(names)}"
+            f"--columns has {counted(len(columns), 'name')} ({', '.join(columns)}); "
+            f"expected {len(names)}, for {', '.join(names)}"
         )
 
 
@@ -239,7 +238,7 @@ def row_texts(
         if not 1 <= len(texts) <= most:
             expected = "a text" if most == 1 else "a text, or a tuple of two"
             raise UserError(
-                f"{where} has {tables.counted(len(texts), 'value')}; expected {expected}"
+                f"{where} has {counted(len(texts), 'value')}; expected {expected}"
             )
         for text in texts:
             if not isinstance(text, str):

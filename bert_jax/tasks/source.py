@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, counted
 from bert_jax.tasks import tables
 from bert_jax.tasks.class_names import in_order_of
 from bert_jax.tasks.rows import Placed, Row, placed_rows
@@ -253,7 +253,7 @@ def given_rows(
         count = max(round(held_out * len(rows)), 1)
         if count >= len(rows):
             raise UserError(
-                f"train has {len(rows)} rows, of which {count} are held out; expected "
+                f"train has {counted(len(rows), 'row')}, which dev would take; expected "
                 "more rows, or dev="
             )
         drawn = {*np.random.default_rng(seed).permutation(len(rows))[:count].tolist()}

@@ -16,7 +16,7 @@ from typing import Any
 
 from bert_jax import files
 from bert_jax.data.corpus import TFDS, find_dataset, open_text
-from bert_jax.errors import UserError, listed
+from bert_jax.errors import UserError, counted, listed
 from bert_jax.files import LONGEST_LINE, decode_lines, parse_json, valid_text
 from bert_jax.tasks.class_names import in_order_of
 
@@ -304,11 +304,6 @@ def check_texts(where: str, texts: Iterable[str], *, gaps: bool = False) -> None
     """Raises for an empty text; with ``gaps`` only where all of them are empty."""
     if not (any if gaps else all)(text.strip() for text in texts):
         raise UserError(f"{where}: empty text; expected words, fix or drop the row")
-
-
-def counted(number: int, noun: str) -> str:
-    """Such as "1 row" or "2 rows"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def ending(path: Path) -> str:

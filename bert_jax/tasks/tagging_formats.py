@@ -24,9 +24,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, counted
 from bert_jax.tasks import tables
-from bert_jax.tasks.tables import counted, read_lines
+from bert_jax.tasks.tables import read_lines
 
 SEGMENT_LABELS = ("B", "E", "M", "S")
 DOCUMENT_START = "-DOCSTART-"

@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from bert_jax.data.batching import EpochBatches
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import UserError, listed
+from bert_jax.errors import UserError, counted, listed
 from bert_jax.files import write_json
 from bert_jax.inference.evaluation import (
     Evaluation,
@@ -60,6 +60,7 @@ from bert_jax.training.workdir import RunFolder
 
 BEST = "best"  # the folder of the best model, as bert_jax.load finds it
 PREDICTIONS = "predictions"  # the folder of answers in the task's official form
+_FEW = 5  # rows: a score of fewer is warned of
 FEATURES = "features"  # the folder of a frozen encoder's vectors; gone after the run
 
 
@@ -154,7 +155,7 @@ def _split(
     sequences = len(features.input_ids)
     cut = f", {features.truncated:,} of them truncated" if features.truncated else ""
     log(
-        f"{name}: {len(rows):,} rows{cut}, {sequences:,} sequences, "
+        f"{name}: {counted(len(rows), 'row')}{cut}, {counted(sequences, 'sequence')}, "
         f"{sum(map(len, features.input_ids)) / max(sequences, 1):.1f} tokens on average"
     )
     if name == "train" and (labels := task.label_counts(rows)):
@@ -302,8 +303,12 @@ class _FineTuning:
             self.log(f"predictions of {split.name}: {path}")
         if evaluation.scores:
             for path in write_mistakes(folder, task, split.name, *content):
-                self.log(f"errors of {split.name}: {path}")
+                what = "confusion" if "confusion" in path.name else "errors"
+                self.log(f"{what} of {split.name}: {path}")
             warn = majority_warning(confusion(task, *content)[1])
+            if len(split.rows) < _FEW:
+                few = counted(len(split.rows), "row")
+                warn = f"the scores of {few} mean nothing; give more rows"
             if warn:
                 self.log(f"warning: {split.name}: {warn}")
 

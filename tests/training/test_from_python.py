@@ -108,6 +108,28 @@ SETTINGS = dict(
 MAKERS = ("classification", "pairs", "glue", "sick", "tagging", "choices", "squad")
 
 
+def test_warnings_name_arguments_and_a_dev_of_few_rows(checkpoint_dir):
+    text, said = "a gripping film of two lost hours", []
+    rows = [(text, "good"), (text, "bad")] * 4
+    bert_jax.finetune(
+        bert_jax.tasks.classification(max_length=5),
+        init_from=checkpoint_dir,
+        train=rows,
+        dev=rows[:1],
+        log=said.append,
+        **SETTINGS | {"epochs": 1},
+    )
+    dev, train, few = (
+        next(line for line in said if line.startswith(start))
+        for start in ("dev: 1", "warning: train", "warning: dev")
+    )
+    assert dev.startswith("dev: 1 row, 1 of them truncated, 1 sequence, ")
+    assert train.endswith("longer than max_length=5 and lose text; raise max_length")
+    assert few == "warning: dev: the scores of 1 row mean nothing; give more rows"
+    (line,) = [line for line in said if line.endswith("dev.confusion.json")]
+    assert line.startswith("confusion of dev: ")
+
+
 @pytest.mark.parametrize(
     "make", [classification, regression, pairs, glue, tagging, choices, squad]
 )
@@ -340,7 +362,10 @@ def test_a_text_is_no_file():
     [
         ({}, "nothing to learn from"),
         ({"dev": [("good", "yes")]}, "dev and test are given without train"),
-        ({"train": [("good", "yes")]}, "train has 1 rows, of which 1 are held out"),
+        (
+            {"train": [("good", "yes")]},
+            "train has 1 row, which dev would take; expected more",
+        ),
         ({"train": []}, "^train is empty; expected rows"),
         ({"train": [], "dev": [("good", "yes")]}, "^train is empty; expected rows"),
         ({"device": "cpu"}, "^device is not .*; JAX chooses devices .* JAX_PLATFORMS"),
