@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from bert_jax import cli
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, counted
 from bert_jax.progress import print_line
 from bert_jax.score import add_flags, make_scorer
 
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> None:
     if args.json:
         print_line(json.dumps(found._asdict(), indent=2))
     else:
-        print_line(f"{found.accuracy:.1%} of {found.pairs:,} pairs")
+        print_line(f"{found.accuracy:.1%} of {counted(found.pairs, 'pair')}")
 
 
 if __name__ == "__main__":

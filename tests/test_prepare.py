@@ -68,7 +68,7 @@ def test_text_without_boundaries_of_documents_is_warned_of(
         return [r.message for r in caplog.records if r.levelno == logging.WARNING]
 
     assert command(monkeypatch, *flags, tmp_path / "en") == 0
-    assert "1 documents" in capsys.readouterr().out
+    assert "1 document, " in capsys.readouterr().out
     (warning,) = warnings()
     assert warning.startswith("1 document: no boundaries were found, and next sentence")
     assert warning.endswith(

@@ -51,7 +51,7 @@ from bert_jax.data.store import (
     stored_type,
 )
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, counted
 from bert_jax.files import read_json, write_json
 from bert_jax.locks import locked
 from bert_jax.progress import Progress
@@ -123,8 +123,8 @@ class Report:
     def __str__(self) -> str:
         info = self.info
         total = (
-            f"{info.documents:,} documents, {info.sentences:,} sentences, "
-            f"{info.tokens:,} tokens"
+            f"{counted(info.documents, 'document')}, "
+            f"{counted(info.sentences, 'sentence')}, {counted(info.tokens, 'token')}"
         )
         if not self.text_bytes:
             return f"{total}; was already prepared"

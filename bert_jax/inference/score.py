@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.data.batching import Features
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, counted
 from bert_jax.files import decode_lines, ending, open_zip, parse_json
 from bert_jax.inference.evaluation import runner
 from bert_jax.inference.fill_mask import mlm_logits, mlm_params
@@ -341,8 +341,8 @@ def _pairs_of_lines(file: IO[bytes], path: Path) -> Iterator[Pair]:
         return
     if len(lines) % 2:
         raise UserError(
-            f"{path} has {len(lines)} lines; expected an even number, a pair in two lines, "
-            "or one tab in every line"
+            f"{path} has {counted(len(lines), 'line')}; expected an even number, a "
+            "pair in two lines, or one tab in every line"
         )
     for (number, good), (_, bad) in zip(lines[::2], lines[1::2], strict=True):
         yield _checked(good, bad, f"{path}:{number}")

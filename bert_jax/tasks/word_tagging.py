@@ -21,7 +21,7 @@ import scipy
 from bert_jax.data import sequences
 from bert_jax.data.sequences import Window
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, counted
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import tables
 from bert_jax.tasks import tagging_formats as formats
@@ -278,8 +278,8 @@ class Tagging(Task):
             )
             if len(tags) != len(words):
                 raise UserError(
-                    f"{where} has {len(words)} words and {len(tags)} tags; expected a tag "
-                    "for each word"
+                    f"{where} has {counted(len(words), 'word')} and "
+                    f"{counted(len(tags), 'tag')}; expected a tag for each word"
                 )
         return TaggedSentence(words, tags, document, where, text, offsets, index)
 

@@ -27,7 +27,7 @@ from bert_jax.data.store import TokenStore, verify_store
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
-from bert_jax.errors import UserError, naming
+from bert_jax.errors import UserError, counted, naming
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.inspection import drawn_examples, marked
 from bert_jax.interop.load import load, stretched, with_new_words
@@ -345,7 +345,7 @@ def _description(config: TrainConfig, store: TokenStore) -> str:
     return (
         f"BERT with {model.num_layers} layers, width {model.hidden_size}, "
         f"{model.parameter_count():,} parameters; {phases}; {store.info.tokens:,} tokens "
-        f"in {store.info.documents:,} documents; {jax.device_count()} x "
+        f"in {counted(store.info.documents, 'document')}; {jax.device_count()} x "
         f"{device.device_kind}"
     )
 
