@@ -83,7 +83,8 @@ def class_names(
 ) -> tuple[str, ...]:
     """The names of a classifier's outputs; none for one number, and for other heads.
 
-    given: names by number, such as "0"; transformers too has LABEL_0 where one is missing.
+    given: names by number, such as "0"; empty: LABEL_0, LABEL_1, ..., as transformers has.
+    Raises UserError unless each output has one name, and no two have the same.
     """
     if head not in ("sequence", "token") or "classifier" not in params:
         return ()
@@ -94,10 +95,22 @@ def class_names(
         raise UserError(
             f"id2label is a {type(given).__name__}; expected names by number"
         )
-    names = [(given or {}).get(str(i), f"LABEL_{i}") for i in range(outputs)]
+    given = given or {str(i): f"LABEL_{i}" for i in range(outputs)}
+    if {*given} != {str(i) for i in range(outputs)}:
+        raise UserError(
+            f"id2label has the numbers {', '.join(map(repr, given))!s:.200}; expected "
+            f"'0' to '{outputs - 1}', one for each output of the head"
+        )
+    names = [given[str(i)] for i in range(outputs)]
     if odd := [name for name in names if not isinstance(name, str | int)]:
         raise UserError(f"id2label has {odd[0]!r:.100}; expected a text for each class")
-    return tuple(map(str, names))
+    names = [*map(str, names)]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(
+            f"id2label has the name {twice[0]!r:.100} twice; expected another name for "
+            "each class"
+        )
+    return tuple(names)
 
 
 def check_params(

@@ -231,12 +231,12 @@ def test_a_head_that_is_promised_but_not_there_is_missing(folder, copy):
     assert "cls.predictions.bias" in read.missing
 
 
-def test_labels_that_do_not_fit_are_numbered(folder, copy):
+def test_labels_without_names_are_numbered(folder, copy):
     shutil.copy(folder / "token" / "model.safetensors", copy)
     settings = json.loads((folder / "token" / "config.json").read_text())
-    (copy / "config.json").write_text(json.dumps(settings | {"id2label": {"0": "O"}}))
-    labels = ("O", "LABEL_1", "LABEL_2", "LABEL_3", "LABEL_4")
-    assert read_huggingface(copy).labels == labels
+    del settings["id2label"]
+    (copy / "config.json").write_text(json.dumps(settings))
+    assert read_huggingface(copy).labels == tuple(f"LABEL_{i}" for i in range(5))
 
 
 def test_everything_beside_the_weights_survives(folder, tmp_path, golden):
@@ -399,11 +399,25 @@ def test_weights_that_are_no_numbers_are_refused(copy):
         bert_jax.load(copy)
 
 
+NAMES = {str(i): name for i, name in enumerate("abcde")}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"id2label": [1]}, "id2label is a list"),
-        ({"id2label": {"0": {}}}, "id2label has {}"),
+        ({"id2label": NAMES | {"0": {}}}, "id2label has {}"),
+        ({"id2label": NAMES | {"0": "b"}}, "id2label has the name 'b' twice"),
+        (
+            {"id2label": NAMES | {"5": "f"}},
+            "has the numbers '0', '1', '2', '3', '4', '5'",
+        ),
+        (
+            {"id2label": {"0": "a", "4": "e"}},
+            "has the numbers '0', '4'; expected '0' to",
+        ),
+        ({"id2label": {f" {i}": x for i, x in NAMES.items()}}, "has the numbers ' 0'"),
+        ({"id2label": {f"0{i}": x for i, x in NAMES.items()}}, "has the numbers '00'"),
         ({"problem_type": 3}, "problem_type or its own settings that do not fit"),
         ({"bert_jax": {"data": 1}}, "its own settings that do not fit"),
         ({"architectures": "BertModel"}, "architectures='BertModel'"),
