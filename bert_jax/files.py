@@ -160,15 +160,20 @@ def read_json(path: Path, expected: str) -> dict[str, Any]:
         return parse_json(file.read(), path, expected)
 
 
-def parse_json(text: str | bytes, where: object, expected: str) -> dict[str, Any]:
+def parse_json(
+    text: str | bytes, where: object, expected: str, *, unique: bool = False
+) -> dict[str, Any]:
     """The JSON object that ``text`` is; see :func:`read_json`.
 
     It has at most _DEEPEST_JSON levels, its whole numbers _MOST_DIGITS digits, and its
     texts are such as UTF-8 can hold.
+
+    unique: whether a key that an object has twice is an error. Otherwise the last counts.
     """
+    pairs = _unique if unique else None
     try:
         text = text if isinstance(text, str) else text.decode("utf-8-sig")
-        value = json.loads(text, parse_int=_whole_number)
+        value = json.loads(text, parse_int=_whole_number, object_pairs_hook=pairs)
         _check_depth(value)
     except (ValueError, RecursionError) as error:  # ValueError: not UTF-8 either
         raise UserError(
@@ -180,6 +185,16 @@ def parse_json(text: str | bytes, where: object, expected: str) -> dict[str, Any
             f"{expected}"
         )
     return _valid(value) if _SURROGATE.search(text) else value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raises ValueError for a key that occurs twice."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the key {name!r} occurs twice")
+        found[name] = value
+    return found
 
 
 def _whole_number(digits: str) -> int:

@@ -1,6 +1,5 @@
 """Answers of a checkpoint, whatever it was trained for."""
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -31,6 +30,7 @@ from bert_jax.objectives.heads import eval_logits
 from bert_jax.progress import Progress
 from bert_jax.settings import from_settings
 from bert_jax.tasks import rows as row_reader
+from bert_jax.tasks import tables
 from bert_jax.tasks.class_names import in_order_of
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.rows import Placed
@@ -151,18 +151,21 @@ class Predictor:
         the columns of the text or texts, in order, instead of those that the checkpoint was
         trained with.
         """
-        first = next(placed := iter(placed), None)
+        columns = row_reader.given_columns(columns)
+        found: Iterator[tuple[str, row_reader.Row, Sequence[str]]]
+        if columns or self._has_columns or not self._tasks[0].of_texts:
+            found = ((where, row, columns) for where, row in placed)
+        else:
+            pairs = not isinstance(self._tasks[0], FillMask)
+            found = row_reader.with_columns(placed, pairs=pairs)
+        first = next(found, None)
         if first is None:
             return
-        columns, (where, row) = row_reader.given_columns(columns), first
-        own = self._has_columns or not self._tasks[0].of_texts
-        if isinstance(row, dict) and not (columns or own):
-            pairs = not isinstance(self._tasks[0], FillMask)
-            columns = row_reader.text_columns(where, row, pairs=pairs)
+        _, row, texts = first
         # The columns stand for the texts of a dictionary.
-        form = columns if columns and isinstance(row, dict) else row
+        form = texts if texts and isinstance(row, dict) else row
         task = next((t for t in self._tasks if t.reads(form)), self._tasks[0])
-        rows = self._rows(task, itertools.chain([first], placed), columns)
+        rows = self._rows(task, itertools.chain([first], found), columns)
         with Progress(
             "predicting", total=total, unit="rows", show=self._show
         ) as progress:
@@ -170,18 +173,29 @@ class Predictor:
                 yield self._answer(task, part, progress.part(len(part)))
 
     def _rows(
-        self, task: Task | FillMask, placed: Iterable[Placed], columns: Sequence[str]
+        self,
+        task: Task | FillMask,
+        found: Iterable[tuple[str, row_reader.Row, Sequence[str]]],
+        columns: Sequence[str],
     ) -> Iterator[Any]:
         """The rows as the task keeps them.
 
+        found: the place of each row, the row, and the columns of its texts; no columns: the
+          task knows them.
+        columns: of the texts, if the user names them.
         If a task looks at the neighbours in a document, an empty text separates documents.
         """
-        names, document = [own[0] for own in task.keys.values()], 0
+        keys, document = dict(task.keys), 0
         if not isinstance(task, FillMask):
-            del names[-1]  # the label
+            keys.popitem()  # the label
+        names = [own[0] for own in keys.values()]
         row_reader.check_columns(columns, names)
+        placed = (
+            (where, row_reader.renamed(where, row, texts, names))
+            for where, row, texts in found
+        )
+        placed = tables.one_column_each(placed, keys)
         for number, (where, row) in enumerate(placed, 1):
-            row = row_reader.renamed(where, row, columns, names)
             if task.document_context and isinstance(row, str) and not row.strip():
                 document += 1
                 continue
@@ -301,7 +315,11 @@ def _model(
 def _with_data(
     tasks: Sequence[Task], data: Any, directory: str, columns: Sequence[str]
 ) -> Task:
-    """The first of some tasks that can read the data, with them."""
+    """The task that reads the data, with them.
+
+    tasks: one, or a task of single texts and a task of pairs. Rows are pairs if any of them
+    has a second text.
+    """
     if data is None:
         if columns:
             raise UserError(
@@ -318,15 +336,12 @@ def _with_data(
         return task
     if isinstance(data, Iterator):
         data = list(data)
-    *others, last = reversed(tasks)
-    # The first row decides. Pairs are tried first: a single text also reads their rows.
-    for task in others:
-        with contextlib.suppress(UserError):
-            found = task.with_rows(dev=data, columns=columns)
-            for where, values in itertools.islice(found.source.records("dev"), 1):
-                found.row(where, values, labelled=True)
-                return found
-    return last.with_rows(dev=data, columns=columns)
+    task, *pairs = tasks
+    for pair in pairs:
+        placed = [("", columns)] if columns else row_reader.placed_rows(data)
+        if any(pair.reads(row, labelled=not columns) for _, row in placed):
+            task = pair
+    return task.with_rows(dev=data, columns=columns)
 
 
 def _tasks(checkpoint: Checkpoint, path: Path | str, max_length: int) -> list[Task]:

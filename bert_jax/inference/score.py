@@ -323,7 +323,7 @@ def _read_zip(path: Path, fields: Sequence[str]) -> Iterator[tuple[str, list[Pai
                 pairs = []
                 for number, line in decode_lines(file, f"{path}/{name}"):
                     where = f"{path}/{name}:{number}"
-                    row = parse_json(line, where, "one object a line")
+                    row = parse_json(line, where, "one object a line", unique=True)
                     texts = [tables.text(where, row, [field]) for field in fields]
                     pairs.append(_checked(*texts, where))
                 yield f"{path}/{name}", pairs

@@ -61,7 +61,7 @@ class MultiLabel(Classification):
         """Of single texts and of pairs."""
         longest = checkpoint.config.max_positions
         single = MultiLabelConfig(labels=checkpoint.labels, max_length=longest)
-        return single, dataclasses.replace(single, text_b="text_b")
+        return single, dataclasses.replace(single, text_a="text_a", text_b="text_b")
 
     def __init__(self, config: MultiLabelConfig):
         super().__init__(config)

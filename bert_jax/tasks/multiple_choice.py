@@ -182,7 +182,7 @@ class MultipleChoice(Task):
         label = None
         if labelled:
             tables.check_texts(where, [context, *choices])
-            label = tables.cell(tables.value(where, values, ["label"]))
+            label = tables.cell(where, "label", tables.value(where, values, ["label"]))
             # Python makes no int of thousands of digits.
             known = label.isdecimal() and len(label) < 20 and int(label) < len(choices)
             if not known:

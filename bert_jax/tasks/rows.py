@@ -37,6 +37,8 @@ def count_rows(data: Any) -> int | None:
     """The number of rows; None for a file or a generator."""
     if is_single(data):
         return 1
+    if getattr(data, "ndim", None) == 0:  # numpy.array("a text")
+        return 1
     return len(data) if isinstance(data, Sized) else None
 
 
@@ -85,10 +87,13 @@ def _rows(data: Any, name: str) -> Iterable[Any]:
     if hasattr(data, "iter_rows"):  # polars
         return data.iter_rows(named=True)
     if hasattr(data, "to_pylist"):  # Arrow
+        tables.check_names(name, getattr(data, "column_names", []))
         return data.to_pylist()
     if hasattr(data, "to_dict") and hasattr(data, "columns"):  # pandas
+        tables.check_names(name, [*map(str, data.columns)])
         return data.to_dict("records")
-    if isinstance(data, Iterable) and not isinstance(data, bytes | bytearray | set):
+    unordered = bytes | bytearray | set | frozenset
+    if isinstance(data, Iterable) and not isinstance(data, unordered):
         return data
     raise UserError(f"{name} is of type {type(data).__name__}; expected {EXPECTED}")
 
@@ -150,8 +155,8 @@ def renamed(where: str, row: Row, columns: Sequence[str], names: Sequence[str]) 
     """The row with its values of ``columns`` under ``names``."""
     if not columns or not isinstance(row, dict):
         return row
-    values = [tables.value(where, row, [column]) for column in columns]
-    return row | dict(zip(names, values, strict=False))
+    values = tuple(tables.value(where, row, [column]) for column in columns)
+    return row | by_position(where, values, names)
 
 
 def check_columns(columns: Sequence[str], names: Sequence[str]) -> None:
@@ -178,33 +183,57 @@ def text_columns(
 ) -> tuple[str, ...]:
     """The columns of the text, or of the two texts, if the user names none.
 
-    They are called "text", or "text_a" and "text_b", or there is one column of texts.
+    In this order: "text_a" and "text_b", "text" and "text_b", "text", and the only column
+    besides "id" that has a text or a missing value.
 
-    pairs: whether two texts can be read. Raises UserError for "text_a" and "text_b" if
-    not, because either of them may be meant.
+    pairs: whether two texts can be read. Raises UserError for two texts if not, because
+    either of them may be meant.
     """
-    if row.keys() >= {*PAIR} and (pairs or "text" not in row):
+    first = "text_a" if "text_a" in row else "text"
+    if row.keys() >= {first, "text_b"}:
         if not pairs:
-            raise two_texts(where)
-        return PAIR
+            raise two_texts(where, first)
+        return first, "text_b"
     if "text" in row:
         return ("text",)
-    found = [name for name, x in row.items() if isinstance(x, str) and name != "id"]
-    if len(found) == 1:
-        if hint := tables.header_hint(found):
-            logger.warning(f"{where}: the texts are in the column {found[0]!r}; {hint}")
+    found = [n for n, x in row.items() if n != "id" and isinstance(x, str | None)]
+    hint = tables.header_hint(found)
+    if len(found) == 1 and not hint:
         return tuple(found)
     raise UserError(
         f"{where}: the columns are {', '.join(row) or 'none'}; expected one of texts, or "
-        "columns= with the name of the text's column"
+        f"columns= with the name of the text's column{hint and '; '}{hint}"
     )
 
 
-def two_texts(where: str) -> UserError:
+def with_columns(
+    placed: Iterable[Placed], columns: Sequence[str] = (), *, pairs: bool = True
+) -> Iterator[tuple[str, Row, tuple[str, ...]]]:
+    """The rows, each with the columns of its texts if it is a dictionary.
+
+    columns: the columns that the user names. Without them :func:`text_columns` finds the
+      columns of each row. Raises UserError if rows have different ones.
+    """
+    first: tuple[str, ...] = tuple(columns)
+    for where, row in placed:
+        found = first
+        if isinstance(row, dict) and not columns:
+            found = text_columns(where, row, pairs=pairs)
+            first = first or found
+        if found != first:
+            raise UserError(
+                f"{where}: the text is in {' and '.join(found)}, in the rows before in "
+                f"{' and '.join(first)}; expected the same columns in all rows, or "
+                "columns= with their names"
+            )
+        yield where, row, found if isinstance(row, dict) else ()
+
+
+def two_texts(where: str, first: str = "text_a") -> UserError:
     """The error for a row of two texts where one text is read."""
     return UserError(
-        f"{where} has the columns text_a and text_b; expected one text, so name its "
-        "column, such as --columns=text_a"
+        f"{where} has the columns {first} and text_b; expected one text, so name its "
+        f"column, such as --columns={first}"
     )
 
 
@@ -225,15 +254,13 @@ def row_texts(
 ) -> Iterator[Texts]:
     """The texts of each row, at most ``most`` of them.
 
-    columns: of the texts in dictionaries. Without columns :func:`text_columns` finds them;
-    ``pairs`` is its argument.
+    columns, pairs: see :func:`with_columns`.
     """
-    for where, row in placed:
+    for where, row, found in with_columns(placed, columns, pairs=pairs and most > 1):
         identity = None
         if isinstance(row, dict):
-            columns = columns or text_columns(where, row, pairs=pairs and most > 1)
             identity = row.get("id")
-            row = tuple(tables.text(where, row, [name]) for name in columns)
+            row = tuple(tables.text(where, row, [name]) for name in found)
         texts = (row,) if isinstance(row, str) else row
         if not 1 <= len(texts) <= most:
             expected = "a text" if most == 1 else "a text, or a tuple of two"

@@ -23,9 +23,8 @@ from bert_jax.tasks.class_names import in_order_of
 logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "dev", "test")
-_TABLES = (".csv", ".tsv", ".txt")  # a line of column names, then rows
 _OBJECTS = (".jsonl", ".ndjson", ".json", ".parquet")
-FORMATS = (*_TABLES, *_OBJECTS)
+FORMATS = (".csv", ".tsv", *_OBJECTS)
 ENDINGS = tuple(ending + packed for ending in FORMATS for packed in ("", ".gz"))
 _LONGEST_FIELD = (1 << 31) - 1  # characters of a CSV field; Python's default is 131,072
 
@@ -41,7 +40,25 @@ def has_objects(path: Path) -> bool:
 
 def is_table(path: Path) -> bool:
     """Whether a file has named columns, by its ending; a .txt file has lines of text."""
-    return ending(path) in {*FORMATS} - {".txt"}
+    return ending(path) in FORMATS
+
+
+def check_table(path: Path) -> None:
+    """Raises UserError unless the file :func:`is_table`."""
+    if not is_table(path):
+        raise UserError(
+            f"{path} is no table by its name; expected one of {', '.join(FORMATS)}, "
+            "with or without .gz"
+        )
+
+
+def check_names(where: object, names: Sequence[str]) -> None:
+    """Raises UserError for the name of a column that occurs twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(
+                f"{where}: column {name!r} occurs twice; rename one of them"
+            )
 
 
 def read_columns(path: Path) -> list[str]:
@@ -56,6 +73,7 @@ def read_rows(path: Path) -> Iterator[Record]:
 
     A column of CSV without a name is the index of a pandas data frame.
     """
+    check_table(path)
     if has_objects(path):
         return read_objects(path)
     return read_table(path, [name for name in read_columns(path) if name])
@@ -88,9 +106,8 @@ def read_table(
         return
     rows = _fields(path)
     header = header or _header(path, rows)
-    for name in (*columns, *optional):
-        if header.count(name) > 1:
-            raise UserError(f"{path}: column {name!r} occurs twice; rename one of them")
+    asked = {*columns, *optional}
+    check_names(path, [name for name in header if name in asked])
     short: list[str] = []
     for line, row in rows:
         if row == [] or (len(header) > 1 and row == [""]):
@@ -125,7 +142,9 @@ def _select(
     for name in columns:
         value(where, row, [name], hints.get(name, ""))
     values = {name: row.get(name) for name in (*columns, *optional)}
-    return {name: None if x is None else cell(x) for name, x in values.items()}
+    return {
+        name: None if x is None else cell(where, name, x) for name, x in values.items()
+    }
 
 
 def read_objects(path: Path) -> Iterator[Record]:
@@ -139,17 +158,19 @@ def read_objects(path: Path) -> Iterator[Record]:
 
 
 def _objects(path: Path) -> Iterator[Record]:
-    if _format(path) == ".parquet":
+    if ending(path) == ".parquet":
         yield from _read_parquet(path)
         return
     lines = read_lines(path)
-    if _format(path) == ".json":
+    if ending(path) == ".json":
         lines = list(lines)
         if "".join(text for _, text in lines[:1]).lstrip("\ufeff ")[:1] in ("[", ""):
             # A list as the value of an object gets the checks of an object.
             text = "".join(text for _, text in lines).removeprefix("\ufeff")
             expected = "a list of objects, or one object a line"
-            rows = parse_json(f'{{"rows": {text}}}', path, expected)["rows"]
+            rows = parse_json(f'{{"rows": {text}}}', path, expected, unique=True)[
+                "rows"
+            ]
             for number, row in enumerate(rows):
                 where = f"{path}: row {number}"
                 if not isinstance(row, dict):
@@ -161,7 +182,7 @@ def _objects(path: Path) -> Iterator[Record]:
     for line, text in lines:
         if text.strip():
             where = f"{path}:{line}"
-            yield where, parse_json(text, where, "one object a line")
+            yield where, parse_json(text, where, "one object a line", unique=True)
 
 
 def plain(value: Any) -> Any:
@@ -192,6 +213,7 @@ def _read_parquet(path: Path) -> Iterator[Record]:
         ) from error
     try:
         with parquet.ParquetFile(path) as file:
+            check_names(path, file.schema_arrow.names)
             number = 0
             for batch in file.iter_batches():
                 for row in batch.to_pylist():
@@ -207,16 +229,35 @@ def value(
     """The value of a row in the first of these columns that it has.
 
     Raises UserError for a missing value, and for a row without such a column; ``hint``
-    then says what to change.
+    then says what to change. No other column replaces a missing value.
     """
     names = [name for name in dict.fromkeys(names) if name]
-    for name in names:
-        if values.get(name) is not None:
-            return values[name]
-    for name in names:
-        if name in values:
-            raise UserError(f'{where}: "{name}" is missing; fill it in or drop the row')
-    raise missing_column(where, values, *names, hint=hint)
+    name = next((name for name in names if name in values), None)
+    if name is None:
+        raise missing_column(where, values, *names, hint=hint)
+    if values[name] is None:
+        raise UserError(f'{where}: "{name}" is missing; fill it in or drop the row')
+    return values[name]
+
+
+def one_column_each(
+    records: Iterable[tuple[str, Any]], keys: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, Any]]:
+    """The rows, of which all dictionaries have a value in the same column.
+
+    keys: the possible columns of each value. Raises UserError for a row that has the value
+    in another column than the rows before.
+    """
+    chosen: dict[str, str] = {}
+    for where, row in records:
+        for key, names in keys.items() if isinstance(row, dict) else ():
+            found = next((name for name in names if name in row), None)
+            if found and found != chosen.setdefault(key, found):
+                raise UserError(
+                    f"{where} has the column {found!r} where the rows before have "
+                    f"{chosen[key]!r}; expected the same columns in all rows"
+                )
+        yield where, row
 
 
 def text(
@@ -225,7 +266,7 @@ def text(
     """The text that :func:`value` finds."""
     found = value(where, values, names, hint)
     if not isinstance(found, str):
-        name = next(name for name in names if values.get(name) is found)
+        name = next(name for name in names if name in values)
         columns = "; a dictionary is one row (pandas.DataFrame makes rows of columns)"
         hint = columns if isinstance(found, list | tuple) else ""
         raise UserError(
@@ -260,9 +301,21 @@ def existing_file(directory: str | Path, names: Sequence[str], split: str = "") 
     return path
 
 
-def cell(value: Any) -> str:
-    """A JSON value as the text that a CSV file would hold."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def cell(where: str, name: str, value: Any) -> str:
+    """A value as the text that a CSV file of pandas would hold.
+
+    Raises UserError with the place and the name of a value that JSON does not have, such
+    as a date.
+    """
+    if isinstance(value, str | bool):
+        return str(value)
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except TypeError:
+        raise UserError(
+            f"{where}: {name} is of type {type(value).__name__}; expected a text or a "
+            "number"
+        ) from None
 
 
 _ESCAPES = str.maketrans({c: ascii(c)[1:-1] for c in "\t\n\r\v\f\x85\u2028\u2029"})
@@ -316,17 +369,6 @@ def is_packed(path: Path) -> bool:
     return files.ending(path) == ".gz"
 
 
-def _format(path: Path) -> str:
-    """The ending of a table's name. Raises UserError for another file."""
-    found = ending(path)
-    if found not in FORMATS:
-        raise UserError(
-            f"{path} is no table by its name; expected one of {', '.join(FORMATS)}, "
-            "with or without .gz"
-        )
-    return found
-
-
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Line number and text of each line, with its end; U+2028 is no line end."""
     if not path.exists() or path.is_dir():
@@ -349,7 +391,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Line where a row starts, and its fields."""
-    if _format(path) != ".csv":
+    if ending(path) != ".txt":  # of a published data set; such a file has tabs
+        check_table(path)
+    if ending(path) != ".csv":
         for line, text in read_lines(path):
             yield line, text.rstrip("\r\n").split("\t")
         return

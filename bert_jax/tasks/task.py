@@ -16,6 +16,7 @@ from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.files import write_text
 from bert_jax.tasks import rows as row_reader
+from bert_jax.tasks import tables
 from bert_jax.tasks.rows import Placed, Row
 from bert_jax.tasks.source import Source, given_rows
 
@@ -97,9 +98,9 @@ class Task(abc.ABC):
         """
         return (cls.config_class(max_length=checkpoint.config.max_positions),)
 
-    def reads(self, row: Row) -> bool:
-        """Whether a row to predict has the form of this task's input."""
-        del row
+    def reads(self, row: Row, *, labelled: bool = False) -> bool:
+        """Whether a row has the form of this task's input. labelled: with its label."""
+        del row, labelled
         return True
 
     @property
@@ -206,10 +207,11 @@ class Task(abc.ABC):
         Raises UserError that names file and line of a row which is not as expected.
         """
         labelled = self.source.is_labelled(split)
-        records = enumerate(self.source.records(split), 1)
+        keys = dict(list(self.keys.items())[: None if labelled else -1])
+        records = tables.one_column_each(self.source.records(split), keys)
         return [
             self.numbered(self.row(where, values, labelled), number)
-            for number, (where, values) in records
+            for number, (where, values) in enumerate(records, 1)
         ]
 
     @abc.abstractmethod

@@ -213,14 +213,14 @@ class TextSource(Source):
         return super().records(split)
 
     def read_file(self, path: Path, split: str) -> Iterator[Record]:
-        """The texts, the id, and any label."""
-        if tables.has_objects(path):
-            return tables.read_objects(path)  # by any of the names of ``keys``
+        """The rows of a file; of a published data set the texts, the id and any label."""
+        tfds = tables.is_tfds(str(path))
+        if tables.has_objects(path) or (self.config.task == TABLE and not tfds):
+            return tables.read_rows(path)  # by any of the names of ``keys``
         # MNLI has no split that is called dev.
         own = self.layout.splits[split if split in self.splits else self.eval_splits[0]]
         texts, index = [self.layout.text_a, self.layout.text_b], self.layout.index
         label = own.label or self.keys["label"][0]
-        tfds = tables.is_tfds(str(path))
         if split == "test" and not tfds:
             columns = tables.read_columns(path)
             label = next((name for name in self.label_names if name in columns), "")
@@ -291,11 +291,14 @@ class Classification(Task):
         single = ClassificationConfig(
             task=TABLE, labels=labels, regression=not labels, max_length=longest
         )
-        return single, dataclasses.replace(single, text_b="text_b")
+        return single, dataclasses.replace(single, text_a="text_a", text_b="text_b")
 
-    def reads(self, row: Any) -> bool:
+    def reads(self, row: Any, *, labelled: bool = False) -> bool:
         """Whether a row has as many texts as the task reads, one or two."""
-        pair = isinstance(row, tuple) and len(row) == 2
+        if isinstance(row, dict):
+            pair = "text_b" in row
+        else:
+            pair = isinstance(row, tuple) and len(row) == 2 + labelled
         return pair == bool(self.layout.text_b)
 
     @functools.cached_property
@@ -487,7 +490,7 @@ class Classification(Task):
 
     def _label(self, where: str, value: Any) -> str | float:
         """A label of the set, or a number. A class may be given by its number."""
-        text = tables.cell(value)
+        text = tables.cell(where, "label", value)
         if self.regression:
             with contextlib.suppress(ValueError):
                 if math.isfinite(float(text)):
@@ -497,6 +500,9 @@ class Classification(Task):
             raise UserError(f"{where}: label {text!r}; expected a number{drop}")
         if text in self.label_ids:
             return text
+        # Older models have the names of JSON for the classes of a column of booleans.
+        if text in ("True", "False") and text.lower() in self.label_ids:
+            return text.lower()
         name = by_position(self.labels, value) if isinstance(value, int) else None
         if name is not None:
             return name
@@ -548,7 +554,7 @@ def _no_labels(where: object, name: str) -> UserError:
 def class_name(where: str, value: Any) -> str:
     """The name of a class: a text, or a whole number."""
     if isinstance(value, str | int):
-        return tables.cell(value)
+        return tables.cell(where, "label", value)
     raise UserError(
         f"{where}: the label {value!r} is of type {type(value).__name__}; expected a text "
         "or a whole number (pandas has floats in a column with a missing value; "

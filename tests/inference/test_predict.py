@@ -142,6 +142,50 @@ def test_two_texts_are_read_where_the_first_row_has_two(sentiment):
     ]
     with pytest.raises(UserError, match="row 1 has 2 values; expected text"):
         predict(["a man", ("a man", "a dog")])
+    with pytest.raises(UserError, match="row 1 has 2 values; expected text"):
+        predict(["a man", {"text_a": "a man", "text_b": "a dog"}])
+    with pytest.raises(UserError, match="row 1 has 1 value; expected text_a, text_b"):
+        predict([("a man", "a dog"), {"text": "a man"}])
+
+
+@pytest.mark.parametrize("first", ["text", "text_a"])
+def test_predict_and_evaluate_read_the_same_pairs(sentiment, first):
+    predict = sentiment[0]
+    pairs = [("a man", "the dog"), ("a cat", "rome"), ("the film", "bad"), ("a", "big")]
+    answers = predict(pairs)
+    rows = [
+        {first: a, "text_b": b, "label": answer["label"]}
+        for (a, b), answer in zip(pairs, answers, strict=True)
+    ]
+    ((_, _, evaluation),) = predict.evaluate(rows)
+    for found in (predict(rows), evaluation.predictions):
+        for answer, expected in zip(found, answers, strict=True):
+            np.testing.assert_allclose(
+                list(answer["probabilities"].values()),
+                list(expected["probabilities"].values()),
+                atol=1e-5,
+            )
+    for place in (0, 4):
+        missing = [*rows]
+        missing.insert(place, rows[0] | {"text_b": None})
+        absent = [*rows]
+        absent.insert(place, {first: "a man", "label": "good"})
+        with pytest.raises(UserError, match=f'row {place}: "text_b" is missing'):
+            list(predict.evaluate(missing))
+        with pytest.raises(UserError, match=f"row {place}: no column 'text_b'"):
+            list(predict.evaluate(absent))
+    with pytest.raises(
+        UserError, match="row 4: the text is in text, in the rows before"
+    ):
+        predict([*rows, {"text": "a man"}])
+
+
+def test_a_table_of_texts_is_no_txt_file(sentiment, tmp_path):
+    """predict reads the lines of a .txt file."""
+    path = tmp_path / "dev.txt"
+    path.write_text("text\tlabel\na man\tgood\n")
+    with pytest.raises(UserError, match=r"dev\.txt is no table by its name"):
+        list(sentiment[0].evaluate(path))
 
 
 @pytest.mark.parametrize(
@@ -257,6 +301,12 @@ def test_a_pair_is_refused_by_a_model_of_one_text(columns, tmp_path):
         predict([{"text_a": "a man", "id": 7}]),
     ):
         assert found == [{"id": 7} | expected]
+    rows = [{"text": "a cat", "review": "a man"}, {"text": "a cat"}]
+    for same, name in ((rows, "text"), (rows[::-1], "review")):
+        with pytest.raises(UserError, match=f"row 1 has the column '{name}' where"):
+            predict(same)
+    with pytest.raises(UserError, match='row 0: "review" is missing'):
+        predict([rows[0] | {"review": None}])
 
 
 @pytest.mark.parametrize("family", ["classification", "sentence_vectors"])

@@ -201,7 +201,7 @@ def test_written_predictions(parse, tmp_path):
             "table",
             "train.jsonl",
             '{"context": "a", "choices": ["b", "c"], "label": true}',
-            "jsonl:1: label 'true' is not in the label set 0 to 1",
+            "jsonl:1: label 'True' is not in the label set 0 to 1",
         ),
         (
             "table",

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import re
 from collections import namedtuple
 from pathlib import Path
 
@@ -52,7 +53,8 @@ def test_rows_of_python():
     assert [where for where, _ in placed_rows(["a", "b"])] == ["row 0", "row 1"]
     assert [where for where, _ in placed_rows(["a"], "train")] == ["train, row 0"]
     assert [is_single(x) for x in ("a", ("a",), {}, ["a"])] == [True, True, True, False]
-    assert [count_rows(x) for x in ("a", ["a", "b"], iter("ab"))] == [1, 2, None]
+    data = "a", np.array("a"), ["a", "b"], iter("ab")
+    assert [count_rows(x) for x in data] == [1, 1, 2, None]
 
 
 def test_rows_of_frames():
@@ -92,6 +94,7 @@ def test_missing_values_of_every_library_are_none():
         (5, "the input is of type int"),
         (b"x", "the input is of type bytes"),
         ({"a", "b"}, "the input is of type set"),
+        (frozenset("ab"), "the input is of type frozenset"),
         (["a", None], "row 1 is missing; expected a text, a tuple or a dictionary"),
         (["a", 5], "row 1 is of type int"),
         ([b"x"], "row 0 is of type bytes"),
@@ -192,6 +195,8 @@ def test_texts_of_rows():
     assert texts(["a", ("b", "c")]) == [("a",), ("b", "c")]
     assert texts([{"text": "a", "title": "t"}]) == [("a",)]
     assert texts([{"text_a": "a", "text_b": "b"}]) == [("a", "b")]
+    assert texts([{"text": "a", "text_b": "b"}]) == [("a", "b")]
+    assert texts([{"text": "c", "text_a": "a", "text_b": "b"}]) == [("a", "b")]
     assert texts([{"review": "a", "stars": 3, "id": "x7"}]) == [("a",)]
     assert texts([{"title": "t", "review": "a"}], "review") == [("a",)]
     rows = [{"text": "a", "id": 7}, {"text": "b", "id": None}, {"text": "c"}]
@@ -208,7 +213,23 @@ def test_texts_of_rows():
         ),
         ([{"stars": 3}], (), "the columns are stars"),
         ([{"review": "a"}, {"review": None}], (), 'row 1: "review" is missing'),
-        ([{"review": "a"}, {"title": "b"}], (), "row 1: no column 'review'"),
+        (
+            [{"review": "a"}, {"title": "b"}],
+            (),
+            "row 1: the text is in title, in the rows before in review; expected the same",
+        ),
+        (
+            [{"text": "a"}, {"text": "b", "text_b": "c"}],
+            (),
+            "row 1: .* text and text_b",
+        ),
+        # Either column may have the texts, whichever row is the first.
+        ([{"title": None, "author": "a"}], (), "row 0: the columns are title, author"),
+        (
+            [{"author": "a"}, {"author": "b", "title": "c"}],
+            (),
+            "row 1: the columns are",
+        ),
         ([{"text": ["a"]}], (), 'row 0: "text" is of type list; expected text'),
         ([{"text": "a"}], ("b",), "row 0: no column 'b'"),
         ([("a", "b", "c")], (), "row 0 has 3 values; expected a text, or a tuple"),
@@ -224,7 +245,7 @@ def test_what_has_no_texts(data, columns, message):
 
 
 @pytest.mark.parametrize(
-    "header, warned",
+    "header, refused",
     [
         ("review", ""),
         ("Customer review", ""),
@@ -232,17 +253,28 @@ def test_what_has_no_texts(data, columns, message):
         ("a film of the year", "if these are a row of the file, put a line with names"),
     ],
 )
-def test_a_header_that_is_probably_none_is_warned_of(tmp_path, header, warned, caplog):
-    """Otherwise the first text of a file without a header would be lost in silence."""
+def test_a_header_that_is_probably_none_is_refused(tmp_path, header, refused):
+    """Otherwise a model would read whole lines, or lose the first text of the file."""
     path = tmp_path / "texts.csv"
     path.write_text(f"{header}\nfirst\nsecond\n")
-    assert [row.texts for row in row_texts(placed_rows(path))] == [
-        ("first",),
-        ("second",),
-    ]
-    expected = f"{path}:2: the texts are in the column {header!r}; "
-    if warned:
-        (message,) = caplog.messages
-        assert message.startswith(expected) and warned in message
-    else:
-        assert caplog.messages == []
+    if refused:
+        with pytest.raises(
+            UserError, match=re.escape(f"{path}:2: the columns are")
+        ) as e:
+            texts(path)
+        assert refused in str(e.value)
+    assert texts(path, *[header] * bool(refused)) == [("first",), ("second",)]
+
+
+def test_a_column_that_occurs_twice_is_refused(tmp_path):
+    pandas, arrow = map(pytest.importorskip, ("pandas", "pyarrow"))
+    parquet = pytest.importorskip("pyarrow.parquet")
+    frame = pandas.DataFrame([["a", "b"]], columns=["text", "text"])
+    table = arrow.table([arrow.array(["a"]), arrow.array(["b"])], ["text", "text"])
+    parquet.write_table(table, tmp_path / "a.parquet")
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "text": "b"}\n')
+    (tmp_path / "a.json").write_text('[{"text": "a", "text": "b"}]\n')
+    files = [tmp_path / name for name in ("a.parquet", "a.jsonl", "a.json")]
+    for data in (frame, table, *files):
+        with pytest.raises(UserError, match="'text' occurs twice"):
+            rows(data)

@@ -1,4 +1,5 @@
 import dataclasses
+import datetime
 import json
 import math
 
@@ -459,3 +460,61 @@ def test_labels_and_ids_stay_in_their_cells(make):
     predictions = [{"label": "x\ty", "probability": 0.5, "probabilities": {}}]
     (text,) = task.files(rows, predictions, "dev").values()
     assert text.split("\n")[1] == "1\\n2\tx\\ty\t0.500000"
+
+
+@pytest.mark.parametrize("form", ["rows", "a.jsonl"])
+def test_no_other_column_replaces_a_missing_value(form, tmp_path):
+    task = bert_jax.tasks.classification(text_a="review", label="topic")
+    row = {"review": "a film", "topic": "x", "text": "zz", "label": "other"}
+    good = [row, row | {"topic": "y"}]
+
+    def read(rows):
+        if form == "rows":
+            return task.with_rows(train=rows, dev=good).read("train")
+        path = tmp_path / form
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return task.with_rows(train=path, dev=good).read("train")
+
+    assert [row.label for row in read(good)] == ["x", "y"]
+    for name in ("review", "topic"):
+        with pytest.raises(UserError, match=f'"{name}" is missing'):
+            read([*good, row | {name: None}])
+        absent = {key: value for key, value in row.items() if key != name}
+        for rows in ([*good, absent], [absent, *good]):
+            with pytest.raises(UserError, match=f"column '.*{name}'"):
+                read(rows)
+
+
+@pytest.mark.parametrize(
+    ("label", "name"), [(datetime.date(2020, 1, 1), "date"), (b"x", "bytes")]
+)
+@pytest.mark.parametrize("split", ["train", "dev"])
+@pytest.mark.parametrize(
+    "make", [bert_jax.tasks.classification, bert_jax.tasks.multi_label]
+)
+def test_a_label_of_another_type_is_one_line(make, split, label, name):
+    good = [("a", "x"), ("b", "y")]
+    task = make().with_rows(
+        **{"train": good, "dev": good, split: [*good, ("c", label)]}
+    )
+    with pytest.raises(UserError, match=rf"{split}, row 2: .*label.* of type {name}"):
+        task.labels  # noqa: B018
+        task.read(split)
+
+
+def test_a_bool_is_the_class_that_pandas_writes_into_a_csv_file(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"text": ["a", "b"], "label": [True, False]})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    (tmp_path / "a.jsonl").write_text(frame.to_json(orient="records", lines=True))
+    forms = frame, tmp_path / "a.csv", tmp_path / "a.jsonl"
+    for train in forms:
+        for dev in forms:
+            task = bert_jax.tasks.classification().with_rows(train=train, dev=dev)
+            assert task.labels == ("False", "True")
+            assert [row.label for row in task.read("dev")] == ["True", "False"]
+    # Models that are trained with older versions have the names of JSON.
+    older = bert_jax.tasks.classification(labels=("false", "true"))
+    for dev in forms:
+        rows = older.with_rows(dev=dev).read("dev")
+        assert [row.label for row in rows] == ["true", "false"]
