@@ -5,6 +5,7 @@ import io
 import itertools
 import logging
 import random
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 import sentencepiece
@@ -23,7 +24,6 @@ from bert_jax.data.tokenizer import (
 )
 from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, Splitter
 from bert_jax.errors import UserError
-from bert_jax.progress import library_bar
 
 KINDS = ("wordpiece", "sentencepiece")
 # Google's vocabularies keep 994 slots for tokens of one's own: 99 after [PAD], the rest
@@ -179,7 +179,7 @@ def _train_wordpiece(
         vocab_size=size,
         min_frequency=min_frequency,
         special_tokens=first + alphabet,
-        show_progress=library_bar(),
+        show_progress=sys.stderr.isatty(),
     )
     model.train_from_iterator(_repeat(words), trainer)
     ids = model.get_vocab()

@@ -157,10 +157,7 @@ def from_hub(path: os.PathLike | str, *, weights: bool = True) -> Path:
 
 
 class _Bar(Progress):
-    """A bar as huggingface_hub makes them, of which the one of bytes is shown.
-
-    It closes none of them.
-    """
+    """A bar that huggingface_hub makes and never closes. Only bytes are shown."""
 
     def __init__(
         self, *args: Any, desc: str = "", total: float | None = None, **_: Any
@@ -194,7 +191,9 @@ def _download(path: os.PathLike | str, files: Sequence[str]) -> Path:
     except Exception as error:  # of no common type
         raise _not_given(path, error) from error
     finally:
-        _Bar.close_all()
+        for bar in set(_Bar._instances):
+            if isinstance(bar, _Bar):
+                bar.close()
 
 
 def _not_given(path: os.PathLike | str, error: Exception) -> UserError:

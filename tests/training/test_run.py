@@ -548,5 +548,5 @@ def test_a_terminal_has_a_live_line_with_the_loss(make_job, tmp_path, monkeypatc
     monkeypatch.setattr(progress, "_TERMINAL", dict(delay=1e-9, mininterval=0.0))
     run(make_job(), RunFolder(tmp_path), [].append)
     states = [s.strip() for s in sys.stderr.getvalue().split("\r") if s.strip()]
-    assert re.match(r"training:  11%\|.*\| 1 of 9 steps,", states[0])
-    assert re.match(r"training: 100%\|.*\| 9 of 9 steps,.*, loss \d", states[-1])
+    assert re.match(r"training:  11%\|.*\| 1/9 \[", states[0])
+    assert re.match(r"training: 100%\|.*\| 9/9 \[.*, loss \d", states[-1])
