@@ -30,14 +30,13 @@ EXPECTED = (
 
 def is_single(data: Any) -> bool:
     """Whether the data is one row, and not an iterable of rows."""
-    return isinstance(data, str | tuple | Mapping)
+    # A numpy array without dimensions holds one text.
+    return isinstance(data, str | tuple | Mapping) or getattr(data, "ndim", None) == 0
 
 
 def count_rows(data: Any) -> int | None:
     """The number of rows; None for a file or a generator."""
     if is_single(data):
-        return 1
-    if getattr(data, "ndim", None) == 0:  # numpy.array("a text")
         return 1
     return len(data) if isinstance(data, Sized) else None
 

@@ -52,7 +52,8 @@ def test_rows_of_python():
     assert rows(np.array([["a", "b"], ["c", "d"]])) == [("a", "b"), ("c", "d")]
     assert [where for where, _ in placed_rows(["a", "b"])] == ["row 0", "row 1"]
     assert [where for where, _ in placed_rows(["a"], "train")] == ["train, row 0"]
-    assert [is_single(x) for x in ("a", ("a",), {}, ["a"])] == [True, True, True, False]
+    assert all(map(is_single, ("a", ("a",), {}, np.array("a"))))
+    assert not any(map(is_single, (["a"], np.array(["a"]), iter("a"))))
     data = "a", np.array("a"), ["a", "b"], iter("ab")
     assert [count_rows(x) for x in data] == [1, 1, 2, None]
 
