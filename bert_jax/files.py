@@ -277,12 +277,17 @@ def open_zip(path: Path, expected: str, ratio: int) -> Iterator[zipfile.ZipFile]
 
 
 def check_output(output: Path | str, *inputs: str | None) -> None:
-    """Raises UserError if the output of a command is one of its input files."""
+    """Raises UserError for an output that is an input file, or is in an input folder."""
     output = Path(output)
     for path in map(Path, filter(None, inputs)):
+        if path.is_dir() and output.resolve().is_relative_to(path.resolve()):
+            raise UserError(
+                f"--output={output} is in the input folder {path}, which the next run "
+                "reads; expected a place outside of it"
+            )
         if output.is_file() and path.is_file() and output.samefile(path):
             raise UserError(
-                f"--output={output} is also an input; expected the name of another file"
+                f"--output={output} is also an input; expected another name"
             )
 
 

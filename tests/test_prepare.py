@@ -87,12 +87,14 @@ def test_text_without_boundaries_of_documents_is_warned_of(
         ({"--vocabulary": "no.txt"}, "no.txt"),
         ({"--workers": "-1"}, "expected 0 or more"),
         ({"--language": "English"}, "language 'English', expected a code such as en"),
-        ({"--output": "text.txt"}, "expected a folder"),
+        ({"--output": "other.txt"}, "expected a folder"),
+        ({"--output": "text.txt"}, "text.txt is also an input; expected another name"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys, changed, message):
     monkeypatch.chdir(tmp_path)
-    Path("text.txt").write_text("One sentence here.\n")
+    for name in ("text.txt", "other.txt"):
+        Path(name).write_text("One sentence here.\n")
     flags = {"--input": "text.txt", "--vocabulary": VOCABULARY, "--output": "store"}
     flags |= changed
     assert command(monkeypatch, *(x for pair in flags.items() for x in pair)) == 2

@@ -141,3 +141,9 @@ def test_an_output_that_is_an_input_is_refused(tmp_path):
         with pytest.raises(UserError, match=r"a\.txt is also an input"):
             vocabulary.main([*flags, "--output", str(path)])
     assert path.read_text() == text
+    with pytest.raises(
+        UserError, match=r"vocab\.txt is in the input folder .*; expect"
+    ):
+        vocabulary.main(
+            ["--input", str(tmp_path), "--output", str(tmp_path / "new" / "vocab.txt")]
+        )

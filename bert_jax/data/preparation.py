@@ -52,7 +52,7 @@ from bert_jax.data.store import (
 )
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted
-from bert_jax.files import read_json, write_json
+from bert_jax.files import check_output, read_json, write_json
 from bert_jax.locks import locked
 from bert_jax.progress import Progress
 from bert_jax.settings import differences
@@ -164,13 +164,7 @@ def prepare(
             f"{_MOST_SHARDS:,} shards"
         )
     started = time.monotonic()
-    for text in inputs:
-        folder = Path(text).resolve()
-        if folder.is_dir() and directory.resolve().is_relative_to(folder):
-            raise UserError(
-                f"{directory} lies in the input {text} and would become text of the next "
-                "run; choose an --output outside of it"
-            )
+    check_output(directory, *inputs)
     sources = find_sources(inputs, format=format, language=language)
     files = [source for source in sources if source.format in FORMATS]
     stamps = list(map(stamp, files))

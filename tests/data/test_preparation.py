@@ -356,7 +356,7 @@ def test_bad_input_leaves_nothing(tokenizer, tmp_path):
 
 def test_output_inside_the_input_is_refused(text, tokenizer):
     # The next run would take the store for text.
-    with pytest.raises(UserError, match="lies in the input"):
+    with pytest.raises(UserError, match="is in the input folder"):
         prepare([str(text)], tokenizer, text / "store")
     assert not (text / "store").exists()
 
