@@ -242,8 +242,8 @@ class TextSource(Source):
                 },
             )
         columns = [*filter(None, texts), *[label] * labelled]
-        known = columns if tfds or own.header else tables.read_columns(path)
-        if labelled and not self.trains and label not in known:
+        scored = labelled and not (self.trains or tfds or own.header)
+        if scored and label not in tables.read_columns(path):
             raise _no_labels(path, label)
         return read(columns, optional=[index])
 
