@@ -73,7 +73,7 @@ def test_other_data_and_what_is_wrong_with_it(finished, run, tmp_path):
     with pytest.raises(UserError, match=r"b\.csv:2: label 'maybe' is not in the label"):
         run("--data", tmp_path / "b.csv")
     (tmp_path / "c.csv").write_text("text\nw1\n")
-    with pytest.raises(UserError, match=r"c\.csv has no labels \('label'\), and eva"):
+    with pytest.raises(UserError, match=r"c\.csv:2 has no labels \('label'\), and eva"):
         run("--data", tmp_path / "c.csv")
     with pytest.raises(UserError, match=r"none\.csv does not exist"):
         run("--data", tmp_path / "none.csv")
@@ -141,6 +141,7 @@ def test_a_head_that_was_trained_elsewhere(finished, caplog):
     numbers = [(text, int(label == "yes")) for text, label in rows]
     assert other.evaluate(numbers) == scores
     named = bert_jax.tasks.classification(labels=("no", "yes"))
+    caplog.clear()
     with caplog.at_level("WARNING", "bert_jax"):
         assert other.evaluate(rows, task=named, max_length=24) == scores
     assert caplog.messages == [
