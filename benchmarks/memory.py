@@ -22,7 +22,7 @@ from pathlib import Path
 from measure import HERE, markdown, run_worker
 from pretraining import PREDICTIONS
 
-from bert_jax.training.absent_devices import GIB
+from bert_jax.training.aot import GIB
 
 # What a program has of a GPU's memory with XLA_PYTHON_CLIENT_MEM_FRACTION=0.92. A GPU of
 # so many GB has about as many GiB.

@@ -1,11 +1,15 @@
-"""Compiles a config's train step for TPUs or GPUs by name; it needs none of them.
+"""Compiles the train step of a config for TPUs or GPUs that this machine does not have.
 
-Says what lies in a device's memory, what devices send each other, and the least time a
-step can take. --topology: such as v2:4x4, v4:2x2x4, v5p:4x4x4, v6e:8x8, or of one host's
-GPUs a100-40gb:1, a100-80gb:4, h100:8, h200:8; several with commas. --num_slices: joined by
-the data-center network; set --config.mesh.replica too. --json: one object a line. Exits
-with 1 where a step does not fit. Of a GPU the whole memory counts; a run takes three
-quarters of it unless XLA_PYTHON_CLIENT_MEM_FRACTION says more.
+Prints the memory of a device, its collectives, and a roofline time: the longer of the
+model's FLOPs at the chip's peak and the memory traffic at its bandwidth. Exits with 1 if a
+step does not fit.
+--topology: a TPU slice, such as v2:4x4, v4:2x2x4, v5p:4x4x4 or v6e:8x8, or the GPUs of a
+host: a100-40gb:1, a100-80gb:4, h100:8 or h200:8; several are separated by commas.
+--num_slices: number of slices joined by the data-center network; set
+--config.mesh.replica to the same number.
+--json: prints one object for each topology and phase.
+The whole memory of a GPU counts. A run uses three quarters unless
+XLA_PYTHON_CLIENT_MEM_FRACTION is set.
 
 usage:
   python -m bert_jax.aot --config base --topology v2:4x4 [--json]
@@ -13,6 +17,7 @@ usage:
 
 import dataclasses
 import json
+from typing import TYPE_CHECKING
 
 from bert_jax import cli
 from bert_jax.config_file import parse
@@ -20,34 +25,65 @@ from bert_jax.errors import UserError
 from bert_jax.progress import print_line
 from bert_jax.training.config import TrainConfig, train_config
 
+if TYPE_CHECKING:
+    from bert_jax.training.aot import Report
+
 
 def main(argv: list[str]) -> int:
-    """Parses the command line, compiles, and prints a table or JSON."""
+    """Parses the command line, compiles, and prints the reports."""
     own = {"topology": "", "num_slices": 1, "json": False}
     config, _, flags = parse(argv, __doc__, train_config, own, TrainConfig)
     if not flags["topology"]:
         raise UserError("--topology is missing, such as v2:4x4")
     import jax
 
-    from bert_jax.training.absent_devices import named_slices
-    from bert_jax.training.aot import advice, compile_step, table
+    from bert_jax.training.aot import compile_step, named_topology
 
-    # It cannot read back programs for devices that are not there.
+    # JAX cannot read cached programs of devices that it does not have.
     jax.config.update("jax_enable_compilation_cache", False)
-    reports = []
+    code = 0
     for name in flags["topology"].split(","):
-        slices = named_slices(name, flags["num_slices"])
+        topology = named_topology(name, flags["num_slices"])
         for phase in config.phases:
-            report = compile_step(config, phase, slices)
-            reports.append(report)
-            if flags["json"]:
-                print_line(json.dumps(dataclasses.asdict(report)))
-    if not flags["json"]:
-        print_line(table(reports))
-        for report in reports:
-            if not report.fits:
-                print_line(f"{report.topology}: {advice(config, report)}")
-    return 0 if all(report.fits for report in reports) else 1
+            report = compile_step(config, phase, topology)
+            as_json = json.dumps(dataclasses.asdict(report))
+            print_line(as_json if flags["json"] else text(report))
+            code = code if report.fits else 1
+    return code
+
+
+def text(report: "Report") -> str:
+    """A report in lines. GiB are 2**30 bytes; GB and MB are powers of ten."""
+    gib = 1 << 30
+    slices = f"{report.num_slices} x " if report.num_slices > 1 else ""
+    used = (report.argument_bytes + report.temp_bytes) / gib
+    seconds, compilers = report.roofline_seconds, report.compiler_seconds
+    traffic = sorted(report.collectives.items())
+    lines = [
+        f"{slices}{report.topology}: chips {report.chips}, devices {report.devices}, "
+        f"batch {report.batch_size} x {report.sequence_length}",
+        f"  memory of a device: {used:.2f} of {report.hbm_bytes / gib:.0f} GiB: "
+        f"{report.argument_bytes / gib:.2f} state and batch, "
+        f"{report.temp_bytes / gib:.2f} temporaries",
+    ]
+    if not report.fits:
+        lines += [
+            "  does not fit; try in this order: --config.compute.dtype=bfloat16, "
+            "--config.compute.scan_layers=False, --config.accumulation=2, "
+            "--config.compute.remat=True, --config.mesh.fsdp=True, --config.mesh.model=2"
+        ]
+    lines += [f"  work of a device: {report.flops / 1e12:.3g} TFLOP"]
+    if seconds:
+        lines[-1] += f", {report.bytes_accessed / 1e9:.3g} GB of memory traffic"
+        lines += [f"  roofline: {seconds:.4f} s a step"]
+    elif report.fits:
+        lines += ["  no roofline: the compiler counts no traffic of GPUs and loops"]
+    if compilers:
+        lines += [f"  compiler's estimate: {compilers:.4f} s a step"]
+    if traffic:
+        sent = (f"{t.count} {kind} {t.bytes / 1e6:,.0f} MB" for kind, t in traffic)
+        lines += [f"  collectives: {', '.join(sent)}"]
+    return "\n".join([*lines, f"  compiled in {report.compile_seconds:.0f} s"])
 
 
 if __name__ == "__main__":

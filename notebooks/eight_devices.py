@@ -36,9 +36,7 @@ from bert_jax.parallel.config import MeshConfig
 from bert_jax.parallel.mesh import batch_sharding, make_mesh, put_batch
 from bert_jax.parallel.sharding import partition_spec
 from bert_jax.training import aot
-from bert_jax.training.absent_devices import named_slices
 from bert_jax.training.config import train_config
-from bert_jax.training.estimate import Program
 from bert_jax.training.optimizer import bert_optimizer, make_schedule
 from bert_jax.training.pretrain import pretraining_objective
 from bert_jax.training.state import abstract_state, init_state
@@ -270,7 +268,7 @@ traffic = {}
 for name in ["data=8"] if SHORT else MESHES:
     config = dataclasses.replace(small, mesh=MESHES[name])
     lowered, *_ = aot.lower_step(config, config.phases[0], make_mesh(config.mesh))
-    traffic[name] = aot.collectives(Program(lowered.compile().as_text()))
+    traffic[name] = aot.collectives(lowered.compile().as_text())
     for kind, found in sorted(traffic[name].items()):
         print(f"{name:16} {found.count:3} x {kind:18} {found.bytes / 1e3:7,.0f} kB")
 
@@ -289,9 +287,9 @@ for name in ["data=8"] if SHORT else MESHES:
 # %%
 TOPOLOGY = "v5e:2x4"  # "v5e:16x16" is a whole pod, "v4:2x2x2", "v6e:2x4", ...
 try:
-    slices = None if SHORT else named_slices(TOPOLOGY)
+    topology = None if SHORT else aot.named_topology(TOPOLOGY)
 except UserError as error:
-    slices = print(error)
+    topology = print(error)
 
 REMAT = dict(dtype="bfloat16", scan_layers=True, remat=True)
 TRIES = {
@@ -300,9 +298,9 @@ TRIES = {
     "remat, fsdp": dict(compute=REMAT, mesh=dict(fsdp=True)),
 }
 reports = {}
-for name, changes in TRIES.items() if slices else ():
+for name, changes in TRIES.items() if topology else ():
     config = bert(**changes)
-    reports[name] = aot.compile_step(config, config.phases[0], slices)
+    reports[name] = aot.compile_step(config, config.phases[0], topology)
     answer = "fits" if reports[name].fits else "does not fit"
     print(f"{name:12} {answer}, compiled in {reports[name].compile_seconds:.0f} s")
 
@@ -322,7 +320,7 @@ if reports:
     for label, sizes in kinds.items():
         ax.barh(list(reports), sizes, left=left, label=label)
         left += sizes
-    limit = slices.generation.hbm_bytes / 2**30
+    limit = topology.chip.memory / 2**30
     ax.axvline(limit, color="k", linestyle="--", label=f"a chip has {limit:.0f} GiB")
     ax.set(xlabel="GiB of a chip", title=f"BERT LARGE, 128 x 512, on {TOPOLOGY}")
     ax.invert_yaxis()
@@ -333,14 +331,15 @@ if reports:
 # *Memory of one chip, as the compiler counts it. Bars that end left of the dashed line
 # fit.*
 #
-# The report also has the messages of a step, and the least time that the step can take,
-# which is its arithmetic at the chip's peak. The messages of a scanned layer are counted
-# once, not 24 times.
+# The report also has the messages of a step and its FLOPs. At the chip's peak they take
+# the least time that a step can take. The messages of a scanned layer are counted once,
+# not 24 times.
 
 # %%
+PEAK = 197e12  # FLOP/s of a v5e chip
 for name, report in reports.items():
     sent = {kind: f"{t.bytes / 1e6:,.0f} MB" for kind, t in report.collectives.items()}
-    print(f"{name:12} at least {report.seconds_at_peak:.3f} s a step; {sent}")
+    print(f"{name:12} at least {report.flops / PEAK:.3f} s a step; {sent}")
 
 # %% [markdown]
 # ## What to try next

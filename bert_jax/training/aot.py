@@ -1,41 +1,130 @@
-"""Compiles the train step of a config for TPUs or GPUs by name, without owning one."""
+"""Compiles the train step of a config for TPUs or GPUs that this machine does not have."""
 
 import dataclasses
-import logging
 import math
+import os
 import re
 import time
-from collections import defaultdict
-from collections.abc import Callable
-from importlib import metadata
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import topologies
 from jax.sharding import Mesh
 
 from bert_jax.data.packing import row_limits
 from bert_jax.data.pipeline import Phase
+from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import batch_sharding, check_batch_size, make_mesh
 from bert_jax.training import step as training_step
-from bert_jax.training.absent_devices import GIB, Slices, Tpu
 from bert_jax.training.config import TrainConfig
-from bert_jax.training.estimate import Program, Speeds, estimate
 from bert_jax.training.metrics import data_sheet_flops
 from bert_jax.training.optimizer import bert_optimizer, make_schedule
 from bert_jax.training.pretrain import pretraining_objective
 from bert_jax.training.state import TrainState, abstract_state
 
-_logger = logging.getLogger(__name__)
-# "Ran out of memory in memory space hbm. Used 20.35G of 15.48G hbm." counts arguments too;
-# "the total memory required for HLO temporaries (63.07G) exceeds available HBM" does not.
-_USED = re.compile(r"Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm")
-_TEMPORARIES = re.compile(r"required for HLO temporaries \(([\d.]+)([KMGT]?)\)")
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+GIB = 1 << 30
+
+
+class Chip(NamedTuple):
+    """A TPU version or a GPU model.
+
+    devices: JAX devices of a chip. memory: bytes of a device. bandwidth: bytes/s of that
+    memory. target: XLA's description of a GPU, empty for TPUs.
+    """
+
+    devices: int
+    memory: int
+    bandwidth: float
+    target: str = ""
+
+
+def _gpu(
+    kind: str,
+    memory: int,
+    bandwidth: int,
+    capability: int,
+    cores: int,
+    units: int,
+    clock: float,
+    cache: int,
+    shared: int,
+) -> Chip:
+    """An NVIDIA GPU with the fields of XLA's GpuTargetConfigProto."""
+    return Chip(
+        1,
+        memory,
+        bandwidth,
+        f"""
+platform_name: "CUDA"
+device_description_str: "{kind}"
+runtime_version {{ major: 12 minor: 8 }}
+dnn_version_info {{ major: 9 minor: 10 }}
+gpu_device_info {{
+  cuda_compute_capability {{ major: {capability} }}
+  core_count: {cores}
+  fpus_per_core: {units}
+  clock_rate_ghz: {clock}
+  memory_bandwidth: {bandwidth}
+  device_memory_size: {memory}
+  l2_cache_size: {cache}
+  shared_memory_per_core: {shared}
+  shared_memory_per_block_optin: {shared - 1024}
+  shared_memory_per_block: 49152
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  threads_per_core_limit: 2048
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+}}
+""",
+    )
+
+
+_AMPERE = (8, 108, 64, 1.41, 41_943_040, 167_936)
+_HOPPER = (9, 132, 128, 1.98, 52_428_800, 233_472)
+
+# Memory of TPUs: "System architecture" in Cloud TPU's documentation of each version. GPUs:
+# xla/backends/gpu/target_config/specs in XLA.
+CHIPS = {
+    "v2": Chip(2, 8 * GIB, 350e9),
+    "v3": Chip(2, 16 * GIB, 450e9),
+    "v4": Chip(1, 32 * GIB, 1228e9),
+    "v5e": Chip(1, 16 * GIB, 819e9),
+    "v5p": Chip(1, 95 * GIB, 2765e9),
+    "v6e": Chip(1, 32 * GIB, 1638e9),
+    "tpu7x": Chip(2, 96 * GIB, 3690e9),
+    "a100-40gb": _gpu(
+        "NVIDIA A100-SXM4-40GB", 42_331_013_120, 1_555_200_000_000, *_AMPERE
+    ),
+    "a100-80gb": _gpu(
+        "NVIDIA A100-SXM4-80GB", 85_100_068_864, 2_039_040_000_000, *_AMPERE
+    ),
+    "h100": _gpu("NVIDIA H100 80GB HBM3", 84_942_979_072, 3_352_320_000_000, *_HOPPER),
+    "h200": _gpu(
+        "NVIDIA H200 141GB HBM3e", 151_397_597_184, 4_800_000_000_000, *_HOPPER
+    ),
+}
+
+
+class Topology(NamedTuple):
+    """Devices to compile for. They run nothing.
+
+    name: of one slice, such as v2:4x4. devices: of all slices.
+    """
+
+    name: str
+    num_slices: int
+    chip: Chip
+    devices: list[jax.Device]
 
 
 @dataclasses.dataclass
 class Traffic:
-    """count: instructions; a scanned body's are counted once. bytes: of their results."""
+    """Collectives of one kind: their number and the bytes of their results."""
 
     count: int = 0
     bytes: int = 0
@@ -43,18 +132,16 @@ class Traffic:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What the compiler says of one phase's step. Bytes and FLOPs are of one device.
+    """Memory, work and collectives of a compiled step. Bytes and FLOPs are per device.
 
-    argument_bytes: state and batch, the state donated and so counted once.
-    donated_bytes: of the arguments, what the new state is written over.
-    hbm_bytes: the memory of a device. fits: arguments and temporaries are within it.
-    seconds_at_peak: model_flops_per_device at the chip's peak, the least there can be.
-    compiler_seconds: the compiler's own estimate of the step; it has one for v2 and v3.
-    roofline_seconds: ours of the same kind, for all; estimated_seconds: with the cycles of
-    vector work too. estimated_shares: what the latter are spent on. See estimate.py.
-    collectives: of one device and step, by kind; a scanned body's are counted once. These
-    four are empty where the step does not fit, or the program cannot be read. GPUs have
-    collectives alone.
+    argument_bytes: train state and batch. temp_bytes: all other memory. hbm_bytes: memory
+    of the device. flops: matrix FLOPs of the model. bytes_accessed: memory traffic that
+    the compiler counts. roofline_seconds: the longer of flops at the bfloat16 peak and
+    bytes_accessed at the memory's bandwidth. compiler_seconds: the compiler's own
+    estimate, which it has for some programs for TPU v2 and v3. These three are None if
+    the step does not fit, for GPUs, whose compiler counts no traffic, and with scan_layers
+    or accumulation, because the compiler counts the body of a loop once.
+    collectives: empty if the step does not fit; those in a loop's body are counted once.
     """
 
     topology: str
@@ -64,95 +151,117 @@ class Report:
     sequence_length: int
     batch_size: int
     argument_bytes: int
-    donated_bytes: int
     temp_bytes: int
     hbm_bytes: int
     fits: bool
-    model_flops_per_device: float
-    seconds_at_peak: float
-    compiler_seconds: float | None
+    flops: float
+    bytes_accessed: float | None
     roofline_seconds: float | None
-    estimated_seconds: float | None
-    estimated_shares: dict[str, float]
+    compiler_seconds: float | None
     collectives: dict[str, Traffic]
     compile_seconds: float
 
-    @property
-    def spare(self) -> float:
-        """The share of a device's memory that is left; negative where it does not fit."""
-        return 1 - (self.argument_bytes + self.temp_bytes) / self.hbm_bytes
 
+def named_topology(name: str, num_slices: int = 1) -> Topology:
+    """The devices of slices by name: v2:4x4, v4:2x2x4, or h100:8 for a host's GPUs.
 
-def compile_step(config: TrainConfig, phase: Phase, slices: Slices) -> Report:
-    """Compiles ``phase``'s update for ``slices`` as the run itself would.
-
-    Raises UserError where the slices do not divide the batch.
+    Needs the TPU's compiler (libtpu) or JAX's CUDA plugin, but no TPU or GPU.
     """
-    mesh = make_mesh(config.mesh, slices.devices)
-    check_batch_size(phase.batch_size, mesh, "batch_size", config.accumulation)
-    lowered, state, batch = lower_step(config, phase, mesh)
-    started = time.perf_counter()
-    generation = slices.generation
-    hbm, peak = generation.hbm_bytes, data_sheet_flops(slices.devices[0].device_kind)
-    donated, compilers = 0, 0.0
-    program = roofline = whole = None
+    kind, _, shape = name.partition(":")
+    if kind not in CHIPS or not re.fullmatch(r"\d+(x\d+)*", shape):
+        raise UserError(
+            f"--topology={name}, expected one of {', '.join(CHIPS)} and a shape, such as "
+            "v2:4x4, v4:2x2x4 or h100:8"
+        )
+    chip = CHIPS[kind]
+    options: dict[str, Any] = {}
+    if chip.target:
+        os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")  # needs a driver
+        options["target_config"] = chip.target
+        options["topology"] = f"{num_slices}x1x{shape}"
+    else:
+        # A query to the metadata server of Google Cloud fails elsewhere.
+        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+        if num_slices > 1:
+            options["num_slices"] = num_slices
+        if kind == "v4":
+            options["chip_config_name"] = "megacore"  # one device a chip, as in jobs
     try:
-        compiled = lowered.compile(generation.compiler_options)
-        seconds = time.perf_counter() - started
+        described = topologies.get_topology_desc(
+            "" if chip.target else name, "cuda" if chip.target else "tpu", **options
+        )
+    except Exception as error:  # JAX and the plugins raise several types
+        extra = "gpu" if chip.target else "tpu"
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(
+            f"--topology={name} failed ({reason}); expected a shape that exists, and the "
+            f"compiler: pip install 'bert_jax[{extra}]'"
+        ) from error
+    return Topology(name, num_slices, chip, list(described.devices))
+
+
+def compile_step(config: TrainConfig, phase: Phase, topology: Topology) -> Report:
+    """Compiles the train step of ``phase`` with the same options as a run.
+
+    Raises UserError if the topology does not divide the batch.
+    """
+    chip, devices = topology.chip, topology.devices
+    mesh = make_mesh(config.mesh, devices)
+    setting = f"phases[{config.phases.index(phase)}].batch_size"
+    check_batch_size(phase.batch_size, mesh, setting, config.accumulation)
+    lowered, state, batch = lower_step(config, phase, mesh)
+    flops = pretraining_objective(config).flops(batch) / len(devices)
+    # Triton's products are tuned by running them on the GPU.
+    options = {"xla_gpu_enable_triton_gemm": False} if chip.target else {}
+    started = time.perf_counter()
+    cost, program = {}, ""
+    try:
+        compiled = lowered.compile(options)
     except jax.errors.JaxRuntimeError as error:
         arguments = sum(
             leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape))
             for leaf in jax.tree.leaves(state)
         )
-        seconds = time.perf_counter() - started
-        temporary = _overflow(str(error), arguments)
-        if temporary is None:
-            raise
+        temporaries = _temporaries(error, arguments)
         fits = False
     else:
         memory = compiled.memory_analysis()
         arguments = memory.argument_size_in_bytes
-        donated = memory.alias_size_in_bytes
-        # The donated state's outputs lie where its arguments did.
-        temporary = memory.temp_size_in_bytes + memory.output_size_in_bytes - donated
-        fits = arguments + temporary <= hbm
-        if generation.estimated:
-            compilers = (compiled.cost_analysis() or {}).get("optimal_seconds", 0.0)
-        program = _program(compiled)
-    if program and isinstance(generation, Tpu):
-        speeds = Speeds(
-            peak, generation.clock, generation.hbm_speed, generation.link_speed
-        )
-        roofline = estimate(program, speeds, by_cycles=False)
-        whole = estimate(program, speeds)
-    flops = pretraining_objective(config).flops(batch) / len(slices.devices)
+        # The new state overwrites the donated state: these outputs need no memory.
+        outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
+        temporaries = memory.temp_size_in_bytes + outputs
+        fits = arguments + temporaries <= chip.memory
+        cost, program = compiled.cost_analysis() or {}, compiled.as_text()
+    loops = config.compute.scan_layers or config.accumulation > 1
+    accessed = None if loops else cost.get("bytes accessed")
+    peak = data_sheet_flops(devices[0].device_kind)
+    # A negative number means no estimate. For v5p it is four times too large.
+    estimate = cost.get("optimal_seconds", 0.0)
+    known = accessed and estimate > 0 and topology.name.startswith(("v2:", "v3:"))
     return Report(
-        topology=slices.name,
-        num_slices=slices.count,
-        chips=slices.chips,
-        devices=len(slices.devices),
+        topology=topology.name,
+        num_slices=topology.num_slices,
+        chips=len(devices) // chip.devices,
+        devices=len(devices),
         sequence_length=phase.sequence_length,
         batch_size=phase.batch_size,
         argument_bytes=arguments,
-        donated_bytes=donated,
-        temp_bytes=temporary,
-        hbm_bytes=hbm,
+        temp_bytes=temporaries,
+        hbm_bytes=chip.memory,
         fits=fits,
-        model_flops_per_device=flops,
-        seconds_at_peak=flops / peak,
-        compiler_seconds=float(compilers) if compilers > 0 else None,
-        roofline_seconds=roofline.seconds if roofline else None,
-        estimated_seconds=whole.seconds if whole else None,
-        estimated_shares=whole.shares if whole else {},
-        collectives=collectives(program) if program else {},
-        compile_seconds=round(seconds, 1),
+        flops=flops,
+        bytes_accessed=accessed,
+        roofline_seconds=accessed and max(flops / peak, accessed / chip.bandwidth),
+        compiler_seconds=estimate if known else None,
+        collectives=collectives(program),
+        compile_seconds=round(time.perf_counter() - started, 1),
     )
 
 
 def lower_step(
     config: TrainConfig, phase: Phase, mesh: Mesh
 ) -> tuple[jax.stages.Lowered, TrainState, dict[str, jax.ShapeDtypeStruct]]:
-    """``phase``'s step, ready to compile for ``mesh``; shapes of its state and batch."""
+    """The lowered train step of ``phase``, and the shapes of its state and batch."""
     objective = pretraining_objective(config)
     optimizer = bert_optimizer(config.optimizer)
     state = abstract_state(objective, optimizer, mesh, fsdp=config.mesh.fsdp)
@@ -171,10 +280,10 @@ def lower_step(
 def abstract_batch(
     config: TrainConfig, phase: Phase, mesh: Mesh
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """What TrainingBatches gives, as shapes split over ``mesh``.
+    """Shapes of a batch of TrainingBatches, sharded over ``mesh``.
 
-    Packed rows are taken to be as many as the pairs, more than there will be: how many
-    depends on the text.
+    With packing a batch has as many rows as pairs, the largest possible number. A run has
+    fewer rows, depending on the text.
     """
     B, L, M = phase.batch_size, phase.sequence_length, phase.max_predictions
     tokens = ["input_ids", "token_type_ids", "attention_mask"]
@@ -195,99 +304,38 @@ def abstract_batch(
     }
 
 
-def advice(config: TrainConfig, report: Report) -> str:
-    """Which setting to change where the step does not fit, the cheapest first."""
-    settings = []
-    if config.compute.dtype == "float32":
-        settings.append("--config.compute.dtype=bfloat16")
-    if config.compute.scan_layers:
-        settings.append("--config.compute.scan_layers=False")
-    rows = report.batch_size // report.devices
-    if rows > config.accumulation:
-        settings.append(f"--config.accumulation={config.accumulation * 2}")
-    if not config.compute.remat:
-        settings.append("--config.compute.remat=True")
-    if not config.mesh.fsdp:
-        settings.append("--config.mesh.fsdp=True")
-    settings.append("--config.mesh.model=2")
-    return "does not fit; try " + ", then ".join(settings)
+def _temporaries(error: jax.errors.JaxRuntimeError, arguments: int) -> int:
+    """Bytes of temporaries in the compiler's error of a step that does not fit.
 
-
-def _overflow(message: str, arguments: int) -> int | None:
-    """Bytes of temporaries that the compiler wanted, read from what it says."""
-    for pattern, counted in ((_USED, arguments), (_TEMPORARIES, 0)):
-        if found := pattern.search(message):
-            return int(float(found[1]) * _UNITS[found[2]]) - counted
-    return None
-
-
-def _program(compiled: jax.stages.Compiled) -> Program | None:
-    """The compiled program.
-
-    None, with a warning, where JAX cannot read it: another libtpu than that of its release
-    may write instructions that it does not know.
+    Other errors are raised again. "Used 20.35G of 15.48G hbm." includes the arguments;
+    "memory required for HLO temporaries (63.07G)" does not.
     """
-    try:
-        return Program(compiled.as_text())
-    except jax.errors.JaxRuntimeError:
-        _logger.warning(
-            "no estimate and no collectives: JAX %s cannot read the program of libtpu %s; "
-            "expected the libtpu of its release: pip install 'jax[tpu]==%s'",
-            jax.__version__,
-            metadata.version("libtpu"),
-            jax.__version__,
-        )
-        return None
+    pattern = r"(Used |HLO temporaries \()([\d.]+)([KMGT]?)(?: of [\d.]+.? hbm|\))"
+    found = re.search(pattern, str(error))
+    if found is None:
+        raise error
+    size = int(float(found[2]) * 1024 ** " KMGT".index(found[3] or " "))
+    return size - arguments if found[1] == "Used " else size
 
 
-def collectives(program: Program) -> dict[str, Traffic]:
-    """By kind, the collectives of a compiled program and the bytes of their results."""
-    found: dict[str, Traffic] = defaultdict(Traffic)
-    for computation in program.computations.values():
-        for instruction in computation.values():
-            if instruction.collective:
-                traffic = found[instruction.collective]
-                traffic.count += 1
-                traffic.bytes += instruction.received
-    return dict(found)
+_COLLECTIVE = re.compile(
+    r" = (.*?) (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)"
+    r"(-start)?\("
+)
+_ARRAY = re.compile(r"[a-z]+(\d*)\w*\[([\d,]*)\]")  # bits and shape of bf16[8,512]
 
 
-def _seconds(number: float | None) -> str:
-    return "" if number is None else f"{number:.4f}"
-
-
-# The table's columns, with the text of a report in each.
-_COLUMNS: dict[str, Callable[[Report], str]] = {
-    "topology": lambda r: f"{r.num_slices} x " * (r.num_slices > 1) + r.topology,
-    "chips": lambda r: f"{r.chips}",
-    "devices": lambda r: f"{r.devices}",
-    "batch x length": lambda r: f"{r.batch_size} x {r.sequence_length}",
-    "arguments, GiB": lambda r: f"{r.argument_bytes / GIB:.2f}",
-    "temporaries, GiB": lambda r: f"{r.temp_bytes / GIB:.2f}",
-    "of, GiB": lambda r: f"{r.hbm_bytes / GIB:.0f}",
-    "fits, spare": lambda r: f"yes, {r.spare:.0%}" if r.fits else "no",
-    "GFLOP a device": lambda r: f"{r.model_flops_per_device / 1e9:,.0f}",
-    "at peak, s": lambda r: f"{r.seconds_at_peak:.4f}",
-    "compiler's, s": lambda r: _seconds(r.compiler_seconds),
-    "roofline, s": lambda r: _seconds(r.roofline_seconds),
-    "estimate, s": lambda r: _seconds(r.estimated_seconds),
-    "MFU": lambda r: (
-        f"{r.seconds_at_peak / r.estimated_seconds:.0%}" if r.estimated_seconds else ""
-    ),
-    "of it, ms": lambda r: ", ".join(
-        f"{name} {1e3 * share:.1f}" for name, share in r.estimated_shares.items()
-    ),
-    "collectives": lambda r: ", ".join(
-        f"{traffic.count} {kind} {traffic.bytes / 1e6:,.0f} MB"
-        for kind, traffic in sorted(r.collectives.items())
-    ),
-    "compiled in, s": lambda r: f"{r.compile_seconds:.0f}",
-}
-
-
-def table(reports: list[Report]) -> str:
-    """Markdown: a row for each report, bytes in GiB (2**30) and seconds."""
-    rows = [[text(report) for text in _COLUMNS.values()] for report in reports]
-    lines = [" | ".join(row) for row in ([*_COLUMNS], *rows)]
-    lines = [f"| {line} |" for line in lines]
-    return "\n".join([lines[0], "|" + "---|" * len(_COLUMNS), *lines[1:]])
+def collectives(program: str) -> dict[str, Traffic]:
+    """Collectives of a compiled program (HLO text), by kind."""
+    found: dict[str, Traffic] = {}
+    for result, kind, start in _COLLECTIVE.findall(program):
+        sizes = [
+            math.prod(map(int, filter(None, shape.split(",")))) * int(bits or 8) // 8
+            for bits, shape in _ARRAY.findall(result)
+        ]
+        if start and kind in ("all-gather", "collective-permute"):
+            sizes = sizes[1:2]  # the result is (operand, received array, ...)
+        traffic = found.setdefault(kind, Traffic())
+        traffic.count += 1
+        traffic.bytes += sum(sizes)
+    return found

@@ -1,32 +1,43 @@
 import dataclasses
+import importlib.util
 import math
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 from bert_jax.data.pipeline import Phase
+from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import aot
-from bert_jax.training.aot import collectives, lower_step
+from bert_jax.training.aot import Chip, Topology, collectives, lower_step
 from bert_jax.training.config import train_config
-from bert_jax.training.estimate import Program
-
-pytestmark = pytest.mark.usefixtures("optimized")
 
 
-def test_the_new_state_is_written_over_the_old_one(small_model_config):
+@pytest.fixture(scope="module")
+def config_of(small_model_config):
+    """A function of a phase, model sizes and settings: a config of the small model."""
+
+    def make(phase, sizes=None, **settings):
+        return train_config(
+            {
+                "model": dataclasses.asdict(small_model_config) | (sizes or {}),
+                "data": {},
+                "optimizer": {"learning_rate": 1e-3, "warmup_steps": 1},
+                "phases": [dataclasses.asdict(phase)],
+                **settings,
+            }
+        )
+
+    return make
+
+
+@pytest.mark.usefixtures("optimized")
+def test_the_new_state_is_written_over_the_old_one(config_of):
     """On each of 8 devices all arguments but batch and schedule are donated."""
     phase = Phase(steps=1, sequence_length=16, batch_size=16, max_predictions=4)
-    config = train_config(
-        {
-            "model": dataclasses.asdict(small_model_config),
-            "data": {},
-            "optimizer": {"learning_rate": 1e-3, "warmup_steps": 1},
-            "phases": [dataclasses.asdict(phase)],
-            "mesh": {"fsdp": True},
-        }
-    )
+    config = config_of(phase, mesh={"fsdp": True})
     lowered, state, _ = lower_step(config, phase, make_mesh(config.mesh))
     memory = lowered.compile().memory_analysis()
     arrays = jax.tree.leaves((state.params, state.opt_state))
@@ -40,26 +51,20 @@ def test_the_new_state_is_written_over_the_old_one(small_model_config):
 
 
 @pytest.fixture(scope="module")
-def temporary_bytes(small_model_config):
+def temporary_bytes(config_of):
     """A function of (accumulation, compute settings): bytes beside state and batch."""
 
     def compute(accumulation=1, **changes):
         phase = Phase(steps=1, sequence_length=64, batch_size=64, max_predictions=4)
-        sizes = {"num_layers": 4, "max_positions": 64}
-        model = dataclasses.asdict(small_model_config) | sizes
-        config = train_config(
-            {
-                "model": model,
-                "compute": {"scan_layers": True, **changes},
-                "data": {},
-                "optimizer": {"learning_rate": 1e-3, "warmup_steps": 1},
-                "phases": [dataclasses.asdict(phase)],
-                "accumulation": accumulation,
-            }
+        config = config_of(
+            phase,
+            {"num_layers": 4, "max_positions": 64},
+            compute={"scan_layers": True, **changes},
+            accumulation=accumulation,
         )
         mesh = make_mesh(config.mesh, jax.devices()[:1])
         lowered, _, _ = lower_step(config, phase, mesh)
-        # The buffers are those of users; the machine code matters to nobody here.
+        # The buffers are the same as without these options, which save compile time.
         compiled = lowered.compile(
             {
                 "xla_llvm_disable_expensive_passes": True,
@@ -71,11 +76,99 @@ def temporary_bytes(small_model_config):
     return compute
 
 
+@pytest.mark.usefixtures("optimized")
 def test_microbatches_and_remat_spare_the_memory_of_activations(temporary_bytes):
-    """Of 8 microbatches one is kept at a time; of 4 layers, their inputs."""
+    """One of 8 microbatches is in memory at a time; of 4 layers, their inputs."""
     whole = temporary_bytes()
     assert temporary_bytes(accumulation=8) < whole / 4
     assert temporary_bytes(remat=True) < whole / 2
+
+
+@pytest.fixture
+def report_of(config_of, monkeypatch):
+    """A function of a chip, error and settings: the report of a step on one device.
+
+    The step has a state of 1,000 bytes. It is compiled to a program of 700 bytes more,
+    with 8,000 bytes of traffic, or the compiler raises the error.
+    """
+    devices = jax.devices()[:1]
+    phase = Phase(steps=1, sequence_length=16, batch_size=4, max_predictions=4)
+    compiled = SimpleNamespace(
+        memory_analysis=lambda: SimpleNamespace(
+            argument_size_in_bytes=1000,
+            output_size_in_bytes=1100,
+            alias_size_in_bytes=1000,
+            temp_size_in_bytes=600,
+        ),
+        cost_analysis=lambda: {"bytes accessed": 8000.0, "optimal_seconds": 0.5},
+        as_text=lambda: HLO,
+    )
+
+    def compute(chip, error=None, **settings):
+        def compiler(options):
+            if error:
+                raise jax.errors.JaxRuntimeError(error)
+            return compiled
+
+        def lower(config, phase, mesh):
+            sharding = jax.sharding.SingleDeviceSharding(devices[0])
+            state = jax.ShapeDtypeStruct((250,), jnp.float32, sharding=sharding)
+            batch = aot.abstract_batch(config, phase, mesh)
+            return SimpleNamespace(compile=compiler), state, batch
+
+        monkeypatch.setattr(aot, "lower_step", lower)
+        monkeypatch.setattr(aot, "data_sheet_flops", lambda kind: 1e9)
+        config = config_of(phase, **settings)
+        return aot.compile_step(config, phase, Topology("v2:1", 1, chip, devices))
+
+    return compute
+
+
+def test_the_roofline_is_the_longer_of_work_and_traffic(report_of):
+    report = report_of(Chip(1, 2000, 1e15))
+    assert report.roofline_seconds == report.flops / 1e9 > 0
+    assert report_of(Chip(1, 2000, 1.0)).roofline_seconds == 8000
+
+
+def test_the_new_state_needs_no_memory(report_of):
+    report = report_of(Chip(1, 1700, 1.0))
+    assert (report.argument_bytes, report.temp_bytes) == (1000, 700)
+    assert report.fits
+    assert not report_of(Chip(1, 1699, 1.0)).fits
+
+
+def test_the_traffic_of_a_loop_is_unknown(report_of):
+    assert report_of(Chip(1, 2000, 1.0)).compiler_seconds == 0.5
+    for loop in ({"accumulation": 2}, {"compute": {"scan_layers": True}}):
+        report = report_of(Chip(1, 2000, 1.0), **loop)
+        assert report.bytes_accessed is report.roofline_seconds is None
+        assert report.compiler_seconds is None
+        assert report.collectives
+
+
+def test_a_step_that_does_not_fit(report_of):
+    report = report_of(Chip(1, 2048, 1.0), "Used 2.50K of 2.00K hbm.")
+    assert (report.fits, report.argument_bytes, report.temp_bytes) == (
+        False,
+        1000,
+        1560,
+    )
+    assert report.roofline_seconds is None
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+        report_of(Chip(1, 2048, 1.0), "INTERNAL: Used 3 of it")
+
+
+@pytest.mark.parametrize(
+    ("message", "temporaries"),
+    [
+        ("Ran out of memory in hbm. Used 2.50K of 2.00K hbm. Exceeded", 2560 - 1000),
+        ("memory required for HLO temporaries (1.5G) exceeds", 3 * 2**29),
+        ("Used 100 of 50 hbm.", 100 - 1000),
+    ],
+)
+def test_memory_of_a_step_that_does_not_fit(message, temporaries):
+    error = jax.errors.JaxRuntimeError(message)
+    assert aot._temporaries(error, 1000) == temporaries
 
 
 # In the forms that the TPU compiler writes.
@@ -87,43 +180,69 @@ ENTRY %main {
   %agd = bf16[64,8]{1,0} all-gather-done((bf16[4,8]{1,0}, bf16[64,8]{1,0}) %ag)
   %rs = f32[16]{0} reduce-scatter(f32[256]{0} %e), dimensions={0}
   %cp = (u32[2]{0}, u32[2]{0}, u32[], u32[]) collective-permute-start(u32[2]{0} %f)
+  ROOT %all-to-all = pred[5]{0} all-to-all(pred[5]{0} %h)
   %add.5 = f32[768,12]{1,0} add(f32[768,12]{1,0} %all-reduce.1, f32[768,12]{1,0} %g)
 }
 """
 
 
+def test_collectives_of_a_program():
+    found = {kind: (t.count, t.bytes) for kind, t in collectives(HLO).items()}
+    assert found == {
+        "all-reduce": (2, 768 * 12 * 4 + 8 * 2 + 6 * 4),
+        "all-gather": (1, 64 * 8 * 2),
+        "reduce-scatter": (1, 16 * 4),
+        "collective-permute": (1, 2 * 4),
+        "all-to-all": (1, 5),
+    }
+    assert collectives("ENTRY %x {\n  %x = f32[4]{0} add(f32[4]{0} %a)\n}") == {}
+
+
+@pytest.mark.parametrize("name", ["v9:4x4", "v2", "h100", "h100:2y4"])
+def test_a_wrong_topology_is_one_line(name):
+    with pytest.raises(
+        UserError, match=f"--topology={name}, expected one of v2, .*h100:8"
+    ):
+        aot.named_topology(name)
+
+
 @pytest.mark.parametrize(
-    ("kind", "count", "size"),
+    ("name", "count", "chips", "devices", "kind"),
     [
-        ("all-reduce", 2, 768 * 12 * 4 + 8 * 2 + 6 * 4),
-        ("all-gather", 1, 64 * 8 * 2),
-        ("reduce-scatter", 1, 16 * 4),
-        ("collective-permute", 1, 2 * 4),
+        ("v2:4x4", 1, 16, 32, "TPU v2"),
+        ("v4:2x2x4", 1, 16, 16, "TPU v4"),
+        ("v5e:4x4", 2, 32, 32, "TPU v5 lite"),
+        ("v6e:4x4", 1, 16, 16, "TPU v6 lite"),
     ],
 )
-def test_results_are_counted_once(kind, count, size):
-    found = collectives(Program(HLO))
-    assert (found[kind].count, found[kind].bytes) == (count, size)
+def test_chips_and_devices_of_slices(name, count, chips, devices, kind):
+    pytest.importorskip("libtpu", reason="the TPU compiler: pip install libtpu")
+    topology = aot.named_topology(name, count)
+    assert len(topology.devices) == devices == chips * topology.chip.devices
+    assert {device.device_kind for device in topology.devices} == {kind}
+    slices = {getattr(device, "slice_index", 0) for device in topology.devices}
+    assert len(slices) == count
 
 
-def test_other_instructions_are_none():
-    assert set(collectives(Program(HLO))) == {
-        "all-reduce",
-        "all-gather",
-        "reduce-scatter",
-        "collective-permute",
-    }
-    text = "ENTRY %x {\n  %x = f32[4]{0} add(f32[4]{0} %a, f32[4]{0} %b)\n}"
-    assert collectives(Program(text)) == {}
+@pytest.mark.parametrize(
+    ("name", "kind", "capability"),
+    [("a100-40gb:1", "NVIDIA A100", "8.0"), ("h100:8", "NVIDIA H100", "9.0")],
+)
+def test_gpus_of_a_host(name, kind, capability):
+    """Without a GPU it needs JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1 before JAX starts."""
+    pytest.importorskip("jax_cuda12_plugin", reason="CUDA: pip install 'jax[cuda12]'")
+    devices = aot.named_topology(name).devices
+    assert len(devices) == int(name.partition(":")[2])
+    assert devices[0].device_kind.startswith(kind)
+    assert devices[0].compute_capability == capability
 
 
-def test_a_program_that_jax_cannot_read_is_left_out_with_a_warning(monkeypatch, caplog):
-    def as_text(self):
-        raise jax.errors.JaxRuntimeError("INTERNAL: should have 1 operands but sees 3")
-
-    monkeypatch.setattr(aot.metadata, "version", lambda name: "0.0.52")
-    compiled = jax.jit(jnp.sin).lower(1.0).compile()
-    assert aot._program(compiled).entry
-    monkeypatch.setattr(jax.stages.Compiled, "as_text", as_text)
-    assert aot._program(compiled) is None
-    assert "cannot read the program of libtpu 0.0.52; expected" in caplog.text
+@pytest.mark.parametrize(
+    ("module", "name", "extra"),
+    [("libtpu", "v2:4x4", "tpu"), ("jax_cuda12_plugin", "h100:8", "gpu")],
+)
+def test_a_missing_compiler_is_named(module, name, extra):
+    if importlib.util.find_spec(module):
+        pytest.skip("the compiler is installed")
+    with pytest.raises(UserError, match=rf"pip install 'bert_jax\[{extra}\]'"):
+        aot.named_topology(name)

@@ -25,8 +25,8 @@ def on_one_cpu() -> bool:
 def capability() -> float:
     """The compute capability of an NVIDIA GPU, 0 of other devices.
 
-    For GPUs that are not at hand it is 8.0, Ampere's: training.absent_devices has none
-    older.
+    GPUs of another kind than this machine's, for which training.aot compiles, count as 8.0
+    (Ampere): it has no older ones.
     """
     device, mesh = jax.devices()[0], jax.sharding.get_abstract_mesh()
     if not mesh.empty and mesh.abstract_device.device_kind != device.device_kind:
