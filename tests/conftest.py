@@ -32,6 +32,7 @@ from bert_jax.model.heads import make_model
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.progress import Progress, show_progress
 from bert_jax.runs import TIMES
+from bert_jax.tasks import class_names
 from bert_jax.training import finetune, pretrain
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -295,6 +296,8 @@ def _nothing_is_left():
     level, propagate, handlers = logger.level, logger.propagate, [*logger.handlers]
     environment, folder = dict(os.environ), Path.cwd()
     settings, actions = jax.config.values, [signal.getsignal(n) for n in signals]
+    for warns_once in (class_names.in_order_of, class_names._warn_of_positions):
+        warns_once.cache_clear()
     yield
     logger.setLevel(level)
     logger.propagate, logger.handlers[:] = propagate, handlers
