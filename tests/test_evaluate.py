@@ -73,7 +73,7 @@ def test_other_data_and_what_is_wrong_with_it(finished, run, tmp_path):
     with pytest.raises(UserError, match=r"b\.csv:2: label 'maybe' is not in the label"):
         run("--data", tmp_path / "b.csv")
     (tmp_path / "c.csv").write_text("text\nw1\n")
-    with pytest.raises(UserError, match=r"c\.csv:2 has no labels \('label'\), and eva"):
+    with pytest.raises(UserError, match=r"c\.csv:2 has no label \('label'\), and eva"):
         run("--data", tmp_path / "c.csv")
     with pytest.raises(UserError, match=r"none\.csv does not exist"):
         run("--data", tmp_path / "none.csv")
@@ -107,7 +107,7 @@ def test_the_column_of_the_text_may_be_named(finished, run, tmp_path):
     with pytest.raises(UserError, match=r"^columns has 2 names \(title, review\)"):
         model.evaluate(other, columns=("title", "review"))
     with pytest.raises(
-        UserError, match=r"^dev, row 0 has no labels \('label'\), and ev"
+        UserError, match=r"^dev, row 0 has no label \('label'\), and ev"
     ):
         model.evaluate([{"review": "w1"}], columns="review")
     with pytest.raises(UserError, match="expected --data, or rows, too"):

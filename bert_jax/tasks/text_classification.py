@@ -546,7 +546,7 @@ def _hint(config: TableConfig, source: Source, key: str) -> str:
 
 def _no_labels(where: object, name: str) -> UserError:
     return UserError(
-        f"{where} has no labels ({name!r}), and evaluate needs them; expected a column "
+        f"{where} has no label ({name!r}), and evaluate needs one; expected a column "
         f"{name!r}"
     )
 
