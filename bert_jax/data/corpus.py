@@ -1,26 +1,30 @@
-"""Where text comes from: inputs to sources, sources to documents of sentences.
+"""Inputs to documents: files, folders, globs, tensorflow-datasets and python-docs.
 
-An input is a file, a folder (every file below it) or a glob, of this machine or of an
-object store (gs://), ``tfds:NAME[/CONFIG][:SPLIT]`` (tensorflow-datasets already on disk)
-or ``python-docs`` (the English inside Python).
-Text files may be gzipped. Everything streams: memory does not depend on the corpus.
+An input is one of these:
+  a file, a folder (every file below it) or a glob, on this machine or in an object store
+    (gs://). fsspec reads them, also if they are compressed (.gz, .bz2, .xz);
+  ``tfds:NAME[/CONFIG][:SPLIT]``, a data set that tensorflow-datasets has prepared;
+  ``python-docs``, the English text inside Python.
+Documents are read one at a time, so memory does not depend on the size of the corpus.
 """
 
 import collections
 import contextlib
 import dataclasses
 import glob
-import gzip
 import hashlib
 import io
 import itertools
 import logging
+import lzma
 import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import fsspec
 
 from bert_jax.data import python_docs
 from bert_jax.data.corpus_formats import (
@@ -38,14 +42,12 @@ from bert_jax.files import LONGEST_LINE, decode, is_remote, open_remote
 from bert_jax.progress import Progress
 
 PYTHON_DOCS = "python-docs"
-TFDS = "tfds:"  # begins the name of a data set
+TFDS = "tfds:"  # prefix of an input that names a data set
 
-# Bytes from where a file's text begins, in which its format is seen.
-_HEAD = 1 << 16
-_GZIP_MAGIC = b"\x1f\x8b"
-# Bytes of text that a byte of gzip holds, for balance and progress only.
-_GZIP_RATIO = 3
-_TFDS_ROWS = 256  # fetched at once: a few MB of articles
+_HEAD = 1 << 16  # bytes of text from which the format of a file is chosen
+# Estimated bytes of text in a byte of a compressed file, for shards and progress.
+_COMPRESSION_RATIO = 3
+_TFDS_ROWS = 256  # rows fetched at once, a few MB of articles
 _WIKI40B_MARKER = re.compile(r"_START_(ARTICLE|SECTION|PARAGRAPH)_")
 
 logger = logging.getLogger(__name__)
@@ -53,24 +55,24 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """One file, dataset split or the embedded corpus.
+    """One file, one split of a data set, or the text inside Python.
 
-    size: bytes of text, estimated for gzip and tfds. format: one of FORMATS, "tfds" or
-    PYTHON_DOCS. fingerprint: what the contents are known by; "" of a file, which
-    ``with_fingerprints`` reads for it.
+    size: bytes of text, estimated for a compressed file and for tfds. format: one of
+    FORMATS, "tfds" or PYTHON_DOCS. fingerprint: hash of the contents; "" for a file until
+    ``with_fingerprints`` computes it.
     """
 
     name: str
     format: str
     size: int
     fingerprint: str
-    gzipped: bool = False
+    compressed: bool = False
 
     @property
     def splittable(self) -> bool:
-        """Whether :func:`read_source` can begin and end in the middle."""
+        """Whether :func:`read_source` can start and stop inside the source."""
         if self.format in FORMATS:
-            return FORMATS[self.format].is_boundary is not None and not self.gzipped
+            return FORMATS[self.format].is_boundary is not None and not self.compressed
         return self.format == "tfds"
 
 
@@ -86,14 +88,15 @@ def read_documents(
 
     A document is a list of its sentences, each stripped and none empty.
 
-    format: one of FORMATS, or "auto" to choose for each file from its name and beginning.
-    text_field: the key of the text in JSONL rows and tfds examples. language: see
-    sentences.split_sentences. dropped: gets the number of headings, lines and documents
-    that are left out, by reason. Raises UserError for inputs that do not exist, are empty
-    or are not text. Shows how far it is.
+    format: one of FORMATS, or "auto" to choose for each file from its name and first
+    64 KiB. text_field: key of the text in JSONL rows and tfds examples. language: see
+    sentences.split_sentences. dropped: counter that gets the number of dropped headings,
+    lines and documents, by reason. Shows a progress bar. Raises UserError if an input
+    does not exist, is empty or is not text.
     """
-    dropped = collections.Counter() if dropped is None else dropped
-    reading = Reading(text_field, language, dropped)
+    reading = Reading(
+        text_field, language, collections.Counter() if dropped is None else dropped
+    )
     sources = find_sources(inputs, format=format, language=language)
     total = sum(source.size for source in sources)
     with Progress("reading", total=total, unit="B", scale=True) as progress:
@@ -114,9 +117,9 @@ def left_out(dropped: Mapping[str, int]) -> str:
 def find_sources(
     inputs: Sequence[str], *, format: str = "auto", language: str = "en"
 ) -> list[Source]:
-    """What ``inputs`` name, folders and globs expanded in sorted order.
+    """The sources of all inputs. Files of a folder or a glob are sorted by name.
 
-    Empty files in folders and globs are left out. Logs the formats it chose.
+    Skips empty and hidden files in folders and globs. Logs the format of the files.
     """
     if format not in ("auto", *FORMATS):
         raise UserError(f"format {format!r}: expected auto, {', '.join(FORMATS)}")
@@ -140,91 +143,66 @@ def _expand(text: str, format: str, language: str) -> list[Source]:
     if text.startswith(TFDS):
         dataset = find_dataset(text)
         return [Source(text, "tfds", dataset.size, dataset.fingerprint)]
-    path = _path(text)
-    if path.is_file():
-        paths, what = [path], "the file"
-    elif path.is_dir():
-        below = _below(path) if is_remote(text) else path.rglob("*")
-        paths = [p for p in below if "/." not in f"/{p.relative_to(path)}"]
-        what = "the folder"
-    elif glob.has_magic(text):
-        paths, what = _glob(text), "every matching file"
-        if not any(path.is_file() for path in paths):
+    if is_remote(text):
+        open_remote(text)  # raises UserError if no library reads this store
+    store, path = fsspec.core.url_to_fs(text)
+    if store.isfile(path):
+        names, what = [text], "the file"
+    elif store.isdir(path) or glob.has_magic(text):
+        folder = store.isdir(path)
+        what = "the folder" if folder else "every matching file"
+        found = store.find(path) if folder else filter(store.isfile, store.glob(path))
+        fixed = path if folder else path.partition("*")[0].rpartition("/")[0]
+        paths = [p for p in found if "/." not in p.removeprefix(fixed)]
+        if not folder and not paths:
             raise UserError(f"{text}: no file matches; quote the pattern and check it")
+        paths.sort(key=lambda path: path.split("/"))
+        names = [store.unstrip_protocol(p) if is_remote(text) else p for p in paths]
     else:
         raise UserError(f"{text}: no such file or folder; check the path of the input")
-    files = sorted(path for path in paths if path.is_file())
-    sources = [s for file in files if (s := _file_source(file, format, language))]
+    sources = [s for name in names if (s := _file_source(name, format, language))]
     if not sources:
         raise UserError(f"{text}: {what} is empty; expected UTF-8 text")
     return sources
 
 
-def _path(text: str) -> Path:
-    """A path of this machine, or what epath makes of a URL, which can do the same."""
-    return open_remote(text) if is_remote(text) else Path(text)
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    """The files below a folder of an object store, whose globs do not recurse."""
-    for path in folder.iterdir():
-        if path.is_dir():
-            yield from _below(path)
-        else:
-            yield path
-
-
-def _glob(text: str) -> list[Path]:
-    """The paths that a pattern matches, which may be a URL."""
-    if not is_remote(text):
-        found = glob.glob(text, recursive=True)  # noqa: PTH207 (absolute patterns too)
-        return [Path(name) for name in found]
-    parts = text.split("/")
-    fixed = next(i for i, part in enumerate(parts) if glob.has_magic(part))
-    return list(_path("/".join(parts[:fixed])).glob("/".join(parts[fixed:])))
-
-
-def _file_source(path: Path, format: str, language: str) -> Source | None:
-    """The source of a file from a look at its beginning; None where it is empty."""
-    stat, offset = path.stat(), 0
-    size = stat.length if is_remote(path) else stat.st_size
-    with path.open("rb") as file:
-        gzipped = file.read(2) == _GZIP_MAGIC
-    with open_text(path, gzipped) as file:
-        while (head := file.read(_HEAD)).isspace():  # blank lines, however many
+def _file_source(name: str, format: str, language: str) -> Source | None:
+    """The source of a file; None if the file is empty. Reads the start of the file."""
+    store, path = fsspec.core.url_to_fs(name)
+    size, offset = store.size(path), 0
+    with open_text(name) as file:
+        while (head := file.read(_HEAD)).isspace():  # blank lines before the text
             offset += len(head)
         offset += len(head) - len(head := head.lstrip())
         head += file.read(_HEAD - len(head))
     if not head:
         return None
-    text = decode(head, path, offset=offset, cut=True)
+    text = decode(head, name, offset=offset, cut=True)
     if format == "auto":
-        format = detect_format(path.name, text, language)
-    if gzipped:
-        size *= _GZIP_RATIO
-    return Source(str(path), format, size, "", gzipped)
+        format = detect_format(name, text, language)
+    compressed = _compression(name) is not None
+    if compressed:
+        size *= _COMPRESSION_RATIO
+    return Source(name, format, size, "", compressed)
 
 
-def stamp(source: Source) -> tuple[int, float]:
-    """Size and time of a file, of which one changes when its contents do."""
-    stat = _path(source.name).stat()
-    if is_remote(source.name):
-        return stat.length, stat.mtime
-    return stat.st_size, stat.st_mtime_ns
+def _compression(name: str) -> str | None:
+    return fsspec.core.get_compression(name, "infer")
 
 
 def with_fingerprints(sources: Sequence[Source]) -> list[Source]:
-    """The sources with fingerprints, for which every file of this machine is read whole.
+    """The sources with fingerprints: the hash of a file, the size and time of an object.
 
-    At a GB/s or two it takes a hundredth of the time of preparing the text. Of an object
-    its size and time have to do.
+    Reads local files completely, which takes about a hundredth of the preparation time.
     """
     return [s if s.fingerprint else _with_fingerprint(s) for s in sources]
 
 
 def _with_fingerprint(source: Source) -> Source:
     if is_remote(source.name):
-        digest = hashlib.sha256(repr(stamp(source)).encode())
+        store, path = fsspec.core.url_to_fs(source.name)
+        version = store.size(path), store.modified(path)
+        digest = hashlib.sha256(repr(version).encode())
     else:
         with Path(source.name).open("rb") as file:
             digest = hashlib.file_digest(file, "sha256")
@@ -238,20 +216,20 @@ def read_source(
     *,
     reading: Reading | None = None,
 ) -> Documents:
-    """The documents of a source, or of a splittable one those in bytes [start, stop).
+    """The documents of a source; of a splittable source those in bytes [start, stop).
 
-    The ranges of a partition give every document of a splittable source exactly once
-    (text in the paragraphs format may be cut between two paragraphs where a range ends, and
-    a heading that is alone in a range is read as text).
+    Ranges that cover a splittable source give every document exactly once. In the
+    paragraphs format, the end of a range may cut a document between two paragraphs, and a
+    heading without other text in its range is read as text.
     """
-    found = _read(source, start, stop, reading or Reading())
-    return (document for _, document in found)
+    pairs = _read(source, start, stop, reading or Reading())
+    return (document for _, document in pairs)
 
 
 def _read(
     source: Source, start: int, stop: int | None, reading: Reading
 ) -> Iterator[tuple[int, list[str]]]:
-    """The documents, and up to which of its bytes the source was read for each."""
+    """Each document, after the number of bytes read before it."""
     if source.format == PYTHON_DOCS:
         for document in python_docs.read_documents():
             yield 0, document
@@ -267,34 +245,34 @@ def _read(
 
 
 class _Lines:
-    """Lines, without their ends, from the first boundary at ``start`` or behind it.
+    """The lines of a source, without line ends, in bytes [start, stop).
 
-    They end before the first boundary at ``stop`` or behind it. A source that is not
-    splittable is read whole. offset: where the newest line begins, in bytes.
+    The first line is the first boundary at or after ``start``; the lines end before the
+    first boundary at or after ``stop``. A source that is not splittable is read
+    completely. offset: byte offset of the newest line.
     """
 
     def __init__(self, source: Source, start: int, stop: int | None):
-        whole = not source.splittable
-        self.offset, self._stop = (0, None) if whole else (start, stop)
+        self.offset, self._stop = (start, stop) if source.splittable else (0, None)
         self._source = source
 
     def __iter__(self) -> Iterator[str]:
-        path, stop = _path(self._source.name), self._stop
+        name, stop = self._source.name, self._stop
         is_boundary = FORMATS[self._source.format].is_boundary
         owned = self.offset == 0
         if self.offset == stop:
             return
-        with open_text(path, self._source.gzipped) as file:
-            if not owned:  # to the beginning of a line
+        with open_text(name) as file:
+            if not owned:  # skip to the next start of a line
                 file.seek(self.offset - 1)
                 self.offset += len(file.readline(LONGEST_LINE)) - 1
             while raw := file.readline(LONGEST_LINE):
                 if len(raw) >= LONGEST_LINE:
                     raise UserError(
-                        f"{path}: the line at byte {self.offset} is over "
+                        f"{name}: the line at byte {self.offset} is over "
                         f"{LONGEST_LINE >> 20} MiB long; expected text in lines"
                     )
-                line = decode(raw, path, offset=self.offset).rstrip("\r\n")
+                line = decode(raw, name, offset=self.offset).rstrip("\r\n")
                 if stop is not None and self.offset >= stop and is_boundary(line):
                     return
                 owned = owned or is_boundary(line)
@@ -304,26 +282,30 @@ class _Lines:
 
 
 @contextlib.contextmanager
-def open_text(path: Path, gzipped: bool) -> Iterator[BinaryIO]:
-    """The bytes of a text file, unzipped. A broken gzip file raises UserError."""
+def open_text(name: str | Path) -> Iterator[BinaryIO]:
+    """Opens a file to read bytes, and decompresses it if its suffix names a compression.
+
+    Raises UserError for a damaged compressed file.
+    """
+    name = str(name)
     try:
         with (
-            # fsspec's files of an object store have no readline of so many bytes.
-            io.BufferedReader(path.open("rb"), 1 << 20)
-            if is_remote(path)
-            else path.open("rb") as file,
-            gzip.open(file) if gzipped else contextlib.nullcontext(file) as text,
+            fsspec.open(name, "rb", compression="infer") as file,
+            io.BufferedReader(file, 1 << 20) as text,
         ):
             yield text
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        if getattr(error, "errno", None) or not _compression(name):
+            raise
         raise UserError(
-            f"{path}: broken gzip ({error}); copy or compress the file again"
+            f"{name}: broken {_compression(name)} ({error}); copy or compress the file "
+            "again"
         ) from error
 
 
 def _locate(source: Source, offset: int) -> str:
-    """The file and line number, counted from 1, of a byte offset."""
-    with open_text(_path(source.name), source.gzipped) as file:
+    """The file and the line number, counted from 1, of a byte offset."""
+    with open_text(source.name) as file:
         ends = itertools.accumulate(map(len, file))
         before = sum(1 for _ in itertools.takewhile(lambda end: end <= offset, ends))
     return f"{source.name}:{before + 1}"
@@ -331,51 +313,51 @@ def _locate(source: Source, offset: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """One split of tensorflow-datasets on disk, read without TensorFlow.
+    """One split of a data set on disk, read without TensorFlow.
 
-    size: bytes as tensorflow-datasets states them; a byte offset stands for the row at
-    the same share of the rows.
+    size: bytes of the split as tensorflow-datasets states them. A byte offset means the
+    row at the same fraction of the rows. rows: number of rows. features: type of each
+    column. source: random access to the rows.
     """
 
     name: str
-    split: str
     size: int
     rows: int
     fingerprint: str
-    builder: Any
+    features: Any
+    source: Any
 
     def read(
         self, start: int, stop: int | None, reading: Reading
     ) -> Iterator[tuple[int, list[str]]]:
-        """The documents, behind their byte offsets, which are in [start, stop)."""
+        """The documents in bytes [start, stop), each after its byte offset."""
         text_field = reading.text_field
-        if text_field not in self.builder.info.features:
-            names = ", ".join(sorted(self.builder.info.features))
+        if text_field not in self.features:
+            names = ", ".join(sorted(self.features))
             raise UserError(
-                f'tfds:{self.name}: no feature "{text_field}", found {names}; set '
+                f'{self.name}: no feature "{text_field}", found {names}; set '
                 "--text_field"
             )
         last = self.rows if stop is None else self._row(stop)
         for row, example in self.examples(self._row(start), last):
             text = example[text_field]
             if isinstance(text, bytes):
-                text = decode(text, f"tfds:{self.name}, row {row}")
+                text = decode(text, f"{self.name}, row {row}")
             if sentences := article_sentences(text, reading):
                 yield row * self.size // self.rows, sentences
 
     def examples(self, first: int, last: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The rows from ``first`` up to ``last``, with their numbers."""
-        source = self.builder.as_data_source(split=self.split)
-        for begin in range(first, last, _TFDS_ROWS):
-            numbers = list(range(begin, min(begin + _TFDS_ROWS, last)))
-            yield from zip(numbers, source.__getitems__(numbers), strict=True)
+        """Row numbers from ``first`` up to ``last``, and the rows."""
+        for start in range(first, last, _TFDS_ROWS):
+            numbers = list(range(start, min(start + _TFDS_ROWS, last)))
+            yield from zip(numbers, self.source.__getitems__(numbers), strict=True)
 
     def _row(self, offset: int) -> int:
         return min(self.rows, -(-offset * self.rows // self.size))
 
 
 def article_sentences(text: str, reading: Reading) -> list[str]:
-    """Sentences of a row: of the paragraphs where wiki40b's markers name them."""
+    """The sentences of a row. If it has wiki40b's markers, only paragraphs are read."""
     if not _WIKI40B_MARKER.search(text):
         return text_sentences(text, reading)
     parts = _WIKI40B_MARKER.split(text)[1:]  # kind, text, kind, text, ...
@@ -388,60 +370,34 @@ def article_sentences(text: str, reading: Reading) -> list[str]:
 
 
 def find_dataset(text: str) -> Dataset:
-    """The split that ``[tfds:]NAME[/CONFIG][:SPLIT]`` names; train by default.
+    """The data set ``tfds:NAME[/CONFIG][:SPLIT]`` below $TFDS_DATA_DIR.
 
-    Looks below $TFDS_DATA_DIR, else ~/tensorflow_datasets, and takes the newest version.
-    It must be stored as ArrayRecord: making it (``tfds build``) may need TensorFlow.
+    The split is "train" by default. Rows must be stored as ArrayRecord. Making the data
+    set with ``tfds build`` may need TensorFlow; reading it does not.
     """
     name, _, split = text.removeprefix(TFDS).partition(":")
-    split = split or "train"
-    data_dir = Path(os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets"))
-    try:
-        folder = data_dir.expanduser() / name
-    except RuntimeError as error:
-        raise UserError(
-            f"tfds:{name}: this user has no home directory; set TFDS_DATA_DIR"
-        ) from error
-    versions = sorted(
-        (path.parent for path in folder.glob("*.*.*/dataset_info.json")),
-        key=lambda path: [int(part) for part in re.findall(r"\d+", path.name)],
-    )
-    if not versions:
-        configs = {p.parent.parent.name for p in folder.glob("*/*/dataset_info.json")}
-        if configs:
-            names = ", ".join(f"tfds:{name}/{config}" for config in sorted(configs))
-            raise UserError(f"tfds:{name}: choose one of its configs: {names}")
-        raise UserError(
-            f"tfds:{name}: not found below {data_dir}; set TFDS_DATA_DIR, or make it with "
-            f"tfds build {name} --file_format=array_record"
-        )
-    # Imported here: it takes a second, and most corpora are text files.
+    # Imported late: it takes a second, and most inputs are text files.
     try:
         import tensorflow_datasets as tfds
     except ImportError as error:
         raise UserError(
-            f"tfds:{name} needs a library that reads it ({error}): pip install "
-            "'bert_jax[tfds]'"
+            f"{text} needs tensorflow-datasets ({error}): pip install 'bert_jax[tfds]'"
         ) from error
-
-    builder = tfds.builder_from_directory(versions[-1])
-    stored = builder.info.file_format.value
-    if stored != "array_record":
-        raise UserError(
-            f"tfds:{name}: stored as {stored}, expected array_record; make it again with "
-            f"tfds build {name} --file_format=array_record"
-        )
     try:
-        info = builder.info.splits[split]
-    except (KeyError, ValueError) as error:
-        known = ", ".join(builder.info.splits)
+        builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
+        source = builder.as_data_source(split=split or "train")
+        info = builder.info.splits[split or "train"]
+    except Exception as error:  # of no common type
+        reason = str(error).strip().partition("\n")[0]
         raise UserError(
-            f"tfds:{name}: no split {split!r}; expected one of {known}, or a slice of one"
+            f"{text}: {reason}; set TFDS_DATA_DIR to the folder of the data set, or make "
+            f"it with tfds build {name} --file_format=array_record"
         ) from error
-    if not info.num_examples:
-        raise UserError(f"tfds:{name}:{split} is an empty split; choose another")
-    facts = f"{versions[-1].name} {split} {info.num_examples} {info.num_bytes}"
+    facts = f"{builder.version} {split or 'train'} {info.num_examples} {info.num_bytes}"
     fingerprint = hashlib.sha256(facts.encode()).hexdigest()[:16]
-    # A slice of a split has no size of its own.
-    size = int(getattr(info, "num_bytes", 0) or 1000 * info.num_examples)
-    return Dataset(name, split, size, info.num_examples, fingerprint, builder)
+    rows = len(source)
+    if not rows:
+        raise UserError(f"{text} is an empty split; choose another")
+    # A slice of a split has no size.
+    size = int(info.num_bytes or 1000 * rows)
+    return Dataset(text, size, rows, fingerprint, builder.info.features, source)

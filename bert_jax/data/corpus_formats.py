@@ -6,7 +6,6 @@ LONGEST_DOCUMENT, so memory does not depend on the file.
 """
 
 import collections
-import contextlib
 import dataclasses
 import html
 import itertools
@@ -231,10 +230,10 @@ def _wiki_lines(
         if line.startswith(("<doc ", "</doc>")):
             yield None
             found = _TITLE.search(line)
-            title = _unescape(found[1]) if found else ""
+            title = html.unescape(found[1]) if found else ""
             continue
         # Tags before characters: &lt;int&gt; is text.
-        text = _unescape(_TAG.sub(" ", line) if "<" in line else line)
+        text = html.unescape(_TAG.sub(" ", line) if "<" in line else line)
         text = " ".join(_EMPTY_PARENTHESES.sub("", text).split())
         if text == title:
             dropped[HEADINGS] += bool(text)
@@ -302,89 +301,55 @@ def read_jsonl_format(lines: Lines, reading: Reading) -> Documents:
 
 
 _FENCE = re.compile(r"\s{0,3}(```|~~~)")
-_RULE = re.compile(r"\s{0,3}([-*_=])(\s*\1){2,}\s*$")
 _HEADER = re.compile(r"\s{0,3}#{1,6}(\s|$)")
-_WHOLLY_BOLD = re.compile(r"\s*(\*\*|__)[^*_]*\1\s*$")
-_ITEM = re.compile(r"\s*([-*+]|\d{1,3}[.)])\s+")
-# No mark inside its own kind, so that each place of a line is looked at a few times, not
-# once for each mark before it. An address may have parentheses, one level of them.
-_ADDRESS = r"\((?:[^()]|\([^()]*\))*+\)"
-_IMAGE = re.compile(rf"!\[[^\[\]]*+\]{_ADDRESS}")
-_LINK = re.compile(rf"\[([^\[\]]*+)\](?:{_ADDRESS}|\[[^\[\]]*+\])")
-# Runs of marks, but one between two letters (snake_case) and those that stand alone.
-_EMPHASIS = re.compile(
-    r"(?<![_*])(?!(?<=[^\W_])[_*][^\W_])(?:(?<=\S)[_*]++|[_*]++(?=\S))"
+_BOLD_LINE = re.compile(r"\s*(\*\*|__)[^*_]*\1\s*$")
+_RULE = re.compile(r"\s{0,3}([-*_=])(\s*\1){2,}\s*$")
+_ITEM = re.compile(r"^\s*([-*+]|\d{1,3}[.)])\s+")
+_ADDRESS = r"\((?:[^()]|\([^()]*\))*+\)"  # of a link, with one level of parentheses
+# What replaces the marks inside a line: images, links, tags, emphasis, code, escapes.
+_MARKS = (
+    (re.compile(rf"!\[[^\[\]]*+\]{_ADDRESS}"), ""),
+    (re.compile(rf"\[([^\[\]]*+)\](?:{_ADDRESS}|\[[^\[\]]*+\])"), r"\1"),
+    (_TAG, " "),
+    (re.compile(r"(?<!\w)[*_]+(?=\S)|(?<=\S)[*_]+(?!\w)|`+"), ""),
+    (re.compile(r"\\([\\`*_{}\[\]()#+\-.!>~|])"), r"\1"),
 )
-_CODE_MARK = re.compile("`+")
-_ESCAPE = re.compile(r"\\([\\`*_{}\[\]()#+\-.!>~|])")
 
 
 def read_markdown_format(lines: Lines, reading: Reading) -> Documents:
-    """Markdown as prose: a chapter, which a header begins, is a document.
+    """Markdown as plain text. A header starts a chapter, and a chapter is a document.
 
-    Headers, front matter, rules, code, tables and wholly bold lines (speakers in plays,
-    titles) are dropped; emphasis, links and list marks leave their text. Chapters of
-    less than SHORT_CHAPTER sentences are joined with the next.
+    Headers, front matter, code, tables and lines that are bold throughout (titles, or
+    speakers in plays) are dropped. Chapters of fewer than SHORT_CHAPTER sentences are
+    joined with the next.
     """
     paragraphs = _paragraphs(_markdown_lines(lines, reading.dropped))
     return _documents(paragraphs, _prose, reading, shortest=SHORT_CHAPTER)
 
 
 def _markdown_lines(lines: Lines, dropped: collections.Counter[str]) -> Iterator[str]:
-    fence, front_matter = "", False
+    inside = ""  # the mark that ends front matter or a block of code
     for number, line in enumerate(lines):
-        if number == 0 and line.strip() == "---":
-            front_matter = True
-        elif front_matter:
-            dropped[CODE] += 1
-            front_matter = line.strip() not in ("---", "...")
-        elif match := _FENCE.match(line):
+        fence = _FENCE.match(line)
+        mark = "---" if line.strip() == "---" and not number else fence and fence[1]
+        if inside or mark or line.lstrip().startswith("|"):
+            dropped[CODE] += not mark
             yield _PARAGRAPH
-            fence = "" if fence == match[1] else fence or match[1]
-        elif fence or line.lstrip().startswith("|"):
-            dropped[CODE] += 1
-        elif _HEADER.match(line):
+            ends = inside and line.strip().startswith(inside)
+            inside = "" if ends else inside or mark or ""
+        elif _HEADER.match(line) or _BOLD_LINE.match(line):
             dropped[HEADINGS] += 1
-            yield _CHAPTER
-        elif _WHOLLY_BOLD.match(line):
-            dropped[HEADINGS] += 1
-            yield _PARAGRAPH
-        elif not line.strip() or _RULE.match(line):
+            yield _CHAPTER if _HEADER.match(line) else _PARAGRAPH
+        elif _RULE.match(line) or not line.strip():
             yield _PARAGRAPH
         else:
             line = line.lstrip("> \t")
-            if item := _ITEM.match(line):
+            if _ITEM.match(line):
                 yield _PARAGRAPH
-                line = line[item.end() :]
-            yield _clean_markdown(line)
-
-
-def _clean_markdown(line: str) -> str:
-    """Drops the marks inside a line and keeps its text."""
-    text = _LINK.sub(r"\1", _IMAGE.sub("", line))
-    parts = _CODE_MARK.split(text)  # every second part is code, and its <int> is text
-    text = "".join(
-        part if i % 2 else _TAG.sub(" ", part) for i, part in enumerate(parts)
-    )
-    if "_" in text or "*" in text:  # the search is slow
-        text = _EMPHASIS.sub("", text)
-    return " ".join(_unescape(_ESCAPE.sub(r"\1", text)).split())
-
-
-# A number that html.unescape would make U+FFFD of, if Python read as many digits.
-_NO_CHARACTER = re.compile(r"&#[0-9]{9,};?")
-
-
-def _unescape(text: str) -> str:
-    """Characters for HTML's names and numbers of them."""
-    return html.unescape(_NO_CHARACTER.sub("\ufffd", text)) if "&" in text else text
-
-
-def _is_json_object(head: str, language: str) -> bool:
-    first = head.split("\n", 1)[0]
-    with contextlib.suppress(UserError):
-        return first.startswith("{") and bool(parse_json(first, "", ""))
-    return False
+            line = _ITEM.sub("", line)
+            for pattern, text in _MARKS:
+                line = pattern.sub(text, line)
+            yield " ".join(html.unescape(line).split())
 
 
 def _has_sentence_lines(head: str, language: str) -> bool:
@@ -403,8 +368,8 @@ def _has_sentence_lines(head: str, language: str) -> bool:
     )
 
 
-def _begins_doc(text: str, *_: str) -> bool:
-    return text.startswith("<doc ")
+def _starts_doc(line: str) -> bool:
+    return line.startswith("<doc ")
 
 
 def _is_blank(line: str) -> bool:
@@ -413,45 +378,39 @@ def _is_blank(line: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class TextFormat:
-    """How text of one format is read and known.
+    """How one text format is read.
 
-    read(lines, reading): the documents, or a BadLineError. Counts what it drops.
-    is_boundary(line): whether a reader may begin at this line, so that several processes
-    read one file; None where it reads files as a whole. suffixes: of file names, in small
-    letters and without .gz, that have the format. begins(head, language): whether text of
-    the format begins like that, blanks before it left out.
+    read(lines, reading): yields documents, raises BadLineError and counts dropped text.
+    is_boundary(line): whether a reader can start at this line, so that several processes
+    can read one file; None if a file must be read completely. suffixes: suffixes of file
+    names that have this format, in lower case.
     """
 
     read: Callable[[Lines, Reading], Documents]
     is_boundary: Callable[[str], bool] | None = None
     suffixes: tuple[str, ...] = ()
-    begins: Callable[[str, str], bool] = lambda head, language: False
 
 
-# From the general to the special: of those that match a file the last one is taken.
 FORMATS: dict[str, TextFormat] = {
-    "paragraphs": TextFormat(
-        read_paragraphs_format, _is_blank, begins=lambda head, language: True
-    ),
-    "lines": TextFormat(read_lines_format, _is_blank, begins=_has_sentence_lines),
+    "paragraphs": TextFormat(read_paragraphs_format, _is_blank),
+    "lines": TextFormat(read_lines_format, _is_blank),
     "markdown": TextFormat(read_markdown_format, suffixes=(".md", ".markdown")),
     "jsonl": TextFormat(
-        read_jsonl_format,
-        is_boundary=lambda line: True,
-        suffixes=(".jsonl", ".ndjson", ".json"),
-        begins=_is_json_object,
+        read_jsonl_format, lambda line: True, suffixes=(".jsonl", ".ndjson", ".json")
     ),
-    "wikiextractor": TextFormat(
-        read_wikiextractor_format, is_boundary=_begins_doc, begins=_begins_doc
-    ),
+    "wikiextractor": TextFormat(read_wikiextractor_format, _starts_doc),
 }
 
 
 def detect_format(name: str, head: str, language: str = "en") -> str:
-    """The format of a file from its name and the beginning of its text."""
-    suffix, head = PurePath(name.lower().removesuffix(".gz")).suffix, head.lstrip()
-    return next(
-        format
-        for format, how in reversed(FORMATS.items())
-        if suffix in how.suffixes or how.begins(head, language)
-    )
+    """The format of a file from the suffix of its name, or from the start of its text."""
+    suffixes = [suffix.lower() for suffix in PurePath(name).suffixes[-2:]]
+    for format, how in FORMATS.items():
+        if set(suffixes).intersection(how.suffixes):
+            return format
+    head = head.lstrip()
+    if _starts_doc(head):
+        return "wikiextractor"
+    if head.startswith('{"'):
+        return "jsonl"
+    return "lines" if _has_sentence_lines(head, language) else "paragraphs"

@@ -30,12 +30,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.data.corpus import (
-    FORMATS,
     Source,
     find_sources,
     left_out,
     read_source,
-    stamp,
     with_fingerprints,
 )
 from bert_jax.data.corpus_formats import Reading
@@ -165,10 +163,8 @@ def prepare(
         )
     started = time.monotonic()
     check_output(directory, *inputs)
-    sources = find_sources(inputs, format=format, language=language)
-    files = [source for source in sources if source.format in FORMATS]
-    stamps = list(map(stamp, files))
-    sources = with_fingerprints(sources)
+    found = find_sources(inputs, format=format, language=language)
+    sources = with_fingerprints(found)
     total = sum(source.size for source in sources)
     shards = shards or shard_count(total)
     contents = "".join(f"{s.size} {s.format} {s.fingerprint}\n" for s in sources)
@@ -221,8 +217,8 @@ def prepare(
             for count in written:
                 counts.append(count)
                 progress.update(count.text_bytes)
-        for source, before in zip(files, stamps, strict=True):
-            if stamp(source) != before:
+        for source, now in zip(sources, with_fingerprints(found), strict=True):
+            if now != source:
                 raise UserError(
                     f"{source.name} changed while it was read; remove {directory} and run "
                     "the same command again"

@@ -378,7 +378,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     # The rows of a table are in memory together.
     most = path.stat().st_size * _MOST_UNPACKED + LONGEST_LINE
     size = 0
-    with open_text(path, packed) as file:
+    with open_text(path) as file:
         for number, line in decode_lines(file, path):
             size += len(line)
             if packed and size > most:
@@ -443,7 +443,7 @@ def read_tfds(
     the data set; see class_names.in_order_of. A class of -1 is a missing label.
     """
     found = find_dataset(dataset)
-    features = found.builder.info.features
+    features = found.features
     for column in columns:
         if column not in features:
             raise missing_column(dataset, features, column)
