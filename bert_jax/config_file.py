@@ -4,10 +4,12 @@ import ast
 import difflib
 import functools
 import importlib.util
+import inspect
 import math
 import operator
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +19,8 @@ from ml_collections import ConfigDict
 from bert_jax.cli import argument_parser
 from bert_jax.errors import UserError, hint, unknown_field
 from bert_jax.progress import print_line
-from bert_jax.settings import all_settings, describe, help_text, to_dict
+from bert_jax.settings import REQUIRED, all_settings, describe, groups, to_dict
+from bert_jax.tasks.families import FAMILIES
 
 # Config files that were merged, with what they are now, beside the old place. Their names
 # are names of configs too.
@@ -82,6 +85,33 @@ def parse(
     file, _, argument = args.config.partition(":")
     name = "-".join(filter(None, (Path(file).stem, argument)))
     return CommandLine(config, args.workdir or f"runs/{name}", vars(args))
+
+
+def help_text(kind: type) -> str:
+    """The settings of a config's type as --help shows them: default and meaning."""
+    parts = [("settings, with their defaults:", "", kind)]
+    if "family" in kind.__dataclass_fields__:
+        parts += [
+            (f"data of the family {name}:", "data.", family.config_class)
+            for name, family in FAMILIES.items()
+        ]
+    lines = []
+    for title, name, part in parts:
+        lines += ["", title]
+        for full, group, fields in groups(part, name):
+            lines += ["", *textwrap.wrap(inspect.getdoc(group), 88)]
+            for field in fields:
+                value = "" if field.default is REQUIRED else repr(field.default)
+                must = "" if value else "must be given: "
+                lines += textwrap.wrap(
+                    f"--config.{full}{field.name}={value}  {must}{field.metadata['doc']}",
+                    88,
+                    initial_indent="  ",
+                    subsequent_indent=" " * 6,
+                    break_long_words=False,
+                    break_on_hyphens=False,
+                )
+    return "\n".join(lines[1:])
 
 
 def _overridden(

@@ -1,17 +1,13 @@
-"""Settings: fields of frozen dataclasses that know what they mean, from plain values.
+"""Settings: fields of frozen dataclasses with a default, a unit and a meaning.
 
-A setting has one home, a field made by :func:`setting`. The config files, the command
-line, ``--print_config`` and the reference page all read that field. The page is made by
-``python -m bert_jax.settings > docs/settings.md``.
+Every setting is a field made by :func:`setting`. The config files, the command line,
+``--print_config`` and the page docs/settings.md all read that field.
 """
 
 import dataclasses
-import inspect
 import json
 import math
 import operator
-import sys
-import textwrap
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
@@ -20,24 +16,6 @@ from bert_jax.errors import UserError, unknown_field
 
 T = TypeVar("T")
 REQUIRED = dataclasses.MISSING
-
-_PAGE = """# Settings
-
-<!-- Made by: python -m bert_jax.settings > docs/settings.md -->
-
-A config file names the settings that its experiment is about. The others have the defaults
-below. The command line can change every setting: `--config.NAME=VALUE`. With
-`--print_config` a command shows all settings of a run and ends.
-
-## Pretraining
-
-`python -m bert_jax.train`"""
-_FINETUNE = """## Fine-tuning
-
-`python -m bert_jax.finetune`"""
-_STUDY = """## Studies
-
-`python -m bert_jax.experiment`"""
 
 
 def setting(
@@ -165,81 +143,6 @@ def groups(
         yield from groups(group, full)
 
 
-def tables(kind: type, name: str = "", level: str = "##") -> str:
-    """The settings of a config's type in Markdown, with a table for each group."""
-    parts = []
-    for full, group, fields in groups(kind, name):
-        heading = f"{level}{'#' * (full.count('.') - name.count('.'))} "
-        heading += f"`{full.removesuffix('.').removesuffix('[0]')}`\n"
-        rows = ["| setting | default | meaning |", "|---|---|---|"]
-        for field in fields:
-            default = field.default
-            if field.default_factory is not REQUIRED:
-                default = field.default_factory()
-            shown = "must be given" if default is REQUIRED else f"`{default!r}`"
-            rows.append(f"| `{full}{field.name}` | {shown} | {field.metadata['doc']} |")
-        text = inspect.getdoc(group).replace("``", "`")
-        parts += [heading * (full != name) + text, "\n".join(rows)]
-    return "\n\n".join(parts)
-
-
-def help_text(kind: type) -> str:
-    """The settings of a config's type as --help shows them: default and meaning."""
-    parts = [("settings, with their defaults:", "", kind)]
-    if "family" in kind.__dataclass_fields__:
-        parts += [
-            (f"data of the family {family}:", "data.", config)
-            for family, config in _families().items()
-        ]
-    lines = []
-    for title, name, part in parts:
-        lines += ["", title]
-        for full, group, fields in groups(part, name):
-            lines += ["", *textwrap.wrap(inspect.getdoc(group), 88)]
-            for field in fields:
-                value = "" if field.default is REQUIRED else repr(field.default)
-                must = "" if value else "must be given: "
-                lines += textwrap.wrap(
-                    f"--config.{full}{field.name}={value}  {must}{field.metadata['doc']}",
-                    88,
-                    initial_indent="  ",
-                    subsequent_indent=" " * 6,
-                    break_long_words=False,
-                    break_on_hyphens=False,
-                )
-    return "\n".join(lines[1:])
-
-
-def _families() -> dict[str, type]:
-    """The config of each family of tasks."""
-    # Imported late: it needs this module.
-    from bert_jax.tasks.families import FAMILIES
-
-    return {name: family.config_class for name, family in FAMILIES.items()}
-
-
-def reference() -> str:
-    """The reference page: every setting of every config."""
-    from bert_jax.training.config import (
-        FineTuneConfig,
-        StudyConfig,
-        TrainConfig,
-        Variant,
-    )
-
-    study = tables(StudyConfig) + "\n\n### A variant\n\n" + tables(Variant)
-    data = [
-        f"### `data` of the family {name}\n{tables(config, 'data.', '###')}"
-        for name, config in _families().items()
-    ]
-    return "\n\n".join(
-        [
-            *(_PAGE, tables(TrainConfig), _FINETUNE, tables(FineTuneConfig), *data),
-            *(_STUDY, study),
-        ]
-    )
-
-
 def from_settings(kind: type[T], value: Any, name: str) -> T:
     """Turns plain values into the annotated type, or says which setting is wrong.
 
@@ -311,7 +214,3 @@ def differences(old: Any, new: Any, name: str = "") -> list[tuple[str, Any, Any]
     else:
         return [] if old == new else [(name, old, new)]
     return [d for key, a, b in pairs for d in differences(a, b, key)]
-
-
-if __name__ == "__main__":
-    sys.stdout.write(f"{reference()}\n")

@@ -1,18 +1,20 @@
 """Imports point one way: commands -> training -> inference -> objectives, interop, tasks
--> model, data, parallel."""
+-> model, data, parallel -> errors, files, locks, progress, settings."""
 
 import ast
+import graphlib
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "bert_jax"
-# What each folder may import of ours, beside itself, errors.py, files.py,
-# locks.py, progress.py and settings.py. Training also reads and draws runs: runs.py,
-# figures.py. Interop reads a run's parameters with training/checkpoints.py, which imports
-# only parallel.
+# Every file may import these. They import only each other.
+LOWEST = {"errors", "files", "locks", "progress", "settings"}
 CHECKPOINTS = "training/checkpoints.py"
+# The parts of the package that a folder may import, besides itself and LOWEST. Interop
+# reads the parameters of a run with training/checkpoints.py, which imports only parallel.
 ALLOWED = {
+    **{f"{name}.py": set() for name in LOWEST},
     "data": set(),
     "model": set(),
     "parallel": set(),
@@ -28,7 +30,8 @@ ALLOWED = {
 }
 
 
-def imported_folders(path: Path) -> set[str]:
+def imports(path: Path) -> set[str]:
+    """Full names of everything of the package that a file imports, also in functions."""
     names = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
@@ -36,11 +39,34 @@ def imported_folders(path: Path) -> set[str]:
             names += [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
-    ours = [name.split(".")[1:] for name in names if name.startswith("bert_jax.")]
+    return {name for name in names if name.partition(".")[0] == "bert_jax"}
+
+
+def imported_folders(path: Path) -> set[str]:
+    parts = [name.split(".")[1:] for name in imports(path) if "." in name]
     return {
-        CHECKPOINTS if parts[:2] == ["training", "checkpoints"] else parts[0]
-        for parts in ours
+        CHECKPOINTS if part[:2] == ["training", "checkpoints"] else part[0]
+        for part in parts
     }
+
+
+def test_no_file_imports_itself_by_way_of_others():
+    files = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path
+        for path in PACKAGE.rglob("*.py")
+    }
+    files = {name.removesuffix(".__init__"): path for name, path in files.items()}
+    graph = {
+        name: {
+            other if other in files else other.rpartition(".")[0]
+            for other in imports(path)
+        }
+        - {name}
+        for name, path in files.items()
+    }
+    assert set().union(*graph.values()) <= set(files)
+    # Raises CycleError, which names the files of a cycle.
+    list(graphlib.TopologicalSorter(graph).static_order())
 
 
 @pytest.mark.parametrize("folder", ALLOWED)
@@ -49,17 +75,14 @@ def test_folder_imports_only_what_lies_below_it(folder):
     files = [path] if path.is_file() else list(path.rglob("*.py"))
     assert files
     for path in files:
-        extra = (
-            imported_folders(path)
-            - ALLOWED[folder]
-            - {folder, "errors", "files", "locks", "progress", "settings"}
-        )
+        own = folder.removesuffix(".py")
+        extra = imported_folders(path) - ALLOWED[folder] - LOWEST - {own}
         assert not extra, f"{path.name} imports {extra}"
 
 
 def test_every_folder_has_a_rule():
     folders = {p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name[0] != "_"}
-    assert folders == set(ALLOWED) - {CHECKPOINTS}
+    assert folders == {name for name in ALLOWED if not name.endswith(".py")}
 
 
 def test_orbax_is_imported_in_one_file():

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -71,7 +72,9 @@ def test_the_console_script_is_this_command():
     assert callable(umbrella.run)
 
 
-def test_the_page_of_commands_is_up_to_date():
-    page = (REPOSITORY / "docs" / "commands.md").read_text()
-    command = "run python -m bert_jax reference > docs/commands.md"
-    assert page == f"{umbrella.reference()}\n", command
+@pytest.mark.parametrize("name", ["settings", "commands"])
+def test_the_reference_pages_are_up_to_date(name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "92")
+    pages = runpy.run_path(str(REPOSITORY / "docs" / "make_reference.py"))
+    page = (REPOSITORY / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    assert page == pages[f"{name}_page"](), "run python docs/make_reference.py"
