@@ -1,8 +1,9 @@
 """Compiles the train step of a config for TPUs or GPUs that this machine does not have.
 
 Prints the memory of a device, its collectives, and a roofline time: the longer of the
-model's FLOPs at the chip's peak and the memory traffic at its bandwidth. Exits with 1 if a
-step does not fit.
+model's FLOPs at the chip's peak and the memory traffic at its bandwidth. The roofline is
+unknown for GPUs and with scan_layers or accumulation: the compiler does not count
+all traffic. Exits with 1 if a step does not fit.
 --topology: a TPU slice, such as v2:4x4, v4:2x2x4, v5p:4x4x4 or v6e:8x8, or the GPUs of a
 host: a100-40gb:1, a100-80gb:4, h100:8 or h200:8; several are separated by commas.
 --num_slices: number of slices joined by the data-center network; set
@@ -27,6 +28,13 @@ from bert_jax.training.config import TrainConfig, train_config
 
 if TYPE_CHECKING:
     from bert_jax.training.aot import Report
+
+# Settings that lower the memory of a step, the cheapest first.
+_SMALLER = (
+    "--config.compute.dtype=bfloat16, --config.compute.scan_layers=False, "
+    "--config.accumulation=2, --config.compute.remat=True, --config.mesh.fsdp=True, "
+    "--config.mesh.model=2"
+)
 
 
 def main(argv: list[str]) -> int:
@@ -54,36 +62,25 @@ def main(argv: list[str]) -> int:
 
 def text(report: "Report") -> str:
     """A report in lines. GiB are 2**30 bytes; GB and MB are powers of ten."""
-    gib = 1 << 30
-    slices = f"{report.num_slices} x " if report.num_slices > 1 else ""
-    used = (report.argument_bytes + report.temp_bytes) / gib
-    seconds, compilers = report.roofline_seconds, report.compiler_seconds
+    gib, seconds, estimate = 1 << 30, report.roofline_seconds, report.compiler_seconds
     traffic = sorted(report.collectives.items())
-    lines = [
-        f"{slices}{report.topology}: chips {report.chips}, devices {report.devices}, "
-        f"batch {report.batch_size} x {report.sequence_length}",
-        f"  memory of a device: {used:.2f} of {report.hbm_bytes / gib:.0f} GiB: "
-        f"{report.argument_bytes / gib:.2f} state and batch, "
-        f"{report.temp_bytes / gib:.2f} temporaries",
-    ]
-    if not report.fits:
-        lines += [
-            "  does not fit; try in this order: --config.compute.dtype=bfloat16, "
-            "--config.compute.scan_layers=False, --config.accumulation=2, "
-            "--config.compute.remat=True, --config.mesh.fsdp=True, --config.mesh.model=2"
-        ]
-    lines += [f"  work of a device: {report.flops / 1e12:.3g} TFLOP"]
-    if seconds:
-        lines[-1] += f", {report.bytes_accessed / 1e9:.3g} GB of memory traffic"
-        lines += [f"  roofline: {seconds:.4f} s a step"]
-    elif report.fits:
-        lines += ["  no roofline: the compiler counts no traffic of GPUs and loops"]
-    if compilers:
-        lines += [f"  compiler's estimate: {compilers:.4f} s a step"]
-    if traffic:
-        sent = (f"{t.count} {kind} {t.bytes / 1e6:,.0f} MB" for kind, t in traffic)
-        lines += [f"  collectives: {', '.join(sent)}"]
-    return "\n".join([*lines, f"  compiled in {report.compile_seconds:.0f} s"])
+    lines = {
+        "topology": f"{report.topology}, chips: {report.chips}",
+        "batch x length": f"{report.batch_size} x {report.sequence_length}",
+        "memory of a device": f"{report.hbm_bytes / gib:.0f} GiB",
+        "state and batch": f"{report.argument_bytes / gib:.2f} GiB",
+        "temporaries": f"{report.temp_bytes / gib:.2f} GiB",
+        "fits": "yes" if report.fits else f"no; try in this order: {_SMALLER}",
+        "work of a device": f"{report.flops / 1e12:.3g} TFLOP",
+        "memory traffic": seconds and f"{report.bytes_accessed / 1e9:.3g} GB",
+        "roofline": f"{seconds:.4f} s" if seconds else "unknown",
+        "compiler's estimate": estimate and f"{estimate:.4f} s",
+        "collectives": ", ".join(
+            f"{t.count} {kind} {t.bytes / 1e6:,.0f} MB" for kind, t in traffic
+        ),
+        "compiled in": f"{report.compile_seconds:.0f} s",
+    }
+    return "\n".join(f"{name:20} {line}" for name, line in lines.items() if line)
 
 
 if __name__ == "__main__":

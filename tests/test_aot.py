@@ -20,7 +20,7 @@ def test_a_missing_topology_is_named():
 @pytest.fixture
 def compiler():
     pytest.importorskip("libtpu", reason="the TPU compiler: pip install libtpu")
-    compilation_cache.reset_cache()  # or JAX goes on using it
+    compilation_cache.reset_cache()  # or JAX continues to use it
     yield
     jax.config.update("jax_enable_compilation_cache", True)
     compilation_cache.reset_cache()
@@ -30,7 +30,7 @@ def test_a_report_as_json(compiler, capsys):
     assert aot.main([*TINY, "--topology=v2:2x2", "--json"]) == 0
     report, longer = map(json.loads, capsys.readouterr().out.splitlines())
     assert (report["sequence_length"], longer["sequence_length"]) == (32, 64)
-    assert (report["chips"], report["devices"]) == (4, 8)
+    assert (report["topology"], report["chips"]) == ("v2:2x2", 4)
     assert report["fits"]
     assert 0 < report["argument_bytes"] + report["temp_bytes"] < report["hbm_bytes"]
     # Parameters and two moments, 967,170 float32 each, are on every device, once.
@@ -57,7 +57,5 @@ def test_a_step_that_does_not_fit_names_settings(compiler, capsys):
     scanned = "--config.compute.scan_layers=True"  # 24 layers compile as one
     assert aot.main([*large, scanned, "--topology=v2:2x2"]) == 1
     output = capsys.readouterr().out
-    assert "v2:2x2: chips 4, devices 8, batch 256 x 512\n" in output
-    assert (
-        "does not fit; try in this order: --config.compute.dtype=bfloat16, " in output
-    )
+    assert "v2:2x2, chips: 4\n" in output
+    assert "no; try in this order: --config.compute.dtype=bfloat16, " in output

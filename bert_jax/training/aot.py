@@ -5,7 +5,7 @@ import math
 import os
 import re
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,53 +39,30 @@ class Chip(NamedTuple):
     target: str = ""
 
 
-def _gpu(
-    kind: str,
-    memory: int,
-    bandwidth: int,
-    capability: int,
-    cores: int,
-    units: int,
-    clock: float,
-    cache: int,
-    shared: int,
-) -> Chip:
-    """An NVIDIA GPU with the fields of XLA's GpuTargetConfigProto."""
-    return Chip(
-        1,
-        memory,
-        bandwidth,
-        f"""
-platform_name: "CUDA"
-device_description_str: "{kind}"
-runtime_version {{ major: 12 minor: 8 }}
-dnn_version_info {{ major: 9 minor: 10 }}
-gpu_device_info {{
-  cuda_compute_capability {{ major: {capability} }}
-  core_count: {cores}
-  fpus_per_core: {units}
-  clock_rate_ghz: {clock}
-  memory_bandwidth: {bandwidth}
-  device_memory_size: {memory}
-  l2_cache_size: {cache}
-  shared_memory_per_core: {shared}
-  shared_memory_per_block_optin: {shared - 1024}
-  shared_memory_per_block: 49152
-  threads_per_block_limit: 1024
-  threads_per_warp: 32
-  threads_per_core_limit: 2048
-  registers_per_core_limit: 65536
-  registers_per_block_limit: 65536
-  block_dim_limit_x: 2147483647
-  block_dim_limit_y: 65535
-  block_dim_limit_z: 65535
-}}
-""",
-    )
+_AMPERE = """
+  cuda_compute_capability { major: 8 } core_count: 108 fpus_per_core: 64
+  clock_rate_ghz: 1.41 l2_cache_size: 41943040
+  shared_memory_per_core: 167936 shared_memory_per_block_optin: 166912"""
+_HOPPER = """
+  cuda_compute_capability { major: 9 } core_count: 132 fpus_per_core: 128
+  clock_rate_ghz: 1.98 l2_cache_size: 52428800
+  shared_memory_per_core: 233472 shared_memory_per_block_optin: 232448"""
 
 
-_AMPERE = (8, 108, 64, 1.41, 41_943_040, 167_936)
-_HOPPER = (9, 132, 128, 1.98, 52_428_800, 233_472)
+def _gpu(kind: str, memory: int, bandwidth: float, family: str) -> Chip:
+    """An NVIDIA GPU. The target is the text of XLA's GpuTargetConfigProto."""
+    target = f"""
+platform_name: "CUDA" device_description_str: "{kind}"
+runtime_version {{ major: 12 minor: 8 }} dnn_version_info {{ major: 9 minor: 10 }}
+gpu_device_info {{ {family}
+  device_memory_size: {memory} memory_bandwidth: {bandwidth:.0f}
+  shared_memory_per_block: 49152 threads_per_warp: 32
+  threads_per_block_limit: 1024 threads_per_core_limit: 2048
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+}}"""
+    return Chip(1, memory, bandwidth, target)
+
 
 # Memory of TPUs: "System architecture" in Cloud TPU's documentation of each version. GPUs:
 # xla/backends/gpu/target_config/specs in XLA.
@@ -97,27 +74,20 @@ CHIPS = {
     "v5p": Chip(1, 95 * GIB, 2765e9),
     "v6e": Chip(1, 32 * GIB, 1638e9),
     "tpu7x": Chip(2, 96 * GIB, 3690e9),
-    "a100-40gb": _gpu(
-        "NVIDIA A100-SXM4-40GB", 42_331_013_120, 1_555_200_000_000, *_AMPERE
-    ),
-    "a100-80gb": _gpu(
-        "NVIDIA A100-SXM4-80GB", 85_100_068_864, 2_039_040_000_000, *_AMPERE
-    ),
-    "h100": _gpu("NVIDIA H100 80GB HBM3", 84_942_979_072, 3_352_320_000_000, *_HOPPER),
-    "h200": _gpu(
-        "NVIDIA H200 141GB HBM3e", 151_397_597_184, 4_800_000_000_000, *_HOPPER
-    ),
+    "a100-40gb": _gpu("NVIDIA A100-SXM4-40GB", 42_331_013_120, 1555.2e9, _AMPERE),
+    "a100-80gb": _gpu("NVIDIA A100-SXM4-80GB", 85_100_068_864, 2039.04e9, _AMPERE),
+    "h100": _gpu("NVIDIA H100 80GB HBM3", 84_942_979_072, 3352.32e9, _HOPPER),
+    "h200": _gpu("NVIDIA H200 141GB HBM3e", 151_397_597_184, 4800e9, _HOPPER),
 }
 
 
 class Topology(NamedTuple):
     """Devices to compile for. They run nothing.
 
-    name: of one slice, such as v2:4x4. devices: of all slices.
+    name: such as v2:4x4, or 2 x v2:4x4 for two slices. devices: of all slices.
     """
 
     name: str
-    num_slices: int
     chip: Chip
     devices: list[jax.Device]
 
@@ -145,9 +115,7 @@ class Report:
     """
 
     topology: str
-    num_slices: int
     chips: int
-    devices: int
     sequence_length: int
     batch_size: int
     argument_bytes: int
@@ -174,30 +142,29 @@ def named_topology(name: str, num_slices: int = 1) -> Topology:
             "v2:4x4, v4:2x2x4 or h100:8"
         )
     chip = CHIPS[kind]
-    options: dict[str, Any] = {}
+    # Without these variables libtpu queries a metadata server and CUDA needs a driver.
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
     if chip.target:
-        os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")  # needs a driver
-        options["target_config"] = chip.target
-        options["topology"] = f"{num_slices}x1x{shape}"
+        sizes = f"{num_slices}x1x{shape}"
+        options = {"target_config": chip.target, "topology": sizes}
     else:
-        # A query to the metadata server of Google Cloud fails elsewhere.
-        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+        options = {"topology_name": name}
         if num_slices > 1:
             options["num_slices"] = num_slices
         if kind == "v4":
             options["chip_config_name"] = "megacore"  # one device a chip, as in jobs
+    platform, extra = ("cuda", "gpu") if chip.target else ("tpu", "tpu")
     try:
-        described = topologies.get_topology_desc(
-            "" if chip.target else name, "cuda" if chip.target else "tpu", **options
-        )
+        described = topologies.get_topology_desc(platform=platform, **options)
     except Exception as error:  # JAX and the plugins raise several types
-        extra = "gpu" if chip.target else "tpu"
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(
             f"--topology={name} failed ({reason}); expected a shape that exists, and the "
             f"compiler: pip install 'bert_jax[{extra}]'"
         ) from error
-    return Topology(name, num_slices, chip, list(described.devices))
+    label = f"{num_slices} x {name}" if num_slices > 1 else name
+    return Topology(label, chip, list(described.devices))
 
 
 def compile_step(config: TrainConfig, phase: Phase, topology: Topology) -> Report:
@@ -237,12 +204,10 @@ def compile_step(config: TrainConfig, phase: Phase, topology: Topology) -> Repor
     peak = data_sheet_flops(devices[0].device_kind)
     # A negative number means no estimate. For v5p it is four times too large.
     estimate = cost.get("optimal_seconds", 0.0)
-    known = accessed and estimate > 0 and topology.name.startswith(("v2:", "v3:"))
+    known = accessed and estimate > 0 and chip in (CHIPS["v2"], CHIPS["v3"])
     return Report(
         topology=topology.name,
-        num_slices=topology.num_slices,
         chips=len(devices) // chip.devices,
-        devices=len(devices),
         sequence_length=phase.sequence_length,
         batch_size=phase.batch_size,
         argument_bytes=arguments,

@@ -11,7 +11,7 @@ from bert_jax.data.pipeline import Phase
 from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import aot
-from bert_jax.training.aot import Chip, Topology, collectives, lower_step
+from bert_jax.training.aot import CHIPS, Chip, Topology, collectives, lower_step
 from bert_jax.training.config import train_config
 
 
@@ -119,7 +119,7 @@ def report_of(config_of, monkeypatch):
         monkeypatch.setattr(aot, "lower_step", lower)
         monkeypatch.setattr(aot, "data_sheet_flops", lambda kind: 1e9)
         config = config_of(phase, **settings)
-        return aot.compile_step(config, phase, Topology("v2:1", 1, chip, devices))
+        return aot.compile_step(config, phase, Topology("v2:1", chip, devices))
 
     return compute
 
@@ -138,9 +138,10 @@ def test_the_new_state_needs_no_memory(report_of):
 
 
 def test_the_traffic_of_a_loop_is_unknown(report_of):
-    assert report_of(Chip(1, 2000, 1.0)).compiler_seconds == 0.5
+    assert report_of(CHIPS["v2"]).compiler_seconds == 0.5
+    assert report_of(CHIPS["v5p"]).compiler_seconds is None
     for loop in ({"accumulation": 2}, {"compute": {"scan_layers": True}}):
-        report = report_of(Chip(1, 2000, 1.0), **loop)
+        report = report_of(CHIPS["v2"], **loop)
         assert report.bytes_accessed is report.roofline_seconds is None
         assert report.compiler_seconds is None
         assert report.collectives
