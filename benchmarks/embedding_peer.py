@@ -1,45 +1,36 @@
-"""Seconds to embed sentences as others do, on the same weights.
+"""The worker of embedding.py that times sentence-transformers, ONNX Runtime or OpenVINO.
 
-As embedding_step.py, which see. --system: sentence-transformers; or ONNX Runtime or
-OpenVINO with the model, its mean and its scaling exported from PyTorch as one program,
-fed with batches of like lengths, as sentence-transformers sorts them. In bfloat16
-sentence-transformers holds bfloat16 weights and OpenVINO is asked for bfloat16 products;
-ONNX Runtime has none on a CPU. It needs an environment of its own:
-  pip install torch==2.13.0 transformers==5.23.0 sentence-transformers psutil \\
+The two runtimes get the model, its mean and its scaling as one program that PyTorch
+exports, and batches of similar lengths, as sentence-transformers sorts them. In bfloat16
+sentence-transformers has bfloat16 weights and OpenVINO bfloat16 products. ONNX Runtime has
+no bfloat16 products on a CPU.
+
+It needs an environment of its own:
+  pip install torch==2.13.0 transformers==5.24.0 sentence-transformers \\
     onnx onnxscript onnxruntime openvino
-
-usage:
-  python benchmarks/embedding_peer.py --model DIR --texts FILE --vectors X.npy
-    [--system sentence-transformers] [--count 4000] [--batch 32] [--max_length 256]
-    [--dtype float32] [--singles 0] [--repeats 3]
 """
 
 import importlib
-import json
 import logging
 import tempfile
-from argparse import Namespace
-from collections.abc import Callable
 
 import numpy as np
 import torch
-from workers import embedding_parser, process_bytes, time_embedding
+from common import answer, process_bytes
+from embedding_timing import time_embedding
 
-Embed = Callable[[list[str]], np.ndarray]
-Run = Callable[[dict[str, np.ndarray]], np.ndarray]
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
-def sentence_transformers(options: Namespace) -> Embed:
-    """PyTorch, in sentence-transformers."""
+def sentence_transformers(options):
+    """A function from texts to vectors. A plain BERT's folder gets mean pooling."""
     library = importlib.import_module("sentence_transformers")
-    # A plain BERT's folder gets mean pooling, as wanted.
     model = library.SentenceTransformer(
-        str(options.model), model_kwargs={"dtype": options.dtype}
+        options.model, model_kwargs={"dtype": options.dtype}
     )
     model.max_seq_length = options.max_length
 
-    def embed(texts: list[str]) -> np.ndarray:
+    def embed(texts):
         tensors = model.encode(
             texts,
             batch_size=options.batch,
@@ -54,7 +45,7 @@ def sentence_transformers(options: Namespace) -> Embed:
 class Pooled(torch.nn.Module):
     """A BERT, the mean of its tokens' vectors, scaled to length 1."""
 
-    def __init__(self, model: torch.nn.Module):
+    def __init__(self, model):
         super().__init__()
         self.model = model
 
@@ -66,8 +57,8 @@ class Pooled(torch.nn.Module):
         return torch.nn.functional.normalize(mean)
 
 
-def exported(options: Namespace, load: Callable[[str], Run]) -> Embed:
-    """A runtime that ``load`` starts with the file of an ONNX program."""
+def exported(options, load):
+    """A function from texts to vectors. load: starts a runtime with an ONNX file."""
     transformers = importlib.import_module("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(options.model)
     model = transformers.AutoModel.from_pretrained(options.model, dtype="float32")
@@ -86,7 +77,7 @@ def exported(options: Namespace, load: Callable[[str], Run]) -> Embed:
         )
         run = load(f"{folder}/model.onnx")
 
-    def embed(texts: list[str]) -> np.ndarray:
+    def embed(texts):
         order = np.argsort([-len(text) for text in texts], kind="stable")
         parts = []
         for first in range(0, len(texts), options.batch):
@@ -103,30 +94,26 @@ def exported(options: Namespace, load: Callable[[str], Run]) -> Embed:
     return embed
 
 
-def onnxruntime(options: Namespace) -> Embed:
-    """ONNX Runtime with its own optimizations."""
+def onnxruntime(options):
+    """ONNX Runtime with its own optimisations."""
     if options.dtype != "float32":
         raise SystemExit("ONNX Runtime has no bfloat16 products on a CPU")
     library = importlib.import_module("onnxruntime")
 
-    def load(path: str) -> Run:
+    def load(path):
         session = library.InferenceSession(path, providers=["CPUExecutionProvider"])
         return lambda batch: session.run(["vectors"], batch)[0]
 
     return exported(options, load)
 
 
-def openvino(options: Namespace) -> Embed:
+def openvino(options):
     """OpenVINO on all cores, one batch at a time."""
     library = importlib.import_module("openvino")
+    precision = {"float32": "f32", "bfloat16": "bf16"}[options.dtype]
+    settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
 
-    def load(path: str) -> Run:
-        settings = {
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[
-                options.dtype
-            ],
-        }
+    def load(path):
         model = library.compile_model(path, "CPU", settings)
         return lambda batch: np.array(model(batch)[0])
 
@@ -140,8 +127,8 @@ SYSTEMS = {
 }
 
 
-def measure(options: Namespace) -> dict:
-    """The results as a dictionary for JSON."""
+def measure(options):
+    """The timings, and the peak memory of the device."""
     logging.disable(logging.WARNING)
     times = time_embedding(SYSTEMS[options.system](options), options)
     cuda = torch.cuda.is_available()
@@ -149,14 +136,9 @@ def measure(options: Namespace) -> dict:
     return times | {
         "peak_bytes": torch.cuda.max_memory_allocated() if cuda else process_bytes(),
         "device": torch.cuda.get_device_name() if cuda else "cpu",
-        "versions": {
-            "torch": torch.__version__,
-            options.system: library.__version__,
-        },
+        "versions": {"torch": torch.__version__, options.system: library.__version__},
     }
 
 
 if __name__ == "__main__":
-    flags = embedding_parser(__doc__)
-    flags.add_argument("--system", choices=SYSTEMS, default="sentence-transformers")
-    print(json.dumps(measure(flags.parse_args())))
+    answer(measure)

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Everything that a GPU has to show, within ten minutes, into one JSON: pretraining steps
-# (BASE and LARGE, 128 and 512, dropout as in the paper and none in attention), an epoch of
-# fine-tuning, embedding; each beside PyTorch on the same device.
+# Runs all GPU benchmarks within ten minutes and writes one JSON file: embedding, an epoch
+# of fine-tuning, and pretraining steps (BASE and LARGE, lengths 128 and 512, with and
+# without dropout in attention). PyTorch runs beside ours on the same device.
 #
 # usage: benchmarks/gpu.sh OUTPUT.json [PEER_PYTHON|none]
 #
-# python3 (PYTHON) has jax; PEER_PYTHON, by default the same, has torch, transformers,
-# accelerate and sentence-transformers; with none, ours runs alone. What time did not
-# suffice for is missing in the JSON, and said.
+# python3 (or $PYTHON) has jax. PEER_PYTHON (default: the same) has torch, transformers,
+# accelerate and sentence-transformers. With none, only ours runs. OUTPUT.json names the
+# benchmarks for which the time was too short as missing.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 output=$(realpath -m "${1:?usage: benchmarks/gpu.sh OUTPUT.json [PEER_PYTHON|none]}")
@@ -18,11 +18,10 @@ seconds=${SECONDS_IN_ALL:-570}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export PYTHONPATH=$PWD HF_HUB_OFFLINE=1
-export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-$work/xla}
-# Peak memory is then what was used, not what was reserved.
+# Without it the peak memory would be the reserved memory.
 export XLA_PYTHON_CLIENT_PREALLOCATE=false
 
-# benchmark NAME COMMAND...: COMMAND writes $work/NAME.json as it goes on.
+# benchmark NAME FLAGS...: runs benchmarks/NAME.py, which writes $work/NAME.json.
 benchmark() {
   local name=$1 left=$((seconds - SECONDS))
   shift
@@ -31,23 +30,20 @@ benchmark() {
     return
   fi
   echo "== $name, at $SECONDS s"
-  timeout "$left" "$@" || echo "$name ended with code $?" >&2
+  timeout "$left" "$python" "benchmarks/$name.py" "${peer[@]}" \
+    --output "$work/$name.json" "$@" || echo "$name ended with code $?" >&2
 }
 
-size=${SIZE:-base}
-"$python" benchmarks/synthetic.py --output "$work/synthetic" --size "$size" \
+"$python" benchmarks/synthetic.py --output "$work/synthetic" --size "${SIZE:-base}" \
   --rows "${ROWS:-8000}" || exit 1
-benchmark embedding "$python" benchmarks/embedding.py --model "$work/synthetic/model" \
-  "${peer[@]}" --runs 1 --batch 128 --count "${COUNT:-4000}" \
-  --output "$work/embedding.json"
-benchmark finetuning "$python" benchmarks/finetune.py --model "$work/synthetic/model" \
-  --data "$work/synthetic" --output "$work/finetuning" "${peer[@]}" \
-  --tasks sst2 --seeds 0 --dtype bfloat16 --report "$work/finetuning.json"
-benchmark pretraining "$python" benchmarks/pretraining.py "${peer[@]}" \
+benchmark embedding --model "$work/synthetic/model" --runs 1 --batch 128 \
+  --count "${COUNT:-4000}"
+benchmark finetune --model "$work/synthetic/model" --data "$work/synthetic" \
+  --workdir "$work/finetune" --tasks sst2 --seeds 0 --dtype bfloat16
+benchmark pretraining --dtypes bfloat16 --runs 1 --steps "${STEPS:-10}" \
   --cases "${CASES:-base:64x512,large:32x512,base:256x128,large:128x128}" \
-  --dropouts "${DROPOUTS:-0.1/0.0,0.1}" --dtypes bfloat16 --attention auto \
-  --peer_modes "${PEER_MODES:-compile}" --peer_dtypes autocast \
-  --runs 1 --steps "${STEPS:-10}" --repeats 3 --output "$work/pretraining.json"
+  --dropouts "${DROPOUTS:-0.1/0.0,0.1}" \
+  --peer_modes "${PEER_MODES:-compile}" --peer_dtypes autocast
 
 "$python" - "$work" "$output" <<'PYTHON'
 import json
@@ -55,8 +51,7 @@ import sys
 from pathlib import Path
 
 folder, output = map(Path, sys.argv[1:])
-names = ("pretraining", "finetuning", "embedding")
-parts = {name: folder / f"{name}.json" for name in names}
+parts = {n: folder / f"{n}.json" for n in ("pretraining", "finetune", "embedding")}
 missing = [name for name, path in parts.items() if not path.exists()]
 content = {n: json.loads(p.read_text()) for n, p in parts.items() if p.exists()}
 output.write_text(json.dumps(content | {"missing": missing}, indent=2) + "\n")

@@ -1,127 +1,114 @@
-"""Memory of pretraining steps by batch size, without a GPU; and transformers' beside it.
+"""Memory of pretraining steps by batch size, of bert_jax and of transformers.
 
-Ours is what the compiler for GPUs says: for each size and length the step of one GPU is
-compiled at two batch sizes, the straight line between them says which batch is the largest
-for each memory, and that one is compiled too. The peer's is memory_peer.py's at the same
-two batch sizes. Needs `pip install 'bert_jax[gpu]'`. FOLDER keeps what was found, so a
-stopped run goes on. Settings after -- are for ours.
+Nothing runs and no GPU is needed. Ours is the report of the compiler for GPUs
+(`bert_jax aot`), the peer's is PyTorch's tracker of tensors without values. Both are
+measured at two batch sizes. The straight line between them gives the largest batch for
+each memory, and our step is compiled with that batch too. Needs
+`pip install 'bert_jax[gpu]'`. Settings after -- are for ours.
 
 usage:
-  python benchmarks/memory.py --output FOLDER [--sizes base,large] [--lengths 128,512]
+  python benchmarks/memory.py [--sizes base,large] [--lengths 128,512]
     [--memories 16,40,80] [--topology a100-80gb:1] [--peer_python PEER/bin/python]
-    [-- --config.SETTING=VALUE ...]
+    [--output FILE.json] [-- --config.SETTING=VALUE ...]
 """
 
 import argparse
 import functools
-import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
-from measure import HERE, markdown, run_worker
-from pretraining import PREDICTIONS
+from common import (
+    Worker,
+    make_parser,
+    markdown,
+    names,
+    predictions,
+    run_json,
+    run_worker,
+    write_report,
+)
 
-from bert_jax.training.aot import GIB
-
-# What a program has of a GPU's memory with XLA_PYTHON_CLIENT_MEM_FRACTION=0.92. A GPU of
-# so many GB has about as many GiB.
+GIB = 2**30
+# The share of a GPU's memory with XLA_PYTHON_CLIENT_MEM_FRACTION=0.92.
 USABLE = 0.92
-# Rows of a batch, by length, between which the line is drawn.
-ROWS = {128: (32, 96), 512: (8, 24)}
 
 
-def ours(
-    options: argparse.Namespace, size: str, length: int, rows: int
-) -> tuple[int, int]:
-    """Bytes of state and batch, and of what a step needs beside them."""
-    words = [*options.settings, options.topology, size, f"{rows}x{length}"]
+def ours(options: argparse.Namespace, size: str, length: int, batch: int) -> dict:
+    """Bytes of the state and of everything else in a step."""
     command = [
-        *(sys.executable, "-m", "bert_jax.aot", "--json"),
+        *(sys.executable, "-m", "bert_jax", "aot", "--json"),
         *("--config", size, "--topology", options.topology),
         "--config.data.packing=False",
-        f"--config.phases[0].batch_size={rows}",
+        f"--config.phases[0].batch_size={batch}",
         f"--config.phases[0].sequence_length={length}",
-        f"--config.phases[0].max_predictions={PREDICTIONS[length]}",
+        f"--config.phases[0].max_predictions={predictions(length)}",
         *options.settings,
     ]
-    report = _kept(options.output / _name(words), command)
-    return report["argument_bytes"], report["temp_bytes"]
+    report = run_json(command)
+    if "error" in report:
+        return report
+    return {
+        "state_bytes": report["argument_bytes"],
+        "step_bytes": report["temp_bytes"],
+    }
 
 
-def peers(
-    options: argparse.Namespace, size: str, length: int, rows: int
-) -> tuple[int, int]:
-    """As :func:`ours`."""
-    command = [
-        *(options.peer_python, f"{HERE}/memory_peer.py"),
-        *("--size", size, "--batch", str(rows), "--length", str(length)),
-        *("--predictions", str(PREDICTIONS[length])),
-    ]
-    report = _kept(options.output / _name(["peer", size, f"{rows}x{length}"]), command)
-    return report["state_bytes"], report["step_bytes"]
+def peer(options: argparse.Namespace, size: str, length: int, batch: int) -> dict:
+    """The same of transformers."""
+    step = dict(size=size, length=length, batch=batch, predictions=predictions(length))
+    return run_worker(Worker(options.peer_python, "memory_peer.py", step))
 
 
-def _name(words: list[str]) -> str:
-    return "_".join(words).replace("/", "-") + ".json"
+def measure(
+    find: Callable[[int], dict], length: int, memories: list[str], *, check: bool
+) -> dict:
+    """The columns of a system: bytes, and the largest batch for each memory.
 
-
-def _kept(path: Path, command: list[str]) -> dict:
-    """What a command printed last, as a file keeps it."""
-    if not path.exists():
-        result = run_worker(command)
-        if "error" in result:
-            sys.exit(f"{path.name}: {result['error']}")
-        path.write_text(json.dumps(result))
-    return json.loads(path.read_text())
+    find: the bytes of a batch. check: find the bytes of the largest batches too.
+    """
+    few, many = 4096 // length, 12288 // length
+    low, high = find(few), find(many)
+    if error := low.get("error") or high.get("error"):
+        return {"state, GiB": error}
+    each = (high["step_bytes"] - low["step_bytes"]) / (many - few)
+    columns = {
+        "state, GiB": low["state_bytes"] / GIB,
+        "an example more, MiB": each / 2**20,
+    }
+    for memory in memories:
+        room = int(memory) * GIB * USABLE - sum(low.values())
+        largest = max(0, int(few + room / each) // 8 * 8)
+        columns[f"largest batch for {memory} GB"] = largest
+        if check and largest:
+            columns[f"compiled for {memory} GB, GiB"] = (
+                sum(find(largest).values()) / GIB
+            )
+    return columns
 
 
 def main() -> None:
-    """Finds what is not kept yet and prints the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--sizes", default="base,large")
-    parser.add_argument("--lengths", default="128,512")
-    parser.add_argument("--memories", default="16,40,80")
-    parser.add_argument("--topology", default="a100-80gb:1")
+    """Measures and prints the table."""
+    parser = make_parser(__doc__)
     parser.add_argument("--peer_python")
+    parser.add_argument("--sizes", type=names, default="base,large")
+    parser.add_argument("--lengths", type=names, default="128,512")
+    parser.add_argument("--memories", type=names, default="16,40,80")
+    parser.add_argument("--topology", default="a100-80gb:1")
     parser.add_argument("settings", nargs="*")
     options = parser.parse_args()
-    options.output.mkdir(parents=True, exist_ok=True)
     systems = {"bert_jax": ours} | (
-        {"transformers": peers} if options.peer_python else {}
+        {"transformers": peer} if options.peer_python else {}
     )
     rows = []
-    for size in options.sizes.split(","):
-        for length in map(int, options.lengths.split(",")):
+    for size in options.sizes:
+        for length in map(int, options.lengths):
             for system, needs in systems.items():
                 find = functools.partial(needs, options, size, length)
                 row = {"size": size, "length": length, "system": system}
-                row |= _row(find, ROWS[length], options.memories, check=needs is ours)
+                row |= measure(find, length, options.memories, check=needs is ours)
                 rows.append(row)
+                write_report(options.output, rows=rows)
     print(markdown(rows))
-
-
-def _row(
-    find: Callable, few_and_many: tuple[int, int], memories: str, *, check: bool
-) -> dict:
-    """The columns of a system: bytes, and the largest batches of a multiple of eight.
-
-    check: find what those batches need, too.
-    """
-    few, many = few_and_many
-    state, low = find(few)
-    each = (find(many)[1] - low) / (many - few)
-    row = {"state, GiB": state / GIB, "a row more, MiB": each / (1 << 20)}
-    for memory in map(int, memories.split(",")):
-        room = memory * GIB * USABLE - state - low
-        largest = max(0, int(few + room / each) // 8 * 8)
-        row[f"largest for {memory} GB"] = largest
-        if check and largest:
-            row[f"compiled for {memory} GB, GiB"] = sum(find(largest)) / GIB
-    return row
 
 
 if __name__ == "__main__":

@@ -1,130 +1,104 @@
-"""Pretraining steps side by side: bert_jax and transformers' BertForPreTraining.
+"""Seconds of a pretraining step of bert_jax and of transformers' BertForPreTraining.
 
-The same work on the same device: MLM and NSP, clipping, Adam, the same tokens masked.
-Every system runs in a process of its own, by turns; seconds are the median of all
-repeats of all runs, the spread (largest - smallest) / median. MFU is model FLOPs, ours
-for both (BertConfig.step_flops), a second, over the device's peak. A row of the
-table is a setting of one system; "its time / ours" is to ours of the same size, length,
-dropout and of the dtype that stands beside it (autocast and bfloat16: ours in bfloat16).
+Both do the same work on the same device: MLM and NSP on random tokens without padding,
+the same number of masked tokens, clipping, Adam. Each system runs in its own process, and
+the runs alternate. "s" is the median of all repeats of all runs, the spread is
+(largest - smallest) / median. "first, s" is the first step with its compilation. MFU is
+the model FLOPs of a second (BertConfig.step_flops, for both systems) divided by the peak
+of the device. "its time / ours" compares float32 with float32, and the peer's autocast
+and bfloat16 with our bfloat16.
 
 usage:
   python benchmarks/pretraining.py [--peer_python PEER/bin/python] [--cases base:8x128]
-    [--dtypes float32,bfloat16] [--dropouts 0.1,0.0] [--attention auto]
-    [--peer_modes eager,compile] [--peer_dtypes autocast,bfloat16] [--runs 3]
-    [--steps 5] [--output FILE.json]
+    [--dtypes float32,bfloat16] [--dropouts 0.1,0.0] [--peer_modes eager,compile]
+    [--peer_dtypes autocast,bfloat16] [--runs 3] [--steps 5] [--output FILE.json]
 
-A case is SIZE:BATCHxLENGTH. PEER: an environment as pretraining_peer.py says; without it
-ours run alone. --peer_dtypes: what stands beside ours in bfloat16. --dropouts: RATE, or
-RATE/RATE OF ATTENTION.
+A case is SIZE:BATCHxLENGTH. A dropout is RATE or RATE/RATE_OF_ATTENTION. --peer_dtypes:
+the peer's precisions beside our bfloat16. PEER is an environment with the packages that
+pretraining_peer.py names. Without it only ours run.
 """
 
 import argparse
 import sys
-from typing import Any
+from collections.abc import Iterator
 
-from measure import (
-    HERE,
-    by_turns,
-    comparison_flags,
+from common import (
+    OURS,
+    Worker,
+    alternate,
+    compare,
+    comparison_parser,
     markdown,
-    median_and_spread,
+    names,
+    predictions,
     write_report,
 )
 
-# Of a sequence: the original's max_predictions_per_seq; 15% for other lengths.
-PREDICTIONS = {128: 20, 512: 77}
 
-
-def workers(case: str, dropout: str, options: argparse.Namespace) -> dict[str, list]:
-    """Commands by name, "SYSTEM DTYPE", of one case and rate."""
+def workers(case: str, dropout: str, options: argparse.Namespace) -> dict:
+    """The workers of one case and dropout by (system, dtype)."""
     size, shape = case.split(":")
     batch, length = map(int, shape.split("x"))
-    rates = dropout.split("/")
-    flags = [
-        *("--size", size, "--batch", batch, "--length", length),
-        *("--predictions", PREDICTIONS.get(length) or max(1, length * 15 // 100)),
-        *("--dropout", rates[0], "--attention_dropout", rates[-1]),
-        *("--steps", options.steps, "--repeats", options.repeats),
-    ]
-    result = {}
-    for dtype in options.dtypes.split(","):
-        for attention in options.attention.split(","):
-            result[f"bert_jax {attention} {dtype}"] = [
-                *(sys.executable, f"{HERE}/pretraining_step.py", *flags),
-                *("--dtype", dtype, "--attention", attention),
-            ]
-    if not options.peer_python:
-        return result
-    for dtype in options.dtypes.split(","):
-        beside = options.peer_dtypes if dtype == "bfloat16" else dtype
-        for theirs in beside.split(","):
-            for mode in options.peer_modes.split(","):
-                result[f"transformers {mode} {theirs}"] = [
-                    *(options.peer_python, f"{HERE}/pretraining_peer.py", *flags),
-                    *("--dtype", theirs, *["--compile"] * (mode == "compile")),
-                ]
+    rates = [float(rate) for rate in dropout.split("/")]
+    step = dict(
+        size=size,
+        batch=batch,
+        length=length,
+        predictions=predictions(length),
+        dropout=rates[0],
+        attention_dropout=rates[-1],
+        steps=options.steps,
+        repeats=options.repeats,
+    )
+    result = {
+        (OURS, dtype): Worker(
+            sys.executable, "pretraining_ours.py", step | {"dtype": dtype}
+        )
+        for dtype in options.dtypes
+    }
+    for ours in options.dtypes if options.peer_python else ():
+        for dtype in options.peer_dtypes if ours == "bfloat16" else [ours]:
+            for mode in options.peer_modes:
+                result[f"transformers {mode}", dtype] = Worker(
+                    options.peer_python,
+                    "pretraining_peer.py",
+                    step | {"dtype": dtype, "compile": mode == "compile"},
+                )
     return result
 
 
-def summary(case: str, dropout: str, results: dict[str, list[dict]]) -> list[dict]:
-    """Rows of the table for one case and rate; a worker that failed says why."""
-    rows: list[dict[str, Any]] = []
-    ours: dict[str, tuple[float, dict]] = {}
-    for name, runs in results.items():
-        system, *mode, dtype = name.split()
-        row = {"case": case, "dropout": dropout, "system": " ".join([system, *mode])}
-        row |= {"dtype": dtype}
-        good = [run for run in runs if "error" not in run]
-        if not good:
-            rows.append(row | {"s/step": runs[0]["error"]})
-            continue
-        times = [seconds for run in good for seconds in run["seconds_per_step"]]
-        median, spread = median_and_spread(times)
-        counterpart = "float32" if dtype == "float32" else "bfloat16"
-        if system == "bert_jax" and (dtype not in ours or median < ours[dtype][0]):
-            ours[dtype] = median, good[0]
-        fastest, reference = ours.get(counterpart, (None, {}))
-        peak = reference.get("peak_flops")
-        rows.append(
-            row
-            | {
-                "s/step": median,
-                "spread": f"{spread:.0%}",
-                "tokens/s": good[0]["batch"] * good[0]["length"] / median,
-                "MFU": f"{reference['model_flops'] / median / peak:.1%}"
-                if peak
-                else None,
-                "its time / ours": (
-                    median / fastest if fastest and system != "bert_jax" else None
-                ),
-                "start, s": median_and_spread(r["start_seconds"] for r in good)[0],
-                "peak, GiB": max(run["peak_bytes"] for run in good) / 2**30,
-            }
-        )
-    return rows
+def summary(case: str, dropout: str, results: dict) -> Iterator[dict]:
+    """Rows of the table. The row of a worker that failed has its error."""
+    ours = {
+        dtype: run for (system, dtype), (run, *_) in results.items() if system == OURS
+    }
+    for row, good in compare(results, "seconds_per_step"):
+        row = {"case": case, "dropout": dropout} | row
+        if good:
+            row["tokens/s"] = good[0]["batch"] * good[0]["length"] / row["s"]
+            run = ours.get("float32" if row["dtype"] == "float32" else "bfloat16", {})
+            if peak := run.get("peak_flops"):
+                row["MFU"] = f"{run['model_flops'] / row['s'] / peak:.1%}"
+        yield row
 
 
 def main() -> None:
     """Runs every case and prints the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--cases", default="base:8x128")
-    parser.add_argument("--dtypes", default="float32,bfloat16")
-    parser.add_argument("--dropouts", default="0.1")
-    parser.add_argument("--attention", default="auto")
-    parser.add_argument("--peer_modes", default="eager")
-    parser.add_argument("--peer_dtypes", default="autocast,bfloat16")
+    parser = comparison_parser(__doc__)
+    parser.add_argument("--cases", type=names, default="base:8x128")
+    parser.add_argument("--dtypes", type=names, default="float32,bfloat16")
+    parser.add_argument("--dropouts", type=names, default="0.1")
+    parser.add_argument("--peer_modes", type=names, default="eager")
+    parser.add_argument("--peer_dtypes", type=names, default="autocast,bfloat16")
     parser.add_argument("--steps", type=int, default=5)
-    comparison_flags(parser)
     options = parser.parse_args()
-    rows, details = [], []
-    for case in options.cases.split(","):
-        for dropout in options.dropouts.split(","):
-            results = by_turns(workers(case, dropout, options), options.runs)
+    rows, runs = [], {}
+    for case in options.cases:
+        for dropout in options.dropouts:
+            results = alternate(workers(case, dropout, options), options.runs)
             rows += summary(case, dropout, results)
-            details.append({"case": case, "dropout": dropout, "runs": results})
-            write_report(options.output, {"rows": rows, "details": details})
+            runs |= {" ".join([case, dropout, *k]): v for k, v in results.items()}
+            write_report(options.output, rows=rows, runs=runs)
     print(markdown(rows))
 
 

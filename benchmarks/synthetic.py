@@ -1,20 +1,18 @@
-"""A random BERT and a random task, for benchmarks where there are no weights and no data.
+"""Random weights and a random task, for benchmarks without a checkpoint and data.
 
-Writes FOLDER/model, a Hugging Face folder of random weights with the vocabulary of the
-released uncased models, and FOLDER/glue/SST-2 with the sentences of Moby Dick and labels
-drawn at random. Scores on it mean nothing; seconds do.
+Writes FOLDER/model, a Hugging Face folder with the vocabulary of BERT's uncased models, and
+FOLDER/glue/SST-2 with sentences of Moby-Dick and random labels. Scores mean nothing.
 
 usage:
   python benchmarks/synthetic.py --output FOLDER [--size base] [--rows 8000]
 """
 
-import argparse
 import random
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-from workers import SIZES
+from common import SENTENCES, SIZES, VOCABULARY, make_parser
 
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.interop.config_json import config_from_dict, config_to_dict
@@ -23,17 +21,13 @@ from bert_jax.interop.load import Checkpoint
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig
 
-GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
-SENTENCES = GOLDEN / "pretraining_data" / "moby_dick_sentences.txt"
-VOCABULARY = GOLDEN / "tokenizer" / "uncased_vocab.txt"
-
 
 def write_model(folder: Path, size: str) -> None:
-    """Random weights of a size: "base", "large" or "mini"."""
+    """Writes random weights of a size."""
     config = config_from_dict(config_to_dict(BertConfig.base()) | SIZES[size])
     ids = jnp.zeros((1, 8), jnp.int32)
 
-    def init(key: jax.Array):
+    def init(key: jax.Array) -> dict:
         model = BertModel(config)
         return model.init(key, ids, ids, ids, deterministic=True)["params"]
 
@@ -43,28 +37,25 @@ def write_model(folder: Path, size: str) -> None:
 
 
 def write_task(folder: Path, rows: int) -> None:
-    """train.tsv, dev.tsv and test.tsv in GLUE's form; a tenth of the rows for dev."""
-    lines = [line for line in SENTENCES.read_text().splitlines() if line.strip()]
-    lines = [line.replace("\t", " ").replace('"', "'") for line in lines[:rows]]
+    """Writes GLUE's files. A tenth of the rows is dev and, without labels, test."""
+    text = SENTENCES.read_text().replace("\t", " ").replace('"', "'")
+    lines = [line for line in text.splitlines() if line.strip()][:rows]
     draw = random.Random(0)
     labelled = [f"{line}\t{draw.randint(0, 1)}" for line in lines]
     dev = len(lines) // 10
-    numbered = [f"{i}\t{line}" for i, line in enumerate(lines[:dev])]
+    files = {
+        "train": ["sentence\tlabel", *labelled[dev:]],
+        "dev": ["sentence\tlabel", *labelled[:dev]],
+        "test": ["index\tsentence", *(f"{i}\t{s}" for i, s in enumerate(lines[:dev]))],
+    }
     folder.mkdir(parents=True)
-    for name, header, content in (
-        ("train", "sentence\tlabel", labelled[dev:]),
-        ("dev", "sentence\tlabel", labelled[:dev]),
-        ("test", "index\tsentence", numbered),
-    ):
-        (folder / f"{name}.tsv").write_text("\n".join([header, *content]) + "\n")
+    for name, content in files.items():
+        (folder / f"{name}.tsv").write_text("\n".join(content) + "\n")
 
 
 def main() -> None:
-    """Writes both."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--output", type=Path, required=True)
+    """Writes the model and the task."""
+    parser = make_parser(__doc__)
     parser.add_argument("--size", choices=SIZES, default="base")
     parser.add_argument("--rows", type=int, default=8000)
     options = parser.parse_args()

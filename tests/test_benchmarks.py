@@ -1,42 +1,157 @@
-"""The benchmarks run, at the smallest size and without their peers."""
+"""Every benchmark runs at its smallest size, in this process and without its peers."""
 
+import importlib
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
-REPOSITORY = Path(__file__).parent.parent
+import pytest
+
+from bert_jax import cli
+from bert_jax.__main__ import main as run_command
+
+ROOT = Path(__file__).parents[1]
+
+# Writes down its arguments instead of running a benchmark.
+RECORDER = """#!/bin/sh
+[ "$1" = - ] && exec {python} "$@"
+printf '%s\\n' "$*" >> {commands}
+"""
 
 
-def test_everything_for_a_gpu_runs_on_a_cpu(python, tmp_path):
-    """gpu.sh: pretraining steps, fine-tuning, embedding, into one JSON."""
-    output = tmp_path / "gpu.json"
-    done = subprocess.run(
-        ["bash", "benchmarks/gpu.sh", output, "none"],
-        cwd=REPOSITORY,
+@pytest.fixture
+def start(monkeypatch):
+    """Runs ``benchmarks/NAME.py FLAGS``. Its workers run in this process."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    monkeypatch.setattr(cli, "start", lambda *arguments: None)
+    before = set(sys.modules)
+    common = importlib.import_module("common")
+
+    def run_worker(worker):
+        module = importlib.import_module(worker.script.removesuffix(".py"))
+        options = json.loads(json.dumps(worker.options, default=str))
+        return module.measure(SimpleNamespace(**options))
+
+    def run(command):
+        assert command[1:3] == ["-m", "bert_jax"]
+        run_command(list(map(str, command[3:])))
+        return "", ""
+
+    monkeypatch.setattr(common, "run_worker", run_worker)
+    monkeypatch.setattr(common, "run", run)
+
+    def start(name, *flags):
+        monkeypatch.setattr(sys, "argv", [name, *map(str, flags)])
+        importlib.import_module(name).main()
+
+    yield start
+    for name in set(sys.modules) - before:
+        path = getattr(sys.modules[name], "__file__", None) or ""
+        if path.startswith(str(ROOT / "benchmarks")):
+            del sys.modules[name]
+
+
+def test_all_commands_of_gpu_sh(start, tmp_path):
+    """synthetic, embedding, finetune and pretraining, with the flags of gpu.sh."""
+    recorder, commands = tmp_path / "python", tmp_path / "commands"
+    recorder.write_text(RECORDER.format(python=sys.executable, commands=commands))
+    recorder.chmod(0o755)
+    small = {
+        "SIZE": "mini",
+        "CASES": "mini:8x32",
+        "DROPOUTS": "0.1/0.0",
+        "STEPS": "1",
+        "COUNT": "20",
+        "ROWS": "100",
+    }
+    subprocess.run(
+        ["bash", ROOT / "benchmarks" / "gpu.sh", tmp_path / "gpu.json", "none"],
+        env=os.environ | small | {"PYTHON": str(recorder), "TMPDIR": str(tmp_path)},
+        check=True,
         capture_output=True,
-        text=True,
-        env=os.environ
-        | {
-            "PYTHON": python,
-            "SECONDS_IN_ALL": "3600",
-            "SIZE": "mini",
-            "CASES": "mini:4x32",
-            "DROPOUTS": "0.1/0.0",
-            "STEPS": "1",
-            "COUNT": "40",
-            "ROWS": "200",
-        },
     )
-    assert done.returncode == 0, done.stderr
-    report = json.loads(output.read_text())
-    assert report["missing"] == [], done.stdout + done.stderr
-    (step,) = report["pretraining"]["rows"]
-    assert step["case"] == "mini:4x32" and step["system"] == "bert_jax auto"
-    assert 4 * 32 / step["s/step"] == step["tokens/s"]
-    (run,) = report["pretraining"]["details"][0]["runs"]["bert_jax auto bfloat16"]
+    missing = json.loads((tmp_path / "gpu.json").read_text())["missing"]
+    assert missing == ["pretraining", "finetune", "embedding"]
+    reports = {}
+    for script, *flags in map(str.split, commands.read_text().splitlines()):
+        name = Path(script).stem
+        start(name, *flags)
+        output = Path(flags[flags.index("--output") + 1])
+        if output.is_file():
+            reports[name] = json.loads(output.read_text())
+    assert sorted(reports) == sorted(missing)
+    (step,) = reports["pretraining"]["rows"]
+    assert step["case"] == "mini:8x32" and step["system"] == "bert_jax"
+    assert 8 * 32 / step["s"] == step["tokens/s"]
+    (run,) = reports["pretraining"]["runs"]["mini:8x32 0.1/0.0 bert_jax bfloat16"]
     assert len(run["seconds_per_step"]) == 3 and run["model_flops"] > 0
-    (epoch,) = report["finetuning"]["sst2 bert_jax"]
-    assert epoch["steps"] == 6  # 180 rows in batches of 32
-    (vectors,) = report["embedding"]["rows"]
-    assert vectors["sentences/s"] == 40 / vectors["s"]
+    (epoch,) = reports["finetune"]["runs"]["sst2 bert_jax"]
+    assert epoch["steps"] == 3  # 90 rows in batches of 32
+    (vectors,) = reports["embedding"]["rows"]
+    assert vectors["sentences/s"] == 20 / vectors["s"]
+
+
+def test_a_peer_is_compared_with_ours(start, monkeypatch, tmp_path):
+    common = importlib.import_module("common")
+    times = {
+        "pretraining_ours.py": dict(seconds_per_step=[1.0, 1.0], peak_flops=200),
+        "pretraining_peer.py": dict(seconds_per_step=[2.0, 3.0]),
+    }
+    rest = dict(first_seconds=9.0, peak_bytes=2**30, batch=4, length=32, model_flops=50)
+
+    def run_worker(worker):
+        if worker.options.get("compile"):
+            return {"error": "no compiler"}
+        return times[worker.script] | rest
+
+    monkeypatch.setattr(common, "run_worker", run_worker)
+    start(
+        *("pretraining", "--peer_python=python", "--peer_modes=eager,compile"),
+        *("--peer_dtypes=autocast", "--dtypes=bfloat16", f"--output={tmp_path}/report"),
+    )
+    ours, peer, failed = json.loads((tmp_path / "report").read_text())["rows"]
+    assert (ours["s"], ours["MFU"], ours["its time / ours"]) == (1.0, "25.0%", None)
+    assert (peer["s"], peer["spread"], peer["MFU"]) == (2.5, "40%", "10.0%")
+    assert peer["its time / ours"] == 2.5 and failed["s"] == "no compiler"
+
+
+def test_the_largest_batch_for_a_memory(start, monkeypatch, tmp_path):
+    """1 GiB of state, 1 GiB and 0.01 GiB an example: 92% of 16 GiB has room for 1272."""
+    memory = importlib.import_module("memory")
+
+    def run_json(command):
+        (batch,) = [int(c.split("=")[1]) for c in command if "batch_size" in c]
+        return dict(argument_bytes=2**30, temp_bytes=2**30 * (1 + batch / 100))
+
+    monkeypatch.setattr(memory, "run_json", run_json)
+    output = tmp_path / "report"
+    start(
+        *("memory", "--sizes=base", "--lengths=128", "--memories=16"),
+        f"--output={output}",
+    )
+    (row,) = json.loads(output.read_text())["rows"]
+    assert row["largest batch for 16 GB"] == 1272
+    assert row["an example more, MiB"] == pytest.approx(10.24)
+    assert row["compiled for 16 GB, GiB"] == pytest.approx(14.72)
+
+
+def test_data(start, tmp_path):
+    text = tmp_path / "text.txt"
+    sentences = [f"The whale number {i} was seen from the ship ." for i in range(400)]
+    text.write_text("\n\n".join("\n".join(sentences[i::8]) for i in range(8)))
+    output = tmp_path / "report"
+    start(
+        *("data", f"--text={text}", "--format=lines", "--repeats=1", "--batch=8"),
+        *("--batches=2", f"--output={output}"),
+    )
+    report = json.loads(output.read_text())
+    assert [row["what"] for row in report["text"]] == [
+        "prepare text.txt: bert_jax",
+        "tokenise: bert_jax",
+        "tokenise: tokenizers",
+    ]
+    packed = [row for row in report["draw"] if row["packed"] == "yes"]
+    assert len(packed) == 3 and all(row["pairs"] == 8 for row in packed)

@@ -1,0 +1,201 @@
+"""Shared helpers: flags, worker processes, alternating runs, medians, tables, reports.
+
+The standard library alone: ours and the peers run in different Python environments. A
+benchmark starts each system as a worker process and passes its options as JSON. The
+worker prints its results as one line of JSON.
+"""
+
+import argparse
+import json
+import math
+import os
+import resource
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+OURS = "bert_jax"
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+SENTENCES = ROOT / "tests/golden/pretraining_data/moby_dick_sentences.txt"
+VOCABULARY = ROOT / "tests/golden/tokenizer/uncased_vocab.txt"
+
+# Sizes of models, with the names of Hugging Face's config.json.
+SIZES = {
+    size: {
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * width,
+    }
+    for size, width, layers, heads in (
+        ("base", 768, 12, 12),
+        ("large", 1024, 24, 16),
+        ("mini", 64, 2, 2),
+    )
+}
+
+
+class Worker(NamedTuple):
+    """Python interpreter, script in this folder, and the options of a worker process."""
+
+    python: str
+    script: str
+    options: Mapping[str, Any]
+
+
+def make_parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser with --output, whose --help is the docstring of the script."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output", type=Path, help="JSON file of the report")
+    return parser
+
+
+def comparison_parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser for benchmarks that alternate runs of ours and of peers."""
+    parser = make_parser(description)
+    parser.add_argument("--peer_python", help="Python interpreter of the peers")
+    parser.add_argument("--runs", type=int, default=3, help="processes of each system")
+    parser.add_argument("--repeats", type=int, default=3, help="timings in a process")
+    return parser
+
+
+def names(text: str) -> list[str]:
+    """The parts of a flag's value that are separated by commas."""
+    return text.split(",")
+
+
+def predictions(length: int) -> int:
+    """Masked tokens of a sequence: 20 of 128 and 77 of 512, as in the original."""
+    return math.ceil(0.15 * length)
+
+
+def run(command: Sequence[Any]) -> tuple[str, str]:
+    """The stdout of a command, and the last line of stderr if the command failed.
+
+    No compilation comes from a cache and nothing from the network.
+    """
+    done = subprocess.run(
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ
+        | {
+            "PYTHONPATH": str(ROOT),
+            "HF_HUB_OFFLINE": "1",
+            "JAX_ENABLE_COMPILATION_CACHE": "false",
+        },
+    )
+    if not done.returncode:
+        return done.stdout, ""
+    lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    return done.stdout, lines[-1]
+
+
+def run_json(command: Sequence[Any]) -> dict[str, Any]:
+    """The JSON in the last line of a command's output, or {"error": line}."""
+    output, error = run(command)
+    return {"error": error} if error else json.loads(output.splitlines()[-1])
+
+
+def run_worker(worker: Worker) -> dict[str, Any]:
+    """The results of a worker process, or {"error": line}."""
+    options = json.dumps(worker.options, default=str)
+    return run_json([worker.python, HERE / worker.script, options])
+
+
+def answer(measure: Callable[[SimpleNamespace], dict[str, Any]]) -> None:
+    """In a worker: measures with the options of the command line, prints the results."""
+    print(json.dumps(measure(SimpleNamespace(**json.loads(sys.argv[1])))))
+
+
+def alternate(workers: Mapping[Any, Worker], runs: int) -> dict[Any, list[dict]]:
+    """Runs every worker ``runs`` times, in the order A B, B A, A B ...
+
+    A slow phase of the machine then slows down all systems.
+    """
+    results: dict[Any, list[dict]] = {name: [] for name in workers}
+    for turn in range(runs):
+        for name in list(workers)[:: -1 if turn % 2 else 1]:
+            results[name].append(run_worker(workers[name]))
+    return results
+
+
+def median_and_spread(values: Iterable[float]) -> tuple[float, float]:
+    """The median, and (largest - smallest) / median."""
+    values = list(values)
+    median = statistics.median(values)
+    return median, (max(values) - min(values)) / median
+
+
+def compare(
+    results: Mapping[tuple[str, str], list[dict]], seconds: str
+) -> Iterator[tuple[dict[str, Any], list[dict]]]:
+    """For each system and dtype a row of a table, and the runs that did not fail.
+
+    seconds: the name of the timings in the results of a run. float32 is compared with our
+    float32, every other dtype with our bfloat16.
+    """
+    ours: dict[str, float] = {}
+    for (system, dtype), runs in results.items():
+        row = {"system": system, "dtype": dtype}
+        good = [run for run in runs if "error" not in run]
+        if not good:
+            yield row | {"s": runs[0]["error"]}, good
+            continue
+        median, spread = median_and_spread(s for run in good for s in run[seconds])
+        if system == OURS:
+            ours[dtype] = median
+        base = ours.get("float32" if dtype == "float32" else "bfloat16")
+        yield (
+            row
+            | {
+                "s": median,
+                "spread": f"{spread:.0%}",
+                "its time / ours": median / base if base and system != OURS else None,
+                "first, s": median_and_spread(r["first_seconds"] for r in good)[0],
+                "peak, GiB": max(run["peak_bytes"] for run in good) / 2**30,
+            },
+            good,
+        )
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A table. The longest row has the columns. Floats have three significant digits."""
+    columns = max(rows, key=len)
+    lines = [columns, ["---"] * len(columns)]
+    lines += [[_cell(row.get(name)) for name in columns] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return "" if value is None else str(value)
+
+
+def write_report(path: Path | None, **content: Any) -> None:
+    """Writes the content, the date and the commit to a JSON file, if there is a path.
+
+    The commit of a changed checkout ends in a plus.
+    """
+    if path is None:
+        return
+    git = ["git", "describe", "--always", "--dirty=+", "--abbrev=7"]
+    commit = subprocess.run(git, capture_output=True, text=True, cwd=HERE).stdout
+    stamp = {"date": date.today().isoformat(), "commit": commit.strip() or None}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(stamp | content, indent=2) + "\n")
+
+
+def process_bytes() -> int:
+    """The peak memory of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
