@@ -6,11 +6,14 @@ A command is a file of this folder that ends in ``cli.run(main)``.
 import ast
 import difflib
 import importlib
+import sys
 from pathlib import Path
 
 from bert_jax import __version__, cli
 from bert_jax.errors import UserError
 from bert_jax.progress import print_line
+
+_RENAMED = {"compare": "plot"}  # old and new names of commands
 
 
 def commands() -> dict[str, str]:
@@ -26,6 +29,9 @@ def commands() -> dict[str, str]:
 def main(argv: list[str]) -> int | None:
     """Runs the command that ``argv`` begins with, or lists all."""
     name, *rest = argv or ["--help"]
+    if name in _RENAMED:
+        print_line(f"{name} is now bert_jax {_RENAMED[name]}", sys.stderr)
+        name = _RENAMED[name]
     known = commands()
     if name in ("-h", "--help", "help"):
         width = max(map(len, known))

@@ -154,6 +154,20 @@ def read_text(path: Path, expected: str) -> str:
         return "".join(line for _, line in decode_lines(file, path))
 
 
+@contextlib.contextmanager
+def reading(where: object, expected: str) -> Iterator[None]:
+    """Raises UserError with one line if the content of a file is not as expected.
+
+    where: name of the file, or of its line. expected: what the file should be.
+    """
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{where} is damaged ({error!r}); expected {expected}"
+        ) from error
+
+
 def read_json(path: Path, expected: str) -> dict[str, Any]:
     """The object in a JSON file. expected: what the file should be, for errors."""
     with open_bytes(path, expected) as file:

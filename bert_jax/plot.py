@@ -1,34 +1,54 @@
-"""Draws loss, scores, learning rate and throughput of one run or several.
+"""Draws the curves of runs, and prints how their settings and scores differ.
 
 RUN: a workdir of bert_jax.train or bert_jax.finetune, finished or not, or of a sweep.
---output: a name in .png, .svg or .pdf; without it RUN/curves.png, of several runs
-curves.png in this folder.
+--output: name of the picture in .png, .svg or .pdf. The default is curves.png (or
+reference.png with --reference) in the folder of a single run, or else in this folder.
+--json: print a list with an object for each run instead of the table.
+--reference: a curve to compare pretraining with, such as tiny, or a file; may be repeated.
+The picture then shows metrics by the number of tokens.
+--as_reference: write the curve of a run as such a file, and nothing else.
 
 usage:
-  python -m bert_jax.plot RUN [RUN ...] [--output F.png]
+  python -m bert_jax.plot RUN [RUN ...] [--output F.png] [--json] [--reference NAME]
 """
 
+import json
+import sys
 from pathlib import Path
 
-from bert_jax import cli
+from bert_jax import cli, runs
+from bert_jax.config_file import named_references
+from bert_jax.files import is_remote
 from bert_jax.progress import print_line
-from bert_jax.runs import CURVES
 
 
 def main(argv: list[str]) -> None:
-    """Parses the command line and draws."""
+    """Parses the command line, prints the table and draws the picture."""
     parser = cli.argument_parser(__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN")
     parser.add_argument("--output", type=Path, metavar="F.png")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--reference", action="append", default=[], metavar="NAME")
+    parser.add_argument("--as_reference", type=Path, metavar="F.json")
     args = parser.parse_args(argv)
-    # Imported late, so that --help and errors of the command line come at once.
+    found = runs.read_runs(args.runs)
+    if args.as_reference:
+        runs.write_reference(found[0], args.as_reference)
+        return
+    known = named_references()
+    references = [known.get(name, name) for name in args.reference]
+    compared = runs.compare([*found, *map(runs.read_reference, references)])
+    print_line(
+        json.dumps(compared, indent=2) if args.json else "\n".join(runs.table(compared))
+    )
+    # Imported late: --help needs no matplotlib.
     from bert_jax import figures
 
-    folder = Path(args.runs[0] if len(args.runs) == 1 else "")
-    output = args.output or folder / CURVES
-    figures.check_ending(output)
-    figures.save(figures.curves(*args.runs), output)
-    print_line(str(output))
+    single = len(args.runs) == 1 and not is_remote(args.runs[0])
+    name = "reference.png" if references else runs.CURVES
+    output = args.output or Path(args.runs[0] if single else "", name)
+    figures.save(figures.curves(*args.runs, references=references), output)
+    print_line(str(output), sys.stderr)
 
 
 if __name__ == "__main__":

@@ -130,35 +130,80 @@ figures.attention_lines(model, TEXT, layer=int(layer), head=int(head))
 #
 # ## 4. One word, two senses
 #
-# "Bank" is a house for money or the edge of a river. In the embeddings both are the
-# same vector, but for its position. Do the layers tell them apart? Eight sentences,
-# four of each sense:
+# A bank is a house for money or the edge of a river. The embeddings of both words differ
+# only by position. Do the layers separate the two senses? `word_vectors` averages the
+# tokens of each word. The cosine of two vectors measures how similar they are.
+
 
 # %%
-figures.word_senses(model, "bank", SENSES)
+def word_vectors(texts):
+    """The words of each text, and their unit vectors (layers + 1, words, width)."""
+    out = model(texts, hidden_states=True)
+    for row, tokens in enumerate(out.tokens):
+        words = " ".join(tokens).replace(" ##", "").split()
+        first = [i for i, token in enumerate(tokens) if not token.startswith("##")]
+        states_KLD = out.hidden_states[:, row, : len(tokens)]
+        vectors_KWD = np.add.reduceat(states_KLD, first, axis=1)
+        yield words, vectors_KWD / np.linalg.norm(vectors_KWD, axis=-1, keepdims=True)
+
+
+texts = [text for group in SENSES.values() for text in group]
+sense_T = np.repeat(list(SENSES), [len(group) for group in SENSES.values()])
+bank_KTD = np.stack([v[:, w.index("bank")] for w, v in word_vectors(texts)], axis=1)
+cosine_KTT = np.einsum("ktd,kud->ktu", bank_KTD, bank_KTD)
+same_TT = sense_T[:, None] == sense_T
+different_K = cosine_KTT[:, ~same_TT].mean(axis=1)
+same_K = cosine_KTT[:, same_TT & ~np.eye(len(texts), dtype=bool)].mean(axis=1)
+best = int((same_K - different_K).argmax())
+
+fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+left.plot(same_K, "o-", label="the same sense")
+left.plot(different_K, "s--", label="different senses")
+left.set(xlabel="layer (0: the embeddings)", ylabel="mean cosine of two vectors")
+left.legend()
+image = right.imshow(cosine_KTT[best], cmap="Blues")
+right.set_title(f"layer {best}")
+right.set_yticks(range(len(texts)), [text[:30] for text in texts], fontsize=8)
+fig.colorbar(image, label="cosine")
+plt.show()
 
 # %% [markdown]
-# *Left: how alike two vectors of "bank" are. Where the line of different senses is
-# below the others, the model knows which bank is meant. Right: all pairs of the eight
-# sentences at the layer that parts them best; the two senses are the squares along its
-# diagonal.*
+# *Left: if the line of different senses is below the other line, the model knows which
+# bank is meant. Right: all pairs of the eight sentences, at the layer that separates the
+# senses best. The two senses are the squares along the diagonal.*
 #
-# ## 5. Nearest neighbours, layer by layer
+# ## 5. Nearest words, layer by layer
 #
-# Which words of other sentences are most like "bank" by the stream, and which like
-# "bank" in town? The first row is before the first layer, where all banks are the same
-# word.
+# Which words of other sentences are most similar to the bank of a stream, and which to
+# the bank in town?
+
 
 # %%
-figures.nearest_words(model, "bank", SENSES["river"][1], OTHERS, top=4)
+def print_nearest(text, top=4):
+    """Prints the words of OTHERS that are nearest to "bank" in a text, for each layer."""
+    (words, own_KWD), *others = word_vectors([text, *OTHERS])
+    bank_KD = own_KWD[:, words.index("bank")]
+    names, vectors = [], []
+    for other, vectors_KWD in others:
+        for i in range(1, len(other) - 1):  # without [CLS] and [SEP]
+            names.append(f"{other[i - 1]} *{other[i]}* {other[i + 1]}")
+            vectors.append(vectors_KWD[:, i])
+    cosine_CK = np.einsum("ckd,kd->ck", vectors, bank_KD)
+    print(text)
+    for layer, cosine_C in enumerate(cosine_CK.T):
+        nearest = np.argsort(-cosine_C)[:top]
+        shown = [f"{names[i]} {cosine_C[i]:.2f}" for i in nearest]
+        print(f"layer {layer}: {', '.join(shown)}")
 
-# %%
-figures.nearest_words(model, "bank", SENSES["money"][0], OTHERS, top=4)
+
+print_nearest(SENSES["river"][1])
+print()
+print_nearest(SENSES["money"][0])
 
 # %% [markdown]
-# *The words that are most like "bank", by the stream and in town, after each layer.
-# Where words of money stay near the bank of a stream, the model keeps to the sense that
-# it has met most often.*
+# *Each entry shows a word between its neighbours, and its cosine with "bank". If words
+# about money stay near the bank of a stream, the model prefers the sense that was more
+# frequent in its training text.*
 #
 # ## 6. How much a layer changes a token
 #

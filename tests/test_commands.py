@@ -47,8 +47,7 @@ COMMANDS = {
     "score": "score --checkpoint {checkpoint} --input {texts}",
     "next_sentence": "next_sentence --checkpoint {checkpoint} --input {pairs}",
     "minimal_pairs": "minimal_pairs --checkpoint {checkpoint} --pairs {minimal}",
-    "compare": "compare {checkpoint} {checkpoint}",
-    "compare --as_reference": "compare {checkpoint} --as_reference {new}/reference.json",
+    "plot --as_reference": "plot {checkpoint} --as_reference {new}/reference.json",
     "plot": "plot {checkpoint} --output {new}/curves.svg",
 }
 # These read no checkpoint, or as init_from, which the tests of objectives try.
@@ -68,15 +67,14 @@ REFUSALS = {
     "score": NO_MLM,
     "minimal_pairs": NO_MLM,
     "next_sentence": "has no NSP head",
-    "compare": NO_RUN,
-    "compare --as_reference": NO_RUN,
+    "plot --as_reference": NO_RUN,
     "plot": NO_RUN,
 }
 # What works on all checkpoints, and on those of ...
 ALL = {"inspect", "inspect --json", "convert back", "embed", "embed tokens"}
 LM = {"convert", "fill_mask", "score", "minimal_pairs", "embed pooler"}
 HEAD = {"convert", "predict", "evaluate"}
-RUN = {"compare", "compare --as_reference", "plot"}
+RUN = {"plot", "plot --as_reference"}
 WORKS = {
     "exported/mlm_nsp": LM | {"next_sentence"},
     "exported/causal": LM,
@@ -146,7 +144,7 @@ def test_every_command_is_tested():
 def test_every_command_works_or_ends_with_one_line(
     checkpoint, files, tmp_path, monkeypatch
 ):
-    monkeypatch.chdir(tmp_path)  # where plot and compare write by default
+    monkeypatch.chdir(tmp_path)  # where plot writes by default
     monkeypatch.setattr(cli, "start", lambda *arguments: None)
     name = checkpoint.partition("/")[2]
     head = HEAD_OF.get(name, name if name in ROWS else "classification")
@@ -206,7 +204,7 @@ def evil_metric(folder):
     with (folder / "run" / "metrics.jsonl").open("a") as file:
         line = {"step": 99, "split": "eval", f"{EVIL}_accuracy": 0.5}
         file.write(f"{json.dumps(line)}\n")
-    return "compare", str(folder / "run")
+    return "plot", str(folder / "run")
 
 
 def evil_text(folder):

@@ -38,6 +38,14 @@ def test_a_command_gets_the_arguments_behind_its_name(capsys):
     assert capsys.readouterr().out == f"{__version__}\n"
 
 
+def test_an_old_name_works_and_prints_the_new_name(capsys):
+    with pytest.raises(SystemExit):
+        umbrella.main(["compare", "--help"])
+    out, err = capsys.readouterr()
+    assert "python -m bert_jax.plot RUN" in out
+    assert err == "compare is now bert_jax plot\n"
+
+
 def test_the_list_of_commands_needs_no_utf8_locale():
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = [sys.executable, "-m", "bert_jax"]
@@ -48,7 +56,7 @@ def test_the_list_of_commands_needs_no_utf8_locale():
     ("name", "message"),
     [
         ("trian", "trian is not a command of bert_jax; did you mean train?"),
-        ("xyzzy", "bert_jax; the commands are aot, compare, convert, "),
+        ("xyzzy", "bert_jax; the commands are aot, convert, "),
     ],
 )
 def test_a_wrong_name_lists_the_nearest(name, message):

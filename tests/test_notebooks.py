@@ -98,6 +98,15 @@ def test_see_inside(execute, checkpoint):
     np.testing.assert_allclose(out.attentions.sum(axis=-1), 1, rtol=1e-5)
     assert len(out.hidden_states) == len(out.attentions) + 1
     assert found["far_KN"].shape == out.attentions.shape[:1] + out.attentions.shape[2:3]
+    # The vector of a word has the cosine 1 with itself, and less with other texts' words.
+    cosine_KTT, texts = found["cosine_KTT"], 8
+    assert cosine_KTT.shape == (len(out.hidden_states), texts, texts)
+    np.testing.assert_allclose(cosine_KTT[:, range(8), range(8)], 1, rtol=1e-5)
+    pairs = texts * (texts / 2 - 1), texts * texts / 2
+    means = np.average([found["same_K"], found["different_K"]], axis=0, weights=pairs)
+    np.testing.assert_allclose(
+        means, (cosine_KTT.sum(axis=(1, 2)) - texts) / sum(pairs), rtol=1e-4
+    )
 
 
 def test_eight_devices(execute):

@@ -1,14 +1,15 @@
-"""Runs read from their workdirs, and compared."""
+"""Runs read from their workdirs, compared, and drawn by plot."""
 
 import json
+import re
 
 import pytest
 from etils import epath
 
-from bert_jax import compare as command
 from bert_jax import figures
+from bert_jax import plot as command
 from bert_jax.errors import UserError
-from bert_jax.runs import compare, read_reference, read_runs, table
+from bert_jax.runs import compare, read_reference, read_runs
 
 
 def write_run(folder, config, lines, results=None):
@@ -50,12 +51,12 @@ def two(tmp_path):
     ]
 
 
-def test_names_are_as_long_as_they_have_to_be(two, tmp_path):
+def test_names_start_where_the_paths_differ(two, tmp_path):
     assert [run.name for run in read_runs(two)] == ["a/tiny", "b/tiny"]
     assert [run.name for run in read_runs([two[0], two[0]])] == ["tiny"]
     write_run(tmp_path / "other", *pretraining(1e-3, 0.25))
     names = [run.name for run in read_runs([two[0], tmp_path / "other"])]
-    assert names == ["tiny", "other"]
+    assert names == ["a/tiny", "other"]
 
 
 def test_a_sweep_stands_for_its_runs(tmp_path):
@@ -80,23 +81,19 @@ def test_runs_in_a_bucket_are_read_there(bucket, two):
 
 def test_settings_that_differ_and_the_last_and_best_of_each_metric(two):
     first, second = compare(read_runs(two))
-    assert first["settings"] == {"optimizer.learning_rate": 1e-3}
-    assert second["settings"] == {"optimizer.learning_rate": 2e-3}
-    assert first["steps"] == 20
-    assert (first["seconds"], first["tokens_per_second"]) == (61.5, 104)
-    metrics = first["metrics"]
-    assert metrics["train"]["loss"] == {"last": 5.2, "best": 5.0, "step": 15}
-    assert metrics["eval"]["loss"] == {"last": 5.9, "best": 5.9, "step": 20}
-    accuracy = {"last": 0.25, "best": 0.3, "step": 10, "baseline": 0.06}
-    assert metrics["eval"]["mlm_accuracy"] == accuracy
-    assert second["metrics"]["eval"]["mlm_accuracy"]["best"] == 0.4
-    perplexity = {"last": 99.0, "best": 90.0, "step": 10}
-    assert metrics["eval"]["perplexity"] == perplexity
-    assert set(metrics["eval"]) == {
-        "loss",
-        "perplexity",
-        "mlm_accuracy",
-    }  # no baselines of their own
+    assert first == {
+        "run": "a/tiny",
+        "optimizer.learning_rate": 1e-3,
+        "steps": 20,
+        "train loss": {"last": 5.2, "best": 5.0, "step": 15},
+        "eval loss": {"last": 5.9, "best": 5.9, "step": 20},
+        "eval perplexity": {"last": 99.0, "best": 90.0, "step": 10},
+        "eval mlm_accuracy": {"last": 0.25, "best": 0.3, "step": 10, "baseline": 0.06},
+        "seconds": 61.5,
+        "tokens per second": 104,
+    }
+    assert second["optimizer.learning_rate"] == 2e-3
+    assert second["eval mlm_accuracy"]["best"] == 0.4
 
 
 def test_a_setting_that_one_run_lacks_differs(tmp_path, two):
@@ -104,8 +101,9 @@ def test_a_setting_that_one_run_lacks_differs(tmp_path, two):
     more = config | {"phases": [{"steps": 20}, {"steps": 5}], "seed": 1}
     third = write_run(tmp_path / "more", more, lines)
     first, second = compare(read_runs([two[0], third]))
-    assert first["settings"] == {"phases[1].steps": None, "seed": 0}
-    assert second["settings"] == {"phases[1].steps": 5, "seed": 1}
+    assert (first["phases[1].steps"], first["seed"]) == (None, 0)
+    assert (second["phases[1].steps"], second["seed"]) == (5, 1)
+    assert "optimizer.learning_rate" not in first
 
 
 def test_settings_that_changed_during_a_run_are_shown_with_their_steps(tmp_path, two):
@@ -113,38 +111,47 @@ def test_settings_that_changed_during_a_run_are_shown_with_their_steps(tmp_path,
     change = {"optimizer.learning_rate": {"from": 1e-3, "to": 2e-3}}
     config["changes"] = [{"step": 1500, "settings": change}]
     rows = compare(read_runs([*two, write_run(tmp_path / "c", config, lines)]))
-    assert [row["settings"] for row in rows] == [
-        {"optimizer.learning_rate": 1e-3},
-        {"optimizer.learning_rate": 2e-3},
-        {"optimizer.learning_rate": "0.001, from step 1,500 0.002"},
-    ]
+    found = [row["optimizer.learning_rate"] for row in rows]
+    assert found == [1e-3, 2e-3, "0.001, from step 1,500 0.002"]
 
 
-def test_the_command_prints_a_table_or_json(two, capsys):
+def test_plot_prints_a_table_or_json_and_draws(two, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     command.main([str(path) for path in two])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["a/tiny", "b/tiny"]
-    cells = {line[:27].strip(): line[27:].split() for line in lines}
-    assert cells["optimizer.learning_rate"] == ["0.001", "0.002"]
-    assert cells["train loss"] == ["5.2", "(best", "5", "at", "step", "15)"] * 2
-    accuracy = ["0.25", "(best", "0.3", "at", "step", "10)", "0.4"]
-    assert cells["eval mlm_accuracy"] == accuracy
-    assert cells["eval mlm_accuracy, baseline"] == ["0.06", "0.06"]
-    assert cells["tokens per second"] == ["104", "104"]
+    out, err = capsys.readouterr()
+    lines = [re.split("  +", line) for line in out.splitlines()]
+    assert ["", "a/tiny", "b/tiny"] in lines
+    assert ["optimizer.learning_rate", "0.001", "0.002"] in lines
+    assert ["train loss", *["5.2 (best 5 at step 15)"] * 2] in lines
+    accuracy = ["0.25 (best 0.3 at step 10), baseline 0.06", "0.4, baseline 0.06"]
+    assert ["eval mlm_accuracy", *accuracy] in lines
+    assert ["tokens per second", "104", "104"] in lines
+    assert err == "curves.png\n"
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     command.main([*(str(path) for path in two), "--json"])
     assert json.loads(capsys.readouterr().out) == compare(read_runs(two))
 
 
-def test_results_of_fine_tuning_are_in_the_table(tmp_path):
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [((), "a/tiny/curves.png"), (("--output", "new/a.svg"), "new/a.svg")],
+)
+def test_plot_names_the_picture(two, tmp_path, monkeypatch, arguments, name):
+    monkeypatch.chdir(tmp_path)
+    command.main(["a/tiny", *arguments])
+    content = (tmp_path / name).read_bytes()
+    assert b"<svg" in content or content.startswith(b"\x89PNG")
+    with pytest.raises(UserError, match=r"expected a name in \.png, \.svg or \.pdf"):
+        command.main(["a/tiny", "--output", "a.xyz"])
+
+
+def test_results_of_fine_tuning_are_compared(tmp_path):
     results = {"scores": {"test": {"accuracy": 81.25}}, "train_seconds": 75.5}
     lines = [{"step": 3, "split": "dev", "accuracy": 80.0}]
     folder = write_run(tmp_path / "run", {"family": "classification"}, lines, results)
-    rows = {
-        line[:25].strip(): line[25:].strip()
-        for line in table(compare(read_runs([folder])))
-    }
-    assert rows["best model: test accuracy"] == "81.25"
-    assert rows["seconds of training"] == "76"
+    (row,) = compare(read_runs([folder]))
+    assert row["best model: test accuracy"] == 81.25
+    assert row["seconds of training"] == 75.5
 
 
 @pytest.mark.parametrize(
@@ -162,12 +169,6 @@ def test_results_of_fine_tuning_are_in_the_table(tmp_path):
         (
             lambda folder: write_run(folder, [1], [{"step": 1, "split": "dev"}]),
             r"config\.json holds a JSON list",
-        ),
-        (
-            lambda folder: write_run(
-                folder, {}, [{"step": 1, "split": "dev"}], {"scores": {"dev": "a"}}
-            ),
-            r"results\.json has scores that are no numbers",
         ),
     ],
 )
@@ -220,7 +221,7 @@ def test_a_reference_is_a_small_copy_that_a_run_is_compared_with(two, tmp_path, 
     assert err.strip() == str(reader / "reference.png")
     assert (reader / "reference.png").read_bytes().startswith(b"\x89PNG")
     picture = figures.curves(reader, references=[path])
-    (axes,) = (a for a in picture.axes if a.get_title("left") == "Loss")
+    (axes,) = (a for a in picture.axes if a.get_title("left") == "loss")
     drawn = {line.get_label(): list(line.get_xdata()) for line in axes.lines}
     assert drawn["mine, train"] == [32 * step for step in range(1, 11)]
     assert drawn["reference long, eval"] == [0, 16_000, 32_000]
@@ -232,5 +233,9 @@ def test_a_reference_is_a_small_copy_that_a_run_is_compared_with(two, tmp_path, 
                 *("--reference", str(path)),
             ]
         )
-    with pytest.raises(UserError, match="is no reference curve; expected a file that"):
-        command.main([str(reader), "--reference", str(reader / "config.json")])
+    for text in ("{}", '{"config": {}, "metrics": [{"split": "train"}]}'):
+        path.write_text(text)
+        with pytest.raises(
+            UserError, match=r"damaged .* a file that bert_jax plot RUN"
+        ):
+            command.main([str(reader), "--reference", str(path)])

@@ -32,7 +32,7 @@ from bert_jax.inference import score
 from bert_jax.interop.load import load
 from bert_jax.locks import locked
 from bert_jax.progress import Progress, print_line
-from bert_jax.runs import is_number, read_runs
+from bert_jax.runs import read_runs
 from bert_jax.settings import differences, to_dict
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.training.config import (
@@ -319,7 +319,7 @@ def finished(folder: Path, name: str, parts: Mapping[str, Part]) -> Result | Non
     scores, others = result.get("scores", {}), ("steps", "tokens", "flops")
     numbers = [result.get("seconds"), *(result.get(name, 0) for name in others)]
     if not isinstance(scores, dict) or not all(
-        map(is_number, [*numbers, *scores.values()])
+        isinstance(number, int | float) for number in (*numbers, *scores.values())
     ):
         raise UserError(f"{path} is damaged; remove it, and the part runs again")
     if DIVERGED in result and not (directory / "config.json").exists():

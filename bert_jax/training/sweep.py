@@ -19,7 +19,7 @@ from bert_jax.files import (
 )
 from bert_jax.parallel.processes import from_leader, on_leader
 from bert_jax.progress import Progress, print_line
-from bert_jax.runs import RESULTS, read_results, spread
+from bert_jax.runs import RESULTS, spread
 from bert_jax.settings import to_dict
 from bert_jax.tasks.task import Task
 from bert_jax.training.config import FineTuneConfig, resume_differences
@@ -228,7 +228,7 @@ def _results(workdir: Path) -> Results | None:
     path = workdir / RESULTS
     if not path.exists():
         return None
-    results = read_results(path)
+    results = read_json(path, "the results of a run")
     if DIVERGED not in results:
         with naming(path):
             _dev_score(results)

@@ -1,7 +1,7 @@
 """Draws the reference curves and writes their table into guides/is_my_loss_right.md.
 
-A curve is added by python -m bert_jax.compare RUN --as_reference
-experiments/references/NAME.json, and by this.
+A curve is added by bert_jax plot RUN --as_reference experiments/references/NAME.json,
+and by this.
 
 usage:
   python docs/pictures/references.py

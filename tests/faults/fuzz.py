@@ -41,7 +41,7 @@ import numpy as np
 from flax import traverse_util
 from safetensors.numpy import save
 
-from bert_jax import locks, runs, tasks
+from bert_jax import locks, tasks
 from bert_jax.data import store
 from bert_jax.data.corpus import read_documents
 from bert_jax.data.store import TokenStore
@@ -247,12 +247,6 @@ def store_part() -> list[bytes]:
     return [buffer.getvalue()]
 
 
-def metrics() -> list[bytes]:
-    report = {"step": 1, "split": "train", "loss": 2.5, "tokens_per_second": 10.0}
-    scores = {"step": 1, "split": "dev", "accuracy": 50.0, "seconds": 1.5}
-    return [b"".join(json.dumps(r).encode() + b"\n" for r in (report, scores) * 2)]
-
-
 def pairs_zip() -> list[bytes]:
     from zipfile import ZIP_DEFLATED, ZipFile
 
@@ -394,11 +388,6 @@ def sealed_notes(content: bytes) -> bytes:
     return name + b"\n" + json.dumps(values).encode()
 
 
-def read_reference(folder: Path) -> None:
-    run = runs.read_reference(folder / "a.json")
-    list(runs.table(runs.compare([run])))
-
-
 def read_lock(folder: Path) -> None:
     """The owner of a folder, as its lock file names it."""
     locks._owner((folder / ".lock").read_bytes()).encode()
@@ -445,16 +434,8 @@ def read_owner(folder: Path) -> None:
     check_owner(folder, json.loads(training_config()[0]), resume_differences)
 
 
-def read_run(folder: Path) -> None:
-    found = runs.read_runs([folder])
-    list(runs.table(runs.compare(found)))
-    with contextlib.suppress(UserError):  # of one that is no pretraining
-        found[0].tokens([1, 2])
-
-
 DATA = "data-00000-of-00001"
 HF = GOLDEN / "huggingface/sequence"
-WORKDIR = {"config.json": b"{}", "results.json": b"{}", "metrics.jsonl": metrics()[0]}
 TABLE = tasks.classification(labels=("x", "y"))
 CONLL = """The DT B-NP O
 sea NN I-NP B-LOC
@@ -650,9 +631,6 @@ READERS = {
     "run-checkpoint": Reader(
         "case", checkpoint_cases, read_checkpoint_of, small_checkpoint, sealed_notes
     ),
-    "workdir": Reader(
-        "config.json", golden("workdir/config.json"), read_run, lambda: WORKDIR
-    ),
     "vocab.txt": Reader(
         "vocab.txt",
         lambda: [tokenizer().vocabulary_bytes()],
@@ -731,33 +709,6 @@ READERS = {
     "store-sentences": in_store("index/sentence_offsets.npy"),
     "store-documents": in_store("index/document_sentences.npy"),
     "store-shard": in_store("shard-00000-of-00001.tokens"),
-    "metrics.jsonl": Reader("metrics.jsonl", metrics, read_run, lambda: WORKDIR),
-    "results.json": Reader(
-        "results.json",
-        texts('{"scores": {"dev": {"f1": 1.5}}, "train_seconds": 2.5, "steps": 3}'),
-        read_run,
-        lambda: WORKDIR,
-    ),
-    "confusion.json": Reader(
-        "predictions/dev.confusion.json",
-        texts(
-            '{"split": "dev", "of": "rows", "labels": ["x"], "counts": [[1, 2], [3, 4]]}'
-        ),
-        read_run,
-        lambda: WORKDIR,
-    ),
-    "reference.json": Reader(
-        "a.json",
-        lambda: [
-            json.dumps(
-                {
-                    "config": {"seed": 1},
-                    "metrics": [{"step": 1, "split": "train", "loss": 2.5}] * 2,
-                }
-            ).encode()
-        ],
-        read_reference,
-    ),
     "part.json": Reader(
         "a/part.json",
         texts(

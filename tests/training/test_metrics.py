@@ -44,9 +44,8 @@ def test_resuming_drops_later_and_torn_lines_and_keeps_the_rest_as_it_was(tmp_pa
 
 @pytest.mark.parametrize(
     "damage",
-    [b"{", b"\xff\xfe", b"7", b"null", b"[" * 100_000, b'{"step": "1", "split": "a"}',
-     b'{"step": 1, "split": "train", "loss": "2"}', b"", b'{"split": "a"}'],
-)  # fmt: skip
+    [b"{", b"\xff\xfe", b"7", b"null", b"", b'{"split": "a"}'],
+)
 def test_a_damaged_line_costs_itself_alone(damage, tmp_path, caplog):
     lines = [
         json.dumps({"step": n, "split": "train", "loss": 1 / n}) for n in range(1, 9)
