@@ -6,6 +6,7 @@ index. The machine that starts the pipeline lists the text before and joins the 
 both are small. The store has the bytes of the one that prepare writes.
 """
 
+import collections
 import functools
 import importlib
 import tempfile
@@ -13,13 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_jax.data.preparation import UNFINISHED, Part, Report, ShardCount, prepare
+from bert_jax.data.preparation import UNFINISHED, Counts, Part, Report, prepare
 from bert_jax.data.store import part_path, shard_name
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote, open_remote
 
-Write = Callable[..., ShardCount]
+Write = Callable[..., Counts]
 
 
 def prepare_with_beam(
@@ -75,7 +76,7 @@ def _copy_files(source: Any, target: Any, patterns: Sequence[str]) -> None:
 
 def _run(
     write: Write, missing: dict[int, list[Part]], *, options: list[str], output: str
-) -> Iterator[ShardCount]:
+) -> Iterator[Counts]:
     """Writes the missing shards in a pipeline; yields what it wrote of all of them."""
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -98,27 +99,21 @@ def _run(
     result.wait_until_finish()
     if is_remote(output):
         _copy_files(open_remote(output), local, ("index/part-*",))
-    counters = {
-        counter.key.metric.name: counter.result
-        for counter in result.metrics().query()["counters"]
-    }
-    numbers = [counters.pop(name, 0) for name in ShardCount._fields[:-1]]
-    yield ShardCount(*numbers, dropped=counters)
+    counters = result.metrics().query()["counters"]
+    yield collections.Counter({c.key.metric.name: c.result for c in counters})
 
 
 def _write_counted(shard: int, parts: list[Part], *, write: Write) -> None:
     """Writes a shard and adds its counts to the counters of the pipeline."""
     from apache_beam.metrics import Metrics
 
-    counts = write(shard, parts)._asdict()
-    dropped = counts.pop("dropped")
-    for name, value in (counts | dropped).items():
+    for name, value in write(shard, parts).items():
         Metrics.counter("bert_jax", name).inc(value)
 
 
 def _write_remote(
     shard: int, parts: list[Part], *, write: Write, output: str
-) -> ShardCount:
+) -> Counts:
     """Writes a shard on this machine, and copies it to the store; its part comes last."""
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)

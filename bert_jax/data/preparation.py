@@ -1,8 +1,8 @@
-"""Text to a token store: sources cut into shards, shards written in parallel.
+"""Text to a token store: sources are cut into shards, which processes write in parallel.
 
-A shard is a byte range of all sources put end to end. What a store holds depends on the
-text and the number of shards alone, not on how many processes wrote it or how often they
-were interrupted. A run that is repeated keeps the shards that are whole.
+A shard is a byte range of all sources end to end. The contents of a store depend on the
+text and the number of shards, not on the number of processes or on interruptions. An
+interrupted preparation that runs again keeps the finished shards.
 """
 
 import bisect
@@ -57,11 +57,12 @@ from bert_jax.settings import differences
 
 logger = logging.getLogger(__name__)
 
-# From write_shard, with everything but shard and parts, and the parts of each missing
-# shard, to what was written.
+# Counts of a shard: "text_bytes", "tokens", "unknown", and the reasons of Reading.dropped.
+Counts = collections.Counter[str]
+# Writes shards: a function of write_shard, with everything but shard and parts, and of the
+# parts of each missing shard. Yields the counts.
 Run = Callable[
-    [Callable[..., "ShardCount"], dict[int, list["Part"]]],
-    Generator["ShardCount", None, None],
+    [Callable[..., Counts], dict[int, list["Part"]]], Generator[Counts, None, None]
 ]
 
 
@@ -69,46 +70,31 @@ class OtherTextError(UserError):
     """The folder contains text that was prepared in another way."""
 
 
-# What a run works on until index.json takes its place.
+# Text and settings of a preparation, until index.json is written.
 UNFINISHED = "unfinished.json"
-# Bytes of text a shard: enough of them for the workers, few enough to open, none so
-# large that its part of the index fills the memory.
+# Bytes of text in a shard: enough shards for the workers, few enough to open, and small
+# enough that the part of the index fits into memory.
 _SMALL_SHARD, _MANY_SHARDS, _LARGE_SHARD = 4 << 20, 256, 512 << 20
-# A worker takes up to 180 MiB, mostly for the words that the tokenizer remembers. This
-# many stay below 1 GiB together; more come only where --workers asks for them.
+# Default limit of processes. Each uses up to 180 MiB, mostly for remembered words.
 _MOST_WORKERS = 4
-# Every shard is mapped while it is read, and Linux maps 65,530 files for a process.
-_MOST_SHARDS = 10_000
+_MOST_SHARDS = 10_000  # each is mapped while it is read; Linux allows 65,530 mappings
 
 
 class Part(NamedTuple):
-    """A source's byte range [start, stop), the whole of one that is not splittable."""
+    """Bytes [start, stop) of a source."""
 
     source: Source
     start: int
     stop: int
 
 
-class ShardCount(NamedTuple):
-    """What was written of a shard, and what was left out.
-
-    text_bytes: bytes of text, estimated if the size of a source is. dropped: see
-    corpus_formats.Reading.
-    """
-
-    text_bytes: int
-    tokens: int
-    unknown: int
-    dropped: Mapping[str, int]
-
-
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What :func:`prepare` did.
+    """Result of :func:`prepare`.
 
-    info describes the whole store. The other fields count the work of this run alone: a
-    run that found everything done has text_bytes 0. dropped: number of headings, lines and
-    the like that were left out, by reason.
+    info describes the whole store. The other fields count the work of this call: they are
+    0 if the text was already prepared. text_bytes: bytes of text, estimated for compressed
+    files. dropped: number of dropped headings, lines and documents, by reason.
     """
 
     info: StoreInfo
@@ -145,23 +131,23 @@ def prepare(
     workers: int = 0,
     shards: int = 0,
     segmenter: str = "",
-    run: "Run | None" = None,
+    run: Run | None = None,
 ) -> Report:
-    """Reads, segments and tokenises ``inputs`` into a store in ``directory``.
+    """Reads, splits and tokenises ``inputs`` into a store in ``directory``.
 
     inputs, format: see corpus.read_documents. text_field, language: see
-    corpus_formats.Reading. workers, shards: 0 chooses.
-    segmenter: what finds words without spaces between them; see open_segmenter. run: what
-    writes the missing shards, instead of processes of this machine.
-    Finishes what an interrupted run with the same settings began; raises UserError where
-    ``directory`` holds something made from other text, settings or another vocabulary.
+    corpus_formats.Reading. workers, shards: numbers of processes and shards; 0 chooses.
+    segmenter: finds words in text without spaces, see open_segmenter. run: writes the
+    missing shards, instead of processes of this machine.
+    Continues an interrupted preparation. Raises UserError if ``directory`` contains text
+    that was prepared from other text, settings or another vocabulary.
     """
+    started = time.monotonic()
     if workers < 0 or not 0 <= shards <= _MOST_SHARDS:
         raise UserError(
             f"workers={workers}, shards={shards}: expected 0 or more, and at most "
             f"{_MOST_SHARDS:,} shards"
         )
-    started = time.monotonic()
     check_output(directory, *inputs)
     found = find_sources(inputs, format=format, language=language)
     sources = with_fingerprints(found)
@@ -180,17 +166,20 @@ def prepare(
         "language": language,
         "segmenter": f"sentencex {importlib.metadata.version('sentencex')}, {RULES}",
         "shards": shards,
-    } | ({"words": segmenter} if segmenter else {})
+    }
     if segmenter:
-        open_segmenter(segmenter)
-    fingerprint = tokenizer.fingerprint()
-    identity = {"vocabulary_fingerprint": fingerprint, "settings": settings}
-    counts: list[ShardCount] = []
+        open_segmenter(segmenter)  # raises UserError if it is not installed
+        settings["words"] = segmenter
+    identity = {
+        "vocabulary_fingerprint": tokenizer.fingerprint(),
+        "settings": settings,
+    }
+    counts: Counts = collections.Counter()
     with locked(directory):
         remove_unfinished(directory)
         if info := _finished(directory, identity):
-            (directory / UNFINISHED).unlink(missing_ok=True)  # killed just before
-            return Report(info, 0.0, *_total(counts))
+            (directory / UNFINISHED).unlink(missing_ok=True)
+            return _report(info, 0.0, counts)
         write_json(directory / UNFINISHED, identity)
         tokenizer.save(directory)
         missing = {
@@ -202,31 +191,29 @@ def prepare(
             write_shard, tokenizer=tokenizer, directory=directory, shards=shards,
             text_field=text_field, language=language, segmenter=segmenter,
         )  # fmt: skip
-        workers = min(workers or _default_workers(), len(missing))
         run = run or functools.partial(_write_shards, workers=workers)
+        done = total - sum(map(_text_bytes, missing.values()))
         with (
             contextlib.closing(run(write, missing)) as written,
             Progress(
-                "preparing",
-                total=total,
-                initial=total - sum(map(_text_bytes, missing.values())),
-                unit="B",
-                scale=True,
+                "preparing", total=total, initial=done, unit="B", scale=True
             ) as progress,
         ):
             for count in written:
-                counts.append(count)
-                progress.update(count.text_bytes)
+                counts.update(count)
+                progress.update(count["text_bytes"])
         for source, now in zip(sources, with_fingerprints(found), strict=True):
             if now != source:
                 raise UserError(
                     f"{source.name} changed while it was read; remove {directory} and run "
                     "the same command again"
                 )
-        vocab_size = tokenizer.vocab_size
-        words = bool(segmenter)
         info = finish_store(
-            directory, shards, vocab_size=vocab_size, words=words, **identity
+            directory,
+            shards,
+            vocab_size=tokenizer.vocab_size,
+            words=bool(segmenter),
+            **identity,
         )
         (directory / UNFINISHED).unlink()
     if info.documents == 1:
@@ -235,54 +222,42 @@ def prepare(
             "several; if a line is a sentence, set --format lines; if the text is not "
             "English, set --language"
         )
-    return Report(info, time.monotonic() - started, *_total(counts))
+    return _report(info, time.monotonic() - started, counts)
 
 
-def _total(counts: Sequence[ShardCount]) -> ShardCount:
-    dropped: collections.Counter[str] = collections.Counter()
-    for count in counts:
-        dropped.update(count.dropped)
-    numbers = (
-        sum(getattr(count, name) for count in counts)
-        for name in ("text_bytes", "tokens", "unknown")
-    )
-    return ShardCount(*numbers, dropped)
+def _report(info: StoreInfo, seconds: float, counts: Counts) -> Report:
+    numbers = [counts.pop(name, 0) for name in ("text_bytes", "tokens", "unknown")]
+    return Report(info, seconds, *numbers, dropped=counts)
 
 
 def shard_count(size: int) -> int:
-    """How many shards ``size`` bytes of text get where nobody says."""
+    """The default number of shards for ``size`` bytes of text."""
     small = min(_MANY_SHARDS, math.ceil(size / _SMALL_SHARD))
     return max(1, small, math.ceil(size / _LARGE_SHARD))
 
 
 def plan_shards(sources: Sequence[Source], shards: int) -> list[list[Part]]:
-    """For each shard its parts: near-equal byte ranges of the sources end to end.
+    """The parts of each shard: near-equal byte ranges of the sources end to end.
 
-    A source that cannot be split belongs to the shard in which it begins.
+    A source that is not splittable belongs to the shard in which it starts.
     """
     total = sum(source.size for source in sources)
     bounds = [total * shard // shards for shard in range(shards + 1)]
     plan: list[list[Part]] = [[] for _ in range(shards)]
-    begin = 0
+    first = 0
     for source in sources:
-        end = begin + source.size
-        inner = {bound for bound in bounds if begin < bound < end}
-        cuts = sorted({begin, end, *(inner if source.splittable else ())})
+        end = first + source.size
+        inner = {bound for bound in bounds if first < bound < end}
+        cuts = sorted({first, end, *(inner if source.splittable else ())})
         for start, stop in itertools.pairwise(cuts):
             shard = bisect.bisect_right(bounds, start) - 1
-            plan[shard].append(Part(source, start - begin, stop - begin))
-        begin = end
+            plan[shard].append(Part(source, start - first, stop - first))
+        first = end
     return plan
 
 
 def _text_bytes(parts: Sequence[Part]) -> int:
     return sum(part.stop - part.start for part in parts)
-
-
-def _default_workers() -> int:
-    if hasattr(os, "sched_getaffinity"):  # Linux: what a container may use
-        return min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
-    return min(_MOST_WORKERS, os.cpu_count() or 1)
 
 
 def write_shard(
@@ -295,10 +270,10 @@ def write_shard(
     text_field: str,
     language: str,
     segmenter: str,
-) -> ShardCount:
-    """Reads, segments and tokenises the parts of one shard into the store ``directory``."""
-    tokens = unknown = 0
+) -> Counts:
+    """Reads, splits and tokenises the parts of one shard into the store ``directory``."""
     reading = Reading(text_field, language)
+    counts = collections.Counter(text_bytes=_text_bytes(parts), tokens=0, unknown=0)
     dtype, word_bit = stored_type(tokenizer.vocab_size, words=bool(segmenter))
     segment = open_segmenter(segmenter) if segmenter else None
     with shard_writer(directory, shard, shards, dtype) as write:
@@ -312,25 +287,31 @@ def write_shard(
                     stored = [ids | word_bit * continues for ids, continues in pairs]
                 write(stored)
                 ids = np.concatenate(sentences)
-                tokens += len(ids)
-                unknown += int(np.count_nonzero(ids == tokenizer.unk_id))
-    return ShardCount(_text_bytes(parts), tokens, unknown, reading.dropped)
+                counts["tokens"] += len(ids)
+                counts["unknown"] += int(np.count_nonzero(ids == tokenizer.unk_id))
+    counts.update(reading.dropped)
+    return counts
 
 
 def _write_shards(
-    write: Callable[..., ShardCount], missing: dict[int, list[Part]], workers: int
-) -> Iterator[ShardCount]:
-    """Writes the missing shards, in as many processes as ``workers``, or here for one.
+    write: Callable[..., Counts], missing: dict[int, list[Part]], workers: int
+) -> Iterator[Counts]:
+    """Writes the missing shards in ``workers`` processes, or in this process for one.
 
-    write: write_shard with everything but shard and parts. The first error ends all
+    write: write_shard with everything but shard and parts. The first error stops all
     processes, and so does closing this iterator.
     """
+    if not workers:
+        known = hasattr(os, "sched_getaffinity")  # Linux: the cores of a container
+        cores = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
+        workers = min(_MOST_WORKERS, cores)
+    workers = min(workers, len(missing))
     if workers <= 1:
         yield from itertools.starmap(write, missing.items())
         return
-    # Spawned, not forked: the parent may have threads (TensorBoard, JAX, a notebook).
+    # Spawned, not forked: this process may have threads.
     context = multiprocessing.get_context("spawn")
-    # The parent alone holds the other end: when it closes it, or dies, the workers exit.
+    # The workers exit when this process closes its end of the pipe, or is killed.
     parent, end = context.Pipe(duplex=False)
     with ProcessPoolExecutor(
         workers, context, initializer=_start_worker, initargs=(write, parent)
@@ -341,21 +322,22 @@ def _write_shards(
                 yield future.result()
         except BrokenProcessPool as error:
             raise UserError(
-                "a worker process died, perhaps for want of memory; the same command goes "
-                f"on in {write.keywords['directory']}: try it with fewer --workers"
+                "a worker process was killed, perhaps because memory ran out; run the same "
+                f"command again with fewer --workers to continue in "
+                f"{write.keywords['directory']}"
             ) from error
         except BaseException:
-            end.close()  # shards that are being written stay unfinished, as after a kill
+            end.close()
             raise
 
 
-_write: Callable[..., ShardCount]  # of this worker, which keeps its tokenizer's cache
+_write: Callable[..., Counts]  # of this worker; its tokenizer remembers words
 
 
-def _start_worker(write: Callable[..., ShardCount], parent: Connection) -> None:
+def _start_worker(write: Callable[..., Counts], parent: Connection) -> None:
     global _write
     _write = write
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
 
 
@@ -364,19 +346,19 @@ def _exit_with(parent: Connection) -> None:
     os._exit(1)
 
 
-def _work(shard: int, parts: list[Part]) -> ShardCount:
+def _work(shard: int, parts: list[Part]) -> Counts:
     return _write(shard, parts)
 
 
 def _finished(directory: Path, identity: dict[str, Any]) -> StoreInfo | None:
-    """The whole store that is there; UserError where it is, or was to be, another."""
+    """The finished store in ``directory``, or None.
+
+    Raises UserError if the folder contains other text, finished or not.
+    """
     info = read_info(directory) if (directory / "index.json").exists() else None
     if info is None and not any(directory.glob("index/part-*.npz")):
-        return None  # nothing is lost by beginning anew
-    unfinished = directory / UNFINISHED
-    found = vars(info) if info else read_json(unfinished, "settings")
-    if not isinstance(found.get("settings"), dict):
-        raise UserError(f"{unfinished} is damaged; remove {directory} and begin anew")
+        return None
+    found = vars(info) if info else read_json(directory / UNFINISHED, "settings")
     was, now = (values["settings"].get("segmenter") for values in (found, identity))
     if was != now:
         raise OtherTextError(
@@ -385,14 +367,13 @@ def _finished(directory: Path, identity: dict[str, Any]) -> StoreInfo | None:
             "another --output, or remove it"
         )
     old, new = (
-        {"vocabulary": values.get("vocabulary_fingerprint"), **values["settings"]}
+        {"vocabulary": values["vocabulary_fingerprint"], **values["settings"]}
         for values in (found, identity)
     )
-    # The same text may be named in another way, or from another folder.
     differing = [
-        f"{name} was {_short(was)}, now {_short(now)}"
+        f"{name} was {str(was)[:48]}, now {str(now)[:48]}"
         for name, was, now in differences(old, new)
-        if not name.startswith("inputs")
+        if not name.startswith("inputs")  # the same text may have another path
     ]
     if differing:
         raise OtherTextError(
@@ -400,8 +381,3 @@ def _finished(directory: Path, identity: dict[str, Any]) -> StoreInfo | None:
             f"({'; '.join(differing)}); use another --output, or remove it"
         )
     return info
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 48 else f"{text[:12]}..."

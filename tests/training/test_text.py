@@ -160,7 +160,7 @@ try:
     {command}.main(sys.argv[1:])
 except errors.UserError as error:
     print(error)
-print(sorted({{"jax", "grain", "orbax", "tensorflow_datasets"}} & set(sys.modules)))
+print(sorted({{"jax", "grain", "orbax"}} & set(sys.modules)))
 """
 
 
@@ -170,7 +170,6 @@ print(sorted({{"jax", "grain", "orbax", "tensorflow_datasets"}} & set(sys.module
         ("train", ["--config=FILE", "--config.data.path=none"]),
         ("train", ["--config=FILE", "--config.data.path=."]),
         ("prepare", ["--input=none", "--vocabulary=STORE", "--output=x"]),
-        ("prepare", ["--input=tfds:none", "--vocabulary=STORE", "--output=x"]),
         ("vocabulary", ["--input=none", "--output=x.txt"]),
     ],
 )
