@@ -89,9 +89,11 @@ def main() -> None:
             for key, worker in workers.items()
             if Path(worker.options["vectors"]).exists()
         }
-    reference = next(iter(vectors.values()), None)
+    reference = OURS, options.dtypes[0]
+    if reference not in vectors:
+        sys.exit(f"{OURS}: {results[reference][0]['error']}")
     for key, array in vectors.items():
-        difference = float(np.abs(array - reference).max())
+        difference = float(np.abs(array - vectors[reference]).max())
         results[key] = [run | {"difference": difference} for run in results[key]]
     rows = list(summary(results))
     print(markdown(rows))
