@@ -6,7 +6,7 @@ reference.png with --reference) in the folder of a single run, or else in this f
 --json: print a list with an object for each run instead of the table.
 --reference: a curve to compare pretraining with, such as tiny, or a file; may be repeated.
 The picture then shows metrics by the number of tokens.
---as_reference: write the curve of a run as such a file, and nothing else.
+--as_reference: only write the curve of a run, as a file for --reference.
 
 usage:
   python -m bert_jax.plot RUN [RUN ...] [--output F.png] [--json] [--reference NAME]

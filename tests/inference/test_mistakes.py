@@ -118,7 +118,10 @@ def test_confusion_counts_by_hand():
     assert confusion(CHOICES, rows, [{"choice": 0}]) == (["0", "2"], [[0, 0], [1, 0]])
     assert confusion(NUMBERS, rows_of(NUMBERS, [("x", 1)]), [{"value": 1}]) == ([], [])
     second = bert_jax.tasks.squad(version_2=True)
-    rows = [("who?", "a whale", "whale"), {**ASKED, "is_impossible": True}]
+    rows = [
+        ("who?", "a whale", "whale"),
+        {**ASKED, "answers": [], "is_impossible": True},
+    ]
     rows = rows_of(second, rows)
     answers = [{"answer": "whale"}, {"answer": "whale"}]
     assert confusion(second, rows, answers) == (
@@ -140,7 +143,7 @@ ASKED = {"question": "who?", "context": "a whale"}
         ([], False),
     ],
 )
-def test_a_score_at_the_largest_class_is_told(counts, warned):
+def test_a_score_at_the_largest_class_gives_a_warning(counts, warned):
     line = majority_warning(counts)
     assert bool(line) == warned
     if warned:
@@ -171,5 +174,6 @@ def test_the_files(tmp_path):
         "labels": ["a", "b"],
         "counts": [[0, count], [0, 0]],
     }
+    assert "<th>confidence</th>" in page and "<td>0.5122</td>" in page
     none = write_mistakes(tmp_path / "n", NUMBERS, "dev", *[[]] * 2)
     assert [path.name for path in none] == ["dev.errors.jsonl", "dev.errors.html"]
