@@ -130,11 +130,7 @@ def _overridden(
         if re.sub(r"\[\d+\]$", "", name) not in known:
             if prefix:
                 raise UserError(unknown_field(name, known))
-            near = word.startswith("--") and hint(
-                name,
-                [*known, *flags],
-                lambda near: f"--{near}" if near in flags else f"--config.{near}",
-            )
+            near = word.startswith("--") and hint(name, [*known, *flags], "--{}".format)
             raise UserError(
                 f"unexpected argument {word!r}; {near or f'use {command_line}'}"
             )

@@ -148,10 +148,8 @@ def nearest_setting(name: str, known: Sequence[str]) -> str:
 
 def unknown_field(name: str, known: Sequence[str]) -> str:
     """The message for a setting that does not exist, with the nearest one that does."""
-    near = hint(name, known, "config.{}".format)
-    return (
-        f"config.{name} is not a setting; {near or f'expected one of {sorted(known)}'}"
-    )
+    near = hint(name, known) or f"expected one of {sorted(known)}"
+    return f"{name} is not a setting; {near}"
 
 
 def check_arguments(function: str, given: Iterable[str], known: Sequence[str]) -> None:
@@ -172,35 +170,6 @@ def hint(name: str, known: Sequence[str], shown: Callable[[str], str] = str) -> 
         return _HINTS[leaf]
     near = nearest_setting(name, known)
     return f"did you mean {shown(near)}?" if near else ""
-
-
-# "--config.data.", "--" and the like in front of a name; config.json is a file. A shell
-# command keeps its flags.
-_FLAG = re.compile(
-    r"(?P<command>(?:python -m|hf download|tfds build) [^;,()]*)|"
-    r"(?<![\w./-])(?:(?:--)?config\.(?!json|py\b)(?:data\.|optimizer\.)?|--)(?=\w)"
-)
-
-
-def as_arguments(message: str) -> str:
-    """A message with settings as arguments of a Python call.
-
-    Such as learning_rate, where a command has --config.optimizer.learning_rate.
-    """
-    return _FLAG.sub(_command, message)
-
-
-def _command(match: re.Match[str]) -> str:
-    return match["command"] or ""
-
-
-@contextlib.contextmanager
-def naming_arguments() -> Iterator[None]:
-    """Names settings in the message of a UserError as arguments; see as_arguments."""
-    try:
-        yield
-    except UserError as error:
-        raise type(error)(as_arguments(str(error))) from error.__cause__
 
 
 @contextlib.contextmanager

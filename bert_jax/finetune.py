@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
     config, workdir, flags = parse(argv, __doc__, finetune_config, own, FineTuneConfig)
     # A finished run is reported from what it wrote.
     if not any(Path(workdir, name).exists() for name in ("results.json", "sweep.json")):
-        check_checkpoint(config.init_from, "--config.init_from")
+        check_checkpoint(config.init_from, "init_from")
         FAMILIES[config.family](config.data).source.check()
     # Imported late: --help and a wrong command line answer at once.
     from bert_jax.training.sweep import run_one, run_sweep

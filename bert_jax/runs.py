@@ -173,7 +173,7 @@ def _read(folder: Path, name: str) -> Run:
     if not metrics:
         raise UserError(
             f"{folder / METRICS} is empty: the run has not reported yet; try again after "
-            "--config.log_every steps"
+            "log_every steps"
         )
     majorities = dict(_majorities(folder))
     return Run(name, content("config.json"), metrics, content(RESULTS), majorities)

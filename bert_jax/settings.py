@@ -83,9 +83,7 @@ def check_ranges(config: Any, name: str = "") -> None:
                     f"{word} {', '.join(limit) if word == 'one of' else limit}"
                     for word, limit in limits.items()
                 )
-                raise UserError(
-                    f"{full}={value!r}, expected {expected}; set --config.{full}"
-                )
+                raise UserError(f"{full}={value!r}, expected {expected}")
 
 
 def _ends(value: Any, own: Mapping[str, Any]) -> dict[str, float]:
@@ -173,7 +171,7 @@ def from_settings(kind: type[T], value: Any, name: str) -> T:
 
 def _from_group(kind: type[T], value: Any, name: str) -> T:
     if not isinstance(value, Mapping):
-        raise UserError(_wrong_type(name or "config", "a group of settings", value))
+        raise UserError(_wrong_type(name, "a group of settings", value))
     dot = f"{name}." if name else ""
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for key in value:
@@ -182,7 +180,7 @@ def _from_group(kind: type[T], value: Any, name: str) -> T:
     for key, field in fields.items():
         required = field.default is field.default_factory is REQUIRED
         if required and key not in value:
-            raise UserError(f"config.{dot}{key} is missing; give it in the config file")
+            raise UserError(f"{dot}{key} is missing; give it in the config file")
     hints = typing.get_type_hints(kind)
     return kind(
         **{k: from_settings(hints[k], v, f"{dot}{k}") for k, v in value.items()}
@@ -192,7 +190,7 @@ def _from_group(kind: type[T], value: Any, name: str) -> T:
 def _wrong_type(name: str, expected: str, value: Any) -> str:
     shown = repr(value)
     shown = shown if len(shown) <= 200 else f"{shown[:200]}..."
-    return f"config.{name}={shown}, expected {expected}; set --config.{name}"
+    return f"{name or 'config'}={shown}, expected {expected}"
 
 
 def to_dict(config: Any) -> dict[str, Any]:

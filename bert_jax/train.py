@@ -33,7 +33,7 @@ def main(argv: list[str]) -> None:
     config, workdir, flags = parse(argv, __doc__, train_config, own, TrainConfig)
     config.data.check_text()
     if config.init_from:
-        check_checkpoint(config.init_from, "--config.init_from")
+        check_checkpoint(config.init_from, "init_from")
     # Imported late: --help and a wrong command line answer at once.
     from bert_jax.training.pretrain import pretrain
 

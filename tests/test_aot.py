@@ -58,4 +58,4 @@ def test_a_step_that_does_not_fit_names_settings(compiler, capsys):
     assert aot.main([*large, scanned, "--topology=v2:2x2"]) == 1
     output = capsys.readouterr().out
     assert "v2:2x2, chips: 4\n" in output
-    assert "no; try in this order: --config.compute.dtype=bfloat16, " in output
+    assert "no; try in this order: compute.dtype=bfloat16, " in output

@@ -104,19 +104,19 @@ def get_config(name):
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--config.mesh.mdel=2", r"mesh\.mdel is not .* mean config\.mesh\.model\?"),
-        ("--config.optim.model=2", r"did you mean config\.mesh\.model\?"),
+        ("--config.mesh.mdel=2", r"mesh\.mdel is not .* mean mesh\.model\?"),
+        ("--config.optim.model=2", r"did you mean mesh\.model\?"),
         ("--config.phases[2].steps=1", r"phases\[2\]\.steps is not a setting"),
-        ("--config.mesh=2", "config.mesh is not a setting"),
+        ("--config.mesh=2", "^mesh is not a setting"),
         ("--config.mesh.model=x", "mesh.model"),
         ("--config.packing=perhaps", "packing"),
         ("--colour=red", "colour"),
         ("more", "unexpected argument 'more'; use command"),
-        ("--learning_rat=1", r"did you mean --config\.phases\[.\]\.learning_rate\?"),
+        ("--learning_rat=1", r"did you mean --phases\[.\]\.learning_rate\?"),
         ("--output_dir=runs", r"did you mean --workdir\?$"),
         ("--fp16", r"the setting is compute\.dtype: auto, bfloat16 or float32"),
-        ("--lr=1e-4", r"did you mean --config\.phases\[0\]\.learning_rate\?"),
-        ("--optimiser.learning_rate=1", r"mean --config\.phases\[0\]\.learning_rate\?"),
+        ("--lr=1e-4", r"did you mean --phases\[0\]\.learning_rate\?"),
+        ("--optimiser.learning_rate=1", r"mean --phases\[0\]\.learning_rate\?"),
     ],
 )
 def test_a_wrong_argument_is_one_line(config, flag, message):

@@ -276,7 +276,7 @@ def test_a_model_without_a_pooler(params, tmp_path):
     bare = Checkpoint(CONFIG, {"bert": bare}, TOKENIZER, "none")
     save_huggingface(tmp_path / "m", bare)
     assert Embedder(tmp_path / "m")(["a man"]).shape == (1, 16)
-    with pytest.raises(UserError, match="has no pooler; set --pooling to mean"):
+    with pytest.raises(UserError, match="has no pooler; set pooling to mean"):
         Embedder(tmp_path / "m", pooling="pooler")
 
 

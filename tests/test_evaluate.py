@@ -96,9 +96,11 @@ def test_the_column_of_the_text_may_be_named(finished, run, tmp_path):
     assert run("--data", tmp_path / "a.csv", "--columns", "review") == run(
         "--data", tmp_path / "b.jsonl"
     )
-    with pytest.raises(UserError, match=r"row 0: no column 'text'.*with columns=NAME"):
+    with pytest.raises(
+        UserError, match=r"row 0: no column 'text'.*set columns to the name"
+    ):
         model.evaluate(other)
-    with pytest.raises(UserError, match=r"a\.csv:2: no column .* --columns=NAME"):
+    with pytest.raises(UserError, match=r"a\.csv:2: no column .* set columns to the"):
         run("--data", tmp_path / "a.csv")
     with pytest.raises(
         UserError, match=r"a\.csv:2: no column 'body'; the columns are t"
@@ -110,7 +112,7 @@ def test_the_column_of_the_text_may_be_named(finished, run, tmp_path):
         UserError, match=r"^dev, row 0 has no label \('label'\), and ev"
     ):
         model.evaluate([{"review": "w1"}], columns="review")
-    with pytest.raises(UserError, match="expected --data, or rows, too"):
+    with pytest.raises(UserError, match="give data, or rows, too"):
         run("--columns", "review")
 
 

@@ -141,18 +141,18 @@ def test_a_user_error_is_one_line_and_exit_code_2(command, files, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--config.optimizer.warmpu=0"], "did you mean config.optimizer.warmup?"),
+        (["--config.optimizer.warmpu=0"], "did you mean optimizer.warmup?"),
         (["--config.epochs=many"], "epochs"),
         (["--config.epochs=0"], "epochs=0, expected at least 1"),
-        (["--config.init_from="], "set --config.init_from"),
+        (["--config.init_from="], "set init_from"),
         (["--config.init_from=nowhere"], "nowhere does not exist"),
         (["--config.data.dir=nowhere"], "nowhere has no train.csv"),
         (["--config.data.max_length=17"], "is over the position table of 16"),
         (["--config.data.task=rt"], "data.task='rt', expected one of cola, sst2"),
-        (["--config.family=bert"], "config.family='bert', expected one of"),
+        (["--config.family=bert"], "family='bert', expected one of"),
         (["extra"], "unexpected argument 'extra'; use python -m bert_jax.finetune"),
-        (["--lr", "1e-4"], "did you mean --config.optimizer.learning_rate?"),
-        (["--learning_rate=3e-4"], "did you mean --config.optimizer.learning_rate?"),
+        (["--lr", "1e-4"], "did you mean --optimizer.learning_rate?"),
+        (["--learning_rate=3e-4"], "did you mean --optimizer.learning_rate?"),
         (["--sweeep"], "sweeep"),
     ],
 )

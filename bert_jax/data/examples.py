@@ -86,12 +86,12 @@ class ExampleConfig:
         if self.mask_share + self.random_share > 1 + 1e-9:
             raise UserError(
                 f"mask_share={self.mask_share}, random_share={self.random_share}: expected "
-                "shares that add to at most 1; set --config.data.examples"
+                "shares that add to at most 1; set data.examples"
             )
         if self.sentence_order and not self.next_sentence:
             raise UserError(
                 "sentence_order=True, but next_sentence=False makes no pairs; set "
-                "--config.data.examples.next_sentence=True"
+                "data.examples.next_sentence=True"
             )
 
 
@@ -142,7 +142,7 @@ class ExampleSource:
         if not 1 <= self.max_predictions <= most:
             raise UserError(
                 f"max_predictions={self.max_predictions}, expected 1 to sequence_length - "
-                f"3 = {most}; set --config.phases[0].max_predictions"
+                f"3 = {most}; set phases[0].max_predictions"
             )
         bounds = self.store.document_sentences
         if self.documents is None:

@@ -156,7 +156,7 @@ def within(seconds: float, items: Iterator[T]) -> Iterator[T]:
                 raise StalledError(
                     f"no batch came for {seconds:g} s: a thread that reads hangs, perhaps "
                     "on a disk; the same command goes on from the last checkpoint "
-                    "(--config.data_timeout is how long to wait)"
+                    "(data_timeout is how long to wait)"
                 ) from None
             if isinstance(error, StopIteration):
                 return

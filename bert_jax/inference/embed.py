@@ -131,12 +131,12 @@ class Embedder:
         if normalize is None:
             normalize = modules.get("normalize", False)
         self._normalize = normalize
-        check_length(self.max_length, checkpoint, "--max_length")
+        check_length(self.max_length, checkpoint, "max_length")
         if self.max_length < 5:
             raise UserError(
                 f"max_length={max_length} leaves no room for text; set it to 5 at least"
             )
-        config.check_layers(layers, "--layers")
+        config.check_layers(layers, "layers")
         _check_pooling(pooling, layers, params, path)
         if pooling != "pooler":
             params = {name: part for name, part in params.items() if name != "pooler"}
@@ -251,9 +251,9 @@ def _check_pooling(
     if pooling not in POOLINGS:
         raise UserError(f"pooling={pooling!r}, expected one of {', '.join(POOLINGS)}")
     if pooling == "pooler" and "pooler" not in params:
-        raise UserError(f"{path} has no pooler; set --pooling to mean, cls or none")
+        raise UserError(f"{path} has no pooler; set pooling to mean, cls or none")
     if pooling == "pooler" and tuple(layers) != (-1,):
-        raise UserError("the pooler reads the last layer alone; leave --layers out")
+        raise UserError("the pooler reads the last layer alone; leave layers out")
 
 
 def _vectors(

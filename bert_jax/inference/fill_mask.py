@@ -52,7 +52,7 @@ class FillMask:
     ):
         if not 1 <= top <= tokenizer.vocab_size:
             raise UserError(
-                f"--top={top}, expected 1 to {tokenizer.vocab_size}, the vocabulary"
+                f"top={top}, expected 1 to {tokenizer.vocab_size}, the vocabulary"
             )
         self._params, self._tokenizer = jax.device_put(params), tokenizer
         self.max_length, self._batch_size = max_length, batch_size

@@ -98,7 +98,7 @@ def majority_warning(counts: Sequence[Sequence[int]]) -> str:
     return (
         f"{100 * right / sum(totals):.1f}% are right, and always the largest class "
         f"would give {share:.1f}%: the run has learned nothing; try "
-        "--config.optimizer.bias_correction=True, another --config.seed or more epochs"
+        "optimizer.bias_correction=True, another seed or more epochs"
     )
 
 

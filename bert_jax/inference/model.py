@@ -14,7 +14,7 @@ from scipy.special import softmax
 
 from bert_jax.data import sequences
 from bert_jax.data.batching import Features, Shape, packed_rows
-from bert_jax.errors import UserError, check_arguments, naming_arguments
+from bert_jax.errors import UserError, check_arguments
 from bert_jax.inference.embed import Embedder
 from bert_jax.inference.evaluation import on_devices
 from bert_jax.inference.predict import Predictor
@@ -52,7 +52,7 @@ class Output:
 
 
 def _method(*kinds: type) -> Callable[[Callable], Callable]:
-    """Decorates a method of Bert: errors name arguments as Python has them.
+    """Decorates a method of Bert: an unknown argument is a UserError with the nearest.
 
     kinds: the classes whose arguments are options of the method, too.
     """
@@ -67,9 +67,8 @@ def _method(*kinds: type) -> Callable[[Callable], Callable]:
 
         @functools.wraps(method)
         def call(self: "Bert", *args: Any, **given: Any) -> Any:
-            with naming_arguments():
-                check_arguments(method.__name__, given, list(known))
-                return method(self, *args, **given)
+            check_arguments(method.__name__, given, list(known))
+            return method(self, *args, **given)
 
         return call
 
@@ -290,7 +289,6 @@ class Bert(Checkpoint):
         return jax.device_get(self._cache[key](self._cache["params"], arrays))
 
 
-@naming_arguments()
 def load(path: os.PathLike | str, **changes: Any) -> Bert:
     """A BERT from any checkpoint that ``bert_jax.interop.load.load`` reads; see there."""
     kinds = ComputeConfig, BertConfig

@@ -108,7 +108,7 @@ class Predictor:
                 task.source.trains = False
             self._has_columns = "family" in checkpoint.extra
             self._run = _model(checkpoint, path, self._tasks[0], batch_size)
-        check_length(self.max_length, checkpoint, "--max_length")
+        check_length(self.max_length, checkpoint, "max_length")
         self.family = self._tasks[0].family
 
     def __call__(
@@ -322,16 +322,14 @@ def _with_data(
     """
     if data is None:
         if columns:
-            raise UserError(
-                "--columns names columns of other data; expected --data, or rows, too"
-            )
+            raise UserError("columns is given without data; give data, or rows, too")
         task = tasks[0]
         if directory:
             task = type(task)(dataclasses.replace(task.config, dir=directory))
         if not task.config.dir or task.config.dir.startswith(ROWS):
             raise UserError(
-                "the checkpoint does not know where its task's files are; give --data or "
-                "--dir, or rows"
+                "the checkpoint does not know where its task's files are; give data or "
+                "dir, or rows"
             )
         return task
     if isinstance(data, Iterator):

@@ -98,7 +98,7 @@ class Scorer:
             )
         check_vocabulary(checkpoint, name)
         self.max_length = max_length or checkpoint.config.max_positions
-        check_length(self.max_length, checkpoint, "--max_length")
+        check_length(self.max_length, checkpoint, "max_length")
         self._tokenizer = checkpoint.tokenizer
         self._rest_of_word, self._show = rest_of_word, show_progress
         reads = checkpoint.config.reads
@@ -106,7 +106,7 @@ class Scorer:
         if self._directed and rest_of_word:
             raise UserError(
                 f"{name} reads {reads} and never sees the rest of a word; leave "
-                "--rest_of_word out"
+                "rest_of_word out"
             )
         model = BertForPreTraining(checkpoint.config, checkpoint.compute)
         function = _directed_log_probabilities if self._directed else _log_probabilities

@@ -36,12 +36,12 @@ _HUB_NAME = re.compile(
 )
 _EXPECTED = (
     "expected a Hugging Face folder (config.json, model.safetensors), Google's "
-    "bert_model.ckpt.* with bert_config.json, a --workdir of bert_jax, or the name of a "
+    "bert_model.ckpt.* with bert_config.json, a workdir of bert_jax, or the name of a "
     "model on a hub, such as google-bert/bert-base-uncased"
 )
 
 
-def check_checkpoint(path: os.PathLike | str, setting: str = "--checkpoint") -> None:
+def check_checkpoint(path: os.PathLike | str, setting: str = "checkpoint") -> None:
     """Raises UserError unless there is a checkpoint at ``path``.
 
     A folder is looked into and a name looked up on the hub; a URL is trusted. setting: what

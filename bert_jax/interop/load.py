@@ -37,7 +37,7 @@ from bert_jax.settings import from_settings
 from bert_jax.training.checkpoints import read_params, write_params
 
 _logger = logging.getLogger(__name__)
-_NEW_HEAD = "set --config.fresh_head=True to begin with a new head"
+_NEW_HEAD = "set fresh_head=True to begin with a new head"
 
 
 def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
@@ -276,7 +276,7 @@ def _check_bilstm(
     if sizes != found or tuple(layers) != own:
         raise UserError(
             "the checkpoint's BiLSTM is for other layers, or of other sizes, than "
-            f"config.features says; set them as they were, or {_NEW_HEAD}"
+            f"features says; set them as they were, or {_NEW_HEAD}"
         )
 
 

@@ -115,7 +115,7 @@ class BertConfig:
         if self.encoder == "lstm" and (self.causal or self.pre_norm):
             raise UserError(
                 "model.encoder='lstm' has neither attention nor LayerNorm; set "
-                "--config.model.causal=False and --config.model.pre_norm=False"
+                "model.causal=False and model.pre_norm=False"
             )
 
     @property

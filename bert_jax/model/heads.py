@@ -174,22 +174,20 @@ def make_model(
     """
     if head in ("mean", "cls"):
         if features.layers or features.bilstm:
-            raise UserError(
-                "a BiLSTM gives no vectors of texts; leave --config.features out"
-            )
+            raise UserError("a BiLSTM gives no vectors of texts; leave features out")
         if head == "cls" and config.reads != "both sides":
             raise UserError(
                 f"the model reads {config.reads}, and its [CLS] has seen nothing; set "
-                "--config.data.pooling=mean"
+                "data.pooling=mean"
             )
         return BertForVectors(config, head, compute)
     if features.layers:
         if head != "token":
             raise UserError(
-                "features.layers is for tagging; leave --config.features.layers empty "
+                "features.layers is for tagging; leave features.layers empty "
                 "(features.bilstm=True is for any head)"
             )
-        config.check_layers(features.layers, "--config.features.layers")
+        config.check_layers(features.layers, "features.layers")
     if features.layers or features.bilstm:
         by_token = head in ("token", "span")
         return BertWithBiLstm(config, outputs, features, compute, by_token)

@@ -102,13 +102,13 @@ def check_model(
             encoder = "lstm"
         raise UserError(
             f"objective={objective!r} needs a model that reads {reads}, and this one reads "
-            f"{model.reads}; set --config.model.causal={causal} and "
-            f"--config.model.encoder={encoder}"
+            f"{model.reads}; set model.causal={causal} and "
+            f"model.encoder={encoder}"
         )
     if pairs:
         raise UserError(
             f"objective={objective!r} learns no next sentence prediction; set "
-            "--config.data.examples.next_sentence=False"
+            "data.examples.next_sentence=False"
         )
 
 

@@ -27,7 +27,7 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
         raise UserError(
             f"mesh {dict(zip(AXES, shape, strict=True))} does not use exactly the "
             f"{len(devices)} devices with sizes from 1, of which one may be -1; set "
-            "--config.mesh.replica, .data and .model"
+            "mesh.replica, mesh.data and mesh.model"
         )
     # XLA gives the GPUs of each host a slice_index of their own. Hosts are not slices.
     slices = 1
@@ -44,7 +44,7 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     else:
         raise UserError(
             f"mesh.replica={filled[0]}, but the devices are {slices} slices; set "
-            f"--config.mesh.replica={slices}"
+            f"mesh.replica={slices}"
         )
     # The compiler propagates shardings from the rules and the batch. Explicit axes would
     # put shardings into the types of all arrays.
@@ -138,5 +138,5 @@ def check_batch_size(
             what = f"{parts}, {what} times accumulation={accumulation}"
         raise UserError(
             f"{setting}={batch_size} is not a multiple of {what}; set "
-            f"--config.{setting} to a multiple of {parts}"
+            f"{setting} to a multiple of {parts}"
         )

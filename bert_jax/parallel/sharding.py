@@ -106,7 +106,7 @@ def tree_shardings(
             if axis is not None and size % mesh.shape[axis]:
                 raise UserError(
                     f"mesh.{axis}={mesh.shape[axis]} does not divide the {size} of {name}, "
-                    f"which has shape {tuple(leaf.shape)}; set --config.mesh.{axis} to a "
+                    f"which has shape {tuple(leaf.shape)}; set mesh.{axis} to a "
                     "divisor of the number of heads, the feed-forward width and the rows "
                     "of the word table"
                 )

@@ -82,7 +82,7 @@ def squad(**settings: Any) -> Squad:
 
 def _task(family: str, settings: dict[str, Any], **own: Any) -> Any:
     # Imported late: who only tokenises or pretrains needs no scikit-learn.
-    from bert_jax.errors import UserError, hint, naming_arguments
+    from bert_jax.errors import UserError, hint
     from bert_jax.settings import from_settings
     from bert_jax.tasks.families import FAMILIES
 
@@ -95,5 +95,4 @@ def _task(family: str, settings: dict[str, Any], **own: Any) -> Any:
                 f"{name} is not a setting of the task; {near} Settings of a run, such as "
                 "epochs, are arguments of bert_jax.finetune"
             )
-    with naming_arguments():
-        return kind(from_settings(kind.config_class, settings | own, "data"))
+    return kind(from_settings(kind.config_class, settings | own, "data"))

@@ -162,7 +162,7 @@ def check_columns(columns: Sequence[str], names: Sequence[str]) -> None:
     """Raises UserError unless there are no columns, or as many as names."""
     if columns and len(columns) != len(names):
         raise UserError(
-            f"--columns has {counted(len(columns), 'name')} ({', '.join(columns)}); "
+            f"columns has {counted(len(columns), 'name')} ({', '.join(columns)}); "
             f"expected {len(names)}, for {', '.join(names)}"
         )
 
@@ -232,7 +232,7 @@ def two_texts(where: str, first: str = "text_a") -> UserError:
     """The error for a row of two texts where one text is read."""
     return UserError(
         f"{where} has the columns {first} and text_b; expected one text, so name its "
-        f"column, such as --columns={first}"
+        f"column, such as columns={first}"
     )
 
 

@@ -64,7 +64,7 @@ def make_question(
                 )
             raise UserError(
                 f"{where}: {problem}; correct it, or leave such answers out with "
-                "--config.data.bad_answers=skip"
+                "data.bad_answers=skip"
             )
     impossible = values.get("is_impossible")
     if not isinstance(impossible, bool | None):

@@ -291,12 +291,12 @@ def existing_file(directory: str | Path, names: Sequence[str], split: str = "") 
         folder = Path(directory)
         there = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
         found = f" (it has {listed(there)})" if directory and there else ""
-        setting = f", or --config.data.{split} to a file in it" if split else ""
+        setting = f", or data.{split} to a file in it" if split else ""
         train = find_file(directory, [name.replace("dev", "train") for name in names])
         own = f"put some rows of {train.name} into {names[0]}, or " if train else ""
         raise UserError(
-            f"{directory or 'config.data.dir'} has no {listed(names)}{found}; {own}set "
-            f"--config.data.dir to the folder of the data set{setting}"
+            f"{directory or 'data.dir'} has no {listed(names)}{found}; {own}set "
+            f"data.dir to the folder of the data set{setting}"
         )
     return path
 

@@ -111,7 +111,7 @@ def read_columns(path: Path, column: int, columns: int = 0) -> list[TaggedSenten
     if not -expected < column < expected or column == 0:
         raise UserError(
             f"{path}:{first} has {expected} columns, the tag was to be in column "
-            f"{column}; set config.data.column to 1 to {expected - 1}, or -1 for the last"
+            f"{column}; set data.column to 1 to {expected - 1}, or -1 for the last"
         )
     marked = any(line.startswith(DOCUMENT_START) for line in lines)
     sentences, documents = [], 0
@@ -274,7 +274,7 @@ def normalise(sentence: TaggedSentence, scheme: str) -> TaggedSentence:
         if not re.fullmatch(SCHEMES[scheme].form, tag):
             raise UserError(
                 f"{sentence.place(i)} has the tag {tag!r}; the scheme {scheme} expects "
-                f"{SCHEMES[scheme].expected}: correct the tag, or set config.data.scheme"
+                f"{SCHEMES[scheme].expected}: correct the tag, or set data.scheme"
             )
     if scheme == "plain":
         return sentence
@@ -289,7 +289,7 @@ def normalise(sentence: TaggedSentence, scheme: str) -> TaggedSentence:
             last = len(sentence.tags) - 1
             found = repr(tag) if i <= last else "the end"
             after = sentence.tags[i - 1] if i else "nothing"
-            hint = ", or set config.data.scheme=iob1" if scheme == "iob2" else ""
+            hint = ", or set data.scheme=iob1" if scheme == "iob2" else ""
             raise UserError(
                 f"{sentence.place(min(i, last))} has {found} after {after!r}, which the "
                 f"scheme {scheme} does not allow: correct the tags{hint}"

@@ -250,7 +250,7 @@ class Task(abc.ABC):
         name = self.length_setting
         found = [
             f"{100 * share:.0f}% of the rows are longer than {name}="
-            f"{getattr(self.config, name)} and lose text; raise --config.data.{name}"
+            f"{getattr(self.config, name)} and lose text; raise data.{name}"
         ] * (share > 0.1)
         alike = collections.defaultdict(list)
         for label in self.labels:

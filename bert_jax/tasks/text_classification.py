@@ -495,7 +495,7 @@ class Classification(Task):
             with contextlib.suppress(ValueError):
                 if math.isfinite(float(text)):
                     return float(text)
-            drop = ", or drop --config.data.regression" * self.source.trains
+            drop = ", or drop data.regression" * self.source.trains
             drop *= self.config.task == TABLE and hasattr(self.config, "regression")
             raise UserError(f"{where}: label {text!r}; expected a number{drop}")
         if text in self.label_ids:
@@ -538,10 +538,10 @@ class Classification(Task):
 def _hint(config: TableConfig, source: Source, key: str) -> str:
     """What to change if rows lack the column of "text_a", "text_b" or "label"."""
     if source.trains:
-        return f"name it with --config.data.{key}=NAME" if config.task == TABLE else ""
+        return f"name it with data.{key}=NAME" if config.task == TABLE else ""
     if config.layout().text_b:
-        return "name both columns with --columns"
-    return "name the text's column with --columns=NAME"
+        return "set columns to the names of both columns"
+    return "set columns to the name of the text's column"
 
 
 def _no_labels(where: object, name: str) -> UserError:

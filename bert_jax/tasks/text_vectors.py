@@ -116,7 +116,7 @@ class SentenceVectors(Classification):
         ):
             raise UserError(
                 f"{self.config.dir}: all training pairs have one label; expected two "
-                "numbers at least, or --config.data.loss=contrastive"
+                "numbers at least, or data.loss=contrastive"
             )
         return rows
 

@@ -110,16 +110,16 @@ class TaggingConfig:
             or self.labels not in ((), formats.SEGMENT_LABELS)
         ):
             raise UserError(
-                f"config.data.scheme={self.scheme!r}, config.data.labels={self.labels}: "
+                f"data.scheme={self.scheme!r}, data.labels={self.labels}: "
                 "expected 'bmes' and its labels for segmented text, or nothing"
             )
         if not 0 <= self.stride <= self.max_length - 2:
             raise UserError(
-                f"config.data.stride={self.stride}, expected 1 to {self.max_length - 2} "
+                f"data.stride={self.stride}, expected 1 to {self.max_length - 2} "
                 "(max_length without [CLS] and [SEP]), or 0 for half of that"
             )
         if len(set(self.labels)) != len(self.labels):
-            raise UserError(f"config.data.labels={self.labels} names a label twice")
+            raise UserError(f"data.labels={self.labels} names a label twice")
 
 
 class TaggingSource(Source):
@@ -221,7 +221,7 @@ class Tagging(Task):
                     raise UserError(
                         f"{row.place(i)} has the tag {tag!r}, which is not in the label "
                         f"set ({', '.join(self.labels)}); correct it, or name all labels "
-                        "in config.data.labels"
+                        "in data.labels"
                     )
         if self.config.document_context and (
             len({row.document for row in rows}) == len(rows) > 1
@@ -230,7 +230,7 @@ class Tagging(Task):
             raise UserError(
                 f"{where} does not say which sentences belong together, by "
                 f"{formats.DOCUMENT_START} lines, or blank lines in segmented text; set "
-                "config.data.document_context=False"
+                "data.document_context=False"
             )
         return rows
 
@@ -267,7 +267,7 @@ class Tagging(Task):
             if not self.config.labels and any(isinstance(tag, int) for tag in tags):
                 raise UserError(
                     f"{where}: the tags are numbers, and their names are missing; set "
-                    "--config.data.labels to the names in the order of their numbers, such "
+                    "data.labels to the names in the order of their numbers, such "
                     "as ('O', 'B-PER', 'I-PER')"
                 )
             tags = tuple(
@@ -393,8 +393,8 @@ class Tagging(Task):
             if times >= 10:
                 found.append(
                     f"document_context makes rows {times:.0f} times as long, and a step as "
-                    "much slower; --config.data.document_context=False, or a smaller "
-                    "--config.data.max_length, is faster"
+                    "much slower; data.document_context=False, or a smaller "
+                    "data.max_length, is faster"
                 )
         return found
 

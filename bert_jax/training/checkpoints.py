@@ -326,7 +326,7 @@ def _load_state(abstract: Any, path: epath.Path) -> tuple[Any, dict[str, Any]]:
     if wrong:
         raise UserError(
             f"{path} does not fit the config: {wrong[0]}; use the config of the run, or "
-            "another --workdir. Frozen runs of bert_jax 0.1.0 end with that version only"
+            "another workdir. Frozen runs of bert_jax 0.1.0 end with that version only"
         )
     with unwatched():  # Orbax reports no progress
         state = ocp.load_checkpointables(path, {"state": abstract})["state"]

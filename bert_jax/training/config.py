@@ -140,7 +140,7 @@ class RunConfig:
         if end < begin:
             raise UserError(
                 f"profile_steps={self.profile_steps!r}, expected the first and the last "
-                "step, such as 10:20; set --config.profile_steps"
+                "step, such as 10:20; set profile_steps"
             )
 
     @property
@@ -198,7 +198,7 @@ class DataConfig:
         """
         if not self.path and not self.corpus:
             raise UserError(
-                "the config names no text; set --config.data.path to the output of python "
+                "the config names no text; set data.path to the output of python "
                 "-m bert_jax.prepare"
             )
         if not self.path or is_remote(self.path):
@@ -208,7 +208,7 @@ class DataConfig:
                 f"{self.path} holds no prepared text; run python -m bert_jax.vocabulary "
                 f"--input TEXT --size {self.vocabulary_size} --output vocab.txt, then "
                 "python -m bert_jax.prepare --input TEXT --vocabulary vocab.txt --output "
-                f"{self.path}, or set --config.data.path"
+                f"{self.path}, or set data.path"
             )
         read_info(Path(self.path))
 
@@ -242,13 +242,13 @@ class TrainConfig(RunConfig):
     def __post_init__(self):
         super().__post_init__()
         if not self.phases:
-            raise UserError("config.phases is empty; give at least one phase")
+            raise UserError("phases is empty; give at least one phase")
         for i, phase in enumerate(self.phases):
             if phase.sequence_length > self.model.max_positions:
                 raise UserError(
                     f"phases[{i}].sequence_length={phase.sequence_length} is over the "
-                    f"position table of {self.model.max_positions}; set --config.phases"
-                    f"[{i}].sequence_length or --config.model.max_positions"
+                    f"position table of {self.model.max_positions}; set phases"
+                    f"[{i}].sequence_length or model.max_positions"
                 )
 
     @property
@@ -360,13 +360,13 @@ class FineTuneConfig(RunConfig):
         if self.batch_size % self.accumulation:
             raise UserError(
                 f"batch_size={self.batch_size} is not a multiple of "
-                f"accumulation={self.accumulation}; set --config.accumulation"
+                f"accumulation={self.accumulation}; set accumulation"
             )
         for name, values in vars(self.sweep).items():
             if not values:
                 raise UserError(
                     f"sweep.{name} is empty, expected one value at least; set "
-                    f"--config.sweep.{name}"
+                    f"sweep.{name}"
                 )
 
 
@@ -420,8 +420,8 @@ def train_config(settings: Mapping[str, Any]) -> TrainConfig:
     settings = with_compute(settings)
     if "total_steps" in settings.get("optimizer", {}):
         raise UserError(
-            "config.optimizer.total_steps is the sum of the phases' steps; "
-            "set --config.phases[0].steps instead"
+            "optimizer.total_steps is the sum of the phases' steps; "
+            "set phases[0].steps instead"
         )
     return from_settings(TrainConfig, settings, "")
 
@@ -434,9 +434,7 @@ def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:
     settings = with_compute(settings)
     family = settings.get("family")
     if family not in FAMILIES:
-        raise UserError(
-            f"config.family={family!r}, expected one of {', '.join(FAMILIES)}"
-        )
+        raise UserError(f"family={family!r}, expected one of {', '.join(FAMILIES)}")
     kind = FAMILIES[family].config_class
     data = from_settings(kind, settings.get("data", {}), "data")
     return from_settings(FineTuneConfig, settings | {"data": data}, "")

@@ -89,7 +89,7 @@ def prepare(
     task: that of ``config.data``, if it has rows of its own. In the feature-based approach
     the frozen encoder's vectors are written to ``workdir``/features.
     """
-    check_checkpoint(config.init_from, "--config.init_from")
+    check_checkpoint(config.init_from, "init_from")
     compute = dataclasses.asdict(config.compute)
     checkpoint = load(config.init_from, **config.model.changes(), **compute)
     check_vocabulary(checkpoint, config.init_from)
@@ -101,13 +101,13 @@ def prepare(
             f"max_length is {length}, the position table of the checkpoint; the default "
             f"is {config.data.max_length}"
         )
-    check_length(length, checkpoint, "--config.data.max_length")
+    check_length(length, checkpoint, "data.max_length")
     modules = vector_settings(checkpoint.head, checkpoint.extra, positions) or {}
     task = task.with_pooling(modules.get("pooling", "mean"))
     if task.whole_batch and config.accumulation > 1:
         raise UserError(
             f"accumulation={config.accumulation}, but the contrastive loss compares all "
-            "texts of a batch; set --config.accumulation=1"
+            "texts of a batch; set accumulation=1"
         )
     train, *splits = [
         _split(task, name, checkpoint.tokenizer, config, log)

@@ -1,7 +1,6 @@
 """Fine-tuning as a script or a notebook does it: ``bert_jax.finetune``."""
 
 import dataclasses
-import functools
 import numbers
 import os
 import tempfile
@@ -10,7 +9,7 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax.errors import UserError, as_arguments, hint, naming_arguments
+from bert_jax.errors import UserError, hint
 from bert_jax.inference.model import Bert, load
 from bert_jax.progress import print_line
 from bert_jax.settings import groups
@@ -43,7 +42,6 @@ class FineTuned(Bert):
         return f"{super().__repr__()}, {'; '.join(scores)}, in {self.workdir}"
 
 
-@naming_arguments()
 def finetune(
     task: Task,
     *,
@@ -83,7 +81,6 @@ def finetune(
 
     Raises UserError for rows, settings or files that are not as expected.
     """
-    log = functools.partial(_log_arguments, log)
     if not isinstance(task, Task):
         raise UserError(
             f"the task is {task!r}; expected one of bert_jax.tasks, such as "
@@ -141,11 +138,6 @@ def finetune(
     model = load(workdir)
     own = {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
     return FineTuned(**own, scores=results["scores"], workdir=workdir)
-
-
-def _log_arguments(log: Log, line: str) -> None:
-    """Logs a line. Warnings name arguments, not flags of the command."""
-    log(as_arguments(line) if line.startswith("warning:") else line)
 
 
 def _check_names(task: Task, settings: Mapping[str, Any]) -> None:

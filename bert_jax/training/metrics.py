@@ -182,8 +182,8 @@ class Reporter:
         )
         if not self._optimizer.skip_spikes:
             raise DivergenceError(
-                f"{what}: set --config.optimizer.skip_spikes=True to skip them, and resume "
-                "with the same --workdir and --change_settings; or lower the learning "
+                f"{what}: set optimizer.skip_spikes=True to skip them, and resume "
+                "with the same workdir and change_settings; or lower the learning "
                 f"rate, and {_start_again(self._config)}"
             )
         if not steps:
@@ -207,7 +207,7 @@ def check_finite(step: int, values: dict[str, Any], config: RunConfig) -> None:
             raise DivergenceError(
                 f"the {names.get(name, name)} became {float(value)} in the steps before "
                 f"step {step}; the last good checkpoint is kept: lower "
-                "--config.optimizer.learning_rate or set --config.compute.dtype=float32, "
+                "optimizer.learning_rate or set compute.dtype=float32, "
                 f"and {_start_again(config)}"
             )
 
@@ -215,8 +215,8 @@ def check_finite(step: int, values: dict[str, Any], config: RunConfig) -> None:
 def _start_again(config: RunConfig) -> str:
     """How a diverged run is started with other settings that change its scores."""
     if isinstance(config, FineTuneConfig):  # a run cannot change these settings
-        return "start again with another --workdir"
-    return "resume with the same --workdir and --change_settings"
+        return "start again with another workdir"
+    return "resume with the same workdir and change_settings"
 
 
 def duration(seconds: float) -> str:

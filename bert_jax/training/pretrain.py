@@ -88,19 +88,19 @@ def _pretrain(
         raise UserError(
             f"model.vocab_size={config.model.vocab_size}, but the vocabulary of the "
             f"text has {tokenizer.vocab_size} tokens; set "
-            f"--config.model.vocab_size={tokenizer.vocab_size}"
+            f"model.vocab_size={tokenizer.vocab_size}"
         )
     if config.data.examples.next_sentence and config.model.type_vocab_size < 2:
         raise UserError(
             "model.type_vocab_size=1 cannot tell the sentences of a pair; set "
-            "--config.model.type_vocab_size=2, or "
-            "--config.data.examples.next_sentence=False"
+            "model.type_vocab_size=2, or "
+            "data.examples.next_sentence=False"
         )
     training, held_out = split_documents(store.info.documents, config.data.holdout)
     if config.eval_every and not len(held_out):
         raise UserError(
             f"no document of {store.info.documents} is left for evaluation; set "
-            "--config.data.holdout (it takes two documents), or --config.eval_every=0"
+            "data.holdout (it takes two documents), or eval_every=0"
         )
     objective = pretraining_objective(config)
     batches = TrainingBatches(
@@ -224,8 +224,8 @@ def pretraining_objective(config: TrainConfig) -> PretrainingObjective:
         getattr(objective, "model", None), BertForPreTraining
     ):
         raise UserError(
-            f"config.prompts has blanks, and objective={name!r} trains no model that fills "
-            "them in; set --config.prompts=()"
+            f"prompts has blanks, and objective={name!r} trains no model that fills "
+            "them in; set prompts=()"
         )
     return objective
 
@@ -273,7 +273,7 @@ def _check_settings(
         if value != (expected := getattr(config, name)):
             raise UserError(
                 f"the text of the workdir was prepared with data.{name}={value!r}, "
-                f"expected {expected!r}; use another --workdir, or delete the folder text "
+                f"expected {expected!r}; use another workdir, or delete the folder text "
                 "of this one"
             )
 
@@ -329,7 +329,7 @@ def _given(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Params:
         if name not in _FREE and getattr(config.model, name) != value:
             raise UserError(
                 f"model.{name}={getattr(config.model, name)!r}, but {path} has "
-                f"{value!r}; set --config.model.{name}={value}"
+                f"{value!r}; set model.{name}={value}"
             )
     log(f"begins with {path}")
     return checkpoint.params
@@ -359,7 +359,7 @@ def _filled(
     """A line for each of the config's prompts, with what the model fills in."""
     length = config.phases[-1].sequence_length
     fill_mask = FillMask(model, params, tokenizer, max_length=length)
-    rows = [fill_mask.row("config.prompts", {"text": text}) for text in config.prompts]
+    rows = [fill_mask.row("prompts", {"text": text}) for text in config.prompts]
     for answer in fill_mask.answers(rows):
         guesses = " | ".join(
             ", ".join(f"{guess['token']} {guess['probability']:.0%}" for guess in blank)

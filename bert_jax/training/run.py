@@ -247,12 +247,12 @@ def _check_changes(
     if step == old_total and changes != added:
         raise UserError(
             "the run is finished, and only the last phase of a finished run can grow "
-            f"({shown}); use the settings of the run, or another --workdir"
+            f"({shown}); use the settings of the run, or another workdir"
         )
     if step < old_total and changes and not job.change_settings:
         raise UserError(
             f"the run has done {step:,} steps with other settings ({shown}); use its "
-            "settings, or another --workdir, or add --change_settings to change them from "
+            "settings, or another workdir, or set change_settings to change them from "
             "here on"
         )
     return {name: {"from": before, "to": after} for name, before, after in changes}
@@ -404,12 +404,12 @@ def check_owner(
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise UserError(
                 f"{path} is damaged ({error!r}); expected {expected}: copy it from where "
-                "the run was, or use another --workdir"
+                "the run was, or use another workdir"
             ) from error
         if found:
             raise UserError(
                 f"{workdir} holds another run ({'; '.join(found)}); use that config, "
-                "or another --workdir"
+                "or another workdir"
             )
 
 

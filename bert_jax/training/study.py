@@ -338,7 +338,7 @@ def finished(folder: Path, name: str, parts: Mapping[str, Part]) -> Result | Non
     if steps is not None and result.get("steps", steps) != steps:
         raise UserError(
             f"{directory} was trained for {result['steps']:,} steps, and the study says "
-            f"{steps:,}; use that study, or another --workdir"
+            f"{steps:,}; use that study, or another workdir"
         )
     return result
 

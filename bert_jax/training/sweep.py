@@ -158,9 +158,7 @@ def _summarise(table: dict[Point, list[Results]], workdir: Path, log: Log) -> Re
     scores = [score for row in summary for score in row["scores"]]
     folder, kept = workdir / SWEEP, _kept(workdir)
     if not scores:
-        raise UserError(
-            f"every run in {folder} diverged; lower --config.sweep.learning_rate"
-        )
+        raise UserError(f"every run in {folder} diverged; lower sweep.learning_rate")
     if kept is None or kept[1] < max(scores):
         raise UserError(
             f"the model of the best run is no longer in {workdir / BEST}; delete the "
@@ -185,7 +183,7 @@ def _finished_run(
     if (workdir / SWEEP).exists():
         raise UserError(
             f"{workdir} holds a sweep; add --sweep to go on with it, or use another "
-            "--workdir"
+            "workdir"
         )
     results = _results(workdir)
     if results is not None:
@@ -213,7 +211,7 @@ def _finished_runs(
     """
     if (workdir / "config.json").exists():
         raise UserError(
-            f"{workdir} holds a single run; use another --workdir for a sweep"
+            f"{workdir} holds a single run; use another workdir for a sweep"
         )
     differences = functools.partial(resume_differences, free=_GRID)
     for path in sorted((workdir / SWEEP).glob(f"*/{RESULTS}")):

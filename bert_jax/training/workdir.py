@@ -166,9 +166,7 @@ class RunFolder:
         content = ""
         if self._remote is None and (self.local / name).is_file():
             content = (self.local / name).read_text(encoding="utf-8")
-        check_same(
-            content, f"{self.local / name}; give a --workdir that all hosts share"
-        )
+        check_same(content, f"{self.local / name}; give a workdir that all hosts share")
 
 
 def _is_small(folder: str) -> bool:

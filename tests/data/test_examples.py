@@ -271,7 +271,7 @@ def test_impossible_lengths_are_named(settings, message, moby_dick, uncased):
     [{"masking": "word"}, {"mask_rate": 0.0}, {"mask_share": 0.95}],
 )
 def test_impossible_settings_are_named(settings):
-    with pytest.raises(UserError, match=r"--config\.data\.examples"):
+    with pytest.raises(UserError, match=r"data\.examples"):
         check_ranges(ExampleConfig(**settings), "data.examples.")
 
 

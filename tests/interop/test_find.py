@@ -298,7 +298,7 @@ def test_a_name_that_the_hub_does_not_have_is_one_line(hub):
     with pytest.raises(
         UserError,
         match=r"runs/tini does not exist here, and http\S+ has no model of this name "
-        r".*hf auth login.*expected a Hugging Face folder .* a --workdir",
+        r".*hf auth login.*expected a Hugging Face folder .* a workdir",
     ) as caught:
         check_checkpoint("runs/tini")
     assert "\n" not in str(caught.value)
@@ -314,8 +314,8 @@ def test_another_model_is_refused_before_its_weights_come(hub):
 def test_checking_downloads_no_weights(hub, name):
     check_checkpoint(f"bert_jax/{name}")
     assert sorted(hub.sent) == ["config.json", "tokenizer_config.json", "vocab.txt"]
-    with pytest.raises(UserError, match=r"set --config.init_from: expected a Hug"):
-        check_checkpoint("", "--config.init_from")
+    with pytest.raises(UserError, match=r"set init_from: expected a Hug"):
+        check_checkpoint("", "init_from")
 
 
 @pytest.mark.parametrize(

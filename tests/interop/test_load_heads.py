@@ -166,7 +166,7 @@ def test_a_head_that_does_not_fit_is_refused(
     found, labels, outputs, message, make_checkpoint
 ):
     checkpoint = make_checkpoint(*found)
-    with pytest.raises(UserError, match=r"--config\.fresh_head=True") as error:
+    with pytest.raises(UserError, match=r"fresh_head=True") as error:
         initial(checkpoint, found[0], labels, outputs)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
@@ -211,7 +211,7 @@ def test_a_bilstm_is_made_beside_the_frozen_encoder_or_kept(make_checkpoint, tag
         (tagger(width=8), LABELS, "of other sizes"),
         (tagger(lstm_layers=1), LABELS, "of other sizes"),
     ):
-        with pytest.raises(UserError, match=r"--config\.fresh_head=True") as error:
+        with pytest.raises(UserError, match=r"fresh_head=True") as error:
             head_params(trained, model, "token", labels)
         assert message in str(error.value)
 
@@ -225,6 +225,6 @@ def test_a_bilstm_is_made_beside_the_frozen_encoder_or_kept(make_checkpoint, tag
     ],
 )
 def test_layers_that_are_not_there_are_refused(head, layers, message, model_config):
-    with pytest.raises(UserError, match=r"--config\.features\.layers") as error:
+    with pytest.raises(UserError, match=r"features\.layers") as error:
         make_model(model_config(), head, 3, FeatureConfig(layers))
     assert message in str(error.value)

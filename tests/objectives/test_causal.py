@@ -227,7 +227,7 @@ def test_it_is_fine_tuned(what, settings, checkpoint_dir, one_device, tmp_path):
 def test_what_it_cannot_learn_is_refused(config):
     causal = dataclasses.replace(config, causal=False)
     alone, pairs = ExampleConfig(next_sentence=False), ExampleConfig()
-    with pytest.raises(UserError, match=r"set --config\.model\.causal=True"):
+    with pytest.raises(UserError, match=r"set model\.causal=True"):
         pretraining(causal, ComputeConfig(), alone)
     with pytest.raises(UserError, match=r"next_sentence=False"):
         pretraining(config, ComputeConfig(), pairs)

@@ -182,9 +182,7 @@ def test_a_run_begins_with_a_bert_and_ends_with_one(
         "--config.prompts=()",
     )
     line = ["--config", str(one_phase_of(0)), *flags]
-    with pytest.raises(
-        UserError, match=r"model that fills them in; set --config.prompts"
-    ):
+    with pytest.raises(UserError, match=r"model that fills them in; set prompts"):
         pretraining_objective(parse(line[:-1], "usage", train_config).config)
     config = parse(line, "usage", train_config).config
     bert = BertForPreTraining(config.model)

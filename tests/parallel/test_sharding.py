@@ -79,7 +79,7 @@ def test_an_axis_that_does_not_divide_a_dimension_is_one_line(name, shape, size)
         tree_shardings(tree, mesh)
     message = str(error.value)
     assert message.startswith(f"mesh.model=8 does not divide the {size} of {name}")
-    assert "set --config.mesh.model" in message and "\n" not in message
+    assert "set mesh.model" in message and "\n" not in message
 
 
 @pytest.mark.parametrize(

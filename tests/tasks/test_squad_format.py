@@ -114,9 +114,7 @@ def test_what_is_not_squad(tmp_path, document, message):
 
 
 def test_files_that_are_missing_or_not_json(tmp_path):
-    with pytest.raises(
-        UserError, match=r"has no .*none\.json; set --config\.data\.dir"
-    ):
+    with pytest.raises(UserError, match=r"has no .*none\.json; set data\.dir"):
         read_questions(tmp_path / "none.json")
     (tmp_path / "x.json").write_bytes(b"\xff\xfe{}")
     with pytest.raises(UserError, match="is not JSON"):

@@ -93,7 +93,7 @@ def test_windows_line_ends_and_the_byte_order_mark(tmp_path):
         ),
         ("a\nb\n", -1, 0, "train.txt:1 has 1 column; expected a word and its tag"),
         ("a X\n", 2, 0, "train.txt:1 has 2 columns, the tag was to be in column 2"),
-        ("a X\n", 0, 0, "config.data.column to 1 to 1"),
+        ("a X\n", 0, 0, "data.column to 1 to 1"),
         ("\n-DOCSTART- O\n\n", -1, 0, "train.txt holds no words"),
     ],
 )
@@ -152,7 +152,7 @@ def test_recognises_schemes(scheme, sentences):
         (
             "iob2",
             "O I-PER",
-            "file.txt:8 has 'I-PER' after 'O'.* config.data.scheme=iob1",
+            "file.txt:8 has 'I-PER' after 'O'.* data.scheme=iob1",
         ),
         ("iob2", "B-LOC I-PER", "file.txt:8 has 'I-PER' after 'B-LOC'"),
         ("iob2", "I-PER", "file.txt:7 has 'I-PER' after 'nothing'"),

@@ -145,8 +145,8 @@ def test_regression(make, tokenizer):
             {"regression": True},
             r"dev\.csv:2: label 'nan'; expected a number",
         ),
-        ({}, {}, r"has no dev\.csv, dev\.csv\.gz, .*config\.data\.dir"),
-        ({}, {}, r"; put some rows of train\.csv into dev\.csv, or set --config"),
+        ({}, {}, r"has no dev\.csv, dev\.csv\.gz, .*data\.dir"),
+        ({}, {}, r"; put some rows of train\.csv into dev\.csv, or set data\.dir"),
         ({}, {"dev": "valid.csv"}, r"has no valid\.csv \(it has train\.csv\); set"),
     ],
 )

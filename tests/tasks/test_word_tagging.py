@@ -376,13 +376,13 @@ def test_words_of_python_rows():
         ({"task": "conll"}, "data.task='conll', expected one of conll2003,"),
         ({"scheme": "iob3"}, "data.scheme='iob3', expected one of auto, iob1"),
         ({"max_length": 2}, "data.max_length=2, expected at least 3"),
-        ({"max_length": 10, "stride": 9}, "config.data.stride=9, expected 1 to 8"),
+        ({"max_length": 10, "stride": 9}, "data.stride=9, expected 1 to 8"),
         ({"labels": ("O", "O")}, "names a label twice"),
         (
             {"task": "segmented", "scheme": "iob2", "labels": ()},
-            "config.data.scheme='iob2'.*expected 'bmes' and its labels for segmented",
+            "data.scheme='iob2'.*expected 'bmes' and its labels for segmented",
         ),
-        ({"task": "segmented"}, r"config.data.labels=\('B-LOC'"),
+        ({"task": "segmented"}, r"data.labels=\('B-LOC'"),
     ],
 )
 def test_refuses_settings(changes, message):

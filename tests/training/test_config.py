@@ -47,17 +47,17 @@ def test_one_schedule_runs_through_all_phases(settings):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("model.hiden_size", 8, r"did you mean config\.model\.hidden_size\?"),
+        ("model.hiden_size", 8, r"did you mean model\.hidden_size\?"),
         ("model.hidden_size", "8", "expected a value of type int"),
         ("model.hidden_size", 8.0, "expected a value of type int"),
         ("data.examples", 3, "expected a group of settings"),
         ("data.corpus", "x", "expected a tuple"),
         ("phases", (), "phases is empty"),
-        ("log_every", 0, "expected at least 1; set --config.log_every"),
+        ("log_every", 0, "expected at least 1"),
         (
             "data.holdout",
             1.5,
-            "holdout=1.5, expected at least 0 and below 1; set --config",
+            "holdout=1.5, expected at least 0 and below 1",
         ),
         (
             "data.examples.masking",
@@ -111,7 +111,7 @@ def test_one_schedule_runs_through_all_phases(settings):
         ),
         ("optimizer.total_steps", 3, "sum of the phases' steps"),
         ("model.max_positions", 16, r"phases\[1\]\.sequence_length=32 is over"),
-        ("phase.steps", 1, "config.phase is not a setting; did you mean config.phases"),
+        ("phase.steps", 1, "phase is not a setting; did you mean phases"),
     ],
 )
 def test_a_wrong_setting_is_named_in_one_line(settings, name, value, message):
@@ -127,7 +127,7 @@ def test_a_wrong_setting_is_named_in_one_line(settings, name, value, message):
 
 def test_a_missing_setting_is_named(settings):
     del settings["optimizer"]["learning_rate"]
-    with pytest.raises(UserError, match=r"config\.optimizer\.learning_rate is missing"):
+    with pytest.raises(UserError, match=r"optimizer\.learning_rate is missing"):
         train_config(settings)
 
 

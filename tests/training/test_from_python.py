@@ -124,7 +124,9 @@ def test_warnings_name_arguments_and_a_dev_of_few_rows(checkpoint_dir):
         for start in ("dev: 1", "warning: train", "warning: dev")
     )
     assert dev.startswith("dev: 1 row, 1 of them truncated, 1 sequence, ")
-    assert train.endswith("longer than max_length=5 and lose text; raise max_length")
+    assert train.endswith(
+        "longer than max_length=5 and lose text; raise data.max_length"
+    )
     assert few == "warning: dev: the scores of 1 row mean nothing; give more rows"
     (line,) = [line for line in said if line.endswith("dev.confusion.json")]
     assert line.startswith("confusion of dev: ")
@@ -203,7 +205,7 @@ def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
         (
             classification,
             {"label": "no"},
-            r"^train, row 1: no column 'text'.*are label; name it with text_a=NAME$",
+            r"^train, row 1: no column 'text'.*are label; name it with data.text_a=NAME$",
         ),
         (classification, (None, "no"), r'^train, row 1: "text" is missing; fill'),
         (classification, ("good", None), r'^train, row 1: "label" is missing; fill'),
@@ -216,12 +218,12 @@ def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
         (
             classification,
             {"text": "good"},
-            r"^train, row 1: no column 'label'; .* text; .* label=NAME",
+            r"^train, row 1: no column 'label'; .* text; .* data.label=NAME",
         ),
         (
             regression,
             ("good", "x"),
-            r"^train, row 1: label 'x'; expected a number, or drop regression",
+            r"^train, row 1: label 'x'; expected a number, or drop data.regression",
         ),
         (
             glue,
@@ -382,7 +384,7 @@ def test_a_text_is_no_file():
         ({"max_length": 9}, r"^max_length is a setting of the task.*\(max_length=9\)"),
         (
             {"train": [("good", "a")] * 9, "batch_size": 0},
-            "^batch_size=0, .*set batch_s",
+            "^batch_size=0, expected at least 1$",
         ),
         (
             {"train": [("good", "a")] * 9},

@@ -288,9 +288,9 @@ def test_equal_compute_is_equal_to_a_step(study, tmp_path):
     ("change", "message"),
     [
         ({"seeds": ()}, "seeds are empty"),
-        ({"epochs": 2}, r"config\.epochs is not a setting"),
-        ({"variants": {"a": {"pretrain": {"modle": {}}}}}, "^a: config.modle is not"),
-        ({"tasks": {"x": {"family": "sorting"}}}, "^both, x: config.family='sorting'"),
+        ({"epochs": 2}, r"epochs is not a setting"),
+        ({"variants": {"a": {"pretrain": {"modle": {}}}}}, "^a: modle is not"),
+        ({"tasks": {"x": {"family": "sorting"}}}, "^both, x: family='sorting'"),
     ],
 )
 def test_a_wrong_study_is_one_line(study, change, message, tmp_path):

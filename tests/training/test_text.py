@@ -76,7 +76,7 @@ def test_text_with_other_settings_is_not_trained_on(corpus, tmp_path, name, valu
     other = dataclasses.replace(corpus, **{name: value})
     open_text(corpus, RunFolder(tmp_path / "run"), print)
     with pytest.raises(
-        UserError, match=rf"data\.{name}=.*, expected .*; use another --workdir, or de"
+        UserError, match=rf"data\.{name}=.*, expected .*; use another workdir, or de"
     ):
         open_text(other, RunFolder(tmp_path / "run"), print)
     shutil.rmtree(tmp_path / "run" / "text")
@@ -191,7 +191,7 @@ def test_a_wrong_path_is_told_before_jax_is_imported(
 
 
 def test_no_text_at_all_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"--config\.data\.path"):
+    with pytest.raises(UserError, match=r"data\.path"):
         open_text(DataConfig(), RunFolder(tmp_path), print)
 
 

@@ -52,19 +52,19 @@ def choose_attention(
     needs = {
         "splash": (
             (kind in ("tpu", "cpu"), "a TPU"),
-            (not causal, "--config.model.causal=False"),
+            (not causal, "model.causal=False"),
         ),
         "cudnn": (
             (kind == "gpu" and capability() >= 8, "an NVIDIA GPU from Ampere on"),
-            (dtype == "bfloat16", "--config.compute.dtype=bfloat16"),
+            (dtype == "bfloat16", "compute.dtype=bfloat16"),
         ),
     }[kernel]
-    without_dropout = (not dropout_rate, "--config.model.attention_dropout=0")
+    without_dropout = (not dropout_rate, "model.attention_dropout=0")
     unmet = [need for met, need in (*needs, without_dropout) if not met]
     if unmet and required and implementation != "auto":
         raise UserError(
             f"attention_impl={implementation!r} needs {unmet[0]}; change that, or set "
-            "--config.compute.attention_impl=auto"
+            "compute.attention_impl=auto"
         )
     takes_length = length % {"splash": LANES, "cudnn": 2}[kernel] == 0
     return kernel if takes_length and not unmet else "xla"
