@@ -152,8 +152,8 @@ def summary(results: dict[tuple[str, str], list[dict]]) -> list[dict]:
         if system == OURS:
             ours[task] = mean
         elif task in ours:
-            for name in ("train_seconds", "cpu_seconds"):
-                row[f"{name} / ours"] = mean[name] / ours[task][name]
+            for name, key in (("training", "train_seconds"), ("CPU", "cpu_seconds")):
+                row[f"{name} / ours"] = mean[key] / ours[task][key]
         rows.append(row)
     return rows
 
