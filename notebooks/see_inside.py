@@ -7,14 +7,12 @@
 # %% [markdown]
 # # See inside: attention, senses, layers
 #
-# What happens between the words that go into a BERT and the vectors that come out? This
-# notebook opens a model and looks: at which words each word looks, where a word with
-# two meanings gets the one that fits, and how the meaning of a word changes from layer
-# to layer.
+# This notebook shows which words each word attends to, in which layer the two senses of a
+# word separate, and how much each layer changes a token.
 #
 # The model is all-MiniLM-L6-v2 (90 MB), a small BERT that was trained to compare
-# sentences. Without a network run `pretrain.ipynb` first, and set `CHECKPOINT` to the
-# model that it makes, `runs/notebook/my_bert`.
+# sentences. Without a network, run `pretrain.ipynb` first and set `CHECKPOINT` to its
+# model, `runs/notebook/my_bert`.
 
 # %%
 import os
@@ -57,10 +55,10 @@ model = bert_jax.load(CHECKPOINT)
 model
 
 # %% [markdown]
-# ## 1. Everything that a model computes
+# ## 1. Hidden states and attention
 #
-# A call gives it all, as numpy arrays: a vector for each token after every layer, and
-# for each head how much every token attends to every other one.
+# A call returns numpy arrays: a vector for each token after every layer, and for each
+# head the attention of every token to every token.
 
 # %%
 TEXT = "She opened an account at the bank because it was near."
@@ -72,30 +70,29 @@ print("attentions (layers, texts, heads, from token, to token):", end=" ")
 print(out.attentions.shape)
 
 # %% [markdown]
-# ## 2. Where each head looks
+# ## 2. All heads of a layer
 #
-# A head is one way of looking at a sentence. Each row of a heat map is a token, and
-# tells which tokens it reads: its numbers add up to 1. These are all heads of the first
-# layer.
+# Each heat map is a head. A row is a token, and its columns show how much it attends to
+# each token. A row adds up to 1. These are the heads of the first layer.
 
 # %%
 figures.attention_heads(model, TEXT, layer=0)
 
 # %% [markdown]
-# *Some heads of a first layer look at what is near: the token itself, the one before,
-# the one after. These show as diagonals.*
+# *Some heads of the first layer attend to near tokens: the token itself, the token before
+# or the token after. They show as diagonals.*
 #
-# In later layers many heads look at `[CLS]`, `[SEP]` or the full stop. That is how a
-# head says that it has found nothing.
+# In later layers many heads attend to `[CLS]`, `[SEP]` or the full stop if they find
+# nothing else.
 
 # %%
 figures.attention_heads(model, TEXT, layer=-1)
 
 # %% [markdown]
-# *The heads of the last layer. A dark column is a token that every other one looks at.*
+# *The heads of the last layer. A dark column is a token that all tokens attend to.*
 #
-# How far does a head look? The mean distance between a token and those that it attends
-# to, for every head:
+# The next picture shows the reach of every head: the mean distance between a token and
+# the tokens that it attends to.
 
 # %%
 attention_KNLL = out.attentions[:, 0]
@@ -109,13 +106,12 @@ fig.colorbar(image, label="mean distance, tokens")
 plt.show()
 
 # %% [markdown]
-# *Pale heads look at their neighbours, dark ones across the sentence.*
+# *Pale heads attend to near tokens, dark heads to distant tokens.*
 #
 # ## 3. One head as lines
 #
-# Of all heads take the one that looks most at the token before, and draw it. A line
-# goes from each word at the left to the words that it reads at the right. The wider,
-# the more.
+# This is the head that attends most to the token before. A line connects a word on the
+# left with a word on the right that it attends to. A wide line is a high probability.
 
 # %%
 to_previous_KN = np.diagonal(attention_KNLL, offset=-1, axis1=2, axis2=3).mean(axis=-1)
@@ -124,9 +120,9 @@ print(f"layer {layer}, head {head}: {to_previous_KN.max():.0%} to the token befo
 figures.attention_lines(model, TEXT, layer=int(layer), head=int(head))
 
 # %% [markdown]
-# *Clark et al. (2019) found heads like this one in BERT BASE, and others that look from
-# a verb to its object or from "it" to its noun. A head that looks at one thing is a
-# find, not a proof: what it reads may still be ignored later.*
+# *Clark et al. (2019) found heads like this one in BERT BASE, and others that attend from
+# a verb to its object or from "it" to its noun. Attention alone does not prove that later
+# layers use what the head reads.*
 #
 # ## 4. One word, two senses
 #
@@ -207,8 +203,8 @@ print_nearest(SENSES["money"][0])
 #
 # ## 6. How much a layer changes a token
 #
-# The cosine between a token's vector before and after each layer. Where it is low, the
-# layer has added much.
+# The picture shows the cosine between a token's vector before and after each layer. A low
+# cosine means that the layer changed the vector much.
 
 # %%
 states_KLD = out.hidden_states[:, 0]
@@ -224,12 +220,12 @@ plt.show()
 # %% [markdown]
 # *Dark: the layer changed the token much.*
 #
-# ## What to try next
+# ## Next steps
 #
-# - Your own word: `SENSES` with "spring", "match", "bat", "light", and a sentence for
-#   each sense.
-# - `CHECKPOINT = "google-bert/bert-base-uncased"`: 12 layers of 12 heads, and the heads
-#   of Clark et al. can be found again.
-# - A pair: `model((question, text), attentions=True)`, and see whether the question
-#   looks at the answer.
-# - Before and after fine-tuning: which layers changed?
+# - Use another word, such as "spring", "match", "bat" or "light", with sentences for each
+#   sense.
+# - Set `CHECKPOINT = "google-bert/bert-base-uncased"` to find the heads of Clark et al.
+#   in 12 layers of 12 heads.
+# - Call `model((question, text), attentions=True)` and see whether the question attends
+#   to the answer.
+# - Compare a model before and after fine-tuning: which layers changed?

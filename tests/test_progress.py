@@ -125,7 +125,7 @@ def test_the_bar_of_a_work_within_another_replaces_its_bar(clock, stream):
         assert [state[:8] for state in terminal.states()] == ["training"]
         for _ in Progress("scoring", range(2), unit="rows"):
             clock[0] += 2
-        # The line is cleared before it is drawn anew: the states may differ in length.
+        # The line is cleared first, because the new state may be shorter.
         assert terminal.getvalue().split("\r")[1].isspace()
         assert [state[:7] for state in terminal.states()] == ["scoring"] * 2
         clock[0] += 2

@@ -430,7 +430,7 @@ def test_a_run_that_cannot_be_drawn_is_a_line(tmp_path):
 def test_a_run_goes_without_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "bert_jax.figures", raising=False)
-    monkeypatch.delattr(bert_jax, "figures", raising=False)
+    monkeypatch.delitem(vars(bert_jax), "figures", raising=False)
     lines = []
     draw_run(RunFolder(tmp_path), lines.append)
     assert lines == ["no picture: pictures need matplotlib; pip install matplotlib"]
