@@ -134,6 +134,11 @@ def answer_tokens(tokens: Tokens, text: str, start: int) -> tuple[int, int] | No
 class SquadSource(Source):
     """SQuAD's files, or tables."""
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """A question without answers may have no other label than is_impossible."""
+        return (*super().label_names, "is_impossible")
+
     def own_names(self, split: str) -> Sequence[str]:
         version = "2.0" if self.config.version_2 else "1.1"
         name = f"{split}-v{version}.json"
@@ -167,7 +172,7 @@ class Squad(Task):
     keys: ClassVar = {
         "question": ("question",),
         "context": ("context",),
-        "answers": ("answers", "answer", "is_impossible"),
+        "answers": ("answers", "answer"),
     }
 
     @classmethod

@@ -79,7 +79,7 @@ def test_an_answer_that_does_not_stand_there(tmp_path, caplog, bad, found):
         problem = f"expected the answer {bad[0]!r} at answer_start {bad[1]}, but the "
         problem += f"context has {found!r} there"
     assert message.startswith(f"{path}: question q1: {problem}; correct it")
-    assert message.endswith(" --config.data.bad_answers=skip")
+    assert message.endswith(" data.bad_answers=skip")
     with caplog.at_level(logging.WARNING):
         rows = read_questions(path, bad_answers="skip")
     assert [row.id for row in rows] == ["q2", "q3"]
