@@ -69,7 +69,7 @@ def test_a_sweep_stands_for_its_runs(tmp_path):
     assert [run.name for run in read_runs([tmp_path])] == ["rate1", "rate2"]
 
 
-def test_runs_in_a_bucket_are_read_there(bucket, two):
+def test_runs_in_a_bucket_are_read_there(bucket, two, tmp_path, monkeypatch):
     remote = epath.Path(bucket) / "run"
     for path in two[0].iterdir():
         (remote / path.name).write_text(path.read_text())
@@ -77,6 +77,9 @@ def test_runs_in_a_bucket_are_read_there(bucket, two):
     (local,) = read_runs([two[0]])
     assert run.name == "run"
     assert (run.config, run.metrics) == (local.config, local.metrics)
+    monkeypatch.chdir(tmp_path)
+    command.main([str(remote)])
+    assert (tmp_path / "curves.png").exists()
 
 
 def test_settings_that_differ_and_the_last_and_best_of_each_metric(two):
