@@ -1,4 +1,7 @@
-"""``--config NAME[:ARGUMENT] --config.setting=value`` and plain flags beside it."""
+"""Command lines with a config: ``--config NAME[:ARGUMENT]``, settings and flags.
+
+``--config.data.dir=X``, ``--data.dir=X`` and ``--data.dir X`` all change a setting.
+"""
 
 import ast
 import difflib
@@ -9,7 +12,6 @@ import math
 import operator
 import re
 import sys
-import textwrap
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,13 +19,12 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from bert_jax.cli import argument_parser
-from bert_jax.errors import UserError, hint, unknown_field
+from bert_jax.errors import UserError, hint
 from bert_jax.progress import print_line
 from bert_jax.settings import REQUIRED, all_settings, describe, groups, to_dict
 from bert_jax.tasks.families import FAMILIES
 
-# Config files that were merged, with what they are now, beside the old place. Their names
-# are names of configs too.
+# Earlier config files that are now an argument of another file. Their names stay valid.
 _MERGED = {
     "conll2003_features.py": "conll2003.py:features",
     "sick_entailment.py": "sick.py:entailment",
@@ -37,10 +38,10 @@ _MERGED = {
 
 
 class CommandLine(NamedTuple):
-    """What was asked for.
+    """A parsed command line.
 
-    config: of the file, with the overrides. workdir: a path or a URL; runs/NAME where none
-    is given, NAME being the config file's, with its argument. flags: by name.
+    config: the file's config with the settings of the command line. workdir: a path or a
+    URL; the default is runs/NAME, or runs/NAME-ARGUMENT. flags: values by name.
     """
 
     config: Any
@@ -55,13 +56,12 @@ def parse(
     flags: Mapping[str, str | int | bool] | None = None,
     kind: type | None = None,
 ) -> CommandLine:
-    """Reads the command line of a command that takes --config and --workdir.
+    """Parses the command line of a command that takes --config and --workdir.
 
-    read: from plain values to the config, a dataclass, every setting of which can be
-    overridden. flags: others that the command takes, with their defaults. kind: the
-    config's type, whose settings --help lists. --help, and --print_config, which shows
-    all settings, end the process. A setting that does not exist, a value of the wrong
-    type and a missing file are UserErrors.
+    read: makes the config, a dataclass, from plain values. flags: the command's other
+    flags with their defaults. kind: the config's type, whose settings --help lists.
+    --help and --print_config, which prints all settings, end the process. Raises UserError
+    for a missing file, an unknown setting and a value of the wrong type.
     """
     command_line = usage.strip().splitlines()[-1].strip()
     parser = argument_parser(usage)
@@ -70,10 +70,10 @@ def parse(
     parser.add_argument("--config", nargs="?", metavar="NAME[:ARGUMENT]")
     flags = {"workdir": "", "print_config": False, **(flags or {})}
     for name, default in flags.items():
-        kind = {"type": type(default), "default": default}
-        parser.add_argument(
-            f"--{name}", **({"action": "store_true"} if default is False else kind)
-        )
+        if default is False:
+            parser.add_argument(f"--{name}", action="store_true")
+        else:
+            parser.add_argument(f"--{name}", type=type(default), default=default)
     args, words = parser.parse_known_args(argv)
     if not args.config:
         raise UserError(f"--config is missing; use {command_line}")
@@ -88,7 +88,7 @@ def parse(
 
 
 def help_text(kind: type) -> str:
-    """The settings of a config's type as --help shows them: default and meaning."""
+    """The part of --help that lists every setting with its default and meaning."""
     parts = [("settings, with their defaults:", "", kind)]
     if "family" in kind.__dataclass_fields__:
         parts += [
@@ -99,38 +99,36 @@ def help_text(kind: type) -> str:
     for title, name, part in parts:
         lines += ["", title]
         for full, group, fields in groups(part, name):
-            lines += ["", *textwrap.wrap(inspect.getdoc(group), 88)]
+            lines += ["", inspect.getdoc(group)]
             for field in fields:
                 value = "" if field.default is REQUIRED else repr(field.default)
                 must = "" if value else "must be given: "
-                lines += textwrap.wrap(
-                    f"--config.{full}{field.name}={value}  {must}{field.metadata['doc']}",
-                    88,
-                    initial_indent="  ",
-                    subsequent_indent=" " * 6,
-                    break_long_words=False,
-                    break_on_hyphens=False,
-                )
+                lines += [
+                    f"  --config.{full}{field.name}={value}",
+                    f"      {must}{field.metadata['doc']}",
+                ]
     return "\n".join(lines[1:])
 
 
 def _overridden(
     config: Any, words: list[str], command_line: str, flags: Collection[str]
 ) -> dict[str, Any]:
-    """The config's settings with those of --config.NAME=VALUE.
+    """The config's settings as plain values, with the command line's changes.
 
-    Two words will do, and so will --NAME=VALUE. flags: names of the command's other flags.
+    flags: names of the command's other flags, also suggested for an unknown word.
     """
     settings = to_dict(config)
     known = [name for name, _, _ in all_settings(config)]
     rest = iter(words)
     for word in rest:
-        match = re.fullmatch(r"--?((?:no)?config\.)?([^=\s]+)(=.*)?", word, re.DOTALL)
-        prefix, name, value = match.groups() if match else (None, word, None)
-        if re.sub(r"\[\d+\]$", "", name) not in known:
-            if prefix:
-                raise UserError(unknown_field(name, known))
-            near = word.startswith("--") and hint(name, [*known, *flags], "--{}".format)
+        match = re.fullmatch(
+            r"(--)?((?:no)?config\.)?([^=\s]+)(?:=(.*))?", word, re.DOTALL
+        )
+        dashes, prefix, name, text = match.groups() if match else ("", "", word, None)
+        if not dashes or name not in known:
+            near = dashes and hint(name, [*known, *flags], "--{}".format)
+            if name in known:
+                near = f"did you mean --{word}?"
             raise UserError(
                 f"unexpected argument {word!r}; {near or f'use {command_line}'}"
             )
@@ -138,16 +136,22 @@ def _overridden(
             int(part) if part.isdecimal() else part for part in re.findall(r"\w+", name)
         ]
         group = functools.reduce(operator.getitem, parents, settings)
-        if value is None and isinstance(group[last], bool):
+        if text is None and isinstance(group[last], bool):
             group[last] = prefix != "noconfig."
-        else:
-            text = next(rest, "") if value is None else value[1:]
-            group[last] = _value(text, group[last])
+            continue
+        if text is None:
+            text = next(rest, "--")
+            if text.startswith("--"):
+                raise UserError(f"{word} has no value; expected {word}=VALUE")
+        group[last] = _value(text, group[last])
     return settings
 
 
 def _value(text: str, old: Any) -> Any:
-    """What ``text`` stands for in the place of ``old``; its type is checked later."""
+    """The value that a text means for a setting whose value is ``old``.
+
+    from_settings checks its type later.
+    """
     if isinstance(old, str):
         return text
     try:
@@ -161,15 +165,45 @@ def _value(text: str, old: Any) -> Any:
 
 
 def load_file(config: str, function: str, known: Mapping[str, str]) -> dict[str, Any]:
-    """What ``function`` of FILE[:ARGUMENT] or NAME[:ARGUMENT] gives, as plain values.
+    """The settings that ``function`` of FILE[:ARGUMENT] or NAME[:ARGUMENT] returns.
 
-    known: files by name. Raises UserError with the nearest names where there is none.
+    known: files by name. Raises UserError with the nearest names for an unknown one.
     """
-    return _load(*_find(config, known), function)
+    file, argument = _find(config, known)
+    spec = importlib.util.spec_from_file_location("config", file)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{file} is not a Python file; its name ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    folder = str(Path(file).parent.resolve())
+    sys.path.insert(0, folder)  # a config may import its neighbours, as large.py does
+    try:
+        spec.loader.exec_module(module)
+        if not hasattr(module, function):
+            raise UserError(f"{file} has no function {function}")
+        settings = getattr(module, function)(*filter(None, [argument]))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{file}: {error}") from error
+    finally:
+        sys.path.remove(folder)
+    if not isinstance(settings, Mapping | ConfigDict):
+        raise UserError(
+            f"{function} of {file} gave {type(settings).__name__}, expected a dict or a "
+            "ConfigDict of settings"
+        )
+    return _plain(settings)
+
+
+def _plain(node: Any) -> Any:
+    """Replaces each ConfigDict by a dict, also within tuples."""
+    if isinstance(node, Mapping | ConfigDict):
+        return {key: _plain(node[key]) for key in node}
+    if isinstance(node, tuple):
+        return tuple(map(_plain, node))
+    return node
 
 
 def _find(config: str, known: Mapping[str, str]) -> tuple[str, str]:
-    """The file that FILE[:ARGUMENT] or NAME[:ARGUMENT] means, and its argument."""
+    """The file and the argument of FILE[:ARGUMENT] or NAME[:ARGUMENT]."""
     given, _, argument = config.partition(":")
     path = Path(given)
     if path.is_file():
@@ -187,7 +221,7 @@ def _find(config: str, known: Mapping[str, str]) -> tuple[str, str]:
 
 
 def named_configs() -> dict[str, str]:
-    """FILE[:ARGUMENT] of each config that goes by a name, such as tiny or sst2."""
+    """FILE[:ARGUMENT] of each config that has a name, such as tiny or sst2."""
     folder = _experiments()
     files = [*sorted(folder.glob("*.py")), *sorted(folder.glob("finetune/*.py"))]
     return {path.stem: str(path) for path in files} | {
@@ -196,12 +230,12 @@ def named_configs() -> dict[str, str]:
 
 
 def named_studies() -> dict[str, str]:
-    """The file of each study that goes by a name, such as table5."""
+    """The file of each study that has a name, such as table5."""
     return {path.stem: str(path) for path in _experiments().glob("ablations/*.py")}
 
 
 def named_references() -> dict[str, str]:
-    """The file of each reference curve that goes by a name, such as tiny."""
+    """The file of each reference curve that has a name, such as tiny."""
     files = sorted(_experiments().glob("references/*.json"))
     return {path.stem: str(path) for path in files}
 
@@ -209,36 +243,3 @@ def named_references() -> dict[str, str]:
 def _experiments() -> Path:
     packed = Path(__file__).parent / "experiments"  # in a wheel
     return packed if packed.is_dir() else packed.parent.parent / "experiments"
-
-
-def _load(file: str, argument: str, function: str) -> dict[str, Any]:
-    spec = importlib.util.spec_from_file_location("config", file)
-    if spec is None or spec.loader is None:
-        raise UserError(f"{file} is not a Python file; its name ends in .py")
-    module = importlib.util.module_from_spec(spec)
-    folder = str(Path(file).parent.resolve())
-    sys.path.insert(0, folder)  # it may import its neighbours, as large.py does
-    try:
-        spec.loader.exec_module(module)
-        if not hasattr(module, function):
-            raise UserError(f"{file} has no function {function}")
-        settings = getattr(module, function)(*filter(None, [argument]))
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{file}: {error}") from error
-    finally:
-        sys.path.remove(folder)
-    if not isinstance(settings, Mapping | ConfigDict):
-        raise UserError(
-            f"{function} of {file} gave {type(settings).__name__}, expected a dict or a "
-            "ConfigDict of settings"
-        )
-    return plain(settings)
-
-
-def plain(node: Any) -> Any:
-    """Dicts for ConfigDicts, also within tuples."""
-    if isinstance(node, Mapping | ConfigDict):
-        return {key: plain(node[key]) for key in node}
-    if isinstance(node, tuple):
-        return tuple(map(plain, node))
-    return node

@@ -104,10 +104,13 @@ def get_config(name):
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--config.mesh.mdel=2", r"mesh\.mdel is not .* mean mesh\.model\?"),
-        ("--config.optim.model=2", r"did you mean mesh\.model\?"),
-        ("--config.phases[2].steps=1", r"phases\[2\]\.steps is not a setting"),
-        ("--config.mesh=2", "^mesh is not a setting"),
+        ("--config.mesh.mdel=2", r"'--config\.mesh\.mdel=2'; .* mean --mesh\.model\?"),
+        ("--config.optim.model=2", r"did you mean --mesh\.model\?"),
+        ("--config.phases[2].steps=1", r"did you mean --phases\[0\]\.steps\?"),
+        ("--config.seeds[0]=1", r"did you mean --seeds\?"),
+        ("--config.name", r"^--config\.name has no value; expected --config\.name=VA"),
+        ("mesh.model=2", r"'mesh\.model=2'; did you mean --mesh\.model=2\?"),
+        ("--config.mesh=2", "unexpected argument '--config.mesh=2'; use command"),
         ("--config.mesh.model=x", "mesh.model"),
         ("--config.packing=perhaps", "packing"),
         ("--colour=red", "colour"),
@@ -123,6 +126,11 @@ def test_a_wrong_argument_is_one_line(config, flag, message):
     with pytest.raises(UserError, match=message) as error:
         config(FILE, flag)
     assert "\n" not in str(error.value)
+
+
+def test_a_flag_is_not_the_value_of_a_setting(config):
+    with pytest.raises(UserError, match=r"^--config\.name has no value; expected"):
+        config(FILE, "--config.name", "--config.packing")
 
 
 @pytest.mark.parametrize(

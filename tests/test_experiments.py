@@ -138,5 +138,5 @@ def test_the_command_prints_every_setting_and_ends(name, capsys, monkeypatch):
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("compute.dtype = 'float32'  # ") for line in lines) == 1
     assert all(re.fullmatch(r"[\w.\[\]]+ = .+  # .{6,}", line) for line in lines)
-    with pytest.raises(UserError, match=r"did you mean compute\.dtype"):
+    with pytest.raises(UserError, match=r"did you mean --compute\.dtype"):
         command.main([*line, "--config.model.dtype=bfloat16"])

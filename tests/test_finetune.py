@@ -141,7 +141,7 @@ def test_a_user_error_is_one_line_and_exit_code_2(command, files, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--config.optimizer.warmpu=0"], "did you mean optimizer.warmup?"),
+        (["--config.optimizer.warmpu=0"], "did you mean --optimizer.warmup?"),
         (["--config.epochs=many"], "epochs"),
         (["--config.epochs=0"], "epochs=0, expected at least 1"),
         (["--config.init_from="], "set init_from"),

@@ -183,7 +183,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_afterwards(
         (("--config=experiments/base.py:fast",), "expected one of"),
         (
             ("--config=experiments/tiny.py", "--config.model.hiden_size=3"),
-            "did you mean model.hidden_size?",
+            "did you mean --model.hidden_size?",
         ),
         (
             ("--config=experiments/tiny.py", "--config.model.hidden_size=big"),
