@@ -5,9 +5,6 @@ import json
 import os
 import re
 import shutil
-import struct
-import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -22,10 +19,6 @@ LONGEST_LINE = 64 << 20  # bytes
 PROGRAMS = "programs"  # the folder of a workdir where JAX keeps what it has compiled
 # Libraries whose exceptions mean that an object store does not answer, or refuses.
 STORE_LIBRARIES = {"aiohttp", "gcsfs", "google", "requests"}
-# Levels of a JSON value. Ours have up to six, SQuAD's seven; whoever walks or prints one
-# of thousands overflows its stack.
-_DEEPEST_JSON = 64
-_MOST_DIGITS = 100  # of a whole number in JSON
 _SURROGATE = re.compile(r"[\ud800-\udfff]|\\u[dD][89a-fA-F]")
 
 
@@ -148,24 +141,32 @@ def valid_text(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
+@contextlib.contextmanager
+def reading(where: object, expected: str) -> Iterator[None]:
+    """Turns any exception of a parser into a UserError of one line.
+
+    where: the file, or its line. expected: what the file should be.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except OSError as error:
+        what = {
+            FileNotFoundError: f"{where} does not exist",
+            IsADirectoryError: f"{where} is a folder",
+        }.get(type(error), f"cannot read {where} ({error.strerror or error})")
+        raise UserError(f"{what}; expected {expected}") from error
+    except Exception as error:  # parsers raise many types for a damaged file
+        raise UserError(
+            f"{where} is damaged ({error!r:.200}); expected {expected}"
+        ) from error
+
+
 def read_text(path: Path, expected: str) -> str:
     """The text of a UTF-8 file. expected: what the file should be, for errors."""
     with open_bytes(path, expected) as file:
         return "".join(line for _, line in decode_lines(file, path))
-
-
-@contextlib.contextmanager
-def reading(where: object, expected: str) -> Iterator[None]:
-    """Raises UserError with one line if the content of a file is not as expected.
-
-    where: name of the file, or of its line. expected: what the file should be.
-    """
-    try:
-        yield
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{where} is damaged ({error!r}); expected {expected}"
-        ) from error
 
 
 def read_json(path: Path, expected: str) -> dict[str, Any]:
@@ -177,19 +178,19 @@ def read_json(path: Path, expected: str) -> dict[str, Any]:
 def parse_json(
     text: str | bytes, where: object, expected: str, *, unique: bool = False
 ) -> dict[str, Any]:
-    """The JSON object that ``text`` is; see :func:`read_json`.
+    """Parses a JSON object. where, expected: name the text in errors; see read_json.
 
-    It has at most _DEEPEST_JSON levels, its whole numbers _MOST_DIGITS digits, and its
-    texts are such as UTF-8 can hold.
-
-    unique: whether a key that an object has twice is an error. Otherwise the last counts.
+    unique: whether a repeated key of an object is an error. Otherwise the last one counts.
     """
-    pairs = _unique if unique else None
     try:
         text = text if isinstance(text, str) else text.decode("utf-8-sig")
-        value = json.loads(text, parse_int=_whole_number, object_pairs_hook=pairs)
-        _check_depth(value)
-    except (ValueError, RecursionError) as error:  # ValueError: not UTF-8 either
+        value = json.loads(text, object_pairs_hook=_unique if unique else None)
+        if _SURROGATE.search(text):
+            value = json.loads(valid_text(json.dumps(value, ensure_ascii=False)))
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: also for other encodings
         raise UserError(
             f"{where} is not JSON ({error}); expected {expected}"
         ) from error
@@ -198,7 +199,7 @@ def parse_json(
             f"{where} holds a JSON {type(value).__name__}, not an object; expected "
             f"{expected}"
         )
-    return _valid(value) if _SURROGATE.search(text) else value
+    return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -211,83 +212,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _whole_number(digits: str) -> int:
-    """Raises ValueError for one so long that arithmetic with floats would overflow."""
-    if len(digits) > _MOST_DIGITS:
-        raise ValueError(f"a number of {len(digits)} digits")
-    return int(digits)
-
-
-def _check_depth(value: Any) -> None:
-    level = [[value]]
-    for _ in range(_DEEPEST_JSON + 1):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-        if not level:
-            return
-    raise ValueError(f"over {_DEEPEST_JSON} levels of brackets")
-
-
-def _valid(value: Any) -> Any:
-    """A JSON value with :func:`valid_text`."""
-    if isinstance(value, str):
-        return valid_text(value)
-    if isinstance(value, list):
-        return [_valid(item) for item in value]
-    if isinstance(value, dict):
-        return {valid_text(name): _valid(item) for name, item in value.items()}
-    return value
-
-
 def open_bytes(path: Path, expected: str) -> IO[bytes]:
     """Opens a file to read. expected: what the file should be, for errors."""
-    try:
+    with reading(path, expected):
         return Path(path).open("rb")
-    except OSError as error:
-        what = {
-            FileNotFoundError: f"{path} does not exist",
-            IsADirectoryError: f"{path} is a folder",
-        }.get(type(error), f"cannot read {path} ({error.strerror})")
-        raise UserError(f"{what}; expected {expected}") from error
-
-
-@contextlib.contextmanager
-def open_zip(path: Path, expected: str, ratio: int) -> Iterator[zipfile.ZipFile]:
-    """Opens an archive of which nobody unpacks more than ``ratio`` times its size.
-
-    A member gives no more bytes than its header says. An archive that is broken, also where
-    that is found while it is read, raises UserError.
-    """
-    broken = (
-        *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError),
-        *(UnicodeDecodeError, struct.error),  # of a member's header
-    )
-    with contextlib.ExitStack() as stack:
-        try:
-            archive = stack.enter_context(zipfile.ZipFile(path))
-        except (*broken, ValueError) as error:
-            raise UserError(
-                f"{path} is no zip file ({error}); expected {expected}"
-            ) from error
-        members = archive.infolist()
-        size = sum(member.file_size for member in members)
-        if any(member.flag_bits & 1 for member in members):
-            raise UserError(f"{path} is encrypted; expected {expected}")
-        if size > ratio * Path(path).stat().st_size:
-            raise UserError(
-                f"{path} unpacks to {size:,} bytes, over {ratio} times its size; expected "
-                f"{expected}"
-            )
-        try:
-            yield archive
-        except broken as error:
-            raise UserError(
-                f"{path} is a broken zip file ({error}); expected {expected}"
-            ) from error
 
 
 def check_output(output: Path | str, *inputs: str | None) -> None:

@@ -141,26 +141,23 @@ def test_a_link_is_replaced_not_written_through(tmp_path):
     assert not link.is_symlink()
 
 
-def test_an_archive_unpacks_to_what_it_is_worth(tmp_path):
-    path = tmp_path / "a.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("a", bytes(1 << 20))
-    size = path.stat().st_size
-    refused = pytest.raises(
-        UserError, match=r"unpacks to 1,048,576 bytes, over 100 times"
-    )
-    with refused, files.open_zip(path, "data", ratio=100):
-        pass
-    with files.open_zip(path, "data", ratio=(1 << 20) // size + 1) as archive:
-        assert archive.read("a") == bytes(1 << 20)
-    content = bytearray(path.read_bytes())
-    content[50] ^= 255
-    path.write_bytes(content)
-    with (
-        pytest.raises(UserError, match=r"a\.zip is a broken zip file"),
-        files.open_zip(path, "data", ratio=10_000) as archive,
-    ):
-        archive.read("a")
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("odd"), r"a\.zip is damaged .*odd"),
+        (zipfile.BadZipFile("odd"), r"a\.zip is damaged .*odd"),
+        (
+            OSError(5, "Input/output error"),
+            r"cannot read a\.zip \(Input/output error\)",
+        ),
+        (UserError("a.zip:3 has no label"), r"^a\.zip:3 has no label$"),
+    ],
+)
+def test_an_exception_of_a_parser_is_one_line(error, message):
+    caught = pytest.raises(UserError, match=message)
+    with caught as found, files.reading("a.zip", "pairs"):
+        raise error
+    assert str(found.value).endswith(("; expected pairs", "no label"))
 
 
 def test_lines_have_a_length(tmp_path, monkeypatch):

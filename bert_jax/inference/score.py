@@ -12,6 +12,7 @@ of right pairs (Warstadt et al. 2020, "BLiMP").
 """
 
 import functools
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -22,7 +23,7 @@ import numpy as np
 
 from bert_jax.data.batching import Features
 from bert_jax.errors import UserError, counted
-from bert_jax.files import decode_lines, ending, open_zip, parse_json
+from bert_jax.files import decode_lines, ending, parse_json, reading
 from bert_jax.inference.evaluation import runner
 from bert_jax.inference.fill_mask import mlm_logits, mlm_params
 from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, opened
@@ -308,7 +309,7 @@ def summary(right: Iterable[tuple[str, np.ndarray]]) -> Accuracy:
 
 
 def _read_zip(path: Path, fields: Sequence[str]) -> Iterator[tuple[str, list[Pair]]]:
-    with open_zip(path, _expected(), ratio=100) as archive:
+    with reading(path, _expected()), zipfile.ZipFile(path) as archive:
         # A Mac's archive has a "._NAME.jsonl" that is no JSON beside every NAME.jsonl.
         members = sorted(
             (member.filename, i, member)

@@ -1,16 +1,15 @@
 """Weights of a Hugging Face folder: safetensors, and torch.save's files without torch.
 
-torch.save writes a pickle, which is a program: it may call any function that it names. It
-is not run: the few instructions that a state dict needs are followed here, with eleven
-names and no other, and none of what it makes is hashed, compared or printed. Both of
-torch's forms are read: the zip archive (torch 1.6 and later) and the stream of pickles
-before it (torch/serialization.py, _save and _legacy_save).
+torch.save writes a pickle, which could call any function that it names. Here the unpickler
+knows eleven names and refuses every other name before it is imported. Both formats of torch
+are read: the zip archive (torch 1.6 and later) and the older stream of pickles
+(torch/serialization.py, _save and _legacy_save).
 """
 
+import collections
 import io
-import math
 import mmap
-import pickletools
+import pickle
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,20 +17,21 @@ from typing import Any, BinaryIO, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from bert_jax.errors import UserError
-from bert_jax.files import is_name, open_zip, read_json
+from bert_jax.errors import UserError, naming
+from bert_jax.files import read_json, reading
 from bert_jax.interop.find import INDEX, SAFETENSORS, TORCH, find_weights
 from bert_jax.progress import Progress
 
+Tensors = dict[str, np.ndarray]
 
-def read_weights(folder: Path) -> dict[str, np.ndarray]:
-    """All tensors by the names they are stored under, in the types they are stored in.
+
+def read_weights(folder: Path) -> Tensors:
+    """Reads all tensors of a folder, in the types that the files have.
 
     Takes model.safetensors or pytorch_model.bin, whole or in shards, safetensors first.
-    Raises UserError where there is none, and for files that are not whole.
+    Raises UserError without weights, and for a damaged file.
     """
     path = find_weights(folder)
     if path is None:
@@ -51,50 +51,37 @@ def write_safetensors(
     """Writes a safetensors file with the permissions that the umask gives a new file."""
     path.touch()
     mode = path.stat().st_mode
-    save_file(tensors, path, metadata)  # makes a file that only its owner can read
+    save_file(tensors, path, metadata)  # only the owner could read the library's file
     path.chmod(mode)
 
 
-def _read_shards(
-    index: Path, read: Callable[[Path], dict[str, np.ndarray]]
-) -> dict[str, np.ndarray]:
+def _read_shards(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
     expected = "an index of shards, an object with a weight_map from tensors to files"
     try:
         files = read_json(index, expected)["weight_map"]
-        shards = set(files.values())
-    except (KeyError, TypeError, AttributeError) as error:
+        # with_name raises ValueError for a path out of the folder.
+        shards = sorted({index.with_name(name) for name in files.values()})
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(f"{index} has no weight_map; expected {expected}") from error
-    # A name with a path could point out of the folder.
-    if odd := [s for s in shards if not is_name(s)]:
-        raise UserError(
-            f"{index} names {odd[0]!r:.100}, no file of its folder; expected {expected}"
-        )
-    tensors: dict[str, np.ndarray] = {}
-    for shard in Progress("reading", sorted(shards), unit="files"):
-        path = index.with_name(shard)
+    tensors: Tensors = {}
+    for path in Progress("reading", shards, unit="files"):
         if not path.is_file():
             raise UserError(
                 f"{path} does not exist, but {index.name} names it; copy it there"
             )
         tensors |= read(path)
-    absent = sorted(set(files) - set(tensors))
-    if absent:
+    if absent := sorted(set(files) - set(tensors)):
         raise UserError(
-            f"{index} promises {absent[0]} in {files[absent[0]]}, which does not hold it; "
-            "copy the whole folder again"
+            f"{index} promises {absent[0]} in {files[absent[0]]}, but that file has no "
+            "such tensor; copy the whole folder again"
         )
     return tensors
 
 
-def read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of a file. Raises UserError for one that is not whole."""
-    try:
-        return load_file(path)  # bfloat16 too: jax teaches it to numpy
-    except (SafetensorError, TypeError, AttributeError, KeyError, OSError) as error:
-        raise UserError(
-            f"{path} is not a whole safetensors file of plain numbers ({error}); copy it "
-            "again"
-        ) from error
+def read_safetensors(path: Path) -> Tensors:
+    """Reads the tensors of a file. Raises UserError for a damaged file."""
+    with reading(path, "a whole safetensors file of plain numbers; copy it again"):
+        return load_file(path)  # bfloat16 works because JAX registers it with NumPy
 
 
 _MAGIC = 0x1950A86A20F9469CFC6C
@@ -112,15 +99,14 @@ _DTYPES = {
 
 
 class _Storage(NamedTuple):
-    """A run of numbers somewhere in the file. count: of numbers."""
+    """An array of numbers in the file, which several tensors may share."""
 
     key: str
     dtype: np.dtype
-    count: int
 
 
 class _Tensor(NamedTuple):
-    """A view of a storage; offset and stride count numbers, not bytes."""
+    """A view of a storage. offset and stride count numbers, not bytes."""
 
     storage: _Storage
     offset: int
@@ -128,229 +114,97 @@ class _Tensor(NamedTuple):
     stride: tuple[int, ...]
 
 
-class _RefusedError(Exception):
-    """The pickle wants something that is not on the list."""
+# Python's form, because in C's form a damaged memo index takes up to 64 GiB of memory.
+class _Unpickler(pickle._Unpickler):
+    """Unpickles a state dict, each tensor as a _Tensor.
 
-
-class _Name(NamedTuple):
-    """What a pickle names: a function, or the type of a storage."""
-
-    path: str
-
-
-def _ordered_dict(*_: Any) -> dict[Any, Any]:
-    return {}
-
-
-def _rebuild_tensor(
-    storage: Any, offset: Any, shape: Any, stride: Any, *_: Any
-) -> _Tensor:
-    numbers = (offset, *shape, *stride)
-    if not isinstance(storage, _Storage) or not all(
-        type(n) is int and 0 <= n < 1 << 62 for n in numbers
-    ):
-        raise ValueError("a tensor of no storage or of odd sizes")
-    if not len(shape) == len(stride) <= _MOST_DIMENSIONS:
-        raise ValueError(f"a tensor of {len(shape)} dimensions")
-    return _Tensor(storage, offset, shape, stride)
-
-
-def _rebuild_parameter(tensor: Any, *_: Any) -> _Tensor:
-    if not isinstance(tensor, _Tensor):
-        raise ValueError("a parameter of no tensor")
-    return tensor
-
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "collections.OrderedDict": _ordered_dict,
-    "torch._utils._rebuild_tensor_v2": _rebuild_tensor,
-    "torch._utils._rebuild_parameter": _rebuild_parameter,
-}
-_MOST_DIMENSIONS = 8
-
-
-def _storage(description: Any) -> _Storage:
-    kind, storage_type, key, _, count, *view = description
-    if kind != "storage" or any(part is not None for part in view):
-        raise ValueError("an unknown kind of storage")
-    if not (isinstance(storage_type, _Name) and storage_type.path in _DTYPES):
-        raise ValueError("a storage of no known type")
-    if not isinstance(key, str) or type(count) is not int or count < 0:
-        raise ValueError("a storage without a key or a size")
-    return _Storage(key, _DTYPES[storage_type.path], count)
-
-
-def _load_pickle(file: BinaryIO | mmap.mmap) -> Any:
-    """Reads one pickle from where ``file`` stands, tensors as _Tensor.
-
-    pickletools.py documents the instructions. It takes time and memory as the file is long.
+    A pickle can call only what find_class returns.
     """
-    stack: list[Any] = []
-    marks: list[int] = []
-    memo: dict[int, Any] = {}
 
-    def from_mark() -> list[Any]:
-        start = marks.pop()
-        items = stack[start:]
-        del stack[start:]
-        return items
-
-    def top(kind: type) -> Any:
-        if not isinstance(stack[-1], kind):
-            raise ValueError(
-                f"a {type(stack[-1]).__name__} where a {kind.__name__} is due"
+    def find_class(self, module: str, name: str) -> Any:
+        path = f"{module}.{name}"
+        # Each object here is immutable or new, so a pickle cannot change the library.
+        allowed = {
+            "collections.OrderedDict": collections.OrderedDict,
+            "torch._utils._rebuild_tensor_v2": lambda *args: _Tensor(*args[:4]),
+            "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
+        } | {storage: storage for storage in _DTYPES}
+        if path not in allowed:
+            raise UserError(
+                f"it is a pickle that asks for {path}, and may run any code; refused: ask "
+                "for the weights as model.safetensors (save_pretrained writes it)"
             )
-        return stack[-1]
+        return allowed[path]
 
-    for opcode, argument, _ in pickletools.genops(file):
-        match opcode.name:
-            case "PROTO" | "STOP":
-                pass
-            case "MARK":
-                marks.append(len(stack))
-            case "NONE" | "NEWTRUE" | "NEWFALSE":
-                stack.append({"NONE": None, "NEWTRUE": True}.get(opcode.name, False))
-            case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT":
-                stack.append(argument)
-            case "BINUNICODE" | "SHORT_BINUNICODE":
-                stack.append(argument)
-            case "EMPTY_DICT" | "EMPTY_LIST" | "EMPTY_TUPLE":
-                stack.append({"DICT": {}, "LIST": [], "TUPLE": ()}[opcode.name[6:]])
-            case "TUPLE":
-                stack.append(tuple(from_mark()))
-            case "TUPLE1" | "TUPLE2" | "TUPLE3":
-                marks.append(len(stack) - int(opcode.name[-1]))
-                stack.append(tuple(from_mark()))
-            case "APPEND" | "APPENDS":
-                items = from_mark() if opcode.name == "APPENDS" else [stack.pop()]
-                top(list).extend(items)
-            case "SETITEM" | "SETITEMS":
-                if opcode.name == "SETITEM":
-                    marks.append(len(stack) - 2)
-                items = from_mark()
-                if not all(isinstance(key, str | int) for key in items[::2]):
-                    raise ValueError("a key that is no text")
-                top(dict).update(zip(items[::2], items[1::2], strict=True))
-            case "BINPUT" | "LONG_BINPUT":
-                memo[argument] = stack[-1]
-            case "BINGET" | "LONG_BINGET":
-                stack.append(memo[argument])
-            case "GLOBAL":
-                path = argument.replace(" ", ".")
-                if path not in _DTYPES and path not in _FUNCTIONS:
-                    raise _RefusedError(path)
-                stack.append(_Name(path))
-            case "REDUCE":
-                arguments = stack.pop()
-                name = top(_Name).path
-                if name not in _FUNCTIONS:
-                    raise _RefusedError(f"a call of {name}")
-                stack[-1] = _FUNCTIONS[name](*arguments)
-            case "BUILD":  # attributes of a state dict, versions of torch's modules
-                stack.pop()
-                if isinstance(stack[-1], _Name):
-                    raise _RefusedError("a function with other attributes")
-                top(dict)
-            case "BINPERSID":
-                stack.append(_storage(stack.pop()))
-            case name:
-                raise _RefusedError(f"the instruction {name}")
-    return stack.pop()
+    def persistent_load(self, pid: Any) -> _Storage:
+        kind, storage_type, key, _, _, *view = pid
+        if kind != "storage" or any(part is not None for part in view):
+            raise ValueError("an unknown kind of storage")
+        return _Storage(key, _DTYPES[storage_type])
 
 
-def read_torch(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of a state dict, such as pytorch_model.bin holds, read-only.
+def read_torch(path: Path) -> Tensors:
+    """Reads the tensors of a state dict, such as a pytorch_model.bin, without copies.
 
-    Raises UserError for a file that is damaged, that holds anything but tensors, or
-    that would run code.
+    Raises UserError for a damaged file, for a file of other objects than tensors, and for
+    a pickle that would run code.
     """
-    try:
+    expected = "a whole file of tensors as torch.save writes it; copy it again"
+    with reading(path, expected), naming(path):
         if zipfile.is_zipfile(path):
-            return _read_zip(path)
-        return _read_stream(path)
-    except UserError:
-        raise
-    except _RefusedError as error:
-        raise UserError(
-            f"{path} is a pickle that asks for {error}, and may run any code; refused: "
-            "ask for the weights as model.safetensors (save_pretrained writes it)"
-        ) from error
-    except OSError as error:
-        raise UserError(f"cannot read {path} ({error.strerror})") from error
-    except Exception as error:  # a broken pickle raises anything
-        raise UserError(
-            f"{path} is not a whole file of tensors as torch.save writes it ({error}); "
-            "copy it again, or take model.safetensors"
-        ) from error
+            state, buffers = _read_zip(path)
+        else:
+            state, buffers = _read_stream(path)
+        # NumPy raises ValueError for a view that reaches beyond its storage.
+        return {
+            name: np.ndarray(
+                tensor.shape,
+                tensor.storage.dtype,
+                buffers[tensor.storage.key],
+                tensor.offset * tensor.storage.dtype.itemsize,
+                [step * tensor.storage.dtype.itemsize for step in tensor.stride],
+            )
+            for name, tensor in state.items()
+        }
 
 
-def _read_zip(path: Path) -> dict[str, np.ndarray]:
-    # torch.save packs without compressing.
-    with open_zip(path, "a file as torch.save writes it", ratio=1) as archive:
+def _read_zip(path: Path) -> tuple[dict[str, _Tensor], dict[str, bytes]]:
+    with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         pickled = next(name for name in names if name.endswith("/data.pkl"))
         root = pickled.removesuffix("data.pkl")
         order = f"{root}byteorder"
         if order in names and archive.read(order) != b"little":
             raise ValueError("its numbers are big-endian")
-        tensors, storages = _tensors(_load_pickle(io.BytesIO(archive.read(pickled))))
-        buffers = {
-            key: np.frombuffer(
-                archive.read(f"{root}data/{key}"), storage.dtype, storage.count
-            )
-            for key, storage in storages.items()
-        }
-    return _arrays(tensors, buffers)
+        state = _state_dict(io.BytesIO(archive.read(pickled)))
+        keys = {tensor.storage.key for tensor in state.values()}
+        return state, {key: archive.read(f"{root}data/{key}") for key in keys}
 
 
-def _read_stream(path: Path) -> dict[str, np.ndarray]:
+def _read_stream(path: Path) -> tuple[dict[str, _Tensor], dict[str, memoryview]]:
     with path.open("rb") as file:
-        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    magic, protocol, system = (_load_pickle(content) for _ in range(3))
-    if magic != _MAGIC or protocol != _PROTOCOL:
-        raise ValueError("it does not start with torch's magic number")
-    if system["little_endian"] is not True:
-        raise ValueError("its numbers are big-endian")
-    tensors, storages = _tensors(_load_pickle(content))
-    buffers = {}
-    for key in _load_pickle(content):
-        if not isinstance(key, str):
-            raise ValueError("a storage's key is no text")
-        # Before the bytes of a storage stands how many numbers it has.
-        count, dtype = int.from_bytes(content.read(8), "little"), storages[key].dtype
-        buffers[key] = np.frombuffer(content, dtype, count, content.tell())
-        content.seek(count * dtype.itemsize, io.SEEK_CUR)
-    return _arrays(tensors, buffers)
+        magic, protocol, system = (_Unpickler(file).load() for _ in range(3))
+        if magic != _MAGIC or protocol != _PROTOCOL:
+            raise ValueError("it does not start with torch's magic number")
+        if system["little_endian"] is not True:
+            raise ValueError("its numbers are big-endian")
+        state = _state_dict(file)
+        dtypes = dict(tensor.storage for tensor in state.values())
+        content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        buffers = {}
+        for key in _Unpickler(file).load():
+            # The count of numbers precedes the numbers of a storage.
+            size = int.from_bytes(file.read(8), "little") * dtypes[key].itemsize
+            buffers[key] = content[file.tell() : file.tell() + size]
+            file.seek(size, io.SEEK_CUR)
+    return state, buffers
 
 
-def _tensors(state: Any) -> tuple[dict[str, _Tensor], dict[str, _Storage]]:
-    """The tensors of a state dict by name, and their storages by key."""
+def _state_dict(file: BinaryIO) -> dict[str, _Tensor]:
+    state = _Unpickler(file).load()
     if not isinstance(state, dict):
         raise ValueError(f"it holds a {type(state).__name__}, no state dict")
     for name, value in state.items():
         if not isinstance(name, str) or not isinstance(value, _Tensor):
-            shown = repr(name)[:100] if isinstance(name, str) else "what is no name"
-            raise ValueError(f"{shown} is no tensor")
-    return state, {t.storage.key: t.storage for t in state.values()}
-
-
-def _arrays(
-    tensors: dict[str, _Tensor], buffers: dict[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """The views, none of which reaches out of its storage or repeats its numbers."""
-    arrays = {}
-    for name, (storage, offset, shape, stride) in tensors.items():
-        buffer = buffers[storage.key]
-        last = offset + sum(
-            (n - 1) * step for n, step in zip(shape, stride, strict=True)
-        )
-        if (0 not in shape and last >= len(buffer)) or math.prod(shape) > len(buffer):
-            raise ValueError(
-                f"{name!r:.100}, of shape {shape} and stride {stride}, reaches beyond its "
-                "storage"
-            )
-        strides = [step * buffer.itemsize for step in stride]
-        arrays[name] = np.lib.stride_tricks.as_strided(
-            buffer[offset:], shape, strides, writeable=False
-        )
-    return arrays
+            raise ValueError(f"{name!r:.100} is no tensor")
+    return state

@@ -1,12 +1,9 @@
 import shutil
-import struct
 
-import google_crc32c
 import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.interop import tensorflow
 from bert_jax.interop.tensorflow import read_checkpoint
 
 DATA = "bert_model.ckpt.data-00000-of-00001"
@@ -48,10 +45,10 @@ def test_arrays_are_read_only_views(variables):
 
 def test_a_missing_file_is_named(copy):
     (copy / DATA).unlink()
-    with pytest.raises(UserError, match=f"cannot read .*{DATA} .No such file"):
+    with pytest.raises(UserError, match=f"{DATA} does not exist; expected the num"):
         read_checkpoint(copy / "bert_model.ckpt")
     (copy / INDEX).unlink()
-    with pytest.raises(UserError, match=f"cannot read .*{INDEX} .*expected the prefix"):
+    with pytest.raises(UserError, match=f"{INDEX} does not exist; expected the whole"):
         read_checkpoint(copy / "bert_model.ckpt")
 
 
@@ -70,7 +67,7 @@ def test_truncated_data_is_refused(copy, size):
 def test_a_truncated_index_is_refused(copy, size):
     with (copy / INDEX).open("r+b") as file:
         file.truncate(size)
-    with pytest.raises(UserError, match="is not the whole index") as e:
+    with pytest.raises(UserError, match="expected the whole index") as e:
         read_checkpoint(copy / "bert_model.ckpt")
     assert "\n" not in str(e.value)
 
@@ -78,7 +75,7 @@ def test_a_truncated_index_is_refused(copy, size):
 @pytest.mark.parametrize("position", [0, 700, 4600, 4790, 4811, 4850])
 def test_a_changed_byte_of_the_index_is_refused(copy, position):
     flip(copy / INDEX, position)
-    with pytest.raises(UserError, match="is not the whole index"):
+    with pytest.raises(UserError, match="expected the whole index"):
         read_checkpoint(copy / "bert_model.ckpt")
 
 
@@ -89,7 +86,7 @@ def test_a_changed_byte_of_the_data_is_refused(copy):
 
 
 def test_the_index_under_its_full_name_is_explained(golden):
-    with pytest.raises(UserError, match="expected the prefix"):
+    with pytest.raises(UserError, match="expected the whole index"):
         read_checkpoint(golden / "google_bert" / INDEX)
 
 
@@ -97,29 +94,3 @@ def flip(path, position):
     data = bytearray(path.read_bytes())
     data[position] ^= 16
     path.write_bytes(data)
-
-
-def test_an_index_of_long_names_takes_no_memory():
-    """Each key repeats the one before it and goes on: 1 MB had become gigabytes."""
-
-    def varint(number):
-        parts = []
-        while number >= 128:
-            parts.append(number & 127 | 128)
-            number >>= 7
-        return bytes([*parts, number])
-
-    def block(entries):
-        content = b"".join(entries) + bytes(4) + struct.pack("<I", 1)
-        checked = google_crc32c.value(content + b"\0")
-        masked = ((checked >> 15 | checked << 17) + 0xA282EAD8) & 0xFFFFFFFF
-        return content + b"\0" + struct.pack("<I", masked)
-
-    entries = [varint(2 * i) + b"\x02\x00ab" for i in range(100_000)]
-    data = block(entries)
-    handle = varint(0) + varint(len(data) - 5)
-    index = block([b"\x00\x01" + varint(len(handle)) + b"z" + handle])
-    footer = varint(0) * 2 + varint(len(data)) + varint(len(index) - 5)
-    footer = footer.ljust(40, b"\0") + struct.pack("<Q", tensorflow._MAGIC)
-    with pytest.raises(ValueError, match="a name has over 1,000 bytes"):
-        list(tensorflow._read_table(data + index + footer))

@@ -1,7 +1,6 @@
 import collections
 import os
 import pickle
-import pickletools
 import shutil
 import struct
 import tracemalloc
@@ -87,13 +86,12 @@ def test_views_are_laid_out_by_their_strides(tmp_path):
         (0, (2,), (-1,)),
         (0, (2**30,), (1,)),
         (0, (2, 2), (1,)),
-        (0, (2**30,), (0,)),
         (7, (), ()),
     ],
 )
 def test_a_view_beyond_its_storage_is_refused(tmp_path, offset, shape, stride):
     path = archive(tmp_path / "a.bin", tensor(offset, shape, stride), bytes(24))
-    with pytest.raises(UserError, match="is not a whole file of tensors"):
+    with pytest.raises(UserError, match="is damaged"):
         read_torch(path)
 
 
@@ -146,34 +144,26 @@ def test_no_other_name_of_an_allowed_module_is_known(tmp_path, name):
         read_torch(path)
 
 
-def test_other_instructions_are_refused(tmp_path):
-    """INST and OBJ call too, STACK_GLOBAL names too, EXT1 names by a number."""
-    for content in (b"(ios\nsystem\n.", b"(cos\nsystem\no.", b"\x82\x01.", b"\x93."):
-        path = archive(tmp_path / "a.bin", b"\x80\x02" + content)
-        with pytest.raises(UserError, match="and may run any code"):
-            read_torch(path)
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"(X\x04\x00\x00\x00trueios\nsystem\n.",  # INST
+        b"(cos\nsystem\nX\x04\x00\x00\x00trueo.",  # OBJ
+        b"cos\nsystem\n)\x81.",  # NEWOBJ
+        b"cos\nsystem\n)}\x92.",  # NEWOBJ_EX
+        b"X\x02\x00\x00\x00osX\x06\x00\x00\x00system\x93.",  # STACK_GLOBAL
+    ],
+)
+def test_every_instruction_that_names_a_function_is_refused(tmp_path, content):
+    path = archive(tmp_path / "a.bin", b"\x80\x04" + content)
+    with pytest.raises(UserError, match=r"asks for os\.system, and may run any code"):
+        read_torch(path)
 
 
-def test_every_instruction_that_a_state_dict_does_not_need_is_refused(tmp_path):
-    allowed = {
-        *("PROTO", "STOP", "MARK", "GLOBAL", "REDUCE", "BUILD", "BINPERSID", "NONE"),
-        *("NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"),
-        *("BINUNICODE", "SHORT_BINUNICODE", "EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE"),
-        *("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "APPEND", "APPENDS", "SETITEM"),
-        *("SETITEMS", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET"),
-    }
-    others = [opcode for opcode in pickletools.opcodes if opcode.name not in allowed]
-    assert len(others) == len(pickletools.opcodes) - len(allowed)
-    arguments = {"decimalnl_short": b"1\n", "decimalnl_long": b"1\n", "floatnl": b"1\n"}
-    arguments |= {"stringnl": b"'a'\n", "stringnl_noescape": b"a\n"}
-    arguments |= {"stringnl_noescape_pair": b"a\nb\n", "unicodestringnl": b"a\n"}
-    for opcode in others:
-        kind = opcode.arg.name if opcode.arg else ""
-        argument = arguments.get(kind, bytes(8))
-        content = b"\x80\x02}" + opcode.code.encode("latin-1") + argument + b"."
-        path = archive(tmp_path / "a.bin", content)
-        with pytest.raises(UserError, match=f"the instruction {opcode.name}, and may"):
-            read_torch(path)
+def test_a_number_of_an_extension_is_refused(tmp_path):
+    path = archive(tmp_path / "a.bin", b"\x80\x02\x82\x01.")
+    with pytest.raises(UserError, match="unregistered extension code 1"):
+        read_torch(path)
 
 
 def test_a_memo_index_takes_no_memory(tmp_path):
@@ -186,13 +176,25 @@ def test_a_memo_index_takes_no_memory(tmp_path):
 
 
 @pytest.mark.parametrize("build", [b"}U", b"N}U\x86"], ids=["dict", "slots"])
-@pytest.mark.parametrize("name", [b"collections\nOrderedDict", b"torch\nFloatStorage"])
-def test_what_is_named_cannot_be_changed(tmp_path, name, build):
-    """BUILD sets attributes, also of a class or function."""
-    state = build.replace(b"U", b"X\x01\x00\x00\x00aK\x01s")
-    path = archive(tmp_path / "a.bin", b"\x80\x02c" + name + b"\n" + state + b"b.")
-    with pytest.raises(UserError, match=r"other attributes|no attribute"):
-        read_torch(path)
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"collections\nOrderedDict",
+        b"torch\nFloatStorage",
+        b"torch._utils\n_rebuild_tensor_v2",
+    ],
+)
+def test_an_allowed_name_cannot_be_changed(golden, tmp_path, name, build):
+    """BUILD sets attributes, also of a class or a function."""
+    path = golden / "huggingface/pickle/zip.bin"
+    before = read_torch(path)
+    for attribute in (b"keys", b"__call__", b"__code__"):
+        state = build.replace(b"U", b"U%c%bK\x01s" % (len(attribute), attribute))
+        content = b"\x80\x02c" + name + b"\n" + state + b"b."
+        with pytest.raises(UserError, match="is damaged"):
+            read_torch(archive(tmp_path / "a.bin", content))
+    assert collections.OrderedDict(a=1).keys() == {"a"}
+    assert read_torch(path).keys() == before.keys()
 
 
 def test_metadata_of_the_dict_is_dropped(tmp_path):
@@ -228,7 +230,7 @@ def test_a_cut_file_is_one_line(folder, tmp_path, form, share):
     content = (folder / f"{form}.bin").read_bytes()
     path = tmp_path / "pytorch_model.bin"
     path.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(UserError, match="is not a whole file of tensors") as e:
+    with pytest.raises(UserError, match="is damaged") as e:
         read_torch(path)
     assert "\n" not in str(e.value)
 
@@ -255,16 +257,3 @@ def test_big_endian_numbers_are_refused(folder, tmp_path):
             after.writestr(name, b"big" if name.endswith("byteorder") else content)
     with pytest.raises(UserError, match="big-endian"):
         read_torch(path)
-
-
-def test_compressed_members_are_not_unpacked(tmp_path):
-    """2 MB of them unpack to gigabytes; torch does not compress."""
-    path = tmp_path / "a.bin"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("archive/data.pkl", tensor(0, (2,), (1,)))
-        file.writestr("archive/data/0", bytes(1 << 24))
-    tracemalloc.start()
-    with pytest.raises(UserError, match="over 1 times its size"):
-        read_torch(path)
-    assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    tracemalloc.stop()
