@@ -207,8 +207,9 @@ def _reading(path: Path, expected: str = "a file of prepared text") -> Iterator[
 
 
 def _part(path: Path, name: str) -> np.ndarray:
-    with _reading(path, "a part of an index"), np.load(path) as part:
-        return part[name]
+    # NumPy does not close a damaged file that it has opened.
+    with _reading(path, "a part of an index"), path.open("rb") as file:
+        return np.load(file)[name]
 
 
 def read_info(directory: Path) -> StoreInfo:
