@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from common import SENTENCES, SIZES, VOCABULARY, make_parser
 
 from bert_jax.data.tokenizer_files import load_tokenizer
+from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.config_json import config_from_dict, config_to_dict
 from bert_jax.interop.huggingface import save_huggingface
-from bert_jax.interop.load import Checkpoint
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig
 

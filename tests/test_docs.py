@@ -23,8 +23,8 @@ import pytest
 from bert_jax import cli
 from bert_jax.config_file import named_references
 from bert_jax.data.tokenizer_files import load_tokenizer
+from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
-from bert_jax.interop.load import Checkpoint
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp

@@ -13,8 +13,8 @@ from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.embed import Embedder, write_vectors
 from bert_jax.inference.lines import given_rows
+from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
-from bert_jax.interop.load import Checkpoint
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig
 from bert_jax.tasks.rows import placed_rows, texts_line

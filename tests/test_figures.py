@@ -14,8 +14,8 @@ import bert_jax
 from bert_jax import figures
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
+from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
-from bert_jax.interop.load import Checkpoint
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp

@@ -12,8 +12,8 @@ import bert_jax
 from bert_jax import embed, fill_mask, next_sentence, predict, score
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
+from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
-from bert_jax.interop.load import Checkpoint
 from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import BertConfig, FeatureConfig
 from bert_jax.model.heads import make_model

@@ -19,12 +19,8 @@ from bert_jax.errors import UserError
 from bert_jax.files import ending, new_file
 from bert_jax.inference.evaluation import runner
 from bert_jax.inference.lines import CHUNK, Given, chunks, truncation
-from bert_jax.interop.load import (
-    Checkpoint,
-    check_length,
-    check_vocabulary,
-    opened,
-)
+from bert_jax.interop.checkpoint import Checkpoint, check_length, check_vocabulary
+from bert_jax.interop.load import opened
 from bert_jax.interop.modules import ACTIVATIONS, vector_settings
 from bert_jax.interop.weights import write_safetensors
 from bert_jax.model.bert import BertModel

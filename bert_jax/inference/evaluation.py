@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from bert_jax.data.batching import Features, RowBatch, inference_batches
 from bert_jax.data.packing import take_rows
 from bert_jax.errors import UserError
-from bert_jax.interop.load import Checkpoint, check_types
+from bert_jax.interop.checkpoint import Checkpoint, check_types
 from bert_jax.model.config import ComputeConfig
 from bert_jax.model.heads import BertWithBiLstm
 from bert_jax.model.kernels.device import activation_dtype

@@ -11,7 +11,7 @@ import numpy as np
 from bert_jax.data.batching import Features, inference_batches
 from bert_jax.data.tokenizer import MASK, Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.interop.load import Checkpoint
+from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bert import PADDING_LOGIT, BertForPreTraining
 from bert_jax.objectives.heads import model_inputs
 from bert_jax.tasks import tables

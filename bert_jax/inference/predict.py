@@ -15,14 +15,10 @@ from bert_jax.errors import UserError, naming
 from bert_jax.inference.evaluation import Evaluation, Split, evaluate, runner
 from bert_jax.inference.fill_mask import FillMask, mlm_params
 from bert_jax.inference.lines import CHUNK, Answers, chunks, truncation
-from bert_jax.interop.load import (
-    Checkpoint,
-    check_length,
-    check_vocabulary,
-    head_params,
-    opened,
-)
+from bert_jax.interop.checkpoint import Checkpoint, check_length, check_vocabulary
+from bert_jax.interop.load import opened
 from bert_jax.interop.modules import EXTRA as MODULES
+from bert_jax.interop.surgery import head_params
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import FeatureConfig
 from bert_jax.model.heads import make_model

@@ -26,7 +26,8 @@ from bert_jax.errors import UserError, counted
 from bert_jax.files import decode_lines, ending, parse_json, reading
 from bert_jax.inference.evaluation import runner
 from bert_jax.inference.fill_mask import mlm_logits, mlm_params
-from bert_jax.interop.load import Checkpoint, check_length, check_vocabulary, opened
+from bert_jax.interop.checkpoint import Checkpoint, check_length, check_vocabulary
+from bert_jax.interop.load import opened
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.heads import model_inputs
 from bert_jax.objectives.mlm_nsp import cross_entropy

@@ -2,11 +2,12 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from bert_jax.data.tokenizer import Tokenizer
@@ -14,7 +15,7 @@ from bert_jax.errors import UserError, listed
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import with_scan
-from bert_jax.parallel.sharding import array_shapes, shape_differences
+from bert_jax.parallel.sharding import array_shapes, path_name, shape_differences
 
 Params = dict[str, Any]
 _HEADS = (
@@ -178,3 +179,42 @@ def initial_shapes(model: nn.Module, inputs: int = 3) -> dict[str, Any]:
 def part_of(name: str) -> str:
     """Which part a parameter belongs to, of which all are there or none."""
     return "pooler" if name.startswith("bert/pooler") else name.split("/")[0]
+
+
+def check_finite(params: Mapping[str, Any]) -> None:
+    """Raises UserError for a parameter that is no number: every answer would be none."""
+    for place, array in jax.tree_util.tree_leaves_with_path(params):
+        if not np.isfinite(array).all():
+            raise UserError(
+                f"{path_name(place)} has values that are no finite numbers, as of a run "
+                "that diverged; take an earlier checkpoint"
+            )
+
+
+def check_types(token_type_ids: Iterable[np.ndarray], config: BertConfig) -> None:
+    """Raises UserError if the model cannot tell the second text of a pair."""
+    types = config.type_vocab_size
+    if any(ids.max(initial=0) >= types for ids in token_type_ids):
+        raise UserError(
+            f"the model has type_vocab_size={types}, and pairs of texts need 2; take "
+            "another checkpoint, or join the texts of a pair"
+        )
+
+
+def check_vocabulary(checkpoint: Checkpoint, path: object) -> None:
+    """Raises UserError if the checkpoint at ``path`` cannot read text."""
+    if checkpoint.tokenizer is None:
+        raise UserError(
+            f"{path} has no vocabulary; put the vocab.txt that belongs to the checkpoint "
+            "beside its config.json"
+        )
+
+
+def check_length(max_length: int, checkpoint: Checkpoint, setting: str) -> None:
+    """Raises UserError if sequences would be longer than the position table."""
+    positions = checkpoint.config.max_positions
+    if max_length > positions:
+        raise UserError(
+            f"max_length={max_length} is over the position table of {positions}; set "
+            f"{setting} to {positions} or less"
+        )

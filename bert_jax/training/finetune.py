@@ -28,18 +28,18 @@ from bert_jax.inference.evaluation import (
     with_hidden,
 )
 from bert_jax.inference.mistakes import confusion, majority_warning, write_mistakes
-from bert_jax.interop.find import check_checkpoint
-from bert_jax.interop.huggingface import save_huggingface
-from bert_jax.interop.load import (
+from bert_jax.interop.checkpoint import (
     Checkpoint,
     check_length,
     check_types,
     check_vocabulary,
-    head_params,
-    load,
 )
+from bert_jax.interop.find import check_checkpoint
+from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.interop.load import load
 from bert_jax.interop.modules import EXTRA as MODULES
 from bert_jax.interop.modules import vector_settings
+from bert_jax.interop.surgery import head_params
 from bert_jax.model.heads import make_model
 from bert_jax.objectives.heads import ENCODER, HEADS, FrozenTagging, Head, jit_forward
 from bert_jax.objectives.objective import Params

@@ -30,7 +30,8 @@ from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError, counted, naming
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.inspection import drawn_examples, marked
-from bert_jax.interop.load import load, stretched, with_new_words
+from bert_jax.interop.load import load
+from bert_jax.interop.surgery import stretched, with_new_words
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.heads import jit_whole

@@ -12,8 +12,8 @@ from safetensors.numpy import load_file, save_file
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.predict import Predictor
+from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
-from bert_jax.interop.load import Checkpoint
 from bert_jax.model.config import BertConfig, FeatureConfig
 from bert_jax.model.heads import make_model
 from bert_jax.tasks.rows import line_rows

@@ -11,7 +11,7 @@ from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference import evaluation
 from bert_jax.inference.score import Scorer, accuracy, read_sets, summary
-from bert_jax.interop.load import Checkpoint
+from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.objectives.causal import Causal

@@ -14,7 +14,8 @@ from bert_jax.data.tokenizer import LibraryTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import read_huggingface, save_huggingface
-from bert_jax.interop.load import save_workdir, with_new_words
+from bert_jax.interop.load import save_workdir
+from bert_jax.interop.surgery import with_new_words
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.encoder import stack_layers, with_scan
 from bert_jax.objectives.mlm_nsp import MlmNsp

@@ -11,7 +11,8 @@ from flax import traverse_util
 from bert_jax.config_file import parse
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.interop.load import Checkpoint, load, save_workdir
+from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.interop.load import load, save_workdir
 from bert_jax.interop.names import name_in
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig

@@ -14,8 +14,9 @@ from bert_jax.data.packing import lay_out
 from bert_jax.errors import UserError
 from bert_jax.inference.fill_mask import mlm_logits
 from bert_jax.inference.score import Scorer
+from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
-from bert_jax.interop.load import Checkpoint, load
+from bert_jax.interop.load import load
 from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.lstm import LayerMix, TwoWayLstm

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.interop.load import Checkpoint, head_params
+from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.interop.surgery import head_params
 from bert_jax.model.config import FeatureConfig
 from bert_jax.model.heads import (
     BertForSequence,

@@ -1,0 +1,167 @@
+"""Changes of a checkpoint: more words, more positions, another head."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from flax import linen as nn
+
+from bert_jax.data.tokenizer import Tokenizer, WordPieceTokenizer
+from bert_jax.data.wordpiece import PREFIX
+from bert_jax.errors import UserError
+from bert_jax.interop.checkpoint import Checkpoint, Params, initial_shapes
+from bert_jax.interop.modules import EXTRA
+from bert_jax.model.heads import BertWithBiLstm
+
+_NEW_HEAD = "set fresh_head=True to start with a new head"
+
+
+def with_new_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
+    """The checkpoint with a longer vocabulary that starts with its own.
+
+    The row of a new word in the word table, and its bias in the MLM head, is the mean of
+    those of the tokens that the word was before. Rows that have no token are left out.
+    Raises UserError where the vocabularies do not fit.
+    """
+    old, config = checkpoint.tokenizer, checkpoint.config
+    longer = (
+        isinstance(tokenizer, WordPieceTokenizer)
+        and tokenizer.tokens[: old.vocab_size] == old.tokens
+        and tokenizer.with_tokens(old.tokens).fingerprint() == old.fingerprint()
+    )
+    if not longer and tokenizer.fingerprint() != old.fingerprint():
+        raise UserError(
+            "the text was prepared with another vocabulary, or with other rules (lower "
+            "case, accents, longest word); prepare the text with the checkpoint's "
+            "vocabulary, or with one that python -m bert_jax.vocabulary --extend makes of "
+            "it"
+        )
+    config = dataclasses.replace(config, vocab_size=tokenizer.vocab_size)
+    words = [token.removeprefix(PREFIX) for token in tokenizer.tokens[old.vocab_size :]]
+    # A word of nothing but accents or control characters has no tokens.
+    pieces = [ids if len(ids) else [old.unk_id] for ids in old.encode_batch(words)]
+
+    def grown(rows: np.ndarray, size: int) -> np.ndarray:
+        new = [rows[ids].mean(axis=0) for ids in pieces]
+        table = np.stack([*rows[: old.vocab_size], *new]).astype(rows.dtype)
+        padding = [(0, size - len(table)), *[(0, 0)] * (rows.ndim - 1)]
+        return np.pad(table, padding)
+
+    params = jax.tree.map(np.asarray, checkpoint.params)
+    word = params["bert"]["embeddings"]["word"]
+    word["embedding"] = grown(word["embedding"], config.word_rows)
+    if "mlm" in params:
+        bias = params["mlm"]["output_bias"]
+        params["mlm"]["output_bias"] = grown(bias, config.vocab_size)
+    return dataclasses.replace(
+        checkpoint, config=config, params=params, tokenizer=tokenizer
+    )
+
+
+def stretched(checkpoint: Checkpoint, positions: int, path: object) -> Checkpoint:
+    """A checkpoint at ``path`` for texts of up to so many tokens.
+
+    Its own positions stay, so shorter texts are computed as before. Those beyond are
+    interpolated from the table as if it were stretched over all, and want training. Raises
+    UserError for fewer positions than there are.
+    """
+    config = checkpoint.config
+    if positions < config.max_positions:
+        raise UserError(
+            f"max_positions={positions}, but {path} has {config.max_positions}; leave it "
+            "out, or set it to more"
+        )
+    config = dataclasses.replace(config, max_positions=positions)
+    bert = checkpoint.params["bert"]
+    embeddings = dict(bert["embeddings"])
+    if "position" in embeddings:
+        old_PD = embeddings["position"]["embedding"]
+        last = len(old_PD) - 1
+        places_P = np.linspace(0, last, positions)[len(old_PD) :]
+        low_P, high_P = np.floor(places_P).astype(int), np.ceil(places_P).astype(int)
+        share_P1 = (places_P - low_P)[:, None]
+        new_PD = (1 - share_P1) * old_PD[low_P] + share_P1 * old_PD[high_P]
+        table_PD = np.concatenate([old_PD, new_PD.astype(np.float32)])
+        embeddings["position"] = {"embedding": table_PD}
+    params = checkpoint.params | {"bert": bert | {"embeddings": embeddings}}
+    return dataclasses.replace(checkpoint, config=config, params=params)
+
+
+def head_params(
+    checkpoint: Checkpoint,
+    model: nn.Module,
+    head: str,
+    labels: Sequence[str],
+    *,
+    fresh_head: bool = False,
+) -> tuple[Params, list[str]]:
+    """What the checkpoint gives a model with this head; and the parts that it lacks.
+
+    A head of the same kind and labels is kept, as between two runs on one label set,
+    unless ``fresh_head``. Raises UserError for one of the same kind that does not fit.
+    """
+    bilstm = isinstance(model, BertWithBiLstm)
+    shapes = initial_shapes(model)
+    bert = checkpoint.params["bert"]
+    if not (bilstm and model.feature_config.layers):  # of a whole frozen encoder
+        # A pooler that this head does not look at is left behind.
+        bert = {name: part for name, part in bert.items() if name in shapes["bert"]}
+    given = {"bert": bert}
+    new = [f"bert/{part}" for part in shapes["bert"] if part not in bert]
+    name = next(iter(shapes.keys() - {"bert"}), None)
+    if name is None:  # vectors
+        modules = checkpoint.extra.get(EXTRA, {})
+        prompt = modules.get("prompts", {}).get(modules.get("default_prompt_name"))
+        if "dense" in checkpoint.params or prompt:
+            raise UserError(
+                "the checkpoint has Dense modules or a default prompt, which encode alone "
+                "applies; compare the vectors of encode, or remove modules.json"
+            )
+        return given, new
+    same_kind = checkpoint.head == ("features" if bilstm else head)
+    if not same_kind or fresh_head or name not in checkpoint.params:
+        return given, [*new, name]
+    given[name] = checkpoint.params[name]
+    if bilstm:
+        _check_bilstm(checkpoint, model, shapes[name], labels)
+    else:
+        _check_head(given[name], shapes[name])
+        _check_labels(checkpoint.labels, labels)
+    return given, new
+
+
+def _check_head(found: Params, expected: Params) -> None:
+    outputs, needed = (part["kernel"].shape[-1] for part in (found, expected))
+    if outputs != needed:
+        raise UserError(
+            f"the checkpoint's head has {outputs} outputs, the task needs {needed}; "
+            f"{_NEW_HEAD}"
+        )
+
+
+def _check_bilstm(
+    checkpoint: Checkpoint,
+    model: BertWithBiLstm,
+    expected: Params,
+    labels: Sequence[str],
+) -> None:
+    _check_labels(checkpoint.extra.get("data", {}).get("labels", ()), labels)
+    sizes, found = (
+        jax.tree.map(np.shape, tree) for tree in (expected, checkpoint.params["bilstm"])
+    )
+    own = model.feature_config.layers
+    layers = checkpoint.extra.get("features", {}).get("layers", own)
+    if sizes != found or tuple(layers) != own:
+        raise UserError(
+            "the checkpoint's BiLSTM is for other layers, or of other sizes, than "
+            f"features says; set them as they were, or {_NEW_HEAD}"
+        )
+
+
+def _check_labels(found: Sequence[str], labels: Sequence[str]) -> None:
+    if labels and found and tuple(labels) != tuple(found):
+        raise UserError(
+            f"the checkpoint's head was trained for {', '.join(found)}, the task has "
+            f"{', '.join(labels)}; {_NEW_HEAD}"
+        )
