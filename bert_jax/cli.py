@@ -1,30 +1,20 @@
-"""What every command shares: how it starts, and how it ends."""
+"""The start and the end of every command, and flags that several commands have."""
 
 import argparse
 import contextlib
-import ctypes
 import difflib
 import errno
-import gc
-import hashlib
 import itertools
 import logging
 import os
-import platform
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
+from bert_jax import startup
 from bert_jax.errors import PREEMPTED, Preempted, StalledError, UserError, hint
-from bert_jax.files import (
-    PROGRAMS,
-    STORE_LIBRARIES,
-    cache_folder,
-    is_remote,
-    valid_text,
-)
+from bert_jax.files import STORE_LIBRARIES, is_remote, valid_text
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.model.config import DTYPES
 from bert_jax.progress import LogHandler, PrintableFormatter, print_line, show_progress
@@ -41,41 +31,30 @@ JOB_FLAGS = {
     "step_timeout": 600,
 }
 
-# What a user can put right: the machine, whatever file met it, and a file that is named.
-# A file that a user names and that is not there is a UserError of whoever reads it.
+# Failures of the machine, which a user can fix, with or without the name of a file.
 _MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENOMEM, errno.EMFILE}
-_NAMED_FILE = {
-    *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
-    *(errno.ELOOP, errno.EFBIG, errno.EIO, errno.ESTALE),
-}
 
 _LOST = (
     "error: another process failed or was lost ({}); look into its output. Start the same "
     "command again: it resumes from the last checkpoint"
 )
 
-# From malloc.h: when the heap's top is trimmed, how far it is padded, how many blocks may
-# be mapped on their own, how many heaps there are.
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
-
-# What a shell reports for a program that SIGPIPE ends, as `head` does with most programs.
+# A shell's code for a program that SIGPIPE ended, as `head` ends most programs.
 _UNREAD = 128 + 13
 
 _several = False  # whether this command has several processes
 
 
 def run(main: Callable[[list[str]], int | None]) -> None:
-    """Runs ``main(argv)`` and exits; what a user can put right is one line and code 2.
+    """Runs ``main(argv)`` and exits; an error that a user can fix is one line and code 2.
 
     A command whose stdout is closed by its reader, as `head` does, stops with code 141. In
     a command of several processes a failed collective or a lost process is code 75, and a
     process that fails exits at once: it would otherwise wait for the others.
     """
-    _prepare_streams()
-    # What imports and tracing make is many objects and little garbage: looking for it after
-    # every 700 took a quarter of the time of tracing a step of BASE.
-    gc.set_threshold(100_000, 10, 10)
-    # What prints warnings of loggers without a handler; those of other libraries too.
+    startup.prepare_streams()
+    startup.collect_garbage_less()
+    # The handler of loggers without a handler prints warnings of all libraries.
     logging.lastResort.addFilter(_is_ours)
     logging.lastResort.setFormatter(PrintableFormatter())
     failure: Exception | None = None
@@ -126,20 +105,6 @@ def _print_last(message: str) -> None:
         with contextlib.suppress(OSError):
             print_line(message.rstrip(), sys.stderr)
     _finish(sys.stderr)
-
-
-def _prepare_streams() -> None:
-    """Opens the null device for closed streams; sets UTF-8 for output in every locale.
-
-    Without the null device the first opened files would get the numbers of closed streams,
-    and the output.
-    """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115
-            setattr(sys, name, stream)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
@@ -194,7 +159,7 @@ def text(argument: str) -> str:
 
 
 def checkpoint(path: str) -> str:
-    """The type of a flag that names a checkpoint: a wrong one is told before JAX loads."""
+    """The type of a flag that names a checkpoint, which is checked before JAX loads."""
     check_checkpoint(path)
     return path
 
@@ -268,7 +233,7 @@ def add_text_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _users_line(error: Exception) -> str | None:
-    """One line for what a user can put right outside of here; None for a bug."""
+    """One line for an error that a user can fix outside of bert_jax; None for a bug."""
     # gcsfs says with an OSError that the store forbids something.
     if type(error).__module__.partition(".")[0] in STORE_LIBRARIES or (
         isinstance(error, OSError) and str(error).startswith("Forbidden: ")
@@ -280,7 +245,9 @@ def _users_line(error: Exception) -> str | None:
         )
     if not isinstance(error, OSError):
         return None
-    if error.errno not in _MACHINE | (_NAMED_FILE if error.filename else set()):
+    # A missing file that a user named is a UserError of its reader.
+    named = error.filename and error.errno != errno.ENOENT
+    if not named and error.errno not in _MACHINE:
         return None
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     # The error of a semaphore, which needs /dev/shm, names no file.
@@ -303,11 +270,8 @@ def start(flags: Mapping[str, Any] | None = None, workdir: str = "") -> None:
     hide_cancelled_work()
     show_progress(True)
     of_several = flags and (flags["distributed"] or flags["coordinator_address"])
-    _keep_programs(workdir if of_several or is_remote(workdir) else "")
-    # On a CPU each step runs in the call that starts it: one that runs on its own is done
-    # before its buffers are free, and the next may start in between, on twice the memory.
-    # Steps over several devices do not heed it.
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    startup.keep_programs(workdir if of_several or is_remote(workdir) else "")
+    startup.run_steps_in_order()
     if flags is not None:
         from bert_jax.parallel import deadline, processes
 
@@ -321,7 +285,7 @@ def start(flags: Mapping[str, Any] | None = None, workdir: str = "") -> None:
         if jax.process_index() == 0:
             _log_to_screen()
     if jax.default_backend() == "cpu":
-        _keep_freed_memory()
+        startup.keep_freed_memory()
 
 
 def log_plainly() -> None:
@@ -337,60 +301,3 @@ def _log_to_screen() -> None:
     logger.addHandler(LogHandler())
     logger.setLevel(logging.INFO)
     logger.propagate = False
-
-
-def _keep_programs(workdir: str) -> None:
-    """Keeps what takes over a second to compile in ~/.cache/bert_jax, from run to run.
-
-    workdir: unless it is empty, they are kept there instead, where the run's other machines
-    find them too: of several processes, process 0 alone writes programs. $XDG_CACHE_HOME
-    stands for ~/.cache where it is set. Does nothing if JAX has a folder of its own
-    ($JAX_COMPILATION_CACHE_DIR), or if the user has no home directory. Processors of
-    different kinds may share a folder, and their programs do not run on each other: each
-    kind has a folder in it.
-    """
-    import jax
-
-    if jax.config.jax_compilation_cache_dir is not None:
-        return
-    if workdir:
-        folder = f"{workdir}/{PROGRAMS}"
-    else:
-        try:
-            folder = cache_folder()
-        except UserError:
-            return
-    if not is_remote(folder):
-        folder = Path(folder).absolute()
-    jax.config.update("jax_compilation_cache_dir", f"{folder}/xla-{_processor()}")
-
-
-def _processor() -> str:
-    """Eight digits for the processor's instruction set."""
-    kind = platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:  # not Linux
-        lines = [platform.processor()]
-    names = ("flags", "Features")  # x86, ARM
-    kind += next((line for line in lines if line.startswith(names)), lines[0])
-    return hashlib.sha256(kind.encode()).hexdigest()[:8]
-
-
-def _keep_freed_memory() -> None:
-    """Keeps what is freed on the heap of this process, for the next step on a CPU.
-
-    There XLA allocates its buffers with malloc at every step. By default glibc maps large
-    ones anew, page fault by page fault: a sixth of a fine-tuning step on two cores, a
-    quarter of one of BASE. One heap, since only the main one can grow beyond 64 MiB
-    without mapping; all of its freed top is kept, so the process stays as large as it ever
-    was. Elsewhere than on Linux with glibc this does nothing.
-    """
-    if sys.platform != "linux":
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_ARENA_MAX, 1)
-        mallopt(_M_MMAP_MAX, 0)
-        mallopt(_M_TOP_PAD, 1 << 26)
-        mallopt(_M_TRIM_THRESHOLD, -1)  # never; a C int could name 2 GiB at most

@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from bert_jax import cli
+from bert_jax import cli, startup
 from bert_jax.errors import Preempted, UserError
 from bert_jax.files import cache_folder
 
@@ -78,7 +78,7 @@ print(step(x).is_ready())
 def test_freed_memory_is_kept_where_steps_run_on_the_cpu_alone(monkeypatch, platform):
     kept = []
     monkeypatch.setattr(jax, "default_backend", lambda: platform)
-    monkeypatch.setattr(cli, "_keep_freed_memory", lambda: kept.append(True))
+    monkeypatch.setattr(startup, "keep_freed_memory", lambda: kept.append(True))
     cli.start()
     assert kept == [True] * (platform == "cpu")
 
@@ -94,12 +94,12 @@ def configured():
 def test_programs_are_kept_below_the_users_cache(configured, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     configured(None)
-    cli._keep_programs("")
+    startup.keep_programs("")
     folder = Path(jax.config.jax_compilation_cache_dir)
     assert folder.parent == tmp_path / "bert_jax"
     assert folder.name.startswith("xla-") and len(folder.name) == 12
     configured(None)
-    cli._keep_programs("")
+    startup.keep_programs("")
     assert Path(jax.config.jax_compilation_cache_dir) == folder
 
 
@@ -111,7 +111,7 @@ def test_a_user_without_a_home_keeps_no_programs(configured, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(pwd, "getpwuid", unknown)
     configured(None)
-    cli._keep_programs("")
+    startup.keep_programs("")
     assert jax.config.jax_compilation_cache_dir is None
     with pytest.raises(UserError, match="no home directory; set HOME, or XDG_CACHE"):
         cache_folder()
@@ -120,14 +120,14 @@ def test_a_user_without_a_home_keeps_no_programs(configured, monkeypatch):
 @pytest.mark.parametrize("workdir", ["gs://bucket/run", "/disk/run"])
 def test_programs_are_kept_in_the_workdir(configured, workdir):
     configured(None)
-    cli._keep_programs(workdir)
+    startup.keep_programs(workdir)
     found = jax.config.jax_compilation_cache_dir
     assert found.startswith(f"{workdir}/programs/xla-")
 
 
 def test_a_folder_of_the_users_own_stays(configured, tmp_path):
     configured(str(tmp_path))
-    cli._keep_programs("gs://bucket/run")
+    startup.keep_programs("gs://bucket/run")
     assert jax.config.jax_compilation_cache_dir == str(tmp_path)
 
 

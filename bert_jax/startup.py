@@ -1,0 +1,106 @@
+"""Settings of the process that a command makes before its work starts.
+
+Each function gives its reason and a measurement, as CPU time on two cores.
+"""
+
+import ctypes
+import gc
+import hashlib
+import os
+import platform
+import sys
+from pathlib import Path
+
+from bert_jax.errors import UserError
+from bert_jax.files import PROGRAMS, cache_folder, is_remote
+
+# From malloc.h: when the heap's top is trimmed, how far it is padded, how many blocks may
+# be mapped on their own, how many heaps there are.
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
+
+
+def prepare_streams() -> None:
+    """Opens the null device for closed streams; sets UTF-8 for output in every locale.
+
+    Without the null device the first opened files would get the numbers of closed streams,
+    and the output would be written into those files.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115
+            setattr(sys, name, stream)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def collect_garbage_less() -> None:
+    """Lets Python search for garbage after 100,000 new objects instead of 700.
+
+    Imports and tracing make many objects and little garbage. Tracing the gradient of 400
+    layers takes 1.15 s instead of 1.5 s.
+    """
+    gc.set_threshold(100_000, 10, 10)
+
+
+def run_steps_in_order() -> None:
+    """Runs each step on a CPU in the call that starts it.
+
+    Otherwise the next step may start before the buffers of the last one are free. A
+    training step with 200 MiB of activations has a peak of 510 MiB instead of 565 MiB.
+    """
+    import jax
+
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
+def keep_programs(workdir: str) -> None:
+    """Keeps programs that take over a second to compile in ~/.cache/bert_jax.
+
+    The second start of a run with the config tiny takes 55 s instead of 75 s.
+
+    workdir: if given, the programs are kept there instead, so that the run's other machines
+    find them. Process 0 alone writes programs. $XDG_CACHE_HOME replaces ~/.cache. Does
+    nothing if $JAX_COMPILATION_CACHE_DIR is set or the user has no home directory. Each
+    kind of processor has its own folder, because programs for one kind crash on another.
+    """
+    import jax
+
+    if jax.config.jax_compilation_cache_dir is not None:
+        return
+    try:
+        folder = f"{workdir}/{PROGRAMS}" if workdir else cache_folder()
+    except UserError:
+        return
+    if not is_remote(folder):
+        folder = Path(folder).absolute()
+    jax.config.update("jax_compilation_cache_dir", f"{folder}/xla-{_processor()}")
+
+
+def _processor() -> str:
+    """Eight digits for the processor's instruction set."""
+    kind = platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        lines = [platform.processor()]
+    names = ("flags", "Features")  # x86, ARM
+    kind += next((line for line in lines if line.startswith(names)), lines[0])
+    return hashlib.sha256(kind.encode()).hexdigest()[:8]
+
+
+def keep_freed_memory() -> None:
+    """Keeps freed memory in this process for the next step on a CPU.
+
+    XLA allocates its buffers with malloc at every step, and glibc maps large blocks again
+    each time, page by page. A small training step takes 0.23 s instead of 0.26 s. There is
+    one heap, because only the main heap can grow beyond 64 MiB without mapping. The process
+    stays as large as its peak. Without glibc this does nothing.
+    """
+    if sys.platform != "linux":
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, 1)
+        mallopt(_M_MMAP_MAX, 0)
+        mallopt(_M_TOP_PAD, 1 << 26)
+        mallopt(_M_TRIM_THRESHOLD, -1)  # never; a C int could name 2 GiB at most
