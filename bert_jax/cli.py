@@ -48,9 +48,9 @@ _several = False  # whether this command has several processes
 def run(main: Callable[[list[str]], int | None]) -> None:
     """Runs ``main(argv)`` and exits; an error that a user can fix is one line and code 2.
 
-    A command whose stdout is closed by its reader, as `head` does, stops with code 141. In
-    a command of several processes a failed collective or a lost process is code 75, and a
-    process that fails exits at once: it would otherwise wait for the others.
+    A command stops with code 141 if the reader of its stdout closes the pipe, as `head`
+    does. In a command of several processes a failed collective or a lost process is code
+    75. A process that fails exits at once, because it would otherwise wait for the others.
     """
     startup.prepare_streams()
     startup.collect_garbage_less()
@@ -185,7 +185,7 @@ def add_checkpoint_flag(parser: argparse.ArgumentParser) -> None:
 def add_checkpoint_flags(
     parser: argparse.ArgumentParser, batch_size: int, max_length: str = "all positions"
 ) -> None:
-    """Adds the flags of every command that asks a checkpoint about texts."""
+    """Adds the flags of every command that runs a checkpoint on texts."""
     add_checkpoint_flag(parser)
     parser.add_argument(
         "--batch_size",
@@ -200,7 +200,7 @@ def add_checkpoint_flags(
 
 
 def add_columns_flag(parser: argparse.ArgumentParser) -> None:
-    """Adds --columns, for an input that is a table."""
+    """Adds --columns for tables."""
     parser.add_argument(
         "--columns",
         nargs="+",
@@ -212,7 +212,7 @@ def add_columns_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def add_text_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds --text and --input, one of which has to be given, --columns and --output."""
+    """Adds --text or --input (one must be given), --columns and --output."""
     given = parser.add_mutually_exclusive_group(required=True)
     given.add_argument(
         "--text",
@@ -234,7 +234,7 @@ def add_text_flags(parser: argparse.ArgumentParser) -> None:
 
 def _users_line(error: Exception) -> str | None:
     """One line for an error that a user can fix outside of bert_jax; None for a bug."""
-    # gcsfs says with an OSError that the store forbids something.
+    # gcsfs raises OSError if the store forbids an access.
     if type(error).__module__.partition(".")[0] in STORE_LIBRARIES or (
         isinstance(error, OSError) and str(error).startswith("Forbidden: ")
     ):
@@ -258,10 +258,10 @@ def _users_line(error: Exception) -> str | None:
 
 
 def start(flags: Mapping[str, Any] | None = None, workdir: str = "") -> None:
-    """Readies JAX: compiled programs kept on disk, a CPU's memory, the other processes.
+    """Prepares JAX: the cache of programs, memory on a CPU, the other processes.
 
-    flags: values of JOB_FLAGS of a command that has them; process 0 then logs. workdir: of
-    the run. Must be called before anything asks JAX for devices.
+    flags: values of JOB_FLAGS, for a command that has them. Process 0 then logs. workdir:
+    the run's folder. Must be called before JAX looks for devices.
     """
     import jax
 
@@ -289,14 +289,14 @@ def start(flags: Mapping[str, Any] | None = None, workdir: str = "") -> None:
 
 
 def log_plainly() -> None:
-    """Shows what this package logs and how far it is, in a command without JAX."""
+    """Prints log lines and progress of this package, in a command without JAX."""
     logging.basicConfig(handlers=[LogHandler()])
     logging.getLogger("bert_jax").setLevel(logging.INFO)
     show_progress(True)
 
 
 def _log_to_screen() -> None:
-    """Shows what this package logs. Other libraries may have set up the root's handlers."""
+    """Prints log lines of this package only. Other libraries may have root handlers."""
     logger = logging.getLogger("bert_jax")
     logger.addHandler(LogHandler())
     logger.setLevel(logging.INFO)

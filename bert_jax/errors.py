@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 _LONGEST = 1600  # characters of a message
-# The exit code of a run that is to be started again, EX_TEMPFAIL: it was asked to stop and
-# saved, or another process of its job was lost.
+# Exit code EX_TEMPFAIL of a run that should be started again: it was stopped and saved its
+# state, or another process of its job was lost.
 PREEMPTED = 75
 
 
@@ -27,11 +27,11 @@ def printable(text: str) -> str:
 
 
 class UserError(Exception):
-    """A one-line message: what was expected, what came, what to change.
+    """A one-line message with the expected value, the given value and the change to make.
 
-    Commands print it after ``error:`` and exit with code 2; library code raises it
-    only for input, settings and files that a user controls. What a message quotes of a
-    file cannot break the line, steer the terminal, or fill the screen.
+    Commands print it after ``error:`` and exit with code 2. Library code raises it only for
+    input, settings and files that a user controls. Control characters in a message are
+    escaped, and a long message is cut.
     """
 
     def __init__(self, message: object = ""):
@@ -44,21 +44,22 @@ class UserError(Exception):
 
 
 class DivergenceError(UserError):
-    """A loss or gradient that is no number any more."""
+    """A loss or gradient that is not a finite number."""
 
 
 class StalledError(UserError):
-    """A thread hangs, or a library's is still at work where one of its writes has failed:
-    the process is to end without waiting for it, and without taking from it what it uses.
+    """A thread hangs, or still works after a write failed.
+
+    The process exits without waiting for the thread.
     """
 
 
 class Preempted(Exception):  # noqa: N818 - a request, not an error
-    """The run was asked to stop, and its state is saved: it can go on elsewhere."""
+    """The run was asked to stop and saved its state, so that it can be resumed."""
 
 
-# Names that users of transformers and sentence-transformers know, and the names here. The
-# first one that the function, the command or the config has is suggested.
+# Names in transformers and sentence-transformers, with the names here. An error suggests
+# the first name that the function, the command or the config has.
 _OTHER_NAMES = {
     "lr": "learning_rate",
     "num_train_epochs": "epochs",
@@ -121,7 +122,7 @@ _HINTS = {
     "fp16": _DTYPE,
     "bf16": _DTYPE,
     "num_labels": "the labels of the task, or its training rows, give the number",
-    "tokenizer": "the tokenizer is that of the checkpoint; leave it out",
+    "tokenizer": "the checkpoint has its tokenizer; leave it out",
     "convert_to_numpy": "vectors are numpy arrays; leave it out",
     "convert_to_tensor": "vectors are numpy arrays; torch.from_numpy makes tensors",
 }
@@ -161,7 +162,7 @@ def check_arguments(function: str, given: Iterable[str], known: Sequence[str]) -
 
 
 def hint(name: str, known: Sequence[str], shown: Callable[[str], str] = str) -> str:
-    """What to write instead of an unknown name; empty if nothing is near.
+    """A suggestion for an unknown name; empty if no known name is near.
 
     shown: how a message writes a known name.
     """

@@ -31,11 +31,10 @@ def setting(
 ) -> Any:
     """A dataclass field with its default, and its unit and meaning in ``doc``.
 
-    A nested group is ``setting(factory=MeshConfig)``; its class says what it means. A
-    setting without default and factory has to be given. least, most, above, below, one_of:
-    the limits that :func:`check_ranges` tests; a tuple's limits are for each of its items.
-    Numbers without limits of their own must be finite, and whole numbers must fit into
-    32 bits.
+    A nested group is ``setting(factory=MeshConfig)``; the docstring of its class explains
+    it. A setting without default and factory must be given. least, most, above, below,
+    one_of: limits for :func:`check_ranges`, in a tuple for each item. Without limits
+    numbers must be finite, and whole numbers must fit into 32 bits.
     """
     limits = {"at least": least, "at most": most, "above": above, "below": below}
     limits["one of"] = one_of
@@ -73,7 +72,10 @@ def all_settings(
 
 
 def check_ranges(config: Any, name: str = "") -> None:
-    """Raises UserError for a setting outside its limits; ``name``: the group's, "a.b."."""
+    """Raises UserError for a setting outside its limits.
+
+    name: prefix of the config's settings, such as "data.".
+    """
     for full, field, value in all_settings(config, name):
         own = field.metadata.get("limits", {})
         items = value if isinstance(value, tuple) else (value,)
@@ -100,7 +102,7 @@ def _ends(value: Any, own: Mapping[str, Any]) -> dict[str, float]:
 def _fits(value: Any, limits: Mapping[str, Any]) -> bool:
     try:
         return all(_FITS[word](value, limit) for word, limit in limits.items())
-    except TypeError:  # a text where a number is due
+    except TypeError:  # a text instead of a number
         return False
 
 
@@ -121,8 +123,10 @@ def setting_like(kind: Any, name: str, default: Any) -> Any:
 def groups(
     kind: type, name: str = ""
 ) -> Iterator[tuple[str, type, list[dataclasses.Field]]]:
-    """The groups of a config's type, itself first: what stands before the name of a
-    setting, such as "data.examples.", the group's type, and its own settings.
+    """The groups of settings of a config's type, the type itself first.
+
+    Yields the prefix of the group's settings, such as "data.examples.", the group's type
+    and its settings without nested groups.
     """
     hints = typing.get_type_hints(kind)
     nested, own = [], []
@@ -142,9 +146,10 @@ def groups(
 
 
 def from_settings(kind: type[T], value: Any, name: str) -> T:
-    """Turns plain values into the annotated type, or says which setting is wrong.
+    """Converts plain values to the annotated type.
 
-    ``name``: the setting's full name, "" for the whole config.
+    name: full name of the setting, "" for the whole config. Raises UserError that names an
+    unknown setting, a missing one, or a value of another type.
     """
     if kind is Any or (dataclasses.is_dataclass(kind) and isinstance(value, kind)):
         return value  # checked by the caller
