@@ -1,8 +1,8 @@
-"""Which tokens continue a word, in text that is written without spaces between words.
+"""Tokens that continue a word, for text without spaces between words.
 
-A segmenter is any function from a text to its words. What it says is stored with the
-tokens, so that whole-word masks and runs of words mask words there too (Cui et al., 2019,
-"Pre-Training with Whole Word Masking for Chinese BERT").
+A segmenter is a function from a text to its words. The store contains the words, so that
+whole-word masking and span masking mask words of such text (Cui et al., 2019, "Pre-Training
+with Whole Word Masking for Chinese BERT").
 """
 
 import importlib
@@ -38,31 +38,31 @@ def open_segmenter(name: str) -> Segmenter:
 def encode_words(
     sentences: Sequence[str], tokenizer: Tokenizer, segmenter: Segmenter
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The ids of each sentence, and which of them continue a word: bool (T,).
+    """Token ids of each sentence, and whether each token continues a word: bool (T,).
 
-    A token continues a word where no word of the segmenter begins in it that did not begin
-    in the token before, and where the vocabulary says so, as of "##s".
+    A token continues a word if no new word of the segmenter starts in it, or if the
+    vocabulary marks it as a continuation, such as "##s".
     """
     every_ids, every_continues = [], []
     tokens = encode_with_offsets(sentences, tokenizer)
     for sentence, (ids, starts, ends) in zip(sentences, tokens, strict=True):
-        # How many words begin before each character.
-        before = np.append(0, np.cumsum(_begins(sentence, segmenter)))
+        # Number of words that start before each character.
+        before = np.append(0, np.cumsum(_word_starts(sentence, segmenter)))
         continues = before[ends] == before[starts]
-        # Such as what follows the mark of a space, which has no character of its own.
+        # Also a token after the mark of a space, which covers no character.
         continues[1:] |= starts[1:] == starts[:-1]
         every_ids.append(ids)
         every_continues.append(continues | tokenizer.continuation[ids])
     return every_ids, every_continues
 
 
-def _begins(text: str, segmenter: Segmenter) -> np.ndarray:
-    """Whether a word begins at each character, bool (characters,).
+def _word_starts(text: str, segmenter: Segmenter) -> np.ndarray:
+    """Whether a word starts at each character, bool (characters,).
 
-    What lies between two words is a word of its own.
+    Characters between two words are a word.
     """
-    begins = np.zeros(len(text) + 1, bool)
-    begins[0] = True
+    starts_word = np.zeros(len(text) + 1, bool)
+    starts_word[0] = True
     place = 0
     for word in segmenter(text):
         start = text.find(word, place)
@@ -72,5 +72,5 @@ def _begins(text: str, segmenter: Segmenter) -> np.ndarray:
                 "expected the parts of a text in their order, unchanged"
             )
         place = start + len(word)
-        begins[[start, place]] = True
-    return begins[:-1]
+        starts_word[[start, place]] = True
+    return starts_word[:-1]

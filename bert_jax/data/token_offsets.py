@@ -1,4 +1,4 @@
-"""Which characters of a text each token stands for, as the tokenizers' libraries say."""
+"""The characters of a text that each token covers."""
 
 import functools
 import re
@@ -12,7 +12,7 @@ import tokenizers
 
 from bert_jax.data.tokenizer import Tokenizer, library_tokenizer
 
-# What Google's tokenizer takes for a space.
+# Characters that Google's tokenizer treats as spaces.
 _SPACES = "\t\n\r \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
 _find_words = re.compile(f"[^{_SPACES}]+").finditer
 
@@ -21,7 +21,7 @@ class Tokens(NamedTuple):
     """The tokens of a text.
 
     ids: int32 (T,). starts, ends: int32 (T,), the characters [start, end) of each token,
-    both ascending; tokens overlap where one character gives several.
+    both ascending. Tokens overlap if one character gives several tokens.
     """
 
     ids: np.ndarray
@@ -45,10 +45,9 @@ def _places(
 ) -> list[tuple[int, int]]:
     """The characters [start, end) of each token of a text that has these ids.
 
-    They are the offsets of the library, whose ids are nearly always ours: on Moby-Dick and
-    SQuAD they always are. Where Google's tokenizer differs (a sigma at the end of a word),
-    the text is encoded word by word, and each token of a word whose ids differ stands for
-    the whole word.
+    The library gives these offsets. If its ids differ from ours (a sigma at the end of a
+    word), the text is encoded word by word, and each token of a word with other ids gets
+    the characters of the whole word.
     """
     # The library takes no lone surrogates: they become "?".
     valid = text.encode("utf-8", "replace").decode()
@@ -73,13 +72,13 @@ def _places(
 
 
 def _past_spaces(text: str, start: int, end: int) -> int:
-    """Where a token starts, without the spaces before it, unless it is only spaces."""
+    """The start of a token after its leading spaces; ``start`` if it is only spaces."""
     token = text[start:end]
     return start + len(token) - len(token.lstrip()) if token.strip() else start
 
 
 def _past_accents(text: str, end: int) -> int:
-    """A dropped accent belongs to the letter before it."""
+    """The end of a token with the accents after it, which the tokenizer drops."""
     while end < len(text) and unicodedata.category(text[end]) == "Mn":
         end += 1
     return end
@@ -93,7 +92,7 @@ def _processor(tokenizer: Tokenizer) -> sentencepiece.SentencePieceProcessor:
 
 
 def _sentencepiece(texts: Sequence[str], tokenizer: Tokenizer) -> list[Tokens]:
-    """Tokens begin after the spaces that are marked in them."""
+    """Tokens start after the spaces that they mark."""
     processor = _processor(tokenizer)
     rows = []
     for text in texts:

@@ -40,7 +40,6 @@ _TRAINED_WORDS = 20_000_000
 _SAMPLED = 200_000
 # The alphabet covers this share of the characters; a word with a rarer one is [UNK].
 _ALPHABET_COVERAGE = 0.99999
-_LARGEST = 4_000_000  # tokens; a word table of them has 12 GB in BASE
 _NO_WORDS = "the input holds no words; expected text to make tokens of"
 
 logger = logging.getLogger(__name__)
@@ -60,9 +59,9 @@ def train_vocabulary(
     keep_accents: whether lower-cased text keeps its accents, and scripts such as
     Devanagari their vowel signs. Google's tokenizer removes both. Cased text and
     SentencePiece always keep them.
-    Memory holds the different words, or for SentencePiece a sample of the sentences. The
+    The different words are in memory, or for SentencePiece a sample of the sentences. The
     same sentences give the same vocabulary. A small text gives fewer tokens: WordPiece
-    joins only tokens that meet ``min_frequency`` times.
+    joins only tokens that are neighbours at least ``min_frequency`` times.
     """
     if kind not in KINDS:
         raise UserError(f"kind {kind!r}, expected one of {', '.join(KINDS)}")
@@ -71,10 +70,6 @@ def train_vocabulary(
             f"size {size}, expected more than the {len(SPECIAL_TOKENS)} special tokens; "
             "30522 is Google's"
         )
-    if size > _LARGEST:  # the trainers take memory for all of them
-        raise UserError(f"size {size:,}, expected at most {_LARGEST:,}")
-    if not 0 <= min_frequency < 1 << 31:
-        raise UserError(f"min_frequency {min_frequency}, expected 0 or more")
     if kind == "wordpiece":
         splitter = Splitter(lower_case, lower_case and not keep_accents)
         return _train_wordpiece(sentences, size, splitter, min_frequency)
@@ -86,9 +81,9 @@ def balanced(
 ) -> list[str]:
     """A sample of sentences in which small languages have more than their share.
 
-    A language with n sentences gets a share of n ** ``smoothing``: 1 leaves the shares as
-    they are, 0 makes them equal, multilingual BERT's is 0.7 (multilingual.md of the
-    original). Where a language has fewer sentences than its share, they are repeated.
+    A language with n sentences gets a share of n ** ``smoothing``: 1 keeps the shares, 0
+    makes them equal, and multilingual BERT has 0.7 (multilingual.md of the original). If a
+    language has fewer sentences than its share, they are repeated.
     """
     if not 0 <= smoothing <= 1:
         raise UserError(f"--smoothing={smoothing}, expected 0 to 1; 0.7 is Google's")
@@ -114,8 +109,8 @@ def extend_vocabulary(
 ) -> Tokenizer:
     """A WordPiece vocabulary with up to ``count`` words of a text after its own tokens.
 
-    Those are added that save most tokens of the text. The old tokens keep their ids, so a
-    checkpoint can go on with the new vocabulary.
+    The added words are those that save most tokens of the text. The old tokens keep their
+    ids, so a checkpoint can use the new vocabulary.
     """
     if not isinstance(tokenizer, WordPieceTokenizer):
         raise UserError(
@@ -188,10 +183,9 @@ def _train_wordpiece(
 
 
 def count_words(sentences: Iterable[str], splitter: Splitter) -> dict[str, int]:
-    """How often each word occurs, words as the tokenizer sees them.
+    """Number of occurrences of each word, as the tokenizer splits text.
 
-    The different ones are counted before accents and scripts are looked at: text
-    repeats its words.
+    Rough words are counted first, because most words of a text repeat.
     """
     rough: collections.Counter[str] = collections.Counter()
     rarest = 1
@@ -199,7 +193,7 @@ def count_words(sentences: Iterable[str], splitter: Splitter) -> dict[str, int]:
         rough.update(splitter.rough_words(sentence))
         while len(rough) > _COUNTED_WORDS:
             rough = collections.Counter({w: n for w, n in rough.items() if n > rarest})
-            # What is left must be well below the limit, or every word would prune.
+            # The counter must shrink well below the limit, or every word would prune it.
             rarest += len(rough) > _COUNTED_WORDS // 2
     words: collections.Counter[str] = collections.Counter()
     for rough_word, count in rough.items():
@@ -265,7 +259,7 @@ def _train_sentencepiece(
             bos_id=-1,
             eos_id=-1,
             control_symbols=[CLS, SEP, MASK],
-            num_threads=1,  # more of them sum in another order
+            num_threads=1,  # several threads add numbers in another order
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:
@@ -278,7 +272,7 @@ def _train_sentencepiece(
 
 
 def _sample(sentences: Iterable[str], limit: int) -> tuple[int, list[str]]:
-    """How many sentences there are, and at most ``limit`` of them, all as likely.
+    """The number of sentences, and a uniform sample of at most ``limit`` sentences.
 
     SentencePiece's own sampling differs from run to run.
     """

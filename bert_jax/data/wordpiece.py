@@ -1,10 +1,9 @@
-"""WordPiece as google-research/bert cuts it (tokenization.py), but much faster.
+"""WordPiece with the output of google-research/bert (tokenization.py), but faster.
 
-The original looks at every character in Python. Here a regular expression cuts the
-text into words, and a cache maps a word to its ids: most words of a text were seen
-before. Only a word that is new pays for Unicode's corner cases and for the search of
-its tokens. All Unicode facts come from Python's own tables, as in the original; its
-output is the same string for string (tests/data/test_tokenizer.py).
+The original examines every character in Python. Here a regular expression splits the text
+into words, and a cache maps a word to its ids, because most words of a text repeat. Only a
+new word needs Unicode's special cases and a search for its tokens. Unicode properties are
+Python's, as in the original. The output is equal (tests/data/test_tokenizer.py).
 """
 
 import functools
@@ -18,27 +17,26 @@ from tokenizers.models import WordPiece
 LONGEST_WORD = 200  # characters; a longer word is [UNK]
 CACHED_WORDS = 1 << 18  # about 30 MB
 PREFIX = "##"  # of a token inside a word
-# Characters that are normalised together. Unicode's normal forms sort the marks on a
-# letter, and Python in time that grows with the square of their number: hours for a file of
-# nothing else. A letter with more marks than that has some of them in another order.
+# Characters that are normalised together. Python sorts the marks of a letter in time that
+# grows with the square of their number.
 _NORMALISED = 1 << 10
 
-# Ideographs stand alone. Kana and hangul are not among them.
+# Each ideograph is a word. Kana and hangul are not ideographs.
 _IDEOGRAPH = re.compile(
     "[\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002b73f"
     "\U0002b740-\U0002b81f\U0002b820-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f]"
 )
 
 
-def _stands_alone(char: str) -> bool:
-    """Whether a character is a word of its own: an ideograph or punctuation."""
+def _is_word(char: str) -> bool:
+    """Whether a character is always a word: an ideograph or punctuation."""
     if char.isascii():  # every ASCII symbol counts, $ and ^ too
         return "!" <= char <= "~" and not char.isalnum()
     return bool(_IDEOGRAPH.match(char)) or unicodedata.category(char).startswith("P")
 
 
 class _Table(dict):
-    """For str.translate: what becomes of a character, worked out when it is first met."""
+    """Replacements of characters for str.translate, computed at the first use."""
 
     def __init__(self, change: Callable[[str], str]):
         self._change = change
@@ -49,7 +47,7 @@ class _Table(dict):
 
 
 def _clean(char: str) -> str:
-    """Drops control characters, makes every space a space."""
+    """Drops control characters, and replaces every kind of space by a space."""
     category = unicodedata.category(char)
     if char in "\t\n\r" or category == "Zs":
         return " "
@@ -57,8 +55,8 @@ def _clean(char: str) -> str:
 
 
 def _apart(char: str) -> str:
-    """Puts spaces around what stands alone."""
-    return f" {char} " if _stands_alone(char) else char
+    """Puts spaces around ideographs and punctuation."""
+    return f" {char} " if _is_word(char) else char
 
 
 def _apart_without_accents(char: str) -> str:
@@ -67,12 +65,12 @@ def _apart_without_accents(char: str) -> str:
 
 @functools.cache
 def _find_rough_words() -> Callable[[str], list[str]]:
-    """Cuts cleaned text at spaces and around what stands alone.
+    """Splits cleaned text at spaces and around ideographs and punctuation.
 
-    Characters beyond U+FFFF are left to Splitter.words: in a regular expression's
-    character class they would slow every match down.
+    Splitter.words handles characters above U+FFFF: in a character class of a regular
+    expression they would make every match slower.
     """
-    alone = [_stands_alone(chr(code)) for code in range(0x10000)]
+    alone = [_is_word(chr(code)) for code in range(0x10000)]
     edges = [c for c in range(0x10000) if alone[c] != alone[c - 1]]
     ranges = "".join(
         f"\\u{first:04x}-\\u{stop - 1:04x}"
@@ -85,8 +83,8 @@ class Splitter:
     """Text to words.
 
     strip_accents: whether marks of Unicode's category Mn are removed: accents, and the
-    vowel signs, virama and nukta of Indic scripts. None: where text is lower-cased, as in
-    the original.
+    vowel signs, virama and nukta of Indic scripts. None: if text is lower-cased, as in the
+    original.
     """
 
     def __init__(self, lower_case: bool, strip_accents: bool | None = None):
@@ -97,15 +95,15 @@ class Splitter:
         self._find = _find_rough_words()
 
     def rough_words(self, text: str) -> list[str]:
-        """Words that are final where they are ASCII; `words` finishes the others."""
-        # Printable text holds no control character and no space but " ".
+        """Words of a text. ASCII words are final; ``words`` completes the others."""
+        # Printable text has no control character and no space but " ".
         if not text.isprintable() or "\ufffd" in text:
             text = text.translate(self._clean)
         # Lower-casing needs the whole text: a sigma's form depends on what follows.
         return self._find(text.lower() if self.lower_case else text)
 
     def words(self, rough_word: str) -> list[str]:
-        """The words, none or many, that one rough word comes to."""
+        """The words, none or many, of one rough word."""
         if rough_word.isascii():
             return [rough_word]
         if self.strip_accents:
@@ -118,7 +116,7 @@ class Splitter:
 
 
 class WordIds(dict):
-    """Rough word -> the bytes of its ids; works out what it has not seen."""
+    """Maps a rough word to the bytes of its ids, computed at the first use."""
 
     def __init__(
         self, model: WordPiece, unk_id: int, splitter: Splitter, dtype: np.dtype
@@ -130,15 +128,15 @@ class WordIds(dict):
         words = self._splitter.words(rough_word)
         ids = [i for word in words for i in self._cut(word)]
         content = np.array(ids, self._dtype).tobytes()
-        if len(rough_word) <= LONGEST_WORD:  # no blobs in the cache
+        if len(rough_word) <= LONGEST_WORD:
             if len(self) >= CACHED_WORDS:
-                self.clear()  # the frequent words are back at once
+                self.clear()  # frequent words return at once
             self[rough_word] = content
         return content
 
     def _cut(self, word: str) -> list[int]:
-        """Longest token first, from the left; [UNK] when that leads nowhere."""
+        """The longest tokens from the left; [UNK] if no tokens match the word."""
         try:
             return [token.id for token in self._model.tokenize(word)]
-        except UnicodeEncodeError:  # a lone surrogate, which no token holds
+        except UnicodeEncodeError:  # a lone surrogate, which no token has
             return [self._unk_id]
