@@ -1,9 +1,9 @@
-"""Text prepared by an Apache Beam pipeline: on many machines, by the functions of prepare.
+"""Text preparation on many machines: the functions of ``prepare`` in Apache Beam.
 
-An element of the pipeline is a shard: the byte ranges of text that it is made of. Whichever
-worker gets it reads, segments and tokenises them, and writes the shard and its part of the
-index. The machine that starts the pipeline lists the text before and joins the index after;
-both are small. The store has the bytes of the one that prepare writes.
+An element of the pipeline is a shard: its byte ranges of text. A worker reads, splits and
+tokenises them, and writes the shard and its part of the index. The machine that starts the
+pipeline lists the text before and joins the index after, which is little work. The store
+has the same bytes as a store of ``prepare``.
 """
 
 import collections
@@ -30,10 +30,10 @@ def prepare_with_beam(
     options: Sequence[str],
     **settings: Any,
 ) -> Report:
-    """As ``prepare``, by a pipeline with these options; inputs and output may be URLs.
+    """Does the work of ``prepare`` in a pipeline. Inputs and output may be URLs.
 
-    options: of Beam, such as --runner=DataflowRunner. settings: further arguments of
-    prepare. The same call finishes what an interrupted one began.
+    options: options of Beam, such as --runner=DataflowRunner. settings: other arguments of
+    prepare. The same call continues an interrupted one.
     """
     try:
         importlib.import_module("apache_beam")
@@ -61,7 +61,7 @@ def prepare_with_beam(
 
 
 def _copy_files(source: Any, target: Any, patterns: Sequence[str]) -> None:
-    """Copies files to another folder; index.json, which makes a store whole, last."""
+    """Copies files to another folder. index.json, which finishes a store, is the last."""
     from etils import epath
 
     source, target = epath.Path(source), epath.Path(target)
@@ -77,7 +77,7 @@ def _copy_files(source: Any, target: Any, patterns: Sequence[str]) -> None:
 def _run(
     write: Write, missing: dict[int, list[Part]], *, options: list[str], output: str
 ) -> Iterator[Counts]:
-    """Writes the missing shards in a pipeline; yields what it wrote of all of them."""
+    """Writes the missing shards in a pipeline; yields the counts of all shards."""
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -114,7 +114,7 @@ def _write_counted(shard: int, parts: list[Part], *, write: Write) -> None:
 def _write_remote(
     shard: int, parts: list[Part], *, write: Write, output: str
 ) -> Counts:
-    """Writes a shard on this machine, and copies it to the store; its part comes last."""
+    """Writes a shard on this machine, and copies it to the store; its part is the last."""
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         count = write(shard, parts, directory=directory)

@@ -1,8 +1,8 @@
 """Sentence pairs with masks, drawn on the fly from a token store.
 
-Every example is a pure function of (seed, stream, epoch, index): its random numbers are
-a fixed block of a counter-based generator, so that it does not matter which host or
-thread draws it, or with which neighbours.
+Every example is a pure function of (seed, stream, epoch, index). Its random numbers are a
+fixed block of a counter-based generator, so hosts, threads and the other examples of a
+batch do not change it.
 """
 
 import dataclasses
@@ -23,11 +23,11 @@ from bert_jax.settings import check_ranges, setting
 
 MASKINGS = ("token", "whole_word", "ngram")
 
-# What random words of an example are for: which document and sentence B is of, which a
-# batch needs of all hosts' examples; and its cuts and masks, of one's own alone.
+# Uses of the random words of an example. Every host needs _PLACES, the document and the
+# sentence of B, of all examples; it needs _CONTENT, cuts and masks, of its own examples.
 _PLACES, _CONTENT = 2, 1
 _PLACE_WORDS = 2
-# Content: the bits that cut A, and B, a key for each position, two words a prediction.
+# Content: bits that cut A and B, a key for each position, two words for each prediction.
 _CUT_WORDS = 8
 
 
@@ -96,10 +96,10 @@ class ExampleConfig:
 
 
 class _Spans(NamedTuple):
-    """Where the store has the pairs of a batch, and how long they are before they are cut.
+    """Sentences of the pairs of a batch, and their lengths before they are cut.
 
     a, b: int64 (B, 2), first and stop of the sentences. a_lengths, b_lengths: int64 (B,),
-    in tokens, b_lengths 0 where there is no B. random_next: bool (B,), B does not follow A.
+    in tokens; b_lengths is 0 without B. random_next: bool (B,), B does not follow A.
     """
 
     a: np.ndarray
@@ -119,12 +119,12 @@ class ExampleSource:
     """All examples of one stream: documents, lengths and a seed.
 
     Sample number s is example s % N of epoch s // N. N, the length of an epoch, is the
-    number of examples in the plan of epoch 0; another epoch's plan has a few more or
-    fewer. Its examples are shuffled, and the surplus is left out or the first ones come
-    again with other masks: a random share of well under a percent.
+    number of examples in the plan of epoch 0. The plan of another epoch has a few examples
+    more or fewer. Examples are shuffled; then the surplus is dropped, or the first examples
+    repeat with other masks. This is a random share of well under a percent.
 
-    documents: numbers of the store's documents that take part; B comes from them too.
-    stream: keeps streams of one seed apart (training phases, evaluation).
+    documents: numbers of the documents of the store for A and B. stream: separates the
+    streams of one seed (training phases, evaluation).
     """
 
     store: TokenStore
@@ -161,8 +161,8 @@ class ExampleSource:
         """Draws the samples with these numbers, ascending, as one batch.
 
         Returns input_ids, token_type_ids, attention_mask int32 (B, L); mlm_positions,
-        mlm_ids int32 and mlm_weights float32 (B, M); nsp_labels int32 (B,), 0 where B
-        follows A.
+        mlm_ids int32 and mlm_weights float32 (B, M); nsp_labels int32 (B,), 0 if B follows
+        A.
         """
         L, M = self.sequence_length, self.max_predictions
         parts = []
@@ -189,7 +189,7 @@ class ExampleSource:
         return [(epoch, indices[epochs == epoch]) for epoch in known]
 
     def _bits(self, purpose: int, epoch: int, counter: int = 0) -> np.random.Philox:
-        # Two key words: the seed; and what the bits are for.
+        # Two key words: the seed, and the use of the bits.
         stream, L = self.stream, self.sequence_length
         key = (stream << 56) | (purpose << 48) | (L << 32) | epoch
         return np.random.Philox(key=[self.seed, key], counter=[counter, 0, 0, 0])
@@ -223,7 +223,7 @@ class ExampleSource:
         return words_BW
 
     def _spans(self, epoch: int, indices: np.ndarray) -> _Spans:
-        """Where the store has A and B of these examples."""
+        """The sentences of A and B of the examples ``indices`` of an epoch."""
         words_BW = self._words(_PLACES, epoch, indices, _PLACE_WORDS)
         plan, order = self.plan(epoch)
         rows = order[indices % len(plan)]
@@ -252,15 +252,15 @@ class ExampleSource:
         """Reads and joins A and B, cut to the sequence length."""
         B, L = len(spans.a_lengths), self.sequence_length
         a_sizes, b_sizes = pair_lengths(spans.a_lengths, spans.b_lengths, L - 3)
-        # How much of what a text loses it loses at its beginning.
+        # The number of tokens that a text loses at its start.
         a_fronts = binomial_half(spans.a_lengths - a_sizes, words_BW[:, :_CUT_WORDS])
         b_fronts = binomial_half(spans.b_lengths - b_sizes, words_BW[:, _CUT_WORDS:])
         texts = self.store.read_sentences(np.concatenate([spans.a, spans.b]))
 
-        ends, totals = a_sizes + 1, spans.totals(L)  # where A ends, and the whole
+        ends, totals = a_sizes + 1, spans.totals(L)  # ends of A and of the pair
         input_ids_BL = np.full((B, L), self.vocabulary.pad_id, np.int32)
         input_ids_BL[:, 0] = self.vocabulary.cls_id
-        for end in (ends, totals - 1):  # the same where there is no B
+        for end in (ends, totals - 1):  # the same without B
             input_ids_BL[np.arange(B), end] = self.vocabulary.sep_id
         for i, (a, b) in enumerate(zip(texts[:B], texts[B:], strict=True)):
             input_ids_BL[i, 1 : ends[i]] = a[a_fronts[i] :][: a_sizes[i]]
@@ -280,7 +280,7 @@ class ExampleSource:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Another document and a sentence of it for each row.
 
-        With a single document B comes from it too, but never what follows A: the label
+        A single document gives B as well, but never the sentence that follows A: the label
         NotNext must be true.
         """
         D = len(self.documents)

@@ -18,17 +18,16 @@ from bert_jax.errors import StalledError
 
 T = TypeVar("T")
 
-# Of random numbers; that of a training phase is its number.
-_EVAL_STREAM = 255
-_SAMPLE = 4096  # pairs whose lengths the shape of packed rows is chosen on
+_EVAL_STREAM = 255  # stream of random numbers; a training phase uses its own number
+_SAMPLE = 4096  # pairs whose lengths decide the number of packed rows
 
 
 def split_documents(documents: int, holdout: float) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of the training and of the held-out documents, both ascending.
 
-    The choice depends on nothing but the two arguments, so that every run on a store
-    holds out the same documents. At least one document stays in training, and one is
-    held out where ``holdout``, in [0, 1), is not 0 and there are two.
+    The choice depends only on the two arguments, so every run on a store holds out the same
+    documents. At least one document is for training. If ``holdout``, in [0, 1), is not 0
+    and there are two documents, at least one is held out.
     """
     held = round(documents * holdout)
     if holdout > 0:
@@ -44,10 +43,11 @@ class TrainingBatches:
     Global batch t of a phase holds the samples t * batch_size, t * batch_size + 1, ...
     whichever host draws them, so the order does not depend on the number of hosts.
 
-    packing: with 0, each pair has a row. Otherwise pairs share rows (see Packing.pack),
-    whose number is a multiple of ``packing``. Every host computes the lengths of all pairs
-    of the batch, and so the row of each, but draws only the pairs of its own rows. stream:
-    of the random numbers of the first phase. sources: where each phase's pairs are drawn.
+    packing: 0 gives each pair a row. Otherwise pairs share rows (see Packing.pack), and the
+    number of rows is a multiple of ``packing``. Every host computes the lengths of all
+    pairs of the batch, and therefore the row of each pair, but draws only the pairs of its
+    own rows. stream: stream of random numbers of the first phase. sources: ExampleSource of
+    each phase.
     """
 
     store: TokenStore
@@ -118,11 +118,11 @@ def training_iterator(
     prefetch: int,
     timeout: float = 0,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Batch ``first`` and on, drawn ahead in threads.
+    """The batches from ``first`` on, drawn ahead in threads.
 
-    A batch is a function of its number, so the number of steps done is the position in
-    the data, for any number of hosts. timeout: seconds to wait for a batch, after which
-    StalledError is raised; 0 waits as long as it takes.
+    A batch is a function of its number, so the number of finished steps is the position in
+    the data, for any number of hosts. timeout: seconds to wait for a batch before
+    StalledError is raised; 0 waits without limit.
     """
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)
     rest = grain.MapDataset.source(batches)[first:]
@@ -130,9 +130,9 @@ def training_iterator(
 
 
 def within(seconds: float, items: Iterator[T]) -> Iterator[T]:
-    """The items, drawn in a thread of their own; StalledError after so many seconds.
+    """The items, drawn in another thread. Raises StalledError if one is late.
 
-    seconds: to wait for an item; 0 waits as long as it takes.
+    seconds: longest time to wait for an item; 0 waits without limit.
     """
     drawn: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(1)
     closed = threading.Event()
@@ -166,7 +166,7 @@ def within(seconds: float, items: Iterator[T]) -> Iterator[T]:
     finally:
         closed.set()
         with contextlib.suppress(queue.Empty):
-            drawn.get_nowait()  # else the thread waits for ever
+            drawn.get_nowait()  # otherwise the thread never ends
 
 
 def eval_batches(
@@ -174,8 +174,8 @@ def eval_batches(
 ) -> Iterator[dict[str, np.ndarray]]:
     """The same ``phase.steps`` batches of held-out documents each time it is called.
 
-    Store, examples and rows are those of ``training``, but for the share of masked
-    tokens; each pair has a row. Where the documents give fewer examples, they come again
+    The batches have the store, examples and rows of ``training`` with another share of
+    masked tokens. Each pair has a row. If the documents give fewer examples, they repeat
     with other pairs and masks.
     """
     config = dataclasses.replace(training.config, mask_rate=mask_rate)

@@ -1,9 +1,9 @@
-"""Which sentences make up each example of an epoch (create_pretraining_data.py).
+"""The sentences of each example of an epoch, chosen as by create_pretraining_data.py.
 
 The original cuts every document into chunks of about the target length, splits each chunk
-into A and B, and puts the sentences after A back where B comes from elsewhere. All this
-depends on sentence lengths alone, so an epoch is planned without reading a token: all
-documents at once, one chunk of each in a round of vectorised steps.
+into A and B, and reuses the sentences after A if B is random. This depends only on sentence
+lengths, so an epoch is planned without reading tokens: all documents at once, one chunk of
+each document in a round of vectorised steps.
 """
 
 import dataclasses
@@ -17,12 +17,12 @@ _GROUP_SENTENCES = 1 << 21
 
 @dataclasses.dataclass(frozen=True)
 class EpochPlan:
-    """One entry an example; all arrays (n,).
+    """One entry for each example; all arrays (n,).
 
-    document: position in the list of documents that was planned. first: first sentence
-    of A (number in the store). a_count, b_count: sentences of A, and of the B that follows
-    it. random_next: B comes from elsewhere, and b_count is 0; or the two are swapped.
-    target: tokens aimed at.
+    document: position in the list of planned documents. first: first sentence of A (number
+    in the store). a_count, b_count: numbers of sentences of A, and of the B that follows A.
+    random_next: B is random, and b_count is 0; or A and B are swapped. target: desired
+    number of tokens.
     """
 
     document: np.ndarray  # uint32
@@ -52,8 +52,8 @@ def plan_epoch(
     sentence_offsets, document_sentences: see TokenStore.
     A document's target is sequence_length - 3 tokens or, with ``short_sequence_rate``,
     uniform in [2, sequence_length - 3]. Without ``next_sentence`` B always follows A, and
-    is absent where the chunk has a single sentence. With ``sentence_order`` the B of every
-    chunk of several sentences follows A, and half of them are swapped.
+    is absent if the chunk has a single sentence. With ``sentence_order`` the B of every
+    chunk of several sentences follows A, and A and B are swapped in half the chunks.
     """
     begins = document_sentences[documents]
     ends = document_sentences[documents + 1]

@@ -2,9 +2,9 @@
 
 The boundaries come from sentencex (Wikimedia; rules and abbreviation lists compiled
 into the wheel, nothing is downloaded); docs/data.md has the comparison with others.
-Two of its habits are wrong for prose with much direct speech, so they are put right
-here: it never splits between two quotation marks, and it splits after every "!" and
-"?", also in '"Stop!" cried the captain'.
+Two of its rules are wrong for text with much direct speech, and are corrected here: it
+never splits between two quotation marks, and it splits after every "!" and "?", also in
+'"Stop!" cried the captain'.
 """
 
 import re
@@ -42,9 +42,9 @@ def split_sentences(paragraph: str, language: str = "en") -> list[str]:
 
     language: code of the language whose abbreviations count, such as "de". sentencex uses
     English for a language that it does not know.
-    Joining them again gives the paragraph up to white space. A small letter after "!"
-    or "?" means that the sentence goes on, as in '"Where?" he asked.'; after a full stop
-    it does not, so that lower-cased text is split too.
+    The joined sentences give the paragraph up to white space. A lower-case letter after "!"
+    or "?" continues the sentence, as in '"Where?" he asked.'. After a full stop it starts a
+    new sentence, so lower-cased text is split.
     """
     parts = _segment(_BLANKED.sub(" ", paragraph), language)
     if len(parts) <= 1:
@@ -73,18 +73,18 @@ def split_sentences(paragraph: str, language: str = "en") -> list[str]:
     return ["".join(pieces) for pieces in sentences]
 
 
-# Characters that sentencex gets at a time. Where a bracket or quotation mark has no second
-# one it looks for it to the end of the text, each time it meets one: hours for a megabyte.
+# Characters that sentencex gets in one call. For each unpaired bracket or quotation mark it
+# searches the rest of the text, which takes hours for a megabyte.
 _AT_ONCE = 1 << 13
 
 
 def _segment(text: str, language: str) -> list[str]:
-    """The parts of a text; of a long one the last part goes on with what follows."""
+    """The parts of a text. Long text is passed on in pieces."""
     parts, rest = [], ""
     for start in range(0, len(text), _AT_ONCE):
         *done, rest = _segment_once(rest + text[start : start + _AT_ONCE], language)
         parts += done
-        if len(rest) >= _AT_ONCE:  # no sentence, whatever it is
+        if len(rest) >= _AT_ONCE:  # too long for a sentence
             parts.append(rest)
             rest = ""
     return [*parts, rest] if rest else parts

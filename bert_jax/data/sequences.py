@@ -26,13 +26,13 @@ def join(
 def pair_lengths(
     first: np.ndarray, second: np.ndarray, room: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """How much is left of A and B when the longer one loses a token until both fit.
+    """Lengths of A and B after the longer text lost one token at a time until both fit.
 
-    Of two equally long ones B loses (truncate_seq_pair of the original). first, second:
-    lengths, arrays of them or an int each.
+    If both are equally long, B loses a token (truncate_seq_pair of the original). first,
+    second: lengths, arrays or integers.
     """
     excess = np.maximum(first + second - room, 0)
-    # First the longer one alone, down to the other's length; then in turns.
+    # First only the longer text, down to the other's length; then both in turns.
     alone = np.minimum(np.abs(first - second), excess)
     first_cut = np.where(first > second, alone, 0) + (excess - alone) // 2
     return first - first_cut, second - (excess - first_cut)
