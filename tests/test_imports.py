@@ -14,7 +14,7 @@ CHECKPOINTS = "training/checkpoints.py"
 # The parts of the package that a folder may import, besides itself and LOWEST. Interop
 # reads the parameters of a run with training/checkpoints.py, which imports only parallel.
 ALLOWED = {
-    **{f"{name}.py": set() for name in LOWEST},
+    **{f"{name}.py": set() for name in sorted(LOWEST)},
     "data": set(),
     "model": set(),
     "parallel": set(),
