@@ -338,7 +338,7 @@ def test_blanks_do_not_hang_on_the_batch(checkpoint, run):
         ),
         ("blanks", ["[MASK]", "the man"], [], r"input.txt:2: no \[MASK\]"),
         ("blanks", ["[MASK]" + " a" * 90], [], "input.txt:1 has 93 tokens, at most 80"),
-        ("blanks", ["[MASK]"], ["--top", "0"], "--top=0, expected 1 to 24"),
+        ("blanks", ["[MASK]"], ["--top", "0"], "top=0, expected 1 to 24"),
         ("classes", [], [], "input.txt is empty"),
         ("span", [], [], "input.txt is empty"),
     ],

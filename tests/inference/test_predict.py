@@ -316,7 +316,7 @@ def test_a_pair_is_refused_by_a_model_of_one_text(columns, tmp_path):
         ("a man", "row 0 has 1 value; expected claim, evidence"),
         (
             {"claim": "a man"},
-            "row 0: no column 'evidence'.* are claim; name both columns with --columns",
+            "row 0: no column 'evidence'.* are claim; set columns to the names",
         ),
         ({"text": "a man"}, "row 0: no column 'evidence' or .*the columns are text"),
     ],

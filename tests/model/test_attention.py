@@ -85,8 +85,8 @@ def test_auto_takes_the_kernel_that_can_be_had(
 @pytest.mark.parametrize(
     ("implementation", "settings", "message"),
     [
-        ("splash", {"dropout_rate": 0.1}, "needs --config.model.attention_dropout=0"),
-        ("splash", {"causal": True}, "needs --config.model.causal=False"),
+        ("splash", {"dropout_rate": 0.1}, "needs model.attention_dropout=0"),
+        ("splash", {"causal": True}, "needs model.causal=False"),
         ("cudnn", {}, "needs an NVIDIA GPU from Ampere on"),
     ],
 )
