@@ -1,9 +1,8 @@
 """Batches of sequences of many lengths, in few shapes and with little padding.
 
 Several sequences share a row. The compiler runs once for each shape and takes as long as
-some tens of steps, so there are few shapes. Which examples a step sees depends on the
-data, the seed, the epoch and the settings alone. How they are laid out depends on the
-devices too.
+some tens of steps, so there are few shapes. The examples of a step depend only on the data,
+the seed, the epoch and the settings. Their rows also depend on the devices.
 """
 
 import dataclasses
@@ -58,8 +57,8 @@ class Features:
       head "span": "start" and "end", int32 (n,), positions within the sequence.
     choices: sequences of one example that compete (head "choice"; then n = examples *
       choices, an example's side by side); 1 otherwise.
-    extra: whatever the task needs again to decode the outputs, one entry a sequence.
-    truncated: examples of which not all text is seen.
+    extra: values that the task needs to decode the outputs, one entry for each sequence.
+    truncated: number of examples with text that was cut off.
     hidden: float32 (L_i, W) of each sequence, from a frozen encoder; each sequence of such
       features has a row of its own.
     """
@@ -92,7 +91,7 @@ class Shape(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """Time of a step, relative to that of other shapes."""
+        """Time of a step, relative to steps of other shapes."""
         return self.rows * self.length * (1 + self.length / EVEN_LENGTH)
 
 
@@ -100,21 +99,21 @@ class Shape(NamedTuple):
 class EpochBatches:
     """Item t is this process's rows of the batch of step t, from 0, through all epochs.
 
-    features: what is trained on. batch_size: units of a step, see Features.lengths_UC. One
-    batch of an epoch may be smaller; it comes anywhere in the epoch. buckets: the most
-    classes of lengths; a batch has units of one class, and each class has its own shape.
-    limit: positions that the model has; no row is longer. multiple: the number of rows of
-    a batch is a multiple of it. accumulation: parts of a step. Part i has the rows i, i +
-    accumulation, ..., and all choices of its units. rows: which rows of a global batch
-    this process's devices hold.
+    features: the training examples. batch_size: units of a step, see Features.lengths_UC.
+    One batch of an epoch may be smaller; it may be any of them. buckets: maximum number of
+    length classes; a batch has units of one class, and each class has its own shape. limit:
+    number of positions of the model, which limits the length of rows. multiple: divides the
+    number of rows of a batch. accumulation: number of parts of a step. Part i has the rows
+    i, i + accumulation, ..., and all choices of its units. rows: rows of a global batch on
+    this process's devices.
 
     An item has for R rows of S slots: "input_ids", "token_type_ids", "attention_mask"
     int32 (R, L); "segment_ids" (R, L), 1, 2, ... for the tokens of a row's first, second,
-    ... sequence and 0 for padding; "starts" (R, S), where each begins. Of sequences that
-    stand alone, "weights" float32 (R, S), 0 for a slot that is empty, and targets (R, S,
-    ...), or (R, L) of tokens. Of choices, for U units, "weights" (U,), targets (U, ...),
-    and "slots" int32 (U, choices): which slot of its part, row by row, holds each. Of
-    features with hidden, "hidden" (R, L, W), and neither "segment_ids" nor "starts".
+    ... sequence and 0 for padding; "starts" (R, S), the first position of each sequence.
+    Without choices it has "weights" float32 (R, S), 0 for an empty slot, and targets (R, S,
+    ...), or (R, L) for tokens. With choices, for U units, it has "weights" (U,), targets
+    (U, ...), and "slots" int32 (U, choices): the slot of each choice in its part, row by
+    row. Features with hidden give "hidden" (R, L, W) instead of "segment_ids" and "starts".
     """
 
     features: Features
@@ -130,7 +129,7 @@ class EpochBatches:
     rows: HostRows = all_rows
 
     def __post_init__(self):
-        # Of a part's rows; the parts of a step have as many each.
+        # Divides the rows of a part; all parts of a step have the same number of rows.
         parts = self.accumulation
         self._multiple = math.lcm(self.multiple, parts) // parts
         self._sizes_U = self.features.lengths_UC.sum(axis=1)

@@ -1,8 +1,8 @@
-"""Several sequences in one row: the same batch in fewer rows, with hardly any padding.
+"""Packing: several sequences share a row, so a batch has fewer rows and little padding.
 
-Most pretraining pairs fill their row. Those at the ends of documents and those that the
+Most pretraining pairs fill a row. Pairs at the ends of documents and pairs that the
 original cuts short do not. The losses are means over the pairs and masked tokens of a
-batch, so the layout changes nothing in a step but the masks of dropout.
+batch, so packing changes only the dropout masks of a step.
 """
 
 import bisect
@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-# From the number of rows of a global batch to the ranges of them that this process's
-# devices hold, ascending.
+# Function from the number of rows of a global batch to the ranges of rows of this process's
+# devices, ascending.
 HostRows = Callable[[int], Sequence[range]]
 
-SAMPLE = 64  # random batches that the numbers of rows are chosen on
-# A batch needs a few rows more or fewer than another: with one number for all, 8% of 256 x
-# 512 of Wikipedia would be padding, with three 2.4%, and each has to be compiled.
+SAMPLE = 64  # random batches from which the numbers of rows are chosen
+# Batches need different numbers of rows. With one number for all, 8% of 256 x 512 tokens of
+# Wikipedia are padding; with three numbers 2.4%. Each number compiles one program.
 QUANTILES = (1 / 3, 2 / 3, 1)
 
 
@@ -34,7 +34,7 @@ def take_rows(array: np.ndarray, ranges: Sequence[range]) -> np.ndarray:
 
 
 def round_up(number, multiple: int):
-    """The least multiple that is not below ``number``, an int or an array of them."""
+    """The least multiple that is not below ``number``, an integer or an array."""
     return -(-number // multiple) * multiple
 
 
@@ -60,16 +60,17 @@ def best_fit(lengths: np.ndarray, length: int, slots: int) -> list[list[int]]:
 def lay_out(
     sizes: np.ndarray, rows: np.ndarray, shape: tuple[int, int, int]
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-    """How n sequences lie in R rows of L tokens, with S slots: one after the other.
+    """Places n sequences one after the other in R rows of L tokens and S slots.
 
-    sizes: their tokens, int (n,). rows: of each, ascending. Returns arrays, and of each
-    sequence its number in the row and its place there, int (n,). The arrays, int32:
+    sizes: number of tokens of each sequence, int (n,). rows: row of each sequence,
+    ascending. Returns arrays, and the number and the first position of each sequence in its
+    row, int (n,). The arrays, int32:
     "attention_mask" (R, L), 1 for the tokens of all sequences, in their order;
     "segment_ids" (R, L), 1, 2, ... for the tokens of a row's first, second, ... sequence
-    and 0 for padding; "starts" (R, S), where each sequence begins.
+    and 0 for padding; "starts" (R, S), the first position of each sequence.
     """
     R, L, S = shape
-    first = np.searchsorted(rows, rows)  # the first sequence of each one's row
+    first = np.searchsorted(rows, rows)  # first sequence of the row of each sequence
     slots = np.arange(len(rows)) - first
     begins = np.cumsum(sizes) - sizes
     used_RL = np.arange(L) < np.bincount(rows, sizes, R)[:, None]
@@ -95,9 +96,10 @@ def placed(
 class Packing:
     """How the pairs of a batch are packed into rows of ``length`` tokens.
 
-    row_counts: numbers of rows, ascending; a batch has the first that it fits. multiple:
-    every number of rows is one of it. max_pairs: of a row. max_predictions: masked tokens
-    of a row, enough for those of any pairs that fit it.
+    row_counts: numbers of rows, ascending; a batch has the first number that is large
+    enough. multiple: divides every number of rows. max_pairs: maximum number of pairs in a
+    row. max_predictions: maximum number of masked tokens in a row, enough for all pairs
+    that fit into it.
     """
 
     row_counts: tuple[int, ...]
@@ -116,7 +118,7 @@ class Packing:
         mask_rate: float,
         multiple: int,
     ) -> "Packing":
-        """What random batches of pairs of such ``lengths`` need."""
+        """The packing for random batches of pairs with these ``lengths``."""
         max_pairs, max_predictions = row_limits(length, mask_rate)
         random = np.random.default_rng(0)
         needed = [
@@ -128,11 +130,11 @@ class Packing:
         return cls(counts, multiple, length, max_pairs, max_predictions)
 
     def rows(self, lengths: np.ndarray) -> tuple[np.ndarray, int]:
-        """The row of each pair of a batch, int (pairs,), and how many rows it has.
+        """The row of each pair of a batch, int (pairs,), and the number of rows.
 
-        The rows are dealt in turns to ``multiple`` parts of the batch, so that each
-        device, and each host, has as many short pairs as another. A batch that fits none
-        of the counts has as many rows as it needs.
+        The ``multiple`` parts of the batch get rows in turn, so that each device and each
+        host has about the same number of short pairs. A batch that is too large for all
+        counts has as many rows as it needs.
         """
         rows, needed = _fit(lengths, self.length, self.max_pairs)
         own = round_up(needed, self.multiple)
@@ -143,12 +145,11 @@ class Packing:
     def pack(
         self, batch: dict[str, np.ndarray], rows: np.ndarray, R: int, pad_id: int
     ) -> dict[str, np.ndarray]:
-        """A batch as ExampleSource.draw gives it, its pairs in the ``rows`` of R.
+        """Puts the pairs of a batch of ExampleSource.draw into ``rows`` of R rows.
 
         For rows of up to S pairs: "input_ids", "token_type_ids" (R, L); "attention_mask",
         "segment_ids" and "starts" of lay_out(); "mlm_positions", "mlm_ids", "mlm_weights"
-        (R, M); "nsp_labels" and float32 "nsp_weights" (R, S), 0 where a row has fewer
-        pairs.
+        (R, M); "nsp_labels" and float32 "nsp_weights" (R, S), 0 for slots without a pair.
         """
         L, S, M = self.length, self.max_pairs, self.max_predictions
         order = np.argsort(rows, kind="stable")
@@ -157,7 +158,7 @@ class Packing:
         read_PL, masked_PM = batch["attention_mask"] > 0, batch["mlm_weights"] > 0
         packed, slots, starts = lay_out(read_PL.sum(axis=1), rows, (R, L, S))
         used_RL = packed["attention_mask"] > 0
-        # The masked tokens of a row's pairs lie one after the other too.
+        # The masked tokens of a row's pairs follow each other as well.
         used_RM = np.arange(M) < np.bincount(rows, masked_PM.sum(axis=1), R)[:, None]
         positions_PM = batch["mlm_positions"] + starts[:, None]
         ids, types = (batch[k][read_PL] for k in ("input_ids", "token_type_ids"))
@@ -174,7 +175,7 @@ class Packing:
 
 
 def row_limits(length: int, mask_rate: float) -> tuple[int, int]:
-    """The most pairs, and masked tokens, of a row of ``length``."""
+    """Maximum numbers of pairs and of masked tokens in a row of ``length``."""
     max_pairs = min(max(length // 64, 3), 8)
     # Each pair has at least one masked token, and its share is rounded.
     return max_pairs, math.ceil(mask_rate * length) + max_pairs
@@ -183,8 +184,9 @@ def row_limits(length: int, mask_rate: float) -> tuple[int, int]:
 def _fit(lengths: np.ndarray, length: int, max_pairs: int) -> tuple[np.ndarray, int]:
     """The row of each pair, int (pairs,), and the number of rows.
 
-    Longest first, each where it leaves the least space, as best_fit(); but pairs of one
-    length go at once into rows of one space, as a batch of 32,768 has hundreds of each.
+    The longest pair is first, and each goes where it leaves the least space, as in
+    best_fit(). Pairs of one length go at once into rows with the same space, because a
+    batch of 32,768 pairs has hundreds of each length.
     """
     order = np.argsort(-lengths, kind="stable")
     sizes, firsts = np.unique(-lengths[order], return_index=True)
@@ -196,7 +198,7 @@ def _fit(lengths: np.ndarray, length: int, max_pairs: int) -> tuple[np.ndarray, 
         while len(group):
             at = bisect.bisect_left(spaces, size)
             space = spaces[at] if at < len(spaces) else length
-            # How many rows take the group, as many of it in each as fit.
+            # Number of rows for the group, with as many pairs in each row as fit.
             wanted = -(-len(group) // min(space // size, max_pairs))
             if at < len(spaces):
                 found, rest = np.split(open_rows[space], [wanted])

@@ -155,8 +155,8 @@ def within(seconds: float, items: Iterator[T]) -> Iterator[T]:
             except queue.Empty:
                 raise StalledError(
                     f"no batch came for {seconds:g} s: a thread that reads hangs, perhaps "
-                    "on a disk; the same command goes on from the last checkpoint "
-                    "(data_timeout is how long to wait)"
+                    "on a disk; the same command resumes from the last checkpoint "
+                    "(data_timeout sets the time to wait)"
                 ) from None
             if isinstance(error, StopIteration):
                 return

@@ -101,5 +101,5 @@ def owners(offsets: np.ndarray, words: Window, windows: list[Window]) -> np.ndar
 
 
 def last_stop(offsets: np.ndarray, start: int, capacity: int) -> int:
-    """Where the longest window from ``start`` ends."""
+    """The stop of the longest window that starts at ``start``."""
     return int(np.searchsorted(offsets, offsets[start] + capacity, "right")) - 1

@@ -43,7 +43,7 @@ _JSON_CLASSES = {"PreTrainedTokenizerFast", "TokenizersBackend"}
 def find_vocabulary(directory: Path) -> Path | None:
     """The file in a folder that ``load_tokenizer`` reads; None without one.
 
-    Our own SentencePiece model comes before the tokenizer.json that we write beside it.
+    Our own SentencePiece model is preferred to the tokenizer.json in the same folder.
     """
     names = FILES
     if _settings(directory / FILES[-1]).get("kind") == SentencePieceTokenizer.kind:
@@ -54,8 +54,8 @@ def find_vocabulary(directory: Path) -> Path | None:
 def load_tokenizer(path: Path | str, *, lower_case: bool | None = None) -> Tokenizer:
     """Reads a vocab.txt, a SentencePiece .model, a tokenizer.json, or a folder of one.
 
-    Also reads the files beside it: tokenizer_config.json, added_tokens.json and
-    special_tokens_map.json. lower_case: overrides do_lower_case. Without both, the rule of
+    Also reads tokenizer_config.json, added_tokens.json and special_tokens_map.json in the
+    same folder. lower_case: overrides do_lower_case. Without both, the rule of
     tokenizer.json decides. Without a tokenizer.json, text is lower-cased unless a token has
     a capital letter. Raises UserError if the files disagree, or for a tokenizer of another
     class than BERT's.
@@ -270,7 +270,7 @@ def _google_tokenizer(
 def _added_tokens(
     vocabulary: Path, settings: dict[str, Any]
 ) -> list[tuple[int | None, AddedToken]]:
-    """Tokens that the files beside a vocabulary add, with their ids where they have one."""
+    """Tokens that other files of the folder add, with their ids if they have any."""
     if vocabulary.name not in FILES:
         return []
     path = vocabulary.with_name("added_tokens.json")
