@@ -10,6 +10,7 @@ from bert_jax import cli, experiment, finetune, train
 from bert_jax.config_file import parse
 from bert_jax.data.corpus import read_documents
 from bert_jax.errors import UserError
+from bert_jax.model.bert import parameter_count
 from bert_jax.settings import describe, differences, to_dict
 from bert_jax.training.config import DataConfig, train_config
 from bert_jax.training.study import flops, plan_study
@@ -79,7 +80,7 @@ def test_the_paper_s_numbers(name, layers, width, heads, parameters):
         heads,
     )
     assert model.intermediate_size == 4 * width
-    assert model.parameter_count() == parameters
+    assert parameter_count(model) == parameters
     assert (model.hidden_dropout, model.attention_dropout) == (0.1, 0.1)
     assert (phase.batch_size, phase.sequence_length, phase.steps) == (256, 512, 10**6)
     assert (optimizer.learning_rate, optimizer.warmup_steps) == (1e-4, 10_000)

@@ -59,8 +59,7 @@ class Features:
       choices, an example's side by side); 1 otherwise.
     extra: values that the task needs to decode the outputs, one entry for each sequence.
     truncated: number of examples with text that was cut off.
-    hidden: float32 (L_i, W) of each sequence, from a frozen encoder; each sequence of such
-      features has a row of its own.
+    hidden: float32 (L_i, W) of each sequence, from a frozen encoder.
     """
 
     input_ids: list[np.ndarray]
@@ -105,7 +104,7 @@ class EpochBatches:
     number of positions of the model, which limits the length of rows. multiple: divides the
     number of rows of a batch. accumulation: number of parts of a step. Part i has the rows
     i, i + accumulation, ..., and all choices of its units. rows: rows of a global batch on
-    this process's devices.
+    this process's devices. packed: whether sequences share rows.
 
     An item has for R rows of S slots: "input_ids", "token_type_ids", "attention_mask"
     int32 (R, L); "segment_ids" (R, L), 1, 2, ... for the tokens of a row's first, second,
@@ -113,7 +112,7 @@ class EpochBatches:
     Without choices it has "weights" float32 (R, S), 0 for an empty slot, and targets (R, S,
     ...), or (R, L) for tokens. With choices, for U units, it has "weights" (U,), targets
     (U, ...), and "slots" int32 (U, choices): the slot of each choice in its part, row by
-    row. Features with hidden give "hidden" (R, L, W) instead of "segment_ids" and "starts".
+    row. Features with hidden add "hidden" (R, L, W).
     """
 
     features: Features
@@ -127,6 +126,7 @@ class EpochBatches:
     multiple: int = 1
     accumulation: int = 1
     rows: HostRows = all_rows
+    packed: bool = True
 
     def __post_init__(self):
         # Divides the rows of a part; all parts of a step have the same number of rows.
@@ -210,12 +210,12 @@ class EpochBatches:
 
     def _cheapest(self, sample: list[np.ndarray], longest: int) -> Shape:
         """The cheapest shape that all of ``sample`` fit, at most twice ``longest`` wide."""
-        first, alone = round_up(longest, MULTIPLE), self.features.hidden is not None
-        widest = first if alone else 2 * first
+        first = round_up(longest, MULTIPLE)
+        widest = 2 * first if self.packed else first
         lengths = {min(n, self.limit) for n in range(first, widest + 1, MULTIPLE)}
         parts = [part for units in sample for part in self._split(units)]
         mean = np.mean([self.features.lengths_UC[part].mean() for part in parts])
-        most = 1 if alone else max(map(len, parts)) * self.features.choices
+        most = max(map(len, parts)) * self.features.choices if self.packed else 1
         candidates = []
         for length in sorted(lengths):
             # Twice as many as an average row holds: best fit places short sequences last,
@@ -255,8 +255,7 @@ class EpochBatches:
         R, S = shape.rows, shape.slots
         sequences = (units[:, None] * C + np.arange(C)).ravel()
         in_rows = [sequences[members] for members in rows]
-        packed = features.hidden is None
-        arrays = packed_rows(features, in_rows, shape, self.pad_id, packed)
+        arrays = packed_rows(features, in_rows, shape, self.pad_id)
         slots = np.zeros(len(sequences), np.int32)
         for r, members in enumerate(rows):
             slots[members] = r * S + np.arange(len(members))
@@ -314,20 +313,16 @@ def packed_rows(
     rows: Sequence[Sequence[int]],
     shape: Shape,
     pad_id: int,
-    packed: bool,
 ) -> dict[str, np.ndarray]:
     """The arrays of some rows. rows: the numbers of the sequences in each row.
 
     "input_ids", "token_type_ids", "attention_mask", "segment_ids", "starts", "hidden" and
-    targets of tokens as EpochBatches has them. Without ``packed`` a row has one sequence
-    and there are no "segment_ids" and "starts".
+    targets of tokens as EpochBatches has them.
     """
     order = list(itertools.chain(*rows))
     row_of = np.repeat(np.arange(len(rows)), np.array([len(row) for row in rows], int))
     lengths = features.lengths_UC.ravel()
     arrays, _, _ = lay_out(lengths[order], row_of, shape)
-    if not packed:
-        del arrays["segment_ids"], arrays["starts"]
     used_RL = arrays["attention_mask"] > 0
     tokens = {
         "input_ids": (features.input_ids, np.int32(pad_id)),
@@ -370,9 +365,8 @@ def inference_batches(
 
     batch_size: rows of LENGTHS[0] tokens; of longer rows a batch has fewer, with about as
     many tokens. A batch of fewer rows is padded to a power of two. multiple: the number of
-    rows is a multiple of it. packed: whether sequences share rows; if not, each has its own
-    and there are no "segment_ids" and "starts". per_sequence: further arrays (n,) with a
-    value for each sequence, which a batch has as (R, S).
+    rows is a multiple of it. packed: whether sequences share rows. per_sequence: further
+    arrays (n,) with a value for each sequence, which a batch has as (R, S).
     """
     inputs = dataclasses.replace(features, targets={})
     lengths = features.lengths_UC.ravel()
@@ -382,7 +376,7 @@ def inference_batches(
         for first in range(0, len(rows), count):
             part = rows[first : first + count]
             shape = Shape(count, length, _slots(length, packed))
-            arrays = packed_rows(inputs, part, shape, pad_id, packed)
+            arrays = packed_rows(inputs, part, shape, pad_id)
             for name, values in (per_sequence or {}).items():
                 arrays[name] = np.zeros((count, shape.slots), values.dtype)
                 for r, row in enumerate(part):

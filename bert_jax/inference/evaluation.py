@@ -72,7 +72,6 @@ def run_model(
     other arguments: see inference_batches().
     """
     ended = 0
-    packed = packed and features.hidden is None
     outputs: list[Any] = [None] * len(features.input_ids)
     batches = inference_batches(
         features,
@@ -85,7 +84,7 @@ def run_model(
     )
     for batch, values in _with_outputs(forward, params, batches, mesh):
         length = batch.arrays["input_ids"].shape[1]
-        by_token = not packed or values.shape[1] == length
+        by_token = values.shape[1] == length
         for r, row in enumerate(batch.rows):
             start = 0
             for slot, sequence in enumerate(row):
@@ -111,8 +110,9 @@ def runner(
 ) -> Callable[..., list[np.ndarray]]:
     """:func:`run_model` with a ``function`` of (params, batch), on all devices.
 
-    It raises UserError for pairs where the model has one token type, and for outputs that
-    are no numbers.
+    packed: whether texts share rows. The texts of an LSTM never do. The returned function
+    raises UserError for pairs if the model has one token type, and for outputs that are
+    not finite.
     """
     mesh = make_mesh(MeshConfig())
     run = functools.partial(
@@ -123,7 +123,7 @@ def runner(
         limit=checkpoint.config.max_positions,
         pad_id=checkpoint.tokenizer.pad_id,
         mesh=mesh,
-        packed=packed,
+        packed=packed and checkpoint.config.kind.attends,
     )
 
     def checked(features: Features, **options: Any) -> list[np.ndarray]:
@@ -242,6 +242,7 @@ def with_hidden(
                 limit=model.config.max_positions,
                 pad_id=checkpoint.tokenizer.pad_id,
                 mesh=mesh,
+                packed=model.config.kind.attends,
                 done=progress.part(len(ids)),
             )
             for place, output in zip(hidden[part], outputs, strict=True):

@@ -22,7 +22,7 @@ from bert_jax.inference.score import Scorer
 from bert_jax.interop.checkpoint import Checkpoint, check_types, check_vocabulary
 from bert_jax.interop.load import load as load_checkpoint
 from bert_jax.interop.load import opened
-from bert_jax.model.bert import BertForPreTraining, BertModel
+from bert_jax.model.bert import BertForPreTraining, BertModel, parameter_count
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import with_scan
 from bert_jax.objectives.heads import model_inputs
@@ -97,7 +97,7 @@ class Bert(Checkpoint):
         return (
             f"Bert({self.head}: {c.num_layers} layers, width {c.hidden_size}, "
             f"{c.num_heads} heads, {c.vocab_size:,} tokens, {c.max_positions} positions, "
-            f"{c.parameter_count(heads=False):,} parameters in the encoder)"
+            f"{parameter_count(c, heads=False):,} parameters in the encoder)"
         )
 
     @_method()
@@ -213,7 +213,7 @@ class Bert(Checkpoint):
         attentions: bool = False,
     ) -> Output:
         """The encoder's output for texts or pairs, all in one batch."""
-        if attentions and self.config.encoder == "lstm":
+        if attentions and not self.config.kind.attends:
             raise UserError("an LSTM has no attention; leave attentions=True out")
         arrays, tokens = self._batch(texts)
         found = self._apply(
@@ -272,8 +272,8 @@ class Bert(Checkpoint):
             [[i] for i in range(len(rows))],
             Shape(len(rows), longest, 1),
             self.tokenizer.pad_id,
-            packed=False,
         )
+        del arrays["segment_ids"], arrays["starts"]
         return arrays, [[self.tokenizer.tokens[t] for t in ids] for ids, _ in rows]
 
     def _apply(

@@ -21,7 +21,7 @@ from bert_jax.interop.modules import EXTRA as MODULES
 from bert_jax.interop.surgery import head_params
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import FeatureConfig
-from bert_jax.model.heads import make_model
+from bert_jax.model.heads import make_model, packs
 from bert_jax.objectives.heads import eval_logits
 from bert_jax.progress import Progress
 from bert_jax.settings import from_settings
@@ -305,7 +305,9 @@ def _model(
             "fine-tune it with python -m bert_jax.finetune"
         )
     forward = functools.partial(eval_logits, model)
-    return runner(forward, params, checkpoint, batch_size=batch_size)
+    return runner(
+        forward, params, checkpoint, batch_size=batch_size, packed=packs(model)
+    )
 
 
 def _with_data(

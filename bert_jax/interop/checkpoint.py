@@ -150,7 +150,7 @@ def parameter_shapes(
     """The shape of each parameter of a BERT with every head, the layers not stacked.
 
     outputs: of the classifier. pooled: whether that reads a sequence, not each token, which
-    has twice the width where LSTMs read it.
+    is as wide as the encoder's output.
     """
     one = dataclasses.replace(config, num_layers=1)  # which stands for all others
     tree = initial_shapes(BertForPreTraining(one), inputs=4)
@@ -159,9 +159,8 @@ def parameter_shapes(
         for name, shape in array_shapes(tree).items()
         for i in range(config.num_layers if "layer_0" in name else 1)
     }
-    D = width = config.hidden_size
-    if config.encoder == "lstm":
-        width = 2 * D
+    D, width = config.hidden_size, config.output_size
+    if "bert/mix/weights" in shapes:
         shapes["bert/mix/weights"] = (config.num_layers + 1,)
     heads = {"classifier": (D if pooled else width, outputs), "qa_outputs": (width, 2)}
     for name, size in heads.items():

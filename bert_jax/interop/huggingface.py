@@ -195,7 +195,7 @@ def _checkpoint(
 def misfit(checkpoint: Checkpoint) -> str:
     """The part of a model that transformers has no class for; "" if it has a class."""
     config, head = checkpoint.config, checkpoint.head
-    if config.encoder == "lstm":
+    if not config.kind.attends:
         return "LSTMs for layers"
     if head in ("sequence", "choice") and config.causal:
         return "a classifier on the last token"

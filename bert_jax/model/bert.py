@@ -1,5 +1,6 @@
 """BertModel, and BertForPreTraining with its two heads."""
 
+import functools
 from collections.abc import Sequence
 
 import flax.struct
@@ -13,8 +14,8 @@ from bert_jax.model.encoder import Encoder, take_positions
 from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.model.kernels.dropout import Dropout
 from bert_jax.model.layers import Dense, Embed, activation, layer_norm, split
-from bert_jax.model.lstm import LayerMix, TwoWayLstm
-from bert_jax.model.pooling import last_states, mean_tokens, sequence_ends
+from bert_jax.model.lstm import LayerMix, TwoWayLstm, check_one_sequence
+from bert_jax.model.pooling import mean_tokens, sequence_ends
 
 # Vaswani et al. scale word vectors to the size of the sinusoids; here the sinusoids have
 # that of new word vectors.
@@ -24,19 +25,22 @@ PADDING_LOGIT = -1e9  # of the rows of the word table beyond the vocabulary
 
 @flax.struct.dataclass
 class EncoderOutput:
-    """What BertModel returns, in the dtype of the activations.
+    """The output of BertModel, in the dtype of the activations.
 
-    sequence_BLD: the last layer, or all layers of an LSTM, mixed, (B, L, 2 D); (B, Q, D)
-      where positions_BQ is given.
+    sequence_BLD: the last layer; the weighted mean of all layers of an LSTM, (B, L, 2 D).
+      With positions_BQ it is (B, Q, D).
     pooled_BD: tanh of a dense layer on [CLS], or on the last token of a causal model,
       which alone has seen all others, or on what config.pooling says; (B, S, D) of packed
       rows; None without pool.
-    hidden_states: the embeddings and the output of each layer; empty unless asked for.
+    hidden_states: the embeddings and the output of each layer; empty by default.
+    sides: vectors (B, Q, D) from which the MLM head predicts the token at each position.
+      A Transformer has one. A two-way LSTM has the state before and the state after.
     """
 
     sequence_BLD: jax.Array
     pooled_BD: jax.Array | None
     hidden_states: list[jax.Array]
+    sides: list[jax.Array]
 
     def side_by_side(self, layers: Sequence[int]) -> jax.Array:
         """The hidden states of some layers concatenated, float32 (B, L, W)."""
@@ -124,7 +128,8 @@ class BertModel(nn.Module):
         config, compute = self.config, self.compute
         self.embeddings = Embeddings(config, compute)
         if config.encoder == "lstm":
-            self.encoder, self.mix = TwoWayLstm(config, compute), LayerMix()
+            self.mix = LayerMix()
+            self.encoder = TwoWayLstm(config, compute, self.mix)
         else:
             self.encoder = Encoder(config, compute)
         self.pooler = Dense(config, compute, (config.hidden_size,))
@@ -147,7 +152,8 @@ class BertModel(nn.Module):
         deterministic: no dropout. Otherwise the "dropout" rng is needed.
         segment_ids_BL, starts_BS: for packed rows of up to S sequences. segment_ids_BL is
           the sequence that a token belongs to, from 1 (0 is padding); starts_BS is where
-          each sequence starts. A packed sequence is encoded as if it were alone.
+          each sequence starts. A packed sequence is encoded as if it were alone. LSTMs
+          read one sequence a row, with its padding on the right.
         positions_BQ: return the last layer at these positions only. The last layer is
           then computed only there and at each token that is pooled.
         pool: whether to compute pooled_BD. Parameters initialised with pool=False have
@@ -155,10 +161,12 @@ class BertModel(nn.Module):
         hidden_states: whether to return the output of every layer.
         """
         config = self.config
+        if not config.kind.attends:
+            check_one_sequence(starts_BS)
         ends_BS = sequence_ends(attention_mask_BL, segment_ids_BL, starts_BS)
         pooled_BS = ends_BS[int(config.causal)]  # a causal model's last token saw all
         read_BQ = None  # where the last layer is computed; all positions
-        pools_one = config.pooling == "token" and config.encoder == "transformer"
+        pools_one = config.pooling == "token" and config.kind.attends
         if positions_BQ is not None and pools_one:
             read_BQ = jnp.concatenate([pooled_BS, positions_BQ], axis=1)
         x_BLD = self.embed(
@@ -169,41 +177,37 @@ class BertModel(nn.Module):
             starts_BS=starts_BS,
         )
         ids_BL = attention_mask_BL if segment_ids_BL is None else segment_ids_BL
-        if config.encoder == "lstm":
-            states = self.encoder(x_BLD, ids_BL, deterministic=deterministic)
-            x_BLD = self.mix(states)
-        else:
-            x_BLD, states = self.encoder(
-                x_BLD,
-                attention_mask_BL,
-                segment_ids_BL,
-                read_BQ,
-                deterministic=deterministic,
-                hidden_states=hidden_states,
-            )
+        x_BLD, states = self.encoder(
+            x_BLD,
+            attention_mask_BL,
+            segment_ids_BL,
+            read_BQ,
+            deterministic=deterministic,
+            hidden_states=hidden_states,
+        )
         if read_BQ is None:
             pooled_BSD = self._pooled(x_BLD, ids_BL, ends_BS)
             x_BLD = take_positions(x_BLD, positions_BQ)
         else:
             pooled_BSD, x_BLD = jnp.split(x_BLD, [pooled_BS.shape[1]], axis=1)
+        sides = self.encoder.sides(x_BLD, states, positions_BQ)
         pooled_BD = None
         if pool:
             pooled_BD = split(self.pooler(split(pooled_BSD, "BSD")), "BSD")
             pooled_BD = jnp.tanh(pooled_BD)
             if segment_ids_BL is None:
                 pooled_BD = pooled_BD[:, 0]
-        return EncoderOutput(x_BLD, pooled_BD, states if hidden_states else [])
+        states = states if hidden_states else []
+        return EncoderOutput(x_BLD, pooled_BD, states, sides)
 
     def _pooled(
         self, x_BLD: jax.Array, ids_BL: jax.Array, ends_BS: tuple[jax.Array, jax.Array]
     ) -> jax.Array:
-        """What the pooler reads of each sequence, (B, S, D)."""
-        pooled_BS = ends_BS[int(self.config.causal)]
+        """The input of the pooler, a vector of each sequence, (B, S, D)."""
         if self.config.pooling == "mean":
-            return mean_tokens(x_BLD, ids_BL, pooled_BS.shape[1]).astype(x_BLD.dtype)
-        if self.config.encoder == "lstm":
-            return last_states(x_BLD, *ends_BS)
-        return take_positions(x_BLD, pooled_BS)
+            S = ends_BS[0].shape[1]
+            return mean_tokens(x_BLD, ids_BL, S).astype(x_BLD.dtype)
+        return self.encoder.ends(x_BLD, ends_BS)
 
     def embed(
         self,
@@ -266,23 +270,20 @@ class BertForPreTraining(nn.Module):
     ) -> PreTrainingOutput:
         """Logits at ``mlm_positions_BM``, which index L, and of the sentence pair.
 
-        Class 0 of nsp_logits_B2 is IsNext. See BertModel for the other arguments. Of a
-        two-way LSTM the logits are the sum of those of :meth:`lm_logits`.
+        Class 0 of nsp_logits_B2 is IsNext. See BertModel for the other arguments. A
+        two-way LSTM adds the logits of its directions.
         """
-        tokens_BL = input_ids_BL, token_type_ids_BL, attention_mask_BL
-        settings = {
-            "deterministic": deterministic,
-            "segment_ids_BL": segment_ids_BL,
-            "starts_BS": starts_BS,
-            "positions_BQ": mlm_positions_BM,
-        }
-        encoded = self.bert(*tokens_BL, **settings)
-        if self.config.encoder == "lstm":
-            logits_BMW = sum(self.lm_logits(*tokens_BL, **settings))
-        else:
-            logits_BMW = self.mlm(encoded.sequence_BLD, self.bert.embeddings.word)
+        encoded = self.bert(
+            input_ids_BL,
+            token_type_ids_BL,
+            attention_mask_BL,
+            deterministic=deterministic,
+            segment_ids_BL=segment_ids_BL,
+            starts_BS=starts_BS,
+            positions_BQ=mlm_positions_BM,
+        )
         return PreTrainingOutput(
-            mlm_logits_BMW=logits_BMW,
+            mlm_logits_BMW=sum(self._logits(encoded)),
             nsp_logits_B2=self.nsp(encoded.pooled_BD).astype(jnp.float32),
             vocab_size=self.config.vocab_size,
         )
@@ -294,22 +295,35 @@ class BertForPreTraining(nn.Module):
         deterministic: bool,
         **packed: jax.Array,
     ) -> list[jax.Array]:
-        """float32 logits (B, Q, W) of the tokens at some positions, from those before.
+        """float32 logits (B, Q, W) of the tokens at some positions, from the tokens before.
 
-        Those of a two-way LSTM, and then the same from the tokens after. Of a sequence's
-        first token, and of its last one, they say nothing.
+        A two-way LSTM has a second array: the logits from the tokens after. The logits of a
+        sequence's first token, or last token in the second array, mean nothing.
         """
-        settings = {"deterministic": deterministic, "pool": False}
-        before_BQ = jnp.maximum(positions_BQ - 1, 0)
-        if self.config.encoder == "lstm":
-            encoded = self.bert(*tokens_BL, **packed, **settings, hidden_states=True)
-            forward, backward = jnp.split(encoded.hidden_states[-1], 2, axis=-1)
-            after_BQ = jnp.minimum(positions_BQ + 1, forward.shape[1] - 1)
-            read = [
-                take_positions(forward, before_BQ),
-                take_positions(backward, after_BQ),
-            ]
-        else:
-            settings["positions_BQ"] = before_BQ
-            read = [self.bert(*tokens_BL, **packed, **settings).sequence_BLD]
-        return [self.mlm(x_BQD, self.bert.embeddings.word) for x_BQD in read]
+        before_BQ = jnp.maximum(positions_BQ - int(self.config.causal), 0)
+        encoded = self.bert(
+            *tokens_BL,
+            **packed,
+            positions_BQ=before_BQ,
+            deterministic=deterministic,
+            pool=False,
+        )
+        return self._logits(encoded)
+
+    def _logits(self, encoded: EncoderOutput) -> list[jax.Array]:
+        return [self.mlm(x_BQD, self.bert.embeddings.word) for x_BQD in encoded.sides]
+
+
+def parameter_count(config: BertConfig, heads: bool = True) -> int:
+    """Parameters of BertForPreTraining, or of BertModel if not ``heads``.
+
+    The rows that pad the word table are not counted.
+    """
+    ids_BL = jax.ShapeDtypeStruct((1, 2), jnp.int32)
+    model = BertForPreTraining if heads else BertModel
+    init = model(config, ComputeConfig(scan_layers=True)).init
+    inputs = [ids_BL] * (4 if heads else 3)
+    init = functools.partial(init, deterministic=True)
+    shapes = jax.eval_shape(init, jax.random.key(0), *inputs)
+    padding = (config.word_rows - config.vocab_size) * config.hidden_size
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes)) - padding

@@ -7,14 +7,13 @@ sequence, S packed sequences of a row, Q positions of the queries (L, or some of
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
-ENCODERS = ("transformer", "lstm")
 POSITIONS = ("learned", "sinusoidal", "none")
 POOLINGS = ("token", "mean")
 ATTENTION_IMPLS = ("auto", "plain", "xla", "splash", "cudnn")
@@ -27,6 +26,47 @@ MASKED_SCORE = -10000.0
 _TILE = 128  # rows and columns of a matrix unit's tile
 # No table of numbers is as long, and a file that says so is not a BERT's.
 _FAR = 1 << 28
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderKind:
+    """Properties of an encoder; BertModel.setup chooses its module.
+
+    attends: whether the layers have attention. Several sequences in one row, a causal mask
+      and attention probabilities need it.
+    directions: number of vectors of a token, each hidden_size wide. With two, one vector
+      reads the tokens before and the other one reads the tokens after.
+    products: multiply-adds of all layers on a row: (config, row length, positions at which
+      the last layer is computed).
+    """
+
+    attends: bool
+    directions: int
+    products: Callable[["BertConfig", int, int], int]
+
+
+def _transformer_products(config: "BertConfig", length: int, last: int) -> int:
+    D, F = config.hidden_size, config.intermediate_size
+
+    def layer(queries: int) -> int:
+        own = queries * (2 * D * D + 2 * D * F)
+        return own + length * 2 * D * D + 2 * queries * length * D
+
+    return (config.num_layers - 1) * layer(length) + layer(last)
+
+
+def _lstm_products(config: "BertConfig", length: int, last: int) -> int:
+    """Inputs (4 D F), state (4 D F) and projection (D F), in both directions."""
+    del last
+    return (
+        config.num_layers * length * 18 * config.hidden_size * config.intermediate_size
+    )
+
+
+ENCODERS = {
+    "transformer": EncoderKind(True, 1, _transformer_products),
+    "lstm": EncoderKind(False, 2, _lstm_products),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +102,7 @@ class BertConfig:
         'transformer, or "lstm": one LSTM from left to right and one from right to left, '
         "which do not see each other (ELMo), each with num_layers of intermediate_size "
         "cells, projected to hidden_size",
-        one_of=ENCODERS,
+        one_of=tuple(ENCODERS),
     )
     positions: str = setting(
         "learned",
@@ -112,16 +152,26 @@ class BertConfig:
                 f"hidden_size={self.hidden_size} is not a multiple of "
                 f"num_heads={self.num_heads}; change one of them"
             )
-        if self.encoder == "lstm" and (self.causal or self.pre_norm):
+        if not self.kind.attends and (self.causal or self.pre_norm):
             raise UserError(
-                "model.encoder='lstm' has neither attention nor LayerNorm; set "
+                f"model.encoder={self.encoder!r} has neither attention nor LayerNorm; set "
                 "model.causal=False and model.pre_norm=False"
             )
 
     @property
+    def kind(self) -> EncoderKind:
+        """Properties of the encoder."""
+        return ENCODERS[self.encoder]
+
+    @property
+    def output_size(self) -> int:
+        """Width of a token's vector after the encoder."""
+        return self.kind.directions * self.hidden_size
+
+    @property
     def reads(self) -> str:
-        """Which side of a token its vector is made from."""
-        if self.encoder == "lstm":
+        """The side of a token that its vector is computed from."""
+        if self.kind.directions > 1:
             return "each side alone"
         return "the left side" if self.causal else "both sides"
 
@@ -160,23 +210,6 @@ class BertConfig:
                     f"0 (the embeddings) to {most}, or {-most - 1} to -1; set {setting}"
                 )
 
-    def parameter_count(self, heads: bool = True) -> int:
-        """Parameters of BertForPreTraining, or of BertModel without its ``heads``."""
-        D, F, V = self.hidden_size, self.intermediate_size, self.vocab_size
-        norm = 2 * D
-        positions = self.max_positions * (self.positions == "learned")
-        # Of a pre-LN encoder the norm of the embeddings comes after the last layer.
-        embeddings = (V + positions + self.type_vocab_size) * D + norm
-        layer = 4 * (D * D + D) + (D * F + F) + (F * D + D) + 2 * norm
-        pooler = D * D + D
-        if self.encoder == "lstm":
-            layer = 2 * (9 * D * F + 4 * F)
-            pooler += D * D + self.num_layers + 2  # and the weights of the layers
-        mlm = D * D + D + norm + V  # the table itself is the embeddings'
-        nsp = 2 * D + 2
-        encoder = embeddings + self.num_layers * layer + pooler
-        return encoder + (mlm + nsp if heads else 0)
-
     def step_flops(
         self,
         length: int,
@@ -188,25 +221,18 @@ class BertConfig:
     ) -> int:
         """Multiply-adds, as two operations each, of a step on rows of ``length`` tokens.
 
-        The matrices of the layers, both attention products over all pairs of positions,
-        the pooler, the MLM head on ``predictions`` positions of a row, and the NSP head of
-        its ``sequences``. The last layer, where it is not scanned with the others, is of
-        [CLS] and those positions alone: what is not computed is not counted, though the
-        paper's implementation computes it. Counted by hand because XLA's cost analysis
-        counts the body of a scan once.
+        The sum has the matrices of the layers, both attention products over all pairs of
+        positions, the pooler, the MLM head on ``predictions`` positions of a row, and the
+        NSP head on its ``sequences``. Without scan_layers the last Transformer layer is
+        computed, and counted, at those positions and at [CLS] only. XLA's cost analysis
+        would count the body of a scan once.
         """
-        D, F, V = self.hidden_size, self.intermediate_size, self.vocab_size
-        heads = predictions * (D * D + D * V) + sequences * (D * D + 2 * D)
-        if self.encoder == "lstm":  # inputs, state and projection, in both directions
-            return 6 * rows * (self.num_layers * length * 18 * D * F + heads)
-
-        def layer(queries: int) -> int:
-            """Of a layer whose output is computed at so many positions."""
-            own = queries * (2 * D * D + 2 * D * F)
-            return own + length * 2 * D * D + 2 * queries * length * D
-
-        read = length if scan_layers else predictions + sequences
-        layers = (self.num_layers - 1) * layer(length) + layer(read)
+        D, V = self.hidden_size, self.vocab_size
+        last = length if scan_layers else predictions + sequences
+        layers = self.kind.products(self, length, last)
+        heads = predictions * (D * D + D * V) + sequences * (
+            self.output_size * D + 2 * D
+        )
         # The backward pass costs twice the forward pass.
         return 3 * 2 * rows * (layers + heads)
 

@@ -89,7 +89,10 @@ def take_positions(x_BL: jax.Array, positions_BQ: jax.Array | None) -> jax.Array
 
 
 class Encoder(nn.Module):
-    """num_layers layers: ``layer_0``, ``layer_1``, ... or, scanned, ``layers``."""
+    """num_layers layers: ``layer_0``, ``layer_1``, ... or, scanned, ``layers``.
+
+    BertModel calls the module, ``ends`` and ``sides``; another encoder needs the same.
+    """
 
     config: BertConfig
     compute: ComputeConfig
@@ -144,6 +147,20 @@ class Encoder(nn.Module):
                 x_BLD = apply(x_BLD, last_ids_BQ, key_ids_BL, positions_BQ)
             states.append(x_BLD)
         return self._normed(x_BLD, states if hidden_states else [])
+
+    @nn.nowrap
+    def ends(self, x_BLD: jax.Array, ends_BS: tuple[jax.Array, jax.Array]) -> jax.Array:
+        """The vector of each sequence for a classifier, (B, S, D).
+
+        ends_BS: the positions of each sequence's first and last token. Only the last token
+        of a causal model attends to all others.
+        """
+        return take_positions(x_BLD, ends_BS[int(self.config.causal)])
+
+    @nn.nowrap
+    def sides(self, x_BQD: jax.Array, *_: Any) -> list[jax.Array]:
+        """The vectors from which the MLM head predicts tokens: the output itself."""
+        return [x_BQD]
 
     def _normed(
         self, x_BLD: jax.Array, states: list[jax.Array]

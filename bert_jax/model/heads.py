@@ -13,7 +13,7 @@ from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.kernels.dropout import Dropout
 from bert_jax.model.layers import Dense
-from bert_jax.model.lstm import BiLstm
+from bert_jax.model.lstm import BiLstm, check_one_sequence
 from bert_jax.model.pooling import normalized, pool_tokens, sequence_ends
 
 
@@ -129,22 +129,23 @@ class BertWithBiLstm(nn.Module):
     @property
     def width(self) -> int:
         """F: features of a token."""
-        return max(len(self.feature_config.layers), 1) * self.config.hidden_size
+        return max(len(self.feature_config.layers), 1) * self.config.output_size
 
     def __call__(
         self, *tokens_BL: jax.Array, deterministic: bool, **packed: jax.Array
     ) -> jax.Array:
-        """Logits of tokens, which are given as to BertModel."""
+        """Logits of one sequence a row. See BertModel for the arguments."""
+        check_one_sequence(packed.get("starts_BS"))
         if self.feature_config.layers:
             x_BLF = self.features(*tokens_BL, **packed)
         else:
             settings = {"deterministic": deterministic, "pool": False}
             x_BLF = self.bert(*tokens_BL, **packed, **settings).sequence_BLD
-        ids_BL = packed.get("segment_ids_BL", tokens_BL[2])
+        mask_BL = tokens_BL[2]
         if self.by_token:
-            return self.tag(x_BLF, ids_BL, deterministic=deterministic)
+            return self.tag(x_BLF, mask_BL, deterministic=deterministic)
         ends_BS = sequence_ends(tokens_BL[2], **packed)
-        logits_BSC = self.bilstm(x_BLF, ids_BL, ends_BS, deterministic=deterministic)
+        logits_BSC = self.bilstm(x_BLF, mask_BL, ends_BS, deterministic=deterministic)
         return logits_BSC if packed else logits_BSC[:, 0]
 
     def features(self, *tokens_BL: jax.Array, **packed: jax.Array) -> jax.Array:
@@ -155,10 +156,15 @@ class BertWithBiLstm(nn.Module):
         return jax.lax.stop_gradient(encoded.side_by_side(self.feature_config.layers))
 
     def tag(
-        self, features_BLF: jax.Array, ids_BL: jax.Array, *, deterministic: bool
+        self, features_BLF: jax.Array, mask_BL: jax.Array, *, deterministic: bool
     ) -> jax.Array:
-        """Logits (B, L, outputs) of what :meth:`features` gave."""
-        return self.bilstm(features_BLF, ids_BL, deterministic=deterministic)
+        """Logits (B, L, outputs) of the output of :meth:`features`."""
+        return self.bilstm(features_BLF, mask_BL, deterministic=deterministic)
+
+
+def packs(model: nn.Module) -> bool:
+    """Whether ``model`` takes rows of several sequences. LSTMs read one sequence a row."""
+    return model.config.kind.attends and not isinstance(model, BertWithBiLstm)
 
 
 def make_model(

@@ -1,90 +1,83 @@
-"""LSTMs (Hochreiter and Schmidhuber, 1997, with forget gates) on rows of sequences.
+"""LSTMs (Hochreiter and Schmidhuber, 1997, with forget gates).
 
-The two-way encoder of ELMo (Peters et al., 2018, sections 3.1 to 3.3), and the BiLSTM that
-is put on an encoder.
+TwoWayLstm is the encoder of ELMo (Peters et al., 2018, sections 3.1 to 3.3). BiLstm is the
+layer between an encoder and its output. Both read one sequence a row, with its padding on
+the right.
 """
+
+import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jax.nn.initializers import Initializer
 
+from bert_jax.errors import UserError
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
+from bert_jax.model.encoder import take_positions
 from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.model.kernels.dropout import Dropout
 from bert_jax.model.pooling import last_states
 
 DIRECTIONS = ("forward", "backward")
 
-
-class _Parameters(nn.Module):
-    """The kernel of a dense layer and, with ``bias_init``, its bias."""
-
-    shape: tuple[int, int]
-    bias_init: Initializer | None = None
-
-    @nn.compact
-    def __call__(self) -> list[jax.Array]:
-        init = nn.linear.default_kernel_init
-        parameters = [self.param("kernel", init, self.shape, jnp.float32)]
-        if self.bias_init is not None:
-            parameters.append(self.param("bias", self.bias_init, self.shape[1:]))
-        return parameters
+# Products of bfloat16 inputs whose sums, and whose results, are float32.
+_Dense = functools.partial(
+    nn.Dense,
+    dot_general=functools.partial(
+        jax.lax.dot_general, preferred_element_type=jnp.float32
+    ),
+)
 
 
-class _Recurrence(nn.Module):
-    """The steps of an LSTM from one position to the next.
+def check_one_sequence(starts_BS: jax.Array | None) -> None:
+    """Raises UserError for rows that pack several sequences."""
+    if starts_BS is not None and starts_BS.shape[1] > 1:
+        raise UserError(
+            "an LSTM reads one sequence a row, and these rows have room for "
+            f"{starts_BS.shape[1]}; give each sequence its own row"
+        )
 
-    projection: the width of the output, 0 for ``width``. dtype: of the products; states
-    are float32.
+
+class Cell(nn.RNNCellBase):
+    """One step of an LSTM, with a projection of the output where ``projection`` > 0.
+
+    The input is already multiplied by its kernel, for the gates i, f, g and o. ``dtype`` is
+    the dtype of the products; states are float32.
     """
 
     width: int
-    projection: int
-    dtype: jnp.dtype
-    backward: bool
+    projection: int = 0
+    dtype: jnp.dtype = jnp.float32
 
     @nn.compact
-    def __call__(self, gates_BLG: jax.Array, first_BL: jax.Array) -> jax.Array:
-        """The outputs, float32 (B, L, P).
-
-        gates_BLG: for each position its input times the kernel of inputs, with the biases,
-          for the gates i, f, g, o; G = 4 H.
-        first_BL: True where a sequence starts, with a state of zeros.
-        """
-        H, P = self.width, self.projection or self.width
-        state_PG, *project = _Parameters((P, 4 * H), name="state")()
+    def __call__(self, carry, gates_BG: jax.Array):
+        dense = functools.partial(_Dense, use_bias=False, dtype=self.dtype)
+        c_BH, h_BP = carry
+        gates_BG += dense(4 * self.width, name="state")(h_BP)
+        i, f, g, o = jnp.split(gates_BG, 4, axis=-1)
+        c_BH = nn.sigmoid(f) * c_BH + nn.sigmoid(i) * jnp.tanh(g)
+        h_BP = nn.sigmoid(o) * jnp.tanh(c_BH)
         if self.projection:
-            project = _Parameters((H, P), name="project")()
+            h_BP = dense(self.projection, name="project")(h_BP)
+        return (c_BH, h_BP), h_BP
 
-        def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-            # The cast is within the scan, so that it adds up gradients in float32.
-            kernel = kernel.astype(self.dtype)
-            x = x.astype(self.dtype)
-            return jnp.dot(x, kernel, preferred_element_type=jnp.float32)
+    @nn.nowrap
+    def initialize_carry(self, rng: jax.Array, input_shape: tuple[int, ...]):
+        del rng
+        batch = input_shape[:-1]
+        output = self.projection or self.width
+        return jnp.zeros((*batch, self.width)), jnp.zeros((*batch, output))
 
-        def step(carry, inputs):
-            gates_BG, first_B1 = inputs
-            c_BH, h_BP = (jnp.where(first_B1, 0.0, state) for state in carry)
-            i, f, g, o = jnp.split(gates_BG + product(h_BP, state_PG), 4, axis=-1)
-            c_BH = nn.sigmoid(f) * c_BH + nn.sigmoid(i) * jnp.tanh(g)
-            h_BP = nn.sigmoid(o) * jnp.tanh(c_BH)
-            if self.projection:
-                h_BP = product(h_BP, *project)
-            return (c_BH, h_BP), h_BP
-
-        B = len(gates_BLG)
-        # Positions first: a scan goes along the first axis.
-        inputs = gates_BLG.swapaxes(0, 1), first_BL.T[..., None]
-        zeros = jnp.zeros((B, H)), jnp.zeros((B, P))
-        _, h_LBP = jax.lax.scan(step, zeros, inputs, reverse=self.backward)
-        return h_LBP.swapaxes(0, 1)
+    @property
+    def num_feature_axes(self) -> int:
+        return 1
 
 
 def lstm(
     name: str,
     x_BLF: jax.Array,
-    ids_BL: jax.Array,
+    mask_BL: jax.Array,
     width: int,
     projection: int = 0,
     *,
@@ -93,47 +86,49 @@ def lstm(
 ) -> jax.Array:
     """One direction of one layer, in a compact method: float32 (B, L, width).
 
-    name: of its parameters; one that ends in "backward" reads from right to left. ids_BL:
-    which sequence a token belongs to; each begins with a state of zeros. projection: the
-    width of the output, 0 for ``width``. dtype: of the products; states are float32.
-    forget_bias: with which the forget gates begin.
+    name: name of the parameters. A name that ends in "backward" reads from right to left.
+    mask_BL: 1 for tokens, 0 for the padding on their right. projection: width of the
+    output, 0 for ``width``. dtype: dtype of the products. forget_bias: initial bias of the
+    forget gates.
     """
 
-    def bias(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    def bias_init(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype):
         del key
-        return jnp.zeros(shape).at[width : 2 * width].set(forget_bias)
+        return jnp.zeros(shape, dtype).at[width : 2 * width].set(forget_bias)
 
-    backward = name.endswith(DIRECTIONS[1])
-    first_BL = jnp.ones_like(ids_BL[:, :1], bool)
-    other_BL = ids_BL[:, 1:] != ids_BL[:, :-1]
-    order = (other_BL, first_BL) if backward else (first_BL, other_BL)
-    first_BL = jnp.concatenate(order, axis=1)
-    # The inputs of all positions are one product.
-    shape = (x_BLF.shape[-1], 4 * width)
-    kernel_FG, bias_G = _Parameters(shape, bias, name=f"{name}_inputs")()
-    gates_BLG = jnp.dot(x_BLF.astype(dtype), kernel_FG.astype(dtype))
-    # In float32, so that the bias's gradient is a float32 sum over all positions.
-    gates_BLG = gates_BLG.astype(jnp.float32) + bias_G[None, None]
-    recurrence = _Recurrence(width, projection, dtype, backward, name=name)
-    return recurrence(gates_BLG, first_BL)
+    inputs = _Dense(4 * width, dtype=dtype, bias_init=bias_init, name=f"{name}_inputs")
+    rnn = nn.RNN(
+        Cell(width, projection, dtype, name=name),
+        reverse=name.endswith(DIRECTIONS[1]),
+        keep_order=True,
+    )
+    return rnn(inputs(x_BLF), seq_lengths=jnp.sum(mask_BL > 0, axis=1))
 
 
 class TwoWayLstm(nn.Module):
     """An LSTM of several layers in each direction; neither reads the other (ELMo).
 
-    Layers are projected to D, and from the second on added to what they read.
+    Each layer's output is projected to D. From the second layer on, the layer's input is
+    added. Methods and arguments are the same as in model/encoder.py.
     """
 
     config: BertConfig
     compute: ComputeConfig
+    mix: nn.Module
 
     @nn.compact
     def __call__(
-        self, x_BLD: jax.Array, ids_BL: jax.Array, *, deterministic: bool
-    ) -> list[jax.Array]:
-        """``x_BLD`` twice, then each layer's forward and backward states: (B, L, 2 D).
+        self,
+        x_BLD: jax.Array,
+        attention_mask_BL: jax.Array,
+        *_: Any,
+        deterministic: bool,
+        **__: Any,
+    ) -> tuple[jax.Array, list[jax.Array]]:
+        """Returns the mix of all states, and the states, (B, L, 2 D) each.
 
-        ids_BL: which sequence of the row a token belongs to, 0 for padding.
+        The first state is ``x_BLD`` twice. Each further state has a layer's forward and
+        backward output. The other arguments of Encoder change nothing here.
         """
         config = self.config
         dtype = activation_dtype(self.compute.dtype)
@@ -145,7 +140,7 @@ class TwoWayLstm(nn.Module):
                 h_BLD = lstm(
                     f"layer_{i}_{direction}",
                     ways[way],
-                    ids_BL,
+                    attention_mask_BL,
                     config.intermediate_size,
                     config.hidden_size,
                     dtype=dtype,
@@ -154,13 +149,31 @@ class TwoWayLstm(nn.Module):
                 h_BLD = dropout(h_BLD.astype(dtype), deterministic)
                 ways[way] = ways[way] + h_BLD if i else h_BLD
             states.append(jnp.concatenate(ways, axis=-1))
-        return states
+        return self.mix(states), states
+
+    @nn.nowrap
+    def ends(self, x_BLD: jax.Array, ends_BS: tuple[jax.Array, jax.Array]) -> jax.Array:
+        """The last state of each direction, side by side: (B, S, 2 D)."""
+        return last_states(x_BLD, *ends_BS)
+
+    @nn.nowrap
+    def sides(
+        self, _: Any, states: list[jax.Array], positions_BQ: jax.Array | None
+    ) -> list[jax.Array]:
+        """The top forward state before each position, and the backward one after it."""
+        forward, backward = jnp.split(states[-1], 2, axis=-1)
+        last = forward.shape[1] - 1
+        if positions_BQ is None:
+            positions_BQ = jnp.arange(last + 1)[None]
+        before_BQ = jnp.maximum(positions_BQ - 1, 0)
+        after_BQ = jnp.minimum(positions_BQ + 1, last)
+        return [take_positions(forward, before_BQ), take_positions(backward, after_BQ)]
 
 
 class LayerMix(nn.Module):
-    """gamma times a mean of layers, whose weights are a softmax (ELMo, formula 1).
+    """gamma times a mean of layers, weighted by a softmax (ELMo, formula 1).
 
-    Both are learnt in fine-tuning. Before, all layers weigh the same.
+    Fine-tuning learns both. Before it, all layers have the same weight.
     """
 
     @nn.compact
@@ -175,11 +188,11 @@ class LayerMix(nn.Module):
 class BiLstm(nn.Module):
     """Features of tokens to logits of ``outputs`` labels; float32 throughout.
 
-    features_BLF: F features a token. ids_BL: which sequence of the row a token belongs to,
-    0 for padding; an attention mask where there is one. No sequence sees another, or
-    padding. ends_BS: where each sequence begins and ends, for its logits, float32 (B, S,
-    outputs), from the last state of each direction. Without them those of every token,
-    (B, L, outputs). Needs a "dropout" rng unless ``deterministic``.
+    features_BLF: F features a token. mask_BL: 1 for tokens, 0 for the padding on their
+    right. ends_BS: positions of each sequence's first and last token. With ends_BS the
+    logits, float32 (B, S, outputs), are computed from the last state of each direction,
+    and otherwise from the states of each token, (B, L, outputs). Needs a "dropout" rng
+    unless ``deterministic``.
     """
 
     config: FeatureConfig
@@ -189,7 +202,7 @@ class BiLstm(nn.Module):
     def __call__(
         self,
         features_BLF: jax.Array,
-        ids_BL: jax.Array,
+        mask_BL: jax.Array,
         ends_BS: tuple[jax.Array, jax.Array] | None = None,
         *,
         deterministic: bool,
@@ -198,7 +211,7 @@ class BiLstm(nn.Module):
         x_BLF = dropout(jnp.asarray(features_BLF, jnp.float32), deterministic)
         for i in range(self.config.lstm_layers):
             states = [
-                lstm(f"layer_{i}_{direction}", x_BLF, ids_BL, self.config.width)
+                lstm(f"layer_{i}_{direction}", x_BLF, mask_BL, self.config.width)
                 for direction in DIRECTIONS
             ]
             x_BLF = dropout(jnp.concatenate(states, axis=-1), deterministic)

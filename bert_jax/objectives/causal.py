@@ -31,7 +31,7 @@ from bert_jax.parallel.sharding import Rules
 class Causal:
     """Mean loss of each token that follows another one in its sequence.
 
-    Of a two-way LSTM also of each one that is followed by another (see two_way.py).
+    A two-way LSTM also predicts each token from the tokens after it (see two_way.py).
     """
 
     model: BertForPreTraining
@@ -40,8 +40,8 @@ class Causal:
 
     @property
     def directions(self) -> int:
-        """In how many of them each token is predicted."""
-        return 2 if self.model.config.encoder == "lstm" else 1
+        """Number of directions in which each token is predicted."""
+        return self.model.config.kind.directions
 
     def init(self, key: jax.Array) -> Params:
         return MlmNsp(self.model).init(key)

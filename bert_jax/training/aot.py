@@ -253,7 +253,7 @@ def abstract_batch(
     B, L, M = phase.batch_size, phase.sequence_length, phase.max_predictions
     tokens = ["input_ids", "token_type_ids", "attention_mask"]
     labels = {"nsp_labels": (B,)}
-    if config.data.packing:
+    if config.packs:
         slots, M = row_limits(L, config.data.examples.mask_rate)
         tokens.append("segment_ids")
         labels = dict.fromkeys(("nsp_labels", "starts", "nsp_weights"), (B, slots))

@@ -184,7 +184,7 @@ class DataConfig:
     packing: bool = setting(
         False,
         "pairs share rows, so that a batch has fewer of them; the step learns the same, "
-        "with other dropout masks",
+        "with other dropout masks; off for LSTMs",
     )
     threads: int = setting(
         2, "threads that read and draw batches, on each host", least=1
@@ -255,6 +255,11 @@ class TrainConfig(RunConfig):
     def total_steps(self) -> int:
         """Steps over all phases, which one schedule runs through."""
         return sum(phase.steps for phase in self.phases)
+
+    @property
+    def packs(self) -> bool:
+        """Whether pairs share rows. An LSTM reads one sequence a row."""
+        return self.data.packing and self.model.kind.attends
 
 
 @dataclasses.dataclass(frozen=True)

@@ -40,7 +40,7 @@ from bert_jax.interop.load import load
 from bert_jax.interop.modules import EXTRA as MODULES
 from bert_jax.interop.modules import vector_settings
 from bert_jax.interop.surgery import head_params
-from bert_jax.model.heads import make_model
+from bert_jax.model.heads import make_model, packs
 from bert_jax.objectives.heads import ENCODER, HEADS, FrozenTagging, Head, jit_forward
 from bert_jax.objectives.objective import Params
 from bert_jax.parallel.deadline import unwatched
@@ -225,6 +225,7 @@ class _FineTuning:
             multiple=batch_divisor(self.mesh) * config.accumulation,
             accumulation=config.accumulation,
             rows=functools.partial(process_rows, self.mesh),
+            packed=packs(self.model),
         )
 
     def job(self) -> Job:
@@ -398,6 +399,7 @@ class _FineTuning:
                 limit=self.checkpoint.config.max_positions,
                 pad_id=self.checkpoint.tokenizer.pad_id,
                 mesh=self.mesh,
+                packed=packs(self.model),
                 done=progress.part(rows),
             )
 

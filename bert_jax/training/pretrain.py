@@ -32,7 +32,7 @@ from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.inspection import drawn_examples, marked
 from bert_jax.interop.load import load
 from bert_jax.interop.surgery import stretched, with_new_words
-from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.bert import BertForPreTraining, parameter_count
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.heads import jit_whole
 from bert_jax.objectives.objective import Params, PretrainingObjective
@@ -112,7 +112,7 @@ def _pretrain(
         seed=config.seed,
         documents=training,
         rows=functools.partial(process_rows, mesh),
-        packing=batch_divisor(mesh) * config.accumulation * config.data.packing,
+        packing=batch_divisor(mesh) * config.accumulation * config.packs,
     )
     evaluations: list[dict[str, float]] = []
     eval_sums = jit_whole(mesh, objective.eval_sums)
@@ -345,7 +345,7 @@ def _description(config: TrainConfig, store: TokenStore) -> str:
     device = jax.devices()[0]
     return (
         f"BERT with {model.num_layers} layers, width {model.hidden_size}, "
-        f"{model.parameter_count():,} parameters; {phases}; {store.info.tokens:,} tokens "
+        f"{parameter_count(model):,} parameters; {phases}; {store.info.tokens:,} tokens "
         f"in {counted(store.info.documents, 'document')}; {jax.device_count()} x "
         f"{device.device_kind}"
     )

@@ -85,7 +85,8 @@ def test_a_step_sees_the_same_examples_however_they_are_laid_out(choices):
             assert units_of(batches[step]) == expected[step], layout
     hidden = [np.zeros((n, 2), np.float32) for n in features.lengths_UC.ravel()]
     if choices == 1:
-        batches = make_batches(dataclasses.replace(features, hidden=hidden))
+        features = dataclasses.replace(features, hidden=hidden)
+        batches = make_batches(features, packed=False)
         assert [units_of(batch) for batch in batches] == expected
 
 
@@ -222,11 +223,11 @@ def test_hidden_states_have_a_row_each_padded_with_zeros():
     features = labelled([3, 5])
     hidden = [np.full((n, 4), n, np.float32) for n in (3, 5)]
     features = dataclasses.replace(features, hidden=hidden)
-    arrays = make_batches(features, multiple=4)[0]
+    arrays = make_batches(features, multiple=4, packed=False)[0]
     assert arrays["hidden"].shape == (4, 8, 4)
     assert arrays["hidden"].dtype == np.float32
     assert sorted(arrays["hidden"][:, :, 0].sum(axis=1)) == [0, 0, 9, 25]
-    assert not arrays.keys() & {"segment_ids", "starts"}
+    assert arrays["starts"].tolist() == [[0]] * 4
     for ids, states, label in zip(
         arrays["input_ids"], arrays["hidden"], arrays["label"][:, 0], strict=True
     ):
@@ -366,9 +367,8 @@ def test_inference_has_every_sequence_whole_and_once(lengths, multiple, packed):
                 ids, types = features.input_ids, features.token_type_ids
                 assert np.array_equal(arrays["input_ids"][place], ids[sequence])
                 assert np.array_equal(arrays["token_type_ids"][place], types[sequence])
-                if packed:
-                    assert (arrays["segment_ids"][place] == s + 1).all()
-                    assert arrays["starts"][r, s] == start
+                assert (arrays["segment_ids"][place] == s + 1).all()
+                assert arrays["starts"][r, s] == start
                 covered[place] = True
                 start += lengths[sequence]
                 seen.append(sequence)
@@ -376,10 +376,7 @@ def test_inference_has_every_sequence_whole_and_once(lengths, multiple, packed):
         assert np.array_equal(arrays["attention_mask"], covered)
         assert (arrays["input_ids"][~covered] == 7).all()
         assert len(arrays["input_ids"]) % multiple == 0
-        if packed:
-            assert not arrays["segment_ids"][~covered].any()
-        else:
-            assert not arrays.keys() & {"segment_ids", "starts"}
+        assert not arrays["segment_ids"][~covered].any()
     assert sorted(seen) == list(range(len(lengths)))
 
 

@@ -7,12 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.errors import UserError
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.encoder import stack_layers
-from bert_jax.model.heads import BertWithBiLstm, make_model
-from bert_jax.model.lstm import BiLstm, TwoWayLstm
+from bert_jax.model.heads import BertWithBiLstm, make_model, packs
+from bert_jax.model.lstm import BiLstm, LayerMix, TwoWayLstm
 
 SMALL = FeatureConfig((0, -1), width=8, dropout=0.5)
+NO_FEATURES = FeatureConfig()
 LABELS = 5
 FEATURES = 12
 WAYS = ("forward", "backward")
@@ -76,7 +78,7 @@ def test_the_forget_gates_of_the_encoder_start_with_a_bias_of_1():
     """The gates are i, f, g and o; all other biases start with 0."""
     config = BertConfig(96, 8, 2, 2, 6, encoder="lstm")
     inputs = jnp.zeros((1, 2, 8)), jnp.ones((1, 2), jnp.int32)
-    encoder = TwoWayLstm(config, ComputeConfig())
+    encoder = TwoWayLstm(config, ComputeConfig(), LayerMix())
     params = encoder.init(jax.random.key(0), *inputs, deterministic=True)["params"]
     for i, way in itertools.product(range(2), WAYS):
         bias = params[f"layer_{i}_{way}_inputs"]["bias"].reshape(4, 6)
@@ -107,26 +109,21 @@ def test_both_directions_reach_every_token():
         assert (moved > 0).all() if changed < 4 else (moved == 0).all()
 
 
-def test_sequences_of_a_row_do_not_see_each_other():
-    """Three in one row, their tokens and their ends, are as each alone."""
-    features, _ = make_batch(length=9, lengths=(9,))
-    ids = np.array([[1, 1, 1, 1, 2, 3, 3, 0, 0]], np.int32)
-    starts, lasts = np.array([[0, 4, 5]]), np.array([[3, 4, 6]])
-    together = run(features, ids)
+def test_the_last_states_of_a_text_are_the_same_alone_and_in_a_batch():
+    features, mask = make_batch()
     model = BiLstm(SMALL, LABELS)
-    ends = model.apply(
-        {"params": parameters()}, features, ids, (starts, lasts), deterministic=True
-    )
-    for i, (first, last) in enumerate(zip(starts[0], lasts[0], strict=True)):
-        own = features[:, first : last + 1]
-        ones, zero = np.ones(own.shape[:2], np.int32), np.zeros((1, 1), np.int32)
-        alone = run(own, ones)
-        np.testing.assert_allclose(together[:, first : last + 1], alone, atol=1e-6)
-        alone = model.apply(
-            {"params": parameters()}, own, ones, (zero, zero + last - first),
-            deterministic=True,
-        )  # fmt: skip
-        np.testing.assert_allclose(ends[:, i], alone[:, 0], atol=1e-6)
+
+    def ends(features, mask):
+        lasts = mask.sum(axis=1, keepdims=True) - 1
+        inputs = features, mask, (np.zeros_like(lasts), lasts)
+        return model.apply({"params": parameters()}, *inputs, deterministic=True)
+
+    together = ends(features, mask)
+    assert together.shape == (3, 1, 5)
+    for row, length in enumerate(mask.sum(axis=1)):
+        own = np.s_[row : row + 1, :length]
+        alone = ends(features[own], mask[own])
+        np.testing.assert_allclose(together[row], alone[0], atol=1e-6)
 
 
 def test_layers_are_lstms():
@@ -218,6 +215,14 @@ def test_a_tagger_is_a_module_of_an_encoder_and_a_bilstm(tagger):
     assert jax.tree.map(np.shape, alone) == {
         "bilstm": jax.tree.map(np.shape, params["bilstm"])
     }
+
+
+def test_rows_with_several_sequences_are_refused(tagger):
+    model, params, inputs = tagger
+    packed = dict(segment_ids_BL=inputs[2], starts_BS=np.zeros((3, 2), np.int32))
+    with pytest.raises(UserError, match="reads one sequence a row"):
+        model.apply({"params": params}, *inputs, **packed, deterministic=True)
+    assert not packs(model) and packs(make_model(BERT, "token", LABELS, NO_FEATURES))
 
 
 def test_tagging_features_is_tagging_tokens(tagger):

@@ -14,7 +14,6 @@ from bert_jax.interop.load import load
 from bert_jax.model.bert import SINUSOID_SCALE, BertForPreTraining, BertModel, sinusoids
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import stack_layers
-from bert_jax.parallel.sharding import array_shapes
 
 OPTIONS = {
     "sinusoidal": dict(positions="sinusoidal"),
@@ -118,21 +117,6 @@ def test_transformers_gets_a_table_of_positions(option, golden, theirs, tmp_path
     assert "position" in as_bert.params["bert"]["embeddings"]
     _, found, _ = apply(as_bert, theirs)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("option", OPTIONS)
-def test_parameters_are_counted(option):
-    config = BertConfig(100, 12, 3, 3, 20, max_positions=16, **OPTIONS[option])
-    ids = np.zeros((1, 8), np.int32)
-    model = BertForPreTraining(config)
-    shapes = jax.eval_shape(
-        lambda: model.init(
-            jax.random.key(0), ids, ids, ids, ids[:, :2], deterministic=True
-        )
-    )
-    count = sum(math.prod(shape) for shape in array_shapes(shapes["params"]).values())
-    padding = (config.word_rows - config.vocab_size) * config.hidden_size
-    assert config.parameter_count() == count - padding
 
 
 def test_the_mean_of_all_tokens_is_pooled(golden, theirs):

@@ -10,15 +10,16 @@ from flax.traverse_util import unflatten_dict
 
 from bert_jax.config_file import parse
 from bert_jax.data.examples import ExampleConfig
-from bert_jax.data.packing import lay_out
 from bert_jax.errors import UserError
+from bert_jax.inference.embed import Embedder
 from bert_jax.inference.fill_mask import mlm_logits
 from bert_jax.inference.score import Scorer
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import load
-from bert_jax.model.bert import BertForPreTraining, BertModel
-from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.model.bert import BertForPreTraining, BertModel, parameter_count
+from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
+from bert_jax.model.heads import make_model, packs
 from bert_jax.model.lstm import LayerMix, TwoWayLstm
 from bert_jax.objectives.mlm_nsp import cross_entropy
 from bert_jax.objectives.two_way import pretraining
@@ -28,7 +29,7 @@ from bert_jax.training.pretrain import pretrain
 from bert_jax.training.sweep import run_one
 
 ALONE = ExampleConfig(next_sentence=False)
-LENGTHS = np.array([7, 4, 5])  # of the sequences of a packed row
+LENGTHS = np.array([7, 4, 5])
 
 
 @pytest.fixture(scope="module")
@@ -53,27 +54,16 @@ def params(objective):
 
 
 @pytest.fixture(scope="module")
-def packed():
-    """One row of three sequences, with padding after them; nothing is masked."""
-    arrays, _, _ = lay_out(LENGTHS, np.zeros(3, int), (1, 18, 4))
-    ids = np.random.default_rng(0).integers(5, 96, (1, 18), np.int32)
-    zeros = np.zeros((1, 1), np.int32)
-    return arrays | {
-        "input_ids": ids * arrays["attention_mask"],
-        "token_type_ids": np.zeros_like(ids),
+def batch():
+    """Three rows of one sequence each, with padding on the right; nothing is masked."""
+    mask = np.int32(np.arange(9) < LENGTHS[:, None])
+    zeros = np.zeros((3, 1), np.int32)
+    return {
+        "input_ids": np.random.default_rng(0).integers(5, 96, (3, 9), np.int32) * mask,
+        "token_type_ids": np.zeros_like(mask),
+        "attention_mask": mask,
         **{"mlm_positions": zeros, "mlm_ids": zeros, "mlm_weights": np.float32(zeros)},
     }
-
-
-@pytest.fixture(scope="module")
-def alone(packed):
-    """Each sequence in a row of its own."""
-    ids = np.zeros((3, 8), np.int32)
-    for row, (start, length) in enumerate(
-        zip(packed["starts"][0], LENGTHS, strict=False)
-    ):
-        ids[row, :length] = packed["input_ids"][0, start : start + length]
-    return ids, np.zeros_like(ids), np.int32(np.arange(8) < LENGTHS[:, None])
 
 
 def test_layers_their_mix_and_the_loss_are_those_of_torch(golden):
@@ -85,19 +75,20 @@ def test_layers_their_mix_and_the_loss_are_those_of_torch(golden):
     lstms = unflatten_dict(kernels, sep="/")
     mix = {"weights": theirs["weights"], "gamma": theirs["gamma"]}
     encode = jax.jit(
-        lambda x, ids: TwoWayLstm(config, ComputeConfig()).apply(
-            {"params": lstms}, x, ids, deterministic=True
+        lambda x, mask: TwoWayLstm(config, ComputeConfig(), LayerMix()).apply(
+            {"params": lstms | {"mix": mix}}, x, mask, deterministic=True
         )
     )
     total = count = 0
     for number in range(3):
         ids = theirs[f"ids_{number}"]
         x_BLD = theirs["words"][ids][None]
-        states = jax.device_get(encode(x_BLD, np.ones((1, len(ids)), np.int32)))
+        mask_BL = np.ones((1, len(ids)), np.int32)
+        mixed, states = jax.device_get(encode(x_BLD, mask_BL))
         expected = theirs[f"states_{number}"]
         np.testing.assert_allclose(np.stack(states)[:, 0], expected, rtol=0, atol=2e-6)
-        mixed = LayerMix().apply({"params": mix}, states)[0]
-        np.testing.assert_allclose(mixed, theirs[f"mixed_{number}"], rtol=0, atol=5e-6)
+        expected = theirs[f"mixed_{number}"]
+        np.testing.assert_allclose(mixed[0], expected, rtol=0, atol=5e-6)
         forward, backward = np.split(states[-1][0], 2, axis=-1)
         for top, own in ((forward[:-1], ids[1:]), (backward[1:], ids[:-1])):
             logits = top @ theirs["output"].T + theirs["bias"]
@@ -138,55 +129,61 @@ def test_each_direction_sees_its_own_side(config, params):
     np.testing.assert_allclose(found, both, rtol=0, atol=2e-5)
 
 
-def test_sequences_of_a_row_are_as_each_alone(config, objective, params, packed, alone):
+def test_a_text_gives_the_same_alone_and_in_a_batch(config, objective, params, batch):
     model = BertModel(config)
     apply = jax.jit(functools.partial(model.apply, deterministic=True))
+    sums = jax.jit(objective.sums, static_argnums=2)
+    names = ("input_ids", "token_type_ids", "attention_mask")
     bert = {"params": params["bert"]}
-    together = apply(
-        bert,
-        *(packed[n] for n in ("input_ids", "token_type_ids", "attention_mask")),
-        segment_ids_BL=packed["segment_ids"],
-        starts_BS=packed["starts"],
-    )
-    each = apply(bert, *alone)
-    for row, (start, length) in enumerate(
-        zip(packed["starts"][0], LENGTHS, strict=False)
-    ):
-        np.testing.assert_allclose(
-            together.sequence_BLD[0, start : start + length],
-            each.sequence_BLD[row, :length],
-            atol=2e-6,
-        )
-    # What is pooled: the last state of each direction.
-    forward, backward = np.split(np.asarray(each.sequence_BLD), 2, axis=-1)
+    together = apply(bert, *(batch[name] for name in names))
+    losses = []
+    for row, length in enumerate(LENGTHS):
+        own = {name: x[row : row + 1] for name, x in batch.items()}
+        own |= {name: own[name][:, :length] for name in names}
+        alone = apply(bert, *(own[name] for name in names))
+        for found, expected in (
+            (together.sequence_BLD[row, :length], alone.sequence_BLD[0]),
+            (together.pooled_BD[row], alone.pooled_BD[0]),
+        ):
+            np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
+        losses.append(sums(params, own, None)["lm_loss"])
+    found = sums(params, batch, None)
+    assert found["lm_weight"] == objective.weights(batch)["lm_loss"]
+    assert found["lm_weight"] == 2 * sum(LENGTHS - 1)
+    np.testing.assert_allclose(found["lm_loss"], np.sum(losses), rtol=2e-6)
+    # The pooler reads the last state of each direction.
+    forward, backward = np.split(np.asarray(together.sequence_BLD), 2, axis=-1)
     last = np.concatenate([forward[range(3), LENGTHS - 1], backward[:, 0]], axis=-1)
     pooler = jax.device_get(params["bert"]["pooler"])
     expected = np.tanh(last @ pooler["kernel"] + pooler["bias"])
-    np.testing.assert_allclose(each.pooled_BD, expected, atol=2e-6)
-    np.testing.assert_allclose(together.pooled_BD[0, :3], expected, atol=2e-6)
-
-    sums = jax.jit(objective.sums, static_argnums=2)
-    names = ("input_ids", "token_type_ids", "attention_mask")
-    unpacked = dict(zip(names, alone, strict=True)) | {
-        **{"mlm_positions": np.zeros((3, 1), np.int32)},
-        **{"mlm_ids": np.zeros((3, 1), np.int32), "mlm_weights": np.zeros((3, 1))},
-    }
-    found, expected = sums(params, packed, None), sums(params, unpacked, None)
-    assert found["lm_weight"] == expected["lm_weight"] == 2 * sum(LENGTHS - 1)
-    assert found["lm_weight"] == objective.weights(packed)["lm_loss"]
-    np.testing.assert_allclose(found["lm_loss"], expected["lm_loss"], rtol=2e-6)
+    np.testing.assert_allclose(together.pooled_BD, expected, rtol=0, atol=2e-6)
 
 
-def test_flops_and_parameters_are_counted(objective, params, packed):
+def test_sequences_never_share_a_row(config, params, batch):
+    """The model refuses such rows, and training and inference make none."""
+    inputs = (batch[n] for n in ("input_ids", "token_type_ids", "attention_mask"))
+    packed = dict(
+        segment_ids_BL=batch["attention_mask"], starts_BS=np.zeros((3, 2), np.int32)
+    )
+    with pytest.raises(UserError, match="reads one sequence a row"):
+        BertModel(config).apply(
+            {"params": params["bert"]}, *inputs, **packed, deterministic=True
+        )
+    for encoder, shared in (("lstm", False), ("transformer", True)):
+        model = dataclasses.replace(config, encoder=encoder)
+        assert packs(make_model(model, "token", 2, FeatureConfig())) == shared
+
+
+def test_flops_and_parameters_are_counted(objective, params, batch):
     config = objective.model.config
-    D, F, V, L = 16, 32, 96, 18
+    D, F, V, L = 16, 32, 96, 9
     # By hand: gates of inputs and of states, and projections; then the head, twice.
     lstms = config.num_layers * 2 * L * (D * 4 * F + D * 4 * F + F * D)
     head = 2 * L * (D * D + D * V)
-    assert objective.flops(packed) == 3 * 2 * (lstms + head)
+    assert objective.flops(batch) == 3 * 2 * 3 * (lstms + head)
     sizes = {name: np.prod(s) for name, s in array_shapes(params).items()}
     padding = (config.word_rows - config.vocab_size) * D
-    assert config.parameter_count() == sum(sizes.values()) - padding
+    assert parameter_count(config) == sum(sizes.values()) - padding
 
 
 def test_what_it_cannot_learn_is_refused(config):
@@ -207,10 +204,12 @@ def test_a_run_goes_on_scores_and_is_kept_in_our_own_form(one_phase_of, tmp_path
         "--config.model.positions=none",
         "--config.data.examples.next_sentence=False",
         "--config.optimizer.learning_rate=0.02",
+        "--config.data.packing=True",
     )
     config = parse(
         ["--config", str(one_phase_of(0)), *flags], "usage", train_config
     ).config
+    assert config.data.packing and not config.packs
     metrics = pretrain(config, tmp_path / "run", [].append)
     assert metrics["perplexity"] < 0.6 * config.model.vocab_size
     before = (tmp_path / "run" / "metrics.jsonl").read_text()
@@ -247,6 +246,16 @@ def encoder(tmp_path_factory, model_config, vocabulary, init_params):
     checkpoint = Checkpoint(config, params, vocabulary, "none")
     save_huggingface(folder, checkpoint, own=True)
     return folder
+
+
+@pytest.mark.parametrize("pooling", ["mean", "pooler"])
+def test_a_text_has_the_same_vector_alone_and_among_others(encoder, pooling):
+    texts = ["the cat", "the cat sat on the mat", "mat"]
+    embed = Embedder(load(encoder), pooling=pooling)
+    together = embed(texts)
+    alone = np.concatenate([embed([text]) for text in texts])
+    np.testing.assert_allclose(together, alone, rtol=0, atol=2e-6)
+    assert np.abs(together[0] - together[1]).max() > 1e-3
 
 
 @pytest.mark.parametrize(
