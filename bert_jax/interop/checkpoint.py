@@ -34,7 +34,7 @@ class Checkpoint:
       be absent.
     head: "pretraining", "none", "sequence", "token", "choice", "span", "features" (a
       BiLSTM on the encoder), or "mean" or "cls" (vectors of texts, by their pooling).
-    compute: how to compute it, by default as the workdir says.
+    compute: how to compute it, by default as in the config of the workdir.
     labels: names of a classifier's outputs; empty for regression and other heads.
     problem_type: as transformers has it: "regression", "single_label_classification",
       "multi_label_classification" or None.
@@ -61,20 +61,9 @@ class Checkpoint:
     dtypes: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
-        # A config.json may hold anything.
-        fits = (
-            isinstance(self.labels, list | tuple)
-            and all(isinstance(label, str) for label in self.labels)
-            and isinstance(self.problem_type, str | None)
-            and isinstance(self.extra, Mapping)
-            and isinstance(self.extra.get("data", {}), Mapping)
-            and isinstance(self.extra.get("features", {}), Mapping)
-        )
-        if self.head not in _HEADS or not fits:
+        if self.head not in _HEADS:
             raise UserError(
-                f"the config has head={self.head!r}, and labels, problem_type or its own "
-                f"settings that do not fit; expected a head of {', '.join(_HEADS)}, and "
-                "texts as labels"
+                f"the config has head={self.head!r}; expected one of {', '.join(_HEADS)}"
             )
         object.__setattr__(self, "labels", tuple(self.labels))
 
@@ -92,20 +81,13 @@ def class_names(
     outputs = params["classifier"]["bias"].shape[0]
     if outputs == 1:
         return ()
-    if not isinstance(given or {}, Mapping):
-        raise UserError(
-            f"id2label is a {type(given).__name__}; expected names by number"
-        )
     given = given or {str(i): f"LABEL_{i}" for i in range(outputs)}
     if {*given} != {str(i) for i in range(outputs)}:
         raise UserError(
             f"id2label has the numbers {', '.join(map(repr, given))!s:.200}; expected "
             f"'0' to '{outputs - 1}', one for each output of the head"
         )
-    names = [given[str(i)] for i in range(outputs)]
-    if odd := [name for name in names if not isinstance(name, str | int)]:
-        raise UserError(f"id2label has {odd[0]!r:.100}; expected a text for each class")
-    names = [*map(str, names)]
+    names = [str(given[str(i)]) for i in range(outputs)]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(
             f"id2label has the name {twice[0]!r:.100} twice; expected another name for "
@@ -123,8 +105,7 @@ def check_params(
     other shapes and for incomplete parts. The sizes of a BiLSTM and of Dense modules are
     compared where they are used.
     """
-    bert = params.get("bert")
-    if not isinstance(bert, Mapping) or not isinstance(bert.get("encoder"), Mapping):
+    if "encoder" not in params.get("bert", {}):
         raise UserError("there is no encoder among the parameters; expected a BERT")
     found = array_shapes(with_scan(params, False))
     found = {n: s for n, s in found.items() if part_of(n) not in ("bilstm", "dense")}
@@ -152,7 +133,7 @@ def parameter_shapes(
     outputs: of the classifier. pooled: whether that reads a sequence, not each token, which
     is as wide as the encoder's output.
     """
-    one = dataclasses.replace(config, num_layers=1)  # which stands for all others
+    one = dataclasses.replace(config, num_layers=1)  # all layers have the same shapes
     tree = initial_shapes(BertForPreTraining(one), inputs=4)
     shapes = {
         name.replace("layer_0", f"layer_{i}"): shape
@@ -176,7 +157,7 @@ def initial_shapes(model: nn.Module, inputs: int = 3) -> dict[str, Any]:
 
 
 def part_of(name: str) -> str:
-    """Which part a parameter belongs to, of which all are there or none."""
+    """The part of the model that a parameter belongs to. A part is complete or absent."""
     return "pooler" if name.startswith("bert/pooler") else name.split("/")[0]
 
 
@@ -191,7 +172,7 @@ def check_finite(params: Mapping[str, Any]) -> None:
 
 
 def check_types(token_type_ids: Iterable[np.ndarray], config: BertConfig) -> None:
-    """Raises UserError if the model cannot tell the second text of a pair."""
+    """Raises UserError if the model has no type for the second text of a pair."""
     types = config.type_vocab_size
     if any(ids.max(initial=0) >= types for ids in token_type_ids):
         raise UserError(

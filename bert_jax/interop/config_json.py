@@ -25,18 +25,17 @@ _JSON_NAMES = {
     "initializer_range": "initializer_range",
     "causal": "is_decoder",
 }
-# Values of model_type. PRE_NORM is what transformers calls a BERT of pre-LN layers; OWN is
-# ours, of what transformers has no class for.
+# Values of model_type. PRE_NORM: transformers' name for a BERT of pre-LN layers. OWN: a
+# model without a class in transformers.
 BERT, PRE_NORM, OWN = "bert", "megatron-bert", "bert_jax"
-# Our own settings, which stand in config.json under these names unless they have the
-# default.
+# Settings without a name in transformers. config.json has them unless they are defaults.
 _OWN = ("encoder", "positions", "pooling", "pre_norm")
-# Where Hugging Face's config.json can say that the model is another one.
+# Settings of config.json that mark another model, unless they have these values.
 _ONLY = {
     "position_embedding_type": "absolute",
     "add_cross_attention": False,
 }
-# bert_config.json says "gelu" for both forms; Hugging Face tells them apart.
+# bert_config.json has "gelu" for both forms; Hugging Face has a name for each.
 _FROM_JSON_ACTIVATION = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -50,8 +49,8 @@ _COMPUTE = tuple(field.name for field in dataclasses.fields(ComputeConfig))
 def config_from_dict(values: Mapping[str, Any], **changes: Any) -> BertConfig:
     """Reads the contents of a bert_config.json or a Hugging Face config.json.
 
-    ``changes`` override what the file says, for what it cannot say: the checkpoints
-    trained since February 2019 need activation="gelu_tanh" under the same "gelu".
+    changes: fields of BertConfig that replace values of the file. Google's checkpoints
+    since February 2019 need activation="gelu_tanh", but their files have "gelu".
     """
     kind = values.get("model_type", BERT)
     if kind not in (BERT, PRE_NORM, OWN):
@@ -92,7 +91,7 @@ def read_config(path: Path | str, **changes: Any) -> BertConfig:
 
 
 def config_to_dict(config: BertConfig) -> dict[str, Any]:
-    """The contents of a Hugging Face config.json, which Google's code reads too."""
+    """The contents of a config.json for Hugging Face's and Google's code."""
     own = {name: getattr(config, name) for name in _OWN}
     return {
         "architectures": ["BertForPreTraining"],
@@ -104,17 +103,16 @@ def config_to_dict(config: BertConfig) -> dict[str, Any]:
 
 
 def split_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Changes of a BertConfig, and those of a ComputeConfig, told apart by name."""
+    """Splits changes into fields of BertConfig and fields of ComputeConfig."""
     model = {name: value for name, value in changes.items() if name not in _COMPUTE}
     compute = {name: value for name, value in changes.items() if name in _COMPUTE}
     return model, compute
 
 
 def with_compute(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's settings as they are named today.
+    """Moves settings of ComputeConfig from the group "model" to the group "compute".
 
-    The group "model" of older config files and workdirs also says how to compute; those
-    settings move to the group "compute".
+    Older config files and workdirs have them in "model".
     """
     model = settings.get("model")
     model, moved = split_changes(model) if isinstance(model, Mapping) else (model, {})

@@ -1,4 +1,4 @@
-"""Where the files of a checkpoint are: in a folder, or on a hub.
+"""Files of a checkpoint, in a folder or on a hub.
 
 Nothing here imports JAX, so that a command answers a wrong path or name at once.
 """
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bert_jax.errors import UserError, naming
-from bert_jax.files import is_remote, read_text
+from bert_jax.files import is_remote, reading
 from bert_jax.interop.config_json import read_config
 from bert_jax.progress import Progress
 
-CHECKPOINTS = "checkpoints"  # where a run keeps its training state
-BEST = "best"  # where a fine-tuning run keeps its best model
-# What Checkpoint.source is called.
+CHECKPOINTS = "checkpoints"  # folder of a run's training state
+BEST = "best"  # folder of the best model of a fine-tuning run
+# Names of the values of Checkpoint.source.
 ORIGINS = {
     "huggingface": "a Hugging Face folder",
     "tensorflow": "Google's TensorFlow checkpoint",
@@ -78,7 +78,7 @@ def find_files(
 
 
 def find_weights(folder: Path) -> Path | None:
-    """The file to begin with of a Hugging Face folder's weights; None without any."""
+    """The weights of a Hugging Face folder, or their index; None without weights."""
     names = (f"{name}{end}" for name in (SAFETENSORS, TORCH) for end in ("", INDEX))
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
@@ -105,11 +105,9 @@ def list_modules(folder: Path) -> list[tuple[str, str]]:
     path = folder / MODULES
     if not path.is_file():
         return []
-    try:
-        modules = json.loads(read_text(path, "a list of modules"))
+    with reading(path, "a list of modules"):
+        modules = json.loads(path.read_text("utf-8"))
         return [(m["type"].rpartition(".")[2], m["path"]) for m in modules]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: not a list of modules ({error!r})") from error
 
 
 def hub_name(path: os.PathLike | str) -> tuple[str, str | None] | None:

@@ -64,7 +64,7 @@ _ARCHITECTURES = {
     "BertForTokenClassification": ("token", ("classifier",), "token-classification"),
     "BertForQuestionAnswering": ("span", ("qa_outputs",), "question-answering"),
 }
-# What transformers calls the classes of pre-LN BERTs.
+# Names of the classes of pre-LN BERTs in transformers.
 _PRE_NORM_NAMES = {"BertLMHeadModel": "MegatronBertForCausalLM"}
 _PREFIXES = ("embeddings.", "encoder.", "pooler.")  # of an encoder saved on its own
 _CARD_TRANSFORMERS = """```python
@@ -90,18 +90,13 @@ _PRE_NORM_LAYERS = (
 def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
     """Reads a folder that transformers, or :func:`save_huggingface`, wrote.
 
-    Names may start with "bert." or be those of a bare encoder, and those of a LayerNorm
-    may be gamma and beta. Raises UserError if the MLM decoder is not the word table.
+    Tensor names may start with "bert." or not, and a LayerNorm may have gamma and beta.
+    Raises UserError if the MLM decoder is not the word table.
     """
     path = folder / "config.json"
     settings = read_json(path, "a BERT config")
     with naming(path):
         config = config_from_dict(settings, **changes)
-        names = settings.get("architectures") or ()
-        if not isinstance(names, list | tuple) or not all(
-            isinstance(name, str) for name in names
-        ):
-            raise UserError(f"architectures={names!r:.100}; expected names of classes")
     if settings.get("model_type") == OWN:
         return _read_own(folder, settings, config)
     tensors = read_weights(folder)
@@ -110,7 +105,7 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
         _take_tied(tensors)
     if config.positions != "learned":
         tensors.pop(_POSITIONS, None)  # written for transformers alone
-    names = map(_bert_name, names)
+    names = map(_bert_name, settings.get("architectures") or ())
     known = [_ARCHITECTURES[name] for name in names if name in _ARCHITECTURES]
     guessed = guess_head(tensors, "huggingface"), None, None
     head, parts, _ = known[0] if known else guessed
@@ -137,7 +132,8 @@ def _bilstm(folder: Path) -> dict[str, Any]:
     """The parameters of a BiLSTM, under "bilstm", if the folder has one."""
     if not (folder / BILSTM).is_file():
         return {}
-    return {"bilstm": _tree(read_safetensors(folder / BILSTM), folder)}
+    flat = read_safetensors(folder / BILSTM)
+    return {"bilstm": traverse_util.unflatten_dict(flat, sep="/")}
 
 
 def _read_own(folder: Path, settings: dict[str, Any], config: BertConfig) -> Checkpoint:
@@ -146,25 +142,15 @@ def _read_own(folder: Path, settings: dict[str, Any], config: BertConfig) -> Che
     unknown = sorted({*flat} - {*parameter_shapes(config, 1)})
     if unknown or not any(name.startswith("bert/encoder/") for name in flat):
         raise UserError(
-            f"{folder}: the weights are not those of this config "
-            f"({listed(unknown) or 'no encoder'}); copy the whole folder again"
+            f"{folder}: the weights belong to another config ("
+            f"{listed(unknown) or 'no encoder'}); copy the whole folder again"
         )
-    params = _tree(flat, folder) | _bilstm(folder)
+    params = traverse_util.unflatten_dict(flat, sep="/") | _bilstm(folder)
     head = settings.get("head")
     with naming(folder):
         missing = check_params(params, config, head)
     found = dict(config=config, params=params, head=head, missing=missing)
     return _checkpoint(folder, settings, source="bert_jax", **found)
-
-
-def _tree(flat: dict[str, np.ndarray], folder: Path) -> dict[str, Any]:
-    """Parameters from their names with slashes."""
-    try:
-        return traverse_util.unflatten_dict(flat, sep="/")
-    except (TypeError, ValueError) as error:  # a name is the start of another name
-        raise UserError(
-            f"{folder} has parameters whose names do not fit together; copy it again"
-        ) from error
 
 
 def _checkpoint(
@@ -217,9 +203,9 @@ def save_huggingface(
     checkpoint: parameters on host or devices, layers stacked or not. Its ``extra`` goes
     into config.json under "bert_jax", its modules into the files of sentence-transformers.
     card: Markdown about the origin of the weights, for the model card. own: write a model
-    that transformers has no class for under our names, for ``bert_jax.load`` alone. Raises
-    UserError for such a model without ``own``, and for a ``directory`` that is not empty,
-    unless ``overwrite``.
+    that transformers has no class for under our names, which only ``bert_jax.load`` reads.
+    Raises UserError for this model without ``own``, and for a ``directory`` that is not
+    empty, unless ``overwrite``.
     """
     config, tokenizer, head = checkpoint.config, checkpoint.tokenizer, checkpoint.head
     params = dict(checkpoint.params)
@@ -301,7 +287,7 @@ def _bert_name(architecture: str) -> str:
 
 
 def _pre_norm_name(name: str) -> str:
-    """What transformers calls a tensor of a pre-LN BERT."""
+    """The name in transformers of a tensor of a pre-LN BERT."""
     for theirs, ours in _PRE_NORM_LAYERS:
         if ".layer." in name and ours in name:
             return name.replace(ours, theirs)
@@ -400,7 +386,7 @@ def _model_card(
 ) -> str:
     """Markdown with the metadata that the Hugging Face Hub reads.
 
-    size: parameters. source: Markdown, where the weights come from.
+    size: parameters. source: Markdown about the origin of the weights.
     """
     from huggingface_hub import ModelCardData  # takes 0.3 s to import
 

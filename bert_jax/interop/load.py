@@ -39,8 +39,8 @@ def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
       workdir of ours: of pretraining (its newest checkpoint), of fine-tuning (its best).
       It may be a URL such as gs://bucket/folder, or the name of a model on the hub of
       huggingface_hub, such as google-bert/bert-base-uncased, with @REVISION or without.
-      What exists here comes first.
-    changes: fields of BertConfig that replace what the files say, such as the
+      A file of this machine wins over a model of the same name on the hub.
+    changes: fields of BertConfig that replace values of the files, such as the
       activation="gelu_tanh" that Google's files cannot express; and fields of
       ComputeConfig, such as dtype="bfloat16" or scan_layers=True. max_positions: see
       stretched.
@@ -63,7 +63,7 @@ def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
             raise UserError(
                 f"{path}: the vocabulary has {tokenizer.vocab_size} tokens, the word table "
                 f"{config.vocab_size} rows; expected a row for each token, so put there "
-                "the vocabulary that came with the checkpoint"
+                "the vocabulary of the checkpoint"
             )
         _logger.warning(
             f"{path}: the word table has {config.vocab_size:,} rows for "

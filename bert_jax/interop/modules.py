@@ -16,7 +16,7 @@ import numpy as np
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, naming
-from bert_jax.files import is_name, read_json, write_json
+from bert_jax.files import read_json, reading, write_json
 from bert_jax.interop.find import MODULES, SAFETENSORS, list_modules
 from bert_jax.interop.weights import read_weights, write_safetensors
 from bert_jax.model.config import BertConfig
@@ -62,8 +62,6 @@ def read_modules(
                 f"the modules are {', '.join(kinds)}; expected Transformer in the folder "
                 f"itself, Pooling, any number of Dense, and Normalize or not; {_INSTEAD}"
             )
-        if odd := [name for name in paths[1:] if not is_name(name)]:
-            raise UserError(f"{odd[0]!r:.100} is not the name of a folder")
     settings = {
         "pooling": _read_pooling(folder / paths[1] / "config.json"),
         "activations": [],
@@ -103,7 +101,7 @@ def _read_length(folder: Path, positions: int, tokenizer: Tokenizer | None) -> i
     other = folder / "tokenizer_config.json"
     if length is None and other.is_file():
         length = read_json(other, "a tokenizer's settings").get("model_max_length")
-    with naming(path):
+    with reading(path, "a Transformer's settings"), naming(path):
         if config.get("do_lower_case") and tokenizer and not tokenizer.lower_case:
             raise UserError(
                 "do_lower_case=True, but the tokenizer is cased; set do_lower_case in "
@@ -116,16 +114,14 @@ def _read_length(folder: Path, positions: int, tokenizer: Tokenizer | None) -> i
             )
         if length is None:
             return positions
-        if type(length) is not int or length < 1:
-            raise UserError(f"max_seq_length={length!r:.100}, expected a whole number")
-    return min(length, positions)
+        return min(length, positions)
 
 
 def _read_prompts(path: Path, pooling: Path) -> dict[str, Any]:
     config = read_json(path, "settings of a model") if path.is_file() else {}
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
     with naming(path):
-        if not isinstance(prompts, dict) or default not in (None, *prompts):
+        if default not in (None, *prompts):
             raise UserError(
                 f"default_prompt_name={default!r}, expected one of the prompts"
             )
@@ -225,7 +221,7 @@ def vector_settings(
 ) -> dict[str, Any] | None:
     """The modules of a checkpoint; None if nothing makes a vector of its tokens.
 
-    A model of sentence vectors that was trained here has a pooling alone.
+    A model of sentence vectors that was trained here has only a pooling.
     """
     if EXTRA in extra:
         return extra[EXTRA]

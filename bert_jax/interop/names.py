@@ -53,10 +53,10 @@ _LAYERS = {
     "classifier": "classifier",
     "qa_outputs": "qa_outputs",
 }
-# Google's names of layers, where they are others.
+# Layers with another name in Google's checkpoints.
 _GOOGLE_LAYERS = {"classifier": "", "qa_outputs": "cls/squad"}
-# What Google calls the parameters of a norm, of a last layer, which it keeps as (outputs,
-# inputs), and of other layers.
+# Google's parameters of a norm, of a last layer (transposed: outputs, inputs), and of other
+# layers.
 _GOOGLE_NORM = {"scale": "/gamma", "bias": "/beta"}
 _GOOGLE_LAST = {"kernel": "/output_weights", "bias": "/output_bias"}
 _GOOGLE_LEAVES = {
@@ -79,7 +79,7 @@ _WORDS = "bert/embeddings/word/embedding"
 
 
 def name_in(layout: Layout, name: str) -> str | None:
-    """What the layout calls our parameter ``name``; None where it has no such one."""
+    """The layout's name of our parameter ``name``; None if the layout has none."""
     path, leaf = name.rsplit("/", 1)
     place, layer = re.fullmatch(r"(bert/encoder/layer_\d+/)?(.*)", path).groups("")
     leaves = _GOOGLE_LAST if layer in _LAST else _GOOGLE_LEAVES
@@ -94,9 +94,9 @@ def name_in(layout: Layout, name: str) -> str | None:
 
 
 def guess_head(names: Collection[str], layout: Layout) -> str:
-    """The head that has tensors of these ``names``; see HEADS.
+    """Guesses the head from the ``names`` of its tensors; see HEADS.
 
-    A classifier is taken for one of sequences, since the names do not tell.
+    A classifier counts as a classifier of sequences: both kinds have the same names.
     """
     marks = (
         ("span", "qa_outputs/kernel"),
@@ -118,8 +118,8 @@ def to_params(
     """Tensors of another layout as our parameters, the layers not stacked.
 
     head: decides which parts are read beside encoder and pooler; tensors of other heads
-    are unexpected. expected: the parts that are listed as missing if they are not there,
-    by default those of the head and the pooler. A part is read whole or not at all.
+    are unexpected. expected: the parts that are listed as missing if they are absent, by
+    default the parts of the head and the pooler. A part is read whole or not at all.
     Raises UserError if the encoder lacks a tensor, or if a shape does not fit ``config``.
     """
     _check_layers(tensors, config)
@@ -139,7 +139,7 @@ def to_params(
             raise UserError(
                 f"the weights lack {len(absent)} of the {len(names)} tensors of an "
                 f"encoder of {config.num_layers} layers ({listed(absent)}); expected a "
-                "BERT and the config file that came with it"
+                "BERT and the config file of the same model"
             )
         if absent:
             if part in expected or len(absent) < len(names):
@@ -162,8 +162,8 @@ def to_params(
                 flat[ours] = array.reshape(shapes[ours])
     if wrong:
         raise UserError(
-            f"the weights are not those of this BERT config: {listed(wrong)}; use the "
-            "config file that came with them"
+            f"the weights do not fit this BERT config: {listed(wrong)}; use the "
+            "config file of the same model"
         )
     params = traverse_util.unflatten_dict(flat, sep="/")
     unexpected = tuple(sorted(set(tensors) - used))
@@ -171,13 +171,13 @@ def to_params(
 
 
 def _check_layers(tensors: Iterable[str], config: BertConfig) -> None:
-    """Raises UserError for layers beyond those of the config."""
+    """Raises UserError if the weights have more layers than the config."""
     found = (re.match(r"bert[./]encoder[./]layer[._](\d{1,9})[./]", t) for t in tensors)
     layers = 1 + max((int(match[1]) for match in found if match), default=-1)
     if layers > config.num_layers:
         raise UserError(
             f"the weights have {layers} layers, the config num_hidden_layers="
-            f"{config.num_layers}; use the config file that came with them"
+            f"{config.num_layers}; use the config file of the same model"
         )
 
 
@@ -207,7 +207,7 @@ def from_params(
 def _shape_in(
     layout: Layout, name: str, shape: tuple[int, ...], config: BertConfig
 ) -> tuple[int, ...]:
-    """The shape in a layout, where heads lie side by side: (D, N * H) for (D, N, H)."""
+    """The shape in a layout, which joins attention heads: (D, N * H) for (D, N, H)."""
     if name == _WORDS:  # ours has rows of zeros beyond the vocabulary
         shape = config.vocab_size, shape[1]
     elif name.endswith("/attention/output/kernel"):

@@ -20,8 +20,8 @@ _NEW_HEAD = "set fresh_head=True to start with a new head"
 def with_new_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
     """The checkpoint with a longer vocabulary that starts with its own.
 
-    The row of a new word in the word table, and its bias in the MLM head, is the mean of
-    those of the tokens that the word was before. Rows that have no token are left out.
+    A new word's row of the word table is the mean of the rows of its old tokens. Its bias
+    in the MLM head is the mean of their biases. Rows without a token are left out.
     Raises UserError where the vocabularies do not fit.
     """
     old, config = checkpoint.tokenizer, checkpoint.config
@@ -60,11 +60,11 @@ def with_new_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
 
 
 def stretched(checkpoint: Checkpoint, positions: int, path: object) -> Checkpoint:
-    """A checkpoint at ``path`` for texts of up to so many tokens.
+    """The checkpoint at ``path`` with a longer table of positions.
 
-    Its own positions stay, so shorter texts are computed as before. Those beyond are
-    interpolated from the table as if it were stretched over all, and want training. Raises
-    UserError for fewer positions than there are.
+    The old positions stay, so shorter texts give the same results. New positions are
+    interpolated, as if the table were stretched over all positions, and need training.
+    Raises UserError for fewer positions than the table has.
     """
     config = checkpoint.config
     if positions < config.max_positions:
@@ -96,16 +96,16 @@ def head_params(
     *,
     fresh_head: bool = False,
 ) -> tuple[Params, list[str]]:
-    """What the checkpoint gives a model with this head; and the parts that it lacks.
+    """Returns the parameters for a model with this head, and the names of absent parts.
 
     A head of the same kind and labels is kept, as between two runs on one label set,
-    unless ``fresh_head``. Raises UserError for one of the same kind that does not fit.
+    unless ``fresh_head``. Raises UserError for a head of the same kind that does not fit.
     """
     bilstm = isinstance(model, BertWithBiLstm)
     shapes = initial_shapes(model)
     bert = checkpoint.params["bert"]
-    if not (bilstm and model.feature_config.layers):  # of a whole frozen encoder
-        # A pooler that this head does not look at is left behind.
+    if not (bilstm and model.feature_config.layers):  # needs the whole encoder
+        # A pooler is left out if this head does not use it.
         bert = {name: part for name, part in bert.items() if name in shapes["bert"]}
     given = {"bert": bert}
     new = [f"bert/{part}" for part in shapes["bert"] if part not in bert]
@@ -154,8 +154,8 @@ def _check_bilstm(
     layers = checkpoint.extra.get("features", {}).get("layers", own)
     if sizes != found or tuple(layers) != own:
         raise UserError(
-            "the checkpoint's BiLSTM is for other layers, or of other sizes, than "
-            f"features says; set them as they were, or {_NEW_HEAD}"
+            "the checkpoint's BiLSTM has other layers or sizes than the settings in "
+            f"features; set the old values, or {_NEW_HEAD}"
         )
 
 

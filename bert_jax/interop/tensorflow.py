@@ -46,7 +46,7 @@ _DTYPES = {
 
 
 class _Entry(NamedTuple):
-    """One variable: where its bytes lie and how to read them."""
+    """Place and type of the bytes of a variable."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -58,10 +58,10 @@ class _Entry(NamedTuple):
 
 
 def read_tensorflow(prefix: Path, **changes: Any) -> Checkpoint:
-    """Reads the checkpoint ``prefix`` and the files beside it.
+    """Reads the checkpoint ``prefix`` with the config and vocabulary of its folder.
 
-    The optimizer's slots and the step are ignored, heads may be missing. The
-    activation of bert_config.json is ambiguous; see config_json.config_from_dict.
+    The optimizer's state and the step are ignored, heads may be missing. The activation
+    of bert_config.json is ambiguous; see config_json.config_from_dict.
     """
     folder = prefix.parent
     path = folder / "bert_config.json"
@@ -141,8 +141,8 @@ def _read_variable(
     dtype = _DTYPES[entry.dtype]
     if entry.size != math.prod(entry.shape) * dtype.itemsize:
         raise UserError(
-            f"{path}: variable {name} has {entry.size} bytes, not those of a {dtype} "
-            f"array of shape {entry.shape}; copy the .index file again"
+            f"{path}: variable {name} has {entry.size} bytes, but a {dtype} array of "
+            f"shape {entry.shape} has others; copy the .index file again"
         )
     stop = entry.offset + entry.size
     if stop > len(data):

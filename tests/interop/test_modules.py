@@ -126,7 +126,6 @@ FIRST_LAST = {"pooling_mode_first_last_avg": True, "pooling_mode_mean_tokens": F
             {"prompts": {}},
             "default_prompt_name='q",
         ),
-        ("sentence_bert_config.json", {"max_seq_length": "x"}, "max_seq_length='x'"),
     ],
 )
 def test_settings_that_are_not_supported_are_refused(folder, file, settings, said):

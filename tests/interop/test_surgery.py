@@ -207,10 +207,10 @@ def test_a_bilstm_is_made_beside_the_frozen_encoder_or_kept(make_checkpoint, tag
     assert set(new) == {"bert"}
     for model, labels, message in (
         (tagger(2), LABELS[:2], "was trained for no, yes, perhaps"),
-        (tagger(layers=(-1, 0)), LABELS, "for other layers"),
-        (tagger(layers=(-1,)), LABELS, "for other layers"),
-        (tagger(width=8), LABELS, "of other sizes"),
-        (tagger(lstm_layers=1), LABELS, "of other sizes"),
+        (tagger(layers=(-1, 0)), LABELS, "has other layers or sizes"),
+        (tagger(layers=(-1,)), LABELS, "has other layers or sizes"),
+        (tagger(width=8), LABELS, "has other layers or sizes"),
+        (tagger(lstm_layers=1), LABELS, "has other layers or sizes"),
     ):
         with pytest.raises(UserError, match=r"fresh_head=True") as error:
             head_params(trained, model, "token", labels)

@@ -158,6 +158,6 @@ def test_what_transformers_cannot_hold_is_refused(golden, tmp_path):
     # Weights under other names are no file of ours.
     shutil.copy(folder / "model.safetensors", tmp_path / reason)
     with pytest.raises(
-        UserError, match=r"not those of this config \(bert\.emb.*again$"
+        UserError, match=r"belong to another config \(bert\.emb.*again$"
     ):
         load(tmp_path / reason)
