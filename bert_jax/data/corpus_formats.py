@@ -310,7 +310,7 @@ _ADDRESS = r"\((?:[^()]|\([^()]*\))*+\)"  # of a link, with one level of parenth
 _MARKS = (
     (re.compile(rf"!\[[^\[\]]*+\]{_ADDRESS}"), ""),
     (re.compile(rf"\[([^\[\]]*+)\](?:{_ADDRESS}|\[[^\[\]]*+\])"), r"\1"),
-    (_TAG, " "),
+    (re.compile(rf"(`+)(.+?)\1|{_TAG.pattern}"), lambda found: found[2] or " "),
     (re.compile(r"(?<!\w)[*_]+(?=\S)|(?<=\S)[*_]+(?!\w)|`+"), ""),
     (re.compile(r"\\([\\`*_{}\[\]()#+\-.!>~|])"), r"\1"),
 )

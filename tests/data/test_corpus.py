@@ -602,6 +602,14 @@ def test_tags_are_removed_and_escaped_characters_are_text(
     assert " ".join(sentence.split()) == (expected + more).replace(" ;", ";")
 
 
+def test_code_in_markdown_has_no_tags(tmp_path):
+    path = tmp_path / "a.md"
+    path.write_text("A `vector<int>` and ``a<b>c`` are code <b>here</b> in this text.\n")
+    assert read(path) == [
+        ["A vector<int> and a<b>c are code here in this text."],
+    ]
+
+
 def test_a_document_is_split_by_the_rules_of_its_language(tmp_path):
     text = "Prof. Dr. Müller kam bzw. ging. Am 3. Oktober war er weg."
     path = tmp_path / "a.jsonl"
