@@ -14,13 +14,12 @@ SPLIT.confusion.json
     and SQuAD 1.1 have no classes and no such file.
 """
 
+import collections
 import html
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from sklearn.metrics import confusion_matrix
 
 from bert_jax.files import write_json, write_text
 from bert_jax.tasks.task import Predictions, Task
@@ -79,10 +78,10 @@ def confusion(
     ]
     if not pairs:
         return [], []
-    gold, predicted = zip(*pairs, strict=True)
-    seen = {*gold, *predicted}
+    seen = {label for pair in pairs for label in pair}
     labels = list(task.labels) if seen <= {*task.labels} else sorted(seen)
-    return labels, confusion_matrix(gold, predicted, labels=labels).tolist()
+    counts = collections.Counter(pairs)
+    return labels, [[counts[a, b] for b in labels] for a in labels]
 
 
 def majority_warning(counts: Sequence[Sequence[int]]) -> str:

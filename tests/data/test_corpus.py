@@ -604,7 +604,9 @@ def test_tags_are_removed_and_escaped_characters_are_text(
 
 def test_code_in_markdown_has_no_tags(tmp_path):
     path = tmp_path / "a.md"
-    path.write_text("A `vector<int>` and ``a<b>c`` are code <b>here</b> in this text.\n")
+    path.write_text(
+        "A `vector<int>` and ``a<b>c`` are code <b>here</b> in this text.\n"
+    )
     assert read(path) == [
         ["A vector<int> and a<b>c are code here in this text."],
     ]
