@@ -92,7 +92,9 @@ def test_an_exported_folder_loads_bit_for_bit(name, tmp_path):
     model = bert_jax.load(FOLDER / "exported" / name)
     assert digest(model.params) == EXPECTED["parameters"][name]
     found = model(ARRAYS["texts"].tolist())
-    tokens = found.attention_mask == 1  # the vectors of padding mean nothing
+    tokens = ...
+    if model.config.encoder == "lstm":  # the version before gave padding other vectors
+        tokens = found.attention_mask == 1
     vectors, expected = found.last_hidden_state, ARRAYS[f"{name}/vectors"]
     np.testing.assert_allclose(vectors[tokens], expected[tokens], 1e-5, 1e-6)
     for call in EXPECTED["calls"][name]:
