@@ -1,6 +1,7 @@
 """Files of this machine: read as UTF-8 or JSON, written whole or not at all."""
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -256,6 +257,10 @@ def new_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
         with temporary.open(mode.replace("w", "x"), encoding=encoding) as file:
             yield file
         temporary.replace(path)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
+            error.filename = str(path)  # an error of a write does not name its file
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
