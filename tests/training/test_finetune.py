@@ -295,7 +295,7 @@ def test_a_finished_run_that_lost_something_is_told(short, settings, tmp_path):
         ("config.json", "[1]", "holds a JSON list, not an object"),
         ("config.json", '{"batch_size": {}, "data": 7}', r"another run|is damaged \("),
         ("config.json", "\udcff", "is not JSON"),
-        ("results.json", '{"scores": {"dev": 1}}', "scores that are no numbers"),
+        ("results.json", '{"scores": {"dev": 1}}', "no score of the main metric"),
         ("results.json", '{"scores": [', "is not JSON"),
         ("results.json", "[" * 100_000, "is not JSON"),
     ):

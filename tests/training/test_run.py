@@ -384,9 +384,7 @@ def test_an_unfinished_run_takes_other_settings_only_on_request(make_job, tmp_pa
     folder, lines = RunFolder(tmp_path), []
     with pytest.raises(KeyboardInterrupt):
         run(job(0.1, **stops(5)), folder, print)
-    message = (
-        r"has done 4 steps with other settings \(rate: 0.1 -> 0.2\); .*--change_set"
-    )
+    message = r"has done 4 steps with other settings \(rate: 0.1 -> 0.2\); .*change_set"
     with pytest.raises(UserError, match=message):
         run(job(0.2), folder, print)
     assert config() == {"rate": 0.1}
