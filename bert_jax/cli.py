@@ -232,12 +232,21 @@ def add_text_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _raised_by_store(error: BaseException) -> bool:
+    """Whether an object store, or the network to it, caused an error.
+
+    gcsfs also raises Python's own exceptions, such as OSError if the store forbids an
+    access, and FileNotFoundError for an upload that the store does not know any more.
+    """
+    modules = [type(error).__module__]
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        modules[1:] = [frame.f_globals.get("__name__", "")]  # the frame that raised
+    return any(name.partition(".")[0] in STORE_LIBRARIES for name in modules)
+
+
 def _users_line(error: Exception) -> str | None:
     """One line for an error that a user can fix outside of bert_jax; None for a bug."""
-    # gcsfs raises OSError if the store forbids an access.
-    if type(error).__module__.partition(".")[0] in STORE_LIBRARIES or (
-        isinstance(error, OSError) and str(error).startswith("Forbidden: ")
-    ):
+    if _raised_by_store(error):
         said = UserError(f"{type(error).__name__}: {error}"[:300])
         return (
             f"error: the object store fails ({said}); put that right, or wait, and run the "

@@ -346,3 +346,21 @@ def test_a_word_that_looks_like_a_flag_may_be_a_value():
         UserError, match=r"^unexpected argument '--xyz'; python -m bert"
     ):
         parser.parse_args(["--xyz"])
+
+
+@pytest.mark.parametrize("status", [403, 404], ids=["forbidden", "upload unknown"])
+def test_an_error_that_gcsfs_raises_is_one_line(status):
+    """A store answers 404 for an upload that is complete, if its first answer was lost."""
+    from gcsfs.retry import validate_response
+
+    with pytest.raises(OSError) as caught:
+        validate_response(status, b"{}", "http://store/upload?upload_id=1")
+    line = cli._users_line(caught.value)
+    assert line.startswith("error: the object store fails (")
+    assert "run the same command again" in line
+
+
+def test_a_missing_file_is_a_bug_unless_a_store_reports_it(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught:
+        (tmp_path / "absent").read_text()
+    assert cli._users_line(caught.value) is None
