@@ -52,7 +52,7 @@ COMMANDS = {
 }
 # These read no checkpoint, or as init_from, which the tests of objectives try.
 OTHERS = {
-    *("aot", "experiment", "finetune", "glue_submission", "prepare", "train"),
+    *("aot", "experiment", "finetune", "prepare", "train"),
     "vocabulary",
 }
 # What is said by those that do not work.

@@ -12,12 +12,8 @@ Metrics are SemEval's: accuracy, and Pearson's correlation.
 
 import dataclasses
 import math
-import zipfile
-from pathlib import Path
 from typing import Any
 
-from bert_jax.errors import UserError
-from bert_jax.files import new_file
 from bert_jax.tasks.tables import is_tfds
 
 
@@ -198,39 +194,3 @@ TASKS: dict[str, Layout] = {
 # Only predicted, by a model that was trained on MNLI.
 _MNLI = TASKS["mnli"]
 TASKS["ax"] = dataclasses.replace(_MNLI, splits={"ax": _MNLI.splits["ax"]})
-
-_PUBLISHED = [split for layout in TASKS.values() for split in layout.splits.values()]
-SUBMISSION_FILES = tuple(
-    dict.fromkeys(split.submission for split in _PUBLISHED if split.submission)
-)
-
-
-def submission_zip(directory: Path | str, out: Path | str) -> tuple[str, ...]:
-    """Packs the predictions below a directory as GLUE's server takes them.
-
-    directory: is searched with all its subdirectories for CoLA.tsv, MNLI-m.tsv, ...
-      but for those of a sweep's single runs, whose best one's stand outside.
-    Returns the names of the files that the server wants and that were not found.
-    Raises UserError where there is none, or two of one name.
-    """
-    found: dict[str, Path] = {}
-    for path in sorted(Path(directory).rglob("*.tsv")):
-        inside = path.relative_to(directory).parts
-        if path.name not in SUBMISSION_FILES or "sweep" in inside:
-            continue
-        if path.name in found:
-            raise UserError(
-                f"{path} and {found[path.name]} are both {path.name}; keep one of them "
-                f"below {directory}"
-            )
-        found[path.name] = path
-    if not found:
-        raise UserError(
-            f"{directory} holds no predictions; expected some of "
-            f"{', '.join(SUBMISSION_FILES)}, as bert_jax.finetune writes them"
-        )
-    kind = zipfile.ZIP_DEFLATED
-    with new_file(out) as file, zipfile.ZipFile(file, "w", kind) as archive:
-        for name in sorted(found, key=SUBMISSION_FILES.index):
-            archive.write(found[name], name)
-    return tuple(name for name in SUBMISSION_FILES if name not in found)

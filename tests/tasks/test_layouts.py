@@ -1,7 +1,6 @@
 """The nine tasks and AX in files of GLUE's own layout, and from tensorflow-datasets."""
 
 import logging
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 import tensorflow_datasets as tfds
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.layouts import SUBMISSION_FILES, submission_zip
 from bert_jax.tasks.text_classification import (
     LAYOUTS,
     Classification,
@@ -245,25 +243,6 @@ def test_regression_is_clipped_and_has_three_decimals(tmp_path):
     answers = [{"value": value} for value in (-0.2, 2.34567, 5.01)]
     (path,) = task.write(rows, answers, "test", tmp_path / "out")
     assert path.read_text() == "index\tprediction\n0\t0.000\n0\t2.346\n0\t5.000\n"
-
-
-def test_submission_zip(tmp_path):
-    tasks = ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "QNLI", "RTE", "WNLI", "AX"]
-    expected = {f"{name}.tsv" for name in (*tasks, "MNLI-m", "MNLI-mm")}
-    assert set(SUBMISSION_FILES) == expected
-    for name in ("rte/RTE.tsv", "mnli/MNLI-m.tsv", "mnli/dev_predictions.tsv"):
-        (tmp_path / "runs" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "runs" / name).write_text(name)
-    missing = submission_zip(tmp_path / "runs", tmp_path / "out.zip")
-    assert set(SUBMISSION_FILES) - set(missing) == {"RTE.tsv", "MNLI-m.tsv"}
-    with zipfile.ZipFile(tmp_path / "out.zip") as archive:
-        assert sorted(archive.namelist()) == ["MNLI-m.tsv", "RTE.tsv"]
-        assert archive.read("RTE.tsv") == b"rte/RTE.tsv"
-    (tmp_path / "runs" / "RTE.tsv").write_text("again")
-    with pytest.raises(UserError, match=r"are both RTE\.tsv; keep one"):
-        submission_zip(tmp_path / "runs", tmp_path / "out.zip")
-    with pytest.raises(UserError, match="holds no predictions"):
-        submission_zip(tmp_path / "nothing", tmp_path / "out.zip")
 
 
 SICK = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
