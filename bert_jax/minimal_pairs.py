@@ -1,7 +1,7 @@
 """Minimal pairs: how often a model finds the good sentence of two more likely.
 
 --checkpoint: a checkpoint with an MLM head.
---pairs: files or folders, a set each: .jsonl, .csv or .tsv with the two sentences in
+--pairs: files, a set each: a table (.jsonl, .csv, .tsv) with the two sentences in
 --fields; .txt with two columns, or with pairs of lines, the good one first; or a zip of
 .jsonl, as BLiMP comes.
 --rest_of_word: mask the tokens that follow in the word too.

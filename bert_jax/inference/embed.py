@@ -1,12 +1,12 @@
-"""Features of a frozen encoder, of every token or one vector a text, and their files."""
+"""Vectors of texts or tokens by a frozen encoder, and the files of vectors."""
 
 import contextlib
 import functools
 import logging
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +14,11 @@ import numpy as np
 
 from bert_jax.data import sequences
 from bert_jax.data.batching import Features
-from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import ending, new_file
-from bert_jax.inference.evaluation import runner
+from bert_jax.inference.evaluation import opened, runner
 from bert_jax.inference.lines import CHUNK, Given, chunks, truncation
-from bert_jax.interop.checkpoint import Checkpoint, check_length, check_vocabulary
-from bert_jax.interop.load import opened
+from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.modules import ACTIVATIONS, vector_settings
 from bert_jax.interop.weights import write_safetensors
 from bert_jax.model.bert import BertModel
@@ -40,17 +38,18 @@ logger = logging.getLogger(__name__)
 
 Pooling = Literal["none", "mean", "cls", "pooler"]
 POOLINGS: tuple[str, ...] = get_args(Pooling)
-# Of which the vectors are in memory together: 256 MiB of BERT LARGE's last four layers.
-TOKENS = 1 << 14
+# Tokens whose vectors are in memory together, if each character is a token: 512 MiB of BERT
+# LARGE's last four layers. English has a fifth as many.
+TOKENS = 1 << 15
 ENDINGS = (".npz", ".safetensors")
 
 
 class Embedded(NamedTuple):
-    """Some texts, in order.
+    """The vectors of some texts, in their order.
 
-    values: float32, (texts, W), or without pooling (tokens, W). lengths: int64 (texts,),
-    tokens of each text. input_ids: int32 (tokens,), [CLS] and [SEP] included.
-    truncated: texts of which not all is seen.
+    values: float32 (texts, W), or without pooling (tokens, W). lengths: number of tokens of
+    each text, int64 (texts,). input_ids: int32 (tokens,), with [CLS] and [SEP].
+    truncated: number of truncated texts.
     """
 
     values: np.ndarray
@@ -60,33 +59,33 @@ class Embedded(NamedTuple):
 
 
 class Embedder:
-    """Vectors of texts from any checkpoint that ``bert_jax.load`` reads.
+    """Vectors of texts by any checkpoint that ``bert_jax.load`` reads.
 
     >>> embed = Embedder("all-MiniLM-L6-v2", normalize=True)
     >>> a, b = embed(["A man eats pasta.", "Someone is having a meal."])
     >>> a @ b  # their cosine similarity
 
-    layers: hidden states that are concatenated, as list indices: 0 is the embeddings',
-      -1 the last layer's; (-4, -3, -2, -1) is the paper's best (section 5.3).
-    pooling: "mean" over all tokens of a sequence, [CLS] and [SEP] included and padding
-      not, as sentence-transformers does; "cls", the vector of [CLS]; "pooler", tanh of
-      the pretrained dense layer on the last layer's [CLS]; "none", every token's. Empty:
-      what a model of sentence vectors was trained with, otherwise "mean".
-    normalize: scale every vector to length 1. None: as the model does.
-    batch_size: rows of 32 tokens, in which texts lie side by side, or fewer longer rows
-      with about as many; accelerators want more than the default.
-    max_length: tokens of a sequence, [CLS] and [SEP] included; 0 for the length of a
-      model of sentence vectors, otherwise for all positions. A text loses its end, of a
-      pair the longer one does.
-    dtype: of ComputeConfig, instead of the checkpoint's own; vectors are float32.
-    show_progress: whether it is shown how far a call is; None: on a terminal and in a
-      notebook.
+    layers: indices of the hidden states that are concatenated: 0 is the embeddings, -1 the
+      last layer; (-4, -3, -2, -1) is the paper's best choice (section 5.3).
+    pooling: "mean" of all tokens with [CLS] and [SEP], as in sentence-transformers; "cls",
+      the vector of [CLS]; "pooler", tanh of the pretrained dense layer on the last layer's
+      [CLS]; "none", the vector of each token. Empty: the pooling that a model of sentence
+      vectors was trained with, otherwise "mean".
+    normalize: whether to scale every vector to length 1; None: as the model does.
+    batch_size: number of rows of 32 tokens in a batch, which texts share; longer rows are
+      fewer. Accelerators are faster with more rows than the default.
+    max_length: maximum number of tokens of a sequence, with [CLS] and [SEP]. 0: the length
+      of a model of sentence vectors, otherwise the size of the position table. A longer
+      text loses its end; in a pair the longer text loses its end.
+    dtype: a value of ComputeConfig.dtype; None for the checkpoint's own. Vectors are
+      float32.
+    show_progress: whether to show a progress bar; None: on a terminal and in a notebook.
 
-    A model of sentence vectors with its own pooling applies its Dense modules too, and its
-    default prompt is put before each text.
+    A model of sentence vectors with its own pooling applies its Dense modules too, and
+    puts its default prompt before each text.
 
-    A text is [CLS] A [SEP], a pair (a tuple of two) [CLS] A [SEP] B [SEP]. An empty text is
-    [CLS] [SEP].
+    A text becomes [CLS] A [SEP], a tuple of two texts [CLS] A [SEP] B [SEP], and an empty
+    text [CLS] [SEP].
     """
 
     def __init__(
@@ -101,46 +100,44 @@ class Embedder:
         dtype: str | None = None,
         show_progress: bool | None = None,
     ):
-        if batch_size < 1:
-            raise UserError(f"batch_size={batch_size}, expected at least 1")
-        checkpoint, path = opened(checkpoint, dtype)
-        check_vocabulary(checkpoint, path)
+        checkpoint, path = opened(checkpoint, dtype, batch_size, max_length)
         config, params = checkpoint.config, checkpoint.params["bert"]
-        self.tokenizer: Tokenizer = checkpoint.tokenizer
-        modules = vector_settings(
-            checkpoint.head, checkpoint.extra, config.max_positions
-        )
-        if not pooling:
-            pooling = modules["pooling"] if modules else "mean"
-        self._pairs = not modules  # in dictionaries; sentence vectors are of one text
-        if not modules or pooling != modules["pooling"] or tuple(layers) != (-1,):
+        head, extra = checkpoint.head, checkpoint.extra
+        modules = vector_settings(head, extra, config.max_positions) or {}
+        self._pairs = not modules  # a sentence vector is of one text
+        self.pooling = pooling or modules.get("pooling", "mean")
+        if self.pooling != modules.get("pooling") or tuple(layers) != (-1,):
             modules = {}
-        self.pooling, self._show = pooling, show_progress
-        self.max_length = (
-            max_length or modules.get("max_length", 0) or config.max_positions
-        )
-        self._prompt = modules.get("prompts", {}).get(
-            modules.get("default_prompt_name"), ""
-        )
-        self._activations = modules.get("activations", [])
-        self._dense = jax.device_get(checkpoint.params.get("dense", {}))
-        if normalize is None:
-            normalize = modules.get("normalize", False)
-        self._normalize = normalize
-        check_length(self.max_length, checkpoint, "max_length")
+        self.max_length = max_length or modules.get("max_length", config.max_positions)
         if self.max_length < 5:
             raise UserError(
                 f"max_length={max_length} leaves no room for text; set it to 5 at least"
             )
         config.check_layers(layers, "layers")
-        _check_pooling(pooling, layers, params, path)
-        if pooling != "pooler":
+        if not layers:
+            raise UserError("layers is empty; expected such as -1, the last layer")
+        if self.pooling not in POOLINGS:
+            expected = ", ".join(POOLINGS)
+            raise UserError(f"pooling={pooling!r}, expected one of {expected}")
+        if self.pooling == "pooler" and "pooler" not in params:
+            raise UserError(f"{path} has no pooler; set pooling to mean, cls or none")
+        if self.pooling == "pooler" and tuple(layers) != (-1,):
+            raise UserError("the pooler reads the last layer alone; leave layers out")
+        self._tokenizer, self._show = checkpoint.tokenizer, show_progress
+        prompt = modules.get("default_prompt_name")
+        self._prompt = modules.get("prompts", {}).get(prompt, "")
+        self._activations = modules.get("activations", [])
+        self._dense = jax.device_get(checkpoint.params.get("dense", {}))
+        if normalize is None:
+            normalize = modules.get("normalize", False)
+        self._normalize = normalize
+        if self.pooling != "pooler":
             params = {name: part for name, part in params.items() if name != "pooler"}
         vectors = functools.partial(
             _vectors,
             BertModel(config, checkpoint.compute),
             layers=tuple(layers),
-            pooling=pooling,
+            pooling=self.pooling,
             normalize=normalize and not self._activations,
         )
         self._run = runner(vectors, params, checkpoint, batch_size=batch_size)
@@ -151,7 +148,7 @@ class Embedder:
         """(texts, W); without pooling a list of (tokens of the text, W).
 
         rows: see :func:`bert_jax.tasks.rows.placed_rows`. columns: see :meth:`stream`.
-        Logs a warning with the number of texts that lose their end.
+        Logs a warning with the number of truncated texts.
         """
         placed = placed_rows(rows, parse_line=texts_line)
         parts = list(self.stream(placed, columns=columns, total=count_rows(rows)))
@@ -172,30 +169,34 @@ class Embedder:
         total: int | None = None,
         columns: str | Sequence[str] = (),
     ) -> Iterator[Embedded]:
-        """As the call, for inputs of any length.
+        """The vectors of inputs of any length, in parts.
 
-        chunk: number of texts that are sorted by length together. total: the number of
-        rows, where it is known. columns: of dictionaries, the columns of the text or texts;
-        empty: see :func:`bert_jax.tasks.rows.text_columns`.
+        chunk: number of texts that are sorted by length together. total: number of rows, if
+        known. columns: names of the columns of the text or texts in dictionaries; empty:
+        see :func:`bert_jax.tasks.rows.text_columns`.
         """
         rows = row_texts(placed, given_columns(columns), pairs=self._pairs)
+        texts = (row.texts for row in rows)
+        parts = chunks(texts, chunk)
+        if self.pooling == "none":  # a text has at most as many tokens as characters
+            most = self.max_length
+            parts = chunks(texts, TOKENS, lambda row: min(3 + len("".join(row)), most))
+        join = np.concatenate if self.pooling == "none" else np.stack
         with Progress(
             "encoding", total=total, unit="texts", show=self._show
         ) as progress:
-            for texts in chunks((row.texts for row in rows), chunk):
-                for part in self._parts(self._features(texts)):
-                    # (W,) each; without pooling (L_i, W).
-                    outputs = self._run(part, done=progress.part(len(part.input_ids)))
-                    join = np.concatenate if self.pooling == "none" else np.stack
-                    yield Embedded(
-                        self._projected(join(outputs)),
-                        np.array([len(ids) for ids in part.input_ids], np.int64),
-                        np.concatenate(part.input_ids),
-                        part.truncated,
-                    )
+            for part in parts:
+                features = self._features(part)
+                outputs = self._run(features, done=progress.part(len(part)))
+                yield Embedded(
+                    self._projected(join(outputs)),
+                    features.lengths_UC.ravel(),
+                    np.concatenate(features.input_ids),
+                    features.truncated,
+                )
 
     def _projected(self, vectors: np.ndarray) -> np.ndarray:
-        """The vectors behind the model's Dense modules."""
+        """The vectors after the model's Dense modules."""
         for i, activation in enumerate(self._activations):
             layer = self._dense[str(i)]
             vectors = vectors @ layer["kernel"] + layer.get("bias", 0)
@@ -207,49 +208,18 @@ class Embedder:
 
     def _features(self, rows: Sequence[tuple[str, ...]]) -> Features:
         rows = [(self._prompt + text, *rest) for text, *rest in rows]
-        tokens = iter(self.tokenizer.encode_batch([t for texts in rows for t in texts]))
+        tokens = iter(self._tokenizer.encode_batch([t for row in rows for t in row]))
         joined, truncated = [], 0
-        for texts in rows:
-            parts = [next(tokens) for _ in texts]
+        for row in rows:
+            parts = [next(tokens) for _ in row]
             given = (*map(len, parts), 0)[:2]
-            room = self.max_length - 1 - len(parts)
-            kept = sequences.pair_lengths(*given, room)
+            kept = sequences.pair_lengths(*given, self.max_length - 1 - len(parts))
             truncated += kept != given
             cut = [part[:length] for part, length in zip(parts, kept, strict=False)]
-            joined.append(sequences.join(self.tokenizer, *cut))
+            joined.append(sequences.join(self._tokenizer, *cut))
         input_ids, token_type_ids = map(list, zip(*joined, strict=True))
         numbers = np.arange(len(rows), dtype=np.int32)
         return Features(input_ids, token_type_ids, numbers, truncated=truncated)
-
-    def _parts(self, features: Features) -> Iterator[Features]:
-        """All at once, or where every token has a vector, TOKENS of them at a time."""
-        if self.pooling != "none":
-            yield features
-            return
-        ends = np.cumsum(features.lengths_UC)
-        first, seen, truncated = 0, 0, features.truncated
-        while first < len(ends):
-            last = max(first + 1, int(np.searchsorted(ends, seen + TOKENS, "right")))
-            yield Features(
-                features.input_ids[first:last],
-                features.token_type_ids[first:last],
-                np.arange(last - first, dtype=np.int32),
-                truncated=truncated,
-            )
-            first, seen, truncated = last, ends[last - 1], 0
-
-
-def _check_pooling(
-    pooling: str, layers: Sequence[int], params: dict[str, Any], path: Path | str
-) -> None:
-    if not layers:
-        raise UserError("no layers are named; expected such as -1, the last")
-    if pooling not in POOLINGS:
-        raise UserError(f"pooling={pooling!r}, expected one of {', '.join(POOLINGS)}")
-    if pooling == "pooler" and "pooler" not in params:
-        raise UserError(f"{path} has no pooler; set pooling to mean, cls or none")
-    if pooling == "pooler" and tuple(layers) != (-1,):
-        raise UserError("the pooler reads the last layer alone; leave layers out")
 
 
 def _vectors(
@@ -261,7 +231,7 @@ def _vectors(
     pooling: str,
     normalize: bool,
 ) -> jax.Array:
-    """float32 (B, S, W) of rows of texts, or (B, L, W) without pooling."""
+    """Vectors of texts, float32 (B, S, W), or without pooling of tokens, (B, L, W)."""
     tokens_BL, packed = model_inputs(batch)
     encoded = model.apply(
         {"params": params},
@@ -281,41 +251,33 @@ def _vectors(
 
 
 def check_ending(path: Path) -> None:
-    """Raises UserError for a name that says neither npz nor safetensors."""
+    """Raises UserError unless the name ends in .npz or .safetensors."""
     if ending(path) not in ENDINGS:
         raise UserError(f"--output={path}, expected a name in {' or '.join(ENDINGS)}")
 
 
-@contextlib.contextmanager
-def array_file(path: Path) -> Iterator[Callable[[str, np.ndarray], None]]:
-    """Gives append(name, rows), for arrays that are a file at the end.
+def write_arrays(path: Path, parts: Iterable[dict[str, np.ndarray]]) -> None:
+    """Writes an npz or safetensors file of arrays whose rows come in parts.
 
-    ``path`` is what it was after an exception. Rows wait on the file's own disk, so that
-    memory holds only what is appended. All of an array are of one dtype and shape.
+    Memory holds one part: the rows are first written to files without a name on the disk of
+    ``path``. After an exception or a kill ``path`` is unchanged, and no other file is left.
     """
-    check_ending(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    files: dict[str, tuple[IO[bytes], np.dtype, tuple[int, ...]]] = {}
+    files: dict[str, Any] = {}
+    kinds: dict[str, np.ndarray] = {}
     with contextlib.ExitStack() as stack:
-
-        def append(name: str, rows: np.ndarray) -> None:
-            if name not in files:
-                # It has no name: nothing is left of it, however the process ends.
-                file = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
-                kind = rows.dtype, rows.shape[1:]
-                files[name] = stack.enter_context(file), *kind
-            file, *kind = files[name]
-            if [rows.dtype, rows.shape[1:]] != kind:
-                raise ValueError(f"{name}: {rows.dtype} {rows.shape}, expected {kind}")
-            file.write(np.ascontiguousarray(rows).data)
-
-        yield append
+        for part in parts:
+            for name, rows in part.items():
+                if name not in files:
+                    file = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
+                    files[name], kinds[name] = stack.enter_context(file), rows[:0]
+                files[name].write(np.ascontiguousarray(rows).data)
         arrays = {}
-        for name, (file, dtype, rest) in files.items():
+        for name, file in files.items():
             file.flush()
-            arrays[name] = np.memmap(file, dtype, "r").reshape(-1, *rest)
+            rows = np.memmap(file, kinds[name].dtype, "r")
+            arrays[name] = rows.reshape(-1, *kinds[name].shape[1:])
         with new_file(path) as file:
-            # Neither holds an array in memory.
             if ending(path) == ".npz":
                 np.savez(file, **arrays)
             else:
@@ -323,7 +285,7 @@ def array_file(path: Path) -> Iterator[Callable[[str, np.ndarray], None]]:
 
 
 class Counts(NamedTuple):
-    """What a file of vectors came to."""
+    """Numbers of a file of vectors: its texts, their tokens, the width of a vector."""
 
     lines: int
     tokens: int
@@ -338,22 +300,27 @@ def write_vectors(
     chunk: int = CHUNK,
     columns: str | Sequence[str] = (),
 ) -> Counts:
-    """Embeds rows into an npz or safetensors file.
+    """Writes the vectors of rows as an npz or safetensors file.
 
-    Pooled: "embeddings" (lines, W). Otherwise "values" (tokens, W), "input_ids" (tokens,)
-    and "offsets" (lines + 1,), where the tokens of each line begin.
+    With pooling the file has "embeddings" (texts, W). Without, it has "values" (tokens, W),
+    "input_ids" (tokens,) and "offsets" (texts + 1,): text i has the tokens offsets[i] to
+    offsets[i + 1].
     """
     counts = Counts(0, 0, 0, 0)
-    with array_file(path) as append:
-        if embedder.pooling == "none":
-            append("offsets", np.zeros(1, np.int64))
+
+    def parts() -> Iterator[dict[str, np.ndarray]]:
+        nonlocal counts
         for part in embedder.stream(given.rows, chunk, given.total, columns):
             if embedder.pooling == "none":
-                append("values", part.values)
-                append("input_ids", part.input_ids)
-                append("offsets", counts.tokens + np.cumsum(part.lengths))
+                ends = counts.tokens + np.cumsum(part.lengths)
+                offsets = ends if counts.lines else np.concatenate([[0], ends])
+                yield {
+                    "offsets": offsets,
+                    "values": part.values,
+                    "input_ids": part.input_ids,
+                }
             else:
-                append("embeddings", part.values)
+                yield {"embeddings": part.values}
             counts = Counts(
                 counts.lines + len(part.lengths),
                 counts.tokens + len(part.input_ids),
@@ -362,4 +329,6 @@ def write_vectors(
             )
         if not counts.lines:
             raise UserError(f"{given.name} is empty; expected a text a line")
+
+    write_arrays(path, parts())
     return counts

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,13 @@ from jax.sharding import Mesh
 from bert_jax.data.batching import Features, RowBatch, inference_batches
 from bert_jax.data.packing import take_rows
 from bert_jax.errors import UserError
-from bert_jax.interop.checkpoint import Checkpoint, check_types
+from bert_jax.interop.checkpoint import (
+    Checkpoint,
+    check_length,
+    check_types,
+    check_vocabulary,
+)
+from bert_jax.interop.load import load
 from bert_jax.model.config import ComputeConfig
 from bert_jax.model.heads import BertWithBiLstm
 from bert_jax.model.kernels.device import activation_dtype
@@ -32,6 +39,30 @@ from bert_jax.progress import Progress
 from bert_jax.tasks.task import Task
 
 CHUNK = 512  # sequences whose frozen features are in memory together
+
+
+def opened(
+    source: Checkpoint | os.PathLike | str,
+    dtype: str | None = None,
+    batch_size: int = 1,
+    max_length: int = 0,
+) -> tuple[Checkpoint, str]:
+    """A checkpoint with a vocabulary, and its name in errors.
+
+    source: the checkpoint, or its path. dtype: a value of ComputeConfig.dtype; None for the
+    checkpoint's own. Raises UserError if batch_size or max_length is out of range.
+    """
+    if batch_size < 1:
+        raise UserError(f"batch_size={batch_size}, expected at least 1")
+    name = "the checkpoint"
+    if not isinstance(source, Checkpoint):
+        source, name = load(source), os.fspath(source)
+    check_vocabulary(source, name)
+    check_length(max_length, source, "max_length")
+    if dtype:
+        compute = dataclasses.replace(source.compute, dtype=dtype)
+        source = dataclasses.replace(source, compute=compute)
+    return source, name
 
 
 @dataclasses.dataclass(frozen=True)

@@ -119,10 +119,18 @@ def open_output(path: str) -> contextlib.AbstractContextManager[IO[str]]:
     return new_file(Path(path), "w")
 
 
-def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Lists of ``size`` items, the last of which may be shorter."""
-    items = iter(items)
-    while chunk := list(itertools.islice(items, size)):
+def chunks(
+    items: Iterable[T], size: int, cost: Callable[[T], int] = lambda item: 1
+) -> Iterator[list[T]]:
+    """Lists of items, each list as soon as the costs of its items reach ``size``."""
+    chunk, total = [], 0
+    for item in items:
+        chunk.append(item)
+        total += cost(item)
+        if total >= size:
+            yield chunk
+            chunk, total = [], 0
+    if chunk:
         yield chunk
 
 

@@ -16,12 +16,11 @@ from bert_jax.data import sequences
 from bert_jax.data.batching import Features, Shape, packed_rows
 from bert_jax.errors import UserError, check_arguments
 from bert_jax.inference.embed import Embedder
-from bert_jax.inference.evaluation import on_devices
+from bert_jax.inference.evaluation import on_devices, opened
 from bert_jax.inference.predict import Predictor
 from bert_jax.inference.score import Scorer
 from bert_jax.interop.checkpoint import Checkpoint, check_types, check_vocabulary
 from bert_jax.interop.load import load as load_checkpoint
-from bert_jax.interop.load import opened
 from bert_jax.model.bert import BertForPreTraining, BertModel, parameter_count
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import with_scan

@@ -12,11 +12,10 @@ import numpy as np
 
 from bert_jax.data.batching import Features
 from bert_jax.errors import UserError, naming
-from bert_jax.inference.evaluation import Evaluation, Split, evaluate, runner
+from bert_jax.inference.evaluation import Evaluation, Split, evaluate, opened, runner
 from bert_jax.inference.fill_mask import FillMask, mlm_params
 from bert_jax.inference.lines import CHUNK, Answers, chunks, truncation
-from bert_jax.interop.checkpoint import Checkpoint, check_length, check_vocabulary
-from bert_jax.interop.load import opened
+from bert_jax.interop.checkpoint import Checkpoint, check_length
 from bert_jax.interop.modules import EXTRA as MODULES
 from bert_jax.interop.surgery import head_params
 from bert_jax.model.bert import BertForPreTraining
@@ -72,9 +71,7 @@ class Predictor:
         top: int = 5,
         show_progress: bool | None = None,
     ):
-        if batch_size < 1:
-            raise UserError(f"batch_size={batch_size}, expected at least 1")
-        checkpoint, path = opened(checkpoint, dtype)
+        checkpoint, path = opened(checkpoint, dtype, batch_size, max_length)
         if checkpoint.head == "none" or (
             checkpoint.head == "pretraining" and "mlm" not in checkpoint.params
         ):
@@ -83,7 +80,6 @@ class Predictor:
                 "python -m bert_jax.finetune, or get its vectors with python -m "
                 "bert_jax.embed"
             )
-        check_vocabulary(checkpoint, path)
         self._tokenizer, self._show = checkpoint.tokenizer, show_progress
         self._tasks: Sequence[Task | FillMask]
         if checkpoint.head == "pretraining":

@@ -1,21 +1,22 @@
-"""How likely a pretrained model finds texts, and which of two it prefers.
+"""Scores of texts by a pretrained model, and its accuracy on minimal pairs.
 
-The pseudo-log-likelihood of a text is the sum of log p(token | all others), each token
-masked in turn (Salazar et al. 2020, "Masked Language Model Scoring"). It favours tokens
-that the rest of their own word gives away; the form that masks the rest of the word too
-does not (Kauf and Ivanova 2023, "A Better Way to Do Masked Language Model Scoring"). A
-left-to-right model gives the log-likelihood: the sum of log p(token | those before it). A
-two-way LSTM gives the mean of those of its directions.
+The pseudo-log-likelihood of a text is the sum of log p(token | all other tokens), with
+each token masked in turn (Salazar et al. 2020, "Masked Language Model Scoring"). It favours
+words of several tokens, because the other tokens of a word reveal the masked one. With
+``rest_of_word`` the later tokens of the word are masked too (Kauf and Ivanova 2023, "A
+Better Way to Do Masked Language Model Scoring"). A left-to-right model gives the
+log-likelihood: the sum of log p(token | tokens before it). A two-way LSTM gives the mean of
+the log-likelihoods of its two directions.
 
-A minimal pair is right where its good sentence has the higher score; accuracy is the share
-of right pairs (Warstadt et al. 2020, "BLiMP").
+A minimal pair is right if its good sentence has the higher score (Warstadt et al. 2020,
+"BLiMP").
 """
 
 import functools
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,10 +25,10 @@ import numpy as np
 from bert_jax.data.batching import Features
 from bert_jax.errors import UserError, counted
 from bert_jax.files import decode_lines, ending, parse_json, reading
-from bert_jax.inference.evaluation import runner
+from bert_jax.inference.evaluation import opened, runner
 from bert_jax.inference.fill_mask import mlm_logits, mlm_params
-from bert_jax.interop.checkpoint import Checkpoint, check_length, check_vocabulary
-from bert_jax.interop.load import opened
+from bert_jax.inference.lines import chunks
+from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.heads import model_inputs
 from bert_jax.objectives.mlm_nsp import cross_entropy
@@ -37,25 +38,26 @@ from bert_jax.tasks.rows import (
     Placed,
     Texts,
     count_rows,
+    file_rows,
     given_columns,
+    line_rows,
     placed_rows,
     row_texts,
     text_line,
 )
 
-# Tokens of masked copies that are in memory together.
-TOKENS = 1 << 18
+TOKENS = 1 << 18  # tokens of masked copies that are in memory together
+FIELDS = ("sentence_good", "sentence_bad")
+_EXPECTED = "pairs as .jsonl, .csv, .tsv, .txt, or a zip of .jsonl"
 
 Pair = tuple[str, str]  # the good sentence and the bad one
-FIELDS = ("sentence_good", "sentence_bad")
-_LINES = ".txt"
 
 
 class Score(NamedTuple):
     """The natural log probability of a text, summed over its tokens.
 
-    tokens: their number; an empty text has 0 tokens and the log probability 0.
-    id: None for a row without one.
+    tokens: number of tokens; an empty text has 0 tokens and the log probability 0.
+    id: the id of the row; None if it has none.
     """
 
     text: str
@@ -65,19 +67,18 @@ class Score(NamedTuple):
 
 
 class Scorer:
-    """Pseudo-log-likelihoods by any checkpoint with an MLM head, or log-likelihoods.
+    """Pseudo-log-likelihoods by a checkpoint with an MLM head, or log-likelihoods.
 
     >>> score = Scorer("runs/base")
     >>> score(["The cats sleep.", "The cats sleeps."])
     array([-17.2, -24.9])
 
-    rest_of_word: whether the tokens that follow a masked token in its word are masked
-      too. batch_size: rows of 32 tokens that are computed at a time, or fewer longer rows.
-      max_length: tokens of a text, [CLS] and [SEP] included; 0 for all that the model has
-      positions for. A longer text is an error, because its score would be another text's.
-      dtype: of ComputeConfig, instead of the checkpoint's own.
-      show_progress: whether it is shown how far a call is; None: on a terminal and in a
-      notebook.
+    rest_of_word: whether the later tokens of a masked token's word are masked too.
+    batch_size: number of rows of 32 tokens in a batch; longer rows are fewer.
+    max_length: maximum number of tokens of a text, with [CLS] and [SEP]; 0 for the size of
+      the position table. A longer text is an error.
+    dtype: a value of ComputeConfig.dtype; None for the checkpoint's own.
+    show_progress: whether to show a progress bar; None: on a terminal and in a notebook.
     """
 
     def __init__(
@@ -90,17 +91,13 @@ class Scorer:
         dtype: str | None = None,
         show_progress: bool | None = None,
     ):
-        if batch_size < 1:
-            raise UserError(f"batch_size={batch_size}, expected at least 1")
-        checkpoint, name = opened(checkpoint, dtype)
+        checkpoint, name = opened(checkpoint, dtype, batch_size, max_length)
         if "mlm" not in checkpoint.params:
             raise UserError(
                 f"{name} has no MLM head, so it gives no probabilities of tokens; expected "
-                "one of pretraining"
+                "a pretrained checkpoint"
             )
-        check_vocabulary(checkpoint, name)
         self.max_length = max_length or checkpoint.config.max_positions
-        check_length(self.max_length, checkpoint, "max_length")
         self._tokenizer = checkpoint.tokenizer
         self._rest_of_word, self._show = rest_of_word, show_progress
         reads = checkpoint.config.reads
@@ -112,13 +109,15 @@ class Scorer:
             )
         model = BertForPreTraining(checkpoint.config, checkpoint.compute)
         function = _directed_log_probabilities if self._directed else _log_probabilities
-        forward = functools.partial(function, model=model)
         self._run = runner(
-            forward, mlm_params(checkpoint), checkpoint, batch_size=batch_size
+            functools.partial(function, model=model),
+            mlm_params(checkpoint),
+            checkpoint,
+            batch_size=batch_size,
         )
 
     def __call__(self, rows: Any, *, columns: str | Sequence[str] = ()) -> np.ndarray:
-        """float64 (texts,): the natural log of each text's pseudo-likelihood.
+        """The score of each text, float64 (texts,).
 
         rows: see :func:`bert_jax.tasks.rows.placed_rows`. columns: see :meth:`stream`.
         """
@@ -132,58 +131,50 @@ class Scorer:
         total: int | None = None,
         columns: str | Sequence[str] = (),
     ) -> Iterator[Score]:
-        """The scores in order, for inputs of any length.
+        """The scores in the order of the rows, for inputs of any length.
 
-        total: the number of rows, where it is known. columns: of dictionaries, the column
-        of the text; empty: see :func:`bert_jax.tasks.rows.text_columns`.
+        total: number of rows, if known. columns: name of the text's column in dictionaries;
+        empty: see :func:`bert_jax.tasks.rows.text_columns`.
         """
-        waiting: list[tuple[Texts, np.ndarray]] = []
-        tokens = 0
+        rows = row_texts(placed, given_columns(columns), most=1)
+        encoded = ((row, self._encode(row)) for row in rows)
         with Progress(
             "scoring", total=total, unit="texts", show=self._show
         ) as progress:
-            for row in row_texts(placed, given_columns(columns), most=1):
-                ids = self._encode(row.texts[0], row.where)
-                waiting.append((row, ids))
-                tokens += len(ids) ** 2
-                if tokens > TOKENS:
-                    yield from self._score(waiting, progress)
-                    waiting, tokens = [], 0
-            if waiting:
-                yield from self._score(waiting, progress)
+            for part in chunks(encoded, TOKENS, lambda item: len(item[1]) ** 2):
+                scores = self._score([ids for _, ids in part], progress.part(len(part)))
+                for (row, _), logs in zip(part, scores, strict=True):
+                    total_log = float(logs.sum(dtype=np.float64))
+                    yield Score(row.texts[0], total_log, len(logs), row.id)
 
-    def _encode(self, text: str, where: str) -> np.ndarray:
-        tokenizer = self._tokenizer
-        ids = tokenizer.encode(text)
+    def _encode(self, row: Texts) -> np.ndarray:
+        ids = self._tokenizer.encode(row.texts[0])
         if len(ids) + 2 > self.max_length:
             raise UserError(
-                f"{where} has {len(ids) + 2} tokens, at most {self.max_length} fit; "
+                f"{row.where} has {len(ids) + 2} tokens, at most {self.max_length} fit; "
                 "shorten it"
             )
-        return np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
+        return np.array(
+            [self._tokenizer.cls_id, *ids, self._tokenizer.sep_id], np.int32
+        )
 
     def _score(
-        self, rows: Sequence[tuple[Texts, np.ndarray]], progress: Progress
-    ) -> Iterator[Score]:
-        done = progress.part(len(rows))
-        every_ids = [ids for _, ids in rows]
+        self, texts: list[np.ndarray], done: Callable[[float], None]
+    ) -> list[np.ndarray]:
+        """The log probability of each token of each text."""
         if self._directed:
-            parts = [part[1:-1] for part in self._run(_features(every_ids), done=done)]
-        else:
-            copies = [copy for ids in every_ids for copy in self._masked(ids)]
-            sizes = [len(ids) - 2 for ids in every_ids]
-            values = self._run(
-                _features(copies),
-                per_sequence={
-                    "place": np.concatenate([1 + np.arange(size) for size in sizes]),
-                    "target": np.concatenate([ids[1:-1] for ids in every_ids]),
-                },
-                done=done,
-            )
-            parts = np.split(np.array(values), np.cumsum(sizes)[:-1])
-        for (row, _), part in zip(rows, parts, strict=True):
-            total = float(part.sum(dtype=np.float64))
-            yield Score(row.texts[0], total, len(part), row.id)
+            return [logs[1:-1] for logs in self._run(_features(texts), done=done)]
+        copies = [copy for ids in texts for copy in self._masked(ids)]
+        sizes = [len(ids) - 2 for ids in texts]
+        values = self._run(
+            _features(copies),
+            per_sequence={
+                "place": np.concatenate([1 + np.arange(size) for size in sizes]),
+                "target": np.concatenate([ids[1:-1] for ids in texts]),
+            },
+            done=done,
+        )
+        return np.split(np.array(values), np.cumsum(sizes)[:-1])
 
     def _masked(self, ids: np.ndarray) -> np.ndarray:
         """A copy of a text for each of its n tokens, (n, n + 2), that token masked."""
@@ -205,14 +196,15 @@ def _features(ids: list[np.ndarray]) -> Features:
 def _directed_log_probabilities(
     params: Any, batch: dict[str, jax.Array], *, model: BertForPreTraining
 ) -> jax.Array:
-    """float32 (R, L): of each token given those before it, or after it; the mean of both.
+    """The log probability of each token given the tokens before it, float32 (R, L).
 
-    Of the first and the last token of a sequence they mean nothing.
+    A two-way LSTM gives the mean of both directions. The values of the first and the last
+    token of a sequence have no meaning.
     """
     ids_RL = batch["input_ids"]
     places_RL = jnp.broadcast_to(jnp.arange(ids_RL.shape[1]), ids_RL.shape)
     tokens_RL, packed = model_inputs(batch)
-    every = model.apply(
+    directions = model.apply(
         {"params": params},
         *tokens_RL,
         positions_BQ=places_RL,
@@ -220,7 +212,7 @@ def _directed_log_probabilities(
         **packed,
         method="lm_logits",
     )
-    losses = [cross_entropy(logits_RLW, ids_RL)[0] for logits_RLW in every]
+    losses = [cross_entropy(logits_RLW, ids_RL)[0] for logits_RLW in directions]
     return -sum(losses) / len(losses)
 
 
@@ -246,47 +238,82 @@ class Accuracy(NamedTuple):
 def read_sets(
     paths: Iterable[Path], fields: Sequence[str] = FIELDS
 ) -> Iterator[tuple[str, list[Pair]]]:
-    """The path and the pairs of each set; a set is a file, or a member of a zip.
+    """The path and the pairs of each set. A set is a file, or a file in a zip.
 
-    JSONL, CSV and TSV have the pair in two ``fields``. A .txt has a pair in two columns
-    with a tab between them, or in two lines that follow each other, the good one first.
-    Folders and zips are read file by file, in the order of their names.
+    The rows of a table have the pair in the two columns ``fields``. Lines of text have it
+    in two columns with a tab between them, or in two consecutive lines, the good one first.
+    The files of a zip are sorted by name.
 
-    Raises UserError naming file and line of what is no pair.
+    Raises UserError with the file and line of a row that is not a pair.
     """
     for path in map(Path, paths):
-        if path.is_dir():
-            files = sorted(p for p in path.iterdir() if _is_set(p))
-            if not files:
-                raise UserError(f"{path} has no file of pairs; expected {_expected()}")
-            yield from read_sets(files, fields)
-        elif not path.is_file():
-            raise UserError(f"{path} does not exist; expected {_expected()}")
-        elif ending(path) == ".zip":
-            yield from _read_zip(path, fields)
-        elif ending(path) == _LINES:
-            with path.open("rb") as file:
-                yield str(path), list(_pairs_of_lines(file, path))
-        else:
-            rows = tables.read_table(path, fields)
-            good, bad = fields
-            yield (
-                str(path),
-                [_checked(row[good], row[bad], where) for where, row in rows],
+        sets = _zip_rows(path) if ending(path) == ".zip" else [(path, file_rows(path))]
+        for name, rows in sets:
+            yield str(name), _pairs(name, rows, fields)
+
+
+def _zip_rows(path: Path) -> Iterator[tuple[str, Iterator[Placed]]]:
+    """The name and the rows of each JSONL file in a zip, such as BLiMP's."""
+    with reading(path, _EXPECTED), zipfile.ZipFile(path) as archive:
+        # macOS puts a file "._NAME.jsonl", which is not JSON, beside each NAME.jsonl.
+        members = [
+            member
+            for member in sorted(archive.infolist(), key=lambda info: info.filename)
+            if ending(member.filename) == ".jsonl"
+            and not Path(member.filename).name.startswith(".")
+        ]
+        if not members:
+            raise UserError(f"{path} has no .jsonl file; expected {_EXPECTED}")
+        for member in members:
+            name = f"{path}/{member.filename}"
+            with archive.open(member) as file:
+                lines = (line for _, line in decode_lines(file, name))
+                yield name, line_rows(lines, name, _json_line)
+
+
+def _json_line(where: str, line: str) -> dict[str, Any]:
+    return parse_json(line, where, "one object a line")
+
+
+def _pairs(name: object, rows: Iterable[Placed], fields: Sequence[str]) -> list[Pair]:
+    """The pairs of a set; rows of one text make pairs in their order."""
+    texts: list[str] = []
+    size = 0
+    for where, row in rows:
+        if isinstance(row, dict):
+            row = tuple(tables.text(where, row, [field]) for field in fields)
+        elif isinstance(row, str):
+            if not row.strip():
+                continue
+            row = (row,)
+        size = size or len(row)
+        if len(row) != size or size > 2:
+            raise UserError(
+                f"{where} has {counted(len(row), 'column')}; expected a pair with one tab, "
+                "or one sentence, in every line"
             )
+        tables.check_texts(where, row)
+        texts += row
+    if len(texts) % 2:
+        raise UserError(
+            f"{name} has {counted(len(texts), 'line')}; expected an even number, a pair in "
+            "two lines, or one tab in every line"
+        )
+    return [*zip(texts[::2], texts[1::2], strict=True)]
 
 
 def accuracy(
     score: Callable[[list[str]], np.ndarray],
     sets: Iterable[tuple[str, Sequence[Pair]]],
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Of each set its name and which pairs are right, bool (pairs,).
+    """The name of each set, and whether each of its pairs is right, bool (pairs,).
 
-    score: from texts to their log probabilities. Two equal scores are wrong.
+    score: a function from texts to their log probabilities. A pair of equal scores is
+    wrong.
     """
     for name, pairs in sets:
         if not pairs:
-            raise UserError(f"{name} has no pairs; expected {_expected()}")
+            raise UserError(f"{name} has no pairs; expected {_EXPECTED}")
         scores = score([text for pair in pairs for text in pair]).reshape(-1, 2)
         yield name, scores[:, 0] > scores[:, 1]
 
@@ -294,70 +321,11 @@ def accuracy(
 def summary(right: Iterable[tuple[str, np.ndarray]]) -> Accuracy:
     """The accuracy over all pairs, and the accuracy of each set by its path.
 
-    right: paths of sets, and which of their pairs are right. If a path occurs twice, its
-    pairs count twice.
+    right: results of :func:`accuracy`. If a path occurs twice, its pairs count twice.
     """
-    sets: dict[str, list[np.ndarray]] = {}
+    sets: dict[str, list[bool]] = {}
     for name, values in right:
-        sets.setdefault(name, []).append(values)
-    by_set = {name: np.concatenate(parts) for name, parts in sets.items()}
-    every = np.concatenate(list(by_set.values()))
-    return Accuracy(
-        float(every.mean()),
-        {name: float(values.mean()) for name, values in by_set.items()},
-        len(every),
-    )
-
-
-def _read_zip(path: Path, fields: Sequence[str]) -> Iterator[tuple[str, list[Pair]]]:
-    with reading(path, _expected()), zipfile.ZipFile(path) as archive:
-        # A Mac's archive has a "._NAME.jsonl" that is no JSON beside every NAME.jsonl.
-        members = sorted(
-            (member.filename, i, member)
-            for i, member in enumerate(archive.infolist())
-            if ending(member.filename) == ".jsonl"
-            and not Path(member.filename).name.startswith(".")
-        )
-        if not members:
-            raise UserError(f"{path} has no .jsonl file; expected {_expected()}")
-        for name, _, member in members:
-            with archive.open(member) as file:
-                pairs = []
-                for number, line in decode_lines(file, f"{path}/{name}"):
-                    where = f"{path}/{name}:{number}"
-                    row = parse_json(line, where, "one object a line", unique=True)
-                    texts = [tables.text(where, row, [field]) for field in fields]
-                    pairs.append(_checked(*texts, where))
-                yield f"{path}/{name}", pairs
-
-
-def _pairs_of_lines(file: IO[bytes], path: Path) -> Iterator[Pair]:
-    lines = [
-        (number, line.rstrip("\r\n"))
-        for number, line in decode_lines(file, path)
-        if line.strip()
-    ]
-    if all(line.count("\t") == 1 for _, line in lines):
-        for number, line in lines:
-            yield _checked(*line.split("\t"), f"{path}:{number}")
-        return
-    if len(lines) % 2:
-        raise UserError(
-            f"{path} has {counted(len(lines), 'line')}; expected an even number, a "
-            "pair in two lines, or one tab in every line"
-        )
-    for (number, good), (_, bad) in zip(lines[::2], lines[1::2], strict=True):
-        yield _checked(good, bad, f"{path}:{number}")
-
-
-def _checked(good: str, bad: str, where: str) -> Pair:
-    tables.check_texts(where, (good, bad))
-    return good, bad
-
-
-def _is_set(path: Path) -> bool:
-    return ending(path) in {".zip", _LINES, *tables.FORMATS} - {".json"}
-
-
-def _expected() -> str:
-    return "pairs as .jsonl, .csv, .tsv, .txt, or a zip of .jsonl"
+        sets.setdefault(name, []).extend(values.tolist())
+    pairs = sum(map(len, sets.values()))
+    by_set = {name: sum(values) / len(values) for name, values in sets.items()}
+    return Accuracy(sum(map(sum, sets.values())) / pairs, by_set, pairs)

@@ -75,22 +75,6 @@ def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
     return dataclasses.replace(checkpoint, params=params, compute=compute)
 
 
-def opened(
-    source: Checkpoint | os.PathLike | str, dtype: str | None = None
-) -> tuple[Checkpoint, str]:
-    """A checkpoint that is loaded, or the one at a path; and what errors call it.
-
-    dtype: what it computes in, of ComputeConfig, if not in its own.
-    """
-    name = "the checkpoint"
-    if not isinstance(source, Checkpoint):
-        source, name = load(source), os.fspath(source)
-    if dtype:
-        compute = dataclasses.replace(source.compute, dtype=dtype)
-        source = dataclasses.replace(source, compute=compute)
-    return source, name
-
-
 def save_workdir(directory: Path | str, checkpoint: Checkpoint) -> None:
     """Writes a checkpoint as a workdir that :func:`load` reads, whole or not at all.
 

@@ -1,50 +1,269 @@
+import functools
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors import safe_open
+from safetensors.numpy import load_file
 
-from bert_jax.inference.embed import array_file
+from bert_jax import embed
+from bert_jax.data.tokenizer import WordPieceTokenizer
+from bert_jax.errors import UserError
+from bert_jax.inference.embed import Embedder, write_arrays, write_vectors
+from bert_jax.inference.lines import given_rows
+from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.model.bert import BertModel
+from bert_jax.model.config import BertConfig
+from bert_jax.tasks.rows import placed_rows, texts_line
 
-PARTS = {
-    "a": [np.arange(3, dtype=np.int32), np.arange(4, dtype=np.int32)],
-    "values": [np.ones((2, 5), np.float32), np.zeros((0, 5), np.float32)],
-    "offsets": [np.arange(1, dtype=np.int64), np.arange(2, dtype=np.int64)],
-}
+WORDS = "the a man dog cat eats sees paris rome big small good bad film who where"
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+TOKENIZER = WordPieceTokenizer([*SPECIALS, *WORDS.split(), *".,?"], True)
+CONFIG = BertConfig(
+    vocab_size=TOKENIZER.vocab_size,
+    hidden_size=16,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=32,
+    max_positions=48,
+    initializer_range=0.5,
+)
+
+
+@pytest.fixture(scope="module")
+def params():
+    ids = jnp.zeros((1, 8), jnp.int32)
+    init = jax.jit(functools.partial(BertModel(CONFIG).init, deterministic=True))
+    return init(jax.random.key(1), ids, ids, ids + 1)["params"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(params):
+    return Checkpoint(CONFIG, {"bert": params}, TOKENIZER, "none")
+
+
+@pytest.fixture(scope="module")
+def make(checkpoint):
+    """A function of options: an Embedder, one for all tests."""
+    return functools.cache(functools.partial(Embedder, checkpoint))
+
+
+@pytest.fixture(scope="module")
+def by_hand(params):
+    """A function of texts: layers (3, L, D), pooled (D,) and ids of their sequence."""
+    apply = functools.partial(
+        BertModel(CONFIG).apply, deterministic=True, hidden_states=True
+    )
+    run = jax.jit(lambda params, *arrays: apply({"params": params}, *arrays))
+
+    def states(*parts):
+        ids, types = [TOKENIZER.cls_id], [0]
+        for kind, part in enumerate(parts):
+            added = [*TOKENIZER.encode(part), TOKENIZER.sep_id]
+            ids += added
+            types += [kind] * len(added)
+        arrays = np.zeros((3, 1, CONFIG.max_positions), np.int32)
+        arrays[:, 0, : len(ids)] = [ids, types, [1] * len(ids)]
+        output = run(params, *arrays)
+        layers = np.array(output.hidden_states)[:, 0, : len(ids)]
+        return layers, np.array(output.pooled_BD)[0], ids
+
+    return states
+
+
+def sentences(count):
+    random = np.random.default_rng(0)
+    return [
+        " ".join(random.choice(WORDS.split(), random.integers(1, 30)))
+        for _ in range(count)
+    ]
+
+
+TEXTS = [*sentences(23), "", " ", ("the man", "sees rome"), ("the cat", "")]
+
+
+@pytest.mark.parametrize("lengths", [(32, 64), (8, 20)])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "pooler", "none"])
+def test_vectors_are_those_of_each_text_alone(
+    pooling, lengths, make, by_hand, monkeypatch
+):
+    monkeypatch.setattr("bert_jax.data.batching.LENGTHS", lengths)
+    vectors = make(pooling=pooling)(TEXTS)
+    for vector, text in zip(vectors, TEXTS, strict=True):
+        layers, pooled, _ = by_hand(*([text] if isinstance(text, str) else text))
+        last = {"mean": layers[-1].mean(axis=0), "cls": layers[-1][0], "pooler": pooled}
+        assert vector.dtype == np.float32
+        np.testing.assert_allclose(vector, last.get(pooling, layers[-1]), atol=1e-5)
+
+
+@pytest.mark.parametrize("layers", [(0,), (-3, 1, -1)])
+def test_layers_are_concatenated(layers, make, by_hand):
+    texts = sentences(3)
+    for vector, text in zip(make(layers=layers)(texts), texts, strict=True):
+        states, _, _ = by_hand(text)
+        expected = np.concatenate([states[i].mean(axis=0) for i in layers])
+        np.testing.assert_allclose(vector, expected, atol=1e-5)
+
+
+def test_normalized_vectors_have_length_one(make):
+    texts = sentences(3)
+    plain, scaled = make()(texts), make(normalize=True)(texts)
+    norms = np.linalg.norm(plain, axis=1, keepdims=True)
+    np.testing.assert_allclose(scaled, plain / norms, atol=1e-6)
+    for tokens in make(normalize=True, pooling="none")(texts):
+        np.testing.assert_allclose(np.linalg.norm(tokens, axis=1), 1, atol=1e-5)
+    rounded = make(normalize=True, dtype="bfloat16")(texts)
+    assert rounded.dtype == np.float32
+    assert np.sum(scaled * rounded, axis=1).min() > 0.999
+    assert np.abs(scaled - rounded).max() > 1e-4
+
+
+def test_memory_is_bounded_by_tokens(make, monkeypatch):
+    monkeypatch.setattr("bert_jax.inference.embed.TOKENS", 40)
+    parts = list(make(pooling="none").stream(placed_rows([*sentences(23), *[""] * 50])))
+    assert sum(len(part.lengths) for part in parts) == 73
+    assert max(len(part.values) for part in parts) <= 40 + CONFIG.max_positions
+
+
+def test_truncated_texts_are_counted(make, by_hand, caplog):
+    texts = ["a man eats a big dog", "a man eats", ("the cat", "sees a film")]
+    kept = [("a man eats a",), ("a man eats",), ("the cat", "sees")]
+    with caplog.at_level("WARNING", "bert_jax"):
+        make(max_length=6)(texts[1:2])
+        assert not caplog.messages
+        vectors = make(max_length=6)(texts)
+    assert caplog.messages == ["2 of 3 texts are truncated to max_length=6"]
+    expected = [by_hand(*texts)[0][-1].mean(axis=0) for texts in kept]
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+
+
+def test_a_model_without_a_pooler(checkpoint, params):
+    params = {"bert": {n: part for n, part in params.items() if n != "pooler"}}
+    bare = Checkpoint(CONFIG, params, TOKENIZER, "none")
+    assert Embedder(bare)(["a man"]).shape == (1, 16)
+    with pytest.raises(UserError, match="has no pooler; set pooling to mean"):
+        Embedder(bare, pooling="pooler")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layers": (3,)}, "layer 3 is not there.*has 2 layers"),
+        ({"layers": (-4, -1)}, "layer -4 is not there"),
+        ({"layers": ()}, "layers is empty"),
+        ({"max_length": 49}, "over the position table of 48"),
+        ({"max_length": 3}, "max_length=3 leaves no room"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"pooling": "max"}, "pooling='max', expected one of none, mean"),
+        ({"pooling": "pooler", "layers": (0,)}, "reads the last layer alone"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, message, make):
+    with pytest.raises(UserError, match=message):
+        make(**options)
+
+
+@pytest.fixture(scope="module")
+def run(checkpoint, tmp_path_factory):
+    """A function of an input, its name and flags: the arrays that the command writes."""
+    folder = tmp_path_factory.mktemp("command")
+    save_huggingface(folder / "model", checkpoint)
+
+    def run(content, *flags, source="in.txt", output="out.npz"):
+        (folder / source).write_text(content)
+        path = folder / "new" / output
+        files = ["--input", str(folder / source), "--output", str(path)]
+        embed.main(["--checkpoint", str(folder / "model"), *files, *flags])
+        with path.open("rb") as file:
+            return load_file(path) if path.suffix != ".npz" else dict(np.load(file))
+
+    return run
+
+
+@pytest.mark.parametrize("output", ["out.npz", "out.safetensors"])
+def test_the_command_writes_every_token_of_every_line(output, run, by_hand, capsys):
+    texts = [*sentences(5), "", "the cat\tsees"]
+    lines = "".join(f"{text}\n" for text in texts)
+    arrays = run(lines, "--pooling", "none", "--layers=-2,-1", output=output)
+    types = {name: array.dtype for name, array in arrays.items()}
+    assert types == {"values": "float32", "input_ids": "int32", "offsets": "int64"}
+    offsets = arrays["offsets"]
+    tokens = len(arrays["input_ids"])
+    assert [*offsets[[0, -1]], len(offsets)] == [0, len(arrays["values"]), 8]
+    assert f"7 lines, {tokens} tokens, width 32\n" in capsys.readouterr().err
+    for text, start, stop in zip(texts, offsets, offsets[1:], strict=False):
+        states, _, ids = by_hand(*text.split("\t"))
+        assert arrays["input_ids"][start:stop].tolist() == ids
+        expected = np.concatenate(states[-2:], axis=-1)
+        np.testing.assert_allclose(arrays["values"][start:stop], expected, atol=1e-5)
+
+
+def test_the_command_reads_a_column_of_a_table(run, make):
+    expected = make()(["a man", "the cat , big"])
+    table = 'id,review\n1,a man\n2,"the cat , big"\n'
+    (found,) = run(table, source="a.csv").values()
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    table = "title\treview\nx\ta man\ny\tthe cat , big\n"
+    with pytest.raises(UserError, match="the columns are title, review; expected one"):
+        run(table, source="a.tsv")
+    (found,) = run(table, "--columns", "review", source="a.tsv").values()
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("content", "output", "message"),
+    [
+        ("a\tb\tc\n", "x.npz", "in.txt:1 has 3 values; expected a text, or a tuple"),
+        ("", "x.npz", "in.txt is empty"),
+        ("a\n", "x.npy", r"x.npy, expected a name in .npz or"),
+    ],
+)
+def test_the_command_names_what_is_wrong(content, output, message, run):
+    with pytest.raises(UserError, match=message):
+        run(content, output=output)
+
+
+def test_parts_change_nothing(make, tmp_path):
+    (tmp_path / "in.txt").write_text("\n".join(sentences(23)))
+    files = []
+    for name, chunk in (("a.npz", 4096), ("b.npz", 5)):
+        given = given_rows(None, str(tmp_path / "in.txt"), texts_line)
+        counts = write_vectors(make(), given, tmp_path / name, chunk)
+        assert counts.lines == 23
+        files.append(np.load(tmp_path / name)["embeddings"])
+    np.testing.assert_allclose(*files, atol=1e-5)
+
+
+PARTS = [
+    {"a": np.arange(3, dtype=np.int32), "values": np.ones((2, 5), np.float32)},
+    {"a": np.arange(4, dtype=np.int32), "values": np.zeros((0, 5), np.float32)},
+]
 
 
 @pytest.mark.parametrize("name", ["x.npz", "x.safetensors"])
-def test_rows_come_out_as_they_went_in(name, tmp_path):
-    with array_file(tmp_path / name) as append:
-        for i in range(2):
-            for key, parts in PARTS.items():
-                append(key, parts[i])
-        assert list(tmp_path.iterdir()) == []
+def test_parts_of_arrays_are_joined_in_a_file(name, tmp_path):
+    def parts():
+        for part in PARTS:
+            assert list(tmp_path.iterdir()) == []  # a kill leaves nothing
+            yield part
+
+    write_arrays(tmp_path / name, parts())
     assert [path.name for path in tmp_path.iterdir()] == [name]
     (tmp_path / "new").touch()
     assert (tmp_path / name).stat().st_mode == (tmp_path / "new").stat().st_mode
-    if name == "x.npz":
-        file = np.load(tmp_path / name)
-        read = {key: file[key] for key in file}
-    else:
-        with safe_open(tmp_path / name, "numpy") as file:
-            read = {key: file.get_tensor(key) for key in PARTS}
-    for key, parts in PARTS.items():
-        np.testing.assert_array_equal(read[key], np.concatenate(parts), strict=True)
+    read = np.load(tmp_path / name) if ".npz" in name else load_file(tmp_path / name)
+    for key in PARTS[0]:
+        joined = np.concatenate([part[key] for part in PARTS])
+        np.testing.assert_array_equal(read[key], joined, strict=True)
 
 
-def test_nothing_is_left_of_a_file_that_failed(tmp_path):
-    with (
-        pytest.raises(ZeroDivisionError),
-        array_file(tmp_path / "x.npz") as append,
-    ):
-        append("a", np.arange(3))
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    def parts():
+        yield PARTS[0]
         raise ZeroDivisionError
-    assert list(tmp_path.iterdir()) == []
 
-
-def test_rows_of_another_shape_are_a_bug(tmp_path):
-    with (
-        pytest.raises(ValueError, match="a: "),
-        array_file(tmp_path / "x.npz") as append,
-    ):
-        append("a", np.zeros((3, 2)))
-        append("a", np.zeros((3, 1)))
+    (tmp_path / "x.npz").write_bytes(b"before")
+    with pytest.raises(ZeroDivisionError):
+        write_arrays(tmp_path / "x.npz", parts())
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"before"]

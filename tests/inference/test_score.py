@@ -83,11 +83,6 @@ def test_scores_are_those_of_one_masked_copy_at_a_time(checkpoint, rest_of_word)
     np.testing.assert_allclose(score(TEXTS), expected, rtol=0, atol=1e-4)
 
 
-def test_a_batch_has_texts(checkpoint):
-    with pytest.raises(UserError, match="batch_size=0, expected at least 1"):
-        Scorer(checkpoint, batch_size=0)
-
-
 def test_another_dtype_rounds(checkpoint):
     exact, rounded = (Scorer(checkpoint, dtype=d)(TEXTS) for d in (None, "bfloat16"))
     np.testing.assert_allclose(exact, rounded, rtol=0.02)
@@ -110,21 +105,6 @@ def test_kernels_are_cast_once_and_the_scores_stay_the_same(checkpoint, monkeypa
     np.testing.assert_array_equal(once, at_each_call)
 
 
-def test_the_rest_of_a_word_matters_only_in_words_of_several_tokens(checkpoint):
-    plain, other = (
-        Scorer(checkpoint, rest_of_word=rest, batch_size=8) for rest in (False, True)
-    )
-    (a, whole), (b, same) = (s(["the sailors", "the ship ."]) for s in (plain, other))
-    assert abs(a - b) > 1e-3
-    assert whole == pytest.approx(same, abs=1e-5)
-
-
-def test_without_neighbours_and_padding_the_scores_are_the_same(checkpoint):
-    score = Scorer(checkpoint, batch_size=8)
-    alone = np.concatenate([score([text]) for text in TEXTS])
-    np.testing.assert_allclose(score(TEXTS), alone, rtol=0, atol=1e-4)
-
-
 @pytest.mark.parametrize("causal", [False, True])
 def test_an_empty_text_has_no_tokens_and_the_score_0(checkpoint, causal):
     config = dataclasses.replace(CONFIG, causal=causal)
@@ -138,131 +118,82 @@ def test_an_empty_text_has_no_tokens_and_the_score_0(checkpoint, causal):
     assert score([]).shape == (0,)
 
 
-def test_a_text_that_cannot_be_scored_is_named(checkpoint):
-    score = Scorer(checkpoint, batch_size=8)
+def test_what_cannot_be_scored_is_named(checkpoint):
     with pytest.raises(UserError, match="row 0 has 102 tokens, at most 48 fit"):
-        score(["ship " * 100])
-
-
-def test_a_checkpoint_without_an_mlm_head_is_refused(checkpoint):
+        Scorer(checkpoint)(["ship " * 100])
+    with pytest.raises(UserError, match="batch_size=0, expected at least 1"):
+        Scorer(checkpoint, batch_size=0)
     params = {"bert": checkpoint.params["bert"]}
-    bare = Checkpoint(CONFIG, params, TOKENIZER, head="none")
     with pytest.raises(UserError, match="no MLM head"):
-        Scorer(bare)
+        Scorer(Checkpoint(CONFIG, params, TOKENIZER, head="none"))
 
 
 PAIRS = [("a good one .", "a bad"), ("it is", "it are here")]
 ROWS = [dict(sentence_good=good, sentence_bad=bad, UID=1) for good, bad in PAIRS]
 LINES = "".join(f"{json.dumps(row)}\n" for row in ROWS)
+FILES = {
+    "a.jsonl": LINES,
+    "a.csv": "sentence_good,sentence_bad,more\n"
+    + "".join(f"{good},{bad},x\n" for good, bad in PAIRS),
+    "a.txt": "".join(f"{good}\t{bad}\n" for good, bad in PAIRS),
+    "b.txt": "\n\n".join(text for pair in PAIRS for text in pair),
+}
 
 
-def write(folder, name):
-    path = folder / name
-    if name.endswith(".zip"):
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr("data/b.jsonl", LINES)
-            archive.writestr("data/a.jsonl", LINES)
-            archive.writestr("README", "no pairs")
-            archive.writestr("__MACOSX/data/._a.jsonl", b"\0\xb0")  # as BLiMP's has
-        return path
-    path.write_text(
-        {
-            "a.jsonl": LINES,
-            "a.csv": "sentence_good,sentence_bad,more\n"
-            + "".join(f"{good},{bad},x\n" for good, bad in PAIRS),
-            "a.txt": "".join(f"{good}\t{bad}\n" for good, bad in PAIRS),
-            "b.txt": "\n\n".join(text for pair in PAIRS for text in pair),
-        }[name]
-    )
-    return path
-
-
-@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.txt", "b.txt", "all.zip"])
+@pytest.mark.parametrize("name", FILES)
 def test_each_form_gives_the_same_pairs(name, tmp_path):
-    path = write(tmp_path, name)
-    sets = dict(read_sets([path]))
-    members = ["data/a.jsonl", "data/b.jsonl"] if name == "all.zip" else []
-    assert list(sets) == ([f"{path}/{member}" for member in members] or [str(path)])
-    for pairs in sets.values():
-        assert pairs == PAIRS
+    path = tmp_path / name
+    path.write_text(FILES[name])
+    assert list(read_sets([path])) == [(str(path), PAIRS)]
 
 
-def test_a_folder_is_read_file_by_file_and_fields_may_have_other_names(tmp_path):
-    for name in ("y", "x"):
-        (tmp_path / f"{name}.jsonl").write_text('{"yes": "a", "no": "b"}\n')
-    assert list(read_sets([tmp_path], ("yes", "no"))) == [
-        (str(tmp_path / "x.jsonl"), [("a", "b")]),
-        (str(tmp_path / "y.jsonl"), [("a", "b")]),
-    ]
+def test_each_file_of_a_zip_is_a_set(tmp_path):
+    path = tmp_path / "all.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("data/b.jsonl", LINES)
+        archive.writestr("data/a.jsonl", LINES)
+        archive.writestr("README", "no pairs")
+        archive.writestr("__MACOSX/data/._a.jsonl", b"\0\xb0")  # as BLiMP's has
+    names = [f"{path}/data/a.jsonl", f"{path}/data/b.jsonl"]
+    assert list(read_sets([path])) == [(name, PAIRS) for name in names]
 
 
-def test_accuracy_is_the_share_of_pairs_whose_good_sentence_scores_higher():
-    def score(texts):
+def test_accuracy_is_the_share_of_pairs_whose_good_sentence_scores_higher(tmp_path):
+    def score(texts):  # the shorter text has the higher score
         return np.array([-len(text) for text in texts], float)
 
     sets = [("a", PAIRS), ("b", [("long", "x"), ("x", "y"), ("x", "long"), ("", "y")])]
     right = list(accuracy(score, sets))
-    # The shorter one wins; a tie is wrong.
     assert right[0][1].tolist() == [False, True]
-    assert right[1][1].tolist() == [False, False, True, True]
-    found = summary(right)
+    assert right[1][1].tolist() == [False, False, True, True]  # a tie is wrong
+    found = summary([*right, right[0]])  # a name that occurs twice
     assert found.by_set == {"a": 0.5, "b": 0.5}
-    assert (found.accuracy, found.pairs) == (0.5, 6)
-
-
-def test_sets_with_equal_names_all_count(tmp_path):
-    good, bad = (
-        json.dumps({"sentence_good": a, "sentence_bad": b}) + "\n"
-        for a, b in (("a", "bb"), ("aa", "b"))
-    )
-    # Folders, dots in names, and an archive that contains a name twice.
-    paths = ["en/agreement.jsonl", "fr/agreement.jsonl", "s.v1.jsonl", "s.v2.jsonl"]
-    paths = [tmp_path / path for path in paths]
-    for path, content in zip(paths, (good * 3, bad * 5, good, bad), strict=True):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(content)
-    archive = tmp_path / "twice.zip"
-    with zipfile.ZipFile(archive, "w") as file, pytest.warns(UserWarning):
-        for content in (good, bad * 2):
-            file.writestr("agreement.jsonl", content)
-    lengths = lambda texts: np.array([-len(text) for text in texts], float)  # noqa: E731
-    found = summary(accuracy(lengths, read_sets([*paths, archive])))
-    assert (found.accuracy, found.pairs) == (5 / 13, 13)
-    assert found.by_set == dict(
-        zip(
-            [*map(str, paths), f"{archive}/agreement.jsonl"],
-            [1, 0, 1, 0, 1 / 3],
-            strict=True,
-        )
-    )
+    assert (found.accuracy, found.pairs) == (0.5, 8)
+    for name in ("y", "x"):
+        (tmp_path / f"{name}.jsonl").write_text('{"yes": "a", "no": "bb"}\n')
+    paths = [tmp_path / "x.jsonl", tmp_path / "y.jsonl"]
+    found = summary(accuracy(score, read_sets(paths, ("yes", "no"))))
+    assert found == (1.0, dict.fromkeys(map(str, paths), 1.0), 2)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("a.txt", "one\ntwo\nthree\n", "has 3 lines; expected an even number"),
-        ("a.jsonl", '{"sentence_good": "a"}\n', "sentence_bad"),
+        ("a.txt", "one\ttwo\nthree\n", "a.txt:2 has 1 column; expected a pair"),
+        ("a.txt", "one\ttwo\tthree\n", "a.txt:1 has 3 columns"),
+        ("a.txt", "\n", r"a\.txt has no pairs"),
+        ("a.jsonl", '{"sentence_good": "a"}\n', "a.jsonl:1.*sentence_bad"),
         ("a.jsonl", '{"sentence_good": "a", "sentence_bad": ""}\n', "a.jsonl:1"),
         ("a.zip", "no zip", "is not a zip file"),
-        ("a.pdf", "x", "is no table"),
+        ("none.txt", None, "does not exist"),
     ],
 )
 def test_what_is_no_pair_is_named(name, content, message, tmp_path):
-    path = tmp_path / name
-    path.write_text(content)
+    if content is not None:
+        (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=message):
-        list(read_sets([path]))
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(UserError, match="nothing does not exist; expected pairs"):
-        list(read_sets([tmp_path / "nothing"]))
-
-
-def test_a_set_without_pairs_is_named(tmp_path):
-    (tmp_path / "a.txt").write_text("\n")
-    with pytest.raises(UserError, match=r"a\.txt has no pairs"):
-        dict(accuracy(lambda texts: np.zeros(0), read_sets([tmp_path / "a.txt"])))
+        list(accuracy(lambda texts: np.zeros(len(texts)), read_sets([tmp_path / name])))
 
 
 def test_a_left_to_right_model_gives_the_log_likelihood():
