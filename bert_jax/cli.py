@@ -274,9 +274,7 @@ def start(flags: Mapping[str, Any] | None = None, workdir: str = "") -> None:
     """
     import jax
 
-    from bert_jax.training.checkpoints import hide_cancelled_work
-
-    hide_cancelled_work()
+    startup.hide_failed_reads()
     show_progress(True)
     of_several = flags and (flags["distributed"] or flags["coordinator_address"])
     startup.keep_programs(workdir if of_several or is_remote(workdir) else "")

@@ -10,22 +10,19 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "bert_jax"
 # Every file may import these. They import only each other.
 LOWEST = {"errors", "files", "locks", "progress", "settings"}
-CHECKPOINTS = "training/checkpoints.py"
-# The parts of the package that a folder may import, besides itself and LOWEST. Interop
-# reads the parameters of a run with training/checkpoints.py, which imports only parallel.
+# The parts of the package that a folder may import, besides itself and LOWEST.
 ALLOWED = {
     **{f"{name}.py": set() for name in sorted(LOWEST)},
     "data": set(),
     "model": set(),
     "parallel": set(),
     "tasks": {"data"},
-    CHECKPOINTS: {"parallel"},
-    "interop": {"data", "model", "parallel", CHECKPOINTS},
+    "interop": {"data", "model", "parallel"},
     "objectives": {"data", "model", "parallel", "tasks"},
     "inference": {"data", "model", "parallel", "tasks", "interop", "objectives"},
     "training": {
         *("data", "model", "parallel", "tasks", "interop", "objectives", "inference"),
-        *("figures", "runs", CHECKPOINTS),
+        *("figures", "runs"),
     },
 }
 
@@ -44,10 +41,7 @@ def imports(path: Path) -> set[str]:
 
 def imported_folders(path: Path) -> set[str]:
     parts = [name.split(".")[1:] for name in imports(path) if "." in name]
-    return {
-        CHECKPOINTS if part[:2] == ["training", "checkpoints"] else part[0]
-        for part in parts
-    }
+    return {part[0] for part in parts}
 
 
 def test_no_file_imports_itself_by_way_of_others():
@@ -87,4 +81,4 @@ def test_every_folder_has_a_rule():
 
 def test_orbax_is_imported_in_one_file():
     users = [p for p in PACKAGE.rglob("*.py") if "orbax" in p.read_text()]
-    assert users == [PACKAGE / CHECKPOINTS]
+    assert users == [PACKAGE / "interop/train_state.py"]

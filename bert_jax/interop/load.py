@@ -20,6 +20,7 @@ from bert_jax.interop.checkpoint import (
 from bert_jax.interop.config_json import split_changes, with_compute
 from bert_jax.interop.find import CHECKPOINTS, find_files, from_hub, hub_name
 from bert_jax.interop.surgery import stretched
+from bert_jax.interop.train_state import read_params, write_params
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import with_scan
 from bert_jax.parallel.deadline import unwatched
@@ -27,7 +28,6 @@ from bert_jax.parallel.processes import on_leader
 from bert_jax.parallel.remote import local_checkpoint
 from bert_jax.parallel.sharding import array_shapes
 from bert_jax.settings import from_settings
-from bert_jax.training.checkpoints import read_params, write_params
 
 _logger = logging.getLogger(__name__)
 

@@ -32,6 +32,7 @@ from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.inspection import drawn_examples, marked
 from bert_jax.interop.load import load
 from bert_jax.interop.surgery import stretched, with_new_words
+from bert_jax.interop.train_state import newest_step
 from bert_jax.model.bert import BertForPreTraining, parameter_count
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.heads import jit_whole
@@ -48,7 +49,6 @@ from bert_jax.parallel.remote import local_copy
 from bert_jax.progress import Progress, print_line
 from bert_jax.runs import CURVES
 from bert_jax.settings import to_dict
-from bert_jax.training.checkpoints import newest_step
 from bert_jax.training.config import DataConfig, TrainConfig
 from bert_jax.training.metrics import MetricWriter, Reporter
 from bert_jax.training.run import Job, Log, draw_run, open_workdir, run

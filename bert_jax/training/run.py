@@ -33,6 +33,7 @@ from bert_jax.data.pipeline import training_iterator
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import Preempted, UserError
 from bert_jax.files import read_json, write_json
+from bert_jax.interop.train_state import CheckpointStore
 from bert_jax.objectives.objective import Batch, Objective, Params
 from bert_jax.parallel.mesh import put_batch, steps_ahead
 from bert_jax.parallel.processes import (
@@ -43,7 +44,6 @@ from bert_jax.parallel.processes import (
 )
 from bert_jax.runs import CURVES
 from bert_jax.settings import describe
-from bert_jax.training.checkpoints import CheckpointStore
 from bert_jax.training.config import (
     RunConfig,
     changed_settings,

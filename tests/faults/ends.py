@@ -25,9 +25,9 @@ from orbax.checkpoint.experimental import v1 as ocp
 from orbax.checkpoint.experimental.v1._src.metadata import serialization
 
 from bert_jax import files
+from bert_jax.interop.train_state import CheckpointStore
 from bert_jax.training import finetune, metrics, sweep
 from bert_jax.training import run as engine
-from bert_jax.training.checkpoints import CheckpointStore
 
 # Each phase: a function, and whether the phase is before or after its call.
 PHASES = {

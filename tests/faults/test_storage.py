@@ -28,7 +28,7 @@ from etils import epath
 
 from bert_jax import cli, train
 from bert_jax.errors import UserError
-from bert_jax.training.checkpoints import CheckpointStore
+from bert_jax.interop.train_state import CheckpointStore
 from bert_jax.training.workdir import RunFolder
 
 REPOSITORY = Path(__file__).parents[2]
