@@ -3,7 +3,7 @@
 Of a checkpoint (a workdir, a Hugging Face folder, Google's files, a name on a hub): what it
 is, its config, and a table of its parameters. Of text that python -m bert_jax.prepare
 wrote: counts, lengths, and examples as training draws them; shown{right} is a token that
-the model has to predict. Of a vocabulary: what its tokens are, and how many a word takes.
+the model has to predict. Of a vocabulary: its size, and how many tokens a word takes.
 
 usage:
   python -m bert_jax.inspect PATH [--json]

@@ -1,4 +1,4 @@
-"""Progress bars on stderr, and printed lines that do not break them.
+"""Progress bars on stderr, printed lines that do not break them, and aligned columns.
 
 >>> with Progress("embedding", total=len(texts), unit="texts") as progress:
 ...     for part in parts:
@@ -12,9 +12,10 @@ if a command has called :func:`show_progress`.
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
+from rich.cells import cell_len
 from tqdm import tqdm
 
 from bert_jax.errors import printable
@@ -57,6 +58,20 @@ def print_line(line: str, file: TextIO | None = None) -> None:
     file = file or sys.stdout
     tqdm.write(printable(line), file=file)
     file.flush()
+
+
+def aligned(
+    rows: Iterable[Sequence[object]], right: int | None = None
+) -> Iterator[str]:
+    """The lines of a table; columns from number ``right`` on are aligned to the right."""
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        parts = []
+        for i, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            gap = " " * (width - cell_len(cell))
+            parts.append(cell + gap if right is None or i < right else gap + cell)
+        yield "  ".join(parts).rstrip()
 
 
 class PrintableFormatter(logging.Formatter):

@@ -22,7 +22,7 @@ from bert_jax.files import (
     reading,
     write_text,
 )
-from bert_jax.inference.lines import aligned
+from bert_jax.progress import aligned
 
 METRICS, CURVES, RESULTS = "metrics.jsonl", "curves.png", "results.json"
 _SWEEP = "sweep"  # the folder of a sweep's runs

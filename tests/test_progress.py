@@ -7,7 +7,13 @@ import sys
 import pytest
 from tqdm import std
 
-from bert_jax.progress import LogHandler, Progress, print_line, show_progress
+from bert_jax.progress import (
+    LogHandler,
+    Progress,
+    aligned,
+    print_line,
+    show_progress,
+)
 
 
 class Terminal(io.StringIO):
@@ -154,3 +160,9 @@ def test_what_is_printed_and_logged_cannot_steer_the_terminal(stream):
     assert out.getvalue() == (
         "a\\u001b[2Jb\\u000d\\ud800\nم\u200cن \u3000水\nlabel \\u009b31m\n"
     )
+
+
+def test_columns_are_aligned_and_numbers_to_the_right():
+    rows = [["name", "count"], ["北京", 1_000], ["a", 7]]
+    assert list(aligned(rows)) == ["name  count", "北京  1000", "a     7"]
+    assert list(aligned(rows, right=1)) == ["name  count", "北京   1000", "a         7"]

@@ -134,20 +134,6 @@ def chunks(
         yield chunk
 
 
-def aligned(
-    rows: Iterable[Sequence[object]], right: int | None = None
-) -> Iterator[str]:
-    """The lines of a table; columns from number ``right`` on are numbers."""
-    cells = [[printable(str(cell)) for cell in row] for row in rows]
-    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        parts = []
-        for i, (cell, width) in enumerate(zip(row, widths, strict=True)):
-            gap = " " * (width - _width(cell))
-            parts.append(cell + gap if right is None or i < right else gap + cell)
-        yield _GAP.join(parts).rstrip()
-
-
 class Shown(Protocol):
     """What answers are shown by: a Task, or FillMask."""
 

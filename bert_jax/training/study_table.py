@@ -6,8 +6,7 @@ from pathlib import Path
 
 from bert_jax.errors import UserError
 from bert_jax.files import write_json, write_text
-from bert_jax.inference.lines import aligned
-from bert_jax.progress import print_line
+from bert_jax.progress import aligned, print_line
 from bert_jax.runs import spread
 from bert_jax.training.config import StudyConfig
 from bert_jax.training.run import Log

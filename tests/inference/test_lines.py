@@ -9,7 +9,6 @@ from bert_jax.inference.lines import (
     Answers,
     AnswerTable,
     CsvTable,
-    aligned,
     chunks,
     read_lines,
 )
@@ -76,12 +75,6 @@ def test_wide_characters_take_two_columns_and_accents_none():
         "北京 abc  -",
         "e\u0301te\u0301 x     -",
     ]
-
-
-def test_columns_are_aligned_and_numbers_to_the_right():
-    rows = [["name", "count"], ["北京", 1_000], ["a", 7]]
-    assert list(aligned(rows)) == ["name  count", "北京  1000", "a     7"]
-    assert list(aligned(rows, right=1)) == ["name  count", "北京   1000", "a         7"]
 
 
 def test_a_terminal_is_not_told_what_to_do():
