@@ -1,4 +1,8 @@
-"""bert_jax: BERT (Devlin et al., 2019) in JAX and Flax."""
+"""bert_jax: BERT (Devlin et al., 2019) in JAX and Flax.
+
+load reads a checkpoint, pretrain and finetune train, tasks describes fine-tuning tasks,
+and figures draws runs and models.
+"""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -8,17 +12,26 @@ if TYPE_CHECKING:
     from bert_jax import tasks as tasks
     from bert_jax.inference.model import load as load
     from bert_jax.training.from_python import finetune as finetune
+    from bert_jax.training.pretrain import pretrain as pretrain
 
 __version__ = "0.1.0"
-__all__ = ["figures", "finetune", "load", "tasks"]
+__all__ = ["figures", "finetune", "load", "pretrain", "tasks"]
+
+_FUNCTIONS = {
+    "finetune": "bert_jax.training.from_python",
+    "load": "bert_jax.inference.model",
+    "pretrain": "bert_jax.training.pretrain",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Imports JAX and all the rest only for those who ask for it."""
-    if name == "load":
-        from bert_jax.inference.model import load
-
-        return load
+    """Imports JAX and the rest of the package when they are first used."""
+    if name in _FUNCTIONS:
+        return getattr(importlib.import_module(_FUNCTIONS[name]), name)
     if name in __all__:
         return importlib.import_module(f"bert_jax.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

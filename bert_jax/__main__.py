@@ -1,6 +1,6 @@
 """All commands as one: ``bert_jax NAME ...``, or ``python -m bert_jax NAME ...``.
 
-A command is a file of this folder that ends in ``cli.run(main)``.
+A command is a file of the folder commands/ with a function ``main(argv)``.
 """
 
 import ast
@@ -19,10 +19,9 @@ _RENAMED = {"compare": "plot"}  # old and new names of commands
 def commands() -> dict[str, str]:
     """The name of each command and what it does, in a line."""
     found = {}
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        if text.endswith("\n    cli.run(main)\n") and path != Path(__file__):
-            found[path.stem] = ast.get_docstring(ast.parse(text)).partition("\n")[0]
+    for path in sorted(Path(__file__).with_name("commands").glob("[!_]*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found[path.stem] = ast.get_docstring(tree).partition("\n")[0]
     return found
 
 
@@ -38,11 +37,11 @@ def main(argv: list[str]) -> int | None:
         print_line("usage: bert_jax COMMAND ...\n")
         for command, line in known.items():
             print_line(f"  {command:{width}}  {line}")
-        print_line("\nbert_jax COMMAND --help says more.")
+        print_line("\nbert_jax COMMAND --help shows the arguments of a command.")
     elif name == "--version":
         print_line(__version__)
     elif name in known:
-        return importlib.import_module(f"bert_jax.{name}").main(rest)
+        return importlib.import_module(f"bert_jax.commands.{name}").main(rest)
     else:
         near = difflib.get_close_matches(name, known, cutoff=0.5)
         found = f"did you mean {', '.join(near)}?"

@@ -141,10 +141,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def argument_parser(usage: str) -> argparse.ArgumentParser:
-    """The parser of a command whose docstring ends in ``python -m bert_jax.NAME ...``."""
+    """The parser of a command whose docstring ends in ``bert_jax NAME ...``."""
     example = usage.strip().splitlines()[-1].split()
     return _Parser(
-        " ".join(example[:3]),
+        " ".join(example[:2]),
         usage=argparse.SUPPRESS,  # the docstring has it
         description=usage,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -1,45 +1,7 @@
-"""Pretrains BERT with masked LM and next sentence prediction.
-
---config: the name of a config, such as tiny, base:lamb or large, or a file. The same
-command with the same --workdir (default: runs/NAME OF THE CONFIG) resumes a stopped run.
---change_settings resumes an unfinished run with other settings. config.json then lists each
-change with its step. Only the last phase of a finished run can grow: more steps of that
-phase continue the run. Other changes are refused.
-Every setting below can be changed: --config.NAME=VALUE, or --NAME=VALUE, such as
---profile_steps 10:20. --print_config shows those of a run and ends.
-
-On several hosts start the command on each host. Give --distributed if Cloud TPU, GKE, Slurm
-or Open MPI started the job. Otherwise give --coordinator_address=HOST:PORT (of process 0),
---num_processes=N and --process_id=I. A SIGTERM to any process saves the run and ends all
-processes with code 75.
-  --join_timeout       seconds until all processes are connected (300)
-  --heartbeat_timeout  seconds without a heartbeat after which a process is lost (30)
-  --step_timeout       seconds without progress after which a process ends with code 75
-                       (600; 0: never)
-
-usage:
-  python -m bert_jax.train --config tiny [--workdir D] [--config.seed=1]
-"""
+"""``python -m bert_jax.train``, which is ``bert_jax train``."""
 
 from bert_jax import cli
-from bert_jax.config_file import parse
-from bert_jax.interop.find import check_checkpoint
-from bert_jax.training.config import TrainConfig, train_config
-
-
-def main(argv: list[str]) -> None:
-    """Parses the command line and trains."""
-    own = cli.JOB_FLAGS | {"change_settings": False}
-    config, workdir, flags = parse(argv, __doc__, train_config, own, TrainConfig)
-    config.data.check_text()
-    if config.init_from:
-        check_checkpoint(config.init_from, "init_from")
-    # Imported late: --help and a wrong command line answer at once.
-    from bert_jax.training.pretrain import pretrain
-
-    cli.start(flags, workdir)
-    pretrain(config, workdir, change_settings=flags["change_settings"])
-
+from bert_jax.commands.train import main
 
 if __name__ == "__main__":
     cli.run(main)

@@ -23,7 +23,6 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 sys.path.insert(0, str(ROOT))
 
 import bert_jax  # noqa: E402
-from bert_jax.__main__ import commands  # noqa: E402
 from bert_jax.tasks.families import FAMILIES  # noqa: E402
 
 # bert_jax.tasks imports them for type checkers alone; Sphinx takes its signatures apart.
@@ -72,8 +71,6 @@ OUTSIDE = {
     "AGENTS.md": "agents.md",
     "launch/README.md": "launch.md",
 }
-# A command's module that is called as a function, and where that function is.
-CALLED = {"bert_jax.finetune": "bert_jax.training.from_python"}
 # The folders of the package, in the order in which a reader meets them.
 FOLDERS = {
     "inference": "What a trained model is asked: vectors, answers, scores.",
@@ -131,13 +128,12 @@ def api() -> Iterator[tuple[str, str]]:
     # Functions before whole modules, such as figures.
     public.sort(key=lambda item: not hasattr(item, "__module__"))
     homes = [getattr(item, "__module__", item.__name__) for item in public]
-    face = list(dict.fromkeys(CALLED.get(home, home) for home in homes))
+    face = list(dict.fromkeys(homes))
     pages = {"bert_jax": ("What `import bert_jax` gives, and what that returns.", face)}
     for folder, text in FOLDERS.items():
         pages[folder] = (text, [m for m in modules(folder) if m not in face])
     table, contents = [], []
-    apart = {*face, *(f"bert_jax.{name}" for name in commands())}
-    shared = [m for m in modules("") if m.count(".") == 1 and m not in apart]
+    shared = [m for m in modules("") if m.count(".") == 1 and m not in face]
     pages["shared"] = ("What the commands and all folders share.", shared)
     for page, (text, names) in pages.items():
         title = f"bert_jax.{page}" if page in FOLDERS else page

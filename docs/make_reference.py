@@ -30,7 +30,7 @@ _COMMANDS = """# Commands
 
 <!-- Made by: python docs/make_reference.py -->
 
-`bert_jax NAME ...` runs a command, and so does `python -m bert_jax.NAME ...`.
+`bert_jax NAME ...` runs a command, and so does `python -m bert_jax NAME ...`.
 `bert_jax` alone lists them, and `bert_jax NAME --help` explains one. A wrong
 argument, name or file is one line and exit code 2. Work that takes long shows its
 progress on stderr: one live line on a terminal, a line each half minute elsewhere. Training
@@ -79,12 +79,12 @@ def settings_page() -> str:
         for name, family in FAMILIES.items()
     ]
     parts = [
-        f"{_SETTINGS}\n## Pretraining\n\n`python -m bert_jax.train`",
+        f"{_SETTINGS}\n## Pretraining\n\n`bert_jax train`",
         tables(TrainConfig),
-        "## Fine-tuning\n\n`python -m bert_jax.finetune`",
+        "## Fine-tuning\n\n`bert_jax finetune`",
         tables(FineTuneConfig),
         *data,
-        "## Studies\n\n`python -m bert_jax.experiment`",
+        "## Studies\n\n`bert_jax experiment`",
         tables(StudyConfig),
         f"### A variant\n\n{tables(Variant)}\n",
     ]
@@ -99,7 +99,7 @@ def commands_page() -> str:
     for name in commands():
         shown = io.StringIO()
         with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-            importlib.import_module(f"bert_jax.{name}").main(["--help"])
+            importlib.import_module(f"bert_jax.commands.{name}").main(["--help"])
         text = shown.getvalue().partition("\nsettings, with their defaults:")[0]
         parts.append(f"## {name}\n\n```text\n{text.strip()}\n```\n")
     return "\n".join(parts)

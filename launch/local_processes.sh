@@ -4,12 +4,11 @@
 #   launch/local_processes.sh --processes 2 --devices 4 -- \
 #     --config experiments/tiny.py --workdir runs/two
 #
-# The arguments after -- go to --module, which is bert_jax.train by default. Each process has
-# --devices CPU devices. On a machine with accelerators leave --devices out and set
-# CUDA_VISIBLE_DEVICES for each process. Process 0 prints here, the others print to
-# LOGS/process_N.log.
+# The arguments after -- go to --command. Each process has --devices CPU devices. On a
+# machine with accelerators leave --devices out and set CUDA_VISIBLE_DEVICES for each
+# process. Process 0 prints here, the others print to LOGS/process_N.log.
 #
-#   --module M        the command: bert_jax.train or bert_jax.finetune
+#   --command NAME    the command: train (default) or finetune
 #   --port P          port of process 0 on 127.0.0.1 (default: a free one)
 #   --logs LOGS       folder for the output of the other processes (default: runs/logs)
 #   --caches CACHES   a folder with one cache for each process, as separate machines have
@@ -19,7 +18,7 @@
 #   --dry_run         print every command instead of running it
 set -euo pipefail
 
-MODULE=bert_jax.train PROCESSES=2 DEVICES="" PORT="" LOGS="runs/logs" CACHES="" RESTARTS=3 DRY_RUN=0
+COMMAND=train PROCESSES=2 DEVICES="" PORT="" LOGS="runs/logs" CACHES="" RESTARTS=3 DRY_RUN=0
 GRACE=60     # seconds until the others are killed after one failed; JAX ends them after 30
 PREEMPTED=75 # exit code of a run that can resume; see bert_jax/errors.py
 STOPPED=0    # whether this script received a signal
@@ -32,7 +31,7 @@ fail() {
 
 while (($#)); do
   case "$1" in
-    --module) MODULE="$2"; shift 2 ;;
+    --command) COMMAND="$2"; shift 2 ;;
     --processes) PROCESSES="$2"; shift 2 ;;
     --devices) DEVICES="$2"; shift 2 ;;
     --port) PORT="$2"; shift 2 ;;
@@ -63,7 +62,7 @@ job() {
   fi
   ((DRY_RUN)) || mkdir -p "$LOGS"
   for ((i = PROCESSES - 1; i >= 0; i--)); do
-    local command=("$PYTHON" -m "$MODULE"
+    local command=("$PYTHON" -m bert_jax "$COMMAND"
       --coordinator_address "127.0.0.1:$port" --num_processes "$PROCESSES"
       --process_id "$i" "$@")
     [[ -z "$CACHES" ]] || command=(env "XDG_CACHE_HOME=$CACHES/$i" "${command[@]}")

@@ -6,7 +6,7 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from bert_jax import aot
+from bert_jax.commands import aot
 from bert_jax.errors import UserError
 
 TINY = ("--config=experiments/tiny.py", "--config.phases[0].batch_size=32")

@@ -272,7 +272,7 @@ def test_texts_are_utf8_in_every_locale():
     program = (
         "from bert_jax import cli\n"
         "def main(argv):\n"
-        "    parser = cli.argument_parser('python -m bert_jax.x')\n"
+        "    parser = cli.argument_parser('bert_jax x')\n"
         "    cli.add_text_flags(parser)\n"
         "    print(*parser.parse_args(argv).text)\n"
         "cli.run(main)"
@@ -318,7 +318,7 @@ def test_a_thread_that_hangs_does_not_keep_a_command_from_its_end():
 def test_an_unknown_flag_is_reported_with_the_nearest_one(command, flag):
     """Before a required flag that is missing."""
     name, *words = command.split()
-    main = importlib.import_module(f"bert_jax.{name}").main
+    main = importlib.import_module(f"bert_jax.commands.{name}").main
     with pytest.raises(
         UserError, match=rf"^unexpected argument '--\w+'; did you mean --{flag}\?$"
     ):
@@ -326,7 +326,7 @@ def test_an_unknown_flag_is_reported_with_the_nearest_one(command, flag):
 
 
 def test_a_wrong_choice_is_reported_with_the_nearest_one():
-    parser = cli.argument_parser("python -m bert_jax.x --format csv")
+    parser = cli.argument_parser("bert_jax x --format csv")
     parser.add_argument("--format", choices=("table", "jsonl", "csv"))
     assert parser.parse_args(["--format", "csv"]).format == "csv"
     with pytest.raises(UserError, match=r"^--format=cvs; did you mean csv\?$"):
@@ -337,14 +337,12 @@ def test_a_wrong_choice_is_reported_with_the_nearest_one():
 
 def test_a_word_that_looks_like_a_flag_may_be_a_value():
     """A flag may be abbreviated, and argparse takes a word with a blank as a value."""
-    parser = cli.argument_parser("python -m bert_jax.x --text TEXT")
+    parser = cli.argument_parser("bert_jax x --text TEXT")
     parser.add_argument("--text")
     parser.add_argument("rest", nargs="*")
     assert parser.parse_args(["--te", "--xyz is no flag"]).text == "--xyz is no flag"
     assert parser.parse_args(["--text=a", "--", "--xyz"]).rest == ["--xyz"]
-    with pytest.raises(
-        UserError, match=r"^unexpected argument '--xyz'; python -m bert"
-    ):
+    with pytest.raises(UserError, match=r"^unexpected argument '--xyz'; bert_jax x"):
         parser.parse_args(["--xyz"])
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax import cli, inspect
+from bert_jax import cli
 from bert_jax.__main__ import commands
+from bert_jax.commands import inspect
 from bert_jax.errors import UserError
 from bert_jax.inference import lines
 
@@ -128,7 +129,7 @@ def outcome(line):
     """Whether a command line works; what it says where it does not."""
     name, *arguments = line
     try:
-        code = importlib.import_module(f"bert_jax.{name}").main(arguments)
+        code = importlib.import_module(f"bert_jax.commands.{name}").main(arguments)
     except UserError as error:
         return str(error)
     assert not code

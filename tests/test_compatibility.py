@@ -15,7 +15,7 @@ import pytest
 import safetensors.numpy
 
 import bert_jax
-from bert_jax import experiment
+from bert_jax.commands import experiment
 from bert_jax.data.pipeline import TrainingBatches, split_documents
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer_files import load_tokenizer

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax import config_file, finetune, train
+from bert_jax import config_file
+from bert_jax.commands import finetune, train
 from bert_jax.config_file import parse
 from bert_jax.errors import UserError
 from bert_jax.settings import REQUIRED, from_settings, groups, setting
@@ -227,7 +228,7 @@ def test_a_wrong_command_line_answers_without_jax(command, flags, message, golde
     """Importing it takes a second, and more where there are accelerators."""
     flags = flags.format(golden / "google_bert").split()
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", f"bert_jax.{command}", *flags],
+        [sys.executable, "-X", "importtime", "-m", "bert_jax", command, *flags],
         capture_output=True,
         text=True,
         env=os.environ,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax.convert import main
+from bert_jax.commands.convert import main
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 
@@ -79,7 +79,7 @@ def test_the_command_lists_what_did_not_fit(source, tmp_path, capsys):
 def test_errors_are_one_line(tmp_path):
     arguments = ["--input", tmp_path / "a", "--output", tmp_path / "b"]
     done = subprocess.run(
-        [sys.executable, "-m", "bert_jax.convert", *arguments],
+        [sys.executable, "-m", "bert_jax", "convert", *arguments],
         capture_output=True,
         text=True,
     )

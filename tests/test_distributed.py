@@ -58,11 +58,9 @@ def get_config():
 def start(python):
     """A function that starts launch/local_processes.sh, its output a pipe of text."""
 
-    def start(
-        processes, logs, *arguments, devices=4, module="bert_jax.train", python=python
-    ):
+    def start(processes, logs, *arguments, devices=4, command="train", python=python):
         script = [
-            REPOSITORY / "launch/local_processes.sh", "--module", module,
+            REPOSITORY / "launch/local_processes.sh", "--command", command,
             "--processes", processes, "--devices", devices // processes,
             "--logs", logs, "--caches", logs.parent / "caches", "--restarts", 0,
             "--", *arguments,
@@ -229,7 +227,7 @@ def test_fine_tuning_goes_on_with_other_hosts(
     """
     logs = tmp_path / "logs"
     arguments = ("--config", finetune_folder / "config.py", *FINE_TUNING)
-    fine_tune = functools.partial(start, module="bert_jax.finetune")
+    fine_tune = functools.partial(start, command="finetune")
     workdir = tmp_path / "one"
     job = fine_tune(1, logs, *arguments, "--workdir", workdir)
     code, output = finish(job, logs)
@@ -294,13 +292,14 @@ def get_config():
 def start_two(python):
     """A function that starts two processes of a command, without a launcher."""
 
-    def start(module, *arguments):
+    def start(command, *arguments):
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
         return [
             subprocess.Popen(
                 [
-                    *(python, "-m", module, *map(str, arguments), "--num_processes=2"),
+                    *(python, "-m", "bert_jax", command, *map(str, arguments)),
+                    "--num_processes=2",
                     f"--coordinator_address=127.0.0.1:{port}",
                     f"--process_id={process}",
                 ],
@@ -321,16 +320,16 @@ def another_run(workdir):
 
 
 @pytest.mark.parametrize(
-    ("module", "prepare", "line"),
+    ("command", "prepare", "line"),
     [
-        ("bert_jax.train", another_run, "holds another run"),
+        ("train", another_run, "holds another run"),
         (  # after all checks
-            "bert_jax.train",
+            "train",
             lambda workdir: (workdir / "config.json").mkdir(),
             "config.json is a folder; expected",
         ),
         (  # after a step
-            "bert_jax.finetune",
+            "finetune",
             lambda workdir: (workdir / "best").write_text(""),
             "best is a file; expected",
         ),
@@ -338,16 +337,16 @@ def another_run(workdir):
     ids=["another run", "first files", "best model"],
 )
 def test_an_error_of_process_0_is_one_line_in_each(
-    start_two, module, prepare, line, one_phase_of, finetune_folder, tmp_path
+    start_two, command, prepare, line, one_phase_of, finetune_folder, tmp_path
 ):
     config = {
-        "bert_jax.train": one_phase_of(0),
-        "bert_jax.finetune": finetune_folder / "config.py",
-    }[module]
+        "train": one_phase_of(0),
+        "finetune": finetune_folder / "config.py",
+    }[command]
     workdir = tmp_path / "run"
     workdir.mkdir()
     prepare(workdir)
-    jobs = start_two(module, "--config", config, "--workdir", workdir)
+    jobs = start_two(command, "--config", config, "--workdir", workdir)
     first, other = (job.communicate()[1] for job in jobs)
     assert [job.returncode for job in jobs] == [2, 2], first + other
     errors = [x for x in first.splitlines() if x.startswith("error: ")]

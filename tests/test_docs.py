@@ -143,12 +143,14 @@ def commands(block):
 
 
 def ours(words):
-    """(module, arguments) of a command of bert_jax, or None."""
-    if words[:2] == ["python", "-m"]:
-        words = words[2:]
-    if words[0] == "bert_jax":
-        return f"bert_jax.{words[1]}", words[2:]
-    return (words[0], words[1:]) if words[0].startswith("bert_jax.") else None
+    """(name, arguments) of a command of bert_jax, or None."""
+    if words[:3] == ["python", "-m", "bert_jax.train"]:
+        return "train", words[3:]
+    return (words[1], words[2:]) if words[0] == "bert_jax" else None
+
+
+def command_main(name):
+    return importlib.import_module(f"bert_jax.commands.{name}").main
 
 
 @pytest.fixture
@@ -160,13 +162,13 @@ def parse(monkeypatch):
         read(self, *args, **kwargs)
         raise SystemExit(0)
 
-    def parse(module, arguments):
-        command = importlib.import_module(module)
+    def parse(name, arguments):
+        main = command_main(name)
         with pytest.raises(SystemExit) as stop, monkeypatch.context() as patch:
             patch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
             patch.setattr(cli, "check_checkpoint", lambda path: None)
             with_config = any(word.startswith("--config") for word in arguments)
-            command.main([*arguments, *["--print_config"] * with_config])
+            main([*arguments, *["--print_config"] * with_config])
         assert stop.value.code == 0
 
     return parse
@@ -294,9 +296,9 @@ def run_commands(block):
         short[name] = flags
     for words in commands(block):
         if command := ours(words):
-            module, arguments = command
-            flags = short.get(module.removeprefix("bert_jax."), [])
-            code = importlib.import_module(module).main([*arguments, *flags])
+            name, arguments = command
+            flags = short.get(name, [])
+            code = command_main(name)([*arguments, *flags])
             assert not code, f"{block.place}: {shlex.join(words)}"
 
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 import bert_jax
-from bert_jax import evaluate
+from bert_jax.commands import evaluate
 from bert_jax.errors import UserError
 from bert_jax.inference.model import load
 from bert_jax.training.config import finetune_config

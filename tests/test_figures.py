@@ -148,7 +148,7 @@ def test_names_with_dollar_signs_are_no_formulas(tmp_path):
 
 
 def test_curves_need_no_jax(pretraining):
-    code = "import sys; from bert_jax import plot; plot.main(sys.argv[1:])"
+    code = "import sys; from bert_jax.commands import plot; plot.main(sys.argv[1:])"
     code += "; assert not {'jax', 'matplotlib.pyplot'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code, pretraining], check=True)
 

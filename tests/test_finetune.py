@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax import finetune
+from bert_jax.commands import finetune
 from bert_jax.errors import UserError
 
 REPOSITORY = Path(__file__).parent.parent
@@ -25,7 +25,7 @@ def start(python):
 
     def start(*arguments, **environment):
         return subprocess.Popen(
-            [python, "-m", "bert_jax.finetune", *map(str, arguments)],
+            [python, "-m", "bert_jax", "finetune", *map(str, arguments)],
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -150,7 +150,7 @@ def test_a_user_error_is_one_line_and_exit_code_2(command, files, tmp_path):
         (["--config.data.max_length=17"], "is over the position table of 16"),
         (["--config.data.task=rt"], "data.task='rt', expected one of cola, sst2"),
         (["--config.family=bert"], "family='bert', expected one of"),
-        (["extra"], "unexpected argument 'extra'; use python -m bert_jax.finetune"),
+        (["extra"], "unexpected argument 'extra'; use bert_jax finetune"),
         (["--lr", "1e-4"], "did you mean --optimizer.learning_rate?"),
         (["--learning_rate=3e-4"], "did you mean --optimizer.learning_rate?"),
         (["--sweeep"], "sweeep"),
@@ -169,4 +169,4 @@ def test_a_wrong_command_line_is_one_clear_line(arguments, message, files, tmp_p
 def test_help_says_how_to_use_it(capsys):
     with pytest.raises(SystemExit):
         finetune.main(["--help"])
-    assert "python -m bert_jax.finetune --config" in capsys.readouterr().out
+    assert "bert_jax finetune --config" in capsys.readouterr().out

@@ -76,7 +76,8 @@ def test_folder_imports_only_what_lies_below_it(folder):
 
 def test_every_folder_has_a_rule():
     folders = {p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name[0] != "_"}
-    assert folders == {name for name in ALLOWED if not name.endswith(".py")}
+    ruled = {name for name in ALLOWED if not name.endswith(".py")}
+    assert folders == ruled | {"commands"}  # commands may import all
 
 
 def test_orbax_is_imported_in_one_file():

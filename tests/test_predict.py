@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax import embed, fill_mask, next_sentence, predict, score
+from bert_jax.commands import embed, fill_mask, next_sentence, predict, score
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.checkpoint import Checkpoint
@@ -326,7 +326,7 @@ def test_blanks_do_not_hang_on_the_batch(checkpoint, run):
 @pytest.mark.parametrize(
     ("name", "lines", "arguments", "message"),
     [
-        ("encoder", ["a"], [], "finetune.*bert_jax.embed"),
+        ("encoder", ["a"], [], "finetune.*bert_jax embed"),
         ("classes", ["a"], ["--max_length", "81"], "over the position table of 80"),
         ("classes", ["a"], ["--batch_size", "0"], "batch_size=0"),
         ("choice", ["a\tb"], [], "input.txt:1: number of choices is 1"),

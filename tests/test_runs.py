@@ -7,7 +7,7 @@ import pytest
 from etils import epath
 
 from bert_jax import figures
-from bert_jax import plot as command
+from bert_jax.commands import plot as command
 from bert_jax.errors import UserError
 from bert_jax.runs import compare, read_reference, read_runs
 

@@ -179,7 +179,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_afterwards(
     [
         ((), "--config is missing"),
         (("--config=nowhere.py",), "nowhere.py is not a file"),
-        (("--config=experiments/base.py",), "python -m bert_jax.prepare"),
+        (("--config=experiments/base.py",), "bert_jax prepare"),
         (("--config=experiments/base.py:fast",), "expected one of"),
         (
             ("--config=experiments/tiny.py", "--config.model.hiden_size=3"),

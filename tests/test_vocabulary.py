@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from bert_jax import vocabulary
+from bert_jax.commands import vocabulary
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 
@@ -19,7 +19,7 @@ def text(golden, tmp_path_factory):
 
 def run(*args):
     return subprocess.run(
-        [sys.executable, "-m", "bert_jax.vocabulary", *map(str, args)],
+        [sys.executable, "-m", "bert_jax", "vocabulary", *map(str, args)],
         capture_output=True,
         text=True,
     )

@@ -217,8 +217,8 @@ def read_info(directory: Path) -> StoreInfo:
     path = directory / "index.json"
     if not path.is_file():
         raise UserError(
-            f"{directory} is not a finished store (no index.json); run python -m "
-            f"bert_jax.prepare --input TEXT --vocabulary vocab.txt --output {directory}"
+            f"{directory} is not a finished store (no index.json); run "
+            f"bert_jax prepare --input TEXT --vocabulary vocab.txt --output {directory}"
         )
     values = read_json(path, "the index of a store; prepare the text again")
     if (found := values.get("format")) != FORMAT:

@@ -240,8 +240,8 @@ class SentencePieceTokenizer(Tokenizer):
             tokens = processor.id_to_piece(ids)
         except (RuntimeError, ValueError) as error:  # ValueError: not UTF-8
             raise UserError(
-                "not a SentencePiece model; expected one that python -m "
-                "bert_jax.vocabulary --kind sentencepiece wrote"
+                "not a SentencePiece model; expected one that "
+                "bert_jax vocabulary --kind sentencepiece wrote"
             ) from error
         self._model, self._processor = model, processor
         self._special = np.logical_or(

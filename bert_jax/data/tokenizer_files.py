@@ -73,8 +73,8 @@ def load_tokenizer(path: Path | str, *, lower_case: bool | None = None) -> Token
         path = found
     if not path.is_file():
         raise UserError(
-            f"{path} does not exist; expected a vocabulary, as python -m "
-            "bert_jax.vocabulary writes it"
+            f"{path} does not exist; expected a vocabulary, as "
+            "bert_jax vocabulary writes it"
         )
     settings = _settings(path)
     _check_class(settings, path)

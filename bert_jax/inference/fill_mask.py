@@ -86,7 +86,7 @@ class FillMask:
             raise UserError(
                 f"{where}: no {MASK} in {text[:60]!r}; this checkpoint is not fine-tuned "
                 f"and only fills in {MASK}: put it where a token is missing, or fine-tune "
-                "the checkpoint with bert_jax.finetune"
+                "the checkpoint with bert_jax finetune"
             )
         ids = tokenizer.encode(text, allow_mask=True)
         ids = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)

@@ -43,7 +43,7 @@ class Predictor:
     [{'label': '1', 'probability': 0.998, 'probabilities': {'0': 0.002, '1': 0.998}},
      {'label': '0', 'probability': 0.991, 'probabilities': {'0': 0.991, '1': 0.009}}]
 
-    checkpoint: a workdir of python -m bert_jax.finetune, or any checkpoint with a head that
+    checkpoint: a workdir of bert_jax finetune, or any checkpoint with a head that
       ``bert_jax.load`` reads. For a checkpoint that was fine-tuned elsewhere the head
       decides the task: classes or a number for a text (for two, where the first row has
       two), tags of words, spans of SQuAD 1.1, the best of several choices. A checkpoint
@@ -77,8 +77,8 @@ class Predictor:
         ):
             raise UserError(
                 f"{path} is an encoder without a head that predicts; fine-tune it with "
-                "python -m bert_jax.finetune, or get its vectors with python -m "
-                "bert_jax.embed"
+                "bert_jax finetune, or get its vectors with "
+                "bert_jax embed"
             )
         self._tokenizer, self._show = checkpoint.tokenizer, show_progress
         self._tasks: Sequence[Task | FillMask]
@@ -217,7 +217,7 @@ class Predictor:
         if isinstance(self._tasks[0], FillMask):
             raise UserError(
                 "a pretrained checkpoint has no task to be scored on; fine-tune it with "
-                "python -m bert_jax.finetune"
+                "bert_jax finetune"
             )
         tasks, own = self._tasks, self._tasks[0]
         if task is not None:
@@ -298,7 +298,7 @@ def _model(
     if missing:
         raise UserError(
             f"{path} lacks {', '.join(missing)}, which a {task.head} head needs; "
-            "fine-tune it with python -m bert_jax.finetune"
+            "fine-tune it with bert_jax finetune"
         )
     forward = functools.partial(eval_logits, model)
     return runner(

@@ -217,8 +217,8 @@ def save_huggingface(
     if reason := misfit(checkpoint):
         if not own:
             raise UserError(
-                f"transformers has no BERT with {reason}; write it for bert_jax (python -m "
-                "bert_jax.convert --to bert_jax, or model.save)"
+                f"transformers has no BERT with {reason}; write it for bert_jax ("
+                "bert_jax convert --to bert_jax, or model.save)"
             )
         architecture = None
         settings |= {"architectures": [], "model_type": OWN, "head": head}

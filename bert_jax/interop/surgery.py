@@ -34,7 +34,7 @@ def with_new_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
         raise UserError(
             "the text was prepared with another vocabulary, or with other rules (lower "
             "case, accents, longest word); prepare the text with the checkpoint's "
-            "vocabulary, or with one that python -m bert_jax.vocabulary --extend makes of "
+            "vocabulary, or with one that bert_jax vocabulary --extend makes of "
             "it"
         )
     config = dataclasses.replace(config, vocab_size=tokenizer.vocab_size)

@@ -157,7 +157,7 @@ class DataConfig:
     """Which text, and how examples are drawn from it."""
 
     path: str = setting(
-        "", "a store written by python -m bert_jax.prepare; empty: corpus is prepared"
+        "", "a store written by bert_jax prepare; empty: corpus is prepared"
     )
     corpus: tuple[str, ...] = setting(
         (), "inputs, as prepare takes them, that are prepared into the workdir"
@@ -198,16 +198,16 @@ class DataConfig:
         """
         if not self.path and not self.corpus:
             raise UserError(
-                "the config names no text; set data.path to the output of python "
-                "-m bert_jax.prepare"
+                "the config names no text; set data.path to the output of "
+                "bert_jax prepare"
             )
         if not self.path or is_remote(self.path):
             return
         if not Path(self.path).exists():
             raise UserError(
-                f"{self.path} holds no prepared text; run python -m bert_jax.vocabulary "
+                f"{self.path} holds no prepared text; run bert_jax vocabulary "
                 f"--input TEXT --size {self.vocabulary_size} --output vocab.txt, then "
-                "python -m bert_jax.prepare --input TEXT --vocabulary vocab.txt --output "
+                "bert_jax prepare --input TEXT --vocabulary vocab.txt --output "
                 f"{self.path}, or set data.path"
             )
         read_info(Path(self.path))
@@ -404,7 +404,7 @@ class StudyConfig:
         **_SEEDS,
     )
     pairs: tuple[str, ...] = setting(
-        (), "files of minimal pairs, as bert_jax.minimal_pairs takes them"
+        (), "files of minimal pairs, as bert_jax minimal_pairs takes them"
     )
     pairs_per_set: int = setting(0, "use the first pairs of each set; 0: all", least=0)
     equal_compute: bool = setting(

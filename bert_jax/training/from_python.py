@@ -71,7 +71,7 @@ def finetune(
       ``train`` the files of the task's ``dir`` are read. dev may be a share of the training
       rows, which are then held out (0.1 where nothing is given). A test split without
       labels is predicted.
-    workdir: as of ``python -m bert_jax.finetune``: the same call goes on where it stopped,
+    workdir: as of ``bert_jax finetune``: the same call goes on where it stopped,
       and a finished run is not run again. None: a new temporary folder.
     log: takes each line of the report.
     change_settings: resume an unfinished run of ``workdir`` with other settings than

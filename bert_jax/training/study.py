@@ -417,7 +417,7 @@ def _start(
     log.parent.mkdir(parents=True, exist_ok=True)
     # A new file: an older process of the part may still write to the old one.
     log.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "bert_jax.experiment", str(folder / STUDY)]
+    command = [sys.executable, "-m", "bert_jax", "experiment", str(folder / STUDY)]
     command += ["--workdir", str(folder), "--part", name, "--end_with_stdin"]
     with log.open("xb") as file:
         return subprocess.Popen(

@@ -7,9 +7,9 @@ On: two CPU cores, about 3 minutes for a variant and a seed.
 Result: docs/experiments.md: the held-out accuracy rises; SST-2 gains less than a point.
 Before: DATA with glue/SST-2; general, a checkpoint of that size such as a workdir of
   table5.py's; kept and longer, the reviews as JSONL prepared with the vocabulary of general
-  and with the one that bert_jax.vocabulary --extend general --words 500 makes.
+  and with the one that bert_jax vocabulary --extend general --words 500 makes.
 Run:
-  python -m bert_jax.experiment experiments/ablations/domain.py:DATA --workdir runs/domain
+  bert_jax experiment experiments/ablations/domain.py:DATA --workdir runs/domain
 """
 
 from table5 import ALONE, SMALL, tasks

@@ -3,7 +3,7 @@
 Data: train, dev and test files as data.train, data.dev and data.test name them.
 Result: accuracy.
 Run:
-  python -m bert_jax.finetune --config experiments/finetune/choices.py \\
+  bert_jax finetune --config experiments/finetune/choices.py \\
       --config.init_from=CHECKPOINT --config.data.dir=choices
 """
 

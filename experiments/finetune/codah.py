@@ -3,7 +3,7 @@
 Data: codah.tsv, or the folder of the authors' folds.
 Result: accuracy on dev and test of a fold.
 Run:
-  python -m bert_jax.finetune --config experiments/finetune/codah.py \\
+  bert_jax finetune --config experiments/finetune/codah.py \\
       --config.init_from=CHECKPOINT --config.data.dir=multiple_choice
 """
 

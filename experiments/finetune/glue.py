@@ -15,7 +15,7 @@ Result: the metric on dev; beside it what the paper's BASE / LARGE reach on test
   RTE is small: try several seeds (--sweep), and bias_correction=True where runs collapse.
   MNLI predicts the diagnostic set AX too. WNLI's dev contradicts its training rows.
 Run:
-  python -m bert_jax.finetune --config experiments/finetune/glue.py:mrpc \\
+  bert_jax finetune --config experiments/finetune/glue.py:mrpc \\
       --config.init_from=CHECKPOINT --config.data.dir=glue/MRPC
 """
 

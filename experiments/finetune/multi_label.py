@@ -4,7 +4,7 @@ Data: train, dev and (optional) test files with named columns in --config.data.d
 labels of a cell are separated by commas (data.separator); JSONL may have lists.
 Result: micro and macro F1 on dev, and the share of rows with every label right.
 Run:
-  python -m bert_jax.finetune --config experiments/finetune/multi_label.py \\
+  bert_jax finetune --config experiments/finetune/multi_label.py \\
       --config.init_from=CHECKPOINT --config.data.dir=emotions --config.data.label=labels
 """
 

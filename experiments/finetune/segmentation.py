@@ -3,7 +3,7 @@
 Data: train, dev and test files as data.train, data.dev and data.test name them.
 Result: F1 of words.
 Run:
-  python -m bert_jax.finetune --config experiments/finetune/segmentation.py \\
+  bert_jax finetune --config experiments/finetune/segmentation.py \\
       --config.init_from=CHECKPOINT --config.data.dir=segmentation
 """
 

@@ -6,7 +6,7 @@ Result: Pearson's and Spearman's correlation of the cosine with the label, on de
   SICK from all-MiniLM-L6-v2, 2 epochs with optimizer.bias_correction=True: test 88.8 and
   83.4; before 83.6 and 77.1.
 Run:
-  python -m bert_jax.finetune --config experiments/finetune/sentence_vectors.py:sick \\
+  bert_jax finetune --config experiments/finetune/sentence_vectors.py:sick \\
       --config.init_from=CHECKPOINT --config.data.dir=sick   (or stsb, or table)
 """
 

@@ -3,7 +3,7 @@
 Data: train.csv, val.csv and (optional) test.csv.
 Result: accuracy; the paper's BASE / LARGE: 81.6 / 86.6 on dev.
 Run:
-  python -m bert_jax.finetune --config experiments/finetune/swag.py \\
+  bert_jax finetune --config experiments/finetune/swag.py \\
       --config.init_from=CHECKPOINT --config.data.dir=swag
 """
 

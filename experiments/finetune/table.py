@@ -4,7 +4,7 @@ Data: train, dev and (optional) test files with named columns in --config.data.d
 file without the label column is predicted, one with it is scored.
 Result: accuracy and macro F1 on dev, or Pearson and Spearman with data.regression=True.
 Run:
-  python -m bert_jax.finetune --config experiments/finetune/table.py \\
+  bert_jax finetune --config experiments/finetune/table.py \\
       --config.init_from=CHECKPOINT --config.data.dir=reviews --config.data.text_a=review
 """
 

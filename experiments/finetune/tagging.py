@@ -3,7 +3,7 @@
 Data: train, dev and test files as data.train, data.dev and data.test name them.
 Result: entity F1, or accuracy for plain tags.
 Run:
-  python -m bert_jax.finetune --config experiments/finetune/tagging.py \\
+  bert_jax finetune --config experiments/finetune/tagging.py \\
       --config.init_from=CHECKPOINT --config.data.dir=tags
 """
 

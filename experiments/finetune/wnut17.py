@@ -3,9 +3,9 @@
 Data: wnut17train.conll, emerging.dev.conll, emerging.test.annotated.
 Result: entity F1 and surface F1, on dev and test.
 Run:
-  python -m bert_jax.finetune --config experiments/finetune/wnut17.py \\
+  bert_jax finetune --config experiments/finetune/wnut17.py \\
       --config.init_from=CHECKPOINT --config.data.dir=ner/wnut17
-  python -m bert_jax.finetune --config experiments/finetune/wnut17.py:features ...
+  bert_jax finetune --config experiments/finetune/wnut17.py:features ...
       (a frozen encoder with a BiLSTM on its last four layers, section 5.3)
 """
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 from etils import epath
 
-from bert_jax import prepare as command
+from bert_jax.commands import prepare as command
 from bert_jax.data import beam as pipelines
 from bert_jax.data.beam import prepare_with_beam
 from bert_jax.data.corpus import read_documents

@@ -97,7 +97,7 @@ def test_ids_over_uint16_take_four_bytes(tmp_path):
 def test_a_store_without_index_json_is_not_whole(tmp_path):
     write(tmp_path, [make_documents()])
     (tmp_path / "index.json").unlink()
-    with pytest.raises(UserError, match=r"python -m bert_jax\.prepare"):
+    with pytest.raises(UserError, match="bert_jax prepare"):
         TokenStore(tmp_path)
 
 

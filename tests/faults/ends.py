@@ -1,6 +1,6 @@
 """Runs a command, and sends it a signal at a phase of its work or after some time.
 
-``python tests/faults/ends.py HOW bert_jax.train ...``. HOW is a JSON object with "signal",
+``python tests/faults/ends.py HOW train ...``. HOW is a JSON object with "signal",
 and either "phase" and "number" (the signal is sent when the phase is reached for the
 number-th time) or "seconds". With "reached" alone, no signal is sent, and a JSON list of
 all phases that the command reached is written to that file.
@@ -111,7 +111,7 @@ def write_reached(path: str) -> None:
 
 
 if __name__ == "__main__":
-    how, module, *arguments = sys.argv[1:]
+    how, *sys.argv[1:] = sys.argv[1:]
     how = json.loads(how)
     if "phase" in how:
         end_at(how["phase"], how["number"], how["signal"])
@@ -119,5 +119,4 @@ if __name__ == "__main__":
         end_after(how["seconds"], how["signal"])
     elif "reached" in how:
         write_reached(how["reached"])
-    sys.argv = ["", *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    runpy.run_module("bert_jax", run_name="__main__", alter_sys=True)

@@ -83,7 +83,7 @@ def run(module: str, *argv: object) -> None:
     """A command, in this process."""
     import importlib
 
-    importlib.import_module(f"bert_jax.{module}").main([*map(str, argv)])
+    importlib.import_module(f"bert_jax.commands.{module}").main([*map(str, argv)])
     assert not listening(), f"{module} left a port open"
 
 

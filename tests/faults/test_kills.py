@@ -54,7 +54,7 @@ JOB_CODES = {
 }
 # In place of Python: one process of a job ends as ends.py is told.
 ONE_ENDS = """#!/usr/bin/env bash
-if [[ "${{8-}}" == {victim} ]]; then shift && exec {python} {ends} {how} "$@"; fi
+if [[ "${{9-}}" == {victim} ]]; then shift 2 && exec {python} {ends} {how} "$@"; fi
 exec {python} "$@"
 """
 PRETRAINING = (
@@ -79,7 +79,7 @@ def run(python, tmp_path):
     }
 
     def run(module, argv, how):
-        command = [python, ENDS, json.dumps(how), f"bert_jax.{module}"]
+        command = [python, ENDS, json.dumps(how), module]
         if module == "four":
             named = {
                 "python": shlex.quote(python),

@@ -24,7 +24,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from bert_jax import train
+from bert_jax.commands import train
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import pretrain
 

@@ -4,7 +4,7 @@ import shutil
 import pytest
 from safetensors.numpy import load_file
 
-from bert_jax import inspect as command
+from bert_jax.commands import inspect as command
 from bert_jax.data.examples import ExampleConfig, ExampleSource
 from bert_jax.data.preparation import prepare
 from bert_jax.data.store import TokenStore

@@ -361,7 +361,7 @@ def test_a_wrong_path_is_told_before_jax_is_imported(command, flag):
     name, *words = command.split()
     code = (
         "import sys\n"
-        f"from bert_jax.{name} import main\n"
+        f"from bert_jax.commands.{name} import main\n"
         "from bert_jax.errors import UserError\n"
         "for path in ('/nowhere', 'https://huggingface.co/a/b'):\n"
         "    try:\n"
@@ -382,7 +382,7 @@ def test_a_command_takes_a_name(hub, tmp_path):
     names = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
     arguments = ["--input", "bert_jax/tiny@old", "--output", tmp_path / "out"]
     done = subprocess.run(
-        [sys.executable, "-m", "bert_jax.convert", *arguments],
+        [sys.executable, "-m", "bert_jax", "convert", *arguments],
         capture_output=True,
         text=True,
         env=os.environ | names,

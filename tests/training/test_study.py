@@ -11,7 +11,8 @@ import sys
 import jax
 import pytest
 
-from bert_jax import experiment, figures
+from bert_jax import figures
+from bert_jax.commands import experiment
 from bert_jax.errors import DivergenceError, Preempted, UserError
 from bert_jax.locks import locked
 from bert_jax.parallel.mesh import make_mesh

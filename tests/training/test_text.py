@@ -149,13 +149,14 @@ def test_a_missing_store_names_the_commands_that_make_it(tmp_path):
     config = DataConfig(path=str(tmp_path / "none"), vocabulary_size=77)
     with pytest.raises(UserError) as error:
         open_text(config, RunFolder(tmp_path), print)
-    for part in ("bert_jax.vocabulary", "--size 77", "bert_jax.prepare", "none"):
+    for part in ("bert_jax vocabulary", "--size 77", "bert_jax prepare", "none"):
         assert part in str(error.value)
 
 
 WRONG = """
 import sys
-from bert_jax import errors, {command}
+from bert_jax import errors
+from bert_jax.commands import {command}
 try:
     {command}.main(sys.argv[1:])
 except errors.UserError as error:

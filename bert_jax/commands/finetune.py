@@ -10,16 +10,13 @@ lists each change with its step.
 --config: the name of a config, such as sst2, squad2 or tagging, or a file. Every setting
 below can be changed, the folder of the data among them: --config.data.dir=DIR, or
 --data.dir=DIR. --print_config shows those of a run and ends. Several hosts and SIGTERM: as
-with python -m bert_jax.train.
+with bert_jax train.
 
 usage:
-  python -m bert_jax.finetune --config squad --init_from=DIR --data.dir=DIR
+  bert_jax finetune --config squad --init_from=DIR --data.dir=DIR
 """
 
-import sys
-import types
 from pathlib import Path
-from typing import Any
 
 from bert_jax import cli
 from bert_jax.config_file import parse
@@ -42,19 +39,3 @@ def main(argv: list[str]) -> None:
     cli.start(flags, workdir)
     train = run_sweep if flags["sweep"] else run_one
     train(config, workdir, change_settings=flags["change_settings"])
-
-
-class _Finetune(types.ModuleType):
-    """The command's module; called, it is the function ``bert_jax.finetune``."""
-
-    def __call__(self, *arguments: Any, **settings: Any) -> Any:
-        """See bert_jax.training.from_python.finetune."""
-        from bert_jax.training.from_python import finetune
-
-        return finetune(*arguments, **settings)
-
-
-sys.modules[__name__].__class__ = _Finetune
-
-if __name__ == "__main__":
-    cli.run(main)

@@ -1,6 +1,6 @@
 """Predicts labels, tags, answers or choices, with probabilities, for rows of text.
 
---checkpoint: a workdir of bert_jax.finetune, or any checkpoint with a head. With a
+--checkpoint: a workdir of bert_jax finetune, or any checkpoint with a head. With a
 pretrained checkpoint the command fills in each [MASK].
 --text: a line, or several with a --text each; or --input: a table (.csv, .tsv, .jsonl,
 .json, .parquet) with the columns that the checkpoint was trained with, a SQuAD file, a
@@ -14,7 +14,7 @@ default for an --output in .jsonl, or csv, the default for one in .csv. Answers 
 id of their row.
 
 usage:
-  python -m bert_jax.predict --checkpoint W --text TEXT|--input FILE [--output FILE]
+  bert_jax predict --checkpoint W --text TEXT|--input FILE [--output FILE]
 """
 
 import sys
@@ -87,7 +87,3 @@ def answer(argv: list[str], usage: str, family: str = "") -> None:
     if truncated:
         line = lines.truncation(truncated, rows, "row", predictor.max_length)
         print_line(line, sys.stderr)
-
-
-if __name__ == "__main__":
-    cli.run(main)

@@ -5,17 +5,12 @@
 --format: an aligned table, the default on a terminal, or a JSON object for each text.
 
 usage:
-  python -m bert_jax.fill_mask --checkpoint W --text "The [MASK] is called once." [--top 5]
+  bert_jax fill_mask --checkpoint W --text "The [MASK] is called once." [--top 5]
 """
 
-from bert_jax import cli
-from bert_jax.predict import answer
+from bert_jax.commands.predict import answer
 
 
 def main(argv: list[str]) -> None:
     """Parses the command line, fills in and writes as it goes."""
     answer(argv, __doc__, family="fill_mask")
-
-
-if __name__ == "__main__":
-    cli.run(main)

@@ -11,7 +11,7 @@ show what is finished. --change_settings: resume unfinished parts with other set
 as another mesh; the config.json of each part lists the changes.
 
 usage:
-  python -m bert_jax.experiment table5 [--workdir D] [--jobs N]
+  bert_jax experiment table5 [--workdir D] [--jobs N]
 """
 
 import argparse
@@ -90,7 +90,3 @@ def _open(source: str) -> tuple[StudyConfig, Path]:
         settings = load_file(source, "get_study", named_studies())
         folder = Path("runs", Path(source.partition(":")[0]).stem)
     return from_settings(StudyConfig, settings, ""), folder
-
-
-if __name__ == "__main__":
-    cli.run(main)

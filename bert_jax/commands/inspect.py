@@ -1,12 +1,12 @@
 """Shows what is at PATH: a checkpoint, prepared text or a vocabulary.
 
 Of a checkpoint (a workdir, a Hugging Face folder, Google's files, a name on a hub): what it
-is, its config, and a table of its parameters. Of text that python -m bert_jax.prepare
+is, its config, and a table of its parameters. Of text that bert_jax prepare
 wrote: counts, lengths, and examples as training draws them; shown{right} is a token that
 the model has to predict. Of a vocabulary: its size, and how many tokens a word takes.
 
 usage:
-  python -m bert_jax.inspect PATH [--json]
+  bert_jax inspect PATH [--json]
 """
 
 import json
@@ -52,7 +52,3 @@ def main(argv: list[str]) -> None:
     )
     text = json.dumps(found, indent=2) if args.json else "\n".join(describe(found))
     print_line(text)
-
-
-if __name__ == "__main__":
-    cli.run(main)

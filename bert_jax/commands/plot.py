@@ -1,6 +1,6 @@
 """Draws the curves of runs, and prints how their settings and scores differ.
 
-RUN: a workdir of bert_jax.train or bert_jax.finetune, finished or not, or of a sweep.
+RUN: a workdir of bert_jax train or bert_jax finetune, finished or not, or of a sweep.
 --output: name of the picture in .png, .svg or .pdf. The default is curves.png (or
 reference.png with --reference) in the folder of a single run, or else in this folder.
 --json: print a list with an object for each run instead of the table.
@@ -9,7 +9,7 @@ The picture then shows metrics by the number of tokens.
 --as_reference: only write the curve of a run, as a file for --reference.
 
 usage:
-  python -m bert_jax.plot RUN [RUN ...] [--output F.png] [--json] [--reference NAME]
+  bert_jax plot RUN [RUN ...] [--output F.png] [--json] [--reference NAME]
 """
 
 import json
@@ -49,7 +49,3 @@ def main(argv: list[str]) -> None:
     output = args.output or Path(args.runs[0] if single else "", name)
     figures.save(figures.curves(*args.runs, references=references), output)
     print_line(str(output), sys.stderr)
-
-
-if __name__ == "__main__":
-    cli.run(main)

@@ -11,7 +11,7 @@ offsets[i + 1].
 Inputs may be larger than memory; the disk of --output holds the arrays twice for a while.
 
 usage:
-  python -m bert_jax.embed --checkpoint DIR --input FILE --output X.npz [--pooling cls]
+  bert_jax embed --checkpoint DIR --input FILE --output X.npz [--pooling cls]
 """
 
 import sys
@@ -80,7 +80,3 @@ def main(argv: list[str]) -> None:
             truncation(counts.truncated, counts.lines, "line", embedder.max_length),
             sys.stderr,
         )
-
-
-if __name__ == "__main__":
-    cli.run(main)

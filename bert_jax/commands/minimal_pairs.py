@@ -9,7 +9,7 @@
 set by its path) and "pairs".
 
 usage:
-  python -m bert_jax.minimal_pairs --checkpoint W --pairs BLiMP.zip [--json]
+  bert_jax minimal_pairs --checkpoint W --pairs BLiMP.zip [--json]
 """
 
 import json
@@ -17,9 +17,9 @@ import sys
 from pathlib import Path
 
 from bert_jax import cli
+from bert_jax.commands.score import add_flags, make_scorer
 from bert_jax.errors import UserError, counted
 from bert_jax.progress import print_line
-from bert_jax.score import add_flags, make_scorer
 
 
 def main(argv: list[str]) -> None:
@@ -52,7 +52,3 @@ def main(argv: list[str]) -> None:
         print_line(json.dumps(found._asdict(), indent=2))
     else:
         print_line(f"{found.accuracy:.1%} of {counted(found.pairs, 'pair')}")
-
-
-if __name__ == "__main__":
-    cli.run(main)

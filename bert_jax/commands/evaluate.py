@@ -1,6 +1,6 @@
 """Scores a fine-tuned checkpoint on labelled data, without training.
 
---checkpoint: a workdir of bert_jax.finetune, or any checkpoint with a head.
+--checkpoint: a workdir of bert_jax finetune, or any checkpoint with a head.
 --data: a file with labels: a table (.csv, .tsv, .jsonl, .json, .parquet), tagged words, or
 SQuAD's JSON. Without it all labelled splits of the task are scored, from the
 folder that the run read, or from --dir.
@@ -9,7 +9,7 @@ folder that the run read, or from --dir.
 the confusion matrix, as numbers and as a picture, and scores.json.
 
 usage:
-  python -m bert_jax.evaluate --checkpoint W [--data FILE] [--output DIR]
+  bert_jax evaluate --checkpoint W [--data FILE] [--output DIR]
 """
 
 import contextlib
@@ -58,7 +58,3 @@ def main(argv: list[str]) -> None:
             write_json(folder / "scores.json", scores)
     for name, values in scores.items():
         print_line(" ".join([f"{name}:", *(f"{k} {v:.2f}" for k, v in values.items())]))
-
-
-if __name__ == "__main__":
-    cli.run(main)

@@ -8,7 +8,7 @@ that the second follows; a CSV table if its name ends in .csv; stdout without it
 table on a terminal.
 
 usage:
-  python -m bert_jax.next_sentence --checkpoint W --text "Open it." "Then read the file."
+  bert_jax next_sentence --checkpoint W --text "Open it." "Then read the file."
 """
 
 from collections.abc import Iterator
@@ -71,7 +71,3 @@ def _shown(part: "Answers") -> Iterator[str]:
     for answer in part.answers:
         texts = f"{answer['first']}  |  {answer['second']}"
         yield printable(f"{answer['probability']:7.2%}  {texts}")
-
-
-if __name__ == "__main__":
-    cli.run(main)

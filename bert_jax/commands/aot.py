@@ -13,14 +13,13 @@ The whole memory of a GPU counts. A run uses three quarters unless
 XLA_PYTHON_CLIENT_MEM_FRACTION is set.
 
 usage:
-  python -m bert_jax.aot --config base --topology v2:4x4 [--json]
+  bert_jax aot --config base --topology v2:4x4 [--json]
 """
 
 import dataclasses
 import json
 from typing import TYPE_CHECKING
 
-from bert_jax import cli
 from bert_jax.config_file import parse
 from bert_jax.errors import UserError
 from bert_jax.progress import print_line
@@ -81,7 +80,3 @@ def text(report: "Report") -> str:
         "compiled in": f"{report.compile_seconds:.0f} s",
     }
     return "\n".join(f"{name:20} {line}" for name, line in lines.items() if line)
-
-
-if __name__ == "__main__":
-    cli.run(main)

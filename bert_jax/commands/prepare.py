@@ -5,7 +5,7 @@ WikiExtractor, Markdown or JSONL, gzipped or not. Interrupted, the same command 
 the work. docs/data.md tells what becomes of each format.
 
 usage:
-  python -m bert_jax.prepare --input TEXT [TEXT ...] --vocabulary vocab.txt --output DIR
+  bert_jax prepare --input TEXT [TEXT ...] --vocabulary vocab.txt --output DIR
 """
 
 import shlex
@@ -84,7 +84,3 @@ def main(argv: list[str]) -> int:
         return 130
     print_line(f"{args.output}: {report}")
     return 0
-
-
-if __name__ == "__main__":
-    cli.run(main)

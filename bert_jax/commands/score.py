@@ -10,7 +10,7 @@ probability 0.
 --rest_of_word: mask the tokens that follow in the word too.
 
 usage:
-  python -m bert_jax.score --checkpoint W --text TEXT|--input FILE [--output FILE]
+  bert_jax score --checkpoint W --text TEXT|--input FILE [--output FILE]
 """
 
 import argparse
@@ -73,7 +73,3 @@ def main(argv: list[str]) -> None:
             rows += len(part)
         if not rows:
             raise UserError(f"{given.name} is empty; expected a text a line")
-
-
-if __name__ == "__main__":
-    cli.run(main)

@@ -5,7 +5,7 @@ bert_jax, or a name on a hub (org/name, org/name@revision). --output: a new fold
 transformers or for bert_jax. No value changes.
 
 usage:
-  python -m bert_jax.convert --input A --output B [--to hf|bert_jax]
+  bert_jax convert --input A --output B [--to hf|bert_jax]
 """
 
 from pathlib import Path
@@ -56,10 +56,6 @@ def main(argv: list[str]) -> None:
     if args.to == "bert_jax":
         save_workdir(args.output, checkpoint)
     else:
-        card = f"Converted by `python -m bert_jax.convert` from {origin}."
+        card = f"Converted by `bert_jax convert` from {origin}."
         save_huggingface(args.output, checkpoint, card=card)
     print_line(f"{args.output}: written")
-
-
-if __name__ == "__main__":
-    cli.run(main)

@@ -7,7 +7,7 @@ of another name). --extend: a vocabulary, or the folder of a checkpoint, that --
 words of the text are added to; nothing else is trained.
 
 usage:
-  python -m bert_jax.vocabulary --input TEXT [TEXT ...] --output vocab.txt [--size 30522]
+  bert_jax vocabulary --input TEXT [TEXT ...] --output vocab.txt [--size 30522]
 """
 
 import collections
@@ -139,7 +139,3 @@ def _first(documents: Documents, inputs: Sequence[str]) -> list[str]:
         f"no text was found in {', '.join(inputs)}; expected at least one sentence: check "
         "--input and --format"
     )
-
-
-if __name__ == "__main__":
-    cli.run(main)
