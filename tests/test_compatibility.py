@@ -22,8 +22,7 @@ from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import pretrain
 from bert_jax.training.config import finetune_config, train_config
-from bert_jax.training.study import run_study
-from bert_jax.training.study_table import summarise
+from bert_jax.training.study import Study
 from bert_jax.training.sweep import run_one, run_sweep
 
 OBJECTIVES = ("mlm_nsp", "causal", "two_way", "electra")
@@ -174,15 +173,15 @@ def test_a_sweep_runs_what_is_not_finished(folder, one_device):
 
 
 def test_a_study_runs_what_is_not_finished(folder):
-    study, where = experiment._open("study")
     log = []
-    table = summarise(study, where)
+    study = Study(*experiment._open("study"), log.append)
+    table = study.table()
     assert table["finished"] == table["parts"] == 4
-    run_study(study, where, log=log.append)
+    study.run()
     assert not [line for line in log if line.startswith("== ")]
-    (where / "pairs/plain-seed0/part.json").unlink()
-    run_study(study, where, log=log.append)
+    (study.folder / "pairs/plain-seed0/part.json").unlink()
+    study.run()
     ran = [line for line in log if line.startswith("== ")]
     assert ran == ["== pairs/plain-seed0"]
-    scores = summarise(study, where)["variants"]["plain"]["scores"]
+    scores = study.table()["variants"]["plain"]["scores"]
     assert scores == table["variants"]["plain"]["scores"]

@@ -506,7 +506,7 @@ def resume_differences(
     """The settings that no flag can change in a run, as "name: old -> new".
 
     old, new: see :func:`changed_settings`. free: further settings that may differ.
-    same_scores: whether settings that change the scores must be equal too.
+    same_scores: whether settings that change the scores, and the steps, must be equal.
     """
     own = _FINE_TUNING_MAY_CHANGE
     if "family" not in new:
@@ -522,7 +522,7 @@ def resume_differences(
         if not any(
             change[0] == f or change[0].startswith((f"{f}.", f"{f}[")) for f in free
         )
-        and not more_steps(change, new)
+        and (same_scores or not more_steps(change, new))
     ]
 
 

@@ -1,39 +1,34 @@
-"""A study: variants of pretraining times tasks times seeds, each part a run of its own.
+"""A study: variants of pretraining, fine-tuned and scored with several seeds, in a table.
 
-Each part of a study is a run that goes on where it was stopped: a pretraining, a
-fine-tuning, the scores of minimal pairs. A part that is finished has a part.json, and that
-is all a study needs to know to go on. The folder of a study holds:
-  study.json: all of its settings, from which it can be run again;
-  text/: the prepared text, where the pretrainings name a corpus;
-  pretrain/VARIANT-seedS and finetune/VARIANT-TASK-seedS: workdirs of runs, without the
-    weights of the fine-tunings; pairs/VARIANT-seedS;
-  table.json, table.txt, table.md and table.png: what came out (study_table.py).
+Each part of a study is a run in its own folder: the preparation of a text, a pretraining,
+a fine-tuning, the scoring of minimal pairs. A finished part has a part.json. The same
+command runs the parts that are not finished. A study's folder contains:
+  study.json: all settings of the study. It can be run again from this file.
+  text/: the prepared text, if the pretrainings name a corpus.
+  pretrain/VARIANT-seedS, finetune/VARIANT-TASK-seedS, pairs/VARIANT-seedS: the parts.
+    Fine-tunings keep no weights.
+  table.json, table.md and table.png: the results.
 """
 
-import dataclasses
-import functools
 import itertools
-import os
+import math
 import shutil
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bert_jax.data.corpus import find_sources
-from bert_jax.errors import DivergenceError, Preempted, UserError, naming
-from bert_jax.files import read_json, write_json
+from bert_jax.errors import DivergenceError, UserError, naming
+from bert_jax.files import write_json, write_text
 from bert_jax.inference import score
 from bert_jax.interop.load import load
-from bert_jax.locks import locked
 from bert_jax.progress import Progress, print_line
-from bert_jax.runs import read_runs
-from bert_jax.settings import differences, to_dict
+from bert_jax.runs import read_runs, spread
+from bert_jax.settings import to_dict
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.training.config import (
     DataConfig,
@@ -46,12 +41,12 @@ from bert_jax.training.config import (
 )
 from bert_jax.training.finetune import BEST
 from bert_jax.training.pretrain import prepare_corpus, pretrain, pretraining_objective
-from bert_jax.training.run import Log, check_owner
-from bert_jax.training.sweep import DIVERGED, run_one
+from bert_jax.training.run import Log
+from bert_jax.training.sweep import DIVERGED, finished, run_one
 
 STUDY = "study.json"
 _PART = "part.json"
-_PAIRS = "minimal pairs"  # the name of their accuracy
+_PAIRS = "minimal pairs"  # name of their accuracy
 # The settings that a prepared text depends on.
 _TEXT = ("corpus", "language", "vocabulary_size", "lower_case", "keep_accents")
 
@@ -59,62 +54,183 @@ Result = dict[str, Any]
 
 
 class Part(NamedTuple):
-    """A part of a study; its name is that of its folder.
+    """A part of a study; its name is the path of its folder in the study's folder.
 
-    config: of the run, of the text, or what the study says of minimal pairs. after: the
-    part that has to be finished before, or "".
+    config: config of a run or of a text, or a dictionary with the files of minimal pairs.
+    after: name of the part that must be finished before, or "".
     """
 
     config: TrainConfig | FineTuneConfig | DataConfig | dict[str, Any]
     after: str = ""
 
 
-class Plan(NamedTuple):
-    """What a study is to do.
+class Study:
+    """A study in a folder: its parts, what has been run, and the table.
 
-    parts: by name, each after the one that it needs, and a seed's before the next one's.
-    variants: of each variant the parts that tell of it, as (task or "", part).
+    parts: the parts by name, in an order in which they can run. variants: for each variant
+    its parts, as pairs of a task ("" without one) and a name. change_settings: resume
+    unfinished parts with other settings than before. Raises UserError that names the
+    variant and the task whose settings are wrong.
     """
 
-    parts: dict[str, Part]
-    variants: dict[str, list[tuple[str, str]]]
+    def __init__(
+        self,
+        config: StudyConfig,
+        folder: Path,
+        log: Log = print_line,
+        change_settings: bool = False,
+    ):
+        self.config, self.folder = config, folder
+        self.log, self.change_settings = log, change_settings
+        self.parts: dict[str, Part] = {}
+        self.variants: dict[str, list[tuple[str, str]]] = {}
+        configs = _pretrainings(config)
+        for seed, name in itertools.product(config.seeds, configs):
+            # Variants with the same pretraining share it.
+            first = next(other for other in configs if configs[other] == configs[name])
+            own = self._plan(name, first, replace(configs[name], seed=seed))
+            self.variants.setdefault(name, []).extend(own)
+            self.parts |= {part: content for (_, part), content in own.items()}
 
-
-def plan_study(study: StudyConfig, folder: Path) -> Plan:
-    """The parts of a study that lies in ``folder``.
-
-    Raises UserError that names the variant and the task whose settings are wrong.
-    """
-    configs = _pretrainings(study)
-    texts = {
-        text: f"text{i or ''}"
-        for i, text in enumerate(dict.fromkeys(map(_text, configs.values())))
-        if text is not None
-    }
-    parts = {name: Part(text) for text, name in texts.items()}
-    variants: dict[str, list[tuple[str, str]]] = {name: [] for name in configs}
-    for seed, (name, variant) in itertools.product(study.seeds, study.variants.items()):
-        shared = next(other for other in configs if configs[other] == configs[name])
-        config = dataclasses.replace(configs[name], seed=seed)
-        text = texts.get(_text(config), "")
-        if text:
-            path = str(folder / text)
-            data = dataclasses.replace(config.data, path=path, corpus=())
-            config = dataclasses.replace(config, data=data)
-        pretrained = f"pretrain/{shared}-seed{seed}"
-        own = {("", pretrained): Part(config, text)}
+    def _plan(
+        self, name: str, pretrained: str, config: TrainConfig
+    ) -> dict[tuple[str, str], Part]:
+        """The parts of a variant and a seed, by task and name."""
+        study, seed, text = self.config, config.seed, ""
+        if not config.data.path:
+            own = DataConfig(**{n: getattr(config.data, n) for n in _TEXT})
+            texts = [n for n, part in self.parts.items() if n.startswith("text")]
+            text = next(
+                (n for n in texts if self.parts[n].config == own),
+                f"text{len(texts) or ''}",
+            )
+            self.parts[text] = Part(own)
+            data = replace(config.data, path=str(self.folder / text), corpus=())
+            config = replace(config, data=data)
+        before = f"pretrain/{pretrained}-seed{seed}"
+        parts = {("", before): Part(config, text)}
+        changes = study.variants[name].finetune
         for task, settings in study.tasks.items():
-            begin = {"init_from": str(folder / pretrained), "seed": seed}
+            given = {"init_from": str(self.folder / before), "seed": seed}
             with naming(f"{name}, {task}"):
-                config = finetune_config(_merged(settings, variant.finetune) | begin)
-            part = f"finetune/{name}-{task}-seed{seed}"
-            own[task, part] = Part(config, pretrained)
+                tuned = finetune_config(_merged(settings, changes) | given)
+            parts[task, f"finetune/{name}-{task}-seed{seed}"] = Part(tuned, before)
         if study.pairs:
             pairs = {"files": list(study.pairs), "first": study.pairs_per_set}
-            own["", f"pairs/{shared}-seed{seed}"] = Part(pairs, pretrained)
-        parts |= {part: what for (_, part), what in own.items()}
-        variants[name] += own
-    return Plan(parts, variants)
+            parts["", f"pairs/{pretrained}-seed{seed}"] = Part(pairs, before)
+        return parts
+
+    def run(self) -> None:
+        """Runs all parts that are not finished. Raises UserError if a part fails."""
+        missing = [name for name in self.parts if self.result(name) is None]
+        for name in missing:
+            _check_files(self.parts[name].config)
+        write_json(self.folder / STUDY, to_dict(self.config))
+        total = len(self.parts)
+        with Progress(
+            "study", missing, total=total, initial=total - len(missing), unit="parts"
+        ) as names:
+            for name in names:
+                self.run_part(name)
+
+    def run_part(self, name: str) -> Result:
+        """Runs a part and returns its result. If it diverges, so do parts that need it."""
+        if name not in self.parts:
+            raise UserError(
+                f"{name} is no part of the study; expected one of {', '.join(self.parts)}"
+            )
+        result = self.result(name)
+        if result is not None:
+            return result
+        part, directory = self.parts[name], self.folder / name
+        before = self.result(part.after) if part.after else {}
+        if before is None:
+            raise UserError(
+                f"{name} needs {part.after}, which is not finished; run it first"
+            )
+        self.log(f"== {name}")
+        started = time.monotonic()
+        try:
+            if DIVERGED in before:
+                raise DivergenceError(f"{part.after} diverged")
+            result = self._run(part.config, directory, self.folder / part.after)
+        except DivergenceError as error:
+            self.log(f"diverged: {error}")
+            result = {DIVERGED: str(error)}
+        result.setdefault("seconds", round(time.monotonic() - started, 1))
+        write_json(directory / _PART, result)
+        shutil.rmtree(directory / BEST, ignore_errors=True)
+        return result
+
+    def _run(self, config: Any, directory: Path, before: Path) -> Result:
+        settings = {"change_settings": self.change_settings}
+        if isinstance(config, TrainConfig):
+            pretrain(config, directory, self.log, **settings)
+            return _pretrained(config, directory)
+        if isinstance(config, FineTuneConfig):
+            found = run_one(config, directory, self.log, **settings)
+            scores, metric = next(iter(found["scores"].values())), found["main_metric"]
+            seconds = found["train_seconds"] + found["evaluation_seconds"]
+            return {"scores": {metric: scores[metric]}, "seconds": seconds}
+        if isinstance(config, DataConfig):
+            prepare_corpus(config, directory, self.log)
+            result = {}
+        else:
+            result = _scored_pairs(config, before, self.log)
+        write_json(directory / "config.json", _identity(config))
+        return result
+
+    def result(self, name: str) -> Result | None:
+        """The result of a part. None if it is not finished.
+
+        Raises UserError if its folder contains a part with other settings.
+        """
+        return finished(
+            self.folder / name,
+            _identity(self.parts[name].config),
+            marker=_PART,
+            differences=_differences,
+        )
+
+    def table(self) -> Result:
+        """The content of table.json: the results of the finished parts.
+
+        "variants" has for each variant: "scores" by metric, each with "mean", "deviation"
+        and "scores" of the finished seeds, and the "difference" of its mean from the first
+        variant's; "diverged", the number of parts that diverged; "flops", "tokens" and
+        "steps" of one pretraining; "seconds", the mean of the pretrainings.
+        """
+        results = {name: self.result(name) for name in self.parts}
+        variants = {
+            name: _variant([(task, results[part] or {}) for task, part in own])
+            for name, own in self.variants.items()
+        }
+        first, *others = (variant["scores"] for variant in variants.values())
+        for scores in others:
+            for metric in scores.keys() & first.keys():
+                difference = _difference(scores[metric], first[metric])
+                scores[metric]["difference"] = difference
+        return {
+            "parts": len(self.parts),
+            "finished": sum(result is not None for result in results.values()),
+            "seeds": list(self.config.seeds),
+            "variants": variants,
+        }
+
+    def write_table(self) -> None:
+        """Writes and logs the table of the finished parts."""
+        content = self.table()
+        text = table_text(content)
+        write_json(self.folder / "table.json", content)
+        write_text(self.folder / "table.md", text)
+        self.log(text.rstrip())
+        try:
+            from bert_jax import figures
+
+            figures.save(figures.study(content), self.folder / "table.png")
+            self.log(f"picture: {self.folder / 'table.png'}")
+        except UserError as error:  # without matplotlib
+            self.log(f"no picture: {error}")
 
 
 def _pretrainings(study: StudyConfig) -> dict[str, TrainConfig]:
@@ -122,20 +238,16 @@ def _pretrainings(study: StudyConfig) -> dict[str, TrainConfig]:
     configs = {}
     for name, variant in study.variants.items():
         with naming(name):
-            config = train_config(variant.pretrain)
-            pretraining_objective(config)
+            config = configs[name] = train_config(variant.pretrain)
             config.data.check_text()
-            configs[name] = config
-    if not study.equal_compute:
-        return configs
-    reference = flops(next(iter(configs.values())))
-    for name, config in configs.items():
-        share = reference / flops(config)
-        phases = tuple(
-            dataclasses.replace(phase, steps=max(1, round(phase.steps * share)))
-            for phase in config.phases
-        )
-        configs[name] = dataclasses.replace(config, phases=phases)
+            work = flops(config)
+        if study.equal_compute:
+            share = flops(next(iter(configs.values()))) / work
+            phases = tuple(
+                replace(phase, steps=max(1, round(phase.steps * share)))
+                for phase in config.phases
+            )
+            configs[name] = replace(config, phases=phases)
     return configs
 
 
@@ -154,59 +266,14 @@ def flops(config: TrainConfig) -> float:
     return total
 
 
-def _text(config: TrainConfig) -> DataConfig | None:
-    """The text that a study prepares for a pretraining; None where it is prepared."""
-    data = config.data
-    if data.path:
-        return None
-    return DataConfig(**{name: getattr(data, name) for name in _TEXT})
-
-
 def _merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with some of them changed, in groups too."""
-    return {
+    """Settings with changes, also in nested groups."""
+    return dict(settings) | {
         name: _merged(settings.get(name, {}), value)
         if isinstance(value, Mapping)
         else value
-        for name, value in {**settings, **changes}.items()
+        for name, value in changes.items()
     }
-
-
-def run_study(
-    study: StudyConfig,
-    folder: Path,
-    *,
-    jobs: int = 1,
-    change_settings: bool = False,
-    log: Log = print_line,
-) -> None:
-    """Runs all parts that are not finished.
-
-    jobs: number of parts that run at a time, each in its own process with its share of the
-    GPUs. change_settings: resume unfinished parts with other settings than before. Raises
-    UserError if a part fails, or if another study runs in ``folder``. The same call
-    resumes the study.
-    """
-    parts = plan_study(study, folder).parts
-    with locked(folder):
-        missing = [name for name in parts if finished(folder, name, parts) is None]
-        for name in missing:
-            _check_files(parts[name].config)
-        write_json(folder / STUDY, to_dict(study))
-        done = len(parts) - len(missing)
-        with Progress(
-            "study", total=len(parts), initial=done, unit="parts"
-        ) as progress:
-            if jobs == 1:
-                for name in missing:
-                    log(f"== {name}")
-                    run_part(name, parts, folder, log, change_settings=change_settings)
-                    progress.update()
-            else:
-                flags = ["--change_settings"] if change_settings else []
-                for name in _in_processes(missing, parts, folder, jobs, flags):
-                    log(f"finished: {name}")
-                    progress.update()
 
 
 def _check_files(config: Any) -> None:
@@ -219,80 +286,26 @@ def _check_files(config: Any) -> None:
         find_sources(config.corpus, language=config.language)
 
 
-def run_part(
-    name: str,
-    parts: Mapping[str, Part],
-    folder: Path,
-    log: Log = print_line,
-    *,
-    change_settings: bool = False,
-) -> Result:
-    """Runs one part, whose predecessor is finished, and returns its result.
-
-    change_settings: resume an unfinished part with other settings than before.
-    A run that diverges is a result: of it, and of those that begin with it.
-    """
-    if name not in parts:
-        raise UserError(
-            f"{name} is no part of the study; expected one of {', '.join(parts)}"
-        )
-    part, directory = parts[name], folder / name
-    result = finished(folder, name, parts)
-    if result is not None:
-        return result
-    before = finished(folder, part.after, parts) if part.after else {}
-    if before is None:
-        raise UserError(
-            f"{name} needs {part.after}, which is not finished; run it first"
-        )
-    started = time.monotonic()
-    try:
-        if DIVERGED in before:
-            raise DivergenceError(f"{part.after} diverged")
-        # Locks the folder of the part.
-        result = _run(part, directory, folder / part.after, log, change_settings)
-    except DivergenceError as error:
-        log(f"diverged: {error}")
-        result = {DIVERGED: str(error)}
-    result.setdefault("seconds", round(time.monotonic() - started, 1))
-    write_json(directory / _PART, result)
-    if isinstance(part.config, FineTuneConfig):
-        shutil.rmtree(directory / BEST, ignore_errors=True)
-    return result
+def _pretrained(config: TrainConfig, directory: Path) -> Result:
+    """The result of a pretraining: its last evaluation, and its cost."""
+    (run,) = read_runs([directory])
+    scores = {name: run.series("eval", name)[1] for name in run.scores}
+    phases = config.phases
+    return {
+        "scores": {
+            f"held-out {name}": values[-1] * run.percent(name)
+            for name, values in scores.items()
+            if values
+        },
+        "steps": config.total_steps,
+        "tokens": sum(p.steps * p.batch_size * p.sequence_length for p in phases),
+        "flops": flops(config),
+        "seconds": max(run.series("train", "seconds")[1]),
+    }
 
 
-def _run(
-    part: Part, directory: Path, before: Path, log: Log, change_settings: bool
-) -> Result:
-    config = part.config
-    if isinstance(config, TrainConfig):
-        pretrain(config, directory, log, change_settings=change_settings)
-        (run,) = read_runs([directory])
-        return {
-            "scores": {
-                f"held-out {name}": values[-1] * run.percent(name)
-                for name in run.scores
-                if (values := run.series("eval", name)[1])
-            },
-            "steps": config.total_steps,
-            "tokens": sum(
-                p.steps * p.batch_size * p.sequence_length for p in config.phases
-            ),
-            "flops": flops(config),
-            "seconds": max(run.series("train", "seconds")[1]),
-        }
-    if isinstance(config, FineTuneConfig):
-        results = run_one(config, directory, log, change_settings=change_settings)
-        scores, metric = next(iter(results["scores"].values())), results["main_metric"]
-        return {
-            "scores": {metric: scores[metric]},
-            "seconds": results["train_seconds"] + results["evaluation_seconds"],
-        }
-    if isinstance(config, DataConfig):
-        prepare_corpus(config, directory, log)
-        write_json(directory / "config.json", _identity(config))
-        return {}
-    write_json(directory / "config.json", config)
+def _scored_pairs(config: dict[str, Any], before: Path, log: Log) -> Result:
+    """The accuracy of a pretrained model on minimal pairs; no score without MLM."""
     checkpoint = load(before)
     if "mlm" not in checkpoint.params:
         log(f"{before.name} has no MLM head, and scores no pairs")
@@ -306,146 +319,80 @@ def _run(
     return {"scores": {_PAIRS: 100 * found.accuracy}, "by_set": found.by_set}
 
 
-def finished(folder: Path, name: str, parts: Mapping[str, Part]) -> Result | None:
-    """The result of a part; None where it has still to run.
-
-    Raises UserError where its folder holds that of another study.
-    """
-    config, directory = parts[name].config, folder / name
-    path = directory / _PART
-    if not path.exists():
-        return None
-    result = read_json(path, "the result of a part of a study")
-    scores, others = result.get("scores", {}), ("steps", "tokens", "flops")
-    numbers = [result.get("seconds"), *(result.get(name, 0) for name in others)]
-    if not isinstance(scores, dict) or not all(
-        isinstance(number, int | float) for number in (*numbers, *scores.values())
-    ):
-        raise UserError(f"{path} is damaged; remove it, and the part runs again")
-    if DIVERGED in result and not (directory / "config.json").exists():
-        return result
-    if isinstance(config, TrainConfig | FineTuneConfig):
-        # The folder of the study and of its text may have moved.
-        free = ("init_from", "text")
-        same = functools.partial(resume_differences, free=free, same_scores=True)
-    elif isinstance(config, DataConfig):
-        same = _differing_text
-    else:
-        same = _differing
-    check_owner(directory, _identity(config), same)
-    # A run may go on to more steps, but what began with it would not.
-    steps = getattr(config, "total_steps", None)
-    if steps is not None and result.get("steps", steps) != steps:
-        raise UserError(
-            f"{directory} was trained for {result['steps']:,} steps, and the study says "
-            f"{steps:,}; use that study, or another workdir"
-        )
-    return result
-
-
 def _identity(config: Any) -> dict[str, Any]:
-    """What config.json says of a part."""
+    """The content of config.json of a part."""
     if isinstance(config, DataConfig):
         return {name: to_dict(config)[name] for name in _TEXT}
     return config if isinstance(config, dict) else to_dict(config)
 
 
-def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    return [f"{name}: {a!r} -> {b!r}" for name, a, b in differences(old, new)]
+def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    if "corpus" in new:  # older versions wrote fewer settings of a text
+        old = _identity(DataConfig()) | old
+    # The folder of the study may have moved.
+    free = ("init_from", "text")
+    return resume_differences(old, new, free=free, same_scores=True)
 
 
-def _differing_text(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """As _differing. A setting that an older version did not have had its default."""
-    return _differing({**_identity(DataConfig()), **old}, new)
+def _variant(results: Sequence[tuple[str, Result]]) -> Result:
+    """A summary of pairs of a task and a result."""
+    scores: dict[str, list[float]] = {}
+    for task, result in results:
+        for metric, value in result.get("scores", {}).items():
+            scores.setdefault(f"{task} {metric}".strip(), []).append(value)
+    pretrainings = [result for _, result in results if "flops" in result]
+    known = pretrainings[0] if pretrainings else {}
+    return {
+        **{name: known.get(name) for name in ("steps", "tokens", "flops")},
+        "seconds": spread([result["seconds"] for result in pretrainings])["mean"],
+        "diverged": sum(DIVERGED in result for _, result in results),
+        "scores": {metric: spread(values) for metric, values in scores.items()},
+    }
 
 
-def _in_processes(
-    missing: Sequence[str],
-    parts: Mapping[str, Part],
-    folder: Path,
-    jobs: int,
-    flags: Sequence[str] = (),
-) -> Iterator[str]:
-    """Runs parts in ``jobs`` processes at a time; yields the names of finished parts.
-
-    flags: further flags of each process.
-    The output of a process is in log.txt of the part's folder. SIGTERM is passed on, so
-    that every run saves. Every process ends when this process ends.
-    """
-    waiting, running = list(missing), {}
-    free = _shares_of_gpus(jobs)
-    # No other process has the second end: it is closed when this process ends.
-    stdin, end = os.pipe()
-
-    def stop(*_: Any) -> None:
-        raise Preempted("asked to stop; the same command goes on from there")
-
-    previous = signal.signal(signal.SIGTERM, stop)
-    try:
-        while waiting or running:
-            ready = [n for n in waiting if parts[n].after not in (*waiting, *running)]
-            for name in ready[: len(free)]:
-                waiting.remove(name)
-                gpus = free.pop()
-                running[name] = _start(name, folder, gpus, stdin, flags), gpus
-            time.sleep(0.2)
-            for name, (process, gpus) in list(running.items()):
-                if process.poll() is None:
-                    continue
-                del running[name]
-                free.append(gpus)
-                if process.returncode:
-                    log = folder / name / "log.txt"
-                    last = log.read_text(encoding="utf-8").strip().rpartition("\n")[2]
-                    raise UserError(f"{name}: {last} (the whole log: {log})")
-                yield name
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-        for process, _ in running.values():
-            process.terminate()
-        for process, _ in running.values():
-            process.wait()
-        os.close(stdin)
-        os.close(end)
+def _difference(own: Result, first: Result) -> Result:
+    """The difference of two means, and its standard error for several seeds."""
+    error, both = None, (own, first)
+    if all(len(one["scores"]) > 1 for one in both):
+        error = math.hypot(*(s["deviation"] / len(s["scores"]) ** 0.5 for s in both))
+    return {"mean": own["mean"] - first["mean"], "standard_error": error}
 
 
-def _start(
-    name: str, folder: Path, gpus: str, stdin: int, flags: Sequence[str]
-) -> subprocess.Popen:
-    """A process that runs one part, and ends when ``stdin`` is closed."""
-    log = folder / name / "log.txt"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    # A new file: an older process of the part may still write to the old one.
-    log.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "bert_jax", "experiment", str(folder / STUDY)]
-    command += ["--workdir", str(folder), "--part", name, "--end_with_stdin"]
-    with log.open("xb") as file:
-        return subprocess.Popen(
-            [*command, *flags],
-            stdin=stdin,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=os.environ | ({"CUDA_VISIBLE_DEVICES": gpus} if gpus else {}),
-        )
+def table_text(content: Result) -> str:
+    """A Markdown table with a row for each variant."""
+    variants = content["variants"]
+    metrics = list(dict.fromkeys(m for own in variants.values() for m in own["scores"]))
+    rows = [["", *metrics, "PFLOP", "seconds"]]
+    for name, own in variants.items():
+        cells = [_cell(own["scores"].get(metric)) for metric in metrics]
+        work, seconds = own["flops"], own["seconds"]
+        cells.append("-" if work is None else f"{work / 1e15:.3g}")
+        cells.append("-" if seconds is None else f"{seconds:,.0f}")
+        rows.append([name, *cells])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rows.insert(1, ["-" * width for width in widths])
+    lines = [
+        f"| {' | '.join(map(str.ljust, row, widths))} |"  # aligned for terminals
+        for row in rows
+    ]
+    first, *others = variants
+    note = f"Mean ± deviation over the seeds {', '.join(map(str, content['seeds']))}"
+    if others:
+        note += f"; in brackets the difference from {first} ± its standard error"
+    note += f". {content['finished']} of {content['parts']} parts are finished."
+    if diverged := sum(own["diverged"] for own in variants.values()):
+        note += f" {diverged} parts diverged and are left out."
+    return "\n".join([*lines, "", note, ""])
 
 
-def _shares_of_gpus(jobs: int) -> list[str]:
-    """For each of several processes the GPUs that it sees; "" where there are none."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is None:
-        try:
-            listed = subprocess.run(
-                ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"],
-                capture_output=True,
-                text=True,
-            )
-        except OSError:  # there is no such command
-            return [""] * jobs
-        given = ",".join(listed.stdout.split()) if not listed.returncode else ""
-    gpus = [gpu for gpu in given.split(",") if gpu]
-    if 0 < len(gpus) < jobs:
-        raise UserError(
-            f"--jobs={jobs}, but there are {len(gpus)} GPUs; expected one for each job at "
-            "least"
-        )
-    return [",".join(gpus[i::jobs]) for i in range(jobs)]
+def _cell(found: Result | None) -> str:
+    if found is None:
+        return "-"
+    cell = f"{found['mean']:.1f}"
+    if len(found["scores"]) > 1:
+        cell += f" ± {found['deviation']:.1f}"
+    if "difference" in found:
+        error = found["difference"]["standard_error"]
+        cell += f" ({found['difference']['mean']:+.1f}"
+        cell += ")" if error is None else f" ± {error:.1f})"
+    return cell

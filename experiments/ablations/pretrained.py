@@ -3,14 +3,14 @@
 What: SST-2, MRPC, CoLA, WNUT-17 and SQuAD (3,000 questions of 36 articles, the other 12 for
   dev), each with three seeds. Both variants "go on" for one step at a rate of 1e-12, which
   learns nothing: random parameters, then those of the small BERT.
-On: two CPU cores, --jobs 2.
+On: two CPU cores, two seeds at a time.
 Result: higher on SST-2, CoLA, WNUT-17 and SQuAD by more than two standard errors, not on
   MRPC; see docs/experiments.md.
 Before: DATA with glue/SST-2, glue/MRPC, glue/CoLA, ner/wnut17 and squad/dev-v1.1.json; the
   workdir of experiments/small_muon.py as DATA/small.
 Run:
   bert_jax experiment experiments/ablations/pretrained.py:DATA \\
-      --workdir runs/pretrained --jobs 2
+      --workdir runs/pretrained
 """
 
 from table5 import tasks as table5_tasks

@@ -1,28 +1,22 @@
-"""Studies: run, interrupted, gone on with, added up, in one process and in several."""
+"""Studies: run, interrupted, resumed and summarised."""
 
 import dataclasses
 import json
-import os
-import select
 import statistics
-import subprocess
-import sys
 
 import jax
 import pytest
 
 from bert_jax import figures
 from bert_jax.commands import experiment
-from bert_jax.errors import DivergenceError, Preempted, UserError
-from bert_jax.locks import locked
+from bert_jax.errors import DivergenceError, UserError
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runs import read_runs
 from bert_jax.settings import from_settings
 from bert_jax.training import pretrain
 from bert_jax.training import study as studies
 from bert_jax.training.config import DataConfig, StudyConfig
-from bert_jax.training.study import flops, plan_study, run_part, run_study
-from bert_jax.training.study_table import summarise, write_table
+from bert_jax.training.study import Study, flops
 
 FILE = """
 def pretraining(objective="mlm_nsp", causal=False):
@@ -57,12 +51,9 @@ def get_study(task):
 """
 
 
-PHASE = dict(steps=4, sequence_length=16, batch_size=8, max_predictions=3)
-
-
 @pytest.fixture(scope="module")
 def file(small_store, settings, tmp_path_factory):
-    """FILE:ARGUMENT of the study; its text, its pairs and its task lie beside it."""
+    """FILE:ARGUMENT of the study."""
     folder = tmp_path_factory.mktemp("study")
     pair = {"sentence_good": "the sea is here", "sentence_bad": "sea the here is"}
     (folder / "order.jsonl").write_text(f"{json.dumps(pair)}\n" * 3)
@@ -77,17 +68,25 @@ def study(file):
     return experiment._open(file)[0]
 
 
+def one_variant(study, name="left", **changes):
+    """The study of one variant and seed, whose pretraining has some settings changed."""
+    settings = study.variants[name].pretrain
+    for group, value in changes.items():
+        group_of = settings.get(group)
+        value = group_of | value if isinstance(value, dict) else value
+        settings = settings | {group: value}
+    variant = dataclasses.replace(study.variants[name], pretrain=settings)
+    return dataclasses.replace(study, variants={name: variant}, seeds=(3,))
+
+
 def ran(log):
     return [line.removeprefix("== ") for line in log if line.startswith("== ")]
 
 
-def test_a_study_goes_on_where_it_was_interrupted(study, tmp_path, one_device):
-    """With its runs as they are, though only of one variant and seed."""
-    left = {"left": study.variants["left"]}
-    study = dataclasses.replace(study, variants=left, seeds=(3,))
-    names = ["text", "pretrain/left-seed3", "finetune/left-topic-seed3"]
-    names.append("pairs/left-seed3")
-    first, second = [], []
+@pytest.fixture(scope="module")
+def resumed(study, tmp_path_factory, one_device):
+    """A study that was interrupted and resumed: its folder, and the parts of both calls."""
+    folder, first, second = tmp_path_factory.mktemp("resumed"), [], []
 
     def interrupt(line):
         first.append(line)
@@ -99,69 +98,76 @@ def test_a_study_goes_on_where_it_was_interrupted(study, tmp_path, one_device):
             pretrain, "make_mesh", lambda config: make_mesh(config, jax.devices()[:1])
         )
         with pytest.raises(KeyboardInterrupt):
-            run_study(study, tmp_path, log=interrupt)
-        run_study(study, tmp_path, log=second.append)
-    table = summarise(study, tmp_path)
-    assert list(plan_study(study, tmp_path).parts) == names
-    assert (ran(first), ran(second)) == (names[:2], names[1:])
+            Study(one_variant(study), folder, interrupt).run()
+        Study(one_variant(study), folder, second.append).run()
+    return folder, ran(first), ran(second)
+
+
+def test_an_interrupted_study_resumes_and_its_table_has_the_runs_scores(study, resumed):
+    folder, first, second = resumed
+    names = ["text", "pretrain/left-seed3", "finetune/left-topic-seed3"]
+    names.append("pairs/left-seed3")
+    done = Study(one_variant(study), folder)
+    assert list(done.parts) == names
+    assert (first, second) == (names[:2], names[1:])
+    table = done.table()
     assert (table["finished"], table["parts"]) == (4, 4)
     own = table["variants"]["left"]
     assert (own["steps"], own["tokens"]) == (4, 4 * 8 * 16)
-    run, tuned = read_runs([tmp_path / name for name in names[1:3]])
+    run, tuned = read_runs([folder / name for name in names[1:3]])
     lm = 100 * run.series("eval", "lm_accuracy")[1][-1]
     assert own["scores"]["held-out lm_accuracy"]["scores"] == [lm]
     accuracy = tuned.results["scores"]["dev"]["accuracy"]
     assert own["scores"]["topic accuracy"]["scores"] == [accuracy]
     assert own["scores"]["minimal pairs"]["mean"] in (0, 50, 100)  # of two pairs
     assert run.config["seed"] == tuned.config["seed"] == 3
-    assert not list(tmp_path.rglob("*.safetensors"))
-    # A text of an older version lacks settings; they had their defaults.
-    path = tmp_path / "text" / "config.json"
-    text = json.loads(path.read_text())
-    older = ("corpus", "vocabulary_size", "lower_case")
-    assert set(text) == {*older, "language", "keep_accents"}
-    path.write_text(json.dumps({name: text[name] for name in older}))
-    third = []
-    run_study(study, tmp_path, log=third.append)
-    assert ran(third) == []
-    assert summarise(study, tmp_path) == table
-    longer = studies._merged(
-        left["left"].pretrain, {"phases": ({**PHASE, "steps": 5},)}
-    )
-    longer = {"left": dataclasses.replace(left["left"], pretrain=longer)}
-    with pytest.raises(UserError, match="trained for 4 steps, and the study says 5"):
-        run_study(dataclasses.replace(study, variants=longer), tmp_path)
-    for changes, said in (
-        ({"optimizer": {"learning_rate": 2e-3}}, r"learning_rate: 0.001 -> 0.002"),
+    assert not list(folder.rglob("*.safetensors"))
+
+
+PHASE = dict(steps=5, sequence_length=16, batch_size=8, max_predictions=3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"log_every": 1}, ""),  # does not change scores
+        ({"phases": (PHASE,)}, r"left-seed3 holds another run .*steps: 4 -> 5"),
+        ({"optimizer": {"learning_rate": 2e-3}}, "learning_rate: 0.001 -> 0.002"),
         ({"eval_batches": 2}, "eval_batches: 1 -> 2"),
-    ):
-        other = studies._merged(left["left"].pretrain, changes)
-        other = {"left": dataclasses.replace(left["left"], pretrain=other)}
-        with pytest.raises(UserError, match=rf"left-seed3 holds another run .*{said}"):
-            run_study(dataclasses.replace(study, variants=other), tmp_path)
-    # How often a run logs does not change its scores.
-    other = studies._merged(left["left"].pretrain, {"log_every": 1})
-    other = {"left": dataclasses.replace(left["left"], pretrain=other)}
-    run_study(dataclasses.replace(study, variants=other), tmp_path, log=third.append)
-    assert ran(third) == []
-    # A part that has the wrong settings is told before anything runs.
-    task = studies._merged(study.tasks["topic"], {"epochs": 2})
-    other = dataclasses.replace(study, tasks={"topic": task}, seeds=(3, 4))
-    with pytest.raises(UserError, match=r"left-topic-seed3 holds another run \(epochs"):
-        run_study(other, tmp_path, log=third.append)
-    assert ran(third) == []
+        ({"data": {"lower_case": False}}, "text holds another run .*lower_case"),
+    ],
+)
+def test_finished_parts_with_other_settings_are_refused(
+    study, resumed, changes, message
+):
+    log = []
+    other = Study(one_variant(study, **changes), resumed[0], log.append)
+    if message:
+        with pytest.raises(UserError, match=message):
+            other.run()
+    else:
+        other.run()
+    assert ran(log) == []
+
+
+def test_a_text_of_an_older_version_had_the_defaults(study, resumed):
+    path = resumed[0] / "text/config.json"
+    text = path.read_text()
+    older = ("corpus", "vocabulary_size", "lower_case")
+    path.write_text(json.dumps({name: json.loads(text)[name] for name in older}))
+    assert Study(one_variant(study), resumed[0]).result("text") is not None
+    path.write_text(text)
 
 
 @pytest.fixture(scope="module")
 def done(study, tmp_path_factory):
-    """The whole study with made-up results: its folder, its table and its log."""
+    """The whole study with made-up results: the study and its log."""
     folder, log = tmp_path_factory.mktemp("runs") / "small", []
 
-    def run(part, directory, before, log, change_settings):
-        config = part.config
-        directory.mkdir(parents=True, exist_ok=True)  # as every run does
-        if isinstance(config, dict):
-            (directory / "config.json").write_text(json.dumps(config))
+    def run(self, config, directory, before):
+        directory.mkdir(parents=True, exist_ok=True)
+        identity = json.dumps(studies._identity(config))
+        (directory / "config.json").write_text(identity)
         number = sum(map(ord, f"{directory.name}{before.name}")) % 97
         if isinstance(config, DataConfig):
             return {}
@@ -175,24 +181,25 @@ def done(study, tmp_path_factory):
         return {"scores": scores, "seconds": 7.0, **counts}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(studies, "_run", run)
-        run_study(study, folder, log=log.append)
-        return folder, write_table(study, folder, log=log.append), log
+        patch.setattr(Study, "_run", run)
+        done = Study(study, folder, log.append)
+        done.run()
+        done.write_table()
+        return done, log
 
 
-def test_the_table_has_means_deviations_and_differences(study, done):
-    folder, table, log = done
-    names = list(plan_study(study, folder).parts)
+def test_the_table_has_means_deviations_and_differences(done):
+    study, log = done
+    names, table, folder = list(study.parts), study.table(), study.folder
     assert ran(log) == names
     assert len(names) == table["parts"] == table["finished"] == 15
-    # Variants that learn the same before fine-tuning share it.
+    # Variants with the same pretraining share it.
     assert sum(name.startswith("pretrain") for name in names) == 4
     assert json.loads((folder / "table.json").read_text()) == table
     both, left, slow = table["variants"].values()
 
     def scores(part):
-        result = json.loads((folder / part / "part.json").read_text())
-        return result["scores"][part.partition("/")[0]]
+        return study.result(part)["scores"][part.partition("/")[0]]
 
     assert both["scores"]["pairs"]["scores"] == [
         scores(f"pairs/both-seed{seed}") for seed in (0, 1)
@@ -211,74 +218,71 @@ def test_the_table_has_means_deviations_and_differences(study, done):
         "difference": {"mean": mean, "standard_error": pytest.approx(error)},
     }
     assert "difference" not in both["scores"]["topic finetune"]
-    lines = (folder / "table.txt").read_text().splitlines()
-    assert [line.split()[0] for line in lines[1:4]] == ["both", "left", "left_slow"]
+    lines = (folder / "table.md").read_text().splitlines()
+    assert [line.split()[1] for line in lines[2:5]] == ["both", "left", "left_slow"]
     assert "15 of 15 parts are finished" in lines[-1]
-    assert log[-len(lines) - 1 : -1] == lines
-    rows = (folder / "table.md").read_text().splitlines()
-    assert rows[3].startswith("| left | ")
+    assert "\n".join(lines) in log
     cell = f"{statistics.mean(own):.1f} ± {statistics.stdev(own):.1f}"
-    assert f"| {cell} ({mean:+.1f} ± {error:.1f}) |" in rows[4]
-    assert len({row.count("|") for row in rows[:5]}) == 1
+    assert f"| {cell} ({mean:+.1f} ± {error:.1f}) |" in lines[4]
+    assert len({(len(line), line.count("|")) for line in lines[:5]}) == 1
     assert (folder / "table.png").read_bytes().startswith(b"\x89PNG")
-    panels = figures.study(table).axes
-    assert {axes.get_title("left") for axes in panels} == {
+    assert {axes.get_title("left") for axes in figures.study(table).axes} == {
         m for v in table["variants"].values() for m in v["scores"]
     }
 
 
-def test_a_study_s_folder_is_enough_to_run_it_again(study, done, capsys):
-    folder = done[0]
+def test_a_study_s_folder_is_enough_to_run_it_again(done, capsys):
+    folder = done[0].folder
     again, where = experiment._open(str(folder))
     assert (again, where) == (from_settings(StudyConfig, vars(again), ""), folder)
-    parts, expected = (plan_study(s, folder).parts for s in (again, study))
-    assert parts == expected
+    assert Study(again, folder).parts == done[0].parts
     experiment.main([str(folder), "--table"])
-    assert (folder / "table.txt").read_text() in capsys.readouterr().out
+    assert (folder / "table.md").read_text() in capsys.readouterr().out
 
 
 def test_a_seed_may_be_added_and_other_pairs_are_another_study(study, done):
-    folder = done[0]
-    more = dataclasses.replace(study, seeds=(0, 1, 2))
-    table = summarise(more, folder)
+    folder = done[0].folder
+    table = Study(dataclasses.replace(study, seeds=(0, 1, 2)), folder).table()
     assert (table["finished"], table["parts"]) == (15, 22)
-    other = dataclasses.replace(study, pairs_per_set=1)
     with pytest.raises(UserError, match=r"another run \(first: 2 -> 1"):
-        run_study(other, folder)
+        Study(dataclasses.replace(study, pairs_per_set=1), folder).run()
 
 
-def test_a_run_that_diverges_is_counted_and_so_is_what_begins_with_it(
-    study, tmp_path, monkeypatch
+def test_a_run_that_diverges_is_counted_and_so_are_those_that_need_it(
+    file, tmp_path, monkeypatch
 ):
-    def diverge(*_, **__):
+    changes = []
+
+    def diverge(*_, change_settings):
+        changes.append(change_settings)
         raise DivergenceError("the loss became nan")
 
     monkeypatch.setattr(studies, "pretrain", diverge)
     monkeypatch.setattr(studies, "prepare_corpus", lambda *_: None)
+    monkeypatch.setattr(experiment.cli, "start", lambda: None)
     (tmp_path / "text").mkdir()
-    one = dataclasses.replace(
-        study, seeds=(0,), variants={"both": study.variants["both"]}
-    )
-    run_study(one, tmp_path, log=[].append)
-    table = summarise(one, tmp_path)
+    command = [file, "--workdir", str(tmp_path), "--seeds", "0"]
+    experiment.main([*command, "--part", "text"])
+    experiment.main([*command, "--part", "pretrain/both-seed0", "--change_settings"])
+    experiment.main(command)
+    assert changes == [True, False]
+    table = json.loads((tmp_path / "table.json").read_text())
+    assert table["finished"] == table["parts"] == 8
     assert table["variants"]["both"]["diverged"] == 3
-    assert table["finished"] == table["parts"] == 4
     assert table["variants"]["both"]["scores"] == {}
+    assert "diverged" in (tmp_path / "table.md").read_text()
 
 
 def test_equal_compute_is_equal_to_a_step(study, tmp_path):
+    phases = ({**PHASE, "steps": 1000},)
     variants = {
         name: dataclasses.replace(
-            variant,
-            pretrain=studies._merged(
-                variant.pretrain,
-                {"phases": ({**variant.pretrain["phases"][0], "steps": 1000},)},
-            ),
+            variant, pretrain=variant.pretrain | {"phases": phases}
         )
         for name, variant in study.variants.items()
     }
     equal = dataclasses.replace(study, variants=variants, equal_compute=True)
-    parts = plan_study(equal, tmp_path).parts
+    parts = Study(equal, tmp_path).parts
     both, left = (parts[f"pretrain/{name}-seed0"].config for name in ("both", "left"))
     assert both.total_steps == 1000
     assert left.total_steps < 700  # it predicts every token
@@ -296,151 +300,31 @@ def test_equal_compute_is_equal_to_a_step(study, tmp_path):
 )
 def test_a_wrong_study_is_one_line(study, change, message, tmp_path):
     with pytest.raises(UserError, match=message):
-        plan_study(from_settings(StudyConfig, vars(study) | change, ""), tmp_path)
+        Study(from_settings(StudyConfig, vars(study) | change, ""), tmp_path)
 
 
 @pytest.mark.parametrize("group", ["tasks", "variants", "pairs"])
-def test_files_that_are_not_there_are_told_before_anything_runs(study, group, tmp_path):
+def test_a_missing_file_is_named_before_anything_runs(study, group, tmp_path):
+    left, task, log = study.variants["left"], study.tasks["topic"], []
+    data = left.pretrain["data"] | {"corpus": ("nowhere",)}
     gone = {
-        "tasks": {
-            "topic": studies._merged(study.tasks["topic"], {"data": {"dir": "nowhere"}})
-        },
+        "tasks": {"topic": task | {"data": task["data"] | {"dir": "nowhere"}}},
         "variants": {
-            name: dataclasses.replace(
-                variant,
-                pretrain=studies._merged(
-                    variant.pretrain, {"data": {"corpus": ("nowhere",)}}
-                ),
-            )
-            for name, variant in study.variants.items()
+            "left": dataclasses.replace(left, pretrain=left.pretrain | {"data": data})
         },
         "pairs": ("nowhere",),
     }
-    other, said = dataclasses.replace(study, **{group: gone[group]}), []
+    other = dataclasses.replace(study, **{group: gone[group]})
     with pytest.raises(UserError, match="nowhere"):
-        run_study(other, tmp_path / "runs", log=said.append)
-    assert (said, list((tmp_path / "runs").iterdir())) == ([], [])
+        Study(other, tmp_path, log.append).run()
+    assert (log, list(tmp_path.iterdir())) == ([], [])
 
 
-def test_seeds_are_numbers():
+def test_a_wrong_part_or_seed_is_refused(study, tmp_path):
     with pytest.raises(UserError, match="--seeds=a, expected numbers such as 0,1,2"):
         experiment.main(["x.py", "--seeds", "a"])
-
-
-def test_a_part_that_is_not_there_or_too_early_is_refused(study, tmp_path):
-    parts = plan_study(study, tmp_path).parts
+    parts = Study(study, tmp_path)
     with pytest.raises(UserError, match="no part of the study; expected one of text, "):
-        run_part("pretrain/all-seed0", parts, tmp_path)
+        parts.run_part("pretrain/all-seed0")
     with pytest.raises(UserError, match="needs text, which is not finished"):
-        run_part("pretrain/both-seed0", parts, tmp_path)
-
-
-@pytest.fixture
-def processes(monkeypatch):
-    """Parts as processes that only note their turn: by name what each is to do."""
-    turns, code = [], {}
-
-    def start(name, folder, gpus, stdin, flags):
-        turns.append((name, gpus))
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        (folder / name / "log.txt").write_text("begun\nerror: no room\n")
-        return subprocess.Popen([sys.executable, "-c", code.get(name, "")])
-
-    monkeypatch.setattr(studies, "_start", start)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3,5")
-    return turns, code
-
-
-def test_parts_run_at_a_time_after_what_they_need(study, tmp_path, processes):
-    turns, _ = processes
-    parts = plan_study(study, tmp_path).parts
-    ended = list(studies._in_processes(list(parts), parts, tmp_path, 2))
-    assert sorted(ended) == sorted(parts)
-    for name, part in parts.items():
-        if part.after:
-            assert ended.index(part.after) < [n for n, _ in turns].index(name)
-    assert {gpus for _, gpus in turns} == {"2,5", "3"}
-    with pytest.raises(UserError, match="--jobs=4, but there are 3 GPUs"):
-        list(studies._in_processes(list(parts), parts, tmp_path, 4))
-
-
-def test_a_part_that_fails_ends_the_others(study, tmp_path, processes):
-    _, code = processes
-    parts = plan_study(study, tmp_path).parts
-    missing = ["pretrain/both-seed0", "pretrain/left-seed0"]
-    code[missing[0]] = "raise SystemExit(2)"
-    code[missing[1]] = "import time; time.sleep(600)"
-    with pytest.raises(
-        UserError, match=r"both-seed0: error: no room \(the whole log: "
-    ):
-        list(studies._in_processes(missing, parts, tmp_path, 2))
-    # As SIGTERM to this process does.
-    code[missing[0]] = "import os, signal; os.kill(os.getppid(), signal.SIGTERM)"
-    with pytest.raises(Preempted, match="the same command goes on"):
-        list(studies._in_processes(missing, parts, tmp_path, 2))
-
-
-# The second is a study of other parts: no part is read before the folder is locked.
-@pytest.mark.parametrize("changes", [{"seeds": (7,)}, {"pairs_per_set": 1}])
-def test_a_study_s_folder_is_locked_while_it_runs(study, done, changes):
-    folder = done[0]
-    settings = (folder / studies.STUDY).read_text()
-    with (
-        locked(folder),
-        pytest.raises(UserError, match=f"process {os.getpid()}"),
-    ):
-        run_study(dataclasses.replace(study, **changes), folder)
-    assert (folder / studies.STUDY).read_text() == settings
-
-
-def test_parts_are_resumed_with_changed_settings_on_request(
-    file, tmp_path, monkeypatch
-):
-    found = []
-
-    def pretrain(config, directory, log, *, change_settings):
-        found.append(change_settings)
-        raise DivergenceError("the loss became nan")
-
-    def in_processes(*arguments):
-        found.append(arguments[-1])
-        return []
-
-    monkeypatch.setattr(experiment.cli, "start", lambda: None)
-    monkeypatch.setattr(studies, "pretrain", pretrain)
-    monkeypatch.setattr(studies, "prepare_corpus", lambda *_: None)
-    monkeypatch.setattr(studies, "_in_processes", in_processes)
-    (tmp_path / "text").mkdir()
-    command = [file, "--workdir", str(tmp_path)]
-    experiment.main([*command, "--part", "text"])
-    experiment.main([*command, "--part", "pretrain/both-seed0", "--change_settings"])
-    experiment.main([*command, "--part", "pretrain/left-seed0"])
-    experiment.main([*command, "--jobs", "2", "--change_settings"])
-    experiment.main([*command, "--jobs", "2"])
-    assert found == [True, False, ["--change_settings"], []]
-
-
-def test_a_part_ends_with_its_parent(python, tmp_path):
-    settings = tmp_path / studies.STUDY
-    os.mkfifo(settings)  # the part waits here until somebody writes
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "log.txt").write_text("of another process\n")
-    code = f"""
-import sys
-from pathlib import Path
-from bert_jax.training import study
-sys.executable = {python!r}
-parts = {{"text": study.Part({{}})}}
-next(study._in_processes(["text"], parts, Path({str(tmp_path)!r}), 1))
-"""
-    with (
-        (tmp_path / "text" / "log.txt").open() as old,
-        subprocess.Popen([python, "-c", code]) as parent,
-        settings.open("wb", buffering=0) as file,  # once the part reads it
-    ):
-        parent.kill()
-        poll = select.poll()
-        poll.register(file, 0)  # an error event: nobody reads it any more
-        assert poll.poll(60_000)
-        assert old.read() == "of another process\n"
-        assert (tmp_path / "text" / "log.txt").read_text() == ""
+        parts.run_part("pretrain/both-seed0")
