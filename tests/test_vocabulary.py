@@ -49,7 +49,7 @@ def test_the_command_trains_sentencepiece(text, tmp_path):
         *("--output", output),
     )
     assert done.returncode == 0, done.stderr
-    assert "reading 1 file: 1 as lines (--format auto)" in done.stderr
+    assert "reading 1 file as lines (--format auto)" in done.stderr
     assert "training on 1,185 sentences" in done.stderr
     assert load_tokenizer(tmp_path).vocab_size == 500
 

@@ -10,7 +10,6 @@ Documents are read one at a time, so memory does not depend on the size of the c
 
 import collections
 import contextlib
-import dataclasses
 import glob
 import hashlib
 import io
@@ -22,7 +21,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import fsspec
 
@@ -30,7 +29,6 @@ from bert_jax.data import python_docs
 from bert_jax.data.corpus_formats import (
     FORMATS,
     HEADINGS,
-    BadLineError,
     Documents,
     Reading,
     detect_format,
@@ -53,27 +51,18 @@ _WIKI40B_MARKER = re.compile(r"_START_(ARTICLE|SECTION|PARAGRAPH)_")
 logger = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """One file, one split of a data set, or the text inside Python.
 
     size: bytes of text, estimated for a compressed file and for tfds. format: one of
-    FORMATS, "tfds" or PYTHON_DOCS. fingerprint: hash of the contents; "" for a file until
-    ``with_fingerprints`` computes it.
+    FORMATS, "tfds" or PYTHON_DOCS. splittable: whether :func:`read_source` can start and
+    stop inside the source.
     """
 
     name: str
     format: str
     size: int
-    fingerprint: str
-    compressed: bool = False
-
-    @property
-    def splittable(self) -> bool:
-        """Whether :func:`read_source` can start and stop inside the source."""
-        if self.format in FORMATS:
-            return FORMATS[self.format].is_boundary is not None and not self.compressed
-        return self.format == "tfds"
+    splittable: bool = False
 
 
 def read_documents(
@@ -94,15 +83,14 @@ def read_documents(
     lines and documents, by reason. Shows a progress bar. Raises UserError if an input
     does not exist, is empty or is not text.
     """
-    reading = Reading(
-        text_field, language, collections.Counter() if dropped is None else dropped
-    )
+    dropped = collections.Counter() if dropped is None else dropped
+    reading = Reading(text_field, language, dropped)
     sources = find_sources(inputs, format=format, language=language)
     total = sum(source.size for source in sources)
     with Progress("reading", total=total, unit="B", scale=True) as progress:
         for source in sources:
             before = progress.n
-            for offset, document in _read(source, 0, None, reading):
+            for offset, document in read_source(source, 0, None, reading):
                 yield document
                 progress.update(before + min(offset, source.size) - progress.n)
             progress.update(before + source.size - progress.n)
@@ -126,121 +114,99 @@ def find_sources(
     check_language(language)
     if not inputs:
         raise UserError("no input: expected a file, folder, glob, tfds: or python-docs")
-    sources = [
-        s for text in inputs for s in _expand(text.rstrip("\n"), format, language)
-    ]
-    counts = collections.Counter(source.format for source in sources)
-    chosen = ", ".join(f"{n:,} as {name}" for name, n in counts.items())
-    logger.info(
-        "reading %s: %s (--format %s)", counted(len(sources), "file"), chosen, format
-    )
+    expanded = (_expand(text.rstrip("\n"), format, language) for text in inputs)
+    sources = list(itertools.chain.from_iterable(expanded))
+    formats = collections.Counter(source.format for source in sources)
+    chosen = ", ".join(f"{counted(n, 'file')} as {name}" for name, n in formats.items())
+    logger.info("reading %s (--format %s)", chosen, format)
     return sources
 
 
 def _expand(text: str, format: str, language: str) -> list[Source]:
     if text == PYTHON_DOCS:
-        return [Source(text, text, python_docs.SIZE, python_docs.fingerprint())]
+        return [Source(text, text, python_docs.SIZE)]
     if text.startswith(TFDS):
-        dataset = find_dataset(text)
-        return [Source(text, "tfds", dataset.size, dataset.fingerprint)]
+        return [Source(text, "tfds", find_dataset(text).size, splittable=True)]
     if is_remote(text):
         open_remote(text)  # raises UserError if no library reads this store
     store, path = fsspec.core.url_to_fs(text)
-    if store.isfile(path):
-        names, what = [text], "the file"
-    elif store.isdir(path) or glob.has_magic(text):
-        folder = store.isdir(path)
-        what = "the folder" if folder else "every matching file"
-        found = store.find(path) if folder else filter(store.isfile, store.glob(path))
-        fixed = path if folder else path.partition("*")[0].rpartition("/")[0]
-        paths = [p for p in found if "/." not in p.removeprefix(fixed)]
-        if not folder and not paths:
-            raise UserError(f"{text}: no file matches; quote the pattern and check it")
-        paths.sort(key=lambda path: path.split("/"))
-        names = [store.unstrip_protocol(p) if is_remote(text) else p for p in paths]
-    else:
-        raise UserError(f"{text}: no such file or folder; check the path of the input")
+    is_glob = glob.has_magic(text) and not store.exists(path)
+    paths = filter(store.isfile, store.glob(path)) if is_glob else store.find(path)
+    folder = path.partition("*")[0].rpartition("/")[0] if is_glob else path
+    paths = [p for p in paths if "/." not in p.removeprefix(folder)]
+    if not paths and (is_glob or not store.exists(path)):
+        raise UserError(
+            f"{text}: no such file or folder, and no file matches; check the path of the "
+            "input, and quote a pattern"
+        )
+    paths.sort(key=lambda path: path.split("/"))
+    names = [store.unstrip_protocol(p) if is_remote(text) else p for p in paths]
     sources = [s for name in names if (s := _file_source(name, format, language))]
     if not sources:
-        raise UserError(f"{text}: {what} is empty; expected UTF-8 text")
+        raise UserError(f"{text} is empty; expected UTF-8 text")
     return sources
 
 
 def _file_source(name: str, format: str, language: str) -> Source | None:
     """The source of a file; None if the file is empty. Reads the start of the file."""
-    store, path = fsspec.core.url_to_fs(name)
-    size, offset = store.size(path), 0
     with open_text(name) as file:
-        while (head := file.read(_HEAD)).isspace():  # blank lines before the text
-            offset += len(head)
-        offset += len(head) - len(head := head.lstrip())
-        head += file.read(_HEAD - len(head))
-    if not head:
+        head = file.read(_HEAD)
+    if len(head) < _HEAD and not head.strip():
         return None
-    text = decode(head, name, offset=offset, cut=True)
+    text = decode(head, name, cut=True)
     if format == "auto":
         format = detect_format(name, text, language)
+    store, path = fsspec.core.url_to_fs(name)
     compressed = _compression(name) is not None
-    if compressed:
-        size *= _COMPRESSION_RATIO
-    return Source(name, format, size, "", compressed)
+    size = store.size(path) * (_COMPRESSION_RATIO if compressed else 1)
+    splittable = FORMATS[format].is_boundary is not None and not compressed
+    return Source(name, format, size, splittable)
 
 
 def _compression(name: str) -> str | None:
     return fsspec.core.get_compression(name, "infer")
 
 
-def with_fingerprints(sources: Sequence[Source]) -> list[Source]:
-    """The sources with fingerprints: the hash of a file, the size and time of an object.
+def fingerprint(source: Source) -> str:
+    """Identifies the text: the hash of a file, the size and time of an object.
 
     Reads local files completely, which takes about a hundredth of the preparation time.
     """
-    return [s if s.fingerprint else _with_fingerprint(s) for s in sources]
-
-
-def _with_fingerprint(source: Source) -> Source:
-    if is_remote(source.name):
+    if source.format == PYTHON_DOCS:
+        return python_docs.FINGERPRINT
+    if source.format == "tfds":
+        digest = hashlib.sha256(find_dataset(source.name).facts.encode())
+    elif is_remote(source.name):
         store, path = fsspec.core.url_to_fs(source.name)
         version = store.size(path), store.modified(path)
         digest = hashlib.sha256(repr(version).encode())
     else:
         with Path(source.name).open("rb") as file:
             digest = hashlib.file_digest(file, "sha256")
-    return dataclasses.replace(source, fingerprint=digest.hexdigest()[:16])
+    return digest.hexdigest()[:16]
 
 
 def read_source(
-    source: Source,
-    start: int = 0,
-    stop: int | None = None,
-    *,
-    reading: Reading | None = None,
-) -> Documents:
-    """The documents of a source; of a splittable source those in bytes [start, stop).
-
-    Ranges that cover a splittable source give every document exactly once. In the
-    paragraphs format, the end of a range may cut a document between two paragraphs, and a
-    heading without other text in its range is read as text.
-    """
-    pairs = _read(source, start, stop, reading or Reading())
-    return (document for _, document in pairs)
-
-
-def _read(
     source: Source, start: int, stop: int | None, reading: Reading
 ) -> Iterator[tuple[int, list[str]]]:
-    """Each document, after the number of bytes read before it."""
+    """The documents of a source, each after the number of bytes read before it.
+
+    Of a splittable source only the documents in bytes [start, stop). Ranges that cover the
+    source give every document exactly once. In the paragraphs format, the end of a range
+    may cut a document between two paragraphs, and a heading without other text in its
+    range is read as text.
+    """
     if source.format == PYTHON_DOCS:
         for document in python_docs.read_documents():
             yield 0, document
     elif source.format == "tfds":
-        yield from find_dataset(source.name).read(start, stop, reading)
+        yield from _read_dataset(find_dataset(source.name), start, stop, reading)
     else:
         lines = _Lines(source, start, stop)
         try:
             for document in FORMATS[source.format].read(lines, reading):
                 yield lines.offset, document
-        except BadLineError as error:
+        except UserError as error:
             raise UserError(f"{_locate(source, lines.offset)}: {error}") from error
 
 
@@ -257,22 +223,18 @@ class _Lines:
         self._source = source
 
     def __iter__(self) -> Iterator[str]:
-        name, stop = self._source.name, self._stop
         is_boundary = FORMATS[self._source.format].is_boundary
-        owned = self.offset == 0
+        owned, stop = self.offset == 0, self._stop
         if self.offset == stop:
             return
-        with open_text(name) as file:
+        with open_text(self._source.name) as file:
             if not owned:  # skip to the next start of a line
                 file.seek(self.offset - 1)
                 self.offset += len(file.readline(LONGEST_LINE)) - 1
             while raw := file.readline(LONGEST_LINE):
                 if len(raw) >= LONGEST_LINE:
-                    raise UserError(
-                        f"{name}: the line at byte {self.offset} is over "
-                        f"{LONGEST_LINE >> 20} MiB long; expected text in lines"
-                    )
-                line = decode(raw, name, offset=self.offset).rstrip("\r\n")
+                    raise UserError(f"the line is over {LONGEST_LINE >> 20} MiB long")
+                line = decode(raw, "the line", offset=self.offset).rstrip("\r\n")
                 if stop is not None and self.offset >= stop and is_boundary(line):
                     return
                 owned = owned or is_boundary(line)
@@ -311,40 +273,20 @@ def _locate(source: Source, offset: int) -> str:
     return f"{source.name}:{before + 1}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Dataset:
+class Dataset(NamedTuple):
     """One split of a data set on disk, read without TensorFlow.
 
-    size: bytes of the split as tensorflow-datasets states them. A byte offset means the
-    row at the same fraction of the rows. rows: number of rows. features: type of each
-    column. source: random access to the rows.
+    size: bytes of the split as tensorflow-datasets states them. rows: number of rows.
+    facts: version and sizes of the split. features: type of each column. source: random
+    access to the rows.
     """
 
     name: str
     size: int
     rows: int
-    fingerprint: str
+    facts: str
     features: Any
     source: Any
-
-    def read(
-        self, start: int, stop: int | None, reading: Reading
-    ) -> Iterator[tuple[int, list[str]]]:
-        """The documents in bytes [start, stop), each after its byte offset."""
-        text_field = reading.text_field
-        if text_field not in self.features:
-            names = ", ".join(sorted(self.features))
-            raise UserError(
-                f'{self.name}: no feature "{text_field}", found {names}; set '
-                "--text_field"
-            )
-        last = self.rows if stop is None else self._row(stop)
-        for row, example in self.examples(self._row(start), last):
-            text = example[text_field]
-            if isinstance(text, bytes):
-                text = decode(text, f"{self.name}, row {row}")
-            if sentences := article_sentences(text, reading):
-                yield row * self.size // self.rows, sentences
 
     def examples(self, first: int, last: int) -> Iterator[tuple[int, dict[str, Any]]]:
         """Row numbers from ``first`` up to ``last``, and the rows."""
@@ -352,8 +294,64 @@ class Dataset:
             numbers = list(range(start, min(start + _TFDS_ROWS, last)))
             yield from zip(numbers, self.source.__getitems__(numbers), strict=True)
 
-    def _row(self, offset: int) -> int:
-        return min(self.rows, -(-offset * self.rows // self.size))
+
+def find_dataset(text: str) -> Dataset:
+    """The data set ``tfds:NAME[/CONFIG][:SPLIT]`` below $TFDS_DATA_DIR.
+
+    The split is "train" by default. Rows must be stored as ArrayRecord. Making the data
+    set with ``tfds build`` may need TensorFlow; reading it does not.
+    """
+    name, _, split = text.removeprefix(TFDS).partition(":")
+    split = split or "train"
+    try:
+        # Imported late: it takes a second, and most inputs are text files.
+        import tensorflow_datasets as tfds
+
+        builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
+        source = builder.as_data_source(split=split)
+        info = builder.info.splits[split]
+    except Exception as error:  # of no common type
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"{text}: {reason}; pip install 'bert_jax[tfds]', set TFDS_DATA_DIR to the "
+            "folder of the data set, or make it with tfds build "
+            f"{name} --file_format=array_record"
+        ) from error
+    if not len(source):
+        raise UserError(f"{text} is an empty split; choose another")
+    facts = f"{builder.version} {split} {info.num_examples} {info.num_bytes}"
+    # A slice of a split has no size.
+    size = int(info.num_bytes or 1000 * len(source))
+    return Dataset(text, size, len(source), facts, builder.info.features, source)
+
+
+def _read_dataset(
+    dataset: Dataset, start: int, stop: int | None, reading: Reading
+) -> Iterator[tuple[int, list[str]]]:
+    """The documents in bytes [start, stop), each after its byte offset.
+
+    A byte offset means the row at the same fraction of the rows.
+    """
+    name, size, rows, field = (
+        dataset.name,
+        dataset.size,
+        dataset.rows,
+        reading.text_field,
+    )
+    if field not in dataset.features:
+        names = ", ".join(sorted(dataset.features))
+        raise UserError(
+            f'{name}: no feature "{field}", found {names}; set --text_field'
+        )
+    first, last = (
+        min(rows, -(-offset * rows // size)) for offset in (start, stop or size)
+    )
+    for row, example in dataset.examples(first, last):
+        text = example[field]
+        if isinstance(text, bytes):
+            text = decode(text, f"{name}, row {row}")
+        if sentences := article_sentences(text, reading):
+            yield row * size // rows, sentences
 
 
 def article_sentences(text: str, reading: Reading) -> list[str]:
@@ -367,37 +365,3 @@ def article_sentences(text: str, reading: Reading) -> list[str]:
     lines = re.split(r"_NEWLINE_|\n", "\n".join(kept))
     paragraphs = (" ".join(line.split()) for line in lines)
     return [s for p in paragraphs for s in split_sentences(p, reading.language)]
-
-
-def find_dataset(text: str) -> Dataset:
-    """The data set ``tfds:NAME[/CONFIG][:SPLIT]`` below $TFDS_DATA_DIR.
-
-    The split is "train" by default. Rows must be stored as ArrayRecord. Making the data
-    set with ``tfds build`` may need TensorFlow; reading it does not.
-    """
-    name, _, split = text.removeprefix(TFDS).partition(":")
-    # Imported late: it takes a second, and most inputs are text files.
-    try:
-        import tensorflow_datasets as tfds
-    except ImportError as error:
-        raise UserError(
-            f"{text} needs tensorflow-datasets ({error}): pip install 'bert_jax[tfds]'"
-        ) from error
-    try:
-        builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
-        source = builder.as_data_source(split=split or "train")
-        info = builder.info.splits[split or "train"]
-    except Exception as error:  # of no common type
-        reason = str(error).strip().partition("\n")[0]
-        raise UserError(
-            f"{text}: {reason}; set TFDS_DATA_DIR to the folder of the data set, or make "
-            f"it with tfds build {name} --file_format=array_record"
-        ) from error
-    facts = f"{builder.version} {split or 'train'} {info.num_examples} {info.num_bytes}"
-    fingerprint = hashlib.sha256(facts.encode()).hexdigest()[:16]
-    rows = len(source)
-    if not rows:
-        raise UserError(f"{text} is an empty split; choose another")
-    # A slice of a split has no size.
-    size = int(info.num_bytes or 1000 * rows)
-    return Dataset(text, size, rows, fingerprint, builder.info.features, source)

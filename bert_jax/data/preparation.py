@@ -32,9 +32,9 @@ import numpy as np
 from bert_jax.data.corpus import (
     Source,
     find_sources,
+    fingerprint,
     left_out,
     read_source,
-    with_fingerprints,
 )
 from bert_jax.data.corpus_formats import Reading
 from bert_jax.data.segmenters import encode_words, open_segmenter
@@ -149,11 +149,14 @@ def prepare(
             f"{_MOST_SHARDS:,} shards"
         )
     check_output(directory, *inputs)
-    found = find_sources(inputs, format=format, language=language)
-    sources = with_fingerprints(found)
+    sources = find_sources(inputs, format=format, language=language)
+    fingerprints = [*map(fingerprint, sources)]
     total = sum(source.size for source in sources)
     shards = shards or shard_count(total)
-    contents = "".join(f"{s.size} {s.format} {s.fingerprint}\n" for s in sources)
+    contents = "".join(
+        f"{source.size} {source.format} {version}\n"
+        for source, version in zip(sources, fingerprints, strict=True)
+    )
     settings = {
         "inputs": list(inputs),
         "text": {
@@ -202,8 +205,8 @@ def prepare(
             for count in written:
                 counts.update(count)
                 progress.update(count["text_bytes"])
-        for source, now in zip(sources, with_fingerprints(found), strict=True):
-            if now != source:
+        for source, version in zip(sources, fingerprints, strict=True):
+            if fingerprint(source) != version:
                 raise UserError(
                     f"{source.name} changed while it was read; remove {directory} and run "
                     "the same command again"
@@ -278,7 +281,7 @@ def write_shard(
     segment = open_segmenter(segmenter) if segmenter else None
     with shard_writer(directory, shard, shards, dtype) as write:
         for part in parts:
-            for document in read_source(*part, reading=reading):
+            for _, document in read_source(*part, reading):
                 if segment is None:
                     sentences = stored = tokenizer.encode_batch(document)
                 else:

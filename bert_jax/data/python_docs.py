@@ -16,18 +16,15 @@ from pathlib import Path
 from pydoc_data import topics  # a dictionary of strings
 
 from bert_jax.data.sentences import split_sentences
-from bert_jax.errors import UserError
 
 SIZE = 1_400_000  # bytes of the text, rounded, for progress and shards
+FINGERPRINT = f"python-{platform.python_version()}"  # identifies the text
 # Docstrings with this many sentences are documents. Shorter docstrings of a module are one
 # document together.
 _LONG_DOCSTRING = 6
 
-_SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-
-_LEFT_OUT = frozenset(
-    ("site-packages", "dist-packages", "test", "tests", "idle_test", "pydoc_data")
-)
+_LEFT_OUT = re.compile(r"(site|dist)-packages|tests?|idle_test|pydoc_data")  # folders
+_SCOPES = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 # English has several of these words in every sentence, code rarely.
 _ENGLISH = """a an and are as at be but by can do for from has have if in into is it its may
 not of on or such than that the then there these they this to was when where which will with
@@ -53,11 +50,6 @@ _MARKS = {
 _LISTING = re.compile(r" : | --? .* --? |^(Examples?|Arg(ument)?s|Usage|Written by)\b")
 
 
-def fingerprint() -> str:
-    """Identifies the text of this interpreter."""
-    return f"python-{platform.python_version()}"
-
-
 @functools.cache  # parsing takes seconds, and the text is read more than once
 def read_documents() -> list[list[str]]:
     """Documents of sentences: topics by name, then modules by path. Do not change them."""
@@ -72,20 +64,17 @@ def read_documents() -> list[list[str]]:
 
 
 def _raw_documents() -> Iterator[list[str]]:
-    yield from (prose_sentences(topics.topics[name]) for name in sorted(topics.topics))
+    yield from (prose_sentences(text) for _, text in sorted(topics.topics.items()))
     library = Path(sysconfig.get_path("stdlib"))
-    paths = [
-        path
-        for path in sorted(library.rglob("*.py"))
-        if not _LEFT_OUT.intersection(path.relative_to(library).parts)
-    ]
-    if not paths:
-        raise UserError(
-            f"{library} has no Python files, which python-docs needs; name text files"
-        )
-    for path in paths:
+    for path in sorted(library.rglob("*.py")):
+        if any(map(_LEFT_OUT.fullmatch, path.relative_to(library).parts)):
+            continue
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError):  # a template
+            continue
         rest: list[str] = []
-        for sentences in map(prose_sentences, _docstrings(path)):
+        for sentences in map(prose_sentences, _docstrings(tree)):
             if len(sentences) >= _LONG_DOCSTRING:
                 yield sentences
             else:
@@ -93,20 +82,13 @@ def _raw_documents() -> Iterator[list[str]]:
         yield rest
 
 
-def _docstrings(path: Path) -> list[str]:
-    """Docstrings of a source file in order; none if Python cannot parse the file."""
-
-    def below(node: ast.AST) -> Iterator[str]:
-        if isinstance(node, _SCOPES) and (text := ast.get_docstring(node)):
-            yield text
-        for field in ("body", "orelse", "handlers", "finalbody"):
-            for child in getattr(node, field, ()):
-                yield from below(child)
-
-    try:
-        return list(below(ast.parse(path.read_bytes())))
-    except (SyntaxError, ValueError):
-        return []
+def _docstrings(node: ast.AST) -> Iterator[str]:
+    """The docstrings in a syntax tree, in order."""
+    if isinstance(node, _SCOPES) and (text := ast.get_docstring(node)):
+        yield text
+    for field in ("body", "orelse", "handlers", "finalbody"):
+        for child in getattr(node, field, ()):
+            yield from _docstrings(child)
 
 
 def prose_sentences(text: str) -> list[str]:

@@ -191,39 +191,31 @@ def read(*inputs, **settings):
     return list(read_documents([str(i) for i in inputs], **settings))
 
 
-COMPRESSIONS = {
-    "": bytes,
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
+def read_range(source, start=0, stop=None):
+    return [d for _, d in read_source(source, start, stop, Reading())]
+
+
+CHANGES = {
+    "none": ("", str.encode),
+    "gzip": (".gz", lambda text: gzip.compress(text.encode())),
+    "bzip2": (".bz2", lambda text: bz2.compress(text.encode())),
+    "xz": (".xz", lambda text: lzma.compress(text.encode())),
+    "windows": ("", lambda text: ("\ufeff" + text.replace("\n", "\r\n")).encode()),
+    "no line end": ("", lambda text: text.rstrip("\n").encode()),
 }
 
 
-@pytest.mark.parametrize("suffix", COMPRESSIONS)
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("format", FORMATS)
-def test_format_is_detected_and_read(tmp_path, format, suffix):
+def test_format_is_detected_and_read(tmp_path, format, change):
     name, text, documents = SAMPLES[format]
+    suffix, encode = CHANGES[change]
     path = tmp_path / f"{name}{suffix}"
-    path.write_bytes(COMPRESSIONS[suffix](text.encode()))
+    path.write_bytes(encode(text))
     (source,) = find_sources([str(path)])
-    assert (source.format, source.compressed) == (format, suffix != "")
-    assert read(path) == documents
-    assert read(path, format=format) == documents
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_windows_line_ends_and_byte_order_mark(tmp_path, format):
-    name, text, documents = SAMPLES[format]
-    content = "\ufeff" + text.replace("\n", "\r\n")
-    (tmp_path / name).write_bytes(content.encode())
-    assert read(tmp_path / name) == documents
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_no_line_end_at_the_end(tmp_path, format):
-    name, text, documents = SAMPLES[format]
-    (tmp_path / name).write_text(text.rstrip("\n"))
-    assert read(tmp_path / name) == documents
+    assert source.format == format
+    assert source.splittable == (not suffix and format != "markdown")
+    assert read(path) == read(path, format=format) == documents
 
 
 @pytest.mark.parametrize(
@@ -243,13 +235,6 @@ def test_no_line_end_at_the_end(tmp_path, format):
 )
 def test_detect_format(name, head, format):
     assert detect_format(name, head) == format
-
-
-def test_detect_format_of_the_golden_text():
-    path = "tests/golden/pretraining_data/moby_dick_sentences.txt"
-    (source,) = find_sources([path])
-    assert source.format == "lines"
-    assert len(read(path)) == 135
 
 
 def test_folders_and_globs_are_sorted_and_skip_empty_and_hidden_files(tmp_path):
@@ -277,19 +262,18 @@ def test_ranges_give_every_document_once(tmp_path, format):
     path.write_text(text * 3)
     (source,) = find_sources([str(path)], format=format)
     size = len(text.encode()) * 3
-    assert source.splittable
     assert source.size == size
-    whole = list(read_source(source))
+    whole = read_range(source)
     if format != "paragraphs":  # which merges across the copies, as it should
         assert whole == documents * 3
-    for cuts in [[i] for i in range(size + 1)] + [
-        sorted(random.Random(i).sample(range(size), 5)) for i in range(100)
+    for cuts in [[i] for i in range(0, size + 1, 3)] + [
+        sorted(random.Random(i).sample(range(size), 5)) for i in range(50)
     ]:
         bounds = [0, *cuts, size]
         parts = [
             document
             for start, stop in itertools.pairwise(bounds)
-            for document in read_source(source, start, stop)
+            for document in read_range(source, start, stop)
         ]
         if format == "paragraphs":  # documents may be cut between paragraphs
             # A heading that is alone in its range has nothing to show that it is one.
@@ -316,12 +300,6 @@ def test_hard_wrapped_and_plain_lines_of_web_text():
     ]
 
 
-def test_text_field(tmp_path):
-    path = tmp_path / "x.jsonl"
-    path.write_text('{"body": "One. Two."}\n')
-    assert read(path, text_field="body") == [["One.", "Two."]]
-
-
 def test_a_document_without_end_is_cut(tmp_path, monkeypatch):
     monkeypatch.setattr("bert_jax.data.corpus_formats.LONGEST_DOCUMENT", 1000)
     sentence = "This sentence is about fifty characters long, or so."
@@ -341,7 +319,7 @@ def test_a_document_without_end_is_cut(tmp_path, monkeypatch):
 def test_memory_does_not_grow_with_the_file(tmp_path):
     document = "This is a sentence of the text. This is the next one.\n" * 20 + "\n\n\n"
     peaks = []
-    for copies in (200, 1600):  # 0.2 and 1.7 MB
+    for copies in (50, 400):  # 0.05 and 0.4 MB
         path = tmp_path / f"{copies}.txt"
         path.write_text(document * copies)
         tracemalloc.start()
@@ -353,90 +331,70 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 
 # What a user can get wrong: (files, inputs, settings, part of the message).
 BAD = {
-    "missing": ({}, ["no.txt"], {}, "no.txt: no such file or folder"),
-    "glob": ({"a.txt": b"A."}, ["*.md"], {}, "*.md: no file matches"),
-    "nothing": ({}, [], {}, "no input"),
-    "empty file": ({"a.txt": b""}, ["a.txt"], {}, "a.txt: the file is empty"),
-    "blank file": ({"a.txt": b" \n\n"}, ["a.txt"], {}, "a.txt: the file is empty"),
-    "empty folder": ({"d/a.txt": b""}, ["d"], {}, "d: the folder is empty"),
-    "empty gzip": ({"a.gz": gzip.compress(b"")}, ["a.gz"], {}, "the file is empty"),
-    "binary": ({"a.bin": b"\x7fELF\0\0"}, ["a.bin"], {}, "zero byte at byte 4"),
-    "utf-16": ({"a.txt": "Hi.".encode("utf-16")}, ["a.txt"], {}, "UTF-16"),
+    "missing": ({}, ["no.txt"], "no.txt: no such file or folder"),
+    "glob": (
+        {"a.txt": b"A."},
+        ["*.md"],
+        "*.md: no such file or folder, and no file ma",
+    ),
+    "nothing": ({}, [], "no input"),
+    "empty file": ({"a.txt": b""}, ["a.txt"], "a.txt is empty"),
+    "blank file": ({"a.txt": b" \n\n"}, ["a.txt"], "a.txt is empty"),
+    "empty folder": ({"d/a.txt": b""}, ["d"], "d is empty"),
+    "empty gzip": ({"a.gz": gzip.compress(b"")}, ["a.gz"], "a.gz is empty"),
+    "binary": ({"a.bin": b"\x7fELF\0\0"}, ["a.bin"], "zero byte at byte 4"),
+    "utf-16": ({"a.txt": "Hi.".encode("utf-16")}, ["a.txt"], "UTF-16"),
     "latin-1": (
         {"a.txt": b"Good.\nAh.\n\nCaf\xe9.\n"},
         ["a.txt"],
-        {},
         "a.txt is not UTF-8 at byte 14 (0xe9)",
     ),
     "latin-1 behind the head": (
         {"a.txt": b"Good one.\n" * 10_000 + b"Caf\xe9.\n"},
         ["a.txt"],
-        {},
-        "a.txt is not UTF-8 at byte 100003 (0xe9)",
+        "a.txt:10001: the line is not UTF-8 at byte 100003 (0xe9)",
     ),
     "field": (
         {"a.jsonl": b'{"text": "A."}\n{"body": "A.", "id": 1}\n'},
         ["a.jsonl"],
-        {},
         'a.jsonl:2: expected a JSON object with text in "text", found body, id',
     ),
-    "not text": (
-        {"a.jsonl": b'{"text": 5}\n'},
-        ["a.jsonl"],
-        {},
-        "a.jsonl:1: expected",
-    ),
-    "not object": (
-        {"a.jsonl": b"[1]\n"},
-        ["a.jsonl"],
-        {},
-        "a.jsonl:1: the line holds a JSON list",
-    ),
+    "not text": ({"a.jsonl": b'{"text": 5}\n'}, ["a.jsonl"], "a.jsonl:1: expected"),
     "not JSON": (
         {"a.jsonl": b'{"text": "A."}\n\n{"text": \n'},
         ["a.jsonl"],
-        {},
         "a.jsonl:3: the line is not JSON",
     ),
     "short gzip": (
-        {
-            "a.gz": gzip.compress(random.Random(0).randbytes(90_000).hex().encode())[
-                :-9000
-            ]
-        },
+        {"a.gz": gzip.compress(random.Random(0).randbytes(90_000))[:-9000]},
         ["a.gz"],
-        {"format": "lines"},
         "a.gz: broken gzip",
     ),
-    "gzip head": ({"a.gz": b"\x1f\x8b\x08junk"}, ["a.gz"], {}, "a.gz: broken gzip"),
-    "format": (
-        {"a.txt": b"A."},
-        ["a.txt"],
-        {"format": "xml"},
-        "format 'xml': expected",
-    ),
+    "gzip head": ({"a.gz": b"\x1f\x8b\x08junk"}, ["a.gz"], "a.gz: broken gzip"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_one_clear_line(tmp_path, monkeypatch, case):
-    files, inputs, settings, message = BAD[case]
+    files, inputs, message = BAD[case]
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as error:
-        list(read_documents(inputs, **settings))
+        list(read_documents(inputs))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
+def test_unknown_formats_and_lines_without_end_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "LONGEST_LINE", 1000)
     path = tmp_path / "a.txt"
     path.write_text("Fine.\n" + "word " * 1000)
-    with pytest.raises(UserError, match="the line at byte 6 is over"):
+    with pytest.raises(UserError, match=r"a\.txt:2: the line is over"):
         read(path)
+    with pytest.raises(UserError, match="format 'xml': expected auto, paragraphs"):
+        read(path, format="xml")
 
 
 def test_a_character_cut_by_the_head_is_fine(tmp_path, monkeypatch):
@@ -521,13 +479,6 @@ def test_each_document_of_a_dump_is_judged_alone(tmp_path):
     assert dropped == {"headings": 4, "lines without an end mark": 2}
 
 
-def test_short_texts_of_jsonl_are_kept(tmp_path):
-    texts = [f"just landed in paris {i}" for i in range(150)] + ["Home at last."] * 50
-    path = tmp_path / "tweets.jsonl"
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    assert read(path) == [[text] for text in texts]
-
-
 def test_lines_in_scripts_of_other_marks_are_sentences(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("یہ ایک شہر ہے۔\nیہ دریا ہے۔\n\nیہ گھر ہے۔\nوہ گیا؟\n")
@@ -542,7 +493,7 @@ def test_lines_in_scripts_of_other_marks_are_sentences(tmp_path):
         ("paragraphs", {"headings": 2}),
         # Two titles, two headings; an item and a formula's lead-in.
         ("wikiextractor", {"headings": 3, "lines without an end mark": 2}),
-        ("markdown", {"headings": 6, "lines of code, tables or front matter": 6}),
+        ("markdown", {"headings": 6, "blocks of code, tables or front matter": 3}),
         ("jsonl", {"headings": 1}),
     ],
 )
@@ -554,29 +505,20 @@ def test_what_is_left_out_is_counted(tmp_path, format, dropped):
     assert found == dropped
 
 
-@pytest.mark.parametrize(
-    "separator", ["\u2028", "\u2029", "\x85", "\v", "\f", "\x1c", "\x1d", "\x1e", "\r"]
-)
+@pytest.mark.parametrize("separator", ["\u2028", "\x85", "\v", "\f", "\x1c", "\r"])
 def test_only_a_line_feed_ends_a_line(tmp_path, separator):
-    text = (
-        f"The old bridge{separator}over the river was built by workers from the nearby "
-        "town in the spring of that year."
-    )
+    text = f"The old bridge{separator}over the river was built by workers from the town"
     contents = {
-        "a.jsonl": json.dumps({"text": text}),
-        "b.jsonl": json.dumps({"text": text}, ensure_ascii=False),
-        "lines.txt": f"{text}\nAnother one.",
-        "paragraphs.txt": f"{text} Another one.",
-        "wiki_00": f"<doc id='1'>\n{text}\n</doc>",
-        "a.md": text,
+        "a.jsonl": json.dumps({"text": f"{text}."}),
+        "b.jsonl": json.dumps({"text": f"{text}."}, ensure_ascii=False),
+        "lines.txt": f"{text}.\nAnother one.",
+        "paragraphs.txt": f"{text}. Another one.",
+        "a.md": f"{text}.",
     }
     for name, content in contents.items():
-        if name == "wiki_00" and separator == "\r":
-            continue  # a carriage return is white space everywhere
         (tmp_path / name).write_text(content, newline="")
         words = " ".join(flat(read(tmp_path / name))).split()
-        assert words[:15] == text.split()[:15], name
-        assert words[: len(text.split())] == text.split(), name
+        assert words[:13] == f"{text}.".split(), name
 
 
 @pytest.mark.parametrize(
@@ -600,16 +542,6 @@ def test_tags_are_removed_and_escaped_characters_are_text(
     path.write_text(f"{doc}{text}{more}\n")
     ((sentence,),) = read(path, format=format)
     assert " ".join(sentence.split()) == (expected + more).replace(" ;", ";")
-
-
-def test_code_in_markdown_has_no_tags(tmp_path):
-    path = tmp_path / "a.md"
-    path.write_text(
-        "A `vector<int>` and ``a<b>c`` are code <b>here</b> in this text.\n"
-    )
-    assert read(path) == [
-        ["A vector<int> and a<b>c are code here in this text."],
-    ]
 
 
 def test_a_document_is_split_by_the_rules_of_its_language(tmp_path):
@@ -644,7 +576,7 @@ def test_a_new_format_is_one_entry_of_the_table(tmp_path, monkeypatch, uncased):
             elif line and "-->" not in line:
                 sentences.append(line)
             elif not line and not sentences:
-                raise corpus_formats.BadLineError("no text")
+                raise UserError("no text")
         if sentences:
             yield sentences
 
@@ -657,10 +589,10 @@ def test_a_new_format_is_one_entry_of_the_table(tmp_path, monkeypatch, uncased):
     path.write_text("".join(blocks))
     (source,) = find_sources([str(path)])
     assert source.format == "subtitles" and source.splittable
-    whole = list(read_source(source))
+    whole = read_range(source)
     assert whole == [[f"Line {i}.", "Go on."] for i in range(1, 200)]
     cuts = [0, 100, 1000, 1001, source.size]
-    parts = [read_source(source, *cut) for cut in itertools.pairwise(cuts)]
+    parts = [read_range(source, *cut) for cut in itertools.pairwise(cuts)]
     assert [document for part in parts for document in part] == whole
     report = prepare([str(path)], uncased, tmp_path / "store", workers=1)
     assert report.info.documents == 199
@@ -669,13 +601,9 @@ def test_a_new_format_is_one_entry_of_the_table(tmp_path, monkeypatch, uncased):
         list(read_documents([str(path)], format="subtitles"))
 
 
-@pytest.mark.parametrize("zipped", [False, True])
-def test_reading_shows_how_far_it_is(tmp_path, monkeypatch, zipped):
-    """By bytes of the file; of a zipped one, whose size is guessed, at most all."""
-    document = "A sentence of some words.\nAnother sentence of words.\n\n"
-    text = (document * 40).encode()
-    path = tmp_path / ("text.txt.gz" if zipped else "text.txt")
-    path.write_bytes(gzip.compress(text) if zipped else text)
+def test_reading_shows_the_share_of_bytes_that_are_read(tmp_path, monkeypatch):
+    path = tmp_path / "text.txt"
+    path.write_text("A sentence of some words.\nAnother sentence of words.\n\n" * 40)
     now, shown = [0.0], io.StringIO()
     monkeypatch.setattr(std, "time", lambda: now[0])
     monkeypatch.setattr(sys, "stderr", shown)
@@ -683,18 +611,7 @@ def test_reading_shows_how_far_it_is(tmp_path, monkeypatch, zipped):
     for _ in read_documents([str(path)]):
         now[0] += 31
     shares = [int(share) for share in re.findall(r"reading: (\d+)%", shown.getvalue())]
-    assert shares == sorted(shares)
-    if zipped:
-        assert shares[-1] == 100
-    else:
-        assert shares[:40] == pytest.approx(np.arange(1, 41) * 2.5, abs=1.5)
-
-
-def test_blank_lines_before_the_text_do_not_hide_it(tmp_path):
-    for name, text in (("a.txt", "The sea.\n"), ("b.txt", '{"text": "A ship."}\n')):
-        (tmp_path / name).write_text("\n" * (1 << 17) + text)
-    assert list(read_documents([str(tmp_path)])) == [["The sea."], ["A ship."]]
-    assert [s.format for s in find_sources([str(tmp_path)])] == ["lines", "jsonl"]
+    assert shares[:40] == pytest.approx(np.arange(1, 41) * 2.5, abs=1.5)
 
 
 @pytest.mark.parametrize(
@@ -707,7 +624,16 @@ def test_marks_without_end_take_no_longer_than_others(text):
         assert len(list(documents)) <= 1
 
 
-def test_an_address_may_have_parentheses():
-    text = "See [the [sea](https://x.org/Sea_(water)) and ![a](b(c).png) a_b **c** d."
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "See [the [sea](https://x.org/Sea_(water)) and ![a](b(c).png) a_b **c** d.",
+            "See [the sea and a_b c d.",
+        ),
+        ("A `vector<int>` and ``a<b>c`` are <b>in</b> it.", None),
+    ],
+)
+def test_links_and_code_in_markdown(text, expected):
     (document,) = FORMATS["markdown"].read(iter([text]), Reading())
-    assert document == ["See [the sea and a_b c d."]
+    assert document == [expected or "A vector<int> and a<b>c are in it."]

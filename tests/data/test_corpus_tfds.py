@@ -77,13 +77,13 @@ def test_splits_and_fields():
 
 def test_ranges_give_every_row_once():
     (source,) = find_sources(["tfds:tiny_wiki/en"])
-    whole = list(read_source(source))
+    whole = list(read_source(source, 0, None, Reading()))
     for parts in (1, 2, 3, 7, 50):
         bounds = [source.size * i // parts for i in range(parts + 1)]
         tokens = [
             document
             for i in range(parts)
-            for document in read_source(source, bounds[i], bounds[i + 1])
+            for document in read_source(source, *bounds[i : i + 2], Reading())
         ]
         assert tokens == whole
 
