@@ -1,7 +1,7 @@
 """Contents and requirements of a wheel; pyproject.toml has the rest.
 
 A wheel contains a copy of experiments/ as bert_jax/experiments, so that configs are found
-by their names. An editable install has no copy: bert_jax/config_file.py finds experiments/
+by their names. An editable install has no copy: commands/config_file.py finds experiments/
 beside the package.
 
 `package_dir={"": "."}` makes setuptools add the clone to Python's path. Any other value

@@ -6,7 +6,7 @@ import jax
 from common import answer, process_bytes
 from embedding_timing import time_embedding
 
-from bert_jax import cli
+from bert_jax.commands import cli
 from bert_jax.inference.embed import Embedder
 
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from common import SIZES, answer, process_bytes
 
-from bert_jax import cli
+from bert_jax.commands import cli
 from bert_jax.interop.config_json import config_from_dict, config_to_dict
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig

@@ -1,7 +1,4 @@
-"""All commands as one: ``bert_jax NAME ...``, or ``python -m bert_jax NAME ...``.
-
-A command is a file of the folder commands/ with a function ``main(argv)``.
-"""
+"""All commands as one: ``bert_jax NAME ...``, or ``python -m bert_jax NAME ...``."""
 
 import ast
 import difflib
@@ -9,11 +6,13 @@ import importlib
 import sys
 from pathlib import Path
 
-from bert_jax import __version__, cli
+from bert_jax import __version__
+from bert_jax.commands import cli
 from bert_jax.errors import UserError
 from bert_jax.progress import print_line
 
 _RENAMED = {"compare": "plot"}  # old and new names of commands
+_SHARED = ("cli", "config_file", "startup")  # files of commands/ that are no command
 
 
 def commands() -> dict[str, str]:
@@ -22,7 +21,7 @@ def commands() -> dict[str, str]:
     for path in sorted(Path(__file__).with_name("commands").glob("[!_]*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         found[path.stem] = ast.get_docstring(tree).partition("\n")[0]
-    return found
+    return {name: line for name, line in found.items() if name not in _SHARED}
 
 
 def main(argv: list[str]) -> int | None:

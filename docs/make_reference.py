@@ -13,7 +13,7 @@ import textwrap
 from pathlib import Path
 
 from bert_jax.__main__ import commands
-from bert_jax.config_file import named_configs
+from bert_jax.commands.config_file import named_configs
 from bert_jax.settings import REQUIRED, groups
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.training.config import FineTuneConfig, StudyConfig, TrainConfig, Variant

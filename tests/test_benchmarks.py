@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_jax import cli
 from bert_jax.__main__ import main as run_command
+from bert_jax.commands import cli
 
 ROOT = Path(__file__).parents[1]
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import jax
 import pytest
 
-from bert_jax import cli, startup
+from bert_jax.commands import cli, startup
 from bert_jax.errors import Preempted, UserError
 from bert_jax.files import cache_folder
 
 PROGRAM = """
 import ctypes
-from bert_jax import cli
+from bert_jax.commands import cli
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = libc.sbrk.restype = ctypes.c_void_p
@@ -59,7 +59,7 @@ def test_a_step_is_done_when_the_call_returns(waits):
     program = f"""
 import jax
 import jax.numpy as jnp
-from bert_jax import cli
+from bert_jax.commands import cli
 
 if {waits}:
     cli.start()
@@ -200,7 +200,7 @@ def test_a_bug_keeps_its_traceback(capsys, error):
 def test_warnings_of_other_libraries_are_not_on_the_screen():
     program = """
 import logging
-from bert_jax import cli
+from bert_jax.commands import cli
 
 def main(argv):
     for name in ("another.library", "bert_jax.tasks"):
@@ -238,7 +238,7 @@ cli.run(main)
 def test_streams_may_be_closed_or_full(streams, code, said):
     """No opened file gets the number of a closed stream. Each error is printed once."""
     program = (
-        "import os, sys, time; from bert_jax import cli\n"
+        "import os, sys, time; from bert_jax.commands import cli\n"
         "def main(argv):\n"
         "    assert sys.stdin.fileno() == 0 and os.open(os.devnull, 0) > 2\n"
         "    print('x' * 100_000, sys.stdin.read())\n"
@@ -255,7 +255,8 @@ def test_streams_may_be_closed_or_full(streams, code, said):
 @pytest.mark.parametrize("stderr", ["2>/dev/full", "2> >(exec true)"])
 def test_the_exit_code_does_not_depend_on_stderr(stderr):
     program = (
-        "import sys; from bert_jax import cli; from bert_jax.errors import UserError\n"
+        "import sys\nfrom bert_jax.commands import cli\n"
+        "from bert_jax.errors import UserError\n"
         "def main(argv):\n"
         "    while True:\n"
         "        try:\n"
@@ -270,7 +271,7 @@ def test_the_exit_code_does_not_depend_on_stderr(stderr):
 
 def test_texts_are_utf8_in_every_locale():
     program = (
-        "from bert_jax import cli\n"
+        "from bert_jax.commands import cli\n"
         "def main(argv):\n"
         "    parser = cli.argument_parser('bert_jax x')\n"
         "    cli.add_text_flags(parser)\n"
@@ -289,7 +290,7 @@ def test_texts_are_utf8_in_every_locale():
 
 def test_a_thread_that_hangs_does_not_keep_a_command_from_its_end():
     program = (
-        "import threading; from bert_jax import cli; from bert_jax.errors import *\n"
+        "import threading; from bert_jax.commands import cli\nfrom bert_jax.errors import *\n"
         "def main(argv):\n"
         "    threading.Thread(target=threading.Event().wait).start()\n"
         "    raise StalledError('no batch came')\n"

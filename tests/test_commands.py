@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax import cli
 from bert_jax.__main__ import commands
-from bert_jax.commands import inspect
+from bert_jax.commands import cli, inspect
 from bert_jax.errors import UserError
 from bert_jax.inference import lines
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax import config_file
-from bert_jax.commands import finetune, train
-from bert_jax.config_file import parse
+from bert_jax.commands import config_file, finetune, train
+from bert_jax.commands.config_file import parse
 from bert_jax.errors import UserError
 from bert_jax.settings import REQUIRED, from_settings, groups, setting
 from bert_jax.tasks.families import FAMILIES
@@ -200,7 +199,9 @@ def test_a_file_of_the_users_own_comes_before_a_name(tmp_path, monkeypatch):
 def test_configs_that_a_wheel_carries_are_found(tmp_path, monkeypatch):
     (tmp_path / "experiments" / "finetune").mkdir(parents=True)
     (tmp_path / "experiments" / "finetune" / "own.py").write_text(FILE)
-    monkeypatch.setattr(config_file, "__file__", str(tmp_path / "config_file.py"))
+    monkeypatch.setattr(
+        config_file, "__file__", str(tmp_path / "commands/config_file.py")
+    )
     assert parse(["--config", "own"], USAGE, read).config.phases[1].steps == 4
 
 

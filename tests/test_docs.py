@@ -20,8 +20,8 @@ from typing import NamedTuple
 import jax
 import pytest
 
-from bert_jax import cli
-from bert_jax.config_file import named_references
+from bert_jax.commands import cli
+from bert_jax.commands.config_file import named_references
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax import cli
-from bert_jax.commands import experiment, finetune, train
-from bert_jax.config_file import parse
+from bert_jax.commands import cli, experiment, finetune, train
+from bert_jax.commands.config_file import parse
 from bert_jax.data.corpus import read_documents
 from bert_jax.errors import UserError
 from bert_jax.model.bert import parameter_count

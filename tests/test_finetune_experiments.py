@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.config_file import parse
+from bert_jax.commands.config_file import parse
 from bert_jax.errors import UserError
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.training.config import finetune_config

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.cli import run
 from bert_jax.commands import prepare
+from bert_jax.commands.cli import run
 from bert_jax.data.store import TokenStore
 
 VOCABULARY = str(Path(__file__).parent / "golden/tokenizer/uncased_vocab.txt")

@@ -160,7 +160,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_afterwards(
     arguments = ("--config", config_file, "--workdir", tmp_path)
     script = (
         "import resource, sys\n"
-        "from bert_jax import cli, train\n"
+        "from bert_jax.commands import cli, train\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))\n"
         "cli.run(train.main)\n"
     )

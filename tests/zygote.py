@@ -22,7 +22,7 @@ import threading
 
 # All else that commands use comes with these, of which some are imported late.
 IMPORTED = (
-    "bert_jax.config_file",
+    "bert_jax.commands.config_file",
     "bert_jax.inference.embed",
     "bert_jax.training.from_python",
     "bert_jax.training.pretrain",

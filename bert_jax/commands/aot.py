@@ -20,7 +20,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING
 
-from bert_jax.config_file import parse
+from bert_jax.commands.config_file import parse
 from bert_jax.errors import UserError
 from bert_jax.progress import print_line
 from bert_jax.training.config import TrainConfig, train_config

@@ -10,7 +10,7 @@ usage:
 
 from pathlib import Path
 
-from bert_jax import cli
+from bert_jax.commands import cli
 from bert_jax.interop.find import ORIGINS
 from bert_jax.model.config import ACTIVATIONS
 from bert_jax.progress import print_line

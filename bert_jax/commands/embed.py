@@ -17,7 +17,7 @@ usage:
 import sys
 from pathlib import Path
 
-from bert_jax import cli
+from bert_jax.commands import cli
 from bert_jax.errors import counted
 from bert_jax.files import check_output
 from bert_jax.progress import print_line

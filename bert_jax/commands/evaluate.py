@@ -15,7 +15,7 @@ usage:
 import contextlib
 from pathlib import Path
 
-from bert_jax import cli
+from bert_jax.commands import cli
 from bert_jax.progress import print_line
 
 

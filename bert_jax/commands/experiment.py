@@ -16,8 +16,8 @@ usage:
 import dataclasses
 from pathlib import Path
 
-from bert_jax import cli
-from bert_jax.config_file import load_file, named_studies
+from bert_jax.commands import cli
+from bert_jax.commands.config_file import load_file, named_studies
 from bert_jax.errors import UserError
 from bert_jax.files import ending, read_json
 from bert_jax.settings import from_settings

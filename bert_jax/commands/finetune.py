@@ -18,8 +18,8 @@ usage:
 
 from pathlib import Path
 
-from bert_jax import cli
-from bert_jax.config_file import parse
+from bert_jax.commands import cli
+from bert_jax.commands.config_file import parse
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.training.config import FineTuneConfig, finetune_config

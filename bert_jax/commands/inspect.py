@@ -11,7 +11,7 @@ usage:
 
 import json
 
-from bert_jax import cli
+from bert_jax.commands import cli
 from bert_jax.data.examples import MASKINGS
 from bert_jax.inference.inspection import describe, inspect
 from bert_jax.progress import print_line

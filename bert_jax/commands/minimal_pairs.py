@@ -16,7 +16,7 @@ import json
 import sys
 from pathlib import Path
 
-from bert_jax import cli
+from bert_jax.commands import cli
 from bert_jax.commands.score import add_flags, make_scorer
 from bert_jax.errors import UserError, counted
 from bert_jax.progress import print_line

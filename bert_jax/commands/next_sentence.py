@@ -14,7 +14,7 @@ usage:
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from bert_jax import cli
+from bert_jax.commands import cli
 from bert_jax.errors import UserError, printable
 from bert_jax.files import check_output
 

@@ -16,8 +16,9 @@ import json
 import sys
 from pathlib import Path
 
-from bert_jax import cli, runs
-from bert_jax.config_file import named_references
+from bert_jax import runs
+from bert_jax.commands import cli
+from bert_jax.commands.config_file import named_references
 from bert_jax.files import is_remote
 from bert_jax.progress import print_line
 

@@ -19,7 +19,7 @@ usage:
 
 import sys
 
-from bert_jax import cli
+from bert_jax.commands import cli
 from bert_jax.errors import UserError, counted, printable
 from bert_jax.files import check_output
 from bert_jax.progress import print_line

@@ -12,7 +12,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from bert_jax import cli
+from bert_jax.commands import cli
 from bert_jax.data.beam import prepare_with_beam
 from bert_jax.data.corpus import FORMATS
 from bert_jax.data.preparation import prepare

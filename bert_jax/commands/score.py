@@ -15,7 +15,7 @@ usage:
 
 import argparse
 
-from bert_jax import cli
+from bert_jax.commands import cli
 from bert_jax.errors import UserError
 from bert_jax.files import check_output
 

@@ -22,8 +22,8 @@ usage:
   bert_jax train --config tiny [--workdir D] [--config.seed=1]
 """
 
-from bert_jax import cli
-from bert_jax.config_file import parse
+from bert_jax.commands import cli
+from bert_jax.commands.config_file import parse
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.training.config import TrainConfig, train_config
 

@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert_jax import cli
+from bert_jax.commands import cli
 from bert_jax.data.corpus import FORMATS, left_out, read_documents
 from bert_jax.data.corpus_formats import Documents
 from bert_jax.data.tokenizer_files import load_tokenizer

@@ -10,7 +10,7 @@ usage:
 import re
 from pathlib import Path
 
-from bert_jax.config_file import named_references
+from bert_jax.commands.config_file import named_references
 from bert_jax.runs import Run, read_reference
 
 FOLDER = Path(__file__).parent.resolve()

@@ -26,8 +26,7 @@ from pathlib import Path
 import pytest
 from etils import epath
 
-from bert_jax import cli
-from bert_jax.commands import train
+from bert_jax.commands import cli, train
 from bert_jax.errors import UserError
 from bert_jax.interop.train_state import CheckpointStore
 from bert_jax.training.workdir import RunFolder

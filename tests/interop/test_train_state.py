@@ -318,7 +318,7 @@ import jax
 jax.config.update("jax_platforms", "cpu")
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from bert_jax import cli
+from bert_jax.commands import cli
 from bert_jax.interop.train_state import CheckpointStore
 
 def main(argv):

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.config_file import parse
+from bert_jax.commands.config_file import parse
 from bert_jax.data.examples import ExampleConfig
 from bert_jax.data.packing import lay_out
 from bert_jax.errors import UserError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from bert_jax.config_file import parse
+from bert_jax.commands.config_file import parse
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.checkpoint import Checkpoint

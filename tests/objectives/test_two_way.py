@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import unflatten_dict
 
-from bert_jax.config_file import parse
+from bert_jax.commands.config_file import parse
 from bert_jax.data.examples import ExampleConfig
 from bert_jax.errors import UserError
 from bert_jax.inference.embed import Embedder

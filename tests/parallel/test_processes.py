@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from bert_jax import cli
+from bert_jax.commands import cli
 from bert_jax.errors import UserError
 from bert_jax.locks import locked
 from bert_jax.parallel import deadline, processes
@@ -28,7 +28,7 @@ import jax
 import numpy as np
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 3)
-from bert_jax import cli
+from bert_jax.commands import cli
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
 from bert_jax.parallel.processes import check_same, from_leader, wait_for_all
 
@@ -56,7 +56,7 @@ import sys
 import jax
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 1)
-from bert_jax import cli
+from bert_jax.commands import cli
 from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
 from bert_jax.parallel.processes import wait_for_all
@@ -96,7 +96,7 @@ STOPS = """
 import itertools
 import jax
 jax.config.update("jax_platforms", "cpu")
-from bert_jax import cli
+from bert_jax.commands import cli
 from bert_jax.parallel.processes import stop_requests
 
 def main(argv):
@@ -118,7 +118,7 @@ KEEPS = """
 import jax
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 1)
-from bert_jax import cli
+from bert_jax.commands import cli
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
 
 def main(argv):
@@ -145,7 +145,7 @@ from pathlib import Path
 import jax
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 1)
-from bert_jax import cli
+from bert_jax.commands import cli
 from bert_jax.errors import UserError
 from bert_jax.locks import locked
 from bert_jax.parallel.processes import from_leader, is_leader, on_leader
@@ -357,7 +357,7 @@ def test_wrong_flags_are_one_line(flags, message):
 
 def test_without_a_cluster_there_is_one_line(python):
     script = (
-        "from bert_jax import cli\n"
+        "from bert_jax.commands import cli\n"
         "cli.run(lambda argv: cli.start(cli.JOB_FLAGS | dict(distributed=True)))"
     )
     done = subprocess.run(

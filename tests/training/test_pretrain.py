@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import bert_jax
-from bert_jax.config_file import parse
+from bert_jax.commands.config_file import parse
 from bert_jax.data.pipeline import TrainingBatches
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import WordPieceTokenizer

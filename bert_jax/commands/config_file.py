@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from bert_jax.cli import argument_parser
+from bert_jax.commands.cli import argument_parser
 from bert_jax.errors import UserError, hint
 from bert_jax.progress import print_line
 from bert_jax.settings import REQUIRED, all_settings, describe, groups, to_dict
@@ -241,5 +241,6 @@ def named_references() -> dict[str, str]:
 
 
 def _experiments() -> Path:
-    packed = Path(__file__).parent / "experiments"  # in a wheel
-    return packed if packed.is_dir() else packed.parent.parent / "experiments"
+    package = Path(__file__).parent.parent
+    packed = package / "experiments"  # in a wheel
+    return packed if packed.is_dir() else package.parent / "experiments"

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TextIO
 
-from bert_jax import startup
+from bert_jax.commands import startup
 from bert_jax.errors import PREEMPTED, Preempted, StalledError, UserError, hint
 from bert_jax.files import STORE_LIBRARIES, is_remote, valid_text
 from bert_jax.interop.find import check_checkpoint
