@@ -1,4 +1,4 @@
-"""Every sequence through a model exactly once, on any number of devices and hosts."""
+"""Runs a model on sequences of any number, on any number of devices and hosts."""
 
 import collections
 import dataclasses
@@ -67,7 +67,7 @@ def opened(
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """The examples of one file and their sequences."""
+    """The rows of a split and their sequences."""
 
     name: str
     rows: Sequence[Any]
@@ -97,10 +97,12 @@ def run_model(
 ) -> list[np.ndarray]:
     """The outputs of ``forward`` for each sequence, in order, on every process.
 
-    forward: (params, batch) to float32, whole on every device: for R rows of L tokens with
-    S slots (R, S, ...), and then each sequence has its slot's; or (R, L, ...), and it has
-    its own tokens' (L_i, ...). done: is told the share of the sequences that is done. The
-    other arguments: see inference_batches().
+    forward: function of (params, batch) that returns float32 on every device. For R rows of
+      L tokens and S slots it returns (R, S, ...), and a sequence gets the values of its
+      slot, or (R, L, ...), and a sequence gets the values of its tokens (L_i, ...).
+    done: function that is called with the share of the sequences that is done.
+
+    The other arguments are described in inference_batches().
     """
     ended = 0
     outputs: list[Any] = [None] * len(features.input_ids)
@@ -122,13 +124,36 @@ def run_model(
                 end = start + len(features.input_ids[sequence])
                 if by_token:
                     outputs[sequence] = values[r, start:end]
-                else:  # a view would keep the empty slots too
+                else:  # a view would keep the empty slots in memory
                     outputs[sequence] = np.array(values[r, slot])
                 start = end
             ended += len(row)
         if done is not None:
             done(ended / len(outputs))
     return outputs
+
+
+def _with_outputs(
+    forward: Callable, params: Any, batches: Iterable[RowBatch], mesh: Mesh
+) -> Iterator[tuple[RowBatch, np.ndarray]]:
+    """Each batch with its outputs.
+
+    Every process makes the whole batch and puts its own rows on its devices. It makes the
+    next batches while an accelerator computes.
+    """
+    ahead = steps_ahead(mesh)
+    pending: collections.deque[tuple[RowBatch, jax.Array]] = collections.deque()
+    for batch in batches:
+        own = {
+            name: take_rows(array, process_rows(mesh, len(array)))
+            for name, array in batch.arrays.items()
+        }
+        pending.append((batch, forward(params, put_batch(own, mesh))))
+        if len(pending) > ahead:
+            first, outputs = pending.popleft()
+            yield first, jax.device_get(outputs)
+    for first, outputs in pending:
+        yield first, jax.device_get(outputs)
 
 
 def runner(
@@ -138,18 +163,19 @@ def runner(
     *,
     batch_size: int,
     packed: bool = True,
+    mesh: Mesh | None = None,
 ) -> Callable[..., list[np.ndarray]]:
-    """:func:`run_model` with a ``function`` of (params, batch), on all devices.
+    """:func:`run_model` with a ``function`` of (params, batch).
 
-    packed: whether texts share rows. The texts of an LSTM never do. The returned function
-    raises UserError for pairs if the model has one token type, and for outputs that are
-    not finite.
+    packed: whether texts share rows; texts of an LSTM never do. mesh: None for one of all
+    devices. The returned function raises UserError for pairs if the model has one token
+    type, and for outputs that are not finite.
     """
-    mesh = make_mesh(MeshConfig())
+    mesh = mesh or make_mesh(MeshConfig())
     run = functools.partial(
         run_model,
         jit_whole(mesh, function),
-        on_devices(params, checkpoint.compute),
+        on_devices(params, checkpoint.compute, mesh),
         batch_size=batch_size,
         limit=checkpoint.config.max_positions,
         pad_id=checkpoint.tokenizer.pad_id,
@@ -162,7 +188,7 @@ def runner(
         outputs = run(features, **options)
         if not all(np.isfinite(output).all() for output in outputs):
             raise UserError(
-                "the model's outputs are no finite numbers; take another checkpoint, such "
+                "the model's outputs are not finite numbers; take another checkpoint, such "
                 "as an earlier one of the run"
             )
         return outputs
@@ -170,12 +196,12 @@ def runner(
     return checked
 
 
-def on_devices(params: Any, compute: ComputeConfig) -> Any:
+def on_devices(params: Any, compute: ComputeConfig, mesh: Mesh | None = None) -> Any:
     """The parameters on all devices, with the encoder's kernels in the compute dtype.
 
-    Arrays that are there in this dtype are returned as they are, without a copy. The model
-    casts float32 kernels at every call, which gives equal numbers, but for a single text
-    takes as long as the matrix products.
+    Arrays that are already on the devices in this dtype are not copied. The model would
+    cast float32 kernels at every call. The numbers are equal, but for a single text the
+    cast takes as long as the matrix products.
     """
     dtype = activation_dtype(compute.dtype)
 
@@ -185,34 +211,12 @@ def on_devices(params: Any, compute: ComputeConfig) -> Any:
         return leaf.astype(dtype) if of_product and leaf.dtype != dtype else leaf
 
     params = jax.tree.map_with_path(cast, params)
-    return jax.device_put(params, tree_shardings(params, make_mesh(MeshConfig())))
-
-
-def _with_outputs(
-    forward: Callable, params: Any, batches: Iterable[RowBatch], mesh: Mesh
-) -> Iterator[tuple[RowBatch, np.ndarray]]:
-    """Each batch with its outputs, which every process has.
-
-    Every process makes the whole batch and puts its own rows on its devices. The next
-    batches are made while an accelerator computes.
-    """
-    ahead = steps_ahead(mesh)
-    pending: collections.deque[tuple[RowBatch, jax.Array]] = collections.deque()
-    for batch in batches:
-        own = {
-            name: take_rows(array, process_rows(mesh, len(array)))
-            for name, array in batch.arrays.items()
-        }
-        pending.append((batch, forward(params, put_batch(own, mesh))))
-        if len(pending) > ahead:
-            done, outputs = pending.popleft()
-            yield done, jax.device_get(outputs)
-    for done, outputs in pending:
-        yield done, jax.device_get(outputs)
+    mesh = mesh or make_mesh(MeshConfig())
+    return jax.device_put(params, tree_shardings(params, mesh))
 
 
 def evaluate(task: Task, split: Split, outputs: Sequence[np.ndarray]) -> Evaluation:
-    """Predictions and, where the examples have labels, their scores."""
+    """Predictions and, if the rows have labels, their scores."""
     predictions = task.predictions(split.rows, split.features, outputs)
     labelled = split.name in task.source.eval_splits
     return Evaluation(
@@ -223,7 +227,7 @@ def evaluate(task: Task, split: Split, outputs: Sequence[np.ndarray]) -> Evaluat
 def evaluate_tuned(
     task: Task, split: Split, outputs: Sequence[np.ndarray]
 ) -> tuple[Task, Evaluation]:
-    """The task with its thresholds tuned on a labelled split, and evaluated with them."""
+    """The task with thresholds tuned on a split with labels, and its evaluation."""
     evaluation = evaluate(task, split, outputs)
     tuned = task.tuned(evaluation.scores)
     return tuned, evaluation if tuned is task else evaluate(tuned, split, outputs)
@@ -239,20 +243,19 @@ def with_hidden(
     mesh: Mesh,
     log: Callable[[str], None],
 ) -> Split:
-    """The split with Features.hidden, in a memory map.
+    """The split with Features.hidden, as a memory map of 4 * W bytes a token.
 
-    The file takes 4 * W bytes a token; ``folder`` may go once the run is over.
+    ``folder`` can be deleted after the run.
     """
     features = split.features
     lengths = features.lengths_UC.ravel()
-    encoder = checkpoint.params["bert"]
-    params = {"bert": jax.device_put(encoder, tree_shardings(encoder, mesh))}
 
     def vectors(params: Any, batch: dict[str, jax.Array]) -> jax.Array:
         tokens_BL, packed = model_inputs(batch)
         return model.apply({"params": params}, *tokens_BL, **packed, method="features")
 
-    forward = jit_whole(mesh, vectors)
+    params = {"bert": checkpoint.params["bert"]}
+    run = runner(vectors, params, checkpoint, batch_size=batch_size, mesh=mesh)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{split.name}-{jax.process_index()}.npy"
     shape = (int(lengths.sum()), model.width)
@@ -264,18 +267,9 @@ def with_hidden(
     ) as progress:
         for first in range(0, len(lengths), CHUNK):
             part = slice(first, first + CHUNK)
-            ids = features.input_ids[part]
-            outputs = run_model(
-                forward,
-                params,
-                Features(ids, features.token_type_ids[part], np.arange(len(ids))),
-                batch_size=batch_size,
-                limit=model.config.max_positions,
-                pad_id=checkpoint.tokenizer.pad_id,
-                mesh=mesh,
-                packed=model.config.kind.attends,
-                done=progress.part(len(ids)),
-            )
+            ids, types = features.input_ids[part], features.token_type_ids[part]
+            own = Features(ids, types, np.arange(len(ids)))
+            outputs = run(own, done=progress.part(len(ids)))
             for place, output in zip(hidden[part], outputs, strict=True):
                 place[:] = output
     states.flush()

@@ -128,15 +128,8 @@ class Bert(Checkpoint):
         if "nsp" not in self.params or self.config.reads != "both sides":
             raise UserError("this checkpoint has no NSP head; load a pretrained one")
         single = isinstance(first, str)
-        # A tuple, as zip makes, holds texts here: no text of a pair is a pair.
-        first, second = (
-            list(texts) if isinstance(texts, tuple) else texts
-            for texts in (first, second)
-        )
-        firsts, seconds = (
-            [row.texts[0] for row in row_texts(placed_rows(texts), most=1)]
-            for texts in (first, second)
-        )
+        firsts = [first] if single else list(first)
+        seconds = [second] if single else list(second)
         if len(firsts) != len(seconds):
             raise UserError(
                 f"next_sentence got {len(firsts)} first and {len(seconds)} second texts; "

@@ -574,5 +574,5 @@ def test_outputs_that_are_no_numbers_are_no_answers(tmp_path):
     tensors = load_file(weights)
     tensors["classifier.weight"] += np.float32(3e38)
     save_file(tensors, weights, metadata={"format": "pt"})
-    with pytest.raises(UserError, match="the model's outputs are no finite numbers"):
+    with pytest.raises(UserError, match="the model's outputs are not finite numbers"):
         Predictor(tmp_path / "m")(["the film"])
