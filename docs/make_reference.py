@@ -34,8 +34,8 @@ _COMMANDS = """# Commands
 `bert_jax` alone lists them, and `bert_jax NAME --help` explains one. A wrong
 argument, name or file is one line and exit code 2. Work that takes long shows its
 progress on stderr: one live line on a terminal, a line each half minute elsewhere. Training
-logs a line every `log_every` steps and after each evaluation instead. After the first
-steps each line shows how many tokens are left and how long they take at that pace.
+logs a line every `log_every` steps and after each evaluation instead, with the time that is
+left.
 
 An output file replaces an existing file of that name when it is complete. After an error
 the existing file is unchanged. An output folder must be new or empty.

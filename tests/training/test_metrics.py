@@ -10,22 +10,6 @@ from bert_jax.runs import read_metrics
 from bert_jax.training.metrics import MetricWriter, open_tracker, peak_flops
 
 
-def test_lines_hold_step_split_and_metrics(tmp_path):
-    writer = MetricWriter(tmp_path, 0)
-    writer.write(1, "train", {"loss": 2.5, "mfu": None})
-    writer.write(1, "eval", {"loss": float("inf")})
-    writer.close()
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert json.loads(lines[0]) == {
-        "step": 1,
-        "split": "train",
-        "loss": 2.5,
-        "mfu": None,
-    }
-    assert len(lines) == 2
-    assert any((tmp_path / "tensorboard").iterdir())
-
-
 def test_resuming_drops_later_and_torn_lines_and_keeps_the_rest_as_it_was(tmp_path):
     writer = MetricWriter(tmp_path, 0)
     for step in range(1, 6):
@@ -44,7 +28,7 @@ def test_resuming_drops_later_and_torn_lines_and_keeps_the_rest_as_it_was(tmp_pa
 
 @pytest.mark.parametrize(
     "damage",
-    [b"{", b"\xff\xfe", b"7", b"null", b"", b'{"split": "a"}'],
+    [b"{", b"\xff\xfe", b"7", b'{"split": "a"}'],
 )
 def test_a_damaged_line_costs_itself_alone(damage, tmp_path, caplog):
     lines = [
@@ -77,10 +61,8 @@ def test_the_longest_device_name_wins(monkeypatch):
         "TPU v4": 2 * 275e12,
         "TPU v9": None,
     }
-
-
-def test_a_cpus_peak_is_measured():
-    assert all(1e9 < peak_flops(dtype) < 1e14 for dtype in ("float32", "bfloat16"))
+    monkeypatch.undo()
+    assert peak_flops() is None  # of a CPU
 
 
 @pytest.fixture
@@ -98,12 +80,19 @@ def tracker(monkeypatch):
     return calls
 
 
-def test_a_tracker_gets_the_numbers_that_tensorboard_gets(tracker, tmp_path):
+def test_a_report_is_a_line_and_goes_to_trackers(tracker, tmp_path):
     library = open_tracker("wandb", "tiny", "5f3a", {"seed": 3})
     writer = MetricWriter(tmp_path, 0, library)
     writer.write(5, "train", {"loss": 2.5, "mfu": None})
     writer.write(5, "eval", {"loss": float("inf"), "accuracy": 0.5})
+    writer.write_text(0, "config", "seed = 3\nname = 'x'")
     writer.close()
+    first, last = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    expected = {"step": 5, "split": "train", "loss": 2.5, "mfu": None}
+    assert json.loads(first) == expected
+    assert json.loads(last)["loss"] == float("inf")
+    (events,) = (tmp_path / "tensorboard").iterdir()
+    assert b"    seed = 3\n    name = 'x'" in events.read_bytes()
     assert tracker == [
         (
             "init",
@@ -128,26 +117,15 @@ def test_without_a_tracker_none_is_imported(monkeypatch):
         open_tracker("trackio", "tiny", "", {})
 
 
-def test_tensorboard_shows_texts_as_they_are(tmp_path):
-    writer = MetricWriter(tmp_path, 0)
-    writer.write_text(0, "config", "seed = 3\nname = 'x'")
-    writer.close()
-    (events,) = (tmp_path / "tensorboard").iterdir()
-    assert b"    seed = 3\n    name = 'x'" in events.read_bytes()
-
-
 @pytest.mark.parametrize("step", [0, 1])
-@pytest.mark.parametrize("exists", [True, False])
-def test_metrics_are_not_written_through_a_link(tmp_path, step, exists):
+def test_metrics_are_not_written_through_a_link(tmp_path, step):
     target, workdir = tmp_path / "precious.jsonl", tmp_path / "run"
     line = '{"step": 1, "split": "train", "loss": 2.0}\n'
-    if exists:
-        target.write_text(line)
+    target.write_text(line)
     workdir.mkdir()
     (workdir / "metrics.jsonl").symlink_to(target)
     writer = MetricWriter(workdir, step)
     writer.write(2, "train", {"loss": 1.0})
     writer.close()
-    assert target.exists() == exists
-    assert not exists or target.read_text() == line
+    assert target.read_text() == line
     assert not (workdir / "metrics.jsonl").is_symlink()

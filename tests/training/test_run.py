@@ -21,7 +21,6 @@ import bert_jax
 from bert_jax import progress
 from bert_jax.errors import DivergenceError, Preempted, UserError
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
-from bert_jax.training import metrics
 from bert_jax.training import run as engine
 from bert_jax.training.config import RunConfig
 from bert_jax.training.optimizer import OptimizerConfig
@@ -432,26 +431,6 @@ def test_a_run_goes_without_matplotlib(tmp_path, monkeypatch):
     lines = []
     draw_run(RunFolder(tmp_path), lines.append)
     assert lines == ["no picture: pictures need matplotlib; pip install matplotlib"]
-
-
-def test_the_first_steps_foretell_the_rest_once(make_job, tmp_path, monkeypatch):
-    """Steps and tokens are told by number; the time is the machine's."""
-    monkeypatch.setattr(metrics, "FIRST_STEPS", 3)
-    monkeypatch.setattr(metrics, "LONG", 4)
-    lines = []
-    run(make_job(dict(log_every=9)), RunFolder(tmp_path), lines.append)
-    foretold = [line for line in lines if "at the pace of the first" in line]
-    # The first step is compiled; 9 - 4 steps of 8 x 6 tokens are left after the fourth.
-    assert [line.partition(":")[0] for line in foretold] == [
-        "5 steps to go with 240 tokens"
-    ]
-    assert lines.index(foretold[0]) == 0
-
-
-def test_a_short_run_foretells_nothing(make_job, tmp_path):
-    lines = []
-    run(make_job(), RunFolder(tmp_path), lines.append)
-    assert not any("at the pace of" in line for line in lines)
 
 
 def test_wall_time_goes_on_where_a_run_does(make_job, tmp_path):
