@@ -49,6 +49,17 @@ _FAULT = re.compile(
 Log = Callable[[str], None]
 
 
+def _keep_record(record: logging.LogRecord) -> bool:
+    """False for asyncio's traceback of an array that Orbax cannot read.
+
+    There is one for each of hundreds of arrays, and the load raises the error, too.
+    """
+    return "OCDBT" not in str(record.exc_info and record.exc_info[1])
+
+
+logging.getLogger("asyncio").addFilter(_keep_record)
+
+
 class _DamagedError(Exception):
     """A checkpoint differs from what was saved."""
 

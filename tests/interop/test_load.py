@@ -1,4 +1,5 @@
 import dataclasses
+import gc
 import json
 import shutil
 import subprocess
@@ -151,6 +152,16 @@ def test_params_are_read_from_the_newest_checkpoint(workdir):
     # A copy that a kill cut short has no commit mark.
     shutil.copytree(checkpoints / "12", checkpoints / "13.orbax-checkpoint-tmp")
     same(old, read_params(checkpoints))
+
+
+def test_a_damaged_run_is_one_error_without_tracebacks(golden, tmp_path, caplog):
+    shutil.copytree(golden / "v0_1_0/runs/mlm_nsp", tmp_path / "run")
+    for path in (tmp_path / "run/checkpoints/4/state/d").iterdir():
+        path.write_bytes(bytes(byte ^ 255 for byte in path.read_bytes()))
+    with pytest.raises(UserError, match="run/checkpoints/4 is damaged"):
+        bert_jax.load(tmp_path / "run")
+    gc.collect()  # asyncio logs the errors of its tasks when they are deleted
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
 
 
 def test_what_is_no_checkpoint_is_one_line(tmp_path, workdir):
