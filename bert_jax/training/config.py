@@ -28,7 +28,7 @@ from bert_jax.settings import (
     to_dict,
 )
 
-_SEEDS = {"least": 0, "below": 1 << 32}  # jax.random.key uses 32 bits
+_SEED = {"least": 0, "below": 1 << 32}  # jax.random.key uses 32 bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,43 +38,31 @@ class OptimizerConfig:
     LAMB: You et al. (2020), algorithm 2. Muon: Jordan (2024), with Liu et al.'s scale.
     """
 
-    learning_rate: float = setting(doc="the peak, where warmup ends", least=0)
+    learning_rate: float = setting(doc="peak of the schedule, after warmup", least=0)
     warmup_steps: int = setting(0, "steps until the peak; 0: see warmup", least=0)
     warmup: float = setting(0.0, "share of all steps until the peak", least=0, below=1)
-    beta1: float = setting(
-        0.9, "share of the gradients' mean that a step keeps", least=0, below=1
-    )
-    beta2: float = setting(
-        0.999,
-        "share of the squared gradients' mean that a step keeps",
-        least=0,
-        below=1,
-    )
-    epsilon: float = setting(1e-6, "added to the root of that mean", above=0)
+    beta1: float = setting(0.9, "decay of the gradients' mean", least=0, below=1)
+    beta2: float = setting(0.999, "decay of the squares' mean", least=0, below=1)
+    epsilon: float = setting(1e-6, "added to the root of the squares' mean", above=0)
     weight_decay: float = setting(
-        0.01, "times the learning rate; not of biases and LayerNorm", least=0
+        0.01, "times the learning rate; not for biases and LayerNorm", least=0
     )
     clip_norm: float = setting(
-        1.0,
-        "largest norm of all gradients together; inf: gradients are not clipped",
-        above=0,
-        most=math.inf,
+        1.0, "maximum norm of all gradients; inf: no clipping", above=0, most=math.inf
     )
     bias_correction: bool = setting(
         False,
-        "correct both means in the first steps; the original does not, but it keeps small "
-        "fine-tuning tasks from collapsing",
+        "correct the bias of both means in the first steps, unlike the original; it keeps "
+        "small fine-tuning tasks from collapsing",
     )
     spike_norm: float = setting(
         0.0,
-        "a batch whose gradients have a larger norm is a spike, which the step leaves out "
-        "and the run stops at; 0: only numbers that are not finite are, and stop it",
+        "gradient norm above which a batch is skipped and the run stops; 0: only NaN or "
+        "infinity",
         least=0,
     )
     skip_spikes: bool = setting(
-        False,
-        "go on after a spike, also where a number is not finite: its batch is left out, "
-        "and the report says so",
+        False, "skip such a batch, and one with NaN or infinity, and continue"
     )
     name: str = setting(
         "adam",
@@ -88,56 +76,49 @@ class OptimizerConfig:
 
     @property
     def largest_norm(self) -> float | None:
-        """Of the gradients of a batch that is learned from; None: any."""
-        if self.spike_norm or self.skip_spikes:
-            return self.spike_norm or math.inf
-        return None
+        """Gradient norm above which a batch is skipped; None: no batch is skipped."""
+        return self.spike_norm or (math.inf if self.skip_spikes else None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """What pretraining and fine-tuning share: the settings of the engine."""
+    """Settings of both pretraining and fine-tuning."""
 
     optimizer: OptimizerConfig
     init_from: str = setting(
         "",
-        "the checkpoint to begin with: a Hugging Face folder, Google's bert_model.ckpt, a "
-        "workdir, or a name on a hub (org/name, org/name@revision). Fine-tuning needs one; "
-        "pretraining draws what it lacks at random",
+        "checkpoint to start from: a Hugging Face folder, Google's bert_model.ckpt, a "
+        "workdir, or a name on a hub (org/name, org/name@revision). Fine-tuning needs one. "
+        "Pretraining initialises missing parameters randomly",
     )
     compute: ComputeConfig = setting(factory=ComputeConfig)
     mesh: MeshConfig = setting(factory=MeshConfig)
     seed: int = setting(
-        0,
-        "random seed of parameters, example order, masks and dropout",
-        **_SEEDS,
+        0, "random seed of parameters, example order, masks and dropout", **_SEED
     )
     accumulation: int = setting(
-        1,
-        "parts of a batch computed one after the other: less memory, the same step",
-        least=1,
+        1, "microbatches of a step; more need less memory for the same update", least=1
     )
     data_timeout: int = setting(
-        300, "seconds without a batch after which the run ends; 0: it waits", least=0
+        300, "seconds without a batch after which the run stops; 0: never", least=0
     )
     log_every: int = setting(100, "steps between reports", least=1)
     checkpoint_every: int = setting(10_000, "steps between checkpoints", least=1)
     profile_steps: str = setting(
         "",
-        "the first and the last step, such as 10:20, of a profile in the workdir's "
-        "tensorboard folder, which XProf and TensorBoard show; empty: none",
+        "first and last step of a profile, such as 10:20, which is written to the "
+        "workdir's tensorboard folder for XProf and TensorBoard; empty: no profile",
     )
     tracker: str = setting(
         "",
-        "where metrics go beside the workdir: wandb or trackio, a library to be "
-        "installed; empty: nowhere",
+        "library that also receives the metrics, wandb or trackio; it must be installed",
         one_of=("", "wandb", "trackio"),
     )
 
     def __post_init__(self):
         check_ranges(self)
-        begin, end = self.profiled_steps
-        if end < begin:
+        first, last = self.profiled_steps
+        if last < first:
             raise UserError(
                 f"profile_steps={self.profile_steps!r}, expected the first and the last "
                 "step, such as 10:20; set profile_steps"
@@ -154,89 +135,76 @@ class RunConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """Which text, and how examples are drawn from it."""
+    """The text of pretraining, and how examples are drawn from it."""
 
-    path: str = setting(
-        "", "a store written by bert_jax prepare; empty: corpus is prepared"
-    )
+    path: str = setting("", "output of bert_jax prepare; empty: corpus is prepared")
     corpus: tuple[str, ...] = setting(
-        (), "inputs, as prepare takes them, that are prepared into the workdir"
+        (), "inputs, as for prepare, that are prepared into the workdir"
     )
     language: str = setting(
-        "en",
-        "language of corpus: its abbreviations, such as Dr., do not end a sentence",
+        "en", "language of corpus, whose abbreviations do not end a sentence"
     )
     vocabulary_size: int = setting(
         30_522, "tokens of the vocabulary that is trained on corpus", least=1
     )
-    lower_case: bool = setting(
-        True, "whether the vocabulary that is trained on corpus has no capitals"
-    )
+    lower_case: bool = setting(True, "whether that vocabulary has no capitals")
     keep_accents: bool = setting(
         False,
-        "whether a vocabulary without capitals keeps accents and vowel signs, which "
+        "whether that vocabulary without capitals has accents and vowel signs, which "
         "Google's tokenizer removes",
     )
     holdout: float = setting(
-        0.01, "share of the documents kept for evaluation", least=0, below=1
+        0.01, "share of the documents for evaluation", least=0, below=1
     )
     examples: ExampleConfig = setting(factory=ExampleConfig)
     packing: bool = setting(
         False,
-        "pairs share rows, so that a batch has fewer of them; the step learns the same, "
-        "with other dropout masks; off for LSTMs",
+        "whether pairs share rows, for smaller batches and the same update up to dropout "
+        "masks; off for LSTMs",
     )
-    threads: int = setting(
-        2, "threads that read and draw batches, on each host", least=1
-    )
+    threads: int = setting(2, "threads of each host that draw batches", least=1)
     prefetch: int = setting(8, "batches drawn ahead of the step", least=1)
 
     def check_text(self) -> None:
-        """Raises UserError where no text is named, or where there is none on this machine.
-
-        A command calls it before it imports JAX.
-        """
+        """Raises UserError if there is no text on this machine, before JAX is imported."""
         if not self.path and not self.corpus:
             raise UserError(
-                "the config names no text; set data.path to the output of "
-                "bert_jax prepare"
+                "the config names no text; set data.path to the output of bert_jax prepare"
             )
-        if not self.path or is_remote(self.path):
-            return
-        if not Path(self.path).exists():
-            raise UserError(
-                f"{self.path} holds no prepared text; run bert_jax vocabulary "
-                f"--input TEXT --size {self.vocabulary_size} --output vocab.txt, then "
-                "bert_jax prepare --input TEXT --vocabulary vocab.txt --output "
-                f"{self.path}, or set data.path"
-            )
-        read_info(Path(self.path))
+        if self.path and not is_remote(self.path):
+            if not Path(self.path).exists():
+                raise UserError(
+                    f"{self.path} holds no prepared text; run bert_jax vocabulary --input "
+                    f"TEXT --size {self.vocabulary_size} --output vocab.txt, then bert_jax "
+                    "prepare --input TEXT --vocabulary vocab.txt --output "
+                    f"{self.path}, or set data.path"
+                )
+            read_info(Path(self.path))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig(RunConfig):
-    """Everything that a pretraining run depends on."""
+    """All settings of a pretraining."""
 
     model: BertConfig
     data: DataConfig
     phases: tuple[Phase, ...]
     objective: str = setting(
         "bert_jax.objectives.mlm_nsp",
-        "what is learned: the module of a PretrainingObjective, this one or your own",
+        "module with a function pretraining(), one of bert_jax or your own",
     )
-    eval_every: int = setting(10_000, "steps between evaluations; 0 for none", least=0)
+    eval_every: int = setting(10_000, "steps between evaluations; 0: none", least=0)
     eval_batches: int = setting(100, "batches of an evaluation", least=1)
     eval_mask_rate: float = setting(
         0.15,
-        "share of all tokens that is predicted in an evaluation, up to the last phase's "
-        "max_predictions; the same for runs with other data.examples.mask_rate, so that "
-        "they compare",
+        "share of the tokens that evaluations predict, up to max_predictions of the last "
+        "phase. Runs with other data.examples.mask_rate then compare",
         above=0,
         below=1,
     )
-    keep_checkpoints: int = setting(3, "newest checkpoints that are kept", least=1)
+    keep_checkpoints: int = setting(3, "number of checkpoints to keep", least=1)
     prompts: tuple[str, ...] = setting(
-        (), "sentences with [MASK], filled in at the end of the run"
+        (), "sentences with [MASK] to fill in at the end of the run"
     )
 
     def __post_init__(self):
@@ -253,7 +221,7 @@ class TrainConfig(RunConfig):
 
     @property
     def total_steps(self) -> int:
-        """Steps over all phases, which one schedule runs through."""
+        """Steps of all phases, which have one schedule."""
         return sum(phase.steps for phase in self.phases)
 
     @property
@@ -264,36 +232,33 @@ class TrainConfig(RunConfig):
 
 @dataclasses.dataclass(frozen=True)
 class ModelSettings:
-    """What a fine-tuning run may choose beside its checkpoint; see BertConfig."""
+    """Settings of the model that fine-tuning may change; see BertConfig."""
 
     hidden_dropout: float = setting_like(BertConfig, "hidden_dropout", 0.1)
     attention_dropout: float = setting_like(BertConfig, "attention_dropout", 0.1)
     activation: str = setting(
         "",
-        "empty: the checkpoint's own; Google's since February 2019 need gelu_tanh, which "
-        "their config files cannot say",
+        "empty: the checkpoint's; Google's checkpoints since February 2019 need gelu_tanh, "
+        "which their config files cannot name",
     )
     pooling: str = setting(
         "",
-        "what a classifier reads, token or mean; empty: the checkpoint's own",
+        "input of a classifier, token or mean; empty: the checkpoint's",
         one_of=("", *POOLINGS),
     )
     max_positions: int = setting(
-        0,
-        "longest sequence, in tokens, of a checkpoint that is to read longer texts: its "
-        "table of positions is stretched; 0: the checkpoint's own",
-        least=0,
+        0, "larger position table, for longer texts; 0: the checkpoint's", least=0
     )
     initializer_range: float = setting(
         0.0,
         "standard deviation of a new head or pooler, cut at two of them; 0: the "
-        "checkpoint's own",
+        "checkpoint's",
         least=0,
     )
 
     def changes(self) -> dict[str, Any]:
         """The fields of BertConfig that these settings replace."""
-        always = ("hidden_dropout", "attention_dropout")  # others: the checkpoint's
+        always = ("hidden_dropout", "attention_dropout")
         return {k: v for k, v in vars(self).items() if k in always or v}
 
 
@@ -301,62 +266,54 @@ class ModelSettings:
 class FineTuneOptimizer(OptimizerConfig):
     """Paper, A.3: the pretraining optimizer, peak learning rate 5e-5, 3e-5 or 2e-5."""
 
-    learning_rate: float = setting(5e-5, "the peak, where warmup ends", above=0)
+    learning_rate: float = setting(5e-5, "peak of the schedule, after warmup", above=0)
     warmup: float = setting_like(OptimizerConfig, "warmup", 0.1)
 
 
 @dataclasses.dataclass(frozen=True)
 class SweepConfig:
-    """The grid of ``--sweep`` (paper, A.3) and the seeds of each of its points."""
+    """The grid of ``--sweep`` (paper, A.3) and the seeds of each point."""
 
-    batch_size: tuple[int, ...] = setting((16, 32), "batch sizes to try", least=1)
+    batch_size: tuple[int, ...] = setting((16, 32), "batch sizes", least=1)
     learning_rate: tuple[float, ...] = setting(
-        (5e-5, 3e-5, 2e-5), "peak learning rates to try", above=0
+        (5e-5, 3e-5, 2e-5), "peak learning rates", above=0
     )
-    epochs: tuple[int, ...] = setting((3, 4), "numbers of epochs to try", least=1)
-    seeds: tuple[int, ...] = setting(
-        (0, 1, 2), "seeds of the runs of each point", **_SEEDS
-    )
+    epochs: tuple[int, ...] = setting((3, 4), "numbers of epochs", least=1)
+    seeds: tuple[int, ...] = setting((0, 1, 2), "seeds of each point", **_SEED)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FineTuneConfig(RunConfig):
-    """Everything that a fine-tuning run depends on."""
+    """All settings of a fine-tuning."""
 
     family: str = setting(
-        doc="the kind of task: classification, multi_label, tagging, multiple_choice, "
+        doc="kind of task: classification, multi_label, tagging, multiple_choice, "
         "question_answering or sentence_vectors"
     )
     data: Any  # the config of the family
     optimizer: FineTuneOptimizer = setting(factory=FineTuneOptimizer)
     fresh_head: bool = setting(
-        False, "begin with a random head though the checkpoint has one"
+        False, "initialise the head randomly though the checkpoint has one"
     )
     freeze: bool = setting(
-        False,
-        "the encoder stays as it is; the head, the pooler and the weights of an LSTM's "
-        "layers learn",
+        False, "train only the head, the pooler and an LSTM's layer weights"
     )
     model: ModelSettings = setting(factory=ModelSettings)
     features: FeatureConfig = setting(factory=FeatureConfig)
     sweep: SweepConfig = setting(factory=SweepConfig)
-    batch_size: int = setting(
-        32, "examples of a step (of long texts: windows)", least=1
-    )
+    batch_size: int = setting(32, "examples of a step (long texts: windows)", least=1)
     eval_batch_size: int = setting(
-        64,
-        "rows of 32 tokens that the model computes at a time, or fewer longer rows",
-        least=1,
+        64, "rows of a batch of 32 tokens in evaluations; longer rows: fewer", least=1
     )
-    epochs: int = setting(3, "times that each example is learned from", least=1)
-    evaluations: int = setting(1, "scores of the dev split in an epoch", least=1)
+    epochs: int = setting(3, "number of times that each example is used", least=1)
+    evaluations: int = setting(1, "evaluations on dev in an epoch", least=1)
     buckets: int = setting(
         2,
-        "classes of lengths, at most; a batch is of one, and each compiles a shape: more "
-        "leave less padding where a device has few sequences of a batch",
+        "maximum number of length buckets. A batch has sequences of one bucket, and each "
+        "bucket compiles a program. More buckets mean less padding",
         least=1,
     )
-    train_rows: int = setting(0, "use the first rows alone; 0: all", least=0)
+    train_rows: int = setting(0, "number of training rows to use; 0: all", least=0)
     log_every: int = setting_like(RunConfig, "log_every", 50)
     checkpoint_every: int = setting_like(RunConfig, "checkpoint_every", 500)
 
@@ -369,66 +326,60 @@ class FineTuneConfig(RunConfig):
             )
         for name, values in vars(self.sweep).items():
             if not values:
-                raise UserError(
-                    f"sweep.{name} is empty, expected one value at least; set "
-                    f"sweep.{name}"
-                )
+                raise UserError(f"sweep.{name} is empty, expected at least one value")
 
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A pretraining that a study compares, and what its fine-tunings do differently."""
+    """A pretraining of a study, and what its fine-tunings change."""
 
     pretrain: Any = setting(
-        doc="the settings of its pretraining; variants with the same share the run"
+        doc="settings of its pretraining; variants with equal settings share the run"
     )
     finetune: Any = setting(
-        factory=dict, doc="settings of its fine-tunings, in place of the tasks' own"
+        factory=dict,
+        doc="settings of its fine-tunings that replace the tasks' settings",
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class StudyConfig:
-    """What ``get_study`` of a study's file gives: variants times tasks times seeds.
+    """The result of ``get_study`` in a study's file: variants times tasks times seeds.
 
-    The first variant is what the others are compared with.
+    The first variant is the one that the others are compared with.
     """
 
-    variants: dict[str, Variant] = setting(doc="what is compared, by name")
+    variants: dict[str, Variant] = setting(doc="variants by name")
     tasks: dict[str, Any] = setting(
-        factory=dict, doc="the settings of each fine-tuning, by name, without init_from"
+        factory=dict, doc="settings of each fine-tuning by name, without init_from"
     )
     seeds: tuple[int, ...] = setting(
-        (0, 1, 2),
-        "seeds, each of a pretraining and of the fine-tunings from it",
-        **_SEEDS,
+        (0, 1, 2), "seeds, each for a pretraining and its fine-tunings", **_SEED
     )
     pairs: tuple[str, ...] = setting(
-        (), "files of minimal pairs, as bert_jax minimal_pairs takes them"
+        (), "files of minimal pairs, as for bert_jax minimal_pairs"
     )
     pairs_per_set: int = setting(0, "use the first pairs of each set; 0: all", least=0)
     equal_compute: bool = setting(
         False,
-        "scale the steps of each pretraining so that all take as many floating point "
-        "operations as the first",
+        "scale the steps of each pretraining to the floating point operations of the first",
     )
 
     def __post_init__(self):
         check_ranges(self)
         for name in ("variants", "seeds"):
             if not getattr(self, name):
-                raise UserError(f"the study's {name} are empty; expected one at least")
+                raise UserError(f"the study's {name} are empty; expected at least one")
 
 
 def train_config(settings: Mapping[str, Any]) -> TrainConfig:
     """Builds a TrainConfig from nested mappings, checking every name and type."""
-    settings = with_compute(settings)
     if "total_steps" in settings.get("optimizer", {}):
         raise UserError(
             "optimizer.total_steps is the sum of the phases' steps; "
             "set phases[0].steps instead"
         )
-    return from_settings(TrainConfig, settings, "")
+    return from_settings(TrainConfig, with_compute(settings), "")
 
 
 def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:
@@ -448,44 +399,41 @@ def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:
 # The settings that --change_settings may change in an unfinished run. Group names stand
 # for all of their settings.
 _MAY_CHANGE = (
-    *("mesh", "accumulation", "log_every", "checkpoint_every"),
-    *("profile_steps", "tracker", "data_timeout"),
-    *("optimizer.spike_norm", "optimizer.skip_spikes"),
+    *("mesh", "accumulation", "log_every", "checkpoint_every", "profile_steps"),
+    *("tracker", "data_timeout", "optimizer.spike_norm", "optimizer.skip_spikes"),
 )
 _PRETRAINING_MAY_CHANGE = (
     *("compute.dtype", "compute.remat", "compute.attention_impl"),
     *("compute.float32_gradients", "data.packing", "data.threads", "data.prefetch"),
-    "data.path",  # the contents of the store are compared
-    *("keep_checkpoints", "prompts"),
+    *("data.path", "keep_checkpoints", "prompts"),  # the store's content is compared
 )
 # Further settings of pretraining that --change_settings may change. They change its scores.
 _CHANGE_SCORES = ("optimizer", "eval_every", "eval_batches", "eval_mask_rate")
 _FINE_TUNING_MAY_CHANGE = ("eval_batch_size",)
-# What config.json contains beside the settings, and the grid that a run is part of.
+# What config.json contains beside the settings.
 _NO_SETTINGS = ("text", "rows", "changes")
-_IGNORED = ("changes", "sweep")
-
-_STEPS = ", but a run can only get more steps, in its last phase"
 
 Change = tuple[str, Any, Any]  # name, old value, new value
 
 
 def changed_settings(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
-    """The settings of a run that differ between two of its configs.
+    """The settings of a run that differ between two versions of its config.json.
 
-    old, new: from ``settings.to_dict``, with the "text" of pretraining. A setting that
-    ``old`` does not have gets its default. The "rows" of fine-tuning count if both have
-    them. Raises UserError if ``old`` has a setting that does not exist any more.
+    A setting that ``old`` does not have gets its default. The checksum "rows" of
+    fine-tuning counts if both have it. Raises UserError if ``old`` has a setting that does
+    not exist any more.
     """
-    read = finetune_config if "family" in new else train_config
     if "family" in new or "phases" in new:
+        read = finetune_config if "family" in new else train_config
         settings = {k: v for k, v in old.items() if k not in _NO_SETTINGS}
         old = old | to_dict(read(settings))
-    ignored = _IGNORED if "rows" in old and "rows" in new else (*_IGNORED, "rows")
+    ignored = {"changes", "sweep"}
+    if "rows" not in old or "rows" not in new:
+        ignored.add("rows")
     return [
         change
         for change in differences(old, new)
-        if change[0].partition(".")[0].partition("[")[0] not in ignored
+        if re.split(r"[.[]", change[0])[0] not in ignored
     ]
 
 
@@ -512,27 +460,22 @@ def resume_differences(
     if "family" not in new:
         own = _PRETRAINING_MAY_CHANGE + (() if same_scores else _CHANGE_SCORES)
     free = (*_MAY_CHANGE, *own, *free)
+    only = ", but a run can only get more steps, in its last phase"
     try:
         changes = changed_settings(old, new)
     except UserError as error:
         return [str(error)]
     return [
-        shown_change(change) + _STEPS * change[0].endswith("].steps")
+        shown_change(change) + only * change[0].endswith("].steps")
         for change in changes
-        if not any(
-            change[0] == f or change[0].startswith((f"{f}.", f"{f}[")) for f in free
-        )
+        if not any(re.match(rf"{re.escape(f)}($|[.[])", change[0]) for f in free)
         and (same_scores or not more_steps(change, new))
     ]
 
 
 def shown_change(change: Change) -> str:
     """A change in words."""
-    # Imported late: pretraining has no tasks.
-    from bert_jax.tasks.source import ROWS
-
     name, before, after = change
-    given = all(str(x).startswith(ROWS) for x in (before, after))
-    if name == "rows" or (name == "data.dir" and given):
+    if name == "rows":  # checksums
         return "the rows of train, dev or test differ"
     return f"{name}: {before!r} -> {after!r}"

@@ -5,43 +5,47 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.settings import to_dict
-from bert_jax.training.config import resume_differences, train_config
+from bert_jax.tasks.multiple_choice import MultipleChoiceConfig
+from bert_jax.tasks.question_answering import SquadConfig
+from bert_jax.training.config import (
+    finetune_config,
+    resume_differences,
+    train_config,
+)
+
+MODEL = dict(
+    vocab_size=100,
+    hidden_size=8,
+    num_layers=1,
+    num_heads=2,
+    intermediate_size=16,
+    max_positions=32,
+)
+PHASE = dict(batch_size=8, max_predictions=3)
+FINE_TUNING = dict(family="classification", data=dict(task="mrpc"))
 
 
 @pytest.fixture
 def settings():
     return {
-        "model": {
-            "vocab_size": 100,
-            "hidden_size": 8,
-            "num_layers": 1,
-            "num_heads": 2,
-            "intermediate_size": 16,
-            "max_positions": 32,
-        },
+        "model": dict(MODEL),
         "data": {"path": "somewhere"},
         "optimizer": {"learning_rate": 1, "warmup_steps": 2},
         "phases": (
-            {
-                "steps": 10,
-                "sequence_length": 16,
-                "batch_size": 8,
-                "max_predictions": 3,
-            },
-            {
-                "steps": 5,
-                "sequence_length": 32,
-                "batch_size": 8,
-                "max_predictions": 5,
-            },
+            dict(steps=10, sequence_length=16, **PHASE),
+            dict(steps=5, sequence_length=32, **PHASE),
         ),
     }
 
 
-def test_one_schedule_runs_through_all_phases(settings):
+def test_one_schedule_has_the_steps_of_all_phases(settings):
     config = train_config(settings)
     assert config.total_steps == 15
-    assert config.optimizer.learning_rate == 1.0  # an int where a float is due
+    assert config.optimizer.learning_rate == 1.0  # an int in place of a float
+
+
+def one(**changes):
+    return (dict(steps=1, sequence_length=9, **PHASE) | changes,)
 
 
 @pytest.mark.parametrize(
@@ -53,65 +57,21 @@ def test_one_schedule_runs_through_all_phases(settings):
         ("data.examples", 3, "expected a group of settings"),
         ("data.corpus", "x", "expected a tuple"),
         ("phases", (), "phases is empty"),
+        ("phases", one(sequence_length=4), r"sequence_length=4, expected at least 5"),
+        ("phases", one(steps=10**20), r"\[0\]\.steps=1\d+, expected below 2147483648"),
+        ("phase.steps", 1, "phase is not a setting; did you mean phases"),
         ("log_every", 0, "expected at least 1"),
-        (
-            "data.holdout",
-            1.5,
-            "holdout=1.5, expected at least 0 and below 1",
-        ),
-        (
-            "data.examples.masking",
-            "word",
-            "masking='word', expected one of token, whole",
-        ),
-        (
-            "phases",
-            (dict(steps=1, batch_size=8, sequence_length=4, max_predictions=1),),
-            r"phases\[0\]\.sequence_length=4, expected at least 5",
-        ),
-        ("accumulation", 0, "accumulation=0, expected at least 1"),
-        ("seed", 1 << 32, "seed=4294967296, expected at least 0 and below 4294967296"),
-        ("data.threads", -1, r"data\.threads=-1, expected at least 1"),
-        ("data.prefetch", -2, r"data\.prefetch=-2, expected at least 1"),
-        (
-            "optimizer.beta2",
-            1,
-            r"optimizer\.beta2=1.0, expected at least 0 and below 1",
-        ),
-        (
-            "optimizer.clip_norm",
-            0,
-            r"clip_norm=0.0, expected at most inf and above 0",
-        ),
-        (
-            "optimizer.learning_rate",
-            math.inf,
-            r"learning_rate=inf, expected below inf",
-        ),
-        ("optimizer.epsilon", math.nan, r"epsilon=nan, expected above 0"),
-        ("data.examples.max_ngram", 0, r"max_ngram=0, expected at least 1"),
+        ("data.holdout", 1.5, "holdout=1.5, expected at least 0 and below 1"),
+        ("data.examples.masking", "word", "masking='word', expected one of token, wh"),
         ("data.examples.mask_share", -5, r"expected at least 0 and at most 1"),
-        ("data.examples.random_share", -0.5, r"expected at least 0 and at most 1"),
-        ("data.examples.short_sequence_rate", -1, r"expected at least 0 and at most 1"),
-        (
-            "data.examples.short_sequence_rate",
-            1.1,
-            r"expected at least 0 and at most 1",
-        ),
-        ("data.vocabulary_size", 0, r"vocabulary_size=0, expected at least 1"),
-        (
-            "log_every",
-            10**20,
-            r"log_every=1\d+, expected below 2147483648",
-        ),
-        (
-            "phases",
-            (dict(steps=10**20, batch_size=8, sequence_length=9, max_predictions=1),),
-            r"phases\[0\]\.steps=1\d+, expected below 2147483648",
-        ),
+        ("data.threads", -1, r"data\.threads=-1, expected at least 1"),
+        ("seed", 1 << 32, "seed=4294967296, expected at least 0 and below 4294967296"),
+        ("optimizer.beta2", 1, r"beta2=1.0, expected at least 0 and below 1"),
+        ("optimizer.clip_norm", 0, r"clip_norm=0.0, expected at most inf and above 0"),
+        ("optimizer.learning_rate", math.inf, r"learning_rate=inf, expected below inf"),
+        ("optimizer.epsilon", math.nan, r"epsilon=nan, expected above 0"),
         ("optimizer.total_steps", 3, "sum of the phases' steps"),
         ("model.max_positions", 16, r"phases\[1\]\.sequence_length=32 is over"),
-        ("phase.steps", 1, "phase is not a setting; did you mean phases"),
     ],
 )
 def test_a_wrong_setting_is_named_in_one_line(settings, name, value, message):
@@ -134,10 +94,8 @@ def test_a_missing_setting_is_named(settings):
 def test_resuming_compares_model_and_data(settings):
     old = to_dict(train_config(settings))
     assert resume_differences(old, old) == []
-    settings["model"]["num_layers"] = 2
-    settings["model"]["dtype"] = "bfloat16"
-    settings["seed"] = 3
-    settings["log_every"] = 7
+    settings["model"] |= {"num_layers": 2, "dtype": "bfloat16"}
+    settings |= {"seed": 3, "log_every": 7}
     new = to_dict(train_config(settings))
     assert resume_differences(old, new) == [
         "seed: 0 -> 3",
@@ -156,16 +114,86 @@ def test_a_setting_that_is_younger_than_the_run_had_its_default(settings):
         "data.examples.max_ngram: 3 -> 2",
         "text: {'tokens': 3} -> None",
     ]
+    new = to_dict(finetune_config(FINE_TUNING))
+    old = copy.deepcopy(new)
+    del old["compute"], old["optimizer"]["name"], old["data"]["stride"]
+    old["model"]["dtype"] = "float32"
+    assert resume_differences(old, new) == []
+    old["seed"] = 3
+    assert resume_differences(old, new) == ["seed: 3 -> 0"]
 
 
 def test_steps_may_be_added_to_the_last_phase_alone(settings):
     old = to_dict(train_config(settings))
     settings["phases"][1]["steps"] = 50
-    assert resume_differences(old, to_dict(train_config(settings))) == []
+    new = to_dict(train_config(settings))
+    assert resume_differences(old, new) == []
+    only = ", but a run can only get more steps, in its last phase"
+    same_scores = resume_differences(old, new, same_scores=True)
+    assert same_scores == [f"phases[1].steps: 5 -> 50{only}"]
     settings["phases"][0]["steps"] = 11
     assert resume_differences(old, to_dict(train_config(settings))) == [
-        "phases[0].steps: 10 -> 11, but a run can only get more steps, in its last phase"
+        f"phases[0].steps: 10 -> 11{only}"
     ]
     settings["phases"][0]["steps"], settings["phases"][1]["steps"] = 10, 1
     (found,) = resume_differences(old, to_dict(train_config(settings)))
-    assert found.endswith(" -> 1, but a run can only get more steps, in its last phase")
+    assert found.endswith(f" -> 1{only}")
+
+
+def test_the_defaults_of_fine_tuning_are_the_papers():
+    """Appendix A.3: batch 16 or 32; 5e-5, 3e-5, 2e-5; 3 or 4 epochs; dropout 0.1."""
+    config = finetune_config(FINE_TUNING)
+    assert (config.batch_size, config.epochs) == (32, 3)
+    assert config.optimizer.learning_rate in config.sweep.learning_rate
+    assert (config.model.hidden_dropout, config.model.attention_dropout) == (0.1, 0.1)
+    assert (config.optimizer.warmup, config.optimizer.weight_decay) == (0.1, 0.01)
+    assert not config.optimizer.bias_correction
+    assert config.sweep.batch_size == (16, 32)
+    assert config.sweep.learning_rate == (5e-5, 3e-5, 2e-5)
+    assert config.sweep.epochs == (3, 4)
+
+
+def test_settings_become_the_config_of_their_family():
+    squad = finetune_config(dict(family="question_answering", data=dict(stride=64)))
+    assert squad.data == SquadConfig(stride=64)
+    choice = dict(family="multiple_choice", data=dict(task="swag"))
+    assert finetune_config(choice).data == MultipleChoiceConfig("swag")
+    changed = finetune_config(
+        FINE_TUNING | {"optimizer": {"warmup": 0}, "sweep": {"seeds": [4]}}
+    )
+    assert (changed.optimizer.warmup, changed.sweep.seeds) == (0.0, (4,))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "default"),
+    [
+        ("activation", "gelu_tanh", None),
+        ("initializer_range", 0.03, None),
+        ("hidden_dropout", 0.0, 0.1),
+    ],
+)
+def test_settings_of_the_checkpoint_change_only_if_they_are_given(name, value, default):
+    assert finetune_config(FINE_TUNING).model.changes().get(name) == default
+    given = finetune_config(FINE_TUNING | {"model": {name: value}})
+    assert given.model.changes()[name] == value
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"family": "tagger"}, "family='tagger', expected one of classification"),
+        ({"batchsize": 3}, "batchsize is not a setting; did you mean"),
+        ({"data": {"tsk": "mrpc"}}, "did you mean data.task?"),
+        ({"data": 3}, "data=3, expected a group of settings"),
+        ({"epochs": "three"}, "epochs='three', expected a value of type int"),
+        ({"features": {"dropout": 1.0}}, "features.dropout=1.0, expected at least 0"),
+        ({"accumulation": 3}, "batch_size=32 is not a multiple of accumulation=3"),
+        ({"optimizer": {"learning_rate": 0}}, "optimizer.learning_rate=0.0, expected"),
+        ({"sweep": {"seeds": []}}, "sweep.seeds is empty, expected at least one value"),
+    ],
+)
+def test_a_wrong_setting_of_fine_tuning_is_one_line(changes, message):
+    with pytest.raises(UserError) as error:
+        finetune_config(FINE_TUNING | changes)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)

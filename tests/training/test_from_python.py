@@ -187,7 +187,7 @@ def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
     bert_jax.finetune(task, **arguments, test=[row["text"] for row in rows])
     assert [line[:16] for line in said[before:]] == ["finished before:"]
     with pytest.raises(
-        UserError, match=r"another run \(the rows of train, dev or test di"
+        UserError, match=r"another run \(.*the rows of train, dev or test di"
     ):
         bert_jax.finetune(task, **arguments | {"train": rows[1:]})
 
