@@ -2,10 +2,13 @@
 
 import contextlib
 import errno
+import fcntl
 import json
+import logging
 import os
 import re
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LONGEST_LINE = 64 << 20  # bytes
+LOCK = ".lock"  # the file that names the owner of a folder
 PROGRAMS = "programs"  # the folder of a workdir where JAX keeps what it has compiled
 # Libraries whose exceptions mean that an object store does not answer, or refuses.
 STORE_LIBRARIES = {"aiohttp", "gcsfs", "google", "requests"}
@@ -312,3 +316,54 @@ def replace_folder(source: Path, target: Path) -> None:
         target.rename(old)
     source.rename(target)
     shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def locked(
+    folder: Path, *, wait: bool = False, name: os.PathLike | None = None
+) -> Iterator[None]:
+    """Creates a folder and locks it, at most until this process ends.
+
+    wait: wait while another process has the lock. Otherwise raises UserError that names
+    this process and the folder, or ``name``.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; expected a folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    path, held = folder / LOCK, False
+    while not held:
+        with contextlib.ExitStack() as stack:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+            stack.callback(os.close, handle)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError as error:
+                raise UserError(
+                    f"{name or folder} is in use by {lock_owner(os.read(handle, 1000))}; "
+                    "wait until it ends, or use another folder"
+                ) from error
+            except OSError:  # a file system without locks
+                logging.getLogger(__name__).warning(
+                    f"the file system of {folder} has no locks: start no second run there"
+                )
+            # The last owner may have deleted the file after it was opened here.
+            with contextlib.suppress(FileNotFoundError):
+                held = os.path.samestat(os.fstat(handle), path.stat())
+            if held:
+                os.ftruncate(handle, 0)
+                os.write(handle, this_process().encode())
+                stack.callback(path.unlink, missing_ok=True)
+                yield
+
+
+def this_process(**more: str) -> str:
+    """The content of a lock file."""
+    return json.dumps({"host": socket.gethostname(), "process": os.getpid(), **more})
+
+
+def lock_owner(content: bytes | str) -> str:
+    """Names the process that wrote a lock file."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        found = json.loads(content)
+        return f"process {found['process']} on {found['host']}"
+    return "another process"  # it has just opened the file

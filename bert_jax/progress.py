@@ -9,6 +9,7 @@ A terminal or a notebook shows a bar of tqdm. A pipe or a file gets a line every
 if a command has called :func:`show_progress`.
 """
 
+import contextlib
 import logging
 import sys
 import time
@@ -26,6 +27,7 @@ _LINES = {"delay": 30.0, "mininterval": 30.0, "ncols": 0}
 
 _show: bool | None = None  # the default of Progress(show=...)
 _last = time.monotonic()  # when the last progress was made
+_waits = 0  # number of open calls of unwatched()
 
 
 def made_progress() -> None:
@@ -35,8 +37,23 @@ def made_progress() -> None:
 
 
 def idle_seconds() -> float:
-    """Seconds since this process last made progress."""
-    return time.monotonic() - _last
+    """Seconds since this process last made progress; 0 within unwatched()."""
+    return 0.0 if _waits else time.monotonic() - _last
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """Stops the step deadline during work that reports no progress.
+
+    Such as a wait for another process, which has its own deadline.
+    """
+    global _waits
+    _waits += 1
+    try:
+        yield
+    finally:
+        _waits -= 1
+        made_progress()
 
 
 def show_progress(show: bool | None) -> None:

@@ -1,4 +1,10 @@
+import errno
+import json
 import os
+import re
+import socket
+import subprocess
+import sys
 import threading
 import zipfile
 
@@ -6,7 +12,7 @@ import pytest
 
 from bert_jax import files
 from bert_jax.errors import UserError
-from bert_jax.files import new_file, new_folder
+from bert_jax.files import locked, new_file, new_folder
 
 
 def test_text_is_utf8_without_its_byte_order_mark(tmp_path):
@@ -189,4 +195,48 @@ def test_a_new_file_is_not_written_through_a_link(tmp_path):
     with new_file(path, "w") as file:
         file.write("new")
     assert path.read_text() == "new" and not path.is_symlink()
+    assert target.read_text() == "content"
+
+
+def test_a_folder_is_one_process_s_until_it_ends(tmp_path):
+    """Ends in whatever way: a lock file without its process locks nobody out."""
+    folder = tmp_path / "run"
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom bert_jax.files import locked\n"
+        "with locked(Path(sys.argv[1])):\n    print(flush=True)\n    input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as child:
+        child.stdout.readline()
+        name = re.escape(f"in use by process {child.pid} on {socket.gethostname()};")
+        for _ in range(2):
+            with pytest.raises(UserError, match=name), locked(folder):
+                pytest.fail("taken twice")
+        child.kill()
+    assert (folder / ".lock").exists()
+    with locked(folder):
+        assert json.loads((folder / ".lock").read_text())["process"] == os.getpid()
+    assert not list(folder.iterdir())
+
+
+def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch, caplog):
+    def refuse(*_):
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(files.fcntl, "flock", refuse)
+    with locked(tmp_path / "run"):
+        pass
+    assert "has no locks: start no second run there" in caplog.text
+
+
+def test_a_lock_is_not_written_through_a_link(tmp_path):
+    target = tmp_path / "precious.txt"
+    target.write_text("content")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/.lock").symlink_to(target)
+    with pytest.raises(OSError, match="symbolic links"), locked(tmp_path / "run"):
+        pytest.fail("locked")
     assert target.read_text() == "content"

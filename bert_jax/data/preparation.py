@@ -50,8 +50,7 @@ from bert_jax.data.store import (
 )
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted
-from bert_jax.files import check_output, read_json, write_json
-from bert_jax.locks import locked
+from bert_jax.files import check_output, locked, read_json, write_json
 from bert_jax.progress import Progress
 from bert_jax.settings import differences
 

@@ -23,10 +23,10 @@ from bert_jax.interop.surgery import stretched
 from bert_jax.interop.train_state import read_params, write_params
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import with_scan
-from bert_jax.parallel.deadline import unwatched
 from bert_jax.parallel.processes import on_leader
-from bert_jax.parallel.remote import local_checkpoint
 from bert_jax.parallel.sharding import array_shapes
+from bert_jax.progress import unwatched
+from bert_jax.remote import local_checkpoint
 from bert_jax.settings import from_settings
 
 _logger = logging.getLogger(__name__)

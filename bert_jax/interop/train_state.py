@@ -28,13 +28,13 @@ from orbax.checkpoint.experimental import v1 as ocp
 
 from bert_jax.errors import StalledError, UserError
 from bert_jax.files import STORE_LIBRARIES, is_remote
-from bert_jax.parallel.deadline import unwatched
 from bert_jax.parallel.processes import is_leader, lost_peer, on_leader
 from bert_jax.parallel.sharding import (
     array_shapes,
     arrays_by_path,
     shape_differences,
 )
+from bert_jax.progress import unwatched
 
 # Orbax splits a replicated array over the devices if each part has at least this many
 # bytes. Each split of a small array would compile a program of its own.

@@ -4,20 +4,17 @@ A collective never returns if one process does not take part, and JAX has no wat
 each process of a command has its own deadline.
 """
 
-import contextlib
 import faulthandler
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from bert_jax import progress
 from bert_jax.errors import PREEMPTED
 
 _COMPILER = str(Path("jax", "_src", "compiler.py"))
-_waits = 0  # number of open calls of unwatched()
 
 
 def watch(seconds: float) -> None:
@@ -33,25 +30,10 @@ def watch(seconds: float) -> None:
     ).start()
 
 
-@contextlib.contextmanager
-def unwatched() -> Iterator[None]:
-    """Stops the deadline during work that reports no progress.
-
-    Such as a wait for another process, which has its own deadline.
-    """
-    global _waits
-    _waits += 1
-    try:
-        yield
-    finally:
-        _waits -= 1
-        progress.made_progress()
-
-
 def _watch(seconds: float) -> None:
     while progress.idle_seconds() < seconds:
         time.sleep(min(1, seconds / 10))
-        if _waits or _compiles():
+        if _compiles():
             progress.made_progress()
     try:
         progress.print_line(

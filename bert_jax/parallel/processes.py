@@ -18,16 +18,17 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
 
 import jax
+import numpy as np
 from jax._src import distributed
 from jax.experimental import multihost_utils
 
 from bert_jax.errors import UserError
-from bert_jax.parallel.deadline import unwatched
+from bert_jax.progress import unwatched
 
 T = TypeVar("T")
 
-# Seconds that a process waits for the others, by default. Process 0 may prepare text for
-# hours. JAX ends the wait at once if a process is lost.
+# Seconds that a process waits for the others. Process 0 may prepare text for hours. JAX
+# ends the wait at once if a process is lost.
 WAIT = 24 * 3600
 # Every process makes the same calls, so the n-th call has the same number everywhere.
 _numbers = itertools.count(1)
@@ -63,40 +64,31 @@ def connect(
     Returns whether the run has several processes. Raises UserError for wrong flags and for
     a port that process 0 cannot use. If a process is missing, JAX ends the others.
     """
-    host, _, port = coordinator_address.rpartition(":")
-    if (num_processes or process_id >= 0) and not coordinator_address:
-        raise UserError(
-            "--num_processes and --process_id need --coordinator_address=HOST:PORT, the "
-            "address of process 0"
-        )
-    if not (distributed or coordinator_address):
-        return False
-    if coordinator_address:
-        if not (host and port.isdecimal() and 0 < int(port) < 1 << 16):
+    named = (coordinator_address, num_processes, process_id)
+    if named == ("", 0, -1):
+        if not distributed:
+            return False
+        named = ()
+    else:
+        host, _, port = coordinator_address.rpartition(":")
+        fits = host and port.isdecimal() and 0 < int(port) < 1 << 16
+        if not (fits and 0 <= process_id < num_processes):
             raise UserError(
-                f"--coordinator_address={coordinator_address}, expected HOST:PORT"
+                f"--coordinator_address={coordinator_address}, "
+                f"--num_processes={num_processes} and --process_id={process_id}; expected "
+                "HOST:PORT of process 0, their number N, and a number from 0 to N - 1"
             )
-        if not 0 <= process_id < num_processes:
-            raise UserError(
-                f"--process_id={process_id} of --num_processes={num_processes}, expected 0 "
-                "or more and below the number of processes"
-            )
-    if heartbeat_timeout < 3:
-        raise UserError(
-            f"--heartbeat_timeout={heartbeat_timeout}, expected 3 or more seconds"
-        )
-    if coordinator_address and process_id == 0:  # JAX may crash on a port in use
-        try:
-            socket.create_server(("", int(port))).close()
-        except OSError as error:
-            raise UserError(
-                f"process 0 cannot use port {port} of --coordinator_address "
-                f"({error.strerror}); give another port to all processes"
-            ) from error
-    own = (coordinator_address, num_processes, process_id)
+        if process_id == 0:  # JAX may crash on a port in use
+            try:
+                socket.create_server(("", int(port))).close()
+            except OSError as error:
+                raise UserError(
+                    f"process 0 cannot use port {port} of --coordinator_address "
+                    f"({error.strerror}); give another port to all processes"
+                ) from error
     try:
         jax.distributed.initialize(
-            *(own if coordinator_address else ()),
+            *named,
             initialization_timeout=join_timeout,
             heartbeat_timeout_seconds=heartbeat_timeout,
         )
@@ -118,64 +110,53 @@ def _client() -> Any:
     return distributed.global_state.client
 
 
-def wait_for_all(name: str, timeout: float = WAIT) -> None:
+def wait_for_all(name: str) -> None:
     """Waits until all processes have called it, without the use of a device.
 
-    name: is in JAX's error if a process does not call this within ``timeout`` seconds. It
-    must be equal in all processes.
+    name: is in JAX's error if a process does not call this within a day.
     """
     if jax.process_count() > 1:
         with unwatched():
-            _client().wait_at_barrier(f"{name}/{next(_numbers)}", int(timeout * 1000))
+            _client().wait_at_barrier(f"{name}/{next(_numbers)}", WAIT * 1000)
 
 
 def check_same(value: Any, name: str) -> None:
     """Raises UserError in all processes unless ``value``, as JSON, is equal in all."""
-    if jax.process_count() == 1:
-        return
-    text, key = json.dumps(value, sort_keys=True), f"check/{next(_numbers)}/"
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    _client().key_value_set(f"{key}{jax.process_index()}", digest)
-    wait_for_all("check")  # the name may contain a path, which differs between hosts
-    digests = {k.removeprefix(key): v for k, v in _client().key_value_dir_get(key)}
-    others = sorted(int(i) for i in digests if digests[i] != digests["0"])
-    if others:
-        names = ", ".join(map(str, others))
-        raise UserError(f"process {names} and process 0 differ in {name}")
+    if jax.process_count() > 1:
+        text = json.dumps(value, sort_keys=True).encode()
+        wait_for_all("check")  # a collective has a shorter timeout
+        digest = np.frombuffer(hashlib.sha256(text).digest(), np.uint8)
+        digests = multihost_utils.process_allgather(digest)
+        others = np.flatnonzero((digests != digests[0]).any(axis=1))
+        if len(others):
+            names = ", ".join(map(str, others))
+            raise UserError(f"process {names} and process 0 differ in {name}")
 
 
 def from_leader(action: Callable[[], T]) -> T:
     """Returns in every process what ``action`` returns in process 0, as JSON.
 
     Only process 0 calls ``action``; all processes must call this function. If ``action``
-    raises, process 0 raises its exception, and the others raise UserError. Process 0 first
-    waits for the others, at most a minute: JAX ends them if it exits before.
+    raises, process 0 raises its exception, and the others raise UserError.
     """
     if jax.process_count() == 1:
         return action()
-    key = f"leader/{next(_numbers)}"
+    key, answer = f"leader/{next(_numbers)}", "{}"
     if is_leader():
         try:
-            answer = json.dumps({"value": action()})
-        except BaseException:
-            _client().key_value_set(key, "{}")
-            _wait_for_failed()
-            raise
-        _client().key_value_set(key, answer)
+            value = action()
+            answer = json.dumps({"value": value})
+        finally:
+            _client().key_value_set(key, answer)
+        return value
     with unwatched():
         answer = json.loads(_client().blocking_key_value_get(key, WAIT * 1000))
     if "value" not in answer:
-        _wait_for_failed()
         raise UserError(
             "process 0 failed and prints the reason; correct it and run the same command "
             "again"
         )
     return answer["value"]
-
-
-def _wait_for_failed() -> None:
-    with contextlib.suppress(jax.errors.JaxRuntimeError):
-        wait_for_all("failed", timeout=60)
 
 
 def on_leader(action: Callable[[], T]) -> T | None:

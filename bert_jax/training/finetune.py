@@ -43,11 +43,10 @@ from bert_jax.interop.surgery import head_params
 from bert_jax.model.heads import make_model, packs
 from bert_jax.objectives.heads import ENCODER, HEADS, FrozenTagging, Head, jit_forward
 from bert_jax.objectives.objective import Params
-from bert_jax.parallel.deadline import unwatched
 from bert_jax.parallel.mesh import batch_divisor, make_mesh, process_rows
 from bert_jax.parallel.processes import on_every_host, on_leader
 from bert_jax.parallel.sharding import tree_shardings
-from bert_jax.progress import Progress, print_line
+from bert_jax.progress import Progress, print_line, unwatched
 from bert_jax.runs import RESULTS
 from bert_jax.settings import to_dict
 from bert_jax.tasks.families import FAMILIES

@@ -45,8 +45,8 @@ from bert_jax.parallel.mesh import (
     put_batch,
 )
 from bert_jax.parallel.processes import on_every_host, on_leader
-from bert_jax.parallel.remote import local_copy
 from bert_jax.progress import Progress, print_line
+from bert_jax.remote import local_copy
 from bert_jax.runs import CURVES
 from bert_jax.settings import to_dict
 from bert_jax.training.config import DataConfig, TrainConfig

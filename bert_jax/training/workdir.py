@@ -2,35 +2,45 @@
 
 import contextlib
 import copy
+import logging
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from etils import epath
 
-from bert_jax.files import PROGRAMS, is_remote, open_remote
-from bert_jax.locks import LOCK, check_owned, locked, owned
-from bert_jax.parallel.deadline import unwatched
+from bert_jax.errors import UserError
+from bert_jax.files import (
+    LOCK,
+    PROGRAMS,
+    is_remote,
+    lock_owner,
+    locked,
+    open_remote,
+    this_process,
+)
 from bert_jax.parallel.processes import (
     check_same,
     is_leader,
     on_leader,
     wait_for_all,
 )
-from bert_jax.parallel.remote import (
+from bert_jax.progress import Progress, unwatched
+from bert_jax.remote import (
     cached_folder,
     download,
+    list_files,
     local_copy,
-    remote_files,
+    write_remote,
 )
-from bert_jax.progress import Progress
 from bert_jax.runs import RESULTS
 
 CHECKPOINTS = "checkpoints"
 # Folders that are not copied with the small files of a workdir. Orbax writes checkpoints,
 # JAX writes programs, prepared() copies text, and features are needed during a run only.
-_APART = (CHECKPOINTS, PROGRAMS, "text", "features")
+_APART = {CHECKPOINTS, PROGRAMS, "text", "features"}
 
 
 class RunFolder:
@@ -44,10 +54,9 @@ class RunFolder:
 
     def __init__(self, workdir: str | os.PathLike):
         self._remote = open_remote(workdir) if is_remote(workdir) else None
-        if self._remote is None:
-            self.local = Path(workdir)
-            self.checkpoints: os.PathLike = self.local.absolute() / CHECKPOINTS
-        else:
+        self.local = Path(workdir)
+        self.checkpoints: os.PathLike = self.local.absolute() / CHECKPOINTS
+        if self._remote is not None:
             # Not the place of a copy, which a command of this machine may replace.
             self.local = cached_folder(self._remote, "runs")
             self.checkpoints = self._remote / CHECKPOINTS
@@ -64,16 +73,43 @@ class RunFolder:
         """
         with contextlib.ExitStack() as stack:
 
-            def lock() -> str:
+            def lock() -> None:
                 if self._remote is None:
                     stack.enter_context(locked(self.local))
-                    return ""
-                beside = self.local.with_name(f".{self.local.name}")
-                stack.enter_context(locked(beside, name=self._remote))
-                return stack.enter_context(owned(self._remote))
+                else:
+                    beside = self.local.with_name(f".{self.local.name}")
+                    stack.enter_context(locked(beside, name=self._remote))
+                    stack.enter_context(self._owned())
 
-            self._token = on_leader(lock) or ""
+            on_leader(lock)
             yield
+
+    @contextlib.contextmanager
+    def _owned(self) -> Iterator[None]:
+        """Makes this run the owner of the workdir in a bucket.
+
+        Buckets have no locks, and a killed run cannot release one. So the newest run owns
+        the workdir. An older run that still works there stops at its next upload.
+        """
+        if before := self._owner():
+            logging.getLogger(__name__).warning(
+                f"{self._remote} belonged to {lock_owner(before)}, which was killed or "
+                "still runs; it now belongs to this run, and the other run stops at its "
+                "next save"
+            )
+        self._token = this_process(token=secrets.token_hex(8))
+        write_remote(self._remote / LOCK, self._token.encode())
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                if self._owner() == self._token:
+                    (self._remote / LOCK).unlink()
+
+    def _owner(self) -> str:
+        with contextlib.suppress(FileNotFoundError):
+            return (self._remote / LOCK).read_text()
+        return ""
 
     def child(self, name: str) -> "RunFolder":
         """A folder in this one as the workdir of another run, such as a run of a sweep.
@@ -91,17 +127,17 @@ class RunFolder:
 
         Files that a killed run did not upload are deleted.
         """
-        on_leader(self._fetch)
 
-    def _fetch(self) -> None:
-        if self._remote is None:
+        def fetch() -> None:
+            if self._remote is not None:
+                shutil.rmtree(self.local, ignore_errors=True)
+                names = filter(_is_small, list_files(self._remote))
+                download(self._remote, list(names), self.local)
             self.local.mkdir(parents=True, exist_ok=True)
-        else:
-            shutil.rmtree(self.local, ignore_errors=True)
-            exists = self._remote.exists()
-            files = dict(remote_files(self._remote, _is_small)) if exists else {}
-            download(files, self.local)
-            self._uploaded = _versions(self.local)
+            if self._remote is not None:
+                self._uploaded = _versions(self.local)
+
+        on_leader(fetch)
 
     def upload(self) -> None:
         """Writes the files of process 0 that changed to the bucket, and deletes others.
@@ -112,15 +148,18 @@ class RunFolder:
         """
         if self._remote is None or not is_leader():
             return
-        if self._token:
-            check_owned(self._remote, self._token)
+        if self._token and (owner := self._owner()) != self._token:
+            raise UserError(
+                f"{self._remote} now belongs to {lock_owner(owner)}, which started later; "
+                "this run stops without a save: use another folder"
+            )
         versions = _versions(self.local)
         changed = [n for n in versions if self._uploaded.get(n) != versions[n]]
         changed.sort(
             key=lambda name: (Path(name).name == RESULTS, "/" not in name, name)
         )
         for name in Progress("uploading", changed, unit="files"):
-            _copy(self.local / name, self._remote / name)
+            write_remote(self._remote / name, (self.local / name).read_bytes())
         for name in self._uploaded.keys() - versions.keys():
             (self._remote / name).unlink(missing_ok=True)
         self._uploaded = versions
@@ -149,9 +188,11 @@ class RunFolder:
             with unwatched():
                 make(folder)
                 if self._remote:
-                    names = sorted(_versions(folder), key=lambda n: (n == last, n))
+                    paths = (path for path in folder.rglob("*") if path.is_file())
+                    names = [path.relative_to(folder).as_posix() for path in paths]
+                    names.sort(key=lambda name: (name == last, name))
                     for file in Progress("uploading", names, unit="files"):
-                        _copy(folder / file, place / file)
+                        write_remote(place / file, (folder / file).read_bytes())
 
         on_leader(prepare)
         return local_copy(place, last, check)
@@ -169,24 +210,17 @@ class RunFolder:
         check_same(content, f"{self.local / name}; give a workdir that all hosts share")
 
 
-def _is_small(folder: str) -> bool:
-    return folder not in _APART
+def _is_small(name: str) -> bool:
+    """Whether a file of a workdir is copied with it."""
+    *folders, file = name.split("/")
+    return _APART.isdisjoint(folders) and not file.endswith(".tmp") and file != LOCK
 
 
 def _versions(folder: Path) -> dict[str, tuple[int, int]]:
     """Size and time of each complete small file below a local folder, by its name."""
-    versions = {}
-    for directory, names, files in os.walk(folder):
-        names[:] = filter(_is_small, names)
-        for file in files:
-            path = Path(directory, file)
-            if not file.endswith(".tmp") and file != LOCK:
-                stat = path.stat()
-                name = path.relative_to(folder).as_posix()
-                versions[name] = (stat.st_size, stat.st_mtime_ns)
-    return versions
-
-
-def _copy(source: Path, target: epath.Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    epath.Path(source).copy(target, overwrite=True)
+    stats = {
+        path.relative_to(folder).as_posix(): path.stat()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    return {n: (s.st_size, s.st_mtime_ns) for n, s in stats.items() if _is_small(n)}

@@ -20,7 +20,7 @@ from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.locks import locked
+from bert_jax.files import locked
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VOCABULARY = GOLDEN / "tokenizer" / "uncased_vocab.txt"

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from etils import epath
 
+from bert_jax import progress
 from bert_jax.errors import UserError
 from bert_jax.interop import train_state
 from bert_jax.interop.train_state import CheckpointStore, read_params, write_params
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.mlm_nsp import MlmNsp
-from bert_jax.parallel import deadline
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import arrays_by_path
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
@@ -303,13 +303,13 @@ def test_the_deadline_stops_while_a_checkpoint_is_loaded(saved, monkeypatch):
     seen, load = [], train_state.ocp.load_checkpointables
 
     def seen_load(*args, **kwargs):
-        seen.append(deadline._waits)
+        seen.append(progress._waits)
         return load(*args, **kwargs)
 
     monkeypatch.setattr(train_state.ocp, "load_checkpointables", seen_load)
     restored(source, state)
     read_params(source)
-    assert seen == [1, 1] and deadline._waits == 0
+    assert seen == [1, 1] and progress._waits == 0
 
 
 SAVE = """

@@ -72,7 +72,7 @@ def test_updates_and_items_are_progress(end):
 
 
 def test_a_wait_for_other_processes_is_no_stall(end):
-    wait = deadline.unwatched()
+    wait = progress.unwatched()
 
     def happens(second):
         if second == 1:

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax import progress
 from bert_jax.errors import UserError
 from bert_jax.inference.evaluation import (
     Split,
@@ -22,7 +23,6 @@ from bert_jax.interop.load import load
 from bert_jax.model.config import FeatureConfig
 from bert_jax.model.heads import make_model
 from bert_jax.objectives.heads import jit_forward
-from bert_jax.parallel import deadline
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.settings import from_settings
@@ -539,7 +539,7 @@ def test_the_deadline_stops_while_rows_are_read_and_tokenised(
 
     def noted(method):
         def call(*arguments):
-            seen.append(deadline._waits)
+            seen.append(progress._waits)
             return method(*arguments)
 
         return call
@@ -548,7 +548,7 @@ def test_the_deadline_stops_while_rows_are_read_and_tokenised(
         monkeypatch.setattr(family, name, noted(getattr(family, name)))
     prepared = finetune.prepare(config, tmp_path / "run", [].append)
     splits = 1 + len(prepared.splits)
-    assert seen == [1, 1] * splits and deadline._waits == 0
+    assert seen == [1, 1] * splits and progress._waits == 0
 
 
 def test_dev_is_scored_evenly_and_at_the_end():

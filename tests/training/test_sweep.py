@@ -9,9 +9,8 @@ import types
 import pytest
 
 from bert_jax.errors import DivergenceError, UserError
-from bert_jax.files import write_json
+from bert_jax.files import locked, write_json
 from bert_jax.interop.load import load
-from bert_jax.locks import locked
 from bert_jax.settings import to_dict
 from bert_jax.training import run as engine
 from bert_jax.training import sweep

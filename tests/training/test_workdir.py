@@ -3,13 +3,13 @@
 import os
 import socket
 
+import gcsfs
 import pytest
 from etils import epath
 
 from bert_jax import progress
 from bert_jax.errors import UserError
-from bert_jax.parallel import deadline
-from bert_jax.parallel.remote import local_checkpoint
+from bert_jax.remote import local_checkpoint, write_remote
 from bert_jax.runs import read_metrics
 from bert_jax.training import workdir
 from bert_jax.training.metrics import MetricWriter
@@ -116,17 +116,17 @@ def test_the_deadline_stops_while_a_text_is_prepared_and_uploaded(bucket, monkey
     """Vocabulary training reports no progress, and an upload once for each file."""
 
     def make(directory):
-        seen.append(deadline._waits)
+        seen.append(progress._waits)
         write(directory / "index.json", "{}")
 
-    def seen_copy(*paths):
-        seen.append(deadline._waits)
-        copy(*paths)
+    def seen_write(*arguments):
+        seen.append(progress._waits)
+        write_remote(*arguments)
 
-    seen, copy = [], workdir._copy
-    monkeypatch.setattr(workdir, "_copy", seen_copy)
+    seen = []
+    monkeypatch.setattr(workdir, "write_remote", seen_write)
     RunFolder(bucket).prepared("text", "index.json", make)
-    assert seen == [1, 1] and deadline._waits == 0
+    assert seen == [1, 1] and progress._waits == 0
 
 
 def test_an_upload_makes_progress_with_each_file(bucket, monkeypatch):
@@ -146,14 +146,10 @@ def test_results_are_uploaded_last(bucket, monkeypatch):
     for name in ("vocab.txt", "results.json", "best/model", "config.json"):
         write(folder.local / name, "1")
         write(folder.local / "sweep/a" / name, "1")
-    monkeypatch.setattr(
-        workdir,
-        "_copy",
-        lambda path, _: uploaded.append(path.relative_to(folder.local)),
-    )
+    monkeypatch.setattr(workdir, "write_remote", lambda path, _: uploaded.append(path))
     folder.upload()
     assert len(uploaded) == 8
-    last = [path.as_posix() for path in uploaded[-2:]]
+    last = [str(path).removeprefix(f"{bucket}/") for path in uploaded[-2:]]
     assert last == ["sweep/a/results.json", "results.json"]
 
 
@@ -209,3 +205,15 @@ def test_the_newest_run_owns_a_workdir_in_a_bucket(bucket, other_machine, caplog
                 first.upload()
     assert names(epath.Path(bucket)) == ["a.txt"]
     assert (epath.Path(bucket) / "a.txt").read_text() == "22"
+
+
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
+def test_small_files_are_uploaded_in_one_request_each(bucket, monkeypatch):
+    """An upload of several requests fails if the last answer is lost."""
+    monkeypatch.setattr(gcsfs.core, "initiate_upload", None)
+    folder = RunFolder(bucket)
+    with folder.held():
+        folder.fetch()
+        write(folder.local / "best/model", "x" * (6 << 20))
+        folder.upload()
+    assert (epath.Path(bucket) / "best/model").stat().length == 6 << 20
