@@ -53,7 +53,6 @@ def main(argv: list[str]) -> None:
     # Imported late, so that --help and errors of the command line come at once.
     from bert_jax.inference.embed import Embedder, check_ending, write_vectors
     from bert_jax.inference.lines import given_rows, truncation
-    from bert_jax.tasks.rows import texts_line
 
     check_ending(args.output)
     check_output(args.output, args.input)
@@ -67,7 +66,7 @@ def main(argv: list[str]) -> None:
         max_length=args.max_length,
         dtype=args.dtype,
     )
-    given = given_rows(None, args.input, texts_line)
+    given = given_rows(None, args.input)
     columns = tuple(args.columns)
     counts = write_vectors(embedder, given, args.output, columns=columns)
     print_line(

@@ -36,7 +36,7 @@ def main(argv: list[str]) -> None:
     # Imported late, so that --help and errors of the command line come at once.
     from bert_jax.inference import lines
     from bert_jax.inference.model import load
-    from bert_jax.tasks.rows import row_texts, texts_line
+    from bert_jax.tasks.rows import row_texts
 
     csv = lines.output_format(args.output) == "csv"
     check_output(args.output, args.input)
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> None:
     model = load(args.checkpoint, **({"dtype": args.dtype} if args.dtype else {}))
     pairs = args.text or []
     if args.input:
-        rows = lines.given_rows(None, args.input, texts_line).rows
+        rows = lines.given_rows(None, args.input).rows
         for where, texts, _ in row_texts(rows, args.columns):
             if len(texts) != 2:
                 raise UserError(f"{where} has 1 value; expected two texts")

@@ -63,7 +63,7 @@ def answer(argv: list[str], usage: str, family: str = "") -> None:
             f"{family}; use bert_jax predict"
         )
     given = lines.given_rows(
-        args.text, args.input, predictor.parse_line, predictor.placed
+        args.text, args.input, tabs=predictor.tabs, read=predictor.placed
     )
     write = {
         "table": lines.AnswerTable().lines,

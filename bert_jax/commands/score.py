@@ -50,13 +50,12 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     # Imported late, so that --help and errors of the command line come at once.
     from bert_jax.inference import lines
-    from bert_jax.tasks.rows import text_line
 
     csv = lines.output_format(args.output) == "csv"
     check_output(args.output, args.input)
     watched = lines.on_screen(args.output)
     scorer = make_scorer(args, show_progress=False if watched else None)
-    given = lines.given_rows(args.text, args.input, text_line)
+    given = lines.given_rows(args.text, args.input, tabs=False)
     form = lines.CsvTable().lines if csv else lines.json_lines
     scores = scorer.stream(given.rows, given.total, tuple(args.columns))
     rows = 0

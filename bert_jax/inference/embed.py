@@ -31,7 +31,6 @@ from bert_jax.tasks.rows import (
     given_columns,
     placed_rows,
     row_texts,
-    texts_line,
 )
 
 logger = logging.getLogger(__name__)
@@ -150,7 +149,7 @@ class Embedder:
         rows: see :func:`bert_jax.tasks.rows.placed_rows`. columns: see :meth:`stream`.
         Logs a warning with the number of truncated texts.
         """
-        placed = placed_rows(rows, parse_line=texts_line)
+        placed = placed_rows(rows)
         parts = list(self.stream(placed, columns=columns, total=count_rows(rows)))
         if not parts:
             return self([""])[:0]  # an empty text has the same width
@@ -175,7 +174,7 @@ class Embedder:
         known. columns: names of the columns of the text or texts in dictionaries; empty:
         see :func:`bert_jax.tasks.rows.text_columns`.
         """
-        rows = row_texts(placed, given_columns(columns), pairs=self._pairs)
+        rows = row_texts(placed, given_columns(columns), 2 if self._pairs else 1)
         texts = (row.texts for row in rows)
         parts = chunks(texts, chunk)
         if self.pooling == "none":  # a text has at most as many tokens as characters

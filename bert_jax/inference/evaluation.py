@@ -217,7 +217,7 @@ def on_devices(params: Any, compute: ComputeConfig, mesh: Mesh | None = None) ->
 
 def evaluate(task: Task, split: Split, outputs: Sequence[np.ndarray]) -> Evaluation:
     """Predictions and, if the rows have labels, their scores."""
-    predictions = task.predictions(split.rows, split.features, outputs)
+    predictions = task.decode(split.rows, split.features, outputs)
     labelled = split.name in task.source.eval_splits
     return Evaluation(
         predictions, task.score(split.rows, predictions) if labelled else {}

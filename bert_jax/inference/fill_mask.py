@@ -1,7 +1,7 @@
 """What a pretrained model predicts in the place of [MASK]."""
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -15,8 +15,7 @@ from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bert import PADDING_LOGIT, BertForPreTraining
 from bert_jax.objectives.heads import model_inputs
 from bert_jax.tasks import tables
-from bert_jax.tasks.rows import Placed, Row, by_position, placed_rows, text_line
-from bert_jax.tasks.task import with_id
+from bert_jax.tasks.task import Task, with_id
 
 
 class MaskedText(NamedTuple):
@@ -27,18 +26,17 @@ class MaskedText(NamedTuple):
     id: Any = None
 
 
-class FillMask:
+class FillMask(Task):
     """The likeliest tokens for each [MASK] of a text, on one device.
 
-    It reads and shows as a Task does; see tasks/task.py. max_length: the most tokens of a
-    text, [CLS] and [SEP] counted. batch_size: see inference_batches(). top: tokens named
-    for a [MASK].
+    max_length: the most tokens of a text, [CLS] and [SEP] counted. batch_size: see
+    inference_batches(). top: how many tokens an answer has for a [MASK].
     """
 
     family = "fill_mask"
-    column_widths: ClassVar[dict[str, int]] = {"text": 60}
-    of_texts, document_context = True, False
-    keys: ClassVar = {"text": ("text",)}
+    columns: ClassVar = {"text": ("text",), "label": ("label",)}
+    head = "pretraining"
+    any_columns, tabs = True, False
 
     def __init__(
         self,
@@ -54,27 +52,10 @@ class FillMask:
             raise UserError(
                 f"top={top}, expected 1 to {tokenizer.vocab_size}, the vocabulary"
             )
+        super().__init__(None)
         self._params, self._tokenizer = jax.device_put(params), tokenizer
         self.max_length, self._batch_size = max_length, batch_size
         self._top_tokens = jax.jit(functools.partial(_top_tokens, model, top))
-
-    def reads(self, row: Row) -> bool:
-        """True: there is no other task."""
-        del row
-        return True
-
-    def given_rows(self, data: Any) -> Iterator[Placed]:
-        """The rows of any data; see Task.given_rows."""
-        return placed_rows(data, parse_line=text_line)
-
-    def parse_line(self, where: str, line: str) -> Row:
-        """The row of a line: its text."""
-        return text_line(where, line)
-
-    def values(self, where: str, row: Row, *, labelled: bool = False) -> dict[str, Any]:
-        """The values of a row by name; see Task.values."""
-        del labelled
-        return by_position(where, row, ["text"])
 
     def row(
         self, where: str, values: Mapping[str, Any], labelled: bool = False
@@ -110,6 +91,11 @@ class FillMask:
             }
             for number, blank in enumerate(answer["blanks"], 1)
         ]
+
+    def encode(self, *_: Any) -> Features:
+        raise NotImplementedError
+
+    decode = encode
 
     def answers(self, rows: Sequence[MaskedText]) -> list[dict[str, Any]]:
         """One JSON-able answer a row."""

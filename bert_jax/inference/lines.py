@@ -10,16 +10,11 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 from bert_jax.errors import UserError, counted, printable
-from bert_jax.files import (
-    decode_lines,
-    ending,
-    new_file,
-    open_bytes,
-)
-from bert_jax.tasks.rows import ParseLine, Placed, file_rows, line_rows
+from bert_jax.files import ending, new_file
+from bert_jax.tasks.rows import Placed, line_rows, placed_rows
 from bert_jax.tasks.tables import is_table
 
 STANDARD = "-"  # stdin, or stdout
@@ -31,20 +26,6 @@ T = TypeVar("T")
 def input_name(path: str) -> str:
     """What errors call an input."""
     return "stdin" if path == STANDARD else path
-
-
-def read_lines(path: str) -> Iterator[str]:
-    """The lines of a UTF-8 file or pipe, or of stdin for "-", without their ends.
-
-    Raises UserError where there is no such file, or where a line is not UTF-8.
-    """
-    if path == STANDARD:
-        opened: Any = contextlib.nullcontext(sys.stdin.buffer)
-    else:
-        opened = open_bytes(Path(path), "a file of text, or - for stdin")
-    with opened as file:
-        for _, line in decode_lines(file, input_name(path)):
-            yield line.rstrip("\r\n")
 
 
 def count_lines(path: str) -> int | None:
@@ -69,22 +50,20 @@ class Given(NamedTuple):
 def given_rows(
     texts: Sequence[str] | None,
     path: str,
-    parse_line: ParseLine,
-    read_file: Callable[[Path], Iterable[Placed]] | None = None,
+    *,
+    tabs: bool = True,
+    read: Callable[[Path], Iterable[Placed]] | None = None,
 ) -> Given:
     """The texts of a command line, or the rows of --input where there are none.
 
-    parse_line: the row of a line. read_file: the rows of a file, where file_rows is not
-    enough.
+    tabs: whether a line with tabs is a row of several texts. read: the rows of a file,
+    where placed_rows is not enough.
     """
     if texts is not None:
-        return Given(line_rows(texts, "--text", parse_line), "--text", len(texts))
-    if path == STANDARD or not Path(path).is_file():
-        rows = line_rows(read_lines(path), input_name(path), parse_line)
-        return Given(rows, input_name(path), None)
+        return Given(line_rows(texts, "--text", tabs=tabs), "--text", len(texts))
     file = Path(path)
-    rows = read_file(file) if read_file else file_rows(file, parse_line)
-    return Given(rows, path, count_lines(path))
+    rows = read(file) if read else placed_rows(file, tabs=tabs)
+    return Given(rows, input_name(path), count_lines(path))
 
 
 def on_screen(path: str) -> bool:
@@ -134,14 +113,6 @@ def chunks(
         yield chunk
 
 
-class Shown(Protocol):
-    """What answers are shown by: a Task, or FillMask."""
-
-    column_widths: dict[str, int]
-
-    def cells(self, row: Any, answer: dict[str, Any]) -> list[dict[str, str]]: ...
-
-
 class Answers(NamedTuple):
     """Some rows, in order, with an answer each.
 
@@ -150,7 +121,7 @@ class Answers(NamedTuple):
 
     rows: list[Any]
     answers: list[dict[str, Any]]
-    task: Shown | None = None
+    task: Any = None
     truncated: int = 0
 
 
@@ -207,6 +178,10 @@ def _flat(answer: dict[str, Any]) -> dict[str, Any]:
     return cells
 
 
+# The columns of a table that are shortened.
+_LONG = ("text", "text_a", "text_b", "context", "question")
+
+
 class AnswerTable:
     """Aligned columns, as wide as the rows of the first part need."""
 
@@ -222,7 +197,7 @@ class AnswerTable:
             for line in part.task.cells(row, answer)
         ]
         if not self._widths and cells:
-            self._limits = part.task.column_widths
+            self._limits = dict.fromkeys(_LONG, 60)
             for name in cells[0]:
                 widest = max(
                     _width(line.get(name, "")) for line in [*cells, {name: name}]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.files import write_json, write_text
-from bert_jax.tasks.task import Predictions, Task
+from bert_jax.tasks.task import Answer, Task
 
 LONGEST = 200  # errors in a file
 
@@ -43,15 +43,18 @@ th, td {{ text-align: left; vertical-align: top; padding: .4em .7em;
 
 
 def worst_errors(
-    task: Task, rows: Sequence[Any], predictions: Predictions
+    task: Task, rows: Sequence[Any], predictions: list[Answer]
 ) -> list[dict[str, Any]]:
     """All errors on rows with labels, the worst first; see the head of this file."""
     optional = ("word", "where", "id")
     found = []
     for row, prediction in zip(rows, predictions, strict=True):
         place = {name: getattr(row, name, None) for name in ("where", "id")}
-        for error in task.errors(row, prediction):
-            entry = error._asdict() | place
+        for outcome in task.outcomes(row, prediction):
+            if outcome.right:
+                continue
+            entry = outcome._asdict() | place
+            del entry["right"], entry["classes"]
             found.append(
                 {k: v for k, v in entry.items() if v is not None or k not in optional}
             )
@@ -65,16 +68,17 @@ def _weight(error: dict[str, Any]) -> float:
 
 
 def confusion(
-    task: Task, rows: Sequence[Any], predictions: Predictions
+    task: Task, rows: Sequence[Any], predictions: list[Answer]
 ) -> tuple[list[str], list[list[int]]]:
     """The labels, and the counts of gold labels (rows) and predicted labels (columns).
 
     Both are empty if the task has no classes.
     """
     pairs = [
-        pair
+        outcome.classes
         for row, prediction in zip(rows, predictions, strict=True)
-        for pair in task.classes(row, prediction)
+        for outcome in task.outcomes(row, prediction)
+        if outcome.classes
     ]
     if not pairs:
         return [], []
@@ -106,7 +110,7 @@ def write_mistakes(
     task: Task,
     split: str,
     rows: Sequence[Any],
-    predictions: Predictions,
+    predictions: list[Answer],
 ) -> list[Path]:
     """Writes the files of a split (see the head of this file), and returns their paths."""
     errors = worst_errors(task, rows, predictions)

@@ -24,11 +24,9 @@ from bert_jax.model.heads import make_model, packs
 from bert_jax.objectives.heads import eval_logits
 from bert_jax.progress import Progress
 from bert_jax.settings import from_settings
-from bert_jax.tasks import rows as row_reader
-from bert_jax.tasks import tables
 from bert_jax.tasks.class_names import in_order_of
 from bert_jax.tasks.families import FAMILIES
-from bert_jax.tasks.rows import Placed
+from bert_jax.tasks.rows import Placed, count_rows, given_columns
 from bert_jax.tasks.source import ROWS
 from bert_jax.tasks.task import Task
 
@@ -81,7 +79,7 @@ class Predictor:
                 "bert_jax embed"
             )
         self._tokenizer, self._show = checkpoint.tokenizer, show_progress
-        self._tasks: Sequence[Task | FillMask]
+        self._task: Task
         if checkpoint.head == "pretraining":
             fill_mask = FillMask(
                 BertForPreTraining(checkpoint.config, checkpoint.compute),
@@ -91,17 +89,13 @@ class Predictor:
                 batch_size=batch_size,
                 top=top,
             )
-            self._tasks, self.max_length = [fill_mask], fill_mask.max_length
-            self._has_columns = False
+            self._task, self.max_length = fill_mask, fill_mask.max_length
         else:
-            self._tasks = _tasks(checkpoint, path, max_length)
-            self.max_length = self._tasks[0].config.max_length
-            for task in self._tasks:
-                task.source.trains = False
-            self._has_columns = "family" in checkpoint.extra
-            self._run = _model(checkpoint, path, self._tasks[0], batch_size)
+            self._task = _task(checkpoint, path, max_length)
+            self.max_length = self._task.config.max_length
+            self._run = _model(checkpoint, path, self._task, batch_size)
         check_length(self.max_length, checkpoint, "max_length")
-        self.family = self._tasks[0].family
+        self.family = self._task.family
 
     def __call__(
         self, rows: Any, *, columns: str | Sequence[str] = ()
@@ -111,7 +105,7 @@ class Predictor:
         rows: see :func:`bert_jax.tasks.rows.placed_rows`. columns: see :meth:`stream`.
         Logs a warning with the number of rows that are truncated.
         """
-        total = row_reader.count_rows(rows)
+        total = count_rows(rows)
         parts = self.stream(self.placed(rows), columns=columns, total=total)
         answers, truncated = [], 0
         for part in parts:
@@ -123,11 +117,12 @@ class Predictor:
 
     def placed(self, rows: Any) -> Iterator[Placed]:
         """The rows of any data, with their places."""
-        return self._tasks[0].given_rows(rows)
+        return self._task.source.rows_of(rows, tabs=self._task.tabs)
 
-    def parse_line(self, where: str, line: str) -> row_reader.Row:
-        """The row of a line of text, for commands."""
-        return self._tasks[0].parse_line(where, line)
+    @property
+    def tabs(self) -> bool:
+        """Whether a line of text with tabs is a row of several texts."""
+        return self._task.tabs
 
     def stream(
         self,
@@ -143,59 +138,12 @@ class Predictor:
         the columns of the text or texts, in order, instead of those that the checkpoint was
         trained with.
         """
-        columns = row_reader.given_columns(columns)
-        found: Iterator[tuple[str, row_reader.Row, Sequence[str]]]
-        if columns or self._has_columns or not self._tasks[0].of_texts:
-            found = ((where, row, columns) for where, row in placed)
-        else:
-            pairs = not isinstance(self._tasks[0], FillMask)
-            found = row_reader.with_columns(placed, pairs=pairs)
-        first = next(found, None)
-        if first is None:
-            return
-        _, row, texts = first
-        # The columns stand for the texts of a dictionary.
-        form = texts if texts and isinstance(row, dict) else row
-        task = next((t for t in self._tasks if t.reads(form)), self._tasks[0])
-        rows = self._rows(task, itertools.chain([first], found), columns)
+        rows = self._task.rows(placed, given_columns(columns))
         with Progress(
             "predicting", total=total, unit="rows", show=self._show
         ) as progress:
-            for part in _parts(task, rows, size):
-                yield self._answer(task, part, progress.part(len(part)))
-
-    def _rows(
-        self,
-        task: Task | FillMask,
-        found: Iterable[tuple[str, row_reader.Row, Sequence[str]]],
-        columns: Sequence[str],
-    ) -> Iterator[Any]:
-        """The rows as the task keeps them.
-
-        found: the place of each row, the row, and the columns of its texts; no columns: the
-          task knows them.
-        columns: of the texts, if the user names them.
-        If a task looks at the neighbours in a document, an empty text separates documents.
-        """
-        keys, document = dict(task.keys), 0
-        if not isinstance(task, FillMask):
-            keys.popitem()  # the label
-        names = [own[0] for own in keys.values()]
-        row_reader.check_columns(columns, names)
-        placed = (
-            (where, row_reader.renamed(where, row, texts, names))
-            for where, row, texts in found
-        )
-        placed = tables.one_column_each(placed, keys)
-        for number, (where, row) in enumerate(placed, 1):
-            if task.document_context and isinstance(row, str) and not row.strip():
-                document += 1
-                continue
-            values = task.values(where, row, labelled=False)
-            if task.document_context:
-                values = {"document": document} | values
-            row = task.row(where, values, labelled=False)
-            yield row if isinstance(task, FillMask) else task.numbered(row, number)
+            for part in _parts(self._task, rows, size):
+                yield self._answer(self._task, part, progress.part(len(part)))
 
     def evaluate(
         self,
@@ -214,14 +162,16 @@ class Predictor:
           without labels and files has the labels of the checkpoint.
         columns: of the text or texts in ``data``, as of :meth:`stream`.
         """
-        if isinstance(self._tasks[0], FillMask):
+        if isinstance(self._task, FillMask):
             raise UserError(
                 "a pretrained checkpoint has no task to be scored on; fine-tune it with "
                 "bert_jax finetune"
             )
-        tasks, own = self._tasks, self._tasks[0]
-        if task is not None:
-            task = task.with_pooling(own.head)
+        own = self._task
+        if task is None:
+            task = own
+        else:
+            task = task.fitted(self.max_length, own.head)
             if (
                 task.head == own.head
                 and own.labels
@@ -240,15 +190,15 @@ class Predictor:
             if task.labels:
                 labels = in_order_of(own.labels, task.labels)
                 config = dataclasses.replace(config, labels=labels)
-            tasks = [type(task)(config)]
-        task = _with_data(tasks, data, directory, row_reader.given_columns(columns))
+            task = type(task)(config)
+        task = _with_data(task, data, directory, given_columns(columns))
         for name in task.source.eval_splits:
             rows = task.read(name)
             if not rows:
                 raise UserError(
                     f"{name} has no rows; expected at least one with a label"
                 )
-            split = Split(name, rows, task.features(rows, self._tokenizer))
+            split = Split(name, rows, task.encode(rows, self._tokenizer))
             with Progress(
                 f"predicting {name}", total=len(rows), unit="rows", show=self._show
             ) as progress:
@@ -256,22 +206,20 @@ class Predictor:
             yield task, split, evaluate(task, split, outputs)
 
     def _answer(
-        self, task: Task | FillMask, rows: list[Any], done: Callable[[float], None]
+        self, task: Task, rows: list[Any], done: Callable[[float], None]
     ) -> Answers:
         if isinstance(task, FillMask):
             answers = task.answers(rows)
             done(1.0)
             return Answers(rows, answers, task)
-        features = task.features(rows, self._tokenizer)
-        answers = task.predictions(rows, features, self._run(features, done=done))
+        features = task.encode(rows, self._tokenizer)
+        answers = task.decode(rows, features, self._run(features, done=done))
         return Answers(rows, answers, task, features.truncated)
 
 
-def _parts(
-    task: Task | FillMask, rows: Iterator[Any], size: int
-) -> Iterator[list[Any]]:
+def _parts(task: Task, rows: Iterator[Any], size: int) -> Iterator[list[Any]]:
     """Lists of ``size`` rows, or of whole documents where these count."""
-    if not task.document_context:
+    if not getattr(task.config, "document_context", False):
         yield from chunks(rows, size)
         return
     part: list[Any] = []
@@ -306,38 +254,24 @@ def _model(
     )
 
 
-def _with_data(
-    tasks: Sequence[Task], data: Any, directory: str, columns: Sequence[str]
-) -> Task:
-    """The task that reads the data, with them.
-
-    tasks: one, or a task of single texts and a task of pairs. Rows are pairs if any of them
-    has a second text.
-    """
-    if data is None:
-        if columns:
-            raise UserError("columns is given without data; give data, or rows, too")
-        task = tasks[0]
-        if directory:
-            task = type(task)(dataclasses.replace(task.config, dir=directory))
-        if not task.config.dir or task.config.dir.startswith(ROWS):
-            raise UserError(
-                "the checkpoint does not know where its task's files are; give data or "
-                "dir, or rows"
-            )
-        return task
-    if isinstance(data, Iterator):
-        data = list(data)
-    task, *pairs = tasks
-    for pair in pairs:
-        placed = [("", columns)] if columns else row_reader.placed_rows(data)
-        if any(pair.reads(row, labelled=not columns) for _, row in placed):
-            task = pair
-    return task.with_rows(dev=data, columns=columns)
+def _with_data(task: Task, data: Any, directory: str, columns: Sequence[str]) -> Task:
+    """The task with the data, or with its own files."""
+    if data is not None:
+        return task.with_rows(dev=data, columns=columns)
+    if columns:
+        raise UserError("columns is given without data; give data, or rows, too")
+    if directory:
+        task = type(task)(dataclasses.replace(task.config, dir=directory))
+    if not task.config.dir or task.config.dir.startswith(ROWS):
+        raise UserError(
+            "the checkpoint does not know where its task's files are; give data or "
+            "dir, or rows"
+        )
+    return task
 
 
-def _tasks(checkpoint: Checkpoint, path: Path | str, max_length: int) -> list[Task]:
-    """The task that a checkpoint was fine-tuned for; elsewhere, those that fit its head.
+def _task(checkpoint: Checkpoint, path: Path | str, max_length: int) -> Task:
+    """The task that a checkpoint was fine-tuned for; elsewhere, one that fits its head.
 
     max_length: tokens of a sequence, instead of what is saved; 0 to leave it.
     """
@@ -351,11 +285,9 @@ def _tasks(checkpoint: Checkpoint, path: Path | str, max_length: int) -> list[Ta
             )
         kind = FAMILIES[family]
         with naming(path):
-            configs = [from_settings(kind.config_class, data, "data")]
+            task = kind(from_settings(kind.config_class, data, "data"))
     else:
-        kind = next(kind for kind in FAMILIES.values() if kind.serves(checkpoint))
         with naming(path):
-            configs = kind.configs_for_head(checkpoint)
-    if max_length:
-        configs = [dataclasses.replace(c, max_length=max_length) for c in configs]
-    return [kind(config) for config in configs]
+            tasks = (kind.for_head(checkpoint) for kind in FAMILIES.values())
+            task = next(filter(None, tasks))
+    return task.changed(max_length=max_length) if max_length else task

@@ -38,12 +38,9 @@ from bert_jax.tasks.rows import (
     Placed,
     Texts,
     count_rows,
-    file_rows,
     given_columns,
-    line_rows,
     placed_rows,
     row_texts,
-    text_line,
 )
 
 TOKENS = 1 << 18  # tokens of masked copies that are in memory together
@@ -121,7 +118,7 @@ class Scorer:
 
         rows: see :func:`bert_jax.tasks.rows.placed_rows`. columns: see :meth:`stream`.
         """
-        placed = placed_rows(rows, parse_line=text_line)
+        placed = placed_rows(rows, tabs=False)
         scores = self.stream(placed, count_rows(rows), columns)
         return np.array([score.log_probability for score in scores])
 
@@ -247,12 +244,14 @@ def read_sets(
     Raises UserError with the file and line of a row that is not a pair.
     """
     for path in map(Path, paths):
-        sets = _zip_rows(path) if ending(path) == ".zip" else [(path, file_rows(path))]
+        sets = (
+            _zip_rows(path) if ending(path) == ".zip" else [(path, placed_rows(path))]
+        )
         for name, rows in sets:
             yield str(name), _pairs(name, rows, fields)
 
 
-def _zip_rows(path: Path) -> Iterator[tuple[str, Iterator[Placed]]]:
+def _zip_rows(path: Path) -> Iterator[tuple[str, Iterable[Placed]]]:
     """The name and the rows of each JSONL file in a zip, such as BLiMP's."""
     with reading(path, _EXPECTED), zipfile.ZipFile(path) as archive:
         # macOS puts a file "._NAME.jsonl", which is not JSON, beside each NAME.jsonl.
@@ -267,12 +266,14 @@ def _zip_rows(path: Path) -> Iterator[tuple[str, Iterator[Placed]]]:
         for member in members:
             name = f"{path}/{member.filename}"
             with archive.open(member) as file:
-                lines = (line for _, line in decode_lines(file, name))
-                yield name, line_rows(lines, name, _json_line)
-
-
-def _json_line(where: str, line: str) -> dict[str, Any]:
-    return parse_json(line, where, "one object a line")
+                yield (
+                    name,
+                    [
+                        (where, parse_json(line, where, "one object a line"))
+                        for number, line in decode_lines(file, name)
+                        if (where := f"{name}:{number}")
+                    ],
+                )
 
 
 def _pairs(name: object, rows: Iterable[Placed], fields: Sequence[str]) -> list[Pair]:

@@ -19,7 +19,7 @@ from bert_jax.settings import setting
 from bert_jax.tasks import tables
 from bert_jax.tasks.class_names import by_number, by_position
 from bert_jax.tasks.layouts import Layout, Row
-from bert_jax.tasks.task import Answer, Error, Predictions, id_text
+from bert_jax.tasks.task import Answer, Outcome, id_text
 from bert_jax.tasks.text_classification import (
     SEVERAL_LABELS,
     Classification,
@@ -51,23 +51,11 @@ class MultiLabel(Classification):
     config_class = MultiLabelConfig
     problem_type = SEVERAL_LABELS
 
-    @classmethod
-    def serves(cls, checkpoint: Any) -> bool:
-        several = checkpoint.problem_type == SEVERAL_LABELS
-        return checkpoint.head == cls.head and several
-
-    @classmethod
-    def configs_for_head(cls, checkpoint: Any) -> tuple[MultiLabelConfig, ...]:
-        """Of single texts and of pairs."""
-        longest = checkpoint.config.max_positions
-        single = MultiLabelConfig(labels=checkpoint.labels, max_length=longest)
-        return single, dataclasses.replace(single, text_a="text_a", text_b="text_b")
-
     def __init__(self, config: MultiLabelConfig):
         super().__init__(config)
-        self.keys["label"] += ("labels",)
+        self.columns["label"] += ("labels",)
 
-    def score(self, rows: list[Row], predictions: Predictions) -> dict[str, float]:
+    def score(self, rows: list[Row], predictions: list[Answer]) -> dict[str, float]:
         # Imported here because it takes a second, and a wrong setting should not.
         from sklearn.metrics import f1_score
 
@@ -80,23 +68,18 @@ class MultiLabel(Classification):
         scores["exact_match"] = np.mean((truth == found).all(axis=1))
         return {name: 100 * float(score) for name, score in scores.items()}
 
-    def classes(self, row: Row, prediction: Answer) -> Iterator[tuple[str, str]]:
-        """None: a label is not taken for another one."""
-        yield from ()
-
-    def errors(self, row: Row, prediction: Answer) -> Iterator[Error]:
-        """A row of which any label is wrong, by the label that is farthest off."""
-        found = prediction["labels"]
+    def outcomes(self, row: Row, answer: Answer) -> Iterator[Outcome]:
+        """The labels of a row. The confidence is that of the most wrong label."""
+        found = answer["labels"]
         wrong = {*row.label} ^ {*found}
-        if wrong:
-            text = " \u2016 ".join(filter(None, (row.text_a, row.text_b)))
-            named = (self._joined(labels) for labels in (row.label, found))
-            p = prediction["probabilities"]
-            off = max(p[name] if name in found else 1 - p[name] for name in wrong)
-            yield Error(text, *named, off)
+        text = " \u2016 ".join(filter(None, (row.text_a, row.text_b)))
+        named = (self._joined(labels) for labels in (row.label, found))
+        p = answer["probabilities"]
+        off = [p[name] if name in found else 1 - p[name] for name in wrong]
+        yield Outcome(text, *named, max(off, default=1.0), right=not wrong)
 
-    def files(
-        self, rows: list[Row], predictions: Predictions, split: str
+    def export(
+        self, rows: list[Row], predictions: list[Answer], split: str
     ) -> dict[str, str]:
         """SPLIT_predictions.tsv: the row's id or number, and its labels."""
         lines = ["index\tprediction"]
@@ -104,9 +87,6 @@ class MultiLabel(Classification):
             cells = id_text(row, i), self._joined(answer["labels"])
             lines.append("\t".join(map(tables.escaped, cells)))
         return {f"{split}_predictions.tsv": "\n".join(lines) + "\n"}
-
-    def row_labels(self, row: Row) -> tuple[str, ...]:
-        return row.label
 
     def _answers(self, logits: np.ndarray) -> list[Answer]:
         return [
@@ -126,10 +106,6 @@ class MultiLabel(Classification):
 
     def _joined(self, labels: Iterable[str]) -> str:
         return self.config.separator.join(labels)
-
-    def _shown(self, target: np.ndarray) -> str:
-        names = [name for name, there in zip(self.labels, target, strict=True) if there]
-        return repr(self._joined(names))
 
     def _targets(self, labels: list[Any]) -> np.ndarray:
         """1 for each label that a row has: float32 (rows, labels)."""

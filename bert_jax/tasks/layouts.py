@@ -14,8 +14,6 @@ import dataclasses
 import math
 from typing import Any
 
-from bert_jax.tasks.tables import is_tfds
-
 
 @dataclasses.dataclass(frozen=True)
 class Split:
@@ -79,11 +77,6 @@ class Layout:
     def tfds_features(self) -> tuple[str, ...]:
         """First text, second text and label in tensorflow-datasets."""
         return self.tfds or (self.text_a, self.text_b, "label")
-
-    def tfds_split(self, directory: str, name: str) -> str:
-        """The split as tensorflow-datasets names it, "tfds:NAME:SPLIT"."""
-        subset = self.splits[name].tfds or name.replace("dev", "validation")
-        return subset if is_tfds(subset) else f"{directory}:{subset}"
 
 
 # download_glue_data.py puts it beside MNLI.

@@ -24,10 +24,9 @@ from bert_jax.tasks.source import Source
 from bert_jax.tasks.tables import Record
 from bert_jax.tasks.task import (
     Answer,
-    Error,
     Features,
+    Outcome,
     Outputs,
-    Predictions,
     Task,
     with_id,
 )
@@ -106,7 +105,7 @@ class MultipleChoiceConfig:
 class ChoiceSource(Source):
     """The files of SWAG and CODAH, or a table."""
 
-    def own_names(self, split: str) -> Sequence[str]:
+    def file_names(self, split: str) -> Sequence[str]:
         words = {"split": split, "val": "val" if split == "dev" else split}
         names = _FILES[self.config.task]
         return tuple(name.format(fold=self.config.fold, **words) for name in names)
@@ -123,14 +122,9 @@ class ChoiceSource(Source):
         return (row for i, row in numbered if splits[(i - fold) % FOLDS] == split)
 
     def read_file(self, path: Path, split: str) -> Iterator[Record]:
-        if self.config.task == "table" or tables.has_objects(path):
-            return tables.read_objects(path)
-        label = ["label"] * (split != "test" or self.config.task == "codah")
-        if self.config.task == "swag":
-            columns = [*_SWAG_COLUMNS, *label]
-            return tables.read_table(path, columns, optional=["fold-ind"])
-        columns = ["prompt", *_CODAH_CHOICES, *label]
-        return tables.read_table(path, columns, header=_CODAH_COLUMNS)
+        del split
+        header = _CODAH_COLUMNS if self.config.task == "codah" else ()
+        return tables.read_rows(path, header=header)
 
 
 class MultipleChoice(Task):
@@ -139,29 +133,31 @@ class MultipleChoice(Task):
     family = "multiple_choice"
     config_class = MultipleChoiceConfig
     source_class = ChoiceSource
-    column_widths: ClassVar[dict[str, int]] = {"context": 60}
     head = "choice"
     main_metric = "accuracy"
-    keys: ClassVar = {name: (name,) for name in ("context", "choices", "label")}
+    columns: ClassVar = {name: (name,) for name in ("context", "choices", "label")}
 
     @classmethod
-    def configs_for_head(cls, checkpoint: Any) -> tuple[MultipleChoiceConfig, ...]:
+    def for_head(cls, checkpoint: Any) -> "MultipleChoice | None":
         """Rows of any number of choices."""
         longest = checkpoint.config.max_positions
-        return (MultipleChoiceConfig(task="table", max_length=longest),)
+        config = MultipleChoiceConfig(task="table", max_length=longest)
+        return cls(config) if checkpoint.head == cls.head else None
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> ChoiceRow:
         """A row in the form of a table, or in that of the data set's own files."""
-        if "sent1" in values:
+        if self.config.task == "swag" and "context" not in values:
             # SWAG (Zellers et al. 2018): a choice is sent2 + ending.
-            _, second, *endings = (
+            first, second, *endings = (
                 tables.text(where, values, [name]) for name in _SWAG_COLUMNS
             )
             choices = [f"{second} {ending}".strip() for ending in endings]
             index = values.get("fold-ind")
-            own = {"context": values["sent1"], "choices": choices, "id": index}
+            own = {"context": first, "choices": choices, "id": index}
             values = {**values, **own}
-        elif "prompt" in values:  # CODAH (Chen et al. 2019)
+        elif (
+            self.config.task == "codah" and "context" not in values
+        ):  # CODAH (Chen et al. 2019)
             choices = [tables.text(where, values, [name]) for name in _CODAH_CHOICES]
             values = {**values, "context": values["prompt"], "choices": choices}
         context, choices = (
@@ -200,7 +196,7 @@ class MultipleChoice(Task):
             row = (row[0], choices)
         return super().values(where, row, labelled=labelled)
 
-    def features(self, rows: list[ChoiceRow], tokenizer: Tokenizer) -> Features:
+    def encode(self, rows: list[ChoiceRow], tokenizer: Tokenizer) -> Features:
         """Rows with fewer choices than others are padded with sequences [CLS] [SEP].
 
         Where there are any, targets have "choice_mask", float32 (rows, choices), 0 for
@@ -236,9 +232,9 @@ class MultipleChoice(Task):
             truncated=truncated,
         )
 
-    def predictions(
+    def decode(
         self, rows: list[ChoiceRow], features: Features, outputs: Outputs
-    ) -> Predictions:
+    ) -> list[Answer]:
         """{"choice": number, "text", "probability", "probabilities": one a choice}."""
         scores = np.asarray(outputs, np.float64).reshape(-1, features.choices)
         answers = []
@@ -265,23 +261,21 @@ class MultipleChoice(Task):
         return [with_id(row, cells)]
 
     def score(
-        self, rows: list[ChoiceRow], predictions: Predictions
+        self, rows: list[ChoiceRow], predictions: list[Answer]
     ) -> dict[str, float]:
         pairs = zip(rows, predictions, strict=True)
         right = [row.label == answer["choice"] for row, answer in pairs]
         return {"accuracy": 100 * float(np.mean(right))}
 
-    def classes(self, row: ChoiceRow, prediction: Answer) -> Iterator[tuple[str, str]]:
-        """The number of the choice."""
-        yield str(row.label), str(prediction["choice"])
+    def outcomes(self, row: ChoiceRow, answer: Answer) -> Iterator[Outcome]:
+        """The choice. Its class is its number."""
+        gold, found = row.label, answer["choice"]
+        texts, p = (row.choices[gold], answer["text"]), answer["probability"]
+        classes = str(gold), str(found)
+        yield Outcome(row.context, *texts, p, gold == found, classes=classes)
 
-    def errors(self, row: ChoiceRow, prediction: Answer) -> Iterator[Error]:
-        if prediction["choice"] != row.label:
-            gold, probability = row.choices[row.label], prediction["probability"]
-            yield Error(row.context, gold, prediction["text"], probability)
-
-    def files(
-        self, rows: list[ChoiceRow], predictions: Predictions, split: str
+    def export(
+        self, rows: list[ChoiceRow], predictions: list[Answer], split: str
     ) -> dict[str, str]:
         """SPLIT_predictions.csv, row number and choice, as csv_predict.py of SWAG."""
         lines = [",pred", *(f"{i},{p['choice']}" for i, p in enumerate(predictions))]

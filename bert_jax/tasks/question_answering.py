@@ -3,7 +3,6 @@
 Scores are in percent, as evaluate-v1.1.py and evaluate-v2.0.py give them.
 """
 
-import copy
 import dataclasses
 import functools
 import json
@@ -23,7 +22,7 @@ from bert_jax.data.sequences import join, owners, token_windows
 from bert_jax.data.token_offsets import Tokens, encode_with_offsets
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted
-from bert_jax.files import parse_json, read_json
+from bert_jax.files import parse_json
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import tables
 from bert_jax.tasks.rows import Placed
@@ -32,10 +31,9 @@ from bert_jax.tasks.squad_format import FORM, Question, make_question, squad_ent
 from bert_jax.tasks.tables import Record
 from bert_jax.tasks.task import (
     Answer,
-    Error,
     Features,
+    Outcome,
     Outputs,
-    Predictions,
     Task,
 )
 
@@ -135,26 +133,29 @@ class SquadSource(Source):
     """SQuAD's files, or tables."""
 
     @property
-    def label_names(self) -> tuple[str, ...]:
+    def label_names(self) -> Sequence[str]:
         """A question without answers may have no other label than is_impossible."""
-        return (*super().label_names, "is_impossible")
+        return [*super().label_names, "is_impossible"]
 
-    def own_names(self, split: str) -> Sequence[str]:
+    def is_own(self, path: Path) -> bool:
+        return tables.ending(path) == ".json"
+
+    def file_names(self, split: str) -> Sequence[str]:
         version = "2.0" if self.config.version_2 else "1.1"
         name = f"{split}-v{version}.json"
         return (name, f"{name}.gz") if split != "test" else ()
 
     def read_file(self, path: Path, split: str) -> Iterator[Record]:
-        if not _is_squad(path):
+        if not self.is_own(path):
             return super().read_file(path, split)
         articles = getattr(self.config, f"{split}_articles", "")
         entries = _read_squad(path, articles)
         if split != "test":
             return entries
         # The answers to SQuAD's test file are written, not scored.
-        names = {*self.label_names}
+        answers = ("answers", "is_impossible")
         return (
-            (where, {key: x for key, x in values.items() if key not in names})
+            (where, {key: x for key, x in values.items() if key not in answers})
             for where, values in entries
         )
 
@@ -165,32 +166,29 @@ class Squad(Task):
     family = "question_answering"
     config_class = SquadConfig
     source_class = SquadSource
-    column_widths: ClassVar[dict[str, int]] = {"question": 60}
     length_setting = "max_question_length"
     head = "span"
     main_metric = "f1"
-    keys: ClassVar = {
+    columns: ClassVar = {
         "question": ("question",),
         "context": ("context",),
         "answers": ("answers", "answer"),
     }
 
     @classmethod
-    def configs_for_head(cls, checkpoint: Any) -> tuple[SquadConfig, ...]:
+    def for_head(cls, checkpoint: Any) -> "Squad | None":
         """SQuAD 1.1, in windows of the paper's length.
 
         In a shorter model half of a window at most is the question.
         """
-        return (SquadConfig(**_lengths(checkpoint.config.max_positions)),)
+        config = SquadConfig(**_lengths(checkpoint.config.max_positions))
+        return cls(config) if checkpoint.head == cls.head else None
 
     def tuned(self, scores: dict[str, float]) -> "Squad":
         """The task with the threshold that reaches "tuned_f1", for SQuAD 2.0."""
         if not self.config.version_2:
             return self
-        tuned = copy.copy(self)
-        threshold = scores["tuned_f1_threshold"]
-        tuned.config = dataclasses.replace(self.config, null_threshold=threshold)
-        return tuned
+        return self.changed(null_threshold=scores["tuned_f1_threshold"])
 
     def read(self, split: str) -> list[Question]:
         """The questions of "train", "dev" or "test"; see Task.read."""
@@ -209,7 +207,7 @@ class Squad(Task):
                     f"{row.where}: the id {row.id!r} occurs twice; expected every id once"
                 )
             seen.add(row.id)
-        for row in rows if self.source.is_labelled(split) else ():
+        for row in rows if self.labelled(split) else ():
             if not row.answers and not (row.impossible and self.config.version_2):
                 raise UserError(
                     f"{row.where} has no answer; expected at least one, or set "
@@ -220,23 +218,26 @@ class Squad(Task):
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Question:
         return make_question(where, values, labelled, self.config.bad_answers)
 
-    def numbered(self, row: Question, number: int) -> Question:
-        return dataclasses.replace(row, id=row.id or str(number))
+    def rows(
+        self, placed: Iterable[Placed], columns: Sequence[str] = (), *, labelled=False
+    ) -> Iterator[Question]:
+        """A question without an id has its number."""
+        found = super().rows(placed, columns, labelled=labelled)
+        for number, row in enumerate(found, 1):
+            yield dataclasses.replace(row, id=row.id or str(number))
 
-    def default_lengths(self, positions: int) -> dict[str, int]:
+    def fitted(self, positions: int, pooling: str) -> "Squad":
         """Also the length of a question, if it is the default."""
-        lengths, own = _lengths(positions), self.config.max_question_length
-        if own != SquadConfig.max_question_length:
-            lengths["max_question_length"] = own
-        return lengths
+        del pooling
+        config, default = self.config, SquadConfig
+        if config.max_length <= positions or config.max_length != default.max_length:
+            return self
+        lengths = _lengths(positions)
+        if config.max_question_length != default.max_question_length:
+            del lengths["max_question_length"]
+        return self.changed(**lengths)
 
-    def given_rows(self, data: Any, name: str = "") -> Iterator[Placed]:
-        """Also those of a SQuAD file."""
-        if isinstance(data, Path) and _is_squad(data):
-            return _read_squad(data)
-        return super().given_rows(data, name)
-
-    def features(self, rows: list[Question], tokenizer: Tokenizer) -> Features:
+    def encode(self, rows: list[Question], tokenizer: Tokenizer) -> Features:
         """The windows of all questions, in order: [CLS] question [SEP] context [SEP].
 
         Targets, where every row is labelled: the first answer's first and last token, or
@@ -278,9 +279,9 @@ class Squad(Task):
             truncated=sum(len(ids) > config.max_question_length for ids in questions),
         )
 
-    def predictions(
+    def decode(
         self, rows: list[Question], features: Features, outputs: Outputs
-    ) -> Predictions:
+    ) -> list[Answer]:
         """The answer to each question, and those that come next.
 
         Every span of at most max_answer_length tokens whose first token is in its best
@@ -311,7 +312,9 @@ class Squad(Task):
             {"answer": answer, "probability": probability, "question": row.question}
         ]
 
-    def score(self, rows: list[Question], predictions: Predictions) -> dict[str, float]:
+    def score(
+        self, rows: list[Question], predictions: list[Answer]
+    ) -> dict[str, float]:
         """Exact match and F1; for SQuAD 2.0 see scores_v2."""
         answers = [prediction["answer"] for prediction in predictions]
         right = [[text for text, _ in row.answers] for row in rows]
@@ -324,26 +327,25 @@ class Squad(Task):
         odds = [prediction["null_odds"] for prediction in predictions]
         return scores_v2(answers, best, odds, right)
 
-    def classes(self, row: Question, prediction: Answer) -> Iterator[tuple[str, str]]:
-        """Of SQuAD 2.0 whether there is an answer."""
-        if self.config.version_2:
-            found = [bool(row.answers), bool(prediction["answer"])]
-            yield tuple("answer" if there else "no answer" for there in found)
-
-    def errors(self, row: Question, prediction: Answer) -> Iterator[Error]:
-        """An answer that is not exactly one of the right ones."""
+    def outcomes(self, row: Question, answer: Answer) -> Iterator[Outcome]:
+        """The answer. With SQuAD 2.0 its class is whether there is one."""
         right = [text for text, _ in row.answers] or [""]
-        answer = prediction["answer"]
-        if not exact_match(answer, right):
-            gold = " / ".join(dict.fromkeys(right)) or "(no answer)"
-            text, answer = (
-                f"{row.question} \u2016 {row.context}",
-                answer or "(no answer)",
-            )
-            yield Error(text, gold, answer, prediction["probability"])
+        gold = " / ".join(dict.fromkeys(right)) or "(no answer)"
+        found, classes = answer["answer"], None
+        if self.config.version_2:
+            there = bool(row.answers), bool(found)
+            classes = tuple("answer" if x else "no answer" for x in there)
+        yield Outcome(
+            f"{row.question} \u2016 {row.context}",
+            gold,
+            found or "(no answer)",
+            answer["probability"],
+            bool(exact_match(found, right)),
+            classes=classes,
+        )
 
-    def files(
-        self, rows: list[Question], predictions: Predictions, split: str
+    def export(
+        self, rows: list[Question], predictions: list[Answer], split: str
     ) -> dict[str, str]:
         """The files of run_squad.py, in a folder named after the split."""
         contents = {"predictions": "answer", "nbest_predictions": "nbest"}
@@ -426,18 +428,10 @@ class Squad(Task):
         return list(spans.values())
 
 
-def _is_squad(path: Path) -> bool:
-    """Whether a file is SQuAD's JSON, by its name."""
-    return tables.ending(path) == ".json"
-
-
 def _read_squad(path: Path, articles: str = "") -> Iterator[Record]:
     """The questions of a SQuAD file, which may be gzipped."""
-    if tables.is_packed(path):
-        text = "".join(line for _, line in tables.read_lines(path))
-        document = parse_json(text.removeprefix("\ufeff"), path, FORM)
-    else:
-        document = read_json(path, FORM)
+    text = "".join(line for _, line in tables.read_lines(path))
+    document = parse_json(text.removeprefix("\ufeff"), path, FORM)
     return squad_entries(document, str(path), articles)
 
 

@@ -1,14 +1,14 @@
-"""Rows from Python values, data frames and files.
+"""Rows: of Python values, data frames, data sets, files and lines of text.
 
-A row is a text, a tuple of values, or a dictionary of values by column name. Every row
-has a place for error messages, such as "row 12" or "dev.csv:7". The first row of Python
+A row is a text, a tuple of values, or a dictionary of values by column name. Each row comes
+with its place for error messages, such as "row 12" or "dev.csv:7". The first row of Python
 data is row 0. Only a ``Path`` names a file: a ``str`` is a text.
 """
 
 import itertools
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,6 @@ logger = logging.getLogger(__name__)
 
 Row = str | tuple[Any, ...] | dict[str, Any]
 Placed = tuple[str, Row]  # a place and the row there
-ParseLine = Callable[[str, str], Row]  # from the place and the text of a line
 PAIR = ("text_a", "text_b")  # the columns of two texts
 
 EXPECTED = (
@@ -29,7 +28,7 @@ EXPECTED = (
 
 
 def is_single(data: Any) -> bool:
-    """Whether the data is one row, and not an iterable of rows."""
+    """Whether the data is one row."""
     # A numpy array without dimensions holds one text.
     return isinstance(data, str | tuple | Mapping) or getattr(data, "ndim", None) == 0
 
@@ -41,37 +40,44 @@ def count_rows(data: Any) -> int | None:
     return len(data) if isinstance(data, Sized) else None
 
 
-def text_line(where: str, line: str) -> Row:
-    """A line that is one text."""
-    del where
-    return line
-
-
-def texts_line(where: str, line: str) -> Row:
-    """A line of one text, or of several with tabs between them."""
-    del where
-    return tuple(line.split("\t")) if "\t" in line else line
-
-
-def placed_rows(
-    data: Any, name: str = "", parse_line: ParseLine = texts_line
-) -> Iterator[Placed]:
+def placed_rows(data: Any, name: str = "", *, tabs: bool = True) -> Iterator[Placed]:
     """The rows of any data, each with its place.
 
     data: one row; a list or generator of rows; a pandas or polars data frame; an Arrow
-      table; a data set of Hugging Face; an array of texts; or the Path of a file.
-    name: what the data is, such as "train", for the places of rows.
-    parse_line: the row of a line, for a file that is not a table.
+      table; a data set of Hugging Face; an array of texts; or the Path of a file, which is
+      a table by its ending, or has a row a line. Path("-") is stdin.
+    name: of the data, such as "train", for the places of rows.
+    tabs: see :func:`line_rows`.
 
     Raises UserError for any other data.
     """
     if isinstance(data, Path):
-        yield from file_rows(data, parse_line)
+        if tables.is_table(data):
+            yield from tables.read_rows(data)
+        else:
+            name = "stdin" if data == tables.STDIN else str(data)
+            lines = (line for _, line in tables.read_lines(data))
+            yield from line_rows(lines, name, tabs=tabs)
         return
     place = f"{name}, row" if name else "row"
     for number, row in enumerate(_rows(data, name or "the input")):
         where = f"{place} {number}"
         yield where, _row(row, where)
+
+
+def line_rows(
+    lines: Iterable[str], name: str, *, tabs: bool = True
+) -> Iterator[Placed]:
+    """A row for each line of text. name: of the lines, for the places of rows.
+
+    tabs: whether a line with tabs is a tuple of texts; otherwise each line is one text.
+    """
+    for number, line in enumerate(lines, 1):
+        line = line.rstrip("\r\n").removeprefix("\ufeff")
+        yield (
+            f"{name}:{number}",
+            tuple(line.split("\t")) if tabs and "\t" in line else line,
+        )
 
 
 def _rows(data: Any, name: str) -> Iterable[Any]:
@@ -106,37 +112,18 @@ def _row(row: Any, where: str) -> Row:
         if hasattr(row, method):
             row = getattr(row, method)()
     row = tables.plain(row)
-    if isinstance(row, str):
+    if isinstance(row, str | dict):
         return row
-    if isinstance(row, list | tuple):
+    if isinstance(row, list):
         return tuple(row)
-    if isinstance(row, dict):
-        return row
     came = "missing" if row is None else f"of type {type(row).__name__}"
     raise UserError(f"{where} is {came}; expected a text, a tuple or a dictionary")
-
-
-def file_rows(path: Path, parse_line: ParseLine = texts_line) -> Iterator[Placed]:
-    """The rows of a file: of a table, by its ending, or of lines of text."""
-    if tables.is_table(path):
-        return tables.read_rows(path)
-    lines = (line for _, line in tables.read_lines(path))
-    return line_rows(lines, str(path), parse_line)
-
-
-def line_rows(
-    lines: Iterable[str], name: str, parse_line: ParseLine = texts_line
-) -> Iterator[Placed]:
-    """The rows of lines of text. name: of the input, for errors."""
-    for number, line in enumerate(lines, 1):
-        where = f"{name}:{number}"
-        yield where, parse_line(where, line.rstrip("\r\n").removeprefix("\ufeff"))
 
 
 def by_position(
     where: str, row: Row, names: Sequence[str], *, fewer: bool = False
 ) -> dict[str, Any]:
-    """The values of a row by name, where those of a text or a tuple have these names.
+    """The values of a row by name. A text or a tuple has its values in this order.
 
     fewer: whether values at the end may be left out; they are then None.
     """
@@ -150,48 +137,32 @@ def by_position(
     return dict(itertools.zip_longest(names, values))
 
 
-def renamed(where: str, row: Row, columns: Sequence[str], names: Sequence[str]) -> Row:
-    """The row with its values of ``columns`` under ``names``."""
-    if not columns or not isinstance(row, dict):
-        return row
-    values = tuple(tables.value(where, row, [column]) for column in columns)
-    return row | by_position(where, values, names)
-
-
-def check_columns(columns: Sequence[str], names: Sequence[str]) -> None:
-    """Raises UserError unless there are no columns, or as many as names."""
-    if columns and len(columns) != len(names):
-        raise UserError(
-            f"columns has {counted(len(columns), 'name')} ({', '.join(columns)}); "
-            f"expected {len(names)}, for {', '.join(names)}"
-        )
-
-
 def given_columns(columns: str | int | Sequence[str | int]) -> tuple[str, ...]:
     """The argument ``columns`` of users: the name of a column, or names.
 
-    A data frame without a header has numbers as names; the rows have them as texts.
+    The columns of a data frame without a header have numbers as names.
     """
     if isinstance(columns, str) or not isinstance(columns, Iterable):
         columns = () if columns in ("", None) else (columns,)
     return tuple(map(str, columns))
 
 
-def text_columns(
-    where: str, row: dict[str, Any], *, pairs: bool = True
-) -> tuple[str, ...]:
+def text_columns(where: str, row: dict[str, Any], most: int = 2) -> tuple[str, ...]:
     """The columns of the text, or of the two texts, if the user names none.
 
     In this order: "text_a" and "text_b", "text" and "text_b", "text", and the only column
     besides "id" that has a text or a missing value.
 
-    pairs: whether two texts can be read. Raises UserError for two texts if not, because
-    either of them may be meant.
+    most: how many texts are read. Raises UserError for two texts if it is 1, because either
+    of them may be meant.
     """
     first = "text_a" if "text_a" in row else "text"
     if row.keys() >= {first, "text_b"}:
-        if not pairs:
-            raise two_texts(where, first)
+        if most == 1:
+            raise UserError(
+                f"{where} has the columns {first} and text_b; expected one text, so name "
+                f"its column, such as columns={first}"
+            )
         return first, "text_b"
     if "text" in row:
         return ("text",)
@@ -206,34 +177,36 @@ def text_columns(
 
 
 def with_columns(
-    placed: Iterable[Placed], columns: Sequence[str] = (), *, pairs: bool = True
-) -> Iterator[tuple[str, Row, tuple[str, ...]]]:
-    """The rows, each with the columns of its texts if it is a dictionary.
+    placed: Iterable[Placed], names: Sequence[str], columns: Sequence[str] = ()
+) -> Iterator[Placed]:
+    """The rows, of which dictionaries have their texts under ``names``.
 
-    columns: the columns that the user names. Without them :func:`text_columns` finds the
-      columns of each row. Raises UserError if rows have different ones.
+    columns: the columns of the texts, if the user names them. Otherwise
+      :func:`text_columns` finds the columns of each row. Raises UserError if two rows have
+      their texts in different columns.
     """
-    first: tuple[str, ...] = tuple(columns)
+    first = tuple(columns)
+    if len(first) > len(names):
+        raise UserError(
+            f"columns has {counted(len(first), 'name')} ({', '.join(first)}); expected "
+            f"{len(names)}, for {', '.join(names)}"
+        )
     for where, row in placed:
-        found = first
-        if isinstance(row, dict) and not columns:
-            found = text_columns(where, row, pairs=pairs)
+        if isinstance(row, dict):
+            found = tuple(columns) or text_columns(where, row, len(names))
             first = first or found
-        if found != first:
-            raise UserError(
-                f"{where}: the text is in {' and '.join(found)}, in the rows before in "
-                f"{' and '.join(first)}; expected the same columns in all rows, or "
-                "columns= with their names"
-            )
-        yield where, row, found if isinstance(row, dict) else ()
-
-
-def two_texts(where: str, first: str = "text_a") -> UserError:
-    """The error for a row of two texts where one text is read."""
-    return UserError(
-        f"{where} has the columns {first} and text_b; expected one text, so name its "
-        f"column, such as columns={first}"
-    )
+            if found != first:
+                raise UserError(
+                    f"{where}: the text is in {' and '.join(found)}, in the rows before "
+                    f"in {' and '.join(first)}; expected the same columns in all rows, or "
+                    "columns= with their names"
+                )
+            # A user may name a column of lists, such as words to tag.
+            get = tables.value if columns else tables.text
+            values = [get(where, row, [column]) for column in found]
+            others = {name: x for name, x in row.items() if name not in names}
+            row = others | dict(zip(names, values, strict=False))
+        yield where, row
 
 
 class Texts(NamedTuple):
@@ -245,21 +218,15 @@ class Texts(NamedTuple):
 
 
 def row_texts(
-    placed: Iterable[Placed],
-    columns: Sequence[str] = (),
-    most: int = 2,
-    *,
-    pairs: bool = True,
+    placed: Iterable[Placed], columns: Sequence[str] = (), most: int = 2
 ) -> Iterator[Texts]:
-    """The texts of each row, at most ``most`` of them.
-
-    columns, pairs: see :func:`with_columns`.
-    """
-    for where, row, found in with_columns(placed, columns, pairs=pairs and most > 1):
+    """The texts of each row, at most ``most`` of them. columns: see with_columns."""
+    names = PAIR[:most]
+    for where, row in with_columns(placed, names, columns):
         identity = None
         if isinstance(row, dict):
             identity = row.get("id")
-            row = tuple(tables.text(where, row, [name]) for name in found)
+            row = tuple(tables.text(where, row, [n]) for n in names if n in row)
         texts = (row,) if isinstance(row, str) else row
         if not 1 <= len(texts) <= most:
             expected = "a text" if most == 1 else "a text, or a tuple of two"

@@ -1,11 +1,11 @@
-"""What a fine-tuning task is, whatever its family, and its sequences."""
+"""The interface of a fine-tuning task: rows, sequences, answers and scores."""
 
 import abc
 import collections
 import copy
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -14,149 +14,74 @@ import numpy as np
 from bert_jax.data.batching import IGNORED as IGNORED  # a target, beside Features
 from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.errors import UserError
 from bert_jax.files import write_text
 from bert_jax.tasks import rows as row_reader
-from bert_jax.tasks import tables
 from bert_jax.tasks.rows import Placed, Row
-from bert_jax.tasks.source import Source, given_rows
+from bert_jax.tasks.source import GivenRows, Source, check_given, hold_out
 
 # "mean" and "cls" are poolings, which make a vector of a sequence.
 Head = Literal["sequence", "token", "choice", "span", "mean", "cls"]
 Outputs = Sequence[np.ndarray]  # float32 logits of each sequence
-Answer = dict[str, Any]  # of a row, JSON-able
-Predictions = list[Answer]
+Answer = dict[str, Any]  # the answer to a row, which JSON can hold
 
 
-class Error(NamedTuple):
-    """confidence: the probability of what was predicted; None in regression."""
+class Outcome(NamedTuple):
+    """An answer, or the answer to a word of a row, beside the label.
+
+    confidence: the probability of the answer; None for regression.
+    word: the word of the text, in tagging.
+    classes: the gold and the predicted class for the confusion matrix, if there are any.
+    """
 
     text: str
     gold: str | float
     predicted: str | float
     confidence: float | None
-    word: str | None = None  # of the text, in tagging
+    right: bool
+    word: str | None = None
+    classes: tuple[str, str] | None = None
 
 
 class Task(abc.ABC):
-    """Rows of files or of Python, their sequences, predictions and scores.
+    """A family of tasks. An object is one task with its settings.
 
-    family: the name of the kind of task, in configs and in saved models.
-    config_class: the frozen dataclass of its settings, dir and max_length among them; a
-      task is built from one.
-    head: which head the model needs.
-    labels: the class names in the order of the outputs; empty for regression, choices
-      and spans.
+    family: the name of the family in configs and in saved models.
+    config_class: the frozen dataclass of the settings, ``dir`` and ``max_length`` among
+      them.
+    source_class: reads the files of the family.
+    columns: what a row contains, the label last. Each value has the names that its column
+      may have. The first name counts in the columns of tuples and in messages.
+    any_columns: whether rows without labels may have their texts in columns of any name,
+      because the task has no data set of its own.
+    length_setting: the setting that limits how much of a row is read.
+    tabs: whether a line of text with tabs is a row of several texts.
+    head: the kind of output that the task needs of the model.
+    labels: the class names in the order of the outputs; empty for regression, choices and
+      spans.
     main_metric: the score (higher is better) that picks the best checkpoint.
-    source_class: knows the files of the family.
-    unlabelled: splits whose labels are not read.
-    keys: what a row holds, its label last, in the order of a tuple's values; and the names
-      that each of them may have in a file, an object or a dictionary.
-    of_texts: whether all ``keys`` but the label are texts, so that any column may have one.
-    document_context: whether the answer to a row depends on its neighbours in a document.
-    length_setting: the setting that says how much of a row is seen.
-    counted: what has a class: "rows" or "words".
-    whole_batch: whether the loss of a row hangs on the others of its batch.
-    column_widths: the most characters that a table of predictions shows in a column;
-      other columns are as wide as needed.
+    problem_type: the name of the loss in a config.json of transformers; None if the head
+      decides it.
+    whole_batch: whether the loss of a row depends on the other rows of its batch.
+    counted: what has a class in the confusion matrix: "rows" or "words".
     """
 
     family: ClassVar[str]
     config_class: ClassVar[type]
     source_class: ClassVar[type[Source]] = Source
-    column_widths: ClassVar[dict[str, int]] = {}
     length_setting: ClassVar[str] = "max_length"
+    tabs: ClassVar[bool] = True
     counted: Literal["rows", "words"] = "rows"
+    any_columns: bool = False
     whole_batch: bool = False
-    of_texts: ClassVar[bool] = False
-    document_context: bool = False
-    keys: dict[str, tuple[str, ...]]
-    config: Any
+    columns: dict[str, tuple[str, ...]]
     head: Head
     labels: tuple[str, ...] = ()
     main_metric: str
-    unlabelled: tuple[str, ...] = ()
+    problem_type: str | None = None
 
     def __init__(self, config: Any):
         self.config = config
-
-    @functools.cached_property
-    def source(self) -> Source:
-        """The splits of the task and their records."""
-        return self.source_class(self.config, self.keys, self.unlabelled)
-
-    @classmethod
-    def serves(cls, checkpoint: Any) -> bool:
-        """Whether a Checkpoint that was fine-tuned elsewhere has the family's head."""
-        return checkpoint.head == cls.head
-
-    @classmethod
-    def configs_for_head(cls, checkpoint: Any) -> tuple[Any, ...]:
-        """Configs that fit the head of a Checkpoint that was fine-tuned elsewhere.
-
-        Of several, predict takes the first whose task :meth:`reads` the input.
-        Raises UserError for a head that the task cannot use.
-        """
-        return (cls.config_class(max_length=checkpoint.config.max_positions),)
-
-    def reads(self, row: Row, *, labelled: bool = False) -> bool:
-        """Whether a row has the form of this task's input. labelled: with its label."""
-        del row, labelled
-        return True
-
-    @property
-    def problem_type(self) -> str | None:
-        """What transformers calls the loss of a head for sequences; None: it can tell."""
-        return None
-
-    @functools.cached_property
-    def label_ids(self) -> dict[str, int]:
-        """The number of the output of each label."""
-        return {label: i for i, label in enumerate(self.labels)}
-
-    @property
-    def outputs(self) -> int:
-        """Numbers that the head gives for a sequence or a token."""
-        if self.head == "span":
-            return 2  # start and end
-        return len(self.labels) or 1
-
-    def tuned(self, scores: dict[str, float]) -> "Task":
-        """The task with the thresholds that ``scores`` of the dev split found.
-
-        Whoever evaluates on dev uses the tuned task from then on: for the scores that
-        pick the checkpoint, for predictions and for the saved config.
-        """
-        del scores
-        return self
-
-    def with_pooling(self, pooling: str) -> "Task":
-        """The task with the pooling of a checkpoint, if it needs one and names none."""
-        del pooling
-        return self
-
-    def with_positions(self, positions: int) -> Self:
-        """The task with a default length that a position table has room for.
-
-        positions: size of the table. A length other than the default is kept.
-        """
-        config = self.config
-        if (
-            config.max_length <= positions
-            or config.max_length != config.__class__.max_length
-        ):
-            return self
-        task = copy.copy(self)  # keeps the rows
-        task.config = dataclasses.replace(config, **self.default_lengths(positions))
-        return task
-
-    def default_lengths(self, positions: int) -> dict[str, int]:
-        """The settings of lengths, by name, for a position table of this size."""
-        return {"max_length": positions}
-
-    def saved_config(self) -> Any:
-        """The config with the labels that the data gave, so that predict needs no data."""
-        labels = {"labels": self.labels} if self.labels else {}
-        return dataclasses.replace(self.config, **labels)
 
     def __repr__(self) -> str:
         fields = dataclasses.fields(self.config)
@@ -168,6 +93,33 @@ class Task(abc.ABC):
         )
         return f"{type(self).__name__}({', '.join(chosen)})"
 
+    @classmethod
+    def for_head(cls, checkpoint: Any) -> "Task | None":
+        """The task for a Checkpoint that was fine-tuned elsewhere.
+
+        None if the checkpoint has another head.
+        """
+        if checkpoint.head != cls.head:
+            return None
+        return cls(cls.config_class(max_length=checkpoint.config.max_positions))
+
+    @functools.cached_property
+    def source(self) -> Source:
+        """The splits of the task and their rows."""
+        return self.source_class(self.config, self.columns)
+
+    @functools.cached_property
+    def label_ids(self) -> dict[str, int]:
+        """The number of the output of each label."""
+        return {label: i for i, label in enumerate(self.labels)}
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers the head gives for a sequence or a token."""
+        return 2 if self.head == "span" else len(self.labels) or 1
+
+    # Rows
+
     def with_rows(
         self,
         *,
@@ -178,80 +130,194 @@ class Task(abc.ABC):
     ) -> Self:
         """The task on rows of Python, or on other files, instead of its own files.
 
-        splits: of "train", "dev" and "test", each rows, or the Path of a file of the
-          family's form. A row is a dictionary with the family's ``keys``, or a tuple in
-          their order; see :func:`rows.placed_rows`. A test split without labels is
-          predicted. A label of -1 in all its rows means that it has none.
+        splits: of "train", "dev" and "test", each rows, or the Path of a file. A row is a
+          dictionary with the task's ``columns``, or a tuple in their order; see
+          :func:`rows.placed_rows`. A test split without labels is predicted. A label of -1
+          in all rows of a split means that the split has no labels.
         held_out: the share of the training rows, drawn with ``seed``, that become dev.
-        columns: of dictionaries and tables, the columns of the texts, in order, instead of
-          the columns in the config.
+        columns: the columns of the texts, in order, instead of the columns in the config.
         """
-        names = [own[0] for own in self.keys.values()][:-1]  # without the label
-        row_reader.check_columns(columns, names)
-        rename = functools.partial(row_reader.renamed, columns=columns, names=names)
-        source = given_rows(
-            self.source,
-            splits,
-            self.values,
-            held_out,
-            seed,
-            rename if columns else None,
-        )
+        given = {}
+        for split, data in splits.items():
+            check_given(split, data)
+            if isinstance(data, Path) and not columns:
+                placed = self.source.read_file(data, split)
+            else:
+                placed = self.source.rows_of(data, "" if columns else split)
+            if columns:
+                placed = row_reader.with_columns(placed, self._texts, columns)
+            given[split] = [
+                (where, self.values(where, row, labelled=True)) for where, row in placed
+            ]
+        if not given.get("train", True):
+            raise UserError("train is empty; expected rows to learn from")
+        if held_out:
+            given["train"], given["dev"] = hold_out(given["train"], held_out, seed)
+            if not self.source.any_label(given["dev"]):
+                raise UserError(
+                    "train has no labels, and the scores on dev need them; give dev= rows "
+                    "with labels"
+                )
+        source = GivenRows(self.source, given)
         task = type(self)(dataclasses.replace(self.config, dir=source.name()))
+        task.columns, task.any_columns = self.columns, self.any_columns
         task.source = source
         return task
 
+    def labelled(self, split: str) -> bool:
+        """Whether the labels of a split are read."""
+        return split in ("train", *self.source.eval_splits)
+
     def read(self, split: str) -> list[Any]:
-        """The rows of a split ("train", or an eval or predict split of the source).
+        """The rows of "train", or of an eval or predict split of the source.
 
-        Raises UserError that names file and line of a row which is not as expected.
+        Raises UserError with file and line for a row that is not as expected.
         """
-        labelled = self.source.is_labelled(split)
-        keys = dict(list(self.keys.items())[: None if labelled else -1])
-        records = tables.one_column_each(self.source.records(split), keys)
-        return [
-            self.numbered(self.row(where, values, labelled), number)
-            for number, (where, values) in enumerate(records, 1)
-        ]
+        records = self.source.records(split)
+        return list(self.rows(records, labelled=self.labelled(split)))
 
-    @abc.abstractmethod
-    def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Any:
-        """A row, as the family keeps it, from its values, which are checked."""
+    def rows(
+        self,
+        placed: Iterable[Placed],
+        columns: Sequence[str] = (),
+        *,
+        labelled: bool = False,
+    ) -> Iterator[Any]:
+        """The rows as the family keeps them.
 
-    def numbered(self, row: Any, number: int) -> Any:
-        """The row with an id, if its answer needs one. number: of the row, from 1."""
-        del number
-        return row
+        placed: see :meth:`Source.rows_of`. columns: the columns of the texts, in order,
+        instead of those of the config.
+        """
+        if columns or (self.any_columns and not labelled):
+            placed = row_reader.with_columns(placed, self._texts, columns)
+        names = list(self.columns.values())[: None if labelled else -1]
+        used: dict[str, str] = {}
+        for where, row in placed:
+            for own in names if isinstance(row, dict) else ():
+                name = next((name for name in own if name in row), own[0])
+                if name != used.setdefault(own[0], name):
+                    raise UserError(
+                        f"{where} has the column {name!r} where the rows before have "
+                        f"{used[own[0]]!r}; expected the same columns in all rows"
+                    )
+            yield self.row(where, self.values(where, row, labelled=labelled), labelled)
 
     def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
-        """The values of a row by name; of a text or a tuple in the order of ``keys``.
+        """The values of a row by column. A text or a tuple is in the order of ``columns``.
 
         labelled: whether a tuple may have a label.
         """
-        names = [own[0] for own in self.keys.values()][: None if labelled else -1]
+        names = [*self._texts, *[[*self.columns.values()][-1][0]] * labelled]
         return row_reader.by_position(where, row, names, fewer=labelled)
 
-    def given_rows(self, data: Any, name: str = "") -> Iterator[Placed]:
-        """The rows of any data to predict; see :func:`rows.placed_rows`."""
-        return row_reader.placed_rows(data, name, self.parse_line)
-
-    def parse_line(self, where: str, line: str) -> Row:
-        """The row of a line of text to predict."""
-        return row_reader.texts_line(where, line)
+    @property
+    def _texts(self) -> list[str]:
+        """The names of the columns without the label."""
+        return [own[0] for own in self.columns.values()][:-1]
 
     @abc.abstractmethod
-    def features(self, rows: list[Any], tokenizer: Tokenizer) -> Features:
-        """Sequences of at most the configured length; targets where rows have labels."""
+    def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Any:
+        """A row as the family keeps it. Raises UserError for wrong values."""
+
+    # Sequences, answers and scores
+
+    @abc.abstractmethod
+    def encode(self, rows: list[Any], tokenizer: Tokenizer) -> Features:
+        """The tokenised sequences of rows, with targets if the rows have labels."""
+
+    @abc.abstractmethod
+    def decode(
+        self, rows: list[Any], features: Features, outputs: Outputs
+    ) -> list[Answer]:
+        """An answer with probabilities for each row.
+
+        outputs: in the order of ``features``: (C,) for head "sequence", () for "choice",
+        (L_i, C) for "token", (L_i, 2) for "span".
+        """
+
+    @abc.abstractmethod
+    def cells(self, row: Any, answer: Answer) -> list[dict[str, str]]:
+        """The lines of a table that show an answer, each a text for every column."""
+
+    def score(self, rows: list[Any], answers: list[Answer]) -> dict[str, float]:
+        """Metrics in percent, with main_metric among them."""
+        raise NotImplementedError
+
+    def export(
+        self, rows: list[Any], answers: list[Answer], split: str
+    ) -> dict[str, str]:
+        """The answers in the official form of the task: the text of each file by name."""
+        raise NotImplementedError
+
+    def outcomes(self, row: Any, answer: Answer) -> Iterator[Outcome]:
+        """The answer to a row beside its label, once a row or once a word."""
+        del row, answer
+        yield from ()
+
+    def write(
+        self, rows: list[Any], answers: list[Answer], split: str, directory: Path
+    ) -> list[Path]:
+        """Writes the files of :meth:`export`, and returns their paths."""
+        files = self.export(rows, answers, split)
+        for name, text in files.items():
+            write_text(directory / name, text)
+        return [directory / name for name in files]
+
+    # Training
+
+    def fitted(self, positions: int, pooling: str) -> Self:
+        """The task with defaults that fit a checkpoint.
+
+        positions: the size of the position table, which limits a default max_length.
+        pooling: the checkpoint's own, for a task of vectors that names none.
+        """
+        del pooling
+        default = type(self.config).max_length
+        if self.config.max_length <= positions or self.config.max_length != default:
+            return self
+        return self.changed(max_length=positions)
+
+    def changed(self, **settings: Any) -> Self:
+        """The task with other settings and the same rows."""
+        task = copy.copy(self)
+        task.config = dataclasses.replace(self.config, **settings)
+        return task
+
+    def tuned(self, scores: dict[str, float]) -> "Task":
+        """The task with the thresholds that ``scores`` of the dev split found.
+
+        Scores of dev that pick the checkpoint, predictions and the saved config use it.
+        """
+        del scores
+        return self
+
+    def saved_config(self) -> Any:
+        """The config with the labels of the data, so that predict needs no data."""
+        labels = {"labels": self.labels} if self.labels else {}
+        return dataclasses.replace(self.config, **labels)
+
+    def label_counts(self, features: Features) -> dict[str, int]:
+        """How many rows, or words, have each label, in the order of the outputs."""
+        numbers = _targets(features)
+        if not self.labels or not len(numbers):
+            return {}
+        if numbers.ndim == 2:  # several labels a row
+            counts = numbers.sum(axis=0).astype(int)
+        else:
+            counts = np.bincount(numbers, minlength=len(self.labels))
+        return dict(zip(self.labels, counts.tolist(), strict=True))
 
     def warnings(self, features: Features, tokenizer: Tokenizer) -> list[str]:
-        """What about the training rows, a line each, is likely to hurt."""
+        """What is likely to go wrong with these training rows, a line each."""
         del tokenizer
-        share = features.truncated / max(len(set(features.row.tolist())), 1)
-        name = self.length_setting
-        found = [
-            f"{100 * share:.0f}% of the rows are longer than {name}="
-            f"{getattr(self.config, name)} and lose text; raise data.{name}"
-        ] * (share > 0.1)
+        found = []
+        share = features.truncated / max(len({*features.row.tolist()}), 1)
+        if share > 0.1:
+            name = self.length_setting
+            found.append(
+                f"{100 * share:.0f}% of the rows are longer than {name}="
+                f"{getattr(self.config, name)} and lose text; raise data.{name}"
+            )
         alike = collections.defaultdict(list)
         for label in self.labels:
             alike["".join(label.split()).casefold()].append(label)
@@ -261,62 +327,23 @@ class Task(abc.ABC):
             for labels in alike.values()
             if len(labels) > 1
         ]
+        targets = _targets(features)
+        if len(targets) and (targets == targets[0]).all():
+            found.append(
+                f"all {self.counted} have the same label, so no other answer is learned"
+            )
         return found
 
-    def label_counts(self, rows: list[Any]) -> dict[str, int]:
-        """How often rows have each label, in the order of the outputs."""
-        counts = collections.Counter(
-            label for row in rows for label in self.row_labels(row)
-        )
-        return {label: counts[label] for label in self.labels} if counts else {}
 
-    def row_labels(self, row: Any) -> Sequence[str]:
-        """The labels of a row to learn from, as in ``labels``, if there are any."""
-        del row
-        return ()
-
-    @abc.abstractmethod
-    def predictions(
-        self, rows: list[Any], features: Features, outputs: Outputs
-    ) -> Predictions:
-        """One JSON-able answer a row, with probabilities.
-
-        outputs: in the order of ``features``: (C,) for head "sequence", () for "choice",
-        (L_i, C) for "token", (L_i, 2) for "span".
-        """
-
-    @abc.abstractmethod
-    def cells(self, row: Any, prediction: dict[str, Any]) -> list[dict[str, str]]:
-        """The lines of a table that show a prediction, each a text for every column."""
-
-    @abc.abstractmethod
-    def score(self, rows: list[Any], predictions: Predictions) -> dict[str, float]:
-        """Metrics in percent, as the field reports them; main_metric is among them."""
-
-    @abc.abstractmethod
-    def files(
-        self, rows: list[Any], predictions: Predictions, split: str
-    ) -> dict[str, str]:
-        """A split's predictions in the task's official form: texts of files by name."""
-
-    def classes(self, row: Any, prediction: Answer) -> Iterator[tuple[str, str]]:
-        """The gold and the predicted class of what ``counted`` counts, if there are any."""
-        del row, prediction
-        yield from ()
-
-    def errors(self, row: Any, prediction: Answer) -> Iterator[Error]:
-        """What is wrong in the answer to a row with a label."""
-        del row, prediction
-        yield from ()
-
-    def write(
-        self, rows: list[Any], predictions: Predictions, split: str, directory: Path
-    ) -> list[Path]:
-        """Writes the :meth:`files` of a split; their paths."""
-        files = self.files(rows, predictions, split)
-        for name, text in files.items():
-            write_text(directory / name, text)
-        return [directory / name for name in files]
+def _targets(features: Features) -> np.ndarray:
+    """The target of the loss for each row or word, without those that do not count."""
+    if words := features.targets.get("labels"):
+        numbers = np.concatenate(words)
+        return numbers[numbers != IGNORED]
+    numbers = np.asarray(features.targets.get("label", ()))
+    if len(numbers) == len(features.row):  # a row may have several windows
+        numbers = numbers[np.unique(features.row, return_index=True)[1]]
+    return numbers
 
 
 def with_id(row: Any, answer: dict[str, Any]) -> dict[str, Any]:

@@ -10,29 +10,30 @@ import itertools
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import scipy
 
 from bert_jax.data import sequences
+from bert_jax.data.corpus import TFDS
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import UserError, listed
+from bert_jax.errors import UserError, counted, listed
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import layouts, tables
 from bert_jax.tasks.class_names import by_position
 from bert_jax.tasks.layouts import Layout, Row, Split
-from bert_jax.tasks.rows import PAIR, two_texts
-from bert_jax.tasks.source import Source
-from bert_jax.tasks.tables import SPLITS, Record
+from bert_jax.tasks.rows import Placed, text_columns
+from bert_jax.tasks.rows import Row as AnyRow
+from bert_jax.tasks.source import SPLITS, Source
+from bert_jax.tasks.tables import Record
 from bert_jax.tasks.task import (
     Answer,
-    Error,
     Features,
+    Outcome,
     Outputs,
-    Predictions,
     Task,
     id_text,
     with_id,
@@ -174,8 +175,8 @@ class ClassificationConfig(TextConfig):
 class TextSource(Source):
     """The files of a data set of labelled texts, or tensorflow-datasets."""
 
-    def __init__(self, config: TableConfig, keys: Any, unlabelled: Any = ()):
-        super().__init__(config, keys, unlabelled)
+    def __init__(self, config: TableConfig, columns: Any):
+        super().__init__(config, columns)
         self.layout = config.layout()
         self.splits = tuple(self.layout.splits)
 
@@ -194,15 +195,9 @@ class TextSource(Source):
     def file_names(self, split: str) -> Sequence[str]:
         return self.layout.splits[split].files
 
-    def has(self, split: str) -> bool:
-        if tables.is_tfds(self.config.dir):
-            return tables.has_tfds(self.layout.tfds_split(self.config.dir, split))
-        return super().has(split)
-
-    def path(self, split: str) -> Path:
-        if tables.is_tfds(self.config.dir):
-            return Path(self.layout.tfds_split(self.config.dir, split))
-        return super().path(split)
+    def data_split(self, split: str) -> str:
+        own = self.layout.splits[split].tfds if self.config.dir.startswith(TFDS) else ""
+        return own or super().data_split(split)
 
     def records(self, split: str) -> Iterator[Record]:
         if split not in self.splits:
@@ -213,39 +208,13 @@ class TextSource(Source):
         return super().records(split)
 
     def read_file(self, path: Path, split: str) -> Iterator[Record]:
-        """The rows of a file; of a published data set the texts, the id and any label."""
-        tfds = tables.is_tfds(str(path))
-        if tables.has_objects(path) or (self.config.task == TABLE and not tfds):
-            return tables.read_rows(path)  # by any of the names of ``keys``
+        """The rows of a table, or of a file of a published data set."""
+        if self.config.task == TABLE or tables.has_objects(path):
+            return tables.read_rows(path)
         # MNLI has no split that is called dev.
         own = self.layout.splits[split if split in self.splits else self.eval_splits[0]]
-        texts, index = [self.layout.text_a, self.layout.text_b], self.layout.index
-        label = own.label or self.keys["label"][0]
-        if split == "test" and not tfds:
-            columns = tables.read_columns(path)
-            label = next((name for name in self.label_names if name in columns), "")
-            labelled = bool(label)
-        else:
-            labelled = bool(own.label) and split not in self.unlabelled
-        if tfds:
-            (*texts, label), index = self.layout.tfds_features, "idx"
-            read = functools.partial(tables.read_tfds, str(path), labels=self.labels)
-        else:
-            read = functools.partial(
-                tables.read_table,
-                path,
-                header=own.header,
-                skip_short=own.skip_short,
-                hints={
-                    name: _hint(self.config, self, key)
-                    for key, name in zip((*PAIR, "label"), (*texts, label), strict=True)
-                },
-            )
-        columns = [*filter(None, texts), *[label] * labelled]
-        scored = labelled and not (self.trains or tfds or own.header)
-        if scored and label not in tables.read_columns(path):
-            raise _no_labels(path, label)
-        return read(columns, optional=[index])
+        short = own.skip_short
+        return tables.read_rows(path, header=own.header, skip_short=short, txt=True)
 
 
 class Classification(Task):
@@ -259,8 +228,6 @@ class Classification(Task):
     config_class = ClassificationConfig
     source_class = TextSource
     head = "sequence"
-    of_texts = True
-    column_widths: ClassVar[dict[str, int]] = {"text": 60, "text_a": 40, "text_b": 40}
 
     def __init__(self, config: ClassificationConfig):
         super().__init__(config)
@@ -272,34 +239,39 @@ class Classification(Task):
         if self.layout.text_b:
             names["text_b"] = (self.layout.text_b, second, "text_b")
         own = [split.label for split in self.layout.splits.values() if split.label]
-        self.keys = names | {"label": (*own[:1], label, "label")}
+        self.columns = names | {"label": (*own[:1], label, "label")}
 
     @classmethod
-    def serves(cls, checkpoint: Any) -> bool:
-        several = checkpoint.problem_type == SEVERAL_LABELS
-        return checkpoint.head == cls.head and not several
-
-    @classmethod
-    def configs_for_head(cls, checkpoint: Any) -> tuple[ClassificationConfig, ...]:
-        """Of single texts and of pairs; without labels, regression."""
-        labels, longest = checkpoint.labels, checkpoint.config.max_positions
+    def for_head(cls, checkpoint: Any) -> "Classification | None":
+        """The task of texts or pairs; without labels, regression."""
+        labels, several = checkpoint.labels, checkpoint.problem_type == SEVERAL_LABELS
+        if checkpoint.head != cls.head or several != (
+            cls.problem_type == SEVERAL_LABELS
+        ):
+            return None
         if checkpoint.problem_type == "regression" and labels:
             raise UserError(
                 f"the head gives {len(labels)} numbers (regression); expected one number "
                 "for a text"
             )
-        single = ClassificationConfig(
-            task=TABLE, labels=labels, regression=not labels, max_length=longest
+        regression = {} if labels else {"regression": True}
+        longest = checkpoint.config.max_positions
+        config = cls.config_class(
+            task=TABLE, text_a="text_a", labels=labels, max_length=longest, **regression
         )
-        return single, dataclasses.replace(single, text_a="text_a", text_b="text_b")
+        task = cls(config)
+        label = task.columns.pop("label")
+        task.columns |= {"text_b": ("text_b",), "label": label}
+        task.any_columns = True
+        return task
 
-    def reads(self, row: Any, *, labelled: bool = False) -> bool:
-        """Whether a row has as many texts as the task reads, one or two."""
-        if isinstance(row, dict):
-            pair = "text_b" in row
-        else:
-            pair = isinstance(row, tuple) and len(row) == 2 + labelled
-        return pair == bool(self.layout.text_b)
+    def values(self, where: str, row: AnyRow, *, labelled: bool) -> dict[str, Any]:
+        """Of a head that was trained elsewhere a row is a text or a pair."""
+        single = isinstance(row, str) or len(row) == 1 + labelled
+        if self.any_columns and not isinstance(row, dict) and single:
+            values = [row] if isinstance(row, str) else row
+            return dict(zip(("text_a", "label"), values, strict=False))
+        return super().values(where, row, labelled=labelled)
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
@@ -307,7 +279,7 @@ class Classification(Task):
             return ()
         if labels := self.config.labels or self.layout.labels:
             return labels
-        names, hint = self.keys["label"], _hint(self.config, self.source, "label")
+        names, hint = self.columns["label"], _hint(self.config, "label")
         of_rows = [
             self._names(where, tables.value(where, values, names, hint))
             for where, values in self.source.records("train")
@@ -331,7 +303,7 @@ class Classification(Task):
             raise UserError(
                 f"{place}: {len(of_rows)} rows have {len(labels)} different labels, such "
                 f"as {labels[0][:60]!r}; expected rows that share labels: are the columns "
-                f"{self.keys['text_a'][0]!r} and {names[0]!r} swapped? regression=True "
+                f"{self.columns['text_a'][0]!r} and {names[0]!r} swapped? regression=True "
                 "learns numbers, and labels= names classes of one row each"
             )
         return tuple(labels)
@@ -340,48 +312,56 @@ class Classification(Task):
     def problem_type(self) -> str | None:
         return "regression" if self.regression else None
 
+    def rows(
+        self,
+        placed: Iterable[Placed],
+        columns: Sequence[str] = (),
+        *,
+        labelled: bool = False,
+    ) -> Iterator[Row]:
+        """All rows are texts, or all are pairs."""
+        first = None
+        for row in super().rows(placed, columns, labelled=labelled):
+            first = first or row
+            count, before = (1 + (x.text_b is not None) for x in (row, first))
+            if count != before:
+                raise UserError(
+                    f"{row.where} has {counted(count, 'text')}, the rows before have "
+                    f"{before}; expected the same number in all rows"
+                )
+            yield row
+
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
-        *keys, _ = self.keys
-        hints = {key: _hint(self.config, self.source, key) for key in self.keys}
-        texts = [tables.text(where, values, self.keys[x], hints[x]) for x in keys]
+        hints = {key: _hint(self.config, key) for key in self.columns}
+        keys = [*self.columns][:-1]
+        if self.any_columns and "text_b" not in values:
+            keys = keys[:1]
+        texts = [tables.text(where, values, self.columns[x], hints[x]) for x in keys]
         ids = [values.get(key) for key in (self.layout.index, "id", "idx")]
         index = next((x for x in ids if x is not None), None)
         label = None
         if labelled:
             tables.check_texts(where, texts, gaps=self.layout.gaps)
-            names = self.keys["label"]
-            if not self.source.trains and not values.keys() & {*names}:
-                raise _no_labels(where, names[0])
+            names = self.columns["label"]
             found = tables.value(where, values, names, hints["label"])
             label = self._label(where, found)
-        own = {self.layout.text_a, self.layout.tfds_features[0]}
-        if len(keys) == 1 and values.keys() >= {*PAIR} and not values.keys() & own:
-            raise two_texts(where)
+        own = {*self.columns["text_a"]} - {"text_a"}
+        if len(texts) == 1 and "text_b" in values and not values.keys() & own:
+            text_columns(where, values, most=1)  # either text may be meant
         return Row(where, *texts, label=label, id=index)
 
-    def warnings(self, features: Features, tokenizer: Tokenizer) -> list[str]:
-        """Also rows that all have the same label."""
-        found = super().warnings(features, tokenizer)
-        labels = features.targets.get("label", ())
-        if len(labels) and (labels == labels[0]).all():
-            found.append(
-                f"every row has the label {self._shown(labels[0])}, so no other answer is "
-                "learned"
-            )
-        return found
-
-    def row_labels(self, row: Row) -> tuple[str, ...]:
-        return () if self.regression else (row.label,)
-
-    def features(self, rows: list[Row], tokenizer: Tokenizer) -> Features:
-        config, pair = self.config, bool(self.layout.text_b)
+    def encode(self, rows: list[Row], tokenizer: Tokenizer) -> Features:
+        config = self.config
+        pair = any(row.text_b is not None for row in rows)
         texts = [tokenizer.encode_batch([row.text_a for row in rows])]
         if pair:
             texts.append(tokenizer.encode_batch([row.text_b or "" for row in rows]))
-        room = config.max_length - 1 - len(texts)
         how = config.truncation, config.head_tokens
         input_ids, token_type_ids, numbers, truncated = [], [], [], 0
         for number, parts in enumerate(zip(*texts, strict=True)):
+            pair = rows[number].text_b is not None
+            parts = parts[: 1 + pair]
+            room = config.max_length - 2 - pair
             lengths = [len(part) for part in parts]
             if config.truncation == "windows":
                 windows = sequences.token_windows(*lengths, room, config.stride)
@@ -405,9 +385,9 @@ class Classification(Task):
             input_ids, token_type_ids, row_numbers, targets, truncated=truncated
         )
 
-    def predictions(
+    def decode(
         self, rows: list[Row], features: Features, outputs: Outputs
-    ) -> Predictions:
+    ) -> list[Answer]:
         logits = np.zeros((len(rows), self.outputs))
         values = np.asarray(outputs, np.float64).reshape(-1, self.outputs)
         np.add.at(logits, features.row, values)
@@ -443,27 +423,24 @@ class Classification(Task):
         probability = f"{prediction['probability']:.4f}"
         return {"label": prediction["label"], "probability": probability}
 
-    def score(self, rows: list[Row], predictions: Predictions) -> dict[str, float]:
+    def score(self, rows: list[Row], predictions: list[Answer]) -> dict[str, float]:
         key = "value" if self.regression else "label"
         truth = self._numbers([row.label for row in rows])
         predicted = self._numbers([prediction[key] for prediction in predictions])
         return scores(self.layout.metrics, truth, predicted)
 
-    def classes(self, row: Row, prediction: Answer) -> Iterator[tuple[str, str]]:
-        if not self.regression:
-            yield row.label, prediction["label"]
-
-    def errors(self, row: Row, prediction: Answer) -> Iterator[Error]:
-        """A wrong class; in regression every row, as far as it is off."""
+    def outcomes(self, row: Row, answer: Answer) -> Iterator[Outcome]:
+        """The class of the row, or its number."""
         text, gold = " \u2016 ".join(filter(None, (row.text_a, row.text_b))), row.label
         if self.regression:
-            value = prediction["value"]
-            yield Error(text, gold, value, None)
-        elif prediction["label"] != gold:
-            yield Error(text, gold, prediction["label"], prediction["probability"])
+            yield Outcome(text, gold, answer["value"], None, right=False)
+        else:
+            found = answer["label"]
+            classes, p = (gold, found), answer["probability"]
+            yield Outcome(text, gold, found, p, gold == found, classes=classes)
 
-    def files(
-        self, rows: list[Row], predictions: Predictions, split: str
+    def export(
+        self, rows: list[Row], predictions: list[Answer], split: str
     ) -> dict[str, str]:
         """The file that GLUE's server wants, or SPLIT_predictions.tsv of the same form.
 
@@ -495,8 +472,8 @@ class Classification(Task):
             with contextlib.suppress(ValueError):
                 if math.isfinite(float(text)):
                     return float(text)
-            drop = ", or drop data.regression" * self.source.trains
-            drop *= self.config.task == TABLE and hasattr(self.config, "regression")
+            table = self.config.task == TABLE and hasattr(self.config, "regression")
+            drop = ", or drop data.regression" * table
             raise UserError(f"{where}: label {text!r}; expected a number{drop}")
         if text in self.label_ids:
             return text
@@ -519,10 +496,6 @@ class Classification(Task):
             )
         return (name,)
 
-    def _shown(self, target: np.ndarray) -> str:
-        """The label that a target of the loss is, for messages."""
-        return f"{target:g}" if self.regression else repr(self.labels[target])
-
     def _targets(self, labels: list[Any]) -> np.ndarray:
         """What the loss needs of the labels of rows: (rows, ...)."""
         dtype = np.float32 if self.regression else np.int32
@@ -535,20 +508,11 @@ class Classification(Task):
         return [self.label_ids[label] for label in labels]
 
 
-def _hint(config: TableConfig, source: Source, key: str) -> str:
+def _hint(config: TableConfig, key: str) -> str:
     """What to change if rows lack the column of "text_a", "text_b" or "label"."""
-    if source.trains:
-        return f"name it with data.{key}=NAME" if config.task == TABLE else ""
-    if config.layout().text_b:
-        return "set columns to the names of both columns"
-    return "set columns to the name of the text's column"
-
-
-def _no_labels(where: object, name: str) -> UserError:
-    return UserError(
-        f"{where} has no label ({name!r}), and evaluate needs one; expected a column "
-        f"{name!r}"
-    )
+    if config.task != TABLE:
+        return ""
+    return f"name it with columns=NAME, or to train with data.{key}=NAME"
 
 
 def class_name(where: str, value: Any) -> str:

@@ -6,10 +6,9 @@ these vectors. Metrics: the correlations, Pearson's and Spearman's, of the cosin
 label, on STS-B, SICK, and any table of pairs with a number.
 """
 
-import copy
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -20,11 +19,10 @@ from bert_jax.settings import check_ranges, setting, setting_like
 from bert_jax.tasks.layouts import Layout, Row
 from bert_jax.tasks.task import (
     Answer,
-    Error,
     Features,
     Head,
+    Outcome,
     Outputs,
-    Predictions,
     with_id,
 )
 from bert_jax.tasks.text_classification import TABLE, Classification, TableConfig
@@ -78,32 +76,32 @@ class SentenceVectors(Classification):
     config_class = SentenceVectorsConfig
     head = ""  # of an object: its pooling
     problem_type = None
-    column_widths: ClassVar[dict[str, int]] = {"text_a": 40, "text_b": 40}
 
     def __init__(self, config: SentenceVectorsConfig):
         super().__init__(config)
         self.head: Head = config.pooling or "mean"
         self.whole_batch = config.loss == "contrastive"
-        if self.whole_batch and not config.positive_from:
-            self.unlabelled = ("train",)
 
     @classmethod
-    def serves(cls, checkpoint: Any) -> bool:
-        return checkpoint.head in POOLINGS
-
-    @classmethod
-    def configs_for_head(cls, checkpoint: Any) -> tuple[SentenceVectorsConfig, ...]:
+    def for_head(cls, checkpoint: Any) -> "SentenceVectors | None":
+        if checkpoint.head not in POOLINGS:
+            return None
         positions = checkpoint.config.max_positions
         longest = checkpoint.extra.get("modules", {}).get("max_length", positions)
-        return (SentenceVectorsConfig(pooling=checkpoint.head, max_length=longest),)
+        return cls(SentenceVectorsConfig(pooling=checkpoint.head, max_length=longest))
 
-    def with_pooling(self, pooling: str) -> "SentenceVectors":
+    def fitted(self, positions: int, pooling: str) -> "SentenceVectors":
+        task = super().fitted(positions, pooling)
         if self.config.pooling or pooling not in POOLINGS:
-            return self
-        task = copy.copy(self)  # keeps the rows
-        task.config = dataclasses.replace(self.config, pooling=pooling)
+            return task
+        task = task.changed(pooling=pooling)
         task.head = pooling
         return task
+
+    def labelled(self, split: str) -> bool:
+        if split == "train" and self.whole_batch and not self.config.positive_from:
+            return False
+        return super().labelled(split)
 
     def read(self, split: str) -> list[Row]:
         rows = super().read(split)
@@ -120,7 +118,7 @@ class SentenceVectors(Classification):
             )
         return rows
 
-    def features(self, rows: list[Row], tokenizer: Tokenizer) -> Features:
+    def encode(self, rows: list[Row], tokenizer: Tokenizer) -> Features:
         room = self.config.max_length - 2
         parts = tokenizer.encode_batch(
             [text for row in rows for text in (row.text_a, row.text_b)]
@@ -142,15 +140,15 @@ class SentenceVectors(Classification):
             truncated=int(long.any(axis=1).sum()),
         )
 
-    def predictions(
+    def decode(
         self, rows: list[Row], features: Features, outputs: Outputs
-    ) -> Predictions:
+    ) -> list[Answer]:
         """{"value": the cosine}."""
         vectors = np.asarray(outputs, np.float64).reshape(len(rows), 2, -1)
         cosines = (vectors[:, 0] * vectors[:, 1]).sum(axis=1)
         answers = self._answers(cosines[:, None])
         return [with_id(row, a) for row, a in zip(rows, answers, strict=True)]
 
-    def errors(self, row: Row, prediction: Answer) -> Iterator[Error]:
+    def outcomes(self, row: Row, answer: Answer) -> Iterator[Outcome]:
         """None: a cosine has another scale than a label."""
         yield from ()

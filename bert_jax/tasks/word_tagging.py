@@ -11,7 +11,7 @@ import itertools
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,17 +26,16 @@ from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import tables
 from bert_jax.tasks import tagging_formats as formats
 from bert_jax.tasks.class_names import by_position
-from bert_jax.tasks.rows import Placed, Row, text_line
+from bert_jax.tasks.rows import Placed, Row
 from bert_jax.tasks.source import Source
 from bert_jax.tasks.tables import Record
 from bert_jax.tasks.tagging_formats import TaggedSentence
 from bert_jax.tasks.task import (
     IGNORED,
     Answer,
-    Error,
     Features,
+    Outcome,
     Outputs,
-    Predictions,
     Task,
     with_id,
 )
@@ -125,8 +124,21 @@ class TaggingConfig:
 class TaggingSource(Source):
     """Files with a word and its tag a line, segmented text, or tables."""
 
-    def own_names(self, split: str) -> Sequence[str]:
+    def file_names(self, split: str) -> Sequence[str]:
         return _FILES.get((self.config.task, split), (f"{split}.txt",))
+
+    def is_own(self, path: Path) -> bool:
+        """A .conll file, or a file of words whose first lines have tags."""
+        if tables.ending(path) == ".conll" or self.config.task == "segmented":
+            return self.config.task != "segmented"
+        if not (path.is_file() and formats.has_word_lines(path)):
+            return False
+        lines = (line.split() for _, line in tables.read_lines(path))
+        filled = (x for x in lines if x and x[0] != formats.DOCUMENT_START)
+        first = [*itertools.islice(filled, _FIRST_LINES)]
+        tags = [words[self.config.column :][:1] for words in first if len(words) > 1]
+        known = all(tag and tag[0] in self.labels for tag in tags)
+        return bool(first) and len(tags) == len(first) and known
 
     def read_file(self, path: Path, split: str) -> Iterator[Record]:
         if not formats.has_word_lines(path):
@@ -154,19 +166,16 @@ class Tagging(Task):
     source_class = TaggingSource
     head = "token"
     counted = "words"
-    column_widths: ClassVar[dict[str, int]] = {"text": 60}
+    tabs = False
     # The second names are those of Hugging Face's data sets.
-    keys: ClassVar = {"words": ("words", "tokens"), "tags": ("tags", "ner_tags")}
+    columns: ClassVar = {"words": ("words", "tokens"), "tags": ("tags", "ner_tags")}
 
     @classmethod
-    def configs_for_head(cls, checkpoint: Any) -> tuple[TaggingConfig, ...]:
+    def for_head(cls, checkpoint: Any) -> "Tagging | None":
         """The labels are the tags."""
         longest, labels = checkpoint.config.max_positions, checkpoint.labels
-        return (TaggingConfig("columns", labels=labels, max_length=longest),)
-
-    @property
-    def document_context(self) -> bool:
-        return self.config.document_context
+        config = TaggingConfig("columns", labels=labels, max_length=longest)
+        return cls(config) if checkpoint.head == cls.head else None
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
@@ -193,7 +202,7 @@ class Tagging(Task):
         if self.config.task == "segmented":
             return "bmes"
         # Rows to be scored come without training rows.
-        split = self.source.first_split
+        split = "train" if self.source.has("train") else self.source.eval_splits[0]
         scheme = formats.recognise(row.tags for row in super().read(split))
         where = self.source.place(split)
         logger.info("%s: its tags are of the scheme %s", where, scheme)
@@ -243,7 +252,7 @@ class Tagging(Task):
         words as in the training data; of a text to segment, each character is a word.
         """
         text, offsets = "", None
-        names = self.keys["words"] + ("text",) * (not labelled)
+        names = self.columns["words"] + ("text",) * (not labelled)
         words = tables.value(where, values, names)
         if isinstance(words, str) and not labelled:
             # A checkpoint that does not say is of CoNLL-2003, most likely.
@@ -256,7 +265,7 @@ class Tagging(Task):
         index = values.get("id")
         tags, document = None, values.get("document", where)
         if labelled:
-            tags = tables.value(where, values, self.keys["tags"])
+            tags = tables.value(where, values, self.columns["tags"])
             tags = tags.split() if isinstance(tags, str) else tags
             if not isinstance(tags, list | tuple) or not all(
                 isinstance(tag, str | int) and tag != "" for tag in tags
@@ -289,36 +298,29 @@ class Tagging(Task):
         row = (row,) if words and not labelled else row
         return super().values(where, row, labelled=labelled)
 
-    def given_rows(self, data: Any, name: str = "") -> Iterator[Placed]:
-        """Also the sentences of a file with a word and its tag a line."""
-        if isinstance(data, Path) and self._has_tags(data):
-            for where, values in self.source.read_file(data, "dev"):
-                yield where, {n: x for n, x in values.items() if n != "tags"}
+    def rows(
+        self, placed: Iterable[Placed], columns: Sequence[str] = (), *, labelled=False
+    ) -> Iterator[TaggedSentence]:
+        """With document_context, empty texts to predict separate documents."""
+        if not self.config.document_context or labelled:
+            yield from super().rows(placed, columns, labelled=labelled)
             return
-        yield from super().given_rows(data, name)
+        document = 0
 
-    def _has_tags(self, path: Path) -> bool:
-        """Whether a file has tagged words, by its ending or by the tags of its first lines.
+        def sentences() -> Iterator[Placed]:
+            nonlocal document
+            for where, row in placed:
+                if isinstance(row, str) and not row.strip():
+                    document += 1
+                else:
+                    yield where, row
 
-        Other files have a text a line.
-        """
-        if self.config.task == "segmented" or not formats.has_word_lines(path):
-            return False
-        if tables.ending(path) == ".conll":
-            return True
-        lines = (line.split() for _, line in tables.read_lines(path))
-        filled = (x for x in lines if x and x[0] != formats.DOCUMENT_START)
-        first = [*itertools.islice(filled, _FIRST_LINES)]
-        tags = [words[self.config.column :][:1] for words in first if len(words) > 1]
-        known = all(tag and tag[0] in self.label_ids for tag in tags)
-        return bool(first) and len(tags) == len(first) and known
+        for row in super().rows(sentences(), columns):
+            own = document if row.document == row.where else row.document
+            yield dataclasses.replace(row, document=own)
 
-    def parse_line(self, where: str, line: str) -> Row:
-        """A sentence, which may have tabs."""
-        return text_line(where, line)
-
-    def features(self, rows: list[TaggedSentence], tokenizer: Tokenizer) -> Features:
-        """Sequences [CLS] words [SEP], all of token type 0; see Task.features.
+    def encode(self, rows: list[TaggedSentence], tokenizer: Tokenizer) -> Features:
+        """Sequences [CLS] words [SEP], all of token type 0; see Task.encode.
 
         A word without tokens (control characters) is [UNK], so that it has a prediction;
         one with more tokens than a window loses its last ones (counted in truncated).
@@ -371,17 +373,9 @@ class Tagging(Task):
             truncated=truncated,
         )
 
-    def row_labels(self, row: TaggedSentence) -> Sequence[str]:
-        """The tags of the words."""
-        return row.tags
-
     def warnings(self, features: Features, tokenizer: Tokenizer) -> list[str]:
         """Also an uncased vocabulary for names, and rows that are mostly context."""
         found = super().warnings(features, tokenizer)
-        if len(self.labels) == 1:
-            found.append(
-                f"every word has the tag {self.labels[0]!r}, so no other is learned"
-            )
         if self.kind == "entities" and tokenizer.lower_case:
             found.append(
                 "the checkpoint's vocabulary has no capitals, which tell names from other "
@@ -398,10 +392,10 @@ class Tagging(Task):
                 )
         return found
 
-    def predictions(
+    def decode(
         self, rows: list[TaggedSentence], features: Features, outputs: Outputs
-    ) -> Predictions:
-        """Words, their tags and the probabilities of these; see Task.predictions.
+    ) -> list[Answer]:
+        """Words, their tags and the probabilities of these; see Task.decode.
 
         "entities" (but of tags that spell nothing): type, text, start and end (words, end
         exclusive), and as probability the product of its words' probabilities. Of a row
@@ -450,7 +444,7 @@ class Tagging(Task):
         return [with_id(row, {"least": f"{least:.4f}", "tagged": " ".join(tagged)})]
 
     def score(
-        self, rows: list[TaggedSentence], predictions: Predictions
+        self, rows: list[TaggedSentence], predictions: list[Answer]
     ) -> dict[str, float]:
         """Accuracy of tags, and f1, precision and recall of what they spell, in percent.
 
@@ -464,25 +458,19 @@ class Tagging(Task):
             scores["surface_f1"] = formats.surface_f1(sentences, gold, predicted)
         return scores
 
-    def classes(
-        self, row: TaggedSentence, prediction: Answer
-    ) -> Iterator[tuple[str, str]]:
-        """Of each word; types of entities without B- and I-."""
-        for pair in zip(row.tags, prediction["tags"], strict=True):
-            yield tuple(map(self._class, pair))
-
-    def errors(self, row: TaggedSentence, prediction: Answer) -> Iterator[Error]:
-        """Each word with a wrong tag."""
-        answers = zip(prediction["tags"], prediction["probabilities"], strict=True)
-        for word, gold, (tag, p) in zip(row.words, row.tags, answers, strict=True):
-            if tag != gold:
-                yield Error(" ".join(row.words), gold, tag, p, word)
+    def outcomes(self, row: TaggedSentence, answer: Answer) -> Iterator[Outcome]:
+        """The tag of each word. Types of entities are classes, without B- and I-."""
+        text = " ".join(row.words)
+        found = zip(answer["tags"], answer["probabilities"], strict=True)
+        for word, gold, (tag, p) in zip(row.words, row.tags, found, strict=True):
+            classes = self._class(gold), self._class(tag)
+            yield Outcome(text, gold, tag, p, gold == tag, word, classes)
 
     def _class(self, tag: str) -> str:
         return tag[2:] if self.kind == "entities" and tag != "O" else tag
 
-    def files(
-        self, rows: list[TaggedSentence], predictions: Predictions, split: str
+    def export(
+        self, rows: list[TaggedSentence], predictions: list[Answer], split: str
     ) -> dict[str, str]:
         """SPLIT.conll as conlleval reads it, and SPLIT.segmented.txt for segmentation.
 
@@ -516,7 +504,7 @@ class Tagging(Task):
     def _checked(self, split: str) -> list[TaggedSentence]:
         """Sentences whose tags the scheme allows."""
         rows = super().read(split)
-        if not self.source.is_labelled(split):
+        if not self.labelled(split):
             return rows
         return [formats.normalise(row, self.scheme) for row in rows]
 

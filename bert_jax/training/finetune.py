@@ -94,15 +94,14 @@ def prepare(
     check_vocabulary(checkpoint, config.init_from)
     task = task or FAMILIES[config.family](config.data)
     positions = checkpoint.config.max_positions
-    task = task.with_positions(positions)
+    modules = vector_settings(checkpoint.head, checkpoint.extra, positions) or {}
+    task = task.fitted(positions, modules.get("pooling", "mean"))
     if (length := task.config.max_length) != config.data.max_length:
         log(
             f"max_length is {length}, the position table of the checkpoint; the default "
             f"is {config.data.max_length}"
         )
     check_length(length, checkpoint, "data.max_length")
-    modules = vector_settings(checkpoint.head, checkpoint.extra, positions) or {}
-    task = task.with_pooling(modules.get("pooling", "mean"))
     if task.whole_batch and config.accumulation > 1:
         raise UserError(
             f"accumulation={config.accumulation}, but the contrastive loss compares all "
@@ -150,14 +149,14 @@ def _split(
         )
     if name == "train" and config.train_rows:
         rows = rows[: config.train_rows]
-    features = task.features(rows, tokenizer)
+    features = task.encode(rows, tokenizer)
     sequences = len(features.input_ids)
     cut = f", {features.truncated:,} of them truncated" if features.truncated else ""
     log(
         f"{name}: {counted(len(rows), 'row')}{cut}, {counted(sequences, 'sequence')}, "
         f"{sum(map(len, features.input_ids)) / max(sequences, 1):.1f} tokens on average"
     )
-    if name == "train" and (labels := task.label_counts(rows)):
+    if name == "train" and (labels := task.label_counts(features)):
         log(f"labels: {shown_labels(labels)}")
     for warning in task.warnings(features, tokenizer) if name == "train" else ():
         log(f"warning: {name}: {warning}")

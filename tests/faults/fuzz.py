@@ -58,7 +58,7 @@ def corpus(folder: Path) -> None:
 def rows(task) -> Callable[[Path], object]:
     def read(folder: Path) -> None:
         own = type(task)(dataclasses.replace(task.config, dir=str(folder)))
-        own.features(own.read("train"), tokenizer())
+        own.encode(own.read("train"), tokenizer())
 
     return read
 

@@ -15,7 +15,7 @@ from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig
-from bert_jax.tasks.rows import placed_rows, texts_line
+from bert_jax.tasks.rows import placed_rows
 
 WORDS = "the a man dog cat eats sees paris rome big small good bad film who where"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -228,7 +228,7 @@ def test_parts_change_nothing(make, tmp_path):
     (tmp_path / "in.txt").write_text("\n".join(sentences(23)))
     files = []
     for name, chunk in (("a.npz", 4096), ("b.npz", 5)):
-        given = given_rows(None, str(tmp_path / "in.txt"), texts_line)
+        given = given_rows(None, str(tmp_path / "in.txt"))
         counts = write_vectors(make(), given, tmp_path / name, chunk)
         assert counts.lines == 23
         files.append(np.load(tmp_path / name)["embeddings"])

@@ -1,6 +1,4 @@
 import csv
-import os
-import threading
 
 import pytest
 
@@ -10,7 +8,6 @@ from bert_jax.inference.lines import (
     AnswerTable,
     CsvTable,
     chunks,
-    read_lines,
 )
 from bert_jax.tasks.layouts import Row
 from bert_jax.tasks.question_answering import Squad, SquadConfig
@@ -23,22 +20,6 @@ CLASSIFICATION = Classification(
 )
 TAGGING = Tagging(TaggingConfig("columns", labels=("B-LOC", "B-PER", "O")))
 SQUAD = Squad(SquadConfig())
-
-
-def test_only_line_feeds_end_a_line(tmp_path):
-    path = tmp_path / "x.txt"
-    path.write_bytes("a\u2028b\x0bc\r\n\nd".encode())
-    assert list(read_lines(str(path))) == ["a\u2028b\x0bc", "", "d"]
-
-
-def test_a_pipe_is_read(tmp_path):
-    """As a shell's <(command) is."""
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    writer = threading.Thread(target=path.write_text, args=("a\nb\n",), daemon=True)
-    writer.start()
-    assert list(read_lines(str(path))) == ["a", "b"]
-    writer.join()
 
 
 def test_chunks_hold_every_line_once():

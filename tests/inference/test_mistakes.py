@@ -63,7 +63,7 @@ def test_an_id_may_be_a_date(tmp_path):
     write_mistakes(tmp_path, CLASSES, "dev", rows, answers)
     error = json.loads((tmp_path / "dev.errors.jsonl").read_text())
     assert error["id"] == "2020-01-02"
-    (content,) = CLASSES.files(rows, answers, "dev").values()
+    (content,) = CLASSES.export(rows, answers, "dev").values()
     assert content.splitlines()[1].startswith("2020-01-02\tb")
     (line,) = json_lines(Answers(rows, [{"id": day}]))
     assert json.loads(line) == {"id": "2020-01-02"}
@@ -81,7 +81,8 @@ def test_errors_of_every_family():
         ("y", 2.0, 4.0, None),
         ("x", 1.0, 1.5, None),
     ]
-    answers = [{"choice": 1, "text": "d", "probability": 0.6}, {"choice": 0}]
+    answers = [{"choice": 1, "text": "d", "probability": 0.6}]
+    answers.append({"choice": 0, "text": "c", "probability": 0.7})
     rows = [("x", ["c", "d"], 0), ("y", ["c", "d"], 0)]
     assert shown(CHOICES, rows, answers) == [("x", "c", "d", 0.6)]
     answer = {"tags": ["O", "B-PER"], "probabilities": [0.9, 0.8]}
@@ -97,7 +98,10 @@ def test_errors_of_every_family():
         }
     ]
     rows = [("who?", "the whale", "whale"), ("who?", "the whale", "whale")]
-    answers = [{"answer": "", "probability": 0.3}, {"answer": "A whale"}]
+    answers = [
+        {"answer": "", "probability": 0.3},
+        {"answer": "A whale", "probability": 1},
+    ]
     assert shown(QUESTIONS, rows, answers) == [
         ("who? ‖ the whale", "whale", "(no answer)", 0.3)
     ]
@@ -110,12 +114,13 @@ def test_confusion_counts_by_hand():
     # Types of entities, whatever their place in one; each word counts.
     tags = ["B-LOC", "I-LOC", "O", "O"]
     rows = rows_of(TAGS, [("a b c d".split(), tags)])  # noqa: SIM905
-    answer = {"tags": ["B-LOC", "B-PER", "O", "B-PER"]}
+    answer = {"tags": ["B-LOC", "B-PER", "O", "B-PER"], "probabilities": [1] * 4}
     labels, counts = confusion(TAGS, rows, [answer])
     assert labels == ["LOC", "O", "PER"]
     assert counts == [[1, 0, 1], [0, 1, 1], [0, 0, 0]]
     rows = rows_of(CHOICES, [("x", ["c", "d", "e"], 2)])
-    assert confusion(CHOICES, rows, [{"choice": 0}]) == (["0", "2"], [[0, 0], [1, 0]])
+    answer = {"choice": 0, "text": "c", "probability": 1}
+    assert confusion(CHOICES, rows, [answer]) == (["0", "2"], [[0, 0], [1, 0]])
     assert confusion(NUMBERS, rows_of(NUMBERS, [("x", 1)]), [{"value": 1}]) == ([], [])
     second = bert_jax.tasks.squad(version_2=True)
     rows = [
@@ -123,7 +128,7 @@ def test_confusion_counts_by_hand():
         {**ASKED, "is_impossible": True},
     ]
     rows = rows_of(second, rows)
-    answers = [{"answer": "whale"}, {"answer": "whale"}]
+    answers = [{"answer": "whale", "probability": 1}] * 2
     assert confusion(second, rows, answers) == (
         ["answer", "no answer"],
         [[1, 0], [1, 0]],

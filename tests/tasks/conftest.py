@@ -28,14 +28,12 @@ def parse():
     """
 
     def parse(task, rows, name="in"):
-        found = []
-        for number, given in enumerate(rows, 1):
-            where, row = f"{name}:{number}", given
-            if isinstance(given, str):
-                ((_, row),) = line_rows([given], name, task.parse_line)
-            values = task.values(where, row, labelled=False)
-            row = task.row(where, values, labelled=False)
-            found.append(task.numbered(row, number))
-        return found
+        def placed():
+            for number, row in enumerate(rows, 1):
+                if isinstance(row, str):
+                    ((_, row),) = line_rows([row], name, tabs=task.tabs)
+                yield f"{name}:{number}", row
+
+        return list(task.rows(placed()))
 
     return parse

@@ -44,8 +44,8 @@ class Clue(Task):
     head = "token"
     labels = ("other", "clue")
     main_metric = "found"
-    column_widths: ClassVar[dict[str, int]] = {"text": 12}
-    keys: ClassVar = {"text": ("text",), "label": ("label",)}
+
+    columns: ClassVar = {"text": ("text",), "label": ("label",)}
 
     def row(self, where, values, labelled):
         words = values["text"].split()
@@ -53,7 +53,7 @@ class Clue(Task):
             raise UserError(f"{where} is empty; expected words")
         return words, _clue(words) if labelled else None
 
-    def features(self, rows, tokenizer):
+    def encode(self, rows, tokenizer):
         sequences = [join(tokenizer, tokenizer.encode(" ".join(w))) for w, _ in rows]
         ids, types = map(list, zip(*sequences, strict=True))
         targets = {}
@@ -64,7 +64,7 @@ class Clue(Task):
             targets = {"labels": labels}
         return Features(ids, types, np.arange(len(rows), dtype=np.int32), targets)
 
-    def predictions(self, rows, features, outputs):
+    def decode(self, rows, features, outputs):
         best = [int((row[1:-1, 1] - row[1:-1, 0]).argmax()) for row in outputs]
         return [{"word": i, "clue": w[i]} for i, (w, _) in zip(best, rows, strict=True)]
 
@@ -77,7 +77,7 @@ class Clue(Task):
         ]
         return {"found": 100 * float(np.mean(found))}
 
-    def files(self, rows, predictions, split):
+    def export(self, rows, predictions, split):
         return {f"{split}.json": json.dumps(predictions)}
 
 
@@ -119,7 +119,7 @@ def test_a_new_family(settings, monkeypatch, tmp_path):
     assert [answer["clue"] for answer in part.answers] == ["good", "bad"]
     assert list(AnswerTable().lines(part)) == [
         "clue  text",
-        "good  the good ma…",
+        "good  the good man and the ship",
         "bad   a bad dog",
     ]
     with pytest.raises(UserError, match="row 1 is empty"):

@@ -101,9 +101,9 @@ def test_scores_are_those_of_scikit_learn(vocabulary):
     for i, row in enumerate(truth):
         label = [name for name, has in zip(LABELS, row, strict=True) if has]
         rows.append(own.row(str(i), {"text": "good", "label": label}, True))
-    features = own.features(rows, vocabulary)
+    features = own.encode(rows, vocabulary)
     np.testing.assert_array_equal(features.targets["label"], truth)
-    answers = own.predictions(rows, features, list(logits))
+    answers = own.decode(rows, features, list(logits))
     found = logits >= 0  # a probability of a half
     scores = own.score(rows, answers)
     for kind in ("micro", "macro"):
@@ -113,9 +113,10 @@ def test_scores_are_those_of_scikit_learn(vocabulary):
     assert answers[0]["probabilities"]["a"] == pytest.approx(
         1 / (1 + np.exp(-logits[0, 0]))
     )
-    strict = task(threshold=0.9).predictions(rows, features, list(logits))
+    strict = task(threshold=0.9).decode(rows, features, list(logits))
     assert sum(len(a["labels"]) for a in strict) < found.sum()
-    errors = [e for r, a in zip(rows, answers, strict=True) for e in own.errors(r, a)]
+    pairs = zip(rows, answers, strict=True)
+    errors = [e for pair in pairs for e in own.outcomes(*pair) if not e.right]
     assert len(errors) == 40 - (truth == found).all(axis=1).sum()
     assert all(error.confidence >= 0.5 for error in errors)
 

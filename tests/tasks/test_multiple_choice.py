@@ -43,7 +43,7 @@ def test_swag(tmp_path, tokenizer):
     assert row.choices == ("He sat, ran", "He sat", 'He ran "x"', "He bad")
     assert (row.label, row.id) == (2, "17")
     assert task.read("test")[0].label is None
-    features = task.features([row], tokenizer)
+    features = task.encode([row], tokenizer)
     assert letters(tokenizer, features)[1] == "<thecatran.>h##esat>"
     np.testing.assert_array_equal(
         features.token_type_ids[1], [0, 0, 0, 0, 0, 0, 1, 1, 1, 1]
@@ -100,7 +100,7 @@ JSONL = (
 def test_rows_of_different_numbers_of_choices(tmp_path, tokenizer):
     task = build(tmp_path, "table", {"train.jsonl": JSONL})
     rows = task.read("train")
-    features = task.features(rows, tokenizer)
+    features = task.encode(rows, tokenizer)
     expected = ["<a>b>", "<a>c>", "<>", "<d>e>", "<d>f>", "<d>gh>"]
     assert letters(tokenizer, features) == expected
     assert features.choices == 3
@@ -111,7 +111,7 @@ def test_rows_of_different_numbers_of_choices(tmp_path, tokenizer):
     assert mask.dtype == np.float32
     # The absent choice has the best score by far, and is never predicted.
     outputs = [np.float32(x) for x in (0, np.log(3), 50, 1, 1, 1)]
-    first, second = task.predictions(rows, features, outputs)
+    first, second = task.decode(rows, features, outputs)
     assert first == {
         "id": 4,
         "choice": 1,
@@ -142,7 +142,7 @@ def test_a_tables_test_split(tmp_path, content, evaluated, predicted):
 def test_truncation_cuts_the_longer_one_and_counts_rows(parse, tmp_path, tokenizer):
     task = build(tmp_path, "table", {}, max_length=8)
     lines = ["a b c d\te f g h\tx", "a\tb\tc", "a b c d e f\tg\th"]
-    features = task.features(parse(task, lines, "in"), tokenizer)
+    features = task.encode(parse(task, lines, "in"), tokenizer)
     assert letters(tokenizer, features) == [
         *("<abc>ef>", "<abcd>x>"),
         *("<a>b>", "<a>c>"),

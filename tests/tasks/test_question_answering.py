@@ -91,9 +91,9 @@ def test_right_logits_give_right_answers(folder, uncased, version_2):
     task = task_of(folder, version_2=version_2, dev_articles="" if version_2 else ":2")
     assert [row.id for row in task.read("train")] == ["q0", "q1", "q2", "q3"]
     rows = task.read("dev")
-    features = task.features(rows, uncased)
+    features = task.encode(rows, uncased)
     assert len(features.row) > 2 * len(rows) and features.truncated == 0
-    predictions = task.predictions(rows, features, one_hot(features))
+    predictions = task.decode(rows, features, one_hot(features))
     for row, prediction in zip(rows, predictions, strict=True):
         assert prediction["id"] == row.id
         if row.impossible:
@@ -118,13 +118,13 @@ def test_right_logits_give_right_answers(folder, uncased, version_2):
 def test_the_tuned_threshold_does_what_it_promises(folder, uncased):
     task = task_of(folder)
     rows = task.read("dev")
-    features = task.features(rows, uncased)
+    features = task.encode(rows, uncased)
     rng = np.random.default_rng(3)
     outputs = [o + rng.normal(0, 4, o.shape) for o in one_hot(features)]
-    scores = task.score(rows, task.predictions(rows, features, outputs))
+    scores = task.score(rows, task.decode(rows, features, outputs))
     for name, reached in (("tuned_f1", "f1"), ("tuned_exact", "exact")):
         tuned = task_of(folder, null_threshold=scores[f"{name}_threshold"])
-        again = tuned.score(rows, tuned.predictions(rows, features, outputs))
+        again = tuned.score(rows, tuned.decode(rows, features, outputs))
         assert again[reached] == pytest.approx(scores[name], abs=1e-9)
         assert again[name] == scores[name] >= scores[reached]
     # What predict builds the task from.
@@ -137,8 +137,8 @@ def test_the_tuned_threshold_does_what_it_promises(folder, uncased):
 def test_files_in_the_official_form(folder, uncased, version_2):
     task = task_of(folder, version_2=version_2)
     rows = task.read("train")
-    features = task.features(rows, uncased)
-    predictions = task.predictions(rows, features, one_hot(features))
+    features = task.encode(rows, uncased)
+    predictions = task.decode(rows, features, one_hot(features))
     paths = task.write(rows, predictions, "dev", folder / "out")
     contents = {path.name: json.loads(path.read_text()) for path in paths}
     expected = {"q0": "whale", "q1": "white as snow", "q2": "São Tomé", "q3": "1851"}
@@ -154,10 +154,10 @@ def test_files_in_the_official_form(folder, uncased, version_2):
 def test_answers_from_the_command_line(parse, uncased):
     task = Squad(SquadConfig())
     rows = parse(task, ["Who?\tThe whale.", "Where?\tAt sea."], "-")
-    features = task.features(rows, uncased)
+    features = task.encode(rows, uncased)
     assert features.targets == {}
     outputs = [np.zeros((len(ids), 2), np.float32) for ids in features.input_ids]
-    predictions = task.predictions(rows, features, outputs)
+    predictions = task.decode(rows, features, outputs)
     assert [p["id"] for p in predictions] == ["1", "2"]
     assert predictions[0]["answer"] in "The whale."
 
@@ -192,9 +192,9 @@ def test_settings_that_cannot_be(folder, settings, message):
 def test_the_labels_of_real_questions_decode_to_their_answers(uncased):
     task = Squad(SquadConfig(dir=str(REAL.parent), dev_articles="30:36"))
     rows = task.read("dev")
-    features = task.features(rows, uncased)
+    features = task.encode(rows, uncased)
     assert len(features.row) > len(rows) > 800 and features.truncated == 0
-    predictions = task.predictions(rows, features, one_hot(features))
+    predictions = task.decode(rows, features, one_hot(features))
     # Whatever differs is an answer that starts or ends within a token.
     for row, prediction in zip(rows, predictions, strict=True):
         assert row.answers[0][0] in prediction["answer"]

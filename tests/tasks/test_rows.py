@@ -1,8 +1,9 @@
 """Rows of every form of data."""
 
 import datetime
-import json
+import os
 import re
+import threading
 from collections import namedtuple
 from pathlib import Path
 
@@ -16,8 +17,8 @@ from bert_jax.tasks.rows import (
     is_single,
     line_rows,
     placed_rows,
-    renamed,
     row_texts,
+    with_columns,
 )
 from bert_jax.tasks.tables import plain
 
@@ -118,38 +119,6 @@ def test_only_a_path_is_a_file(tmp_path, caplog):
     assert caplog.messages[0].endswith("for the file")
 
 
-@pytest.mark.parametrize(
-    "name, content",
-    [
-        ("a.csv", "text,label\na b,x\nc,y\n"),
-        ("a.tsv", "text\tlabel\na b\tx\nc\ty\n"),
-        ("a.jsonl", "".join(json.dumps(row) + "\n" for row in ROWS)),
-        ("a.json", json.dumps(ROWS, indent=1)),
-        ("a.json", "".join(json.dumps(row) + "\n" for row in ROWS)),
-        ("A.CSV", "text,label\na b,x\nc,y\n"),
-        ("A.Tsv", "text\tlabel\na b\tx\nc\ty\n"),
-        ("A.JSONL", "".join(json.dumps(row) + "\n" for row in ROWS)),
-        ("index.csv", ",text,label\n0,a b,x\n1,c,y\n"),  # pandas's to_csv
-        ("two.tsv", "\ttext\tlabel\t\n0\ta b\tx\t\n1\tc\ty\t\n"),
-    ],
-)
-def test_rows_of_tables(name, content, tmp_path):
-    (tmp_path / name).write_text(content)
-    found = list(placed_rows(tmp_path / name))
-    assert [row for _, row in found] == ROWS
-    assert all(where.startswith(str(tmp_path / name)) for where, _ in found)
-
-
-def test_rows_of_parquet(tmp_path):
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    parquet.write_table(arrow.Table.from_pylist(ROWS), tmp_path / "a.parquet")
-    assert rows(tmp_path / "a.parquet") == ROWS
-    (tmp_path / "b.parquet").write_text("text")
-    with pytest.raises(UserError, match=r"b\.parquet is not a Parquet file"):
-        rows(tmp_path / "b.parquet")
-
-
 def test_rows_of_lines(tmp_path):
     (tmp_path / "a.txt").write_text('\ufeffa b\r\nc\td\n\n{"text": "e"}\n{f} g\n')
     assert rows(tmp_path / "a.txt") == ["a b", ("c", "d"), "", '{"text": "e"}', "{f} g"]
@@ -158,15 +127,20 @@ def test_rows_of_lines(tmp_path):
         rows(Path("none.txt"))
 
 
-def test_json_that_is_no_table(tmp_path):
-    for content, message in (
-        ("[1]", "row 0 is of type int; expected an object"),
-        ("[{]", "is not JSON"),
-        ("3", "holds a JSON int, not an object"),
-    ):
-        (tmp_path / "a.json").write_text(content)
-        with pytest.raises(UserError, match=message):
-            rows(tmp_path / "a.json")
+def test_only_line_feeds_end_a_line(tmp_path):
+    path = tmp_path / "x.txt"
+    path.write_bytes("a\u2028b\x0bc\r\n\nd".encode())
+    assert rows(path) == ["a\u2028b\x0bc", "", "d"]
+
+
+def test_a_pipe_is_read(tmp_path):
+    """As a shell's <(command) is."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_text, args=("a\nb\n",), daemon=True)
+    writer.start()
+    assert rows(path) == ["a", "b"]
+    writer.join()
 
 
 def test_values_by_position():
@@ -183,9 +157,16 @@ def test_values_by_position():
 
 def test_columns_have_other_names():
     row = {"review": "a", "text": "b", "id": 3}
-    assert renamed("row 0", row, ["review"], ["text"])["text"] == "a"
-    with pytest.raises(UserError, match="row 0: no column 'x'; the columns are review"):
-        renamed("row 0", row, ["x"], ["text"])
+    ((_, found),) = with_columns([("row 0", row)], ["text"], ["review"])
+    assert found == row | {"text": "a"}
+    ((_, found),) = with_columns([("row 0", row)], ["text_a", "text_b"], ["review"])
+    assert found == row | {"text_a": "a"}
+    for columns, message in (
+        (["x"], "row 0: no column 'x'; the columns are review"),
+        (["review", "id"], r"columns has 2 names \(review, id\); expected 1, for text"),
+    ):
+        with pytest.raises(UserError, match=message):
+            list(with_columns([("row 0", row)], ["text"], columns))
 
 
 def texts(data, *columns, most=2):
@@ -273,9 +254,6 @@ def test_a_column_that_occurs_twice_is_refused(tmp_path):
     frame = pandas.DataFrame([["a", "b"]], columns=["text", "text"])
     table = arrow.table([arrow.array(["a"]), arrow.array(["b"])], ["text", "text"])
     parquet.write_table(table, tmp_path / "a.parquet")
-    (tmp_path / "a.jsonl").write_text('{"text": "a", "text": "b"}\n')
-    (tmp_path / "a.json").write_text('[{"text": "a", "text": "b"}]\n')
-    files = [tmp_path / name for name in ("a.parquet", "a.jsonl", "a.json")]
-    for data in (frame, table, *files):
+    for data in (frame, table, tmp_path / "a.parquet"):
         with pytest.raises(UserError, match="'text' occurs twice"):
             rows(data)

@@ -117,7 +117,7 @@ def test_files_that_are_missing_or_not_json(tmp_path):
     with pytest.raises(UserError, match=r"has no .*none\.json; set data\.dir"):
         read_questions(tmp_path / "none.json")
     (tmp_path / "x.json").write_bytes(b"\xff\xfe{}")
-    with pytest.raises(UserError, match="is not JSON"):
+    with pytest.raises(UserError, match="is not UTF-8"):
         read_questions(tmp_path / "x.json")
 
 
@@ -126,7 +126,7 @@ def test_a_squad_file_is_read_to_predict(tmp_path):
     task, path = Squad(SquadConfig()), tmp_path / "questions.json"
     for indent in (None, 2):
         path.write_text(json.dumps(document, indent=indent))
-        rows = [task.row(*placed, labelled=False) for placed in task.given_rows(path)]
+        rows = list(task.rows(task.source.rows_of(path)))
         # Wrong answers are no obstacle to asking.
         assert [row.id for row in rows] == ["q1", "q2"]
 
@@ -138,7 +138,7 @@ def test_a_squad_file_may_be_gzipped(tmp_path):
     task = Squad(SquadConfig(dir=str(tmp_path)))
     assert [row.id for row in task.read("train")] == ["q1", "q2"]
     path = tmp_path / "train-v1.1.json.gz"
-    rows = [task.row(*placed, labelled=False) for placed in task.given_rows(path)]
+    rows = list(task.rows(task.source.rows_of(path)))
     assert [row.id for row in rows] == ["q1", "q2"]
 
 
@@ -160,10 +160,10 @@ def test_questions_of_tables_and_lines(parse, tmp_path):
         '{"question": "Who?", "context": "A whale.", "id": "w"}\n'
         '{"question": "Where?", "context": "The\\u2028sea."}\n\n'
     )
-    rows = [task.row(*placed, labelled=False) for placed in task.given_rows(path)]
+    rows = list(task.rows(task.source.rows_of(path)))
     first, second = rows
     assert (first.id, first.question, first.context) == ("w", "Who?", "A whale.")
-    assert (second.id, second.context) == ("", "The\u2028sea.")
+    assert (second.id, second.context) == ("2", "The\u2028sea.")
     assert second.where == f"{path}:2" and not second.labelled
     first, second = parse(task, ["Who?\tA whale.\r\n", "Where?\tThe sea."])
     assert [(row.id, row.question) for row in (first, second)] == [

@@ -32,7 +32,7 @@ def question(context, text=None, *, asked="Who?", impossible=None):
 
 def windows(rows, tokenizer):
     task = Squad(SquadConfig(max_length=40, stride=8, max_question_length=8))
-    return task.features(rows, tokenizer)
+    return task.encode(rows, tokenizer)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -93,13 +93,13 @@ def test_a_token_counts_in_the_window_with_the_most_context_around_it(uncased):
         max_length=16, stride=3, max_question_length=4, max_answer_length=1, n_best=99
     )
     task, rows = Squad(config), [question(context)]
-    features = task.features(rows, uncased)
+    features = task.encode(rows, uncased)
     assert len(features.extra) > 5
     outputs = [
         np.full((len(ids), 2), k, np.float32)
         for k, ids in enumerate(features.input_ids)
     ]
-    (result,) = task.predictions(rows, features, outputs)
+    (result,) = task.decode(rows, features, outputs)
     found = {entry["text"]: entry["start_logit"] for entry in result["nbest"]}
     for i, letter in enumerate(context.split()):
         sides = {
@@ -165,7 +165,7 @@ def answer(
     )
     features = Features([], [], np.zeros(len(windows), np.int32), extra=windows)
     row = Question("q7", "?", context, "here")
-    (result,) = Squad(config).predictions([row], features, outputs)
+    (result,) = Squad(config).decode([row], features, outputs)
     return result
 
 
@@ -278,11 +278,11 @@ def test_a_long_context_takes_memory_as_it_is_long(uncased):
     task = Squad(SquadConfig(max_length=32, max_question_length=8))
     rows = [question("the sea . " * 7_000)]
     tracemalloc.start()
-    features = task.features(rows, uncased)
+    features = task.encode(rows, uncased)
     rng = np.random.default_rng(0)
     outputs = [rng.normal(size=(len(ids), 2)) for ids in features.input_ids]
     assert len(outputs) > 500
-    (found,) = task.predictions(rows, features, outputs)
+    (found,) = task.decode(rows, features, outputs)
     assert tracemalloc.get_traced_memory()[1] < 64 << 20
     tracemalloc.stop()
     assert len(found["nbest"]) == 20

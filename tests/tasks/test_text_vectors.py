@@ -43,12 +43,12 @@ def test_losses_are_those_of_sentence_transformers(golden):
 def test_a_pair_is_two_sequences(vocabulary):
     own = task().with_rows(train=PAIRS, dev=PAIRS)
     rows = own.read("train")
-    features = own.features(rows, vocabulary)
+    features = own.encode(rows, vocabulary)
     assert features.choices == 2 and len(features.input_ids) == 6
     np.testing.assert_allclose(features.targets["label"], [1, 0, 0.25])
     assert not any(types.any() for types in features.token_type_ids)
     outputs = np.eye(6, 4)[[0, 0, 0, 1, 2, 2]]
-    answers = own.predictions(rows, features, list(outputs))
+    answers = own.decode(rows, features, list(outputs))
     assert [answer["value"] for answer in answers] == [1, 0, 1]
     assert own.score(rows, answers)["pearson"] == pytest.approx(
         100 * np.corrcoef([5, 1, 2], [1, 0, 1])[0, 1]
@@ -59,7 +59,7 @@ def test_contrastive_pairs_need_no_label_or_one_that_is_high(vocabulary):
     own = task(loss="contrastive")
     without = own.with_rows(train=[pair[:2] for pair in PAIRS], dev=PAIRS)
     assert [row.label for row in without.read("train")] == [None] * 3
-    assert own.features(without.read("train"), vocabulary).targets == {}
+    assert own.encode(without.read("train"), vocabulary).targets == {}
     high = task(loss="contrastive", positive_from=2.0).with_rows(train=PAIRS)
     assert [row.label for row in high.read("train")] == [5, 2]
     with pytest.raises(UserError, match=r'^dev, row 0: "label" is missing'):

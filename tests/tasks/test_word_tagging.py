@@ -44,14 +44,14 @@ def logits_for(features, labels, tags):
 
 
 def answer(task, tokenizer, rows, tags):
-    features = task.features(rows, tokenizer)
-    return task.predictions(rows, features, logits_for(features, task.labels, tags))
+    features = task.encode(rows, tokenizer)
+    return task.decode(rows, features, logits_for(features, task.labels, tags))
 
 
 def test_labels_sit_on_first_tokens(uncased):
     task = make_task()
     row = make_row("Johanson \x07 lives", "B-PER I-PER O")
-    features = task.features([row], uncased)
+    features = task.encode([row], uncased)
     tokens = [uncased.tokens[i] for i in features.input_ids[0]]
     assert tokens == ["[CLS]", "johan", "##son", "[UNK]", "lives", "[SEP]"]
     (labels,) = features.targets["labels"]
@@ -62,7 +62,7 @@ def test_labels_sit_on_first_tokens(uncased):
     assert features.row.tolist() == [0] and features.row.dtype == np.int32
     assert features.truncated == 0
     assert task.outputs == 5
-    unlabelled = task.features([make_row("a b")], uncased)
+    unlabelled = task.encode([make_row("a b")], uncased)
     assert unlabelled.targets == {}
 
 
@@ -80,7 +80,7 @@ def test_every_word_counts_and_is_predicted_once(uncased, context):
         for n, d in zip(sizes, documents, strict=True)
     ]
     task = make_task(max_length=24, stride=7, document_context=context)
-    features = task.features(rows, uncased)
+    features = task.encode(rows, uncased)
     assert (np.diff(features.row) >= 0).all()
     assert max(map(len, features.input_ids)) <= 24
     assert max(np.bincount(features.row)) > 3
@@ -97,14 +97,14 @@ def test_every_word_counts_and_is_predicted_once(uncased, context):
         list(range(len(row.words))) for row in rows
     ]
     tags = [tuple(rng.choice(LABELS, len(row.words))) for row in rows]
-    answers = task.predictions(rows, features, logits_for(features, LABELS, tags))
+    answers = task.decode(rows, features, logits_for(features, LABELS, tags))
     assert [a["tags"] for a in answers] == [list(map(str, t)) for t in tags]
 
 
 def test_a_word_longer_than_the_window_is_cut(uncased):
     task = make_task(max_length=6)
     rows = [make_row("a " + "x" * 30 + " b", "O B-PER O"), make_row("a b", "O O")]
-    features = task.features(rows, uncased)
+    features = task.encode(rows, uncased)
     assert features.truncated == 1
     assert max(map(len, features.input_ids)) == 6
     answers = answer(task, uncased, rows, [row.tags for row in rows])
@@ -119,7 +119,7 @@ def test_document_context_surrounds_the_sentence(uncased):
         make_row("ten", "B-LOC", 2),
     ]
     task = make_task(max_length=9, document_context=True)
-    features = task.features(rows, uncased)
+    features = task.encode(rows, uncased)
     text = [uncased.decode(ids[1:-1]) for ids in features.input_ids]
     assert text == [
         "one two three four five six seven",
@@ -137,7 +137,7 @@ def test_document_context_surrounds_the_sentence(uncased):
     ]
     # Without it a sentence sees itself alone.
     task = make_task(max_length=9)
-    features = task.features(rows, uncased)
+    features = task.encode(rows, uncased)
     assert [len(ids) - 2 for ids in features.input_ids] == [3, 2, 4, 1]
 
 
@@ -356,10 +356,7 @@ def test_words_of_python_rows():
     """A list is the words of a sentence, a text is split into words."""
     task = make_task()
     rows = [["New York", "!"], "EU rejects.", {"tokens": ["a"], "id": 7}, (["b", "c"],)]
-    found = [
-        task.row(where, task.values(where, row, labelled=False), labelled=False)
-        for where, row in task.given_rows(rows)
-    ]
+    found = list(task.rows(task.source.rows_of(rows)))
     assert [row.words for row in found] == [
         ("New York", "!"),
         ("EU", "rejects", "."),
@@ -419,18 +416,18 @@ def test_an_uncased_vocabulary_is_warned_of_where_capitals_tell(uncased, golden)
     cased = load_tokenizer(golden / "tokenizer" / "uncased_vocab.txt", lower_case=False)
     rows = [make_row("Ann saw Rome", "B-PER O B-LOC")]
     names, task = make_task(), make_task(labels=("DT", "NN"))
-    (warning,) = names.warnings(names.features(rows, uncased), uncased)
+    (warning,) = names.warnings(names.encode(rows, uncased), uncased)
     assert "no capitals" in warning and "\n" not in warning
-    assert names.warnings(names.features(rows, cased), cased) == []
-    features = task.features([make_row("the sea", "DT NN")], uncased)
+    assert names.warnings(names.encode(rows, cased), cased) == []
+    features = task.encode([make_row("the sea", "DT NN")], uncased)
     assert task.warnings(features, uncased) == []
 
 
 @pytest.mark.parametrize("sentences, warned", [(14, False), (15, True)])
 def test_rows_that_are_mostly_context_are_warned_of(uncased, sentences, warned):
     task = make_task(labels=("DT", "NN"), document_context=True)
-    rows = [make_row("one two three four", "NN NN NN NN")] * sentences
-    features = task.features(rows, uncased)
+    rows = [make_row("one two three four", "NN NN NN DT")] * sentences
+    features = task.encode(rows, uncased)
     # 6 tokens without context, [CLS] and [SEP] among them.
     assert len(features.input_ids[0]) / 6 == (2 + 4 * sentences) / 6
     expected = "document_context makes rows 10 times as long"

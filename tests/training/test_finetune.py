@@ -112,7 +112,7 @@ def test_the_folder_of_the_best_model_predicts_what_the_run_did(
     splits = []
     for name in (*task.source.eval_splits, *task.source.predict_splits):
         rows = task.read(name)
-        features = task.features(rows, checkpoint.tokenizer)
+        features = task.encode(rows, checkpoint.tokenizer)
         splits.append(Split(name, rows, features))
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     model = make_model(checkpoint.config, task.head, task.outputs, FeatureConfig())

@@ -205,7 +205,7 @@ def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
         (
             classification,
             {"label": "no"},
-            r"^train, row 1: no column 'text'.*are label; name it with data.text_a=NAME$",
+            r"^train, row 1: no column 'text'.*are label; name it .*data.text_a=NAME$",
         ),
         (classification, (None, "no"), r'^train, row 1: "text" is missing; fill'),
         (classification, ("good", None), r'^train, row 1: "label" is missing; fill'),
