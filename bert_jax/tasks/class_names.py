@@ -21,8 +21,10 @@ def in_order_of(outputs: Sequence[str], labels: Sequence[str]) -> tuple[str, ...
     found = [by_name.get(name, by_name.get(name.casefold())) for name in outputs]
     if None not in found and len({*found}) == len(outputs):
         return tuple(found)
+    numbers = [str(i) for i in range(len(outputs))]
     numbered = any(
-        all(map(_is_numbered, names, range(len(names)))) for names in (outputs, labels)
+        [name.upper().removeprefix("LABEL_") for name in names] == numbers
+        for names in (outputs, labels)
     )
     if numbered and len(outputs) == len(labels):
         pairs = zip(outputs, labels, strict=True)
@@ -35,10 +37,11 @@ def in_order_of(outputs: Sequence[str], labels: Sequence[str]) -> tuple[str, ...
     )
 
 
-@functools.cache
 def by_number(labels: Sequence[str]) -> dict[int, str]:
     """The label for each class number; empty if the name of any label is a number."""
-    return {} if any(map(_is_number, labels)) else dict(enumerate(labels))
+    if any(name.lstrip("+-").replace(".", "", 1).isdecimal() for name in labels):
+        return {}
+    return dict(enumerate(labels))
 
 
 def by_position(labels: Sequence[str], number: int) -> str | None:
@@ -53,16 +56,3 @@ def by_position(labels: Sequence[str], number: int) -> str | None:
 def _warn_of_positions(labels: Sequence[str]) -> None:
     numbers = listed([*map(str, range(len(labels)))])
     logger.warning(f"labels {numbers} are read as {listed(labels)}, by position")
-
-
-def _is_numbered(name: str, number: int) -> bool:
-    """Whether a class has no name but its number, as transformers writes LABEL_0."""
-    return name.upper() in (f"LABEL_{number}", str(number))
-
-
-def _is_number(name: str) -> bool:
-    try:
-        float(name)
-    except ValueError:
-        return False
-    return True

@@ -1,6 +1,6 @@
 """Multiple choice: each choice is a sequence with the context, scored by one number.
 
-[CLS] context [SEP] choice [SEP], softmax over a row's choices (BERT's paper, section
+[CLS] context [SEP] choice [SEP], softmax over the choices of a row (BERT's paper, section
 4.4, for SWAG: sentence A is the given sentence, B its possible continuation). Rows come
 from SWAG's csv, CODAH's tsv, and JSONL with any number of choices.
 """
@@ -22,32 +22,13 @@ from bert_jax.tasks import tables
 from bert_jax.tasks.rows import Row
 from bert_jax.tasks.source import Source
 from bert_jax.tasks.tables import Record
-from bert_jax.tasks.task import (
-    Answer,
-    Features,
-    Outcome,
-    Outputs,
-    Task,
-    with_id,
-)
+from bert_jax.tasks.task import Answer, Features, Outcome, Outputs, Task, with_id
 
 FOLDS = 5
-_CODAH_CHOICES = ("choice0", "choice1", "choice2", "choice3")
-_CODAH_COLUMNS = ("category", "prompt", *_CODAH_CHOICES, "label")  # it has no header
-_SWAG_COLUMNS = ("sent1", "sent2", "ending0", "ending1", "ending2", "ending3")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ChoiceRow:
-    """A context and what may follow it. label: which one does, from 0."""
-
-    where: str
-    context: str
-    choices: tuple[str, ...]
-    label: int | None = None
-    id: Any = None
-
-
+# Zellers et al. (2018): a choice is sent2 and an ending.
+_SWAG = ("sent1", "sent2", "ending0", "ending1", "ending2", "ending3")
+# Chen et al. (2019). The file has no header.
+_CODAH = ("category", "prompt", "choice0", "choice1", "choice2", "choice3", "label")
 _CODAH_WHOLE = ("codah.tsv", "dataset.tsv", "full_data.tsv")  # without splits
 _FILES = {
     "swag": ("{val}.csv",),
@@ -58,6 +39,17 @@ _FILES = {
     ),
     "table": ("{split}.jsonl", "{split}.jsonl.gz", "{split}.ndjson"),
 }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChoiceRow:
+    """A context and what may follow it. label: the number of the right choice, from 0."""
+
+    where: str
+    context: str
+    choices: tuple[str, ...]
+    label: int | None = None
+    id: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +65,7 @@ class MultipleChoiceConfig:
     dir: str = setting("", "the folder of the files")
     train: str = setting(
         "",
-        "swag, table: a file below dir; empty: train.csv of SWAG, train.jsonl of tables",
+        "a file below dir; empty: train.csv of SWAG, train.jsonl of tables, CODAH's own",
     )
     dev: str = setting("", "as train; empty: val.csv or dev.jsonl")
     test: str = setting(
@@ -95,11 +87,6 @@ class MultipleChoiceConfig:
 
     def __post_init__(self):
         check_ranges(self, "data.")
-        if self.task == "codah" and (self.train or self.dev or self.test):
-            raise UserError(
-                "train, dev and test are for task=swag and table; CODAH's files are "
-                "found in dir, leave them out"
-            )
 
 
 class ChoiceSource(Source):
@@ -110,21 +97,17 @@ class ChoiceSource(Source):
         names = _FILES[self.config.task]
         return tuple(name.format(fold=self.config.fold, **words) for name in names)
 
-    def records(self, split: str) -> Iterator[Record]:
-        found = super().records(split)
-        if self.config.task != "codah" or self.path(split).name not in _CODAH_WHOLE:
+    def read_file(self, path: Path, split: str) -> Iterator[Record]:
+        if self.config.task != "codah":
+            return tables.read_rows(path)
+        found = tables.read_rows(path, header=_CODAH)
+        if path.name not in _CODAH_WHOLE:
             return found
         # Of each five rows one is test, the next dev, the rest train: the shares of the
         # paper's cross-validation, each row once in the five test sets.
         splits = ["test", "dev", "train", "train", "train"]
-        fold = self.config.fold
-        numbered = enumerate(found)
+        fold, numbered = self.config.fold, enumerate(found)
         return (row for i, row in numbered if splits[(i - fold) % FOLDS] == split)
-
-    def read_file(self, path: Path, split: str) -> Iterator[Record]:
-        del split
-        header = _CODAH_COLUMNS if self.config.task == "codah" else ()
-        return tables.read_rows(path, header=header)
 
 
 class MultipleChoice(Task):
@@ -145,49 +128,37 @@ class MultipleChoice(Task):
         return cls(config) if checkpoint.head == cls.head else None
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> ChoiceRow:
-        """A row in the form of a table, or in that of the data set's own files."""
-        if self.config.task == "swag" and "context" not in values:
-            # SWAG (Zellers et al. 2018): a choice is sent2 + ending.
-            first, second, *endings = (
-                tables.text(where, values, [name]) for name in _SWAG_COLUMNS
-            )
-            choices = [f"{second} {ending}".strip() for ending in endings]
-            index = values.get("fold-ind")
-            own = {"context": first, "choices": choices, "id": index}
-            values = {**values, **own}
-        elif (
-            self.config.task == "codah" and "context" not in values
-        ):  # CODAH (Chen et al. 2019)
-            choices = [tables.text(where, values, [name]) for name in _CODAH_CHOICES]
-            values = {**values, "context": values["prompt"], "choices": choices}
-        context, choices = (
-            tables.value(where, values, [n]) for n in ("context", "choices")
-        )
-        if not isinstance(choices, list | tuple) or not all(
-            isinstance(text, str) for text in [context, *choices]
+        """A row in the form of a table, or of the data set."""
+        identity = values.get("id")
+        if "context" in values or self.config.task == "table":
+            context = tables.text(where, values, ["context"])
+            choices = tables.value(where, values, ["choices"])
+        else:
+            swag = self.config.task == "swag"
+            names = _SWAG if swag else _CODAH[1:-1]
+            context, *choices = (tables.text(where, values, [name]) for name in names)
+            if swag:
+                second, *endings = choices
+                choices = [f"{second} {ending}".strip() for ending in endings]
+                identity = values.get("fold-ind")
+        if (
+            not isinstance(choices, list | tuple)
+            or len(choices) < 2
+            or not all(isinstance(text, str) for text in choices)
         ):
-            raise UserError(
-                f"{where}: expected a string as 'context' and a list of strings as "
-                "'choices'"
-            )
-        if len(choices) < 2:
-            raise UserError(
-                f"{where}: number of choices is {len(choices)}; expected two or more after "
-                "the context"
-            )
+            raise UserError(f"{where}: 'choices' are no list of two or more texts")
         label = None
         if labelled:
             tables.check_texts(where, [context, *choices])
             label = tables.cell(where, "label", tables.value(where, values, ["label"]))
-            # Python makes no int of thousands of digits.
-            known = label.isdecimal() and len(label) < 20 and int(label) < len(choices)
-            if not known:
+            numbers = [str(i) for i in range(len(choices))]
+            if label not in numbers:
                 raise UserError(
-                    f"{where}: label {label!r} is not in the label set 0 to "
-                    f"{len(choices) - 1}, the number of the right choice"
+                    f"{where}: label {label!r} is not in the label set 0 to {numbers[-1]}, "
+                    "the number of the right choice"
                 )
             label = int(label)
-        return ChoiceRow(where, context, tuple(choices), label, values.get("id"))
+        return ChoiceRow(where, context, tuple(choices), label, identity)
 
     def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
         """Of a tuple: context and choices; the choices may follow one by one."""
@@ -199,23 +170,25 @@ class MultipleChoice(Task):
     def encode(self, rows: list[ChoiceRow], tokenizer: Tokenizer) -> Features:
         """Rows with fewer choices than others are padded with sequences [CLS] [SEP].
 
-        Where there are any, targets have "choice_mask", float32 (rows, choices), 0 for
-        what is no choice.
+        targets then have "choice_mask", float32 (rows, choices), 0 for the padding.
         """
-        contexts = tokenizer.encode_batch([row.context for row in rows])
-        texts = iter(tokenizer.encode_batch([c for row in rows for c in row.choices]))
+        texts = iter(
+            tokenizer.encode_batch(
+                [text for row in rows for text in (row.context, *row.choices)]
+            )
+        )
         counts = np.array([len(row.choices) for row in rows], np.int32)
         most = int(counts.max(initial=1))
         room = self.config.max_length - 3
-        filler = sequences.join(tokenizer, np.zeros(0, tokenizer.dtype))
+        padding = sequences.join(tokenizer, np.zeros(0, tokenizer.dtype))
         joined, truncated = [], 0
-        for row, context in zip(rows, contexts, strict=True):
-            choices = list(itertools.islice(texts, len(row.choices)))
+        for row in rows:
+            context, *choices = itertools.islice(texts, 1 + len(row.choices))
             for choice in choices:
                 first, second = sequences.pair_lengths(len(context), len(choice), room)
                 parts = context[:first], choice[:second]
                 joined.append(sequences.join(tokenizer, *parts))
-            joined += [filler] * (most - len(choices))
+            joined += [padding] * (most - len(choices))
             truncated += len(context) + max(map(len, choices)) > room
         mask = np.arange(most) < counts[:, None]
         targets = {}
@@ -250,20 +223,18 @@ class MultipleChoice(Task):
             answers.append(with_id(row, answer))
         return answers
 
-    def cells(self, row: ChoiceRow, prediction: dict[str, Any]) -> list[dict[str, str]]:
+    def cells(self, row: ChoiceRow, answer: Answer) -> list[dict[str, str]]:
         """The number of the choice, all probabilities, its text and the context."""
         cells = {
-            "number": str(prediction["choice"]),
-            "probabilities": " ".join(f"{p:.4f}" for p in prediction["probabilities"]),
-            "choice": prediction["text"],
+            "number": str(answer["choice"]),
+            "probabilities": " ".join(f"{p:.4f}" for p in answer["probabilities"]),
+            "choice": answer["text"],
             "context": row.context,
         }
         return [with_id(row, cells)]
 
-    def score(
-        self, rows: list[ChoiceRow], predictions: list[Answer]
-    ) -> dict[str, float]:
-        pairs = zip(rows, predictions, strict=True)
+    def score(self, rows: list[ChoiceRow], answers: list[Answer]) -> dict[str, float]:
+        pairs = zip(rows, answers, strict=True)
         right = [row.label == answer["choice"] for row, answer in pairs]
         return {"accuracy": 100 * float(np.mean(right))}
 
@@ -275,8 +246,8 @@ class MultipleChoice(Task):
         yield Outcome(row.context, *texts, p, gold == found, classes=classes)
 
     def export(
-        self, rows: list[ChoiceRow], predictions: list[Answer], split: str
+        self, rows: list[ChoiceRow], answers: list[Answer], split: str
     ) -> dict[str, str]:
         """SPLIT_predictions.csv, row number and choice, as csv_predict.py of SWAG."""
-        lines = [",pred", *(f"{i},{p['choice']}" for i, p in enumerate(predictions))]
+        lines = [",pred", *(f"{i},{x['choice']}" for i, x in enumerate(answers))]
         return {f"{split}_predictions.csv": "\n".join(lines) + "\n"}

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import json
 import logging
-import operator
 import re
 import string
 from collections import Counter
@@ -22,20 +21,13 @@ from bert_jax.data.sequences import join, owners, token_windows
 from bert_jax.data.token_offsets import Tokens, encode_with_offsets
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted
-from bert_jax.files import parse_json
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import tables
 from bert_jax.tasks.rows import Placed
 from bert_jax.tasks.source import Source
-from bert_jax.tasks.squad_format import FORM, Question, make_question, squad_entries
+from bert_jax.tasks.squad_format import Question, make_question, squad_entries
 from bert_jax.tasks.tables import Record
-from bert_jax.tasks.task import (
-    Answer,
-    Features,
-    Outcome,
-    Outputs,
-    Task,
-)
+from bert_jax.tasks.task import Answer, Features, Outcome, Outputs, Task
 
 logger = logging.getLogger(__name__)
 
@@ -119,10 +111,10 @@ class Span(NamedTuple):
 
 
 def answer_tokens(tokens: Tokens, text: str, start: int) -> tuple[int, int] | None:
-    """First and last token of the answer at a character; None where it has no tokens.
+    """First and last token of the answer at a character; None if it has no tokens.
 
-    The tokens that hold a character of the answer: what the original looks for by
-    comparing tokens of the answer with those around its place.
+    These are the tokens with a character of the answer. The original compares the tokens
+    of the answer with the tokens around its place, with the same result.
     """
     first = int(np.searchsorted(tokens.ends, start, side="right"))
     last = int(np.searchsorted(tokens.starts, start + len(text), side="left")) - 1
@@ -148,15 +140,14 @@ class SquadSource(Source):
     def read_file(self, path: Path, split: str) -> Iterator[Record]:
         if not self.is_own(path):
             return super().read_file(path, split)
-        articles = getattr(self.config, f"{split}_articles", "")
-        entries = _read_squad(path, articles)
+        entries = squad_entries(path, getattr(self.config, f"{split}_articles", ""))
         if split != "test":
             return entries
         # The answers to SQuAD's test file are written, not scored.
-        answers = ("answers", "is_impossible")
+        labels = self.label_names
         return (
-            (where, {key: x for key, x in values.items() if key not in answers})
-            for where, values in entries
+            (where, {name: x for name, x in row.items() if name not in labels})
+            for where, row in entries
         )
 
 
@@ -200,15 +191,15 @@ class Squad(Task):
                 f"and {counted(len(found) - len(rows), 'question')} without other answers"
             )
         seen = set()
-        for row in rows if split != "train" else ():
+        for row in rows:
             # The official files have an answer for each id.
-            if row.id in seen:
+            if row.id in seen and split != "train":
                 raise UserError(
                     f"{row.where}: the id {row.id!r} occurs twice; expected every id once"
                 )
             seen.add(row.id)
-        for row in rows if self.labelled(split) else ():
-            if not row.answers and not (row.impossible and self.config.version_2):
+            none = not row.answers and not (row.impossible and self.config.version_2)
+            if none and self.labelled(split):
                 raise UserError(
                     f"{row.where} has no answer; expected at least one, or set "
                     "version_2=True for questions with is_impossible (SQuAD 2.0)"
@@ -304,28 +295,24 @@ class Squad(Task):
             for row, start, stop in zip(rows, edges, edges[1:], strict=False)
         ]
 
-    def cells(self, row: Question, prediction: dict[str, Any]) -> list[dict[str, str]]:
+    def cells(self, row: Question, answer: Answer) -> list[dict[str, str]]:
         """The answer, its probability and the question."""
-        probability = f"{prediction['probability']:.4f}"
-        answer = prediction["answer"] or "(no answer)"
-        return [
-            {"answer": answer, "probability": probability, "question": row.question}
-        ]
+        found, p = answer["answer"] or "(no answer)", f"{answer['probability']:.4f}"
+        return [{"answer": found, "probability": p, "question": row.question}]
 
-    def score(
-        self, rows: list[Question], predictions: list[Answer]
-    ) -> dict[str, float]:
+    def score(self, rows: list[Question], answers: list[Answer]) -> dict[str, float]:
         """Exact match and F1; for SQuAD 2.0 see scores_v2."""
-        answers = [prediction["answer"] for prediction in predictions]
+        texts = [answer["answer"] for answer in answers]
         right = [[text for text, _ in row.answers] for row in rows]
         if not self.config.version_2:
-            return scores_v1(answers, right)
+            return scores_v1(texts, right)
         best = [
-            next((entry["text"] for entry in prediction["nbest"] if entry["text"]), "")
-            for prediction in predictions
+            next((entry["text"] for entry in answer["nbest"] if entry["text"]), "")
+            for answer in answers
         ]
-        odds = [prediction["null_odds"] for prediction in predictions]
-        return scores_v2(answers, best, odds, right)
+        return scores_v2(
+            texts, best, [answer["null_odds"] for answer in answers], right
+        )
 
     def outcomes(self, row: Question, answer: Answer) -> Iterator[Outcome]:
         """The answer. With SQuAD 2.0 its class is whether there is one."""
@@ -335,27 +322,24 @@ class Squad(Task):
         if self.config.version_2:
             there = bool(row.answers), bool(found)
             classes = tuple("answer" if x else "no answer" for x in there)
-        yield Outcome(
-            f"{row.question} \u2016 {row.context}",
-            gold,
-            found or "(no answer)",
-            answer["probability"],
-            bool(exact_match(found, right)),
-            classes=classes,
-        )
+        text, exact = f"{row.question} \u2016 {row.context}", exact_match(found, right)
+        found, p = found or "(no answer)", answer["probability"]
+        yield Outcome(text, gold, found, p, bool(exact), classes=classes)
 
     def export(
-        self, rows: list[Question], predictions: list[Answer], split: str
+        self, rows: list[Question], answers: list[Answer], split: str
     ) -> dict[str, str]:
         """The files of run_squad.py, in a folder named after the split."""
         contents = {"predictions": "answer", "nbest_predictions": "nbest"}
         if self.config.version_2:
             contents["null_odds"] = "null_odds"
-        files = {}
-        for name, key in contents.items():
-            content = {prediction["id"]: prediction[key] for prediction in predictions}
-            files[f"{split}/{name}.json"] = json.dumps(content, indent=4) + "\n"
-        return files
+        texts = {
+            name: json.dumps(
+                {answer["id"]: answer[key] for answer in answers}, indent=4
+            )
+            for name, key in contents.items()
+        }
+        return {f"{split}/{name}.json": f"{text}\n" for name, text in texts.items()}
 
     def _answer(
         self, row: Question, windows: Sequence[Window], logits: Outputs
@@ -367,11 +351,11 @@ class Squad(Task):
         chosen, entries, null_odds = best, spans, {}
         if config.version_2:
             at_cls = (Span("", *map(float, values[0])) for values in logits)
-            null = min(at_cls, key=operator.attrgetter("score"))
+            null = min(at_cls, key=lambda span: span.score)
             null_odds = {"null_odds": null.score - best.score}
             if not spans or null.score - best.score > config.null_threshold:
                 chosen = null
-            # It stays in sight, behind the others if need be.
+            # The n-best list has it, at the end if its score is low.
             better = sum(span.score >= null.score for span in spans)
             better, others = min(better, config.n_best), max(config.n_best - 1, 1)
             entries = [*spans[:better], null, *spans[better:others]]
@@ -409,7 +393,7 @@ class Squad(Task):
             own = first + np.flatnonzero(best[first:stop] == k)
             starts = inside[own - first, :1]
             sums[own] = starts + padded[(own - first)[:, None] + np.arange(longest)]
-        # Not past a window's end, and not what a diverged model says.
+        # Neither spans past the end of a window nor the logits of a diverged model.
         np.nan_to_num(sums, copy=False, nan=-np.inf, posinf=-np.inf, neginf=-np.inf)
         spans: dict[str, Span] = {}
         for i in map(int, np.argsort(-sums, axis=None, kind="stable")):
@@ -426,13 +410,6 @@ class Squad(Task):
                 if len(spans) == self.config.n_best:
                     break
         return list(spans.values())
-
-
-def _read_squad(path: Path, articles: str = "") -> Iterator[Record]:
-    """The questions of a SQuAD file, which may be gzipped."""
-    text = "".join(line for _, line in tables.read_lines(path))
-    document = parse_json(text.removeprefix("\ufeff"), path, FORM)
-    return squad_entries(document, str(path), articles)
 
 
 def normalise_answer(text: str) -> str:
@@ -463,10 +440,12 @@ def _f1(answer: str, right: str, empty_is_answer: bool) -> float:
     return 2 * shared / (len(words) + len(right_words)) if shared else 0.0
 
 
-def scores_v1(answers: Sequence[str], right: Sequence[Sequence[str]]) -> dict:
+def scores_v1(
+    answers: Sequence[str], right: Sequence[Sequence[str]]
+) -> dict[str, float]:
     """Means in percent over all questions: "exact_match" and "f1"."""
     measures = {"exact_match": exact_match, "f1": f1}
-    return {name: _percent(map(x, answers, right)) for name, x in measures.items()}
+    return {name: _percent([*map(x, answers, right)]) for name, x in measures.items()}
 
 
 def scores_v2(
@@ -535,5 +514,5 @@ def _best(
     return float(reached[best]), float(thresholds[best])
 
 
-def _percent(values: Iterable[float]) -> float:
-    return 100.0 * float(np.mean(list(values)))
+def _percent(values: Sequence[float]) -> float:
+    return 100.0 * float(np.mean(values))
