@@ -20,10 +20,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bert_jax.tasks.label_sets import MultiLabel
     from bert_jax.tasks.multiple_choice import MultipleChoice
     from bert_jax.tasks.question_answering import Squad
-    from bert_jax.tasks.text_classification import Classification
+    from bert_jax.tasks.text_classification import Classification, MultiLabel
     from bert_jax.tasks.text_vectors import SentenceVectors
     from bert_jax.tasks.word_tagging import Tagging
 

@@ -1,10 +1,9 @@
 """The families of tasks: a new one is a file with its Task, and a line here."""
 
-from bert_jax.tasks.label_sets import MultiLabel
 from bert_jax.tasks.multiple_choice import MultipleChoice
 from bert_jax.tasks.question_answering import Squad
 from bert_jax.tasks.task import Task
-from bert_jax.tasks.text_classification import Classification
+from bert_jax.tasks.text_classification import Classification, MultiLabel
 from bert_jax.tasks.text_vectors import SentenceVectors
 from bert_jax.tasks.word_tagging import Tagging
 

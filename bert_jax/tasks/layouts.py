@@ -1,189 +1,143 @@
-"""How data sets of labelled texts lie in files; GLUE, its diagnostic set AX, and SICK.
+"""Data sets of labelled texts: files, columns, labels and metrics of GLUE, AX and SICK.
 
-GLUE: the files are laid out as in its download (Wang et al. 2019, gluebenchmark.com) and
-run_classifier.py, and predictions are written as its server takes them. Metrics are those
-of BERT's paper, table 1 (F1 for QQP and MRPC, Spearman for STS-B, accuracy elsewhere), and
-the Matthews correlation for CoLA.
+GLUE has the files of its download (Wang et al. 2019, gluebenchmark.com). Its metrics are
+those of BERT's paper, table 1, and the Matthews correlation for CoLA. AX is the diagnostic
+set, which a model that was trained on MNLI predicts.
 
-SICK, Sentences Involving Compositional Knowledge (SemEval 2014, task 1), is two tasks on
-the same pairs of sentences: entailment in three classes, and relatedness from 1 to 5.
-Metrics are SemEval's: accuracy, and Pearson's correlation.
+SICK (SemEval 2014, task 1) is two tasks on the same pairs of sentences: entailment in three
+classes, and relatedness from 1 to 5. Its metrics are SemEval's.
 """
 
 import dataclasses
 import math
-from typing import Any
+from collections.abc import Mapping
 
-
-@dataclasses.dataclass(frozen=True)
-class Split:
-    """Where the rows of a split are.
-
-    files: names below the data set's folder; the first that exists is read.
-    label: the column of the label; "" where there is none.
-    header: names of the columns where the file has no header line.
-    submission: name of the file in which the task's server wants predictions.
-    skip_short: the published file has rows of too few columns; leave them out.
-    tfds: the split's name in tensorflow-datasets, "tfds:NAME:SPLIT" if it is of another
-      data set than the user gives; empty: our name, with "validation" for "dev".
-    """
-
-    files: tuple[str, ...]
-    label: str = ""
-    header: tuple[str, ...] = ()
-    submission: str = ""
-    skip_short: bool = False
-    tfds: str = ""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Row:
-    """A text or two. label: None where unknown. id: as the file has it, if it has one."""
-
-    where: str
-    text_a: str
-    text_b: str | None = None
-    label: str | float | None = None
-    id: Any = None
+TABLE = "table"
+CORRELATIONS = ("pearson", "spearman", "pearson_spearman")
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """A data set and its task.
 
-    splits: "train"; others are scored where they have labels, else predicted.
-    text_a, text_b, index: columns by name; text_b: "" where there are no pairs.
-    labels: in the order of the outputs; empty for regression, or where the training
-      rows tell. For F1 the second label is the positive one.
-    metrics: names as in text_classification.py; the first picks the checkpoint.
-    tfds: features in tensorflow-datasets: first text, second text, label; empty where the
-      texts have the names of the columns, and the label is "label".
-    limits: of the values that a regression's server takes.
-    gaps: the published rows may lack one text of the two.
+    columns: "text_a", "text_b" (of pairs) and "label", each with the names that the column
+      has in files and data sets. id: the column of the id.
+    files: the possible files of each split; empty: SPLIT.csv, SPLIT.jsonl and so on.
+    scored: the eval splits with labels; the first one picks the checkpoint. Empty: dev, and
+      test if it has labels.
+    labels: in the order of the outputs; empty for regression, or for the labels of the
+      training rows. The second label is the positive class of F1.
+    metrics: names in text_classification.scores; the first one picks the checkpoint.
+    limits: of the numbers in a file of predictions.
+    server: the file that the task's server expects, for each predicted split.
+    header: the columns of files of train and dev that have no header line.
+    skip_short: whether published files have rows with too few columns, which are left out.
+    tfds: splits that tensorflow-datasets has in another data set.
     """
 
-    splits: dict[str, Split]
-    text_a: str
-    text_b: str = ""
-    index: str = "index"
+    columns: Mapping[str, tuple[str, ...]]
+    id: str = "index"
+    files: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    scored: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ("accuracy",)
     regression: bool = False
-    tfds: tuple[str, ...] = ()
     limits: tuple[float, float] = (-math.inf, math.inf)
-    gaps: bool = False
-
-    @property
-    def tfds_features(self) -> tuple[str, ...]:
-        """First text, second text and label in tensorflow-datasets."""
-        return self.tfds or (self.text_a, self.text_b, "label")
+    server: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    header: tuple[str, ...] = ()
+    skip_short: bool = False
+    tfds: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-# download_glue_data.py puts it beside MNLI.
-_AX_FILES = ("diagnostic.tsv", "AX.tsv", "../diagnostic/diagnostic.tsv", "../AX/AX.tsv")
+def _glue(server: str, *columns: str, **settings) -> Layout:
+    """A task of GLUE. columns: the names of text_a, text_b of pairs and label."""
+    # Microsoft's own test file of MRPC has another name.
+    test = ("test.tsv", "msr_paraphrase_test.txt")
+    files = {"train": ("train.tsv",), "dev": ("dev.tsv",), "test": test}
+    names = ("text_a", *["text_b"] * (len(columns) > 2), "label")
+    columns = {n: tuple(c.split("|")) for n, c in zip(names, columns, strict=True)}
+    own = dict(files=files, scored=("dev",), server={"test": server}, labels=("0", "1"))
+    return Layout(columns, **(own | settings))
+
+
+def _sick(label: str, **settings) -> Layout:
+    columns = {"text_a": ("sentence_A",), "text_b": ("sentence_B",)}
+    files = {
+        "train": ("SICK_train.txt",),
+        "dev": ("SICK_trial.txt",),
+        "test": ("SICK_test_annotated.txt",),
+    }
+    return Layout(
+        columns | {"label": tuple(label.split("|"))},
+        id="pair_ID",
+        files=files,
+        scored=("dev", "test"),
+        skip_short=True,  # in some copies line 29 of train has blanks instead of tabs
+        **settings,
+    )
+
+
 _ENTAILED = ("entailment", "not_entailment")
+_AX = ("diagnostic.tsv", "AX.tsv", "../diagnostic/diagnostic.tsv", "../AX/AX.tsv")
+_MATCHED = ("dev_matched", "dev_mismatched", "test_matched", "test_mismatched")
+_MNLI = Layout(
+    {
+        "text_a": ("sentence1", "premise"),
+        "text_b": ("sentence2", "hypothesis"),
+        "label": ("gold_label", "label"),
+    },
+    files={name: (f"{name}.tsv",) for name in ("train", *_MATCHED)} | {"ax": _AX},
+    scored=_MATCHED[:2],
+    labels=("entailment", "neutral", "contradiction"),
+    server=dict(test_matched="MNLI-m.tsv", test_mismatched="MNLI-mm.tsv", ax="AX.tsv"),
+    tfds={"ax": "tfds:glue/ax:test"},
+)
 
-
-def _glue(
-    *texts: str,
-    label: str = "label",
-    submission: str,
-    header: tuple[str, ...] = (),
-    skip_short: bool = False,
-    labels: tuple[str, ...] = ("0", "1"),
-    **settings,
-) -> Layout:
-    """A task with three files; published pairs may lack one text of the two."""
-    labelled = dict(label=label, header=header, skip_short=skip_short)
-    splits = {
-        "train": Split(("train.tsv",), **labelled),
-        "dev": Split(("dev.tsv",), **labelled),
-        # Of MRPC some have Microsoft's own file.
-        "test": Split(("test.tsv", "msr_paraphrase_test.txt"), submission=submission),
-    }
-    return Layout(splits, *texts, labels=labels, gaps=len(texts) == 2, **settings)
-
-
-def _sick(label: str, tfds: str, **settings) -> Layout:
-    splits = {
-        # In some copies line 29 has spaces instead of tabs.
-        "train": Split(("SICK_train.txt",), label, skip_short=True),
-        "dev": Split(("SICK_trial.txt",), label),
-        "test": Split(("SICK_test_annotated.txt",), label),
-    }
-    texts = ("sentence_A", "sentence_B")
-    return Layout(splits, *texts, index="pair_ID", tfds=(*texts, tfds), **settings)
-
-
-TASKS: dict[str, Layout] = {
-    # No header in train and dev; "star" repeats the label as the linguists wrote it.
+LAYOUTS: dict[str, Layout] = {
     "cola": _glue(
+        "CoLA.tsv",
         "sentence",
-        submission="CoLA.tsv",
-        header=("source", "label", "star", "sentence"),
+        "label",
         metrics=("matthews", "accuracy"),
+        header=("source", "label", "star", "sentence"),
     ),
-    "sst2": _glue("sentence", submission="SST-2.tsv"),
+    "sst2": _glue("SST-2.tsv", "sentence", "label"),
     "mrpc": _glue(
-        "#1 String",
-        "#2 String",
-        label="Quality",
-        submission="MRPC.tsv",
-        tfds=("sentence1", "sentence2", "label"),
+        "MRPC.tsv",
+        "#1 String|sentence1",
+        "#2 String|sentence2",
+        "Quality|label",
         metrics=("f1", "accuracy"),
     ),
     "stsb": _glue(
+        "STS-B.tsv",
         "sentence1",
         "sentence2",
-        label="score",
-        submission="STS-B.tsv",
+        "score|label",
         metrics=("spearman", "pearson", "pearson_spearman"),
         labels=(),
         regression=True,
         limits=(0.0, 5.0),
     ),
-    # A few questions hold a line end, which cuts their row in two short ones.
     "qqp": _glue(
+        "QQP.tsv",
         "question1",
         "question2",
-        label="is_duplicate",
-        submission="QQP.tsv",
-        skip_short=True,
+        "is_duplicate|label",
         metrics=("f1", "accuracy"),
+        skip_short=True,  # line ends in some questions cut their rows in two
     ),
-    "qnli": _glue("question", "sentence", submission="QNLI.tsv", labels=_ENTAILED),
-    "rte": _glue("sentence1", "sentence2", submission="RTE.tsv", labels=_ENTAILED),
-    "wnli": _glue("sentence1", "sentence2", submission="WNLI.tsv"),
-    "mnli": Layout(
-        {
-            "train": Split(("train.tsv",), "gold_label"),
-            "dev_matched": Split(("dev_matched.tsv",), "gold_label"),
-            "dev_mismatched": Split(("dev_mismatched.tsv",), "gold_label"),
-            "test_matched": Split(("test_matched.tsv",), submission="MNLI-m.tsv"),
-            "test_mismatched": Split(
-                ("test_mismatched.tsv",), submission="MNLI-mm.tsv"
-            ),
-            "ax": Split(_AX_FILES, submission="AX.tsv", tfds="tfds:glue/ax:test"),
-        },
-        "sentence1",
-        "sentence2",
-        labels=("entailment", "neutral", "contradiction"),
-        tfds=("premise", "hypothesis", "label"),
-        gaps=True,
-    ),
+    "qnli": _glue("QNLI.tsv", "question", "sentence", "label", labels=_ENTAILED),
+    "rte": _glue("RTE.tsv", "sentence1", "sentence2", "label", labels=_ENTAILED),
+    "wnli": _glue("WNLI.tsv", "sentence1", "sentence2", "label"),
+    "mnli": _MNLI,
+    "ax": dataclasses.replace(_MNLI, files={"ax": _AX}, scored=()),
     "sick_entailment": _sick(
-        "entailment_judgment",
-        "entailment_label",
+        "entailment_judgment|entailment_label",
         labels=("ENTAILMENT", "NEUTRAL", "CONTRADICTION"),
     ),
     "sick_relatedness": _sick(
-        "relatedness_score",
-        "relatedness_score",
-        metrics=("pearson", "spearman", "pearson_spearman"),
-        regression=True,
+        "relatedness_score", metrics=CORRELATIONS, regression=True
     ),
+    TABLE: Layout({}, metrics=()),  # the settings have the columns
 }
-
-# Only predicted, by a model that was trained on MNLI.
-_MNLI = TASKS["mnli"]
-TASKS["ax"] = dataclasses.replace(_MNLI, splits={"ax": _MNLI.splits["ax"]})

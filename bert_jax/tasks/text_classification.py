@@ -1,16 +1,17 @@
-"""Sequence classification and regression: GLUE, SICK, and any table of labelled texts.
+"""Classification and regression of texts and pairs: GLUE, SICK, and any table of texts.
 
-A text is [CLS] A [SEP], a pair [CLS] A [SEP] B [SEP] (BERT's paper, section 4.1).
+A text is [CLS] A [SEP], a pair [CLS] A [SEP] B [SEP] (BERT's paper, section 4.1). A row has
+one class, a number, or (multi_label) any number of classes. Each label of multi_label is
+decided alone, by the sigmoid of its logit.
 """
 
 import contextlib
 import dataclasses
 import functools
-import itertools
+import json
 import math
-import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,14 @@ import numpy as np
 import scipy
 
 from bert_jax.data import sequences
-from bert_jax.data.corpus import TFDS
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import UserError, counted, listed
+from bert_jax.errors import UserError, counted
 from bert_jax.settings import check_ranges, setting
-from bert_jax.tasks import layouts, tables
-from bert_jax.tasks.class_names import by_position
-from bert_jax.tasks.layouts import Layout, Row, Split
-from bert_jax.tasks.rows import Placed, text_columns
+from bert_jax.tasks import tables
+from bert_jax.tasks.class_names import by_number, by_position
+from bert_jax.tasks.layouts import CORRELATIONS, LAYOUTS, TABLE, Layout
 from bert_jax.tasks.rows import Row as AnyRow
+from bert_jax.tasks.rows import text_columns
 from bert_jax.tasks.source import SPLITS, Source
 from bert_jax.tasks.tables import Record
 from bert_jax.tasks.task import (
@@ -39,11 +39,8 @@ from bert_jax.tasks.task import (
     with_id,
 )
 
-TABLE = "table"
 # The problem_type of transformers' config.json for a head that gives sets of labels.
 SEVERAL_LABELS = "multi_label_classification"
-# A table's layout is in its settings.
-LAYOUTS: dict[str, Layout | None] = {**layouts.TASKS, TABLE: None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,20 +52,16 @@ class TableConfig:
     )
     dir: str = setting(
         "",
-        "the folder of the data set in its own layout, tfds:NAME, as tfds:glue/mrpc, or "
-        "hf:NAME or hf:NAME:CONFIG of Hugging Face's hub, which needs datasets",
+        "the folder of the data set; tfds:NAME, as tfds:glue/mrpc; or hf:NAME or "
+        "hf:NAME:CONFIG of Hugging Face's hub, which needs datasets",
     )
     train: str = setting(
         "",
-        "table: a file below dir (a split of tfds); empty: train.csv, train.jsonl.gz...",
+        "a file below dir, or a split of tfds; empty: the usual name: train.csv, ...",
     )
-    dev: str = setting(
-        "",
-        "table: a file below dir (a split of tfds); empty: dev.csv, dev.jsonl.gz, ...; "
-        "must exist",
-    )
+    dev: str = setting("", "as train")
     test: str = setting(
-        "", "table: as train; scored where it has labels, predicted where it has none"
+        "", "as train; scored if it has labels, predicted if it has none"
     )
     text_a: str = setting("text", "table: the column of the text")
     text_b: str = setting("", "table: the column of the second text; empty: no pairs")
@@ -78,37 +71,15 @@ class TableConfig:
         128, "tokens of a sequence, [CLS] and [SEP] included", least=5
     )
 
+    @property
     def layout(self) -> Layout:
-        """Files, columns, labels and metrics of the task."""
-        raise NotImplementedError
+        """Files, columns, labels and metrics, as far as the task decides them."""
+        return LAYOUTS[self.task]
 
-    def _own_layout(self, task: str) -> Layout:
-        """That of a data set, whose columns are no settings."""
-        for name in (*SPLITS, "text_a", "text_b", "label", "id", "regression"):
-            field = self.__dataclass_fields__.get(name)
-            if field and (value := getattr(self, name)) != field.default:
-                raise UserError(
-                    f"{name}={value!r} is for task=table; {task} has its own layout, "
-                    "leave it out"
-                )
-        return LAYOUTS[task]
-
-    def _table(self, metrics: tuple[str, ...], *, regression: bool = False) -> Layout:
-        """That of the columns in the settings."""
-        splits = {}
-        for name in SPLITS:
-            given = getattr(self, name)
-            names = (given,) if given else tuple(name + end for end in tables.ENDINGS)
-            splits[name] = Split(names, self.label, tfds=given)
-        columns = (self.text_a, self.text_b)
-        return Layout(
-            splits,
-            *columns,
-            index=self.id,
-            metrics=metrics,
-            regression=regression,
-            tfds=(*columns, self.label),
-        )
+    @property
+    def pair(self) -> bool:
+        """Whether rows have two texts."""
+        return bool(self.text_b) or "text_b" in self.layout.columns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +89,7 @@ class TextConfig(TableConfig):
     labels: tuple[str, ...] = setting(
         (),
         "table: the labels in the order of the outputs, of two the second is positive; "
-        "empty: those of the training rows, sorted",
+        "empty: the labels of the training rows, sorted",
     )
     truncation: str = setting(
         "head",
@@ -127,27 +98,21 @@ class TextConfig(TableConfig):
         "longer text of a pair loses tokens until both fit",
         one_of=("head", "tail", "head_tail", "windows"),
     )
-    head_tokens: int = setting(128, "head_tail: tokens kept of the start")
-    stride: int = setting(64, "windows: tokens from the start of one to the next")
+    head_tokens: int = setting(
+        128, "head_tail: tokens kept of the start, if so many fit", least=1
+    )
+    stride: int = setting(
+        64,
+        "windows: tokens from the start of one to the next, if it holds them",
+        least=1,
+    )
 
     def __post_init__(self):
         check_ranges(self, "data.")
-        pair = bool(self.layout().text_b)
-        room = self.max_length - 2 - pair
-        if self.truncation == "windows" and pair:
+        if self.truncation == "windows" and self.pair:
             raise UserError(
                 "truncation=windows is for single texts, and the task has two; expected "
                 "head, tail or head_tail"
-            )
-        if self.truncation == "windows" and not 1 <= self.stride <= room:
-            raise UserError(
-                f"stride={self.stride} skips text or never ends; expected 1 to {room}, "
-                "what a window holds"
-            )
-        if self.truncation == "head_tail" and not 1 <= self.head_tokens < room:
-            raise UserError(
-                f"head_tokens={self.head_tokens} leaves no room for the end; expected 1 "
-                f"to {room - 1} at max_length={self.max_length}"
             )
 
 
@@ -163,58 +128,63 @@ class ClassificationConfig(TextConfig):
     )
     regression: bool = setting(False, "table: whether labels are numbers")
 
-    def layout(self) -> Layout:
-        if self.task != TABLE:
-            return self._own_layout(self.task)
-        metrics = ("accuracy", "f1_macro")
-        if self.regression:
-            metrics = ("pearson", "spearman", "pearson_spearman")
-        return self._table(metrics, regression=self.regression)
+
+@dataclasses.dataclass(frozen=True)
+class MultiLabelConfig(TextConfig):
+    """Where the table is, how labels are written, and how texts are cut."""
+
+    separator: str = setting(
+        ",", "the text between the labels of a cell; a cell may also be a list of JSON"
+    )
+    threshold: float = setting(
+        0.5, "the least probability of a label that is given", above=0, below=1
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """A text or two. label: a name, a number or a tuple of names; None if unknown."""
+
+    where: str
+    text_a: str
+    text_b: str | None = None
+    label: Any = None
+    id: Any = None
+
+    @property
+    def text(self) -> str:
+        """Both texts, for reports."""
+        return " \u2016 ".join(filter(None, (self.text_a, self.text_b)))
 
 
 class TextSource(Source):
-    """The files of a data set of labelled texts, or tensorflow-datasets."""
+    """The files of a data set of labelled texts."""
 
-    def __init__(self, config: TableConfig, columns: Any):
+    def __init__(self, config: TableConfig, columns: Mapping[str, tuple[str, ...]]):
         super().__init__(config, columns)
-        self.layout = config.layout()
-        self.splits = tuple(self.layout.splits)
+        self.layout = config.layout
+        self.splits = tuple(self.layout.files) or SPLITS
 
     @functools.cached_property
     def eval_splits(self) -> tuple[str, ...]:
-        """The labelled ones; a table's test file may have the label's column or not."""
-        if self.config.task == TABLE:
-            return super().eval_splits
-        splits = self.layout.splits.items()
-        return tuple(name for name, s in splits if s.label and name != "train")
+        return self.layout.scored if self.layout.files else super().eval_splits
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return self.config.labels or self.layout.labels
+        return super().labels or self.layout.labels
 
     def file_names(self, split: str) -> Sequence[str]:
-        return self.layout.splits[split].files
+        return self.layout.files.get(split) or super().file_names(split)
 
     def data_split(self, split: str) -> str:
-        own = self.layout.splits[split].tfds if self.config.dir.startswith(TFDS) else ""
-        return own or super().data_split(split)
-
-    def records(self, split: str) -> Iterator[Record]:
-        if split not in self.splits:
-            raise UserError(
-                f"{self.config.task} has no {split} split, it has "
-                f"{', '.join(self.splits)}; to predict ax, fine-tune mnli"
-            )
-        return super().records(split)
+        return self.layout.tfds.get(split) or super().data_split(split)
 
     def read_file(self, path: Path, split: str) -> Iterator[Record]:
-        """The rows of a table, or of a file of a published data set."""
-        if self.config.task == TABLE or tables.has_objects(path):
-            return tables.read_rows(path)
-        # MNLI has no split that is called dev.
-        own = self.layout.splits[split if split in self.splits else self.eval_splits[0]]
-        short = own.skip_short
-        return tables.read_rows(path, header=own.header, skip_short=short, txt=True)
+        layout, published = self.layout, bool(self.layout.files)
+        if split == "test":  # published files of test have a header and complete rows
+            return tables.read_rows(path, txt=published)
+        header, short = layout.header, layout.skip_short
+        return tables.read_rows(path, header=header, skip_short=short, txt=published)
 
 
 class Classification(Task):
@@ -228,18 +198,23 @@ class Classification(Task):
     config_class = ClassificationConfig
     source_class = TextSource
     head = "sequence"
+    label_names: tuple[str, ...] = ("label",)
+    table_metrics: tuple[str, ...] = ("accuracy", "f1_macro")
 
-    def __init__(self, config: ClassificationConfig):
+    def __init__(self, config: TableConfig):
         super().__init__(config)
-        self.layout = config.layout()
-        self.regression = self.layout.regression
-        self.main_metric = self.layout.metrics[0]
-        first, second, label = self.layout.tfds_features
-        names = {"text_a": (self.layout.text_a, first, "text_a", "text")}
-        if self.layout.text_b:
-            names["text_b"] = (self.layout.text_b, second, "text_b")
-        own = [split.label for split in self.layout.splits.values() if split.label]
-        self.columns = names | {"label": (*own[:1], label, "label")}
+        layout = config.layout
+        self.regression = layout.regression or getattr(config, "regression", False)
+        own = CORRELATIONS if self.regression else self.table_metrics
+        self.metrics = layout.metrics or own
+        self.main_metric = self.metrics[0]
+        names = {"text_a": (config.text_a, "text_a", "text")}
+        if config.pair:
+            names["text_b"] = (config.text_b or "text_b", "text_b")
+        names["label"] = (config.label, *self.label_names)
+        self.columns = {
+            name: (*layout.columns.get(name, ()), *own) for name, own in names.items()
+        }
 
     @classmethod
     def for_head(cls, checkpoint: Any) -> "Classification | None":
@@ -265,6 +240,21 @@ class Classification(Task):
         task.any_columns = True
         return task
 
+    @property
+    def problem_type(self) -> str | None:
+        return "regression" if self.regression else None
+
+    @functools.cached_property
+    def labels(self) -> tuple[str, ...]:
+        if self.regression:
+            return ()
+        if self.source.labels:
+            return self.source.labels
+        found = set()
+        for where, values in self.source.records("train"):
+            found.update(self._names(where, self._value(where, values, "label")))
+        return tuple(sorted(found))
+
     def values(self, where: str, row: AnyRow, *, labelled: bool) -> dict[str, Any]:
         """Of a head that was trained elsewhere a row is a text or a pair."""
         single = isinstance(row, str) or len(row) == 1 + labelled
@@ -273,106 +263,81 @@ class Classification(Task):
             return dict(zip(("text_a", "label"), values, strict=False))
         return super().values(where, row, labelled=labelled)
 
-    @functools.cached_property
-    def labels(self) -> tuple[str, ...]:
-        if self.regression:
-            return ()
-        if labels := self.config.labels or self.layout.labels:
-            return labels
-        names, hint = self.columns["label"], _hint(self.config, "label")
-        of_rows = [
-            self._names(where, tables.value(where, values, names, hint))
-            for where, values in self.source.records("train")
-        ]
-        labels = sorted({*itertools.chain(*of_rows)})
-        place = self.source.place("train")
-        if all(re.fullmatch(r"-?\d+\.0+", label) for label in labels):
-            raise UserError(
-                f"{place}: the labels {listed(labels)} are floats; expected texts or whole "
-                f"numbers, such as {int(float(labels[0]))} (pandas has floats in a column "
-                "with a missing value; regression=True learns numbers; labels= keeps these "
-                "names)"
-            )
-        if len(labels) == 1:
-            raise UserError(
-                f"{place}: every training row has the label {labels[0]!r}; expected two "
-                "labels at least"
-            )
-        single = all(len(own) == 1 for own in of_rows)
-        if single and len(of_rows) > 20 and len(labels) > 0.9 * len(of_rows):
-            raise UserError(
-                f"{place}: {len(of_rows)} rows have {len(labels)} different labels, such "
-                f"as {labels[0][:60]!r}; expected rows that share labels: are the columns "
-                f"{self.columns['text_a'][0]!r} and {names[0]!r} swapped? regression=True "
-                "learns numbers, and labels= names classes of one row each"
-            )
-        return tuple(labels)
+    def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
+        names = [*self.columns][:-1]
+        if self.any_columns and "text_b" not in values:
+            names = names[:1]
+        texts = [self._value(where, values, name, tables.text) for name in names]
+        columns = (self.config.layout.id, self.config.id, "id", "idx")
+        ids = (values[name] for name in columns if values.get(name) is not None)
+        label = None
+        if labelled:
+            tables.check_texts(where, texts, gaps=self.config.task != TABLE)
+            label = self._label(where, self._value(where, values, "label"))
+        own = {*self.columns["text_a"]} - {"text_a"}
+        if len(texts) == 1 and "text_b" in values and not values.keys() & own:
+            text_columns(where, values, most=1)  # either text may be meant
+        return Row(where, *texts, label=label, id=next(ids, None))
 
-    @property
-    def problem_type(self) -> str | None:
-        return "regression" if self.regression else None
+    def _value(
+        self, where: str, values: Mapping[str, Any], name: str, get: Any = tables.value
+    ) -> Any:
+        hint = f"name it with columns=NAME, or to train with data.{name}=NAME"
+        hint *= self.config.task == TABLE
+        return get(where, values, self.columns[name], hint)
 
-    def rows(
-        self,
-        placed: Iterable[Placed],
-        columns: Sequence[str] = (),
-        *,
-        labelled: bool = False,
-    ) -> Iterator[Row]:
-        """All rows are texts, or all are pairs."""
-        first = None
-        for row in super().rows(placed, columns, labelled=labelled):
-            first = first or row
-            count, before = (1 + (x.text_b is not None) for x in (row, first))
+    def _names(self, where: str, value: Any) -> Sequence[str]:
+        """The names of the classes in the label of a row."""
+        return [_class_name(where, value)]
+
+    def _label(self, where: str, value: Any) -> Any:
+        """The label of a row: a class of the task, or a number."""
+        if not self.regression:
+            return self._class(where, value)
+        with contextlib.suppress(TypeError, ValueError):
+            if math.isfinite(float(value)):
+                return float(value)
+        raise UserError(f"{where}: label {value!r}; expected a number for regression")
+
+    def _class(self, where: str, value: Any) -> str:
+        """The class with a name, or with a number from 0."""
+        name = _class_name(where, value)
+        if name not in self.label_ids and isinstance(value, int):
+            name = by_position(self.labels, value) or name
+        if name not in self.label_ids:
+            raise UserError(
+                f"{where}: label {name!r} is not in the label set "
+                f"{', '.join(self.labels)}"
+            )
+        return name
+
+    def encode(self, rows: list[Row], tokenizer: Tokenizer) -> Features:
+        for row in rows:
+            count, before = (1 + (x.text_b is not None) for x in (row, rows[0]))
             if count != before:
                 raise UserError(
                     f"{row.where} has {counted(count, 'text')}, the rows before have "
                     f"{before}; expected the same number in all rows"
                 )
-            yield row
-
-    def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
-        hints = {key: _hint(self.config, key) for key in self.columns}
-        keys = [*self.columns][:-1]
-        if self.any_columns and "text_b" not in values:
-            keys = keys[:1]
-        texts = [tables.text(where, values, self.columns[x], hints[x]) for x in keys]
-        ids = [values.get(key) for key in (self.layout.index, "id", "idx")]
-        index = next((x for x in ids if x is not None), None)
-        label = None
-        if labelled:
-            tables.check_texts(where, texts, gaps=self.layout.gaps)
-            names = self.columns["label"]
-            found = tables.value(where, values, names, hints["label"])
-            label = self._label(where, found)
-        own = {*self.columns["text_a"]} - {"text_a"}
-        if len(texts) == 1 and "text_b" in values and not values.keys() & own:
-            text_columns(where, values, most=1)  # either text may be meant
-        return Row(where, *texts, label=label, id=index)
-
-    def encode(self, rows: list[Row], tokenizer: Tokenizer) -> Features:
-        config = self.config
-        pair = any(row.text_b is not None for row in rows)
-        texts = [tokenizer.encode_batch([row.text_a for row in rows])]
-        if pair:
-            texts.append(tokenizer.encode_batch([row.text_b or "" for row in rows]))
+        config, truncated = self.config, 0
         how = config.truncation, config.head_tokens
-        input_ids, token_type_ids, numbers, truncated = [], [], [], 0
-        for number, parts in enumerate(zip(*texts, strict=True)):
-            pair = rows[number].text_b is not None
-            parts = parts[: 1 + pair]
-            room = config.max_length - 2 - pair
-            lengths = [len(part) for part in parts]
+        first = tokenizer.encode_batch([row.text_a for row in rows])
+        second = tokenizer.encode_batch([row.text_b or "" for row in rows])
+        input_ids, token_type_ids, numbers = [], [], []
+        for number, row in enumerate(rows):
+            pair = row.text_b is not None
+            texts = [first[number], *[second[number]] * pair]
+            room, lengths = config.max_length - 2 - pair, [len(text) for text in texts]
             if config.truncation == "windows":
-                windows = sequences.token_windows(*lengths, room, config.stride)
-                cut = [[parts[0][start:stop]] for start, stop in windows]
+                spans = sequences.token_windows(*lengths, room, config.stride)
+                cut = [[texts[0][start:stop]] for start, stop in spans]
             else:
                 kept = sequences.pair_lengths(*lengths, room) if pair else [room]
-                texts_kept = zip(parts, kept, strict=True)
-                cut = [[sequences.cut(*part, *how) for part in texts_kept]]
+                own = zip(texts, kept, strict=True)
+                cut = [[sequences.cut(*text, *how) for text in own]]
                 truncated += sum(lengths) > room
-            for sequence in cut:
-                ids, types = sequences.join(tokenizer, *sequence)
+            for parts in cut:
+                ids, types = sequences.join(tokenizer, *parts)
                 input_ids.append(ids)
                 token_type_ids.append(types)
                 numbers.append(number)
@@ -380,10 +345,17 @@ class Classification(Task):
         targets = {}
         if rows and all(row.label is not None for row in rows):
             labels = self._targets([row.label for row in rows])
+            labels = labels.astype(np.float32) if self.regression else labels
             targets = {"label": labels[row_numbers]}
         return Features(
             input_ids, token_type_ids, row_numbers, targets, truncated=truncated
         )
+
+    def _targets(self, labels: list[Any]) -> np.ndarray:
+        """The labels of rows as numbers: (rows, ...)."""
+        if self.regression:
+            return np.array(labels, np.float64)
+        return np.array([self.label_ids[label] for label in labels], np.int32)
 
     def decode(
         self, rows: list[Row], features: Features, outputs: Outputs
@@ -392,181 +364,195 @@ class Classification(Task):
         values = np.asarray(outputs, np.float64).reshape(-1, self.outputs)
         np.add.at(logits, features.row, values)
         logits /= np.bincount(features.row, minlength=len(rows))[:, None]
-        answers = self._answers(logits)
+        answers = map(self._answer, logits if self.regression else self._shares(logits))
         return [with_id(row, a) for row, a in zip(rows, answers, strict=True)]
 
-    def _answers(self, logits: np.ndarray) -> list[Answer]:
-        """What the logits of each row, float64 (rows, C), say."""
+    def _shares(self, logits: np.ndarray) -> np.ndarray:
+        """The probabilities of classes: float64 (rows, C)."""
+        return scipy.special.softmax(logits, axis=1)
+
+    def _answer(self, p: np.ndarray) -> Answer:
+        """The answer of a row. p: its probabilities, or its number, float64 (C,)."""
         if self.regression:
-            return [{"value": value} for value in logits[:, 0].tolist()]
-        return [
-            {
-                "label": self.labels[p.argmax()],
-                "probability": float(p.max()),
-                "probabilities": dict(zip(self.labels, p.tolist(), strict=True)),
-            }
-            for p in scipy.special.softmax(logits, axis=1)
-        ]
+            return {"value": float(p[0])}
+        return {
+            "label": self.labels[p.argmax()],
+            "probability": float(p.max()),
+            "probabilities": dict(zip(self.labels, p.tolist(), strict=True)),
+        }
 
-    def cells(self, row: Row, prediction: dict[str, Any]) -> list[dict[str, str]]:
-        """The id if there is one; the label with its probability, or the value; texts."""
-        cells = self._answer_cells(prediction)
-        if row.text_b is None:
-            cells["text"] = row.text_a
-        else:
-            cells |= {"text_a": row.text_a, "text_b": row.text_b}
-        return [with_id(row, cells)]
+    def cells(self, row: Row, answer: Answer) -> list[dict[str, str]]:
+        """The label with its probability, the labels or the value; then the texts."""
+        cells = {
+            name: f"{x:.4f}" if isinstance(x, float) else self._shown(x)
+            for name, x in answer.items()
+            if name not in ("id", "probabilities")
+        }
+        texts = {"text_a": row.text_a, "text_b": row.text_b}
+        texts = texts if row.text_b is not None else {"text": row.text_a}
+        return [with_id(row, cells | texts)]
 
-    def _answer_cells(self, prediction: Answer) -> dict[str, str]:
-        if "value" in prediction:
-            return {"value": f"{prediction['value']:.4f}"}
-        probability = f"{prediction['probability']:.4f}"
-        return {"label": prediction["label"], "probability": probability}
+    def _shown(self, label: Any) -> str:
+        """A label, or an answer, as text."""
+        if self.regression:
+            return f"{np.clip(label, *self.config.layout.limits):.3f}"
+        return label
 
-    def score(self, rows: list[Row], predictions: list[Answer]) -> dict[str, float]:
-        key = "value" if self.regression else "label"
-        truth = self._numbers([row.label for row in rows])
-        predicted = self._numbers([prediction[key] for prediction in predictions])
-        return scores(self.layout.metrics, truth, predicted)
+    def score(self, rows: list[Row], answers: list[Answer]) -> dict[str, float]:
+        truth = self._targets([row.label for row in rows])
+        predicted = self._targets([_given(answer) for answer in answers])
+        return scores(self.metrics, truth, predicted)
 
     def outcomes(self, row: Row, answer: Answer) -> Iterator[Outcome]:
-        """The class of the row, or its number."""
-        text, gold = " \u2016 ".join(filter(None, (row.text_a, row.text_b))), row.label
+        gold, found = row.label, _given(answer)
         if self.regression:
-            yield Outcome(text, gold, answer["value"], None, right=False)
+            yield Outcome(row.text, gold, found, None, right=False)
         else:
-            found = answer["label"]
-            classes, p = (gold, found), answer["probability"]
-            yield Outcome(text, gold, found, p, gold == found, classes=classes)
+            p, right = answer["probability"], gold == found
+            yield Outcome(row.text, gold, found, p, right, classes=(gold, found))
 
     def export(
-        self, rows: list[Row], predictions: list[Answer], split: str
+        self, rows: list[Row], answers: list[Answer], split: str
     ) -> dict[str, str]:
-        """The file that GLUE's server wants, or SPLIT_predictions.tsv of the same form.
+        """The file that GLUE's server expects, or SPLIT_predictions.tsv.
 
-        The latter has the answer's probability too.
+        SPLIT_predictions.tsv also has the probability of a class.
         """
-        submission = self.layout.splits[split].submission
-        header = "index\tprediction"
-        if self.regression:
-            limited = [np.clip(p["value"], *self.layout.limits) for p in predictions]
-            answers = [f"{value:.3f}" for value in limited]
-        elif submission:
-            answers = [tables.escaped(p["label"]) for p in predictions]
-        else:
-            header += "\tprobability"
-            answers = [
-                f"{tables.escaped(p['label'])}\t{p['probability']:.6f}"
-                for p in predictions
-            ]
-        lines = [header]
-        for i, (row, answer) in enumerate(zip(rows, answers, strict=True)):
-            lines.append(f"{tables.escaped(id_text(row, i))}\t{answer}")
-        name = submission or f"{split}_predictions.tsv"
-        return {name: "\n".join(lines) + "\n"}
-
-    def _label(self, where: str, value: Any) -> str | float:
-        """A label of the set, or a number. A class may be given by its number."""
-        text = tables.cell(where, "label", value)
-        if self.regression:
-            with contextlib.suppress(ValueError):
-                if math.isfinite(float(text)):
-                    return float(text)
-            table = self.config.task == TABLE and hasattr(self.config, "regression")
-            drop = ", or drop data.regression" * table
-            raise UserError(f"{where}: label {text!r}; expected a number{drop}")
-        if text in self.label_ids:
-            return text
-        # Older models have the names of JSON for the classes of a column of booleans.
-        if text in ("True", "False") and text.lower() in self.label_ids:
-            return text.lower()
-        name = by_position(self.labels, value) if isinstance(value, int) else None
-        if name is not None:
-            return name
-        raise UserError(
-            f"{where}: label {text!r} is not in the label set {', '.join(self.labels)}"
+        server = self.config.layout.server.get(split)
+        names = ["index", "prediction"]
+        names += ["probability"] * (
+            not (server or self.regression or self.problem_type)
         )
+        lines = ["\t".join(names)]
+        for i, (row, answer) in enumerate(zip(rows, answers, strict=True)):
+            cells = [id_text(row, i), self._shown(_given(answer))]
+            if "probability" in names:
+                cells.append(f"{answer['probability']:.6f}")
+            lines.append("\t".join(map(tables.escaped, cells)))
+        return {server or f"{split}_predictions.tsv": "\n".join(lines) + "\n"}
 
-    def _names(self, where: str, value: Any) -> tuple[str, ...]:
-        """The classes that a training row's value names."""
-        name = class_name(where, value)
-        if not name.strip():
+
+class MultiLabel(Classification):
+    """Any number of labels for a text or a pair of texts; a row's label is a tuple.
+
+    Metrics: F1 over all decisions (f1_micro), the mean of the F1 of each label (f1_macro),
+    and the share of rows with every label right (exact_match).
+    """
+
+    family = "multi_label"
+    config_class = MultiLabelConfig
+    problem_type = SEVERAL_LABELS
+    label_names = ("label", "labels")
+    table_metrics = ("f1_micro", "f1_macro", "exact_match")
+
+    def _names(self, where: str, value: Any) -> Sequence[str]:
+        return [_class_name(where, x) for x in self._values(where, value)]
+
+    def _label(self, where: str, value: Any) -> tuple[str, ...]:
+        return tuple(self._class(where, x) for x in self._values(where, value))
+
+    def _values(self, where: str, value: Any) -> Sequence[Any]:
+        """The labels in a list, or in a cell with separators or a list of JSON.
+
+        A list of floats or booleans has a 0 or 1 for each label. So has a list of whole
+        numbers 0 and 1 as long as labels=, if the name of no label is a number. Raises
+        UserError for a vector of another length, and for class numbers that occur twice.
+        """
+        if isinstance(value, str) and value.startswith("["):
+            with contextlib.suppress(ValueError):
+                value = json.loads(value)
+        if isinstance(value, str):
+            return [x.strip() for x in value.split(self.config.separator) if x.strip()]
+        values = value if isinstance(value, list | tuple) else [value]
+        if not values or not all(isinstance(x, int | float) for x in values):
+            return values
+        labels, whole = self.config.labels, all(type(x) is int for x in values)
+        binary = all(x in (0, 1) for x in values)
+        if binary and len(values) == len(labels) and (by_number(labels) or not whole):
+            return [name for name, x in zip(labels, values, strict=True) if x]
+        if (binary and not whole) or (whole and len({*values}) < len(values)):
             raise UserError(
-                f"{where}: empty label; expected a class, fix or drop the row"
+                f"{where}: the labels are {[*values]}; expected names, each class number "
+                "once, or a vector with a 0 or 1 for each name in labels="
             )
-        return (name,)
+        return values
 
     def _targets(self, labels: list[Any]) -> np.ndarray:
-        """What the loss needs of the labels of rows: (rows, ...)."""
-        dtype = np.float32 if self.regression else np.int32
-        return np.array(self._numbers(labels), dtype)
+        """1 for each label that a row has: float32 (rows, labels)."""
+        targets = np.zeros((len(labels), len(self.labels)), np.float32)
+        for row, own in zip(targets, labels, strict=True):
+            row[[self.label_ids[name] for name in own]] = 1
+        return targets
 
-    def _numbers(self, labels: list[Any]) -> list[float]:
-        """The class ids of labels; in regression labels are numbers."""
-        if self.regression:
-            return labels
-        return [self.label_ids[label] for label in labels]
+    def _shares(self, logits: np.ndarray) -> np.ndarray:
+        return scipy.special.expit(logits)
+
+    def _answer(self, p: np.ndarray) -> Answer:
+        shares = dict(zip(self.labels, p.tolist(), strict=True))
+        given = [name for name, x in shares.items() if x >= self.config.threshold]
+        return {"labels": given, "probabilities": shares}
+
+    def _shown(self, label: Sequence[str]) -> str:
+        return self.config.separator.join(label)
+
+    def outcomes(self, row: Row, answer: Answer) -> Iterator[Outcome]:
+        """The labels of a row. The confidence is that of the most wrong label."""
+        gold, found, p = row.label, answer["labels"], answer["probabilities"]
+        wrong = {*gold} ^ {*found}
+        off = [p[name] if name in found else 1 - p[name] for name in wrong]
+        shown = self._shown(gold), self._shown(found)
+        yield Outcome(row.text, *shown, max(off, default=1.0), right=not wrong)
 
 
-def _hint(config: TableConfig, key: str) -> str:
-    """What to change if rows lack the column of "text_a", "text_b" or "label"."""
-    if config.task != TABLE:
-        return ""
-    return f"name it with columns=NAME, or to train with data.{key}=NAME"
+def _given(answer: Answer) -> Any:
+    """The label, the labels or the number in an answer."""
+    return next(answer[n] for n in ("label", "labels", "value") if n in answer)
 
 
-def class_name(where: str, value: Any) -> str:
+def _class_name(where: str, value: Any) -> str:
     """The name of a class: a text, or a whole number."""
-    if isinstance(value, str | int):
-        return tables.cell(where, "label", value)
-    raise UserError(
-        f"{where}: the label {value!r} is of type {type(value).__name__}; expected a text "
-        "or a whole number (pandas has floats in a column with a missing value; "
-        "regression=True learns numbers)"
-    )
-
-
-def _correlation(functions: Sequence, truth: Sequence, predicted: Sequence) -> float:
-    """The mean of correlations; that of a constant with anything is 0."""
-    if len(truth) < 2:
-        return 0.0
-    found = [function(truth, predicted).statistic for function in functions]
-    return np.nan_to_num(found).mean()
-
-
-@functools.cache
-def _metrics() -> dict[str, Callable[[Sequence, Sequence], float]]:
-    """Functions of (truth, predicted) by name."""
-    # Imported here because they take a second, and a wrong setting should not.
-    from scipy.stats import pearsonr, spearmanr
-    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
-
-    macro = functools.partial(f1_score, average="macro", zero_division=0)
-    return {
-        "accuracy": accuracy_score,
-        "f1": functools.partial(macro, labels=[1]),
-        "f1_macro": macro,
-        "matthews": matthews_corrcoef,
-        "pearson": functools.partial(_correlation, [pearsonr]),
-        "spearman": functools.partial(_correlation, [spearmanr]),
-        "pearson_spearman": functools.partial(_correlation, [pearsonr, spearmanr]),
-    }
+    if not isinstance(value, str | int):
+        raise UserError(
+            f"{where}: the label {value!r} is of type {type(value).__name__}; expected a "
+            "text or a whole number (pandas has floats in a column with a missing value; "
+            "regression=True learns numbers)"
+        )
+    if not str(value).strip():
+        raise UserError(f"{where}: empty label; expected a class, fix or drop the row")
+    return str(value)
 
 
 def scores(
-    metrics: Sequence[str], truth: Sequence[float], predicted: Sequence[float]
+    metrics: Sequence[str], truth: np.ndarray, predicted: np.ndarray
 ) -> dict[str, float]:
-    """Some metrics in percent, as scikit-learn and scipy have them.
+    """Metrics of scikit-learn and scipy in percent. Undefined scores are 0.
 
-    truth, predicted: class ids for accuracy, f1 (of class 1), f1_macro (the mean over the
-    classes that occur) and matthews; numbers for pearson, spearman and their mean
-    pearson_spearman. Where a score is not defined, because only one class or number
-    occurs, it is 0.
+    truth, predicted: class ids for accuracy, matthews, f1 (of class 1) and f1_macro (over
+    the classes that occur); 0 or 1 (rows, labels) for f1_micro, f1_macro and exact_match;
+    numbers for pearson, spearman and their mean pearson_spearman.
     """
-    from scipy.stats import DegenerateDataWarning
+    # Both are imported late because they take a second.
+    from scipy import stats
+    from sklearn import metrics as sklearn
 
+    def correlation(name: str) -> float:
+        function = {"pearson": stats.pearsonr, "spearman": stats.spearmanr}[name]
+        if len(truth) < 2:
+            return 0.0
+        return np.nan_to_num(function(truth, predicted).statistic)
+
+    f1 = functools.partial(sklearn.f1_score, truth, predicted, zero_division=0)
+    functions = {
+        "accuracy": lambda: sklearn.accuracy_score(truth, predicted),
+        "exact_match": lambda: sklearn.accuracy_score(truth, predicted),
+        "f1": lambda: f1(average="macro", labels=[1]),
+        "f1_micro": lambda: f1(average="micro"),
+        "f1_macro": lambda: f1(average="macro"),
+        "matthews": lambda: sklearn.matthews_corrcoef(truth, predicted),
+        "pearson": lambda: correlation("pearson"),
+        "spearman": lambda: correlation("spearman"),
+        "pearson_spearman": lambda: np.mean([*map(correlation, CORRELATIONS[:2])]),
+    }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DegenerateDataWarning)
-        warnings.filterwarnings("ignore", "A single label was found", UserWarning)
-        found = {name: _metrics()[name](truth, predicted) for name in metrics}
-    return {name: 100 * float(score) for name, score in found.items()}
+        warnings.simplefilter("ignore")  # of a score that is not defined
+        return {name: 100 * float(functions[name]()) for name in metrics}

@@ -16,19 +16,11 @@ from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting, setting_like
-from bert_jax.tasks.layouts import Layout, Row
-from bert_jax.tasks.task import (
-    Answer,
-    Features,
-    Head,
-    Outcome,
-    Outputs,
-    with_id,
-)
-from bert_jax.tasks.text_classification import TABLE, Classification, TableConfig
+from bert_jax.tasks.layouts import TABLE
+from bert_jax.tasks.task import Answer, Features, Head, Outcome, Outputs, with_id
+from bert_jax.tasks.text_classification import Classification, Row, TableConfig
 
 TASKS = ("stsb", "sick_relatedness", TABLE)
-METRICS = ("pearson", "spearman")
 POOLINGS = ("mean", "cls")
 
 
@@ -63,11 +55,6 @@ class SentenceVectorsConfig(TableConfig):
     def __post_init__(self):
         check_ranges(self, "data.")
 
-    def layout(self) -> Layout:
-        if self.task == TABLE:
-            return self._table(METRICS, regression=True)
-        return dataclasses.replace(self._own_layout(self.task), metrics=METRICS)
-
 
 class SentenceVectors(Classification):
     """The cosine of the vectors of two texts."""
@@ -79,6 +66,8 @@ class SentenceVectors(Classification):
 
     def __init__(self, config: SentenceVectorsConfig):
         super().__init__(config)
+        self.regression, self.metrics = True, ("pearson", "spearman")
+        self.main_metric = "pearson"
         self.head: Head = config.pooling or "mean"
         self.whole_batch = config.loss == "contrastive"
 
@@ -146,8 +135,8 @@ class SentenceVectors(Classification):
         """{"value": the cosine}."""
         vectors = np.asarray(outputs, np.float64).reshape(len(rows), 2, -1)
         cosines = (vectors[:, 0] * vectors[:, 1]).sum(axis=1)
-        answers = self._answers(cosines[:, None])
-        return [with_id(row, a) for row, a in zip(rows, answers, strict=True)]
+        answers = zip(rows, cosines.tolist(), strict=True)
+        return [with_id(row, {"value": cosine}) for row, cosine in answers]
 
     def outcomes(self, row: Row, answer: Answer) -> Iterator[Outcome]:
         """None: a cosine has another scale than a label."""

@@ -1,14 +1,13 @@
 """Tagging of words: named entities, parts of speech, Chinese word segmentation.
 
-Paper, section 5.3: the label of a word sits on its first token, all other positions count
-for nothing, and the tag of each word is decided alone, by argmax, with no CRF on top; so
-predicted tags may be ill-formed, and scores read them as conlleval does.
+Paper, section 5.3: the first token of a word has the label of the word, and the other
+tokens have none. The tag of each word is decided alone, without a CRF, so predicted tags
+may be ill-formed.
 """
 
 import dataclasses
 import functools
 import itertools
-import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,21 +39,18 @@ from bert_jax.tasks.task import (
     with_id,
 )
 
-logger = logging.getLogger(__name__)
-
-_BLANK = re.compile(r"\s")
-
-_FIRST_LINES = 20  # of a file, which show what it has
-
-_TASKS = ("conll2003", "wnut17", "columns", "segmented")
-_COLUMNS = {"conll2003": 4, "wnut17": 2}  # of the tasks that fix how many there are
-_FILES = {  # the names that a file goes by, if not SPLIT.txt
-    ("conll2003", "train"): ("eng.train", "train.txt"),
-    ("conll2003", "dev"): ("eng.testa", "valid.txt"),
-    ("conll2003", "test"): ("eng.testb", "test.txt"),
-    ("wnut17", "train"): ("wnut17train.conll",),
-    ("wnut17", "dev"): ("emerging.dev.conll",),
-    ("wnut17", "test"): ("emerging.test.annotated",),
+_COLUMNS = {"conll2003": 4, "wnut17": 2}  # of the files; other tasks have any number
+_FILES = {
+    "conll2003": {
+        "train": ("eng.train", "train.txt"),
+        "dev": ("eng.testa", "valid.txt"),
+        "test": ("eng.testb", "test.txt"),
+    },
+    "wnut17": {
+        "train": ("wnut17train.conll",),
+        "dev": ("emerging.dev.conll",),
+        "test": ("emerging.test.annotated",),
+    },
 }
 
 
@@ -63,14 +59,14 @@ class TaggingConfig:
     """Which data set, and how its sentences become sequences."""
 
     task: str = setting(
-        doc="conll2003 (4 columns), wnut17, columns (any file with a word and its tag a "
-        "line) or segmented (Chinese text with spaces between words)",
-        one_of=_TASKS,
+        doc="conll2003 (4 columns), wnut17, columns (any file with a word and its tag on "
+        "each line) or segmented (Chinese text with spaces between words)",
+        one_of=("conll2003", "wnut17", "columns", "segmented"),
     )
     dir: str = setting("", "the folder of the files")
     train: str = setting("", "a file below dir; empty: the data set's own name")
     dev: str = setting("", "as train")
-    test: str = setting("", "as train; need not be there")
+    test: str = setting("", "as train; may be missing")
     scheme: str = setting(
         "auto",
         "tag scheme: iob1, iob2, iobes, bilou, bmeso (BMES with types), bmes or plain; "
@@ -79,86 +75,69 @@ class TaggingConfig:
     )
     column: int = setting(
         -1,
-        "the column of the tag, from 0, or from the end if negative; the word is in 0",
+        "column of the tag, from 0, or from the end if negative; the word is in 0",
     )
     labels: tuple[str, ...] = setting(
-        (), "the tags, as iob2 for iob1 files; empty: those of the training file"
+        (), "the tags, as iob2 for iob1 files; empty: the tags of the training file"
     )
     max_length: int = setting(
         128, "tokens of a sequence, [CLS] and [SEP] included", least=3
     )
     stride: int = setting(
-        0, "tokens from one window over a longer sentence to the next; 0: half a window"
+        0,
+        "tokens from one window over a longer sentence to the next; 0: half a window",
+        least=0,
     )
     document_context: bool = setting(
         False,
         "fill a sequence with the sentences before and after, of the same document",
     )
-
     words: str = setting(
-        "auto",
-        "what predict takes for words in a text: what stands between blanks; punctuation: "
-        "marks are words too; clitics: and 's and n't; auto: as in the training file",
-        one_of=("auto", "blanks", "punctuation", "clitics"),
+        "treebank",
+        "how predict splits a text into words: treebank: marks, 's and n't are words, as "
+        "in the Penn Treebank; blanks: words have blanks between them. Older models have "
+        "auto, punctuation or clitics, which mean treebank",
+        one_of=("treebank", "blanks", "auto", "punctuation", "clitics"),
     )
 
     def __post_init__(self):
         check_ranges(self, "data.")
-        if self.task == "segmented" and (
-            self.scheme not in ("auto", "bmes")
-            or self.labels not in ((), formats.SEGMENT_LABELS)
-        ):
-            raise UserError(
-                f"data.scheme={self.scheme!r}, data.labels={self.labels}: "
-                "expected 'bmes' and its labels for segmented text, or nothing"
-            )
-        if not 0 <= self.stride <= self.max_length - 2:
-            raise UserError(
-                f"data.stride={self.stride}, expected 1 to {self.max_length - 2} "
-                "(max_length without [CLS] and [SEP]), or 0 for half of that"
-            )
-        if len(set(self.labels)) != len(self.labels):
-            raise UserError(f"data.labels={self.labels} names a label twice")
 
 
 class TaggingSource(Source):
-    """Files with a word and its tag a line, segmented text, or tables."""
+    """Files with a word and its tag on each line, segmented text, or tables."""
 
     def file_names(self, split: str) -> Sequence[str]:
-        return _FILES.get((self.config.task, split), (f"{split}.txt",))
-
-    def is_own(self, path: Path) -> bool:
-        """A .conll file, or a file of words whose first lines have tags."""
-        if tables.ending(path) == ".conll" or self.config.task == "segmented":
-            return self.config.task != "segmented"
-        if not (path.is_file() and formats.has_word_lines(path)):
-            return False
-        lines = (line.split() for _, line in tables.read_lines(path))
-        filled = (x for x in lines if x and x[0] != formats.DOCUMENT_START)
-        first = [*itertools.islice(filled, _FIRST_LINES)]
-        tags = [words[self.config.column :][:1] for words in first if len(words) > 1]
-        known = all(tag and tag[0] in self.labels for tag in tags)
-        return bool(first) and len(tags) == len(first) and known
+        return _FILES.get(self.config.task, {}).get(split, (f"{split}.txt",))
 
     def read_file(self, path: Path, split: str) -> Iterator[Record]:
         if not formats.has_word_lines(path):
-            yield from super().read_file(path, split)
-            return
+            return super().read_file(path, split)
         if self.config.task == "segmented":
-            rows = formats.read_segmented(path)
-        else:
-            columns = _COLUMNS.get(self.config.task, 0)
-            rows = formats.read_columns(path, self.config.column, columns)
-        for row in rows:
-            own = {"words": row.words, "tags": row.tags, "document": row.document}
-            yield row.where, own
+            return formats.read_segmented(path)
+        columns = _COLUMNS.get(self.config.task, 0)
+        return formats.read_columns(path, self.config.column, columns)
+
+    def is_own(self, path: Path) -> bool:
+        """A .conll file, or a file of words whose first lines have known tags."""
+        if self.config.task == "segmented" or not formats.has_word_lines(path):
+            return False
+        if tables.ending(path) == ".conll" or not path.is_file():
+            return tables.ending(path) == ".conll"
+        lines = (line.split() for _, line in tables.read_lines(path))
+        filled = (x for x in lines if x and x[0] != formats.DOCUMENT_START)
+        first = [*itertools.islice(filled, 20)]
+        known = [[label] for label in self.labels]
+        return bool(first) and all(
+            len(x) > 1 and x[self.config.column :][:1] in known for x in first
+        )
 
 
 class Tagging(Task):
     """One tag a word; scores as conlleval's where tags spell entities.
 
-    A sentence over max_length tokens is cut into windows (sequences.owners says
-    which of them a word is predicted in); each word is trained on and predicted once.
+    A sentence over max_length tokens is cut into windows. Each word is trained on and
+    predicted once, in the window with most context around it.
     """
 
     family = "tagging"
@@ -167,63 +146,59 @@ class Tagging(Task):
     head = "token"
     counted = "words"
     tabs = False
-    # The second names are those of Hugging Face's data sets.
-    columns: ClassVar = {"words": ("words", "tokens"), "tags": ("tags", "ner_tags")}
+    columns: ClassVar = {
+        "words": ("words", "tokens", "text"),
+        "tags": ("tags", "ner_tags"),
+    }
 
     @classmethod
     def for_head(cls, checkpoint: Any) -> "Tagging | None":
-        """The labels are the tags."""
         longest, labels = checkpoint.config.max_positions, checkpoint.labels
         config = TaggingConfig("columns", labels=labels, max_length=longest)
         return cls(config) if checkpoint.head == cls.head else None
 
     @functools.cached_property
-    def labels(self) -> tuple[str, ...]:
-        """The tags; those of the training file, sorted, where the config has none."""
-        if self.config.labels:
-            return self.config.labels
-        if self.scheme == "bmes":
-            return formats.SEGMENT_LABELS
-        return tuple(sorted({tag for row in self._training for tag in row.tags}))
-
-    def saved_config(self) -> TaggingConfig:
-        """Also how predict is to find words in a text."""
-        config = super().saved_config()
-        if config.words != "auto":
-            return config
-        words = (word for row in self._training for word in row.words)
-        return dataclasses.replace(config, words=formats.word_style(words))
+    def _read_tags(self) -> dict[str, str]:
+        """The different tags of the training rows, with the place of one word each."""
+        rows = super().read("train")
+        return {t: row.place(i) for row in rows for i, t in enumerate(row.tags)}
 
     @functools.cached_property
     def scheme(self) -> str:
-        """The scheme of the files; "auto" reads the training file to find it."""
+        """The scheme in the config, or the scheme of the labels or of the training rows."""
         if self.config.scheme != "auto":
             return self.config.scheme
         if self.config.task == "segmented":
             return "bmes"
-        # Rows to be scored come without training rows.
-        split = "train" if self.source.has("train") else self.source.eval_splits[0]
-        scheme = formats.recognise(row.tags for row in super().read(split))
-        where = self.source.place(split)
-        logger.info("%s: its tags are of the scheme %s", where, scheme)
-        return scheme
+        return formats.recognise(self.config.labels or self._read_tags)
+
+    @property
+    def kind(self) -> str:
+        """What the tags spell: "entities", "words" or "tags"."""
+        return {"bmes": "words", "plain": "tags"}.get(self.scheme, "entities")
 
     @functools.cached_property
-    def kind(self) -> str:
-        """What the tags spell, as the labels show it: "entities", "words" or "tags"."""
-        scheme = self.config.scheme
-        if scheme == "auto":
-            scheme = formats.recognise((label,) for label in self.labels)
-        return formats.SCHEMES[scheme].kind
+    def labels(self) -> tuple[str, ...]:
+        """The tags in the config, or the tags of the training rows, sorted."""
+        if self.config.labels:
+            return self.config.labels
+        if self.scheme == "bmes":
+            return formats.SEGMENT_LABELS
+        form = formats.SCHEMES[self.scheme]
+        for tag, place in self._read_tags.items():
+            if not re.fullmatch(form, tag):
+                raise UserError(
+                    f"{place} has the tag {tag!r}; the scheme {self.scheme} expects "
+                    f"{form}: correct the tag, or set data.scheme"
+                )
+        return tuple(sorted({tag for row in self._rows("train") for tag in row.tags}))
 
     @property
     def main_metric(self) -> str:
-        """Accuracy for tags that spell nothing, F1 for all others."""
         return "accuracy" if self.kind == "tags" else "f1"
 
     def read(self, split: str) -> list[TaggedSentence]:
-        """Sentences of "train", "dev" or "test"; see Task.read."""
-        rows = self._training if split == "train" else self._checked(split)
+        rows = self._rows(split)
         for row in rows:
             for i, tag in enumerate(row.tags or ()):
                 if tag not in self.label_ids:
@@ -235,68 +210,20 @@ class Tagging(Task):
         if self.config.document_context and (
             len({row.document for row in rows}) == len(rows) > 1
         ):
-            where = self.source.place(split)
             raise UserError(
-                f"{where} does not say which sentences belong together, by "
-                f"{formats.DOCUMENT_START} lines, or blank lines in segmented text; set "
-                "data.document_context=False"
+                f"{self.source.place(split)} has one sentence in each document; mark "
+                f"documents with {formats.DOCUMENT_START} lines (blank lines in segmented "
+                "text), or set data.document_context=False"
             )
         return rows
 
-    def row(
-        self, where: str, values: Mapping[str, Any], labelled: bool
-    ) -> TaggedSentence:
-        """A sentence; "document" says which sentences follow each other in one.
-
-        Words are a list, or a text. Punctuation of a text to predict is split from its
-        words as in the training data; of a text to segment, each character is a word.
-        """
-        text, offsets = "", None
-        names = self.columns["words"] + ("text",) * (not labelled)
-        words = tables.value(where, values, names)
-        if isinstance(words, str) and not labelled:
-            # A checkpoint that does not say is of CoNLL-2003, most likely.
-            how = "clitics" if self.config.words == "auto" else self.config.words
-            how = "characters" if self.kind == "words" else how
-            text, offsets = words, formats.find_words(words, how)
-            words = tuple(text[start:end] for start, end in offsets)
-        words = words.split() if isinstance(words, str) else words
-        words = formats.check_words(words, where, '{"words": ["A", "sentence"]}')
-        index = values.get("id")
-        tags, document = None, values.get("document", where)
-        if labelled:
-            tags = tables.value(where, values, self.columns["tags"])
-            tags = tags.split() if isinstance(tags, str) else tags
-            if not isinstance(tags, list | tuple) or not all(
-                isinstance(tag, str | int) and tag != "" for tag in tags
-            ):
-                raise UserError(
-                    f"{where}: tags are no list of tags; expected one a word"
-                )
-            if not self.config.labels and any(isinstance(tag, int) for tag in tags):
-                raise UserError(
-                    f"{where}: the tags are numbers, and their names are missing; set "
-                    "data.labels to the names in the order of their numbers, such "
-                    "as ('O', 'B-PER', 'I-PER')"
-                )
-            tags = tuple(
-                tag
-                if isinstance(tag, str)
-                else by_position(self.config.labels, tag) or str(tag)
-                for tag in tags
-            )
-            if len(tags) != len(words):
-                raise UserError(
-                    f"{where} has {counted(len(words), 'word')} and "
-                    f"{counted(len(tags), 'tag')}; expected a tag for each word"
-                )
-        return TaggedSentence(words, tags, document, where, text, offsets, index)
-
-    def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
-        """Of a tuple of texts to predict: they are the words."""
-        words = isinstance(row, tuple) and all(isinstance(x, str) for x in row)
-        row = (row,) if words and not labelled else row
-        return super().values(where, row, labelled=labelled)
+    def _rows(self, split: str) -> list[TaggedSentence]:
+        """The sentences of a split, with iob2 tags instead of iob1."""
+        rows = super().read(split)
+        if self.scheme not in ("iob1", "iob2") or not self.labelled(split):
+            return rows
+        iob2 = formats.iob1_to_iob2
+        return [dataclasses.replace(row, tags=iob2(row.tags)) for row in rows]
 
     def rows(
         self, placed: Iterable[Placed], columns: Sequence[str] = (), *, labelled=False
@@ -305,46 +232,99 @@ class Tagging(Task):
         if not self.config.document_context or labelled:
             yield from super().rows(placed, columns, labelled=labelled)
             return
-        document = 0
+        breaks = itertools.count()
+        document = -1
+        for where, row in placed:
+            if isinstance(row, str) and not row.strip():
+                document = next(breaks)
+                continue
+            for found in super().rows([(where, row)], columns):
+                own = document if found.document == where else found.document
+                yield dataclasses.replace(found, document=own)
 
-        def sentences() -> Iterator[Placed]:
-            nonlocal document
-            for where, row in placed:
-                if isinstance(row, str) and not row.strip():
-                    document += 1
-                else:
-                    yield where, row
+    def row(
+        self, where: str, values: Mapping[str, Any], labelled: bool
+    ) -> TaggedSentence:
+        """A sentence. Its words are a list, or a text, which :func:`find_words` splits.
 
-        for row in super().rows(sentences(), columns):
-            own = document if row.document == row.where else row.document
-            yield dataclasses.replace(row, document=own)
+        "document" has the same value in sentences that follow each other in a document.
+        """
+        text, offsets, tags = "", None, None
+        words = tables.value(where, values, self.columns["words"])
+        if isinstance(words, str):
+            how = "characters" if self.kind == "words" else self.config.words
+            text, offsets = (
+                words,
+                formats.find_words(words, "blanks" if labelled else how),
+            )
+            words = [text[start:end] for start, end in offsets]
+        if not isinstance(words, list | tuple) or not all(
+            isinstance(word, str) and word for word in words
+        ):
+            raise UserError(
+                f'{where}: "words" is not a list of words; expected ["A", "sentence"]'
+            )
+        if labelled:
+            tags = self._tags(where, values, len(words))
+        document, index = values.get("document", where), values.get("id")
+        return TaggedSentence(tuple(words), tags, document, where, text, offsets, index)
+
+    def _tags(
+        self, where: str, values: Mapping[str, Any], count: int
+    ) -> tuple[str, ...]:
+        """The tags of a row. A tag may be given by its number in the labels."""
+        tags, labels = (
+            tables.value(where, values, self.columns["tags"]),
+            self.config.labels,
+        )
+        tags = tags.split() if isinstance(tags, str) else tags
+        if not isinstance(tags, list | tuple) or len(tags) != count:
+            raise UserError(
+                f"{where} has {counted(count, 'word')} and the tags {tags!r:.200}; "
+                "expected a list with a tag for each word"
+            )
+        if not labels and not all(isinstance(tag, str) for tag in tags):
+            raise UserError(
+                f"{where}: the tags are numbers, and their names are missing; set "
+                "data.labels to the names in the order of their numbers, such as "
+                "('O', 'B-PER', 'I-PER')"
+            )
+        return tuple(
+            tag if isinstance(tag, str) else by_position(labels, tag) or str(tag)
+            for tag in tags
+        )
+
+    def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
+        """The values of a row by name; a tuple of texts to predict is the words."""
+        words = isinstance(row, tuple) and all(isinstance(x, str) for x in row)
+        row = (row,) if words and not labelled else row
+        return super().values(where, row, labelled=labelled)
 
     def encode(self, rows: list[TaggedSentence], tokenizer: Tokenizer) -> Features:
         """Sequences [CLS] words [SEP], all of token type 0; see Task.encode.
 
-        A word without tokens (control characters) is [UNK], so that it has a prediction;
-        one with more tokens than a window loses its last ones (counted in truncated).
+        A word without tokens (control characters) becomes [UNK]. A word with more tokens
+        than a window loses its last tokens and counts as truncated.
         extra: of each sequence the words of its row that it predicts, and the positions
         of their first tokens, both int (words,).
         """
         capacity = self.config.max_length - 2
         stride = self.config.stride or (capacity + 1) // 2
-        tokens = tokenizer.encode_batch([word for row in rows for word in row.words])
         unknown = np.array([tokenizer.unk_id], tokenizer.dtype)
-        tokens = [ids if len(ids) else unknown for ids in tokens]
-        cut = [len(ids) > capacity for ids in tokens]
-        tokens = [ids[:capacity] for ids in tokens]
+        encoded = tokenizer.encode_batch([word for row in rows for word in row.words])
+        tokens = [ids[:capacity] if len(ids) else unknown for ids in encoded]
+        cut = np.array([len(ids) > capacity for ids in encoded], bool)
         offsets = np.cumsum([0, *map(len, tokens)])
         bounds = np.cumsum([0, *(len(row.words) for row in rows)]).tolist()
         documents: list[Window] = []  # the words of the document around each row
         for _, group in itertools.groupby(rows, lambda row: row.document):
             first, last = len(documents), len(documents) + len(list(group))
             documents += [(bounds[first], bounds[last])] * (last - first)
-        input_ids, token_type_ids, labels, extra, sequence_rows = [], [], [], [], []
+        input_ids, token_type_ids, labels, extra, numbers = [], [], [], [], []
         truncated = 0
         for i, row in enumerate(rows):
             first, last = bounds[i : i + 2]
-            truncated += any(cut[first:last])
+            truncated += int(cut[first:last].any())
             spans = sequences.windows(offsets, (first, last), capacity, stride)
             if self.config.document_context:
                 spans = [widen(offsets, s, documents[i], capacity) for s in spans]
@@ -352,14 +332,14 @@ class Tagging(Task):
             for j, (start, stop) in enumerate(spans):
                 words = np.flatnonzero(owner == j)
                 if not len(words):
-                    continue  # nothing is asked of it
+                    continue  # it would predict no word
                 inside = np.concatenate(tokens[start:stop])
                 sequence, types = sequences.join(tokenizer, inside)
                 positions = 1 + offsets[first + words] - offsets[start]
                 input_ids.append(sequence)
                 token_type_ids.append(types)
                 extra.append((words, positions))
-                sequence_rows.append(i)
+                numbers.append(i)
                 if row.tags is not None:
                     target = np.full_like(sequence, IGNORED)
                     target[positions] = [self.label_ids[row.tags[w]] for w in words]
@@ -367,40 +347,31 @@ class Tagging(Task):
         return Features(
             input_ids,
             token_type_ids,
-            np.array(sequence_rows, np.int32),
+            np.array(numbers, np.int32),
             targets={"labels": labels} if labels else {},
             extra=extra,
             truncated=truncated,
         )
 
     def warnings(self, features: Features, tokenizer: Tokenizer) -> list[str]:
-        """Also an uncased vocabulary for names, and rows that are mostly context."""
+        """Also an uncased vocabulary for names."""
         found = super().warnings(features, tokenizer)
         if self.kind == "entities" and tokenizer.lower_case:
             found.append(
                 "the checkpoint's vocabulary has no capitals, which tell names from other "
                 "words; a cased checkpoint finds more of them"
             )
-        if self.config.document_context:
-            own = sum(2 + at[-1] - at[0] + 1 for _, at in features.extra)
-            times = sum(map(len, features.input_ids)) / own
-            if times >= 10:
-                found.append(
-                    f"document_context makes rows {times:.0f} times as long, and a step as "
-                    "much slower; data.document_context=False, or a smaller "
-                    "data.max_length, is faster"
-                )
         return found
 
     def decode(
         self, rows: list[TaggedSentence], features: Features, outputs: Outputs
     ) -> list[Answer]:
-        """Words, their tags and the probabilities of these; see Task.decode.
+        """Words, tags and the probabilities of the tags; see Task.decode.
 
-        "entities" (but of tags that spell nothing): type, text, start and end (words, end
-        exclusive), and as probability the product of its words' probabilities. Of a row
-        that came as text also its "offsets", the characters [start, end) of each word,
-        and the "characters" of each entity.
+        "entities" (unless tags are plain): type, text, start and end (words, end
+        exclusive), and the product of the probabilities of its words. A row that came as
+        text also has "offsets", the characters [start, end) of each word, and the
+        "characters" of each entity.
         """
         shares = [np.zeros((len(row.words), self.outputs)) for row in rows]
         for i, (words, positions), logits in zip(
@@ -423,35 +394,46 @@ class Tagging(Task):
             answers.append(with_id(row, answer))
         return answers
 
-    def cells(
-        self, row: TaggedSentence, prediction: dict[str, Any]
-    ) -> list[dict[str, str]]:
-        """Entities with probabilities; else the tagged words, and their least probable."""
+    def _entities(
+        self, row: TaggedSentence, answer: dict[str, Any]
+    ) -> list[dict[str, Any]]:
+        segmented, tags = self.kind == "words", answer["tags"]
+        found = []
+        for name, start, end in formats.entities(
+            formats.word_tags(tags) if segmented else tags
+        ):
+            text = ("" if segmented else " ").join(row.words[start:end])
+            entity = {"type": name, "text": text, "start": start, "end": end}
+            if row.offsets is not None:
+                place = [row.offsets[start][0], row.offsets[end - 1][1]]
+                text = text if segmented else row.text[slice(*place)]
+                entity |= {"text": text, "characters": place}
+            p = math.prod(answer["probabilities"][start:end])
+            found.append(entity | {"probability": p})
+        return found
+
+    def cells(self, row: TaggedSentence, answer: Answer) -> list[dict[str, str]]:
+        """The text with its entities, or the words with their tags."""
+        found = answer.get("entities", ())
         if self.kind == "entities":
-            found = (
-                f"{entity['text']} ({entity['type']} {entity['probability']:.2f})"
-                for entity in prediction["entities"]
+            entities = (
+                f"{x['text']} ({x['type']} {x['probability']:.2f})" for x in found
             )
             text = row.text or " ".join(row.words)
-            cells = {"text": text, "entities": ", ".join(found) or "-"}
-            return [with_id(row, cells)]
-        if self.kind == "words":
-            tagged = [entity["text"] for entity in prediction["entities"]]
+            cells = {"text": text, "entities": ", ".join(entities) or "-"}
+        elif self.kind == "words":
+            cells = {"tagged": " ".join(entity["text"] for entity in found)}
         else:
-            pairs = zip(prediction["words"], prediction["tags"], strict=True)
-            tagged = ["/".join(pair) for pair in pairs]
-        least = min(prediction["probabilities"], default=1.0)
-        return [with_id(row, {"least": f"{least:.4f}", "tagged": " ".join(tagged)})]
+            pairs = zip(answer["words"], answer["tags"], strict=True)
+            cells = {"tagged": " ".join(map("/".join, pairs))}
+        return [with_id(row, cells)]
 
     def score(
-        self, rows: list[TaggedSentence], predictions: list[Answer]
+        self, rows: list[TaggedSentence], answers: list[Answer]
     ) -> dict[str, float]:
-        """Accuracy of tags, and f1, precision and recall of what they spell, in percent.
-
-        Also "f1/TYPE" of entities; "surface_f1" for WNUT-17. See tagging_formats.
-        """
+        """See tagging_formats.scores; WNUT-17 also has "surface_f1"."""
         gold = [list(row.tags) for row in rows]
-        predicted = [answer["tags"] for answer in predictions]
+        predicted = [answer["tags"] for answer in answers]
         scores = formats.scores(gold, predicted, self.kind)
         if self.config.task == "wnut17":
             sentences = [row.words for row in rows]
@@ -459,74 +441,36 @@ class Tagging(Task):
         return scores
 
     def outcomes(self, row: TaggedSentence, answer: Answer) -> Iterator[Outcome]:
-        """The tag of each word. Types of entities are classes, without B- and I-."""
-        text = " ".join(row.words)
+        """The tag of each word. The classes are types of entities, without B- and I-."""
+        text, entities = " ".join(row.words), self.kind == "entities"
         found = zip(answer["tags"], answer["probabilities"], strict=True)
         for word, gold, (tag, p) in zip(row.words, row.tags, found, strict=True):
-            classes = self._class(gold), self._class(tag)
+            classes = (gold[2:] or gold, tag[2:] or tag) if entities else (gold, tag)
             yield Outcome(text, gold, tag, p, gold == tag, word, classes)
 
-    def _class(self, tag: str) -> str:
-        return tag[2:] if self.kind == "entities" and tag != "O" else tag
-
     def export(
-        self, rows: list[TaggedSentence], predictions: list[Answer], split: str
+        self, rows: list[TaggedSentence], answers: list[Answer], split: str
     ) -> dict[str, str]:
-        """SPLIT.conll as conlleval reads it, and SPLIT.segmented.txt for segmentation.
+        """SPLIT.conll, which conlleval reads, and SPLIT.segmented.txt for segmentation.
 
-        The first has "word gold predicted" lines, without gold where rows have no tags;
-        iobes, bilou and bmeso tags become iob2, because conlleval does not know their
-        letters. The second has a sentence a line.
+        SPLIT.conll has "word gold predicted" lines, without gold if rows have no tags.
+        Entities have iob2 tags. SPLIT.segmented.txt has a sentence on each line.
         """
-        as_iob2 = self.kind == "entities" and any(
-            label[0] in formats.BEYOND_IOB for label in self.labels
-        )
         lines, sentences = [], []
-        for row, answer in zip(rows, predictions, strict=True):
-            tags = [list(row.tags), answer["tags"]] if row.tags else [answer["tags"]]
-            if as_iob2:
+        for row, answer in zip(rows, answers, strict=True):
+            tags = [[*row.tags], answer["tags"]] if row.tags else [answer["tags"]]
+            if self.kind == "entities":
                 tags = map(formats.as_iob2, tags)
-            # One blank parts conlleval's columns, so no word or tag may hold any.
-            columns = [[_BLANK.sub("_", x) for x in c] for c in (row.words, *tags)]
+            # Columns have blanks between them, so words have none.
+            columns = [[re.sub(r"\s", "_", x) for x in c] for c in (row.words, *tags)]
             lines += [*map(" ".join, zip(*columns, strict=True)), ""]
             if self.kind == "words":
-                words = (_BLANK.sub("_", x["text"]) for x in answer["entities"])
-                sentences.append(" ".join(words))
+                found = [entity["text"] for entity in answer["entities"]]
+                sentences.append(" ".join(found))
         files = {f"{split}.conll": lines}
         if sentences:
             files[f"{split}.segmented.txt"] = sentences
         return {name: "".join(f"{x}\n" for x in text) for name, text in files.items()}
-
-    @functools.cached_property
-    def _training(self) -> list[TaggedSentence]:
-        return self._checked("train")
-
-    def _checked(self, split: str) -> list[TaggedSentence]:
-        """Sentences whose tags the scheme allows."""
-        rows = super().read(split)
-        if not self.labelled(split):
-            return rows
-        return [formats.normalise(row, self.scheme) for row in rows]
-
-    def _entities(
-        self, row: TaggedSentence, answer: dict[str, Any]
-    ) -> list[dict[str, Any]]:
-        """What the tags of an answer spell."""
-        tags = answer["tags"]
-        if self.kind == "words":
-            tags = formats.word_tags(tags)
-        found = []
-        for name, start, end in formats.entities(tags):
-            text, characters = " ".join(row.words[start:end]), {}
-            if row.offsets is not None:
-                place = [row.offsets[start][0], row.offsets[end - 1][1]]
-                text, characters = row.text[slice(*place)], {"characters": place}
-            if self.kind == "words":
-                text = "".join(row.words[start:end])
-            probability = math.prod(answer["probabilities"][start:end])
-            entity = {"type": name, "text": text, "start": start, "end": end}
-            found.append(entity | characters | {"probability": probability})
-        return found
 
 
 def widen(
@@ -534,8 +478,8 @@ def widen(
 ) -> Window:
     """A window with as many words of its document around it as fit, half on each side.
 
-    offsets, capacity: see data.sequences.windows. Where the document ends on one side,
-    the other has the rest.
+    offsets, capacity: see data.sequences.windows. If the document ends on one side, the
+    other side gets the rest.
     """
     (start, stop), (low, high) = window, document
     room = capacity - (offsets[stop] - offsets[start])
@@ -543,6 +487,6 @@ def widen(
     before = max(room // 2, room - after)
     start = max(low, int(np.searchsorted(offsets, offsets[start] - before)))
     stop = min(high, sequences.last_stop(offsets, start, capacity))
-    # What the end of the document, or a long word there, left free.
+    # The end of the document, or a long word there, leaves room before the window.
     start = max(low, int(np.searchsorted(offsets, offsets[stop] - capacity)))
     return start, stop

@@ -9,10 +9,9 @@ from bert_jax.inference.lines import (
     CsvTable,
     chunks,
 )
-from bert_jax.tasks.layouts import Row
 from bert_jax.tasks.question_answering import Squad, SquadConfig
 from bert_jax.tasks.tagging_formats import TaggedSentence
-from bert_jax.tasks.text_classification import Classification, ClassificationConfig
+from bert_jax.tasks.text_classification import Classification, ClassificationConfig, Row
 from bert_jax.tasks.word_tagging import Tagging, TaggingConfig
 
 CLASSIFICATION = Classification(

@@ -12,18 +12,18 @@ from bert_jax.errors import UserError
 from bert_jax.inference.lines import AnswerTable
 from bert_jax.inference.predict import Predictor
 from bert_jax.tasks.families import FAMILIES
-from bert_jax.tasks.layouts import Layout, Split
+from bert_jax.tasks.layouts import LAYOUTS, Layout
 from bert_jax.tasks.task import Features, Task
-from bert_jax.tasks.text_classification import LAYOUTS
 from bert_jax.training.config import finetune_config
 from bert_jax.training.sweep import run_one
 
 # A new task on an existing head.
 MOODS = Layout(
-    {name: Split((f"{name}.csv",), "label") for name in ("train", "dev")},
-    "text",
-    metrics=("f1_macro", "accuracy"),
+    {"text_a": ("text",), "label": ("label",)},
+    files={"train": ("train.csv",), "dev": ("dev.csv",)},
+    scored=("dev",),
     labels=("no", "yes"),
+    metrics=("f1_macro", "accuracy"),
 )
 
 

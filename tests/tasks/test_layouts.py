@@ -8,147 +8,131 @@ import pytest
 import tensorflow_datasets as tfds
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.text_classification import (
-    LAYOUTS,
-    Classification,
-    ClassificationConfig,
-)
+from bert_jax.tasks.text_classification import Classification, ClassificationConfig
 
 MNLI = "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse "
 MNLI += "sentence1_parse sentence2_parse sentence1 sentence2"
 PARSES = "7 p1 p2 fiction ((a)) ((b)) (R(a)) (R(b))"
+MRPC = "\ufeffQuality #1_ID #2_ID #1_String #2_String"
+STSB = "index genre filename year old_index source1 source2 sentence1 sentence2"
+QQP = "id qid1 qid2 question1 question2 is_duplicate"
 
-# Header (or "" where GLUE has none) and a row; spaces stand for tabs, _ for spaces.
+# The header ("" if a file has none), a row, and its texts and label. Blanks stand for tabs,
+# and _ for a blank; the word not_entailment has its own.
 FILES = {
     "cola": {
-        "train.tsv": ("", "gj04 1  They_ran."),
-        "dev.tsv": ("", 'gj04 0 * Ran_they_"it.'),
-        "test.tsv": ("index sentence", "0 She_ran."),
+        "train.tsv": ("", "gj04 1  They_ran.", "They ran.", None, "1"),
+        "dev.tsv": ("", 'gj04 0 * Ran_they_"it.', 'Ran they "it.', None, "0"),
+        "test.tsv": ("index sentence", "0 She_ran.", "She ran.", None, None),
     },
     "sst2": {
-        "train.tsv": ("sentence label", 'so_"good 1'),
-        "dev.tsv": ("sentence label", "bad 0"),
-        "test.tsv": ("index sentence", "0 fine"),
+        "train.tsv": ("sentence label", 'so_"good 1', 'so "good', None, "1"),
+        "dev.tsv": ("sentence label", "bad 0", "bad", None, "0"),
+        "test.tsv": ("index sentence", "0 fine", "fine", None, None),
     },
     "mrpc": {
-        "train.tsv": ("\ufeffQuality #1_ID #2_ID #1_String #2_String", '1 2 3 a_b "_c'),
-        "dev.tsv": ("\ufeffQuality #1_ID #2_ID #1_String #2_String", "0 2 3 d e"),
-        "test.tsv": ("index #1_ID #2_ID #1_String #2_String", "0 2 3 f g"),
+        "train.tsv": (MRPC, '1 2 3 a_b "_c', "a b", '" c', "1"),
+        "dev.tsv": (MRPC, "0 2 3 d e", "d", "e", "0"),
+        "test.tsv": (
+            MRPC.replace("\ufeffQuality", "index"),
+            "0 2 3 f g",
+            "f",
+            "g",
+            None,
+        ),
     },
     "stsb": {
-        "train.tsv": (
-            "index genre filename year old_index source1 source2 sentence1 sentence2 "
-            "score",
-            "0 news MSRvid 2012 1 none none a b 3.250",
-        ),
-        "dev.tsv": (
-            "index genre filename year old_index source1 source2 sentence1 sentence2 "
-            "score",
-            "0 news MSRvid 2012 1 none none c d 5.000",
-        ),
-        "test.tsv": (
-            "index genre filename year old_index source1 source2 sentence1 sentence2",
-            "0 news MSRvid 2012 1 none none e f",
-        ),
+        "train.tsv": (f"{STSB} score", "0 n M 2 1 x y a b 3.250", "a", "b", 3.25),
+        "dev.tsv": (f"{STSB} score", "0 n M 2 1 x y c d 5.000", "c", "d", 5.0),
+        "test.tsv": (STSB, "0 n M 2 1 x y e f", "e", "f", None),
     },
     "qqp": {
-        "train.tsv": (
-            "id qid1 qid2 question1 question2 is_duplicate",
-            "5 1 2 why? how? 1",
-        ),
-        "dev.tsv": (
-            "id qid1 qid2 question1 question2 is_duplicate",
-            "6 1 2 who? what? 0",
-        ),
-        "test.tsv": ("id question1 question2", "0 when? where?"),
+        "train.tsv": (QQP, "5 1 2 why? how? 1", "why?", "how?", "1"),
+        "dev.tsv": (QQP, "6 1 2 who? what? 0", "who?", "what?", "0"),
+        "test.tsv": ("id question1 question2", "0 when? why?", "when?", "why?", None),
     },
     "mnli": {
-        "train.tsv": (f"{MNLI} label1 gold_label", f"{PARSES} a b neutral entailment"),
+        "train.tsv": (
+            *(f"{MNLI} label1 gold_label", f"{PARSES} a b neutral entailment"),
+            *("a", "b", "entailment"),
+        ),
         "dev_matched.tsv": (
-            f"{MNLI} label1 label2 label3 label4 label5 gold_label",
-            f"{PARSES} c d neutral neutral entailment neutral contradiction neutral",
+            *(f"{MNLI} label1 gold_label", f"{PARSES} c d entailment neutral"),
+            *("c", "d", "neutral"),
         ),
         "dev_mismatched.tsv": (
-            f"{MNLI} label1 label2 label3 label4 label5 gold_label",
-            f"{PARSES} e f neutral neutral entailment neutral neutral contradiction",
+            *(f"{MNLI} label1 gold_label", f"{PARSES} e f neutral contradiction"),
+            *("e", "f", "contradiction"),
         ),
-        "test_matched.tsv": (MNLI, f"{PARSES} g h"),
-        "test_mismatched.tsv": (MNLI, f"{PARSES} i j"),
-        "diagnostic.tsv": ("index sentence1 sentence2", "0 k l"),
+        "test_matched.tsv": (MNLI, f"{PARSES} g h", "g", "h", None),
+        "test_mismatched.tsv": (MNLI, f"{PARSES} i j", "i", "j", None),
+        "diagnostic.tsv": ("index sentence1 sentence2", "7 k l", "k", "l", None),
     },
     "qnli": {
-        "train.tsv": ("index question sentence label", "0 who? me entailment"),
-        "dev.tsv": ("index question sentence label", "0 why? no not_entailment"),
-        "test.tsv": ("index question sentence", "0 how? so"),
+        "train.tsv": (
+            *("index question sentence label", "0 who? me entailment"),
+            *("who?", "me", "entailment"),
+        ),
+        "dev.tsv": (
+            *("index question sentence label", "0 why? no not_entailment"),
+            *("why?", "no", "not_entailment"),
+        ),
+        "test.tsv": ("index question sentence", "0 how? so", "how?", "so", None),
     },
     "rte": {
-        "train.tsv": ("index sentence1 sentence2 label", "0 a b not_entailment"),
-        "dev.tsv": ("index sentence1 sentence2 label", "0 c d entailment"),
-        "test.tsv": ("index sentence1 sentence2", "0 e f"),
+        "train.tsv": (
+            *("index sentence1 sentence2 label", "0 a b not_entailment"),
+            *("a", "b", "not_entailment"),
+        ),
+        "dev.tsv": (
+            *("index sentence1 sentence2 label", "0 c d entailment"),
+            *("c", "d", "entailment"),
+        ),
+        "test.tsv": ("index sentence1 sentence2", "0 e f", "e", "f", None),
     },
     "wnli": {
-        "train.tsv": ("index sentence1 sentence2 label", "0 a b 1"),
-        "dev.tsv": ("index sentence1 sentence2 label", "0 c d 0"),
-        "test.tsv": ("index sentence1 sentence2", "0 e f"),
+        "train.tsv": ("index sentence1 sentence2 label", "0 a b 1", "a", "b", "1"),
+        "dev.tsv": ("index sentence1 sentence2 label", "0 c d 0", "c", "d", "0"),
+        "test.tsv": ("index sentence1 sentence2", "0 e f", "e", "f", None),
     },
-    "ax": {"diagnostic.tsv": ("index sentence1 sentence2", "0 k l")},
-}
-# (text_a, text_b, label) of the row of each split, in the order of the files.
-ROWS = {
-    "cola": [
-        ("They ran.", None, "1"),
-        ('Ran they "it.', None, "0"),
-        ("She ran.", None),
-    ],
-    "sst2": [('so "good', None, "1"), ("bad", None, "0"), ("fine", None)],
-    "mrpc": [("a b", '" c', "1"), ("d", "e", "0"), ("f", "g")],
-    "stsb": [("a", "b", 3.25), ("c", "d", 5.0), ("e", "f")],
-    "qqp": [("why?", "how?", "1"), ("who?", "what?", "0"), ("when?", "where?")],
-    "mnli": [
-        ("a", "b", "entailment"),
-        ("c", "d", "neutral"),
-        ("e", "f", "contradiction"),
-        ("g", "h"),
-        ("i", "j"),
-        ("k", "l"),
-    ],
-    "qnli": [
-        ("who?", "me", "entailment"),
-        ("why?", "no", "not_entailment"),
-        ("how?", "so"),
-    ],
-    "rte": [("a", "b", "not_entailment"), ("c", "d", "entailment"), ("e", "f")],
-    "wnli": [("a", "b", "1"), ("c", "d", "0"), ("e", "f")],
-    "ax": [("k", "l")],
+    "ax": {"diagnostic.tsv": ("index sentence1 sentence2", "0 k l", "k", "l", None)},
 }
 MAIN = {"cola": "matthews", "mrpc": "f1", "qqp": "f1", "stsb": "spearman"}
+SERVER = {"cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B"}
 
 
 def write_task(task, folder):
     folder.mkdir(parents=True, exist_ok=True)
-    for name, lines in FILES[task].items():
-        # not_entailment is the one word with an underscore of its own.
-        text = "\n".join(line for line in lines if line) + "\n"
-        text = text.replace(" ", "\t").replace("not_entailment", "not-entailment")
+    for name, (*lines, _, _, _) in FILES[task].items():
+        text = "".join(f"{line}\n" for line in lines if line).replace(" ", "\t")
         text = text.replace("_", " ") if task in ("cola", "sst2", "mrpc") else text
-        text = text.replace("not-entailment", "not_entailment")
         (folder / name).write_text(text, encoding="utf-8")
     return Classification(ClassificationConfig(task=task, dir=str(folder)))
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_task_in_its_own_layout(name, tmp_path):
+def test_every_task_in_its_own_layout_and_its_file_for_the_server(name, tmp_path):
     task = write_task(name, tmp_path)
     source = task.source
     splits = ["train"] * (name != "ax") + [*source.eval_splits, *source.predict_splits]
-    assert len(splits) == len(FILES[name])
-    rows = [task.read(split) for split in splits]
-    found = [(r.text_a, r.text_b, r.label) for (r,) in rows]
-    assert found == [(*row, None)[:3] for row in ROWS[name]]
+    rows = [row for split in splits for row in task.read(split)]
+    expected = [values for _, _, *values in FILES[name].values()]
+    assert [[row.text_a, row.text_b, row.label] for row in rows] == expected
     assert task.main_metric == MAIN.get(name, "accuracy")
-    labelled = sum(row[2] is not None for row in found)
-    assert labelled == len(splits) - len(task.source.predict_splits)
-    assert {row[2] for row in found if row[2]} <= set(task.labels) or task.regression
+    assert sum(label is None for *_, label in expected) == len(source.predict_splits)
+    labels = {label for *_, label in expected if label}
+    assert labels <= set(task.labels) or task.regression
+    written = {}
+    answer = {"value": 5.21} if task.regression else {"label": task.labels[-1]}
+    for split in source.predict_splits:
+        paths = task.write(task.read(split), [answer], split, tmp_path / "out")
+        written |= {path.name: path.read_text() for path in paths}
+    index = "7" if name == "mnli" else "0"
+    shown = "5.000" if task.regression else task.labels[-1]
+    files = {"mnli": ["MNLI-m", "MNLI-mm", "AX"]}.get(name)
+    files = files or [SERVER.get(name, name.upper())]
+    text = f"index\tprediction\n{index}\t{shown}\n"
+    assert written == {f"{file}.tsv": text for file in files}
 
 
 def test_mnli_has_two_dev_splits_and_predicts_ax_where_it_lies(tmp_path):
@@ -169,7 +153,7 @@ def test_mnli_has_two_dev_splits_and_predicts_ax_where_it_lies(tmp_path):
 
 
 def test_ax_is_not_trained(tmp_path):
-    with pytest.raises(UserError, match=r"ax has no train split.*fine-tune mnli"):
+    with pytest.raises(UserError, match=r"has no train\.csv, .*it has diagnostic\.tsv"):
         write_task("ax", tmp_path).read("train")
 
 
@@ -214,29 +198,6 @@ def test_mrpc_predicts_microsofts_test_file(tmp_path):
     assert task.source.predict_splits == ("test",)
     (row,) = task.read("test")
     assert (row.text_b, row.label, row.id) == ("e", None, None)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_submissions(name, tmp_path):
-    task = write_task(name, tmp_path)
-    written = {}
-    for split in task.source.predict_splits:
-        rows = task.read(split)
-        if task.regression:
-            answers = [{"value": 5.21}]
-        else:
-            answers = [{"label": task.labels[-1], "probability": 1.0}]
-        (path,) = task.write(rows, answers, split, tmp_path / "out")
-        written[path.name] = path.read_text()
-    index = "7" if name == "mnli" else "0"
-    answer = "5.000" if task.regression else task.labels[-1]
-    expected = f"index\tprediction\n{index}\t{answer}\n"
-    ax = f"index\tprediction\n0\t{answer}\n"
-    assert written == {
-        split.submission: ax if split.submission == "AX.tsv" else expected
-        for split in LAYOUTS[name].splits.values()
-        if split.submission
-    }
 
 
 def test_regression_is_clipped_and_has_three_decimals(tmp_path):

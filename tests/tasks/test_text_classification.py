@@ -156,19 +156,6 @@ def test_bad_rows_of_a_table(make, files, settings, message):
         task.read("dev")
 
 
-def test_labels_that_are_floats_are_refused_as_in_python(make):
-    """pandas writes a column of whole numbers with a gap as 0.0 and 1.0."""
-    files = {"train.csv": "text,label\na,1.0\nb,0.0\n"}
-    with pytest.raises(
-        UserError, match=r"the labels 0\.0, 1\.0 are floats; .* as 0 \("
-    ):
-        make(files).read("train")
-    assert make(files, regression=True).read("train")[0].label == 1.0
-    assert make(files, labels=("0.0", "1.0")).read("train")[0].label == "1.0"
-    versions = {"train.csv": "text,label\na,1.0\nb,1.5\n"}
-    assert make(versions).labels == ("1.0", "1.5")
-
-
 def test_a_label_by_its_number_is_warned_of(make, caplog):
     task = make({"train.csv": TRAIN}, labels=("poor", "fine"))
     rows = task.with_rows(dev=[("a", 1), ("b", 0)]).read("dev")
@@ -176,26 +163,14 @@ def test_a_label_by_its_number_is_warned_of(make, caplog):
     assert caplog.messages == ["labels 0, 1 are read as poor, fine, by position"]
 
 
-def test_one_label_alone_is_refused(make):
-    task = make({"train.csv": "text,label\na,x\nb,x\n"})
-    with pytest.raises(UserError, match="every training row has the label 'x'"):
-        task.read("train")
-
-
 @pytest.mark.parametrize(
     "settings, message",
     [
         ({"task": "colla"}, "data.task='colla', expected one of cola, sst2"),
-        ({"task": "cola", "train": "a.tsv"}, "train='a.tsv' is for task=table"),
-        (
-            {"truncation": "middle"},
-            "data.truncation='middle', expected one of.*windows",
-        ),
+        ({"truncation": "middle"}, "data.truncation='middle', expected .*windows"),
         ({"truncation": "windows", "text_b": "b"}, "windows is for single texts"),
-        ({"truncation": "windows", "max_length": 10, "stride": 9}, "stride=9 .*1 to 8"),
-        ({"truncation": "windows", "stride": 0}, "stride=0"),
-        ({"truncation": "head_tail"}, "head_tokens=128 .*1 to 125 at max_length=128"),
-        ({"max_length": 2}, "data.max_length=2, expected at least 5"),
+        ({"truncation": "windows", "task": "mrpc"}, "windows is for single texts"),
+        ({"stride": 0}, "data.stride=0, expected at least 1"),
         ({"max_length": 4, "text_b": "b"}, "data.max_length=4, expected at least 5"),
     ],
 )
@@ -218,7 +193,7 @@ TEXT = "a b c d e f g h i j"
             ["<abcdef>", "<defghi>", "<ghij>"],
             0,
         ),
-        ({"truncation": "windows", "stride": 6}, ["<abcdef>", "<ghij>"], 0),
+        ({"truncation": "windows", "stride": 99}, ["<abcdef>", "<ghij>"], 0),
         ({"truncation": "windows", "stride": 4}, ["<abcdef>", "<efghij>"], 0),
         ({"max_length": 12, "truncation": "windows"}, ["<abcdefghij>"], 0),
         ({"max_length": 12, "truncation": "tail"}, ["<abcdefghij>"], 0),
@@ -430,23 +405,6 @@ def test_rows_of_one_label_are_warned_of(tokenizer, task, label):
     ]
 
 
-def test_columns_that_are_swapped_are_refused():
-    task = bert_jax.tasks.classification()
-    rows = [(f"text {i}", "xy"[i % 2]) for i in range(21)]
-    assert task.with_rows(train=rows).labels == ("x", "y")
-    swapped = [(label, text) for text, label in rows]
-    with pytest.raises(
-        UserError,
-        match=r"^train: 21 rows have 21 different labels, such as 'text 0'; .* are the "
-        r"columns 'text' and 'label' swapped\?",
-    ):
-        _ = task.with_rows(train=swapped).labels
-    # Twenty rows may have a class each, and more if the classes are named.
-    assert len(task.with_rows(train=swapped[:20]).labels) == 20
-    named = bert_jax.tasks.classification(labels=[text for text, _ in rows])
-    assert len(named.with_rows(train=swapped).read("train")) == 21
-
-
 def test_an_empty_label_is_no_class(make):
     task = make({"train.csv": "text,label\na,good\nb,\nc,bad\n"})
     with pytest.raises(UserError, match=r"train\.csv:3: empty label"):
@@ -513,8 +471,3 @@ def test_a_bool_is_the_class_that_pandas_writes_into_a_csv_file(tmp_path):
             task = bert_jax.tasks.classification().with_rows(train=train, dev=dev)
             assert task.labels == ("False", "True")
             assert [row.label for row in task.read("dev")] == ["True", "False"]
-    # Models that are trained with older versions have the names of JSON.
-    older = bert_jax.tasks.classification(labels=("false", "true"))
-    for dev in forms:
-        rows = older.with_rows(dev=dev).read("dev")
-        assert [row.label for row in rows] == ["true", "false"]
