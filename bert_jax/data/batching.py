@@ -16,6 +16,7 @@ import numpy as np
 
 from bert_jax.data.packing import (
     HostRows,
+    Rows,
     all_rows,
     best_fit,
     lay_out,
@@ -153,8 +154,8 @@ class EpochBatches:
         arrays = self._arrays(self.order(epoch)[number])
         return {k: take_rows(v, self.rows(len(v))) for k, v in arrays.items()}
 
-    def _sorted(self, seed: int, epoch: int) -> list[np.ndarray]:
-        """The units of an epoch's batches, class by class, then of the partial batch.
+    def _sorted(self, seed: int, epoch: int) -> list[list[np.ndarray]]:
+        """The units of an epoch's batches, for each class; then those of the last batch.
 
         The units of a class are sorted by length and cut into ``batch_size`` groups. Each
         batch has one unit of every group, so that all batches have about as many tokens
@@ -165,20 +166,17 @@ class EpochBatches:
         full = sum(self._classes) * self.batch_size
         order, rest = order[:full], order[full:]
         order = order[np.argsort(-self._sizes_U[order], kind="stable")]
-        batches: list[np.ndarray] = []
+        batches: list[list[np.ndarray]] = []
         for units in np.split(order, np.cumsum(self._classes)[:-1] * self.batch_size):
             strata = units.reshape(self.batch_size, -1)
-            batches += list(random.permuted(strata, axis=1).T)
-        return [*batches, rest] if len(rest) else batches
+            batches.append(list(random.permuted(strata, axis=1).T))
+        batches.append([rest] if len(rest) else [])
+        return [batch for batch in batches if batch]
 
     def _order(self, epoch: int) -> list[np.ndarray]:
-        batches = self._sorted(self.seed, epoch)
+        batches = list(itertools.chain(*self._sorted(self.seed, epoch)))
         random = np.random.default_rng((self.seed, epoch, 1))
         return [batches[i] for i in random.permutation(len(batches))]
-
-    def _split(self, units: np.ndarray) -> list[np.ndarray]:
-        """The units of each part."""
-        return [units[part :: self.accumulation] for part in range(self.accumulation)]
 
     def _place(self, units: np.ndarray, length: int, slots: int) -> list[list[int]]:
         """Rows for a part's sequences, numbered unit by unit."""
@@ -191,21 +189,14 @@ class EpochBatches:
         The sample of batches does not depend on the seed of the run, so that all runs of a
         sweep share what they compile.
         """
-        lengths_UC = self.features.lengths_UC
-        samples: list[list[np.ndarray]] = [[] for _ in self._classes]
-        epoch = 0
-        while min(map(len, samples)) < SAMPLE:
-            batches = iter(self._sorted(0, epoch))
-            for sample, count in zip(samples, self._classes, strict=True):
-                sample += itertools.islice(batches, max(count, 1))
-            epoch += 1
-        # The first class must hold any unit.
-        longest = [max(lengths_UC[units].max() for units in s) for s in samples]
-        longest[0] = lengths_UC.max()
-        shapes = {
-            self._cheapest(sample[:SAMPLE], int(length))
-            for sample, length in zip(samples, longest, strict=True)
-        }
+        epochs = -(-SAMPLE // max(min(self._classes), 1))
+        drawn = [self._sorted(0, epoch) for epoch in range(epochs)]
+        lengths_UC, shapes = self.features.lengths_UC, set()
+        for number in range(len(self._classes)):
+            sample = list(itertools.chain(*(batches[number] for batches in drawn)))
+            # The first class must hold any unit.
+            units = np.concatenate(sample) if number else slice(None)
+            shapes.add(self._cheapest(sample[:SAMPLE], int(lengths_UC[units].max())))
         return tuple(sorted(shapes, key=lambda shape: shape.cost))
 
     def _cheapest(self, sample: list[np.ndarray], longest: int) -> Shape:
@@ -226,6 +217,10 @@ class EpochBatches:
             candidates.append(Shape(rows, length, slots))
         return min(candidates, key=lambda shape: shape.cost)
 
+    def _split(self, units: np.ndarray) -> list[np.ndarray]:
+        """The units of each part."""
+        return [units[part :: self.accumulation] for part in range(self.accumulation)]
+
     def _arrays(self, units: np.ndarray) -> dict[str, np.ndarray]:
         """The arrays of a step, of all processes."""
         groups = self._split(units)
@@ -233,15 +228,16 @@ class EpochBatches:
         for shape in self.shapes:
             if shape.length < longest:
                 continue
+            chosen = shape
             places = [self._place(part, shape.length, shape.slots) for part in groups]
-            needed, rows = max(map(len, places)), shape.rows // self.accumulation
-            if needed <= rows:
+            needed = round_up(max(map(len, places)), self._multiple)
+            if needed * self.accumulation <= shape.rows:
+                needed = shape.rows // self.accumulation
                 break
-        else:  # more rows than any of SAMPLE batches needed: a shape of its own
-            rows = round_up(needed, self._multiple)
-        shape = shape._replace(rows=rows)
+        # Without a break: more rows than any of SAMPLE batches needed.
+        chosen = chosen._replace(rows=needed)
         filled = [
-            self._fill(part, shape, rows)
+            self._fill(part, chosen, rows)
             for part, rows in zip(groups, places, strict=True)
         ]
         together = {name: np.stack([a[name] for a in filled], 1) for name in filled[0]}
@@ -273,56 +269,39 @@ class EpochBatches:
         return arrays
 
 
-def length_classes(sizes_U: np.ndarray, batch_size: int, most: int) -> tuple[int, ...]:
+def length_classes(sizes_U: np.ndarray, batch_size: int, most: int) -> list[int]:
     """The number of full batches in each class of lengths, the longest class first.
 
-    Dynamic programming finds the classes with the least padding in rows of one unit each.
-    There are at most ``most`` classes, and each further one saves WORTH steps an epoch.
-    The classes depend on the data alone.
+    A class is cut where this saves the most padding in rows of one unit each, until there
+    are ``most`` classes or the next one saves less than WORTH steps an epoch. The classes
+    depend on the data alone.
     """
     full = len(sizes_U) // batch_size
-    longest = np.sort(sizes_U)[::-1][: full * batch_size : batch_size]
-    rounded = round_up(longest, MULTIPLE)
-    sizes, counts = np.unique(rounded, return_counts=True)
     if not full:
-        return (0,)
-    # cost[j]: of covering the sizes before j; with one more class in each round.
-    total = np.concatenate([[0], np.cumsum(counts)])
-    cost = np.where(np.arange(len(sizes) + 1) == 0, 0, np.inf)
-    choices: list[np.ndarray] = []
-    for _ in range(min(most, len(sizes))):
-        # The last class, up to sizes[j-1], covers the sizes from i on.
-        padded = np.concatenate([[0], sizes]) * (total - total[:, None])
-        candidates = cost[:, None] + padded
-        candidates[np.tril_indices(len(cost))] = np.inf
-        candidates[0, 0] = 0
-        saved = cost[-1] - candidates[:, -1].min()
-        if choices and saved < WORTH * cost[-1] / full:
+        return [0]
+    longest = np.sort(sizes_U)[::-1][: full * batch_size : batch_size]  # of each batch
+    longest = round_up(longest, MULTIPLE)
+    ends, widths = np.full(full, full), np.full(full, longest[0])  # of each one's class
+    for _ in range(most - 1):
+        saved = (widths - longest) * (ends - np.arange(full))
+        cut = int(saved.argmax())
+        if saved[cut] < WORTH * widths.mean():
             break
-        choices.append(candidates.argmin(axis=0))
-        cost = candidates.min(axis=0)
-    end, ends = len(sizes), []
-    for choice in reversed(choices):
-        ends.append(end)
-        end = choice[end]
-    return tuple(np.diff(total[[end, *ends[::-1]]])[::-1].tolist())
+        widths[cut : ends[cut]] = longest[cut]
+        before = ends[:cut]
+        before[before == ends[cut]] = cut
+    return np.unique(ends, return_counts=True)[1].tolist()
 
 
 def packed_rows(
-    features: Features,
-    rows: Sequence[Sequence[int]],
-    shape: Shape,
-    pad_id: int,
+    features: Features, rows: Rows, shape: Shape, pad_id: int
 ) -> dict[str, np.ndarray]:
     """The arrays of some rows. rows: the numbers of the sequences in each row.
 
     "input_ids", "token_type_ids", "attention_mask", "segment_ids", "starts", "hidden" and
     targets of tokens as EpochBatches has them.
     """
-    order = list(itertools.chain(*rows))
-    row_of = np.repeat(np.arange(len(rows)), np.array([len(row) for row in rows], int))
-    lengths = features.lengths_UC.ravel()
-    arrays, _, _ = lay_out(lengths[order], row_of, shape)
+    arrays, places = lay_out(features.lengths_UC.ravel(), rows, shape)
     used_RL = arrays["attention_mask"] > 0
     tokens = {
         "input_ids": (features.input_ids, np.int32(pad_id)),
@@ -335,7 +314,7 @@ def packed_rows(
         tokens["hidden"] = features.hidden, np.float32(0)
     for name, (values, padding) in tokens.items():
         none = values[0][:0]  # a part of a small batch may have no sequence
-        flat = np.concatenate([none, *(values[i] for i in order)])
+        flat = np.concatenate([none, *(values[i] for i in places.sequences)])
         full = (*used_RL.shape, *flat.shape[1:])
         arrays[name] = placed(full, used_RL, flat, padding, padding.dtype)
     return arrays

@@ -1,11 +1,10 @@
 """Batches for the training loop: phases, host slices and a Grain iterator."""
 
-import contextlib
 import dataclasses
-import queue
-import threading
+import itertools
 from collections.abc import Iterator, Sequence
-from typing import SupportsIndex, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, SupportsIndex, TypeVar
 
 import grain
 import numpy as np
@@ -100,14 +99,11 @@ class TrainingBatches:
             own = take_rows(np.arange(phase.batch_size), self.rows(phase.batch_size))
             return source.draw(first + own)
         packing = self._packings[number]
-        rows, count = packing.rows(
-            source.lengths(range(first, first + phase.batch_size))
-        )
-        own = take_rows(np.arange(count), self.rows(count))
-        pairs = np.flatnonzero(np.isin(rows, own))
-        places = np.searchsorted(own, rows[pairs])
-        batch = source.draw(first + pairs)
-        return packing.pack(batch, places, len(own), self.vocabulary.pad_id)
+        rows = packing.rows(source.lengths(range(first, first + phase.batch_size)))
+        own = [rows[row] for run in self.rows(len(rows)) for row in run]
+        pairs = np.sort(np.fromiter(itertools.chain(*own), np.int64))
+        members = [np.searchsorted(pairs, row) for row in own]
+        return packing.pack(source.draw(first + pairs), members, self.vocabulary.pad_id)
 
 
 def training_iterator(
@@ -130,43 +126,27 @@ def training_iterator(
 
 
 def within(seconds: float, items: Iterator[T]) -> Iterator[T]:
-    """The items, drawn in another thread. Raises StalledError if one is late.
+    """The items, drawn ahead in another thread. Raises StalledError if one is late.
 
     seconds: longest time to wait for an item; 0 waits without limit.
     """
-    drawn: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(1)
-    closed = threading.Event()
-
-    def draw() -> None:
-        try:
-            for item in items:
-                drawn.put((item, None))
-                if closed.is_set():
-                    return
-            drawn.put((None, StopIteration()))
-        except BaseException as error:
-            drawn.put((None, error))
-
-    threading.Thread(target=draw, name="batches", daemon=True).start()
+    end: Any = object()
+    pool = ThreadPoolExecutor(1, "batches")
+    drawn = pool.submit(next, items, end)
     try:
-        while True:
-            try:
-                item, error = drawn.get(timeout=seconds or None)
-            except queue.Empty:
-                raise StalledError(
-                    f"no batch came for {seconds:g} s: a thread that reads hangs, perhaps "
-                    "on a disk; the same command resumes from the last checkpoint "
-                    "(data_timeout sets the time to wait)"
-                ) from None
-            if isinstance(error, StopIteration):
-                return
-            if error is not None:
-                raise error
+        while (item := drawn.result(seconds or None)) is not end:
+            drawn = pool.submit(next, items, end)
             yield item
+    except TimeoutError as error:
+        if drawn.done():  # the reader's own error
+            raise
+        raise StalledError(
+            f"no batch came for {seconds:g} s: a thread that reads hangs, perhaps on a "
+            "disk; the same command resumes from the last checkpoint (data_timeout sets "
+            "the time to wait)"
+        ) from error
     finally:
-        closed.set()
-        with contextlib.suppress(queue.Empty):
-            drawn.get_nowait()  # otherwise the thread never ends
+        pool.shutdown(wait=False)
 
 
 def eval_batches(

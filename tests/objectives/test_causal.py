@@ -59,17 +59,17 @@ def sequences():
 @pytest.fixture(scope="module")
 def packed(sequences):
     """One row with all sequences, some tokens masked, as data/pipeline.py gives it."""
-    arrays, _, starts = lay_out(LENGTHS, np.zeros(3, int), (1, 16, 4))
+    arrays, places = lay_out(LENGTHS, [range(3)], (1, 16, 4))
     ids = np.concatenate(sequences)
-    places = np.array([[2, starts[1] + 1, 0, 0]], np.int32)
+    positions = np.array([[2, places.starts[1] + 1, 0, 0]], np.int32)
     weights = np.array([[1, 1, 0, 0]], np.float32)
     masked = ids.copy()
-    masked[places[0, :2]] = 4
+    masked[positions[0, :2]] = 4
     return arrays | {
         "input_ids": masked[None],
         "token_type_ids": np.zeros((1, 16), np.int32),
-        "mlm_positions": places,
-        "mlm_ids": np.where(weights > 0, ids[places], 0),
+        "mlm_positions": positions,
+        "mlm_ids": np.where(weights > 0, ids[positions], 0),
         "mlm_weights": weights,
     }
 

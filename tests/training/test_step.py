@@ -159,7 +159,7 @@ def one_update(small_model_config, make_batch):
         if packed:
             packing = Packing((16,), 4, length=16, max_pairs=2, max_predictions=8)
             rows = packing.rows(batch["attention_mask"].sum(axis=1))
-            batch = packing.pack(batch, *rows, pad_id=0)
+            batch = packing.pack(batch, rows, pad_id=0)
             assert batch["nsp_weights"].sum(axis=1).max() == 2
         state = new_state(objective, mesh)
         # Past step 0, whose learning rate is 0.
