@@ -85,7 +85,7 @@ def test_text_without_boundaries_of_documents_is_warned_of(
     [
         ({"--input": "no.txt"}, "no.txt: no such file or folder"),
         ({"--vocabulary": "no.txt"}, "no.txt"),
-        ({"--workers": "-1"}, "expected 0 or more"),
+        ({"--shards": "-1"}, "shards=-1, expected 0 to 10,000"),
         ({"--language": "English"}, "language 'English', expected a code such as en"),
         ({"--output": "other.txt"}, "expected a folder"),
         ({"--output": "text.txt"}, "text.txt is also an input; expected another name"),

@@ -7,6 +7,7 @@ has the same bytes as a store of ``prepare``.
 """
 
 import collections
+import dataclasses
 import functools
 import importlib
 import tempfile
@@ -14,13 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_jax.data.preparation import UNFINISHED, Counts, Part, Report, prepare
+from bert_jax.data.preparation import UNFINISHED, Counts, Part, Report, Writer, prepare
 from bert_jax.data.store import part_path, shard_name
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote, open_remote
-
-Write = Callable[..., Counts]
 
 
 def prepare_with_beam(
@@ -75,17 +74,17 @@ def _copy_files(source: Any, target: Any, patterns: Sequence[str]) -> None:
 
 
 def _run(
-    write: Write, missing: dict[int, list[Part]], *, options: list[str], output: str
+    writer: Writer, missing: dict[int, list[Part]], *, options: list[str], output: str
 ) -> Iterator[Counts]:
     """Writes the missing shards in a pipeline; yields the counts of all shards."""
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    local = write.keywords["directory"]
+    local, write = writer.directory, writer
     if is_remote(output):
         if (local / UNFINISHED).exists():
             _copy_files(local, output, (UNFINISHED,))
-        write = functools.partial(_write_remote, write=write, output=output)
+        write = functools.partial(_write_remote, writer=writer, output=output)
     with_counts = functools.partial(_write_counted, write=write)
     # A shard is minutes of work: fusing it with the list of shards would leave one worker.
     pipeline = beam.Pipeline(options=PipelineOptions(options))
@@ -103,7 +102,7 @@ def _run(
     yield collections.Counter({c.key.metric.name: c.result for c in counters})
 
 
-def _write_counted(shard: int, parts: list[Part], *, write: Write) -> None:
+def _write_counted(shard: int, parts: list[Part], *, write: Callable) -> None:
     """Writes a shard and adds its counts to the counters of the pipeline."""
     from apache_beam.metrics import Metrics
 
@@ -112,13 +111,13 @@ def _write_counted(shard: int, parts: list[Part], *, write: Write) -> None:
 
 
 def _write_remote(
-    shard: int, parts: list[Part], *, write: Write, output: str
+    shard: int, parts: list[Part], *, writer: Writer, output: str
 ) -> Counts:
     """Writes a shard on this machine, and copies it to the store; its part is the last."""
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
-        count = write(shard, parts, directory=directory)
-        name = shard_name(shard, write.keywords["shards"])
+        count = dataclasses.replace(writer, directory=directory)(shard, parts)
+        name = shard_name(shard, writer.settings["shards"])
         for path in (directory / name, part_path(directory, shard)):
             place = str(path.relative_to(directory))
             _copy_files(directory, output, (place,))

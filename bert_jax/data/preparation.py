@@ -9,7 +9,6 @@ import bisect
 import collections
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import importlib.metadata
 import itertools
@@ -29,25 +28,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.data.corpus import (
-    Source,
-    find_sources,
-    fingerprint,
-    left_out,
-    read_source,
-)
+from bert_jax.data import corpus, store
 from bert_jax.data.corpus_formats import Reading
 from bert_jax.data.segmenters import encode_words, open_segmenter
 from bert_jax.data.sentences import RULES
-from bert_jax.data.store import (
-    StoreInfo,
-    finish_store,
-    part_path,
-    read_info,
-    remove_unfinished,
-    shard_writer,
-    stored_type,
-)
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted
 from bert_jax.files import check_output, locked, read_json, write_json
@@ -58,11 +42,6 @@ logger = logging.getLogger(__name__)
 
 # Counts of a shard: "text_bytes", "tokens", "unknown", and the reasons of Reading.dropped.
 Counts = collections.Counter[str]
-# Writes shards: a function of write_shard, with everything but shard and parts, and of the
-# parts of each missing shard. Yields the counts.
-Run = Callable[
-    [Callable[..., Counts], dict[int, list["Part"]]], Generator[Counts, None, None]
-]
 
 
 class OtherTextError(UserError):
@@ -82,9 +61,12 @@ _MOST_SHARDS = 10_000  # each is mapped while it is read; Linux allows 65,530 ma
 class Part(NamedTuple):
     """Bytes [start, stop) of a source."""
 
-    source: Source
+    source: corpus.Source
     start: int
     stop: int
+
+
+Missing = dict[int, list[Part]]  # the parts of each shard that is not yet written
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +78,7 @@ class Report:
     files. dropped: number of dropped headings, lines and documents, by reason.
     """
 
-    info: StoreInfo
+    info: store.StoreInfo
     seconds: float
     text_bytes: int
     tokens: int
@@ -115,7 +97,8 @@ class Report:
         unknown = 100 * self.unknown / max(1, self.tokens)
         return (
             f"{total}; {self.text_bytes / 1e6:.1f} MB of text in {self.seconds:.1f} s "
-            f"({rate:.1f} MB/s), {unknown:.2f}% unknown tokens; {left_out(self.dropped)}"
+            f"({rate:.1f} MB/s), {unknown:.2f}% unknown tokens; "
+            f"{corpus.left_out(self.dropped)}"
         )
 
 
@@ -130,32 +113,27 @@ def prepare(
     workers: int = 0,
     shards: int = 0,
     segmenter: str = "",
-    run: Run | None = None,
+    run: Callable[["Writer", Missing], Generator[Counts]] | None = None,
 ) -> Report:
     """Reads, splits and tokenises ``inputs`` into a store in ``directory``.
 
     inputs, format: see corpus.read_documents. text_field, language: see
     corpus_formats.Reading. workers, shards: numbers of processes and shards; 0 chooses.
     segmenter: finds words in text without spaces, see open_segmenter. run: writes the
-    missing shards, instead of processes of this machine.
+    missing shards and yields their counts, instead of processes of this machine.
     Continues an interrupted preparation. Raises UserError if ``directory`` contains text
     that was prepared from other text, settings or another vocabulary.
     """
     started = time.monotonic()
-    if workers < 0 or not 0 <= shards <= _MOST_SHARDS:
-        raise UserError(
-            f"workers={workers}, shards={shards}: expected 0 or more, and at most "
-            f"{_MOST_SHARDS:,} shards"
-        )
+    if not 0 <= shards <= _MOST_SHARDS:
+        raise UserError(f"shards={shards}, expected 0 to {_MOST_SHARDS:,}")
     check_output(directory, *inputs)
-    sources = find_sources(inputs, format=format, language=language)
-    fingerprints = [*map(fingerprint, sources)]
+    sources = corpus.find_sources(inputs, format=format, language=language)
+    prints = [*map(corpus.fingerprint, sources)]
     total = sum(source.size for source in sources)
     shards = shards or shard_count(total)
-    contents = "".join(
-        f"{source.size} {source.format} {version}\n"
-        for source, version in zip(sources, fingerprints, strict=True)
-    )
+    lines = zip(sources, prints, strict=True)
+    contents = "".join(f"{s.size} {s.format} {version}\n" for s, version in lines)
     settings = {
         "inputs": list(inputs),
         "text": {
@@ -178,58 +156,41 @@ def prepare(
     }
     counts: Counts = collections.Counter()
     with locked(directory):
-        remove_unfinished(directory)
-        if info := _finished(directory, identity):
-            (directory / UNFINISHED).unlink(missing_ok=True)
-            return _report(info, 0.0, counts)
-        write_json(directory / UNFINISHED, identity)
-        tokenizer.save(directory)
-        missing = {
-            shard: parts
-            for shard, parts in enumerate(plan_shards(sources, shards))
-            if not part_path(directory, shard).exists()
-        }
-        write = functools.partial(
-            write_shard, tokenizer=tokenizer, directory=directory, shards=shards,
-            text_field=text_field, language=language, segmenter=segmenter,
-        )  # fmt: skip
-        run = run or functools.partial(_write_shards, workers=workers)
-        done = total - sum(map(_text_bytes, missing.values()))
-        with (
-            contextlib.closing(run(write, missing)) as written,
-            Progress(
-                "preparing", total=total, initial=done, unit="B", scale=True
-            ) as progress,
-        ):
-            for count in written:
-                counts.update(count)
-                progress.update(count["text_bytes"])
-        for source, version in zip(sources, fingerprints, strict=True):
-            if fingerprint(source) != version:
+        store.remove_unfinished(directory)
+        info = _find_same(directory, identity)
+        if info is None:
+            write_json(directory / UNFINISHED, identity)
+            tokenizer.save(directory)
+            missing = {
+                shard: parts
+                for shard, parts in enumerate(plan_shards(sources, shards))
+                if not store.part_path(directory, shard).exists()
+            }
+            write = Writer(tokenizer, directory, settings)
+            done = total - sum(map(_text_bytes, missing.values()))
+            bar = {"total": total, "initial": done, "unit": "B", "scale": True}
+            written = run(write, missing) if run else write.all(missing, workers)
+            with contextlib.closing(written), Progress("preparing", **bar) as progress:
+                for count in written:
+                    counts.update(count)
+                    progress.update(count["text_bytes"])
+            if prints != [*map(corpus.fingerprint, sources)]:
                 raise UserError(
-                    f"{source.name} changed while it was read; remove {directory} and run "
-                    "the same command again"
+                    f"the text changed while it was read; remove {directory} and run the "
+                    "same command again"
                 )
-        info = finish_store(
-            directory,
-            shards,
-            vocab_size=tokenizer.vocab_size,
-            words=bool(segmenter),
-            **identity,
-        )
-        (directory / UNFINISHED).unlink()
+            info = store.finish_store(
+                directory, vocab_size=tokenizer.vocab_size, **identity
+            )
+        (directory / UNFINISHED).unlink(missing_ok=True)
     if info.documents == 1:
         logger.warning(
             "1 document: no boundaries were found, and next sentence prediction needs "
             "several; if a line is a sentence, set --format lines; if the text is not "
             "English, set --language"
         )
-    return _report(info, time.monotonic() - started, counts)
-
-
-def _report(info: StoreInfo, seconds: float, counts: Counts) -> Report:
     numbers = [counts.pop(name, 0) for name in ("text_bytes", "tokens", "unknown")]
-    return Report(info, seconds, *numbers, dropped=counts)
+    return Report(info, time.monotonic() - started, *numbers, dropped=counts)
 
 
 def shard_count(size: int) -> int:
@@ -238,7 +199,7 @@ def shard_count(size: int) -> int:
     return max(1, small, math.ceil(size / _LARGE_SHARD))
 
 
-def plan_shards(sources: Sequence[Source], shards: int) -> list[list[Part]]:
+def plan_shards(sources: Sequence[corpus.Source], shards: int) -> list[list[Part]]:
     """The parts of each shard: near-equal byte ranges of the sources end to end.
 
     A source that is not splittable belongs to the shard in which it starts.
@@ -262,25 +223,27 @@ def _text_bytes(parts: Sequence[Part]) -> int:
     return sum(part.stop - part.start for part in parts)
 
 
-def write_shard(
-    shard: int,
-    parts: Sequence[Part],
-    *,
-    tokenizer: Tokenizer,
-    directory: Path,
-    shards: int,
-    text_field: str,
-    language: str,
-    segmenter: str,
-) -> Counts:
-    """Reads, splits and tokenises the parts of one shard into the store ``directory``."""
-    reading = Reading(text_field, language)
-    counts = collections.Counter(text_bytes=_text_bytes(parts), tokens=0, unknown=0)
-    dtype, word_bit = stored_type(tokenizer.vocab_size, words=bool(segmenter))
-    segment = open_segmenter(segmenter) if segmenter else None
-    with shard_writer(directory, shard, shards, dtype) as write:
-        for part in parts:
-            for _, document in read_source(*part, reading):
+@dataclasses.dataclass(frozen=True)
+class Writer:
+    """Writes shards of a store in ``directory``. settings: as index.json has them."""
+
+    tokenizer: Tokenizer
+    directory: Path
+    settings: dict[str, Any]
+
+    def __call__(self, shard: int, parts: Sequence[Part]) -> Counts:
+        """Reads, splits and tokenises the parts of one shard."""
+        tokenizer, settings = self.tokenizer, self.settings
+        reading = Reading(settings["text_field"], settings["language"])
+        counts = collections.Counter(text_bytes=_text_bytes(parts), tokens=0, unknown=0)
+        segmenter = settings.get("words", "")
+        segment = open_segmenter(segmenter) if segmenter else None
+        dtype, word_bit = store.stored_type(tokenizer.vocab_size, words=bool(segmenter))
+        documents = (corpus.read_source(*part, reading) for part in parts)
+        with store.shard_writer(
+            self.directory, shard, settings["shards"], dtype
+        ) as write:
+            for _, document in itertools.chain.from_iterable(documents):
                 if segment is None:
                     sentences = stored = tokenizer.encode_batch(document)
                 else:
@@ -291,52 +254,48 @@ def write_shard(
                 ids = np.concatenate(sentences)
                 counts["tokens"] += len(ids)
                 counts["unknown"] += int(np.count_nonzero(ids == tokenizer.unk_id))
-    counts.update(reading.dropped)
-    return counts
+        counts.update(reading.dropped)
+        return counts
+
+    def all(self, missing: Missing, workers: int) -> Iterator[Counts]:
+        """Writes shards in ``workers`` processes, or in this process for one.
+
+        The first error stops all processes, and so does closing this iterator.
+        """
+        if not workers:
+            known = hasattr(os, "sched_getaffinity")  # Linux: the cores of a container
+            cores = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
+            workers = min(_MOST_WORKERS, cores)
+        workers = min(workers, len(missing))
+        if workers <= 1:
+            yield from itertools.starmap(self, missing.items())
+            return
+        # Spawned, not forked: this process may have threads.
+        context = multiprocessing.get_context("spawn")
+        # The workers exit when this process closes its end of the pipe, or is killed.
+        parent, end = context.Pipe(duplex=False)
+        with ProcessPoolExecutor(
+            workers, context, initializer=_start_worker, initargs=(self, parent)
+        ) as executor:
+            try:
+                futures = [executor.submit(_work, *item) for item in missing.items()]
+                for future in as_completed(futures):
+                    yield future.result()
+            except BrokenProcessPool as error:
+                raise UserError(
+                    "a worker process was killed, perhaps because memory ran out; run the "
+                    "same command again with fewer --workers to continue in "
+                    f"{self.directory}"
+                ) from error
+            except BaseException:
+                end.close()
+                raise
 
 
-def _write_shards(
-    write: Callable[..., Counts], missing: dict[int, list[Part]], workers: int
-) -> Iterator[Counts]:
-    """Writes the missing shards in ``workers`` processes, or in this process for one.
-
-    write: write_shard with everything but shard and parts. The first error stops all
-    processes, and so does closing this iterator.
-    """
-    if not workers:
-        known = hasattr(os, "sched_getaffinity")  # Linux: the cores of a container
-        cores = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
-        workers = min(_MOST_WORKERS, cores)
-    workers = min(workers, len(missing))
-    if workers <= 1:
-        yield from itertools.starmap(write, missing.items())
-        return
-    # Spawned, not forked: this process may have threads.
-    context = multiprocessing.get_context("spawn")
-    # The workers exit when this process closes its end of the pipe, or is killed.
-    parent, end = context.Pipe(duplex=False)
-    with ProcessPoolExecutor(
-        workers, context, initializer=_start_worker, initargs=(write, parent)
-    ) as executor:
-        try:
-            futures = [executor.submit(_work, *item) for item in missing.items()]
-            for future in as_completed(futures):
-                yield future.result()
-        except BrokenProcessPool as error:
-            raise UserError(
-                "a worker process was killed, perhaps because memory ran out; run the same "
-                f"command again with fewer --workers to continue in "
-                f"{write.keywords['directory']}"
-            ) from error
-        except BaseException:
-            end.close()
-            raise
+_write: Writer  # of this worker; its tokenizer remembers words
 
 
-_write: Callable[..., Counts]  # of this worker; its tokenizer remembers words
-
-
-def _start_worker(write: Callable[..., Counts], parent: Connection) -> None:
+def _start_worker(write: Writer, parent: Connection) -> None:
     global _write
     _write = write
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
@@ -352,22 +311,15 @@ def _work(shard: int, parts: list[Part]) -> Counts:
     return _write(shard, parts)
 
 
-def _finished(directory: Path, identity: dict[str, Any]) -> StoreInfo | None:
+def _find_same(directory: Path, identity: dict[str, Any]) -> store.StoreInfo | None:
     """The finished store in ``directory``, or None.
 
-    Raises UserError if the folder contains other text, finished or not.
+    Raises OtherTextError if the folder contains other text, finished or not.
     """
-    info = read_info(directory) if (directory / "index.json").exists() else None
+    info = store.read_info(directory) if (directory / "index.json").exists() else None
     if info is None and not any(directory.glob("index/part-*.npz")):
         return None
     found = vars(info) if info else read_json(directory / UNFINISHED, "settings")
-    was, now = (values["settings"].get("segmenter") for values in (found, identity))
-    if was != now:
-        raise OtherTextError(
-            f"{directory} holds text prepared by another version ({was}; this version is "
-            f"{now}); training reads a finished store, but prepare cannot continue it: use "
-            "another --output, or remove it"
-        )
     old, new = (
         {"vocabulary": values["vocabulary_fingerprint"], **values["settings"]}
         for values in (found, identity)
@@ -379,7 +331,7 @@ def _finished(directory: Path, identity: dict[str, Any]) -> StoreInfo | None:
     ]
     if differing:
         raise OtherTextError(
-            f"{directory} holds text prepared with other settings "
+            f"{directory} contains text prepared with other settings "
             f"({'; '.join(differing)}); use another --output, or remove it"
         )
     return info

@@ -17,8 +17,7 @@ All arrays are mapped into memory, so reading a random sentence needs no system 
 import contextlib
 import dataclasses
 import functools
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,18 +25,16 @@ import numpy as np
 
 from bert_jax.data.tokenizer import token_dtype
 from bert_jax.errors import UserError
-from bert_jax.files import new_file, read_json, write_json
-from bert_jax.progress import Progress
+from bert_jax.files import new_file, read_json, reading, write_json
 
 FORMAT = 2
 
 
 class Shard(NamedTuple):
-    """A file of token ids. checksum: zlib.crc32 of its bytes."""
+    """A file of token ids."""
 
     name: str
     tokens: int
-    checksum: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +42,8 @@ class StoreInfo:
     """The contents of index.json.
 
     vocabulary_fingerprint: Tokenizer.fingerprint. settings: text and settings of
-    ``prepare``. index_checksums: zlib.crc32 of the numbers in each array of the index;
-    empty in stores of old versions. word_bit: bit of the tokens that continue a word; 0 if
-    the vocabulary marks these tokens.
+    ``prepare``. word_bit: bit of the tokens that continue a word; 0 if the vocabulary
+    marks these tokens.
     """
 
     documents: int
@@ -58,7 +54,6 @@ class StoreInfo:
     vocabulary_fingerprint: str
     shards: tuple[Shard, ...]
     settings: dict[str, Any]
-    index_checksums: dict[str, int] = dataclasses.field(default_factory=dict)
     format: int = FORMAT
     word_bit: int = 0
 
@@ -90,15 +85,12 @@ def shard_writer(
     sentences and empty documents are skipped.
     """
     path, part_file = directory / shard_name(shard, shards), part_path(directory, shard)
-    checksum, lengths, sizes = 0, [], []
+    lengths, sizes = [], []
 
     def write(sentences: Sequence[np.ndarray]) -> None:
-        nonlocal checksum
         filled = [len(sentence) for sentence in sentences if len(sentence)]
         if filled:
-            ids = np.concatenate(sentences).astype(dtype, casting="unsafe").tobytes()
-            file.write(ids)
-            checksum = zlib.crc32(ids, checksum)
+            file.write(np.concatenate(sentences).astype(dtype, casting="unsafe").data)
             lengths.extend(filled)
             sizes.append(len(filled))
 
@@ -111,7 +103,6 @@ def shard_writer(
             part,
             sentence_lengths=np.array(lengths, np.int64),
             document_sizes=np.array(sizes, np.int64),
-            checksum=np.int64(checksum),
         )
 
 
@@ -123,53 +114,40 @@ def remove_unfinished(directory: Path) -> None:
 
 def finish_store(
     directory: Path,
-    shards: int,
     *,
     vocab_size: int,
     vocabulary_fingerprint: str,
     settings: dict[str, Any],
-    words: bool = False,
 ) -> StoreInfo:
     """Joins the parts of the index, in order of the shards, and writes index.json.
 
-    words: whether tokens have the bit of :func:`stored_type`. Empty shards are not listed
-    in index.json. If all shards are empty, they are removed, and UserError is raised.
+    settings: of ``prepare``. Tokens have the bit of :func:`stored_type` if "words" is
+    among them. Empty shards are not listed in index.json. If all shards are empty, they
+    are removed, and UserError is raised.
     """
+    shards = settings["shards"]
     parts = [part_path(directory, shard) for shard in range(shards)]
-    filled: list[Shard] = []
-    sentences = documents = 0
-    for shard, path in enumerate(parts):
-        lengths, sizes = _part(path, "sentence_lengths"), _part(path, "document_sizes")
-        sentences, documents = sentences + len(lengths), documents + len(sizes)
-        if tokens := int(lengths.sum()):
-            checksum = int(_part(path, "checksum"))
-            filled.append(Shard(shard_name(shard, shards), tokens, checksum))
-    if not filled:
+    index = directory / "index"
+    tokens = _write_sums(index / "sentence_offsets.npy", parts, "sentence_lengths")
+    sizes = _write_sums(index / "document_sentences.npy", parts, "document_sizes")
+    if not sum(tokens):
         for path in (*parts, *directory.glob("shard-*")):
             path.unlink()
         raise UserError(
             f"no text was found for {directory}; expected at least one sentence: check "
             "--input and --format"
         )
-    checksums = {}
-    for name, part_array, count in (
-        ("sentence_offsets", "sentence_lengths", sentences),
-        ("document_sentences", "document_sizes", documents),
-    ):
-        # One part is in memory at a time.
-        sizes = (_part(path, part_array) for path in parts)
-        checksums[name] = _write_sums(directory / "index" / f"{name}.npy", sizes, count)
-    dtype, word_bit = stored_type(vocab_size, words=words)
+    dtype, word_bit = stored_type(vocab_size, words="words" in settings)
+    named = (Shard(shard_name(i, shards), n) for i, n in enumerate(tokens))
     info = StoreInfo(
-        documents=documents,
-        sentences=sentences,
-        tokens=sum(shard.tokens for shard in filled),
+        documents=sum(len(_part(path, "document_sizes")) for path in parts),
+        sentences=sum(sizes),
+        tokens=sum(tokens),
         token_dtype=dtype.str,
         vocab_size=vocab_size,
         vocabulary_fingerprint=vocabulary_fingerprint,
-        shards=tuple(filled),
+        shards=tuple(shard for shard in named if shard.tokens),
         settings=settings,
-        index_checksums=checksums,
         word_bit=word_bit,
     )
     write_json(directory / "index.json", dataclasses.asdict(info))
@@ -178,38 +156,29 @@ def finish_store(
     return info
 
 
-def _write_sums(path: Path, arrays: Iterable[np.ndarray], count: int) -> int:
-    """Writes 0 and the ``count`` running sums of the arrays; returns their checksum."""
-    header = {"descr": "<i8", "fortran_order": False, "shape": (count + 1,)}
-    total = np.zeros(1, np.int64)
-    checksum = zlib.crc32(total)
+def _write_sums(path: Path, parts: Sequence[Path], key: str) -> list[int]:
+    """Writes 0 and the running sums of an array of all parts; returns each part's sum."""
+    # One part is in memory at a time.
+    count = 1 + sum(len(_part(path, key)) for path in parts)
+    totals = [0]
     with new_file(path) as file:
+        header = {"descr": "<i8", "fortran_order": False, "shape": (count,)}
         np.lib.format.write_array_header_1_0(file, header)
-        file.write(total)
-        for sizes in arrays:
-            sums = total + np.cumsum(sizes)
-            checksum = zlib.crc32(sums, checksum)
+        file.write(np.zeros(1, np.int64))
+        for path in parts:
+            sums = totals[-1] + np.cumsum(_part(path, key))
             file.write(sums)
-            total = total + sizes.sum()
-    return checksum
+            totals.append(int(sums[-1]) if len(sums) else totals[-1])
+    return np.diff(totals).tolist()
 
 
-@contextlib.contextmanager
-def _reading(path: Path, expected: str = "a file of prepared text") -> Iterator[None]:
-    """Turns exceptions of a reader into one line that names the file."""
-    try:
-        yield
-    except Exception as error:  # NumPy's have no common type
-        raise UserError(
-            f"{path} is missing or damaged ({error}); expected {expected}: copy it again, "
-            "or prepare the text again"
-        ) from error
-
-
-def _part(path: Path, name: str) -> np.ndarray:
+def _part(path: Path, key: str) -> np.ndarray:
     # NumPy does not close a damaged file that it has opened.
-    with _reading(path, "a part of an index"), path.open("rb") as file:
-        return np.load(file)[name]
+    with (
+        reading(path, "a part of an index; prepare the text again"),
+        path.open("rb") as file,
+    ):
+        return np.load(file)[key]
 
 
 def read_info(directory: Path) -> StoreInfo:
@@ -217,17 +186,19 @@ def read_info(directory: Path) -> StoreInfo:
     path = directory / "index.json"
     if not path.is_file():
         raise UserError(
-            f"{directory} is not a finished store (no index.json); run "
-            f"bert_jax prepare --input TEXT --vocabulary vocab.txt --output {directory}"
+            f"{directory} is not a finished store (no index.json); run bert_jax prepare "
+            f"--input TEXT --vocabulary vocab.txt --output {directory}"
         )
-    values = read_json(path, "the index of a store; prepare the text again")
+    expected = "the index of a store; prepare the text again"
+    values = read_json(path, expected)
     if (found := values.get("format")) != FORMAT:
         raise UserError(
             f"{path} has format {found}, expected {FORMAT}; prepare the text again"
         )
-    values.pop("checksum", None)  # of old versions
-    with _reading(path):
-        values["shards"] = tuple(Shard(*shard) for shard in values["shards"])
+    for name in ("checksum", "index_checksums"):  # of old versions
+        values.pop(name, None)
+    with reading(path, expected):
+        values["shards"] = tuple(Shard(*shard[:2]) for shard in values["shards"])
         return StoreInfo(**values)
 
 
@@ -235,39 +206,29 @@ class TokenStore:
     """Random access to the sentences of a finished store.
 
     info: StoreInfo. sentence_offsets int64 (S + 1,) and document_sentences int64 (D + 1,)
-    are mapped from disk. Opening a store checks the sizes of all files and the checksums
-    of these two arrays. ``verify`` checks the shards too. Threads can share a store.
+    are mapped from disk. Opening a store checks the sizes of all files. Threads can share
+    a store.
     """
 
     def __init__(self, directory: Path | str):
         self.directory = Path(directory)
         self.info = info = read_info(self.directory)
         self.word_bit = info.word_bit
-        self.sentence_offsets = self._array("sentence_offsets", info.sentences)
-        self.document_sentences = self._array("document_sentences", info.documents)
         tokens = [shard.tokens for shard in info.shards]
         self._ends = np.cumsum(tokens)
         self._starts = self._ends - tokens
         self._shard = functools.cache(self._open)
-        with _reading(self.directory / "index.json"):
+        self.sentence_offsets = self._index("sentence_offsets", info.sentences)
+        self.document_sentences = self._index("document_sentences", info.documents)
+        with reading(self.directory / "index.json", "as many tokens as the index has"):
             if not self.sentence_offsets[-1] == info.tokens == sum(tokens):
-                raise ValueError(f"{info.tokens} tokens, not as many as its index has")
+                raise ValueError(f"{info.tokens:,} tokens")
         for shard in info.shards:
             size = shard.tokens * np.dtype(info.token_dtype).itemsize
-            with _reading(path := self.directory / shard.name, f"{size:,} bytes"):
+            path = self.directory / shard.name
+            with reading(path, f"{size:,} bytes; copy it, or prepare the text, again"):
                 if (found := path.stat().st_size) != size:
                     raise ValueError(f"{found:,} bytes")
-
-    def verify(self) -> None:
-        """Reads every shard. Raises UserError if a checksum differs from index.json."""
-        with Progress(
-            "verifying", total=self.info.tokens, unit="tokens", scale=True
-        ) as progress:
-            for number, shard in enumerate(self.info.shards):
-                with _reading(self.directory / shard.name):
-                    if zlib.crc32(self._shard(number)) != shard.checksum:
-                        raise ValueError("its checksum differs")
-                progress.update(shard.tokens)
 
     def read_sentences(self, ranges: np.ndarray) -> list[np.ndarray]:
         """Token ids of the sentences [start, stop) of each range, one array for a range.
@@ -282,26 +243,21 @@ class TokenStore:
         places = zip(shards.tolist(), offsets.tolist(), strict=True)
         return [self._shard(shard)[start:stop] for shard, (start, stop) in places]
 
-    def _array(self, name: str, count: int) -> np.ndarray:
+    def _index(self, name: str, count: int) -> np.ndarray:
         """An array of the index, mapped.
 
         It is not a memmap: slicing a memmap takes three times as long.
         """
         path = self.directory / "index" / f"{name}.npy"
-        with _reading(path, f"the index of {count:,} that index.json names"):
+        with reading(
+            path, f"an index of {count:,}; copy it, or prepare the text, again"
+        ):
             array = np.asarray(np.load(path, mmap_mode="r"))
             if (array.shape, array.dtype) != ((count + 1,), np.int64):
                 raise ValueError(f"{array.dtype} of shape {array.shape}")
-            if self.info.index_checksums.get(name) not in (None, zlib.crc32(array)):
-                raise ValueError("its checksum differs")
         return array
 
     def _open(self, number: int) -> np.ndarray:
         """The token ids of a shard, mapped."""
         path = self.directory / self.info.shards[number].name
         return np.asarray(np.memmap(path, np.dtype(self.info.token_dtype), "r"))
-
-
-def verify_store(directory: Path) -> None:
-    """Raises UserError if a file of a store is damaged. Reads all files."""
-    TokenStore(directory).verify()

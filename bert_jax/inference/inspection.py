@@ -129,7 +129,6 @@ def _source(path: Path, length: int, seed: int, masking: str) -> ExampleSource:
 
 def _text(source: ExampleSource, examples: int) -> Values:
     store, info = source.store, source.store.info
-    store.verify()
     offsets, bounds = store.sentence_offsets, store.document_sentences
     unknown = 0
     for ranges in np.array_split(

@@ -23,7 +23,7 @@ from bert_jax.data.pipeline import (
     within,
 )
 from bert_jax.data.preparation import OtherTextError, prepare
-from bert_jax.data.store import TokenStore, verify_store
+from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
@@ -240,13 +240,13 @@ def open_text(
     """
     config.check_text()
     if config.path:
-        directory = local_copy(config.path, last="index.json", check=verify_store)
+        directory = local_copy(config.path, last="index.json", check=TokenStore)
     else:
         directory = folder.prepared(
             "text",
             last="index.json",
             make=lambda directory: _prepare_anew(config, directory, log),
-            check=verify_store,
+            check=TokenStore,
         )
     store = TokenStore(directory)
     tokenizer = load_tokenizer(directory)

@@ -1,5 +1,4 @@
 import errno
-import importlib.metadata
 import json
 import multiprocessing
 import os
@@ -57,6 +56,22 @@ def contents(directory, *, index=True):
     return files
 
 
+@pytest.fixture
+def dies_in(monkeypatch):
+    """Ends this process's work in a shard, as Ctrl-C does."""
+    write = preparation.Writer.__call__
+
+    def dies_in(shard):
+        def dies(writer, number, parts):
+            if number == shard:
+                raise KeyboardInterrupt
+            return write(writer, number, parts)
+
+        monkeypatch.setattr(preparation.Writer, "__call__", dies)
+
+    return dies_in
+
+
 @pytest.fixture(scope="module")
 def prepared(text, tokenizer, tmp_path_factory):
     directory = tmp_path_factory.mktemp("prepared") / "store"
@@ -96,21 +111,14 @@ def test_report_counts_this_run(prepared, text, tokenizer):
 
 
 def test_text_is_split_by_its_language_also_after_an_interruption(
-    tokenizer, tmp_path, monkeypatch
+    tokenizer, tmp_path, monkeypatch, dies_in
 ):
     text, directory = tmp_path / "a.jsonl", tmp_path / "store"
     row = json.dumps({"text": "Prof. Dr. Abel kam bzw. ging. Am 3. Mai kam er."})
     text.write_text(f"{row}\n" * 300)
     inputs = [str(text)]
-    write = preparation.write_shard
-
-    def dies(shard, parts, **settings):
-        if shard == 2:
-            raise KeyboardInterrupt
-        return write(shard, parts, **settings)
-
     settings = {"shards": 4, "workers": 1, "language": "de"}
-    monkeypatch.setattr(preparation, "write_shard", dies)
+    dies_in(2)
     with pytest.raises(KeyboardInterrupt):
         prepare(inputs, tokenizer, directory, **settings)
     monkeypatch.undo()
@@ -121,19 +129,16 @@ def test_text_is_split_by_its_language_also_after_an_interruption(
     assert report.info.settings["language"] == "de"
     english = prepare(inputs, tokenizer, tmp_path / "english", workers=1)
     assert english.info.sentences > 600
-    with pytest.raises(UserError, match="language 'Deutsch', expected a code"):
-        prepare(inputs, tokenizer, tmp_path / "other", language="Deutsch")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_what_was_left_out_is_counted_over_shards(tokenizer, tmp_path, workers):
+def test_what_was_left_out_is_counted_over_shards(tokenizer, tmp_path):
     head = "".join(f'<doc id="{i}" title="T">\nT\n\n' + "{}</doc>\n" for i in range(99))
     body = (
         "This sentence is long enough to be kept in a text of sixty letters.\nH.\nx\n"
     )
     (tmp_path / "wiki_00").write_text(head.format(*[body] * 99))
     inputs = [str(tmp_path / "wiki_00")]
-    report = prepare(inputs, tokenizer, tmp_path / "s", shards=4, workers=workers)
+    report = prepare(inputs, tokenizer, tmp_path / "s", shards=4, workers=1)
     assert report.info.sentences == 99
     assert report.dropped == {"headings": 198, "lines without an end mark": 99}
     assert "left out: 198 headings, 99 lines without an end mark" in str(report)
@@ -255,7 +260,6 @@ def test_a_store_of_version_0_1_0_is_read_and_not_continued(tmp_path, finished):
     shutil.copytree(GOLDEN / "v0_1_0" / "text", directory)
     (directory / "text.txt").rename(tmp_path / "text.txt")
     found = TokenStore(directory)
-    found.verify()
     tokenizer = load_tokenizer(directory)
     assert tokenizer.fingerprint() == found.info.vocabulary_fingerprint
     if not finished:
@@ -266,63 +270,46 @@ def test_a_store_of_version_0_1_0_is_read_and_not_continued(tmp_path, finished):
         (directory / "index.json").unlink()
         (directory / "index" / "part-00000.npz").touch()
     before = contents(directory)
-    with pytest.raises(UserError) as error:
-        prepare([str(tmp_path / "text.txt")], tokenizer, directory)
-    version = importlib.metadata.version("sentencex")
-    assert str(error.value) == (
-        f"{directory} holds text prepared by another version (sentencex 1.0.32, rules 1; "
-        f"this version is sentencex {version}, rules 2); training reads a finished store, "
-        "but prepare cannot continue it: use another --output, or remove it"
+    message = (
+        "segmenter was sentencex 1.0.32, rules 1, now sentencex .*, rules 2.*another"
     )
+    with pytest.raises(UserError, match=message):
+        prepare([str(tmp_path / "text.txt")], tokenizer, directory)
     assert contents(directory) == before
 
 
-def test_changed_text_is_seen_wherever_it_changed(tokenizer, tmp_path, monkeypatch):
+def test_changed_text_is_seen_wherever_it_changed(
+    tokenizer, tmp_path, monkeypatch, dies_in
+):
     path, directory = tmp_path / "a.txt", tmp_path / "store"
     sentences = [f"The ship number {i:05d} is at sea.\n" for i in range(4000)]
     path.write_text("".join(sentences))
-    prepare([str(path)], tokenizer, directory, shards=4, workers=1)
-    # Of the same size, far behind the beginning.
-    edited = [
-        *sentences[:3000],
-        "The crew number 03000 is at sea.\n",
-        *sentences[3001:],
-    ]
-    assert len(edited[3000]) == len(sentences[3000]) == 33
-    path.write_text("".join(edited))
-    with pytest.raises(UserError, match=r"text\.fingerprint was .*, now "):
-        prepare([str(path)], tokenizer, directory, shards=4, workers=1)
-
-    # After a kill no store has old and new text.
-    shutil.rmtree(directory)
-    write = preparation.write_shard
-
-    def dies(shard, parts, **settings):
-        if shard == 2:
-            raise KeyboardInterrupt
-        return write(shard, parts, **settings)
-
-    monkeypatch.setattr(preparation, "write_shard", dies)
+    given = ([str(path)], tokenizer)
+    dies_in(2)
     with pytest.raises(KeyboardInterrupt):
-        prepare([str(path)], tokenizer, directory, shards=4, workers=1)
+        prepare(*given, directory, shards=4, workers=1)
+    monkeypatch.undo()
+    # Of the same size, far behind the beginning.
+    sentences[3000] = "The crew number 03000 is at sea.\n"
     path.write_text("".join(sentences))
     with pytest.raises(UserError, match=r"text\.fingerprint was .*, now "):
-        prepare([str(path)], tokenizer, directory, shards=4, workers=1)
+        prepare(*given, directory, shards=4, workers=1)
 
-    # Nor after a change while it is read.
-    def edits(shard, parts, **settings):
-        path.write_text("".join(edited))
-        os.utime(path, (shard, shard))
-        return write(shard, parts, **settings)
+    # Nor is text stored that changes while it is read.
+    write = preparation.Writer.__call__
 
-    monkeypatch.setattr(preparation, "write_shard", edits)
-    with pytest.raises(UserError, match=r"a\.txt changed while it was read"):
-        prepare([str(path)], tokenizer, tmp_path / "other", workers=1)
+    def edits(writer, shard, parts):
+        path.write_text("".join(sentences[::-1]))
+        return write(writer, shard, parts)
+
+    monkeypatch.setattr(preparation.Writer, "__call__", edits)
+    with pytest.raises(UserError, match="the text changed while it was read"):
+        prepare(*given, tmp_path / "other", workers=1)
     assert not (tmp_path / "other/index.json").exists()
 
 
 def test_what_no_machine_maps_is_refused(text, tokenizer, tmp_path):
-    with pytest.raises(UserError, match="at most 10,000 shards"):
+    with pytest.raises(UserError, match="expected 0 to 10,000"):
         prepare([str(text)], tokenizer, tmp_path / "store", shards=100_000)
     assert not (tmp_path / "store").exists()
 
@@ -361,8 +348,7 @@ def test_output_inside_the_input_is_refused(text, tokenizer):
     assert not (text / "store").exists()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_bad_text_in_the_middle_names_file_and_line(tokenizer, tmp_path, workers):
+def test_bad_text_in_the_middle_names_file_and_line(tokenizer, tmp_path):
     good = json.dumps({"text": "Good."}) + "\n"
     (tmp_path / "a.jsonl").write_text(good * 5000 + "{}\n" + good * 5000)
     with pytest.raises(UserError, match=r"a.jsonl:5001: expected a JSON object"):
@@ -370,7 +356,7 @@ def test_bad_text_in_the_middle_names_file_and_line(tokenizer, tmp_path, workers
             [str(tmp_path / "a.jsonl")],
             tokenizer,
             tmp_path / "store",
-            workers=workers,
+            workers=2,
             shards=4,
         )
     assert not (tmp_path / "store" / "index.json").exists()
