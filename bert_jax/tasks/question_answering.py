@@ -1,15 +1,13 @@
 """Extractive question answering: SQuAD 1.1 and 2.0, after the original run_squad.py.
 
-Scores are in percent, as evaluate-v1.1.py and evaluate-v2.0.py give them.
+Every span of a context that is short enough competes with the sum of its two logits.
 """
 
 import dataclasses
-import functools
+import itertools
 import json
 import logging
 import re
-import string
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -21,17 +19,18 @@ from bert_jax.data.sequences import join, owners, token_windows
 from bert_jax.data.token_offsets import Tokens, encode_with_offsets
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted
+from bert_jax.files import parse_json, reading
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import tables
 from bert_jax.tasks.rows import Placed
 from bert_jax.tasks.source import Source
-from bert_jax.tasks.squad_format import Question, make_question, squad_entries
+from bert_jax.tasks.squad_scores import exact_match, scores_v1, scores_v2
 from bert_jax.tasks.tables import Record
 from bert_jax.tasks.task import Answer, Features, Outcome, Outputs, Task
 
 logger = logging.getLogger(__name__)
 
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
+FORM = "SQuAD's JSON, {'data': [{'title', 'paragraphs': [{'context', 'qas': [...]}]}]}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +46,14 @@ class SquadConfig:
     version_2: bool = setting(
         False, "whether a question may have no answer (SQuAD 2.0)"
     )
-    max_length: int = setting(384, "tokens of a window, question and context")
+    max_length: int = setting(384, "tokens of a window, question and context", least=8)
     stride: int = setting(
         128, "tokens from the start of one window to the next", least=1
     )
     max_question_length: int = setting(
-        64, "tokens of a question; the rest is cut", least=1
+        64,
+        "tokens of a question, at most half of a window; the rest is cut",
+        least=1,
     )
     max_answer_length: int = setting(30, "tokens of an answer, at most", least=1)
     n_best: int = setting(
@@ -72,19 +73,34 @@ class SquadConfig:
 
     def __post_init__(self):
         check_ranges(self, "data.")
-        if self.max_question_length + 3 >= self.max_length:
-            raise UserError(
-                f"max_length={self.max_length} leaves no room for a context beside a "
-                f"question of max_question_length={self.max_question_length} tokens and "
-                "3 special ones; raise the one or lower the other"
-            )
+
+    @property
+    def question_tokens(self) -> int:
+        """The most tokens of a question in a window."""
+        return min(self.max_question_length, self.max_length // 2 - 2)
 
 
-def _lengths(positions: int) -> dict[str, int]:
-    """The default lengths of a window and a question, for a position table."""
-    longest = min(SquadConfig.max_length, positions)
-    question = min(SquadConfig.max_question_length, longest // 2 - 2)
-    return {"max_length": longest, "max_question_length": question}
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A question about a context.
+
+    answers: the right ones, each with the index of its first character in the context.
+    impossible: whether the context has no answer; None if the row does not say.
+    skipped: the number of answers that are left out.
+    """
+
+    id: str
+    question: str
+    context: str
+    where: str
+    answers: tuple[tuple[str, int], ...] = ()
+    impossible: bool | None = None
+    skipped: int = 0
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the right answer is known."""
+        return bool(self.answers) or bool(self.impossible)
 
 
 class Window(NamedTuple):
@@ -140,11 +156,9 @@ class SquadSource(Source):
     def read_file(self, path: Path, split: str) -> Iterator[Record]:
         if not self.is_own(path):
             return super().read_file(path, split)
-        entries = squad_entries(path, getattr(self.config, f"{split}_articles", ""))
-        if split != "test":
-            return entries
+        entries = _squad_entries(path, getattr(self.config, f"{split}_articles", ""))
         # The answers to SQuAD's test file are written, not scored.
-        labels = self.label_names
+        labels = self.label_names if split == "test" else ()
         return (
             (where, {name: x for name, x in row.items() if name not in labels})
             for where, row in entries
@@ -168,12 +182,11 @@ class Squad(Task):
 
     @classmethod
     def for_head(cls, checkpoint: Any) -> "Squad | None":
-        """SQuAD 1.1, in windows of the paper's length.
-
-        In a shorter model half of a window at most is the question.
-        """
-        config = SquadConfig(**_lengths(checkpoint.config.max_positions))
-        return cls(config) if checkpoint.head == cls.head else None
+        """SQuAD 1.1, in windows of the paper's length."""
+        longest = min(SquadConfig.max_length, checkpoint.config.max_positions)
+        return (
+            cls(SquadConfig(max_length=longest)) if checkpoint.head == "span" else None
+        )
 
     def tuned(self, scores: dict[str, float]) -> "Squad":
         """The task with the threshold that reaches "tuned_f1", for SQuAD 2.0."""
@@ -207,7 +220,43 @@ class Squad(Task):
         return rows
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Question:
-        return make_question(where, values, labelled, self.config.bad_answers)
+        """A question. Without ``labelled`` its answers are not read.
+
+        "answers" (or "answer") is a text of the context, a list of texts, a list of (text,
+        start) pairs, or what SQuAD's JSON or Hugging Face's data set has.
+        """
+        question, context = (
+            tables.text(where, values, [n]) for n in ("question", "context")
+        )
+        tables.check_texts(where, [question, context])
+        impossible = values.get("is_impossible")
+        if not isinstance(impossible, bool | None):
+            raise UserError(f"{where}: is_impossible is no true or false")
+        given = []
+        if labelled and not impossible:
+            with reading(f"{where}: the answer", "texts, or SQuAD's JSON"):
+                given = list(_given_answers(values, context))
+        # A negative start would count from the end.
+        there = [context[n : n + len(x)] if n >= 0 else "" for x, n in given]
+        right = [x == y != "" for (x, _), y in zip(given, there, strict=True)]
+        if not all(right) and self.config.bad_answers == "refuse":
+            (answer, start), found = next(
+                (x, y) for x, y, ok in zip(given, there, right, strict=True) if not ok
+            )
+            raise UserError(
+                f"{where}: the answer {answer!r} is not in the context at {start}, where it "
+                f"has {found!r}; correct it, or leave such answers out with "
+                "data.bad_answers=skip"
+            )
+        return Question(
+            "" if values.get("id") is None else str(values["id"]),
+            question,
+            context,
+            where,
+            tuple(itertools.compress(given, right)),
+            impossible,
+            right.count(False),
+        )
 
     def rows(
         self, placed: Iterable[Placed], columns: Sequence[str] = (), *, labelled=False
@@ -217,23 +266,12 @@ class Squad(Task):
         for number, row in enumerate(found, 1):
             yield dataclasses.replace(row, id=row.id or str(number))
 
-    def fitted(self, positions: int, pooling: str) -> "Squad":
-        """Also the length of a question, if it is the default."""
-        del pooling
-        config, default = self.config, SquadConfig
-        if config.max_length <= positions or config.max_length != default.max_length:
-            return self
-        lengths = _lengths(positions)
-        if config.max_question_length != default.max_question_length:
-            del lengths["max_question_length"]
-        return self.changed(**lengths)
-
     def encode(self, rows: list[Question], tokenizer: Tokenizer) -> Features:
         """The windows of all questions, in order: [CLS] question [SEP] context [SEP].
 
         Targets, where every row is labelled: the first answer's first and last token, or
         [CLS] (0) for both where the window does not hold all of it. extra: a Window each.
-        truncated: questions of more than max_question_length tokens.
+        truncated: questions that are cut.
         """
         config = self.config
         contexts = list(dict.fromkeys(row.context for row in rows))
@@ -242,7 +280,7 @@ class Squad(Task):
         questions = tokenizer.encode_batch([row.question for row in rows])
         input_ids, token_type_ids, row_of, labels, extra = [], [], [], [], []
         for i, (row, ids) in enumerate(zip(rows, questions, strict=True)):
-            question = ids[: config.max_question_length]
+            question = ids[: config.question_tokens]
             tokens = tokens_of[row.context]
             offset = len(question) + 2
             room = config.max_length - offset - 1
@@ -267,7 +305,7 @@ class Squad(Task):
             np.array(row_of, np.int32),
             targets,
             extra=extra,
-            truncated=sum(len(ids) > config.max_question_length for ids in questions),
+            truncated=sum(len(ids) > config.question_tokens for ids in questions),
         )
 
     def decode(
@@ -412,107 +450,46 @@ class Squad(Task):
         return list(spans.values())
 
 
-def normalise_answer(text: str) -> str:
-    """Lower case, without punctuation, articles and spaces that say nothing."""
-    text = text.lower().translate(_PUNCTUATION)
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
+def _given_answers(
+    values: Mapping[str, Any], context: str
+) -> Iterator[tuple[str, int]]:
+    """The answers of a row in any of their forms, with their starts."""
+    given = values.get("answers", values.get("answer")) or []
+    if isinstance(given, Mapping):  # Hugging Face has a list of texts and one of starts
+        given = zip(given["text"], given["answer_start"], strict=True)
+    for answer in [given] if isinstance(given, str) else given:
+        if isinstance(answer, str):
+            answer = answer, context.find(answer)
+        if isinstance(answer, Mapping):
+            answer = answer["text"], answer["answer_start"]
+        found, start = answer
+        yield str(found), int(start)
 
 
-def exact_match(answer: str, right: Sequence[str]) -> float:
-    """1 where the answer is one of the right ones, else 0."""
-    return float(normalise_answer(answer) in map(normalise_answer, right))
+def _squad_entries(path: Path, articles: str) -> list[Record]:
+    """The questions of a SQuAD file, which may be gzipped, as dictionaries.
 
-
-def f1(answer: str, right: Sequence[str], empty_is_answer: bool = False) -> float:
-    """F1 of the words that an answer shares with a right one, the best of them: 0 to 1.
-
-    empty_is_answer: where one of two has no words, 1 if both have none (SQuAD 2.0);
-    otherwise 0 (SQuAD 1.1).
+    articles: a Python slice of the file's articles, such as "0:36", so that one file can
+    be split into train and dev; empty: all.
     """
-    return max(_f1(answer, one, empty_is_answer) for one in right)
-
-
-def _f1(answer: str, right: str, empty_is_answer: bool) -> float:
-    words, right_words = (normalise_answer(text).split() for text in (answer, right))
-    if empty_is_answer and not (words and right_words):
-        return float(words == right_words)
-    shared = (Counter(words) & Counter(right_words)).total()
-    return 2 * shared / (len(words) + len(right_words)) if shared else 0.0
-
-
-def scores_v1(
-    answers: Sequence[str], right: Sequence[Sequence[str]]
-) -> dict[str, float]:
-    """Means in percent over all questions: "exact_match" and "f1"."""
-    measures = {"exact_match": exact_match, "f1": f1}
-    return {name: _percent([*map(x, answers, right)]) for name, x in measures.items()}
-
-
-def scores_v2(
-    answers: Sequence[str],
-    best_spans: Sequence[str],
-    null_odds: Sequence[float],
-    right: Sequence[Sequence[str]],
-) -> dict[str, float]:
-    """Scores of SQuAD 2.0 in percent, under the names of evaluate-v2.0.py, and our own.
-
-    answers: final answers; "" where the model finds no answer. best_spans: the best
-    answers that are not empty. null_odds: odds that a question has no answer. right:
-    the answers of the data set; none where a question has no answer.
-
-    "exact" and "f1": scores of the final answers over all questions. "HasAns_exact",
-    "HasAns_f1", "NoAns_exact" and "NoAns_f1": over the questions with and without an
-    answer in the data set.
-
-    "best_exact", "best_exact_thresh", "best_f1" and "best_f1_thresh": what the script
-    reports with ``--na-prob-file null_odds.json``. It leaves the questions with the
-    highest odds empty, and keeps the final answers of all others.
-
-    "tuned_exact", "tuned_exact_threshold", "tuned_f1" and "tuned_f1_threshold" are not
-    in the script. A question with odds up to the threshold gets its best span, and all
-    other questions are left empty. Scores are the highest that any threshold reaches.
-    """
-    # The script ignores right answers without words, such as "the". A question that has
-    # no other right answer still counts as one that has an answer.
-    texts = [[one for one in row if normalise_answer(one)] or [""] for row in right]
-    has_answer = np.array([bool(row) for row in right])
-    answered = np.array([bool(answer) for answer in answers])
-    odds = np.asarray(null_odds, np.float64)
-    order = np.argsort(odds, kind="stable")
-    thresholds, group = np.unique(odds, return_inverse=True)
-    f1_v2 = functools.partial(f1, empty_is_answer=True)
-    scores = {}
-    for name, measure in (("exact", exact_match), ("f1", f1_v2)):
-        of_answers = np.array(list(map(measure, answers, texts)))
-        scores[name] = _percent(of_answers)
-        for part, chosen in (("HasAns", has_answer), ("NoAns", ~has_answer)):
-            if chosen.any():
-                scores[f"{part}_{name}"] = _percent(of_answers[chosen])
-        gain = np.where(has_answer, of_answers, -1.0 * answered)[order]
-        best, threshold = _best((~has_answer).sum(), gain, [0.0, *odds[order]])
-        scores[f"best_{name}"] = 100.0 * best / len(answers)
-        scores[f"best_{name}_thresh"] = threshold
-        of_spans = np.array(list(map(measure, best_spans, texts)))
-        empty = np.array([measure("", row) for row in texts])
-        # Questions with equal odds are answered together or not at all.
-        gain = np.bincount(group, of_spans - empty)
-        best, threshold = _best(empty.sum(), gain, [thresholds[0] - 1.0, *thresholds])
-        scores[f"tuned_{name}"] = 100.0 * best / len(answers)
-        scores[f"tuned_{name}_threshold"] = threshold
-    return scores
-
-
-def _best(
-    start: float, gain: Sequence[float], thresholds: Sequence[float]
-) -> tuple[float, float]:
-    """The highest score, and the first threshold that reaches it.
-
-    start: the score of the first threshold. gain: the change at each further threshold.
-    """
-    reached = np.cumsum([start, *gain])
-    best = int(reached.argmax())
-    return float(reached[best]), float(thresholds[best])
-
-
-def _percent(values: Sequence[float]) -> float:
-    return 100.0 * float(np.mean(values))
+    if not re.fullmatch(r"(-?\d*:-?\d*)?", articles):
+        raise UserError(
+            f"articles={articles!r} is not a slice; expected such as '0:36'"
+        )
+    ends = [int(end) if end else None for end in (articles or ":").split(":")]
+    text = "".join(line for _, line in tables.read_lines(path))
+    document = parse_json(text.removeprefix("\ufeff"), path, FORM)
+    with reading(path, FORM):
+        entries = [
+            {**entry, "context": paragraph["context"]}
+            for article in [*document["data"]][slice(*ends)]
+            for paragraph in article["paragraphs"]
+            for entry in paragraph["qas"]
+        ]
+        found = [(f"{path}: question {entry['id']}", entry) for entry in entries]
+    if not found:
+        raise UserError(
+            f"{path} has no questions, or articles={articles!r} leaves none; expected "
+            f"{FORM}"
+        )
+    return found

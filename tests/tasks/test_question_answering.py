@@ -10,9 +10,8 @@ import pytest
 
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.tasks.question_answering import (
-    Squad,
-    SquadConfig,
+from bert_jax.tasks.question_answering import Squad, SquadConfig
+from bert_jax.tasks.squad_scores import (
     exact_match,
     f1,
     normalise_answer,
@@ -177,7 +176,6 @@ def test_official_names_are_the_default(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(max_question_length=45), "max_length=48 leaves no room"),
         (dict(stride=0), "data.stride=0, expected at least 1"),
         (dict(n_best=0), "data.n_best=0, expected at least 1"),
         (dict(bad_answers="keep"), "data.bad_answers='keep', expected one of refuse"),

@@ -9,8 +9,7 @@ import pytest
 
 from bert_jax.data.token_offsets import Tokens
 from bert_jax.data.tokenizer_files import load_tokenizer
-from bert_jax.tasks.question_answering import Squad, SquadConfig, Window
-from bert_jax.tasks.squad_format import Question
+from bert_jax.tasks.question_answering import Question, Squad, SquadConfig, Window
 from bert_jax.tasks.task import Features
 
 
@@ -89,9 +88,7 @@ def test_an_answer_within_a_token_is_the_token(uncased):
 
 def test_a_token_counts_in_the_window_with_the_most_context_around_it(uncased):
     context = " ".join("abcdefghijklmnopqrstuvwxyz")
-    config = SquadConfig(
-        max_length=16, stride=3, max_question_length=4, max_answer_length=1, n_best=99
-    )
+    config = SquadConfig(max_length=16, stride=3, max_answer_length=1, n_best=99)
     task, rows = Squad(config), [question(context)]
     features = task.encode(rows, uncased)
     assert len(features.extra) > 5

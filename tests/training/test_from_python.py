@@ -271,7 +271,6 @@ def test_the_default_length_fits_the_position_table(family, checkpoint_dir, tmp_
     ) in said
     saved = load(tmp_path).extra["data"]
     assert saved["max_length"] == 32
-    assert saved.get("max_question_length", 14) == 14
     assert set(model.evaluate(rows)) >= {*model.scores["dev"]}
 
 
