@@ -252,7 +252,8 @@ class Classification(Task):
             return self.source.labels
         found = set()
         for where, values in self.source.records("train"):
-            found.update(self._names(where, self._value(where, values, "label")))
+            own = self._values(where, self._value(where, values, "label"))
+            found.update(_class_name(where, value) for value in own)
         return tuple(sorted(found))
 
     def values(self, where: str, row: AnyRow, *, labelled: bool) -> dict[str, Any]:
@@ -286,9 +287,9 @@ class Classification(Task):
         hint *= self.config.task == TABLE
         return get(where, values, self.columns[name], hint)
 
-    def _names(self, where: str, value: Any) -> Sequence[str]:
-        """The names of the classes in the label of a row."""
-        return [_class_name(where, value)]
+    def _values(self, where: str, value: Any) -> Sequence[Any]:
+        """The classes in the label of a row, by name or number."""
+        return [value]
 
     def _label(self, where: str, value: Any) -> Any:
         """The label of a row: a class of the task, or a number."""
@@ -445,9 +446,6 @@ class MultiLabel(Classification):
     label_names = ("label", "labels")
     table_metrics = ("f1_micro", "f1_macro", "exact_match")
 
-    def _names(self, where: str, value: Any) -> Sequence[str]:
-        return [_class_name(where, x) for x in self._values(where, value)]
-
     def _label(self, where: str, value: Any) -> tuple[str, ...]:
         return tuple(self._class(where, x) for x in self._values(where, value))
 
@@ -535,24 +533,22 @@ def scores(
     from scipy import stats
     from sklearn import metrics as sklearn
 
-    def correlation(name: str) -> float:
-        function = {"pearson": stats.pearsonr, "spearman": stats.spearmanr}[name]
-        if len(truth) < 2:
-            return 0.0
-        return np.nan_to_num(function(truth, predicted).statistic)
-
-    f1 = functools.partial(sklearn.f1_score, truth, predicted, zero_division=0)
-    functions = {
-        "accuracy": lambda: sklearn.accuracy_score(truth, predicted),
-        "exact_match": lambda: sklearn.accuracy_score(truth, predicted),
-        "f1": lambda: f1(average="macro", labels=[1]),
-        "f1_micro": lambda: f1(average="micro"),
-        "f1_macro": lambda: f1(average="macro"),
-        "matthews": lambda: sklearn.matthews_corrcoef(truth, predicted),
-        "pearson": lambda: correlation("pearson"),
-        "spearman": lambda: correlation("spearman"),
-        "pearson_spearman": lambda: np.mean([*map(correlation, CORRELATIONS[:2])]),
-    }
+    f1 = {"f1": dict(labels=[1]), "f1_micro": dict(average="micro"), "f1_macro": {}}
+    found = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a score that is not defined
-        return {name: 100 * float(functions[name]()) for name in metrics}
+        for name in metrics:
+            if name in f1:
+                how = dict(average="macro", zero_division=0) | f1[name]
+                found[name] = sklearn.f1_score(truth, predicted, **how)
+            elif name in CORRELATIONS:
+                functions = [getattr(stats, f"{part}r") for part in name.split("_")]
+                own = [
+                    f(truth, predicted).statistic for f in functions if len(truth) > 1
+                ]
+                found[name] = np.nan_to_num(own or [0.0]).mean()
+            elif name == "matthews":
+                found[name] = sklearn.matthews_corrcoef(truth, predicted)
+            else:  # accuracy, exact_match
+                found[name] = sklearn.accuracy_score(truth, predicted)
+    return {name: 100 * float(score) for name, score in found.items()}

@@ -59,8 +59,8 @@ class TaggingConfig:
     """Which data set, and how its sentences become sequences."""
 
     task: str = setting(
-        doc="conll2003 (4 columns), wnut17, columns (any file with a word and its tag on "
-        "each line) or segmented (Chinese text with spaces between words)",
+        doc="conll2003, wnut17, columns (any file with a word and its tag on each line) "
+        "or segmented (Chinese text with spaces between words)",
         one_of=("conll2003", "wnut17", "columns", "segmented"),
     )
     dir: str = setting("", "the folder of the files")
@@ -69,13 +69,12 @@ class TaggingConfig:
     test: str = setting("", "as train; may be missing")
     scheme: str = setting(
         "auto",
-        "tag scheme: iob1, iob2, iobes, bilou, bmeso (BMES with types), bmes or plain; "
-        "auto: recognised from the training file",
+        "iob1, iob2, iobes, bilou, bmeso (BMES with types), bmes or plain; auto: "
+        "recognised from the training file",
         one_of=("auto", *formats.SCHEMES),
     )
     column: int = setting(
-        -1,
-        "column of the tag, from 0, or from the end if negative; the word is in 0",
+        -1, "column of the tag, from 0, or from the end if negative; the word is in 0"
     )
     labels: tuple[str, ...] = setting(
         (), "the tags, as iob2 for iob1 files; empty: the tags of the training file"
@@ -84,19 +83,15 @@ class TaggingConfig:
         128, "tokens of a sequence, [CLS] and [SEP] included", least=3
     )
     stride: int = setting(
-        0,
-        "tokens from one window over a longer sentence to the next; 0: half a window",
-        least=0,
+        0, "tokens from one window of a sentence to the next; 0: half a window", least=0
     )
     document_context: bool = setting(
-        False,
-        "fill a sequence with the sentences before and after, of the same document",
+        False, "fill a sequence with the sentences of its document before and after"
     )
     words: str = setting(
         "treebank",
-        "how predict splits a text into words: treebank: marks, 's and n't are words, as "
-        "in the Penn Treebank; blanks: words have blanks between them. Older models have "
-        "auto, punctuation or clitics, which mean treebank",
+        "how predict splits a text: treebank (marks, 's and n't are words, as in the "
+        "Penn Treebank) or blanks; auto, punctuation and clitics mean treebank",
         one_of=("treebank", "blanks", "auto", "punctuation", "clitics"),
     )
 
@@ -158,10 +153,9 @@ class Tagging(Task):
         return cls(config) if checkpoint.head == cls.head else None
 
     @functools.cached_property
-    def _read_tags(self) -> dict[str, str]:
-        """The different tags of the training rows, with the place of one word each."""
-        rows = super().read("train")
-        return {t: row.place(i) for row in rows for i, t in enumerate(row.tags)}
+    def _read_tags(self) -> set[str]:
+        """The different tags of the training rows."""
+        return {tag for row in super().read("train") for tag in row.tags}
 
     @functools.cached_property
     def scheme(self) -> str:
@@ -180,17 +174,8 @@ class Tagging(Task):
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
         """The tags in the config, or the tags of the training rows, sorted."""
-        if self.config.labels:
-            return self.config.labels
-        if self.scheme == "bmes":
-            return formats.SEGMENT_LABELS
-        form = formats.SCHEMES[self.scheme]
-        for tag, place in self._read_tags.items():
-            if not re.fullmatch(form, tag):
-                raise UserError(
-                    f"{place} has the tag {tag!r}; the scheme {self.scheme} expects "
-                    f"{form}: correct the tag, or set data.scheme"
-                )
+        if self.config.labels or self.scheme == "bmes":
+            return self.config.labels or formats.SEGMENT_LABELS
         return tuple(sorted({tag for row in self._rows("train") for tag in row.tags}))
 
     @property
@@ -198,14 +183,14 @@ class Tagging(Task):
         return "accuracy" if self.kind == "tags" else "f1"
 
     def read(self, split: str) -> list[TaggedSentence]:
-        rows = self._rows(split)
+        rows, form = self._rows(split), formats.SCHEMES[self.scheme]
         for row in rows:
             for i, tag in enumerate(row.tags or ()):
-                if tag not in self.label_ids:
+                if tag not in self.label_ids or not re.fullmatch(form, tag):
                     raise UserError(
-                        f"{row.place(i)} has the tag {tag!r}, which is not in the label "
-                        f"set ({', '.join(self.labels)}); correct it, or name all labels "
-                        "in data.labels"
+                        f"{row.place(i)} has the tag {tag!r}; expected a tag of the scheme "
+                        f"{self.scheme}, {form} (data.scheme), in the label set "
+                        f"{', '.join(self.labels)} (data.labels)"
                     )
         if self.config.document_context and (
             len({row.document for row in rows}) == len(rows) > 1
@@ -228,19 +213,21 @@ class Tagging(Task):
     def rows(
         self, placed: Iterable[Placed], columns: Sequence[str] = (), *, labelled=False
     ) -> Iterator[TaggedSentence]:
-        """With document_context, empty texts to predict separate documents."""
-        if not self.config.document_context or labelled:
-            yield from super().rows(placed, columns, labelled=labelled)
-            return
-        breaks = itertools.count()
-        document = -1
+        if self.config.document_context and not labelled:
+            placed = self._in_documents(placed)
+        return super().rows(placed, columns, labelled=labelled)
+
+    def _in_documents(self, placed: Iterable[Placed]) -> Iterator[Placed]:
+        """Rows to predict with their documents, which empty texts separate."""
+        document = 0
         for where, row in placed:
             if isinstance(row, str) and not row.strip():
-                document = next(breaks)
+                document += 1
                 continue
-            for found in super().rows([(where, row)], columns):
-                own = document if found.document == where else found.document
-                yield dataclasses.replace(found, document=own)
+            yield (
+                where,
+                {"document": document} | self.values(where, row, labelled=False),
+            )
 
     def row(
         self, where: str, values: Mapping[str, Any], labelled: bool
@@ -416,16 +403,14 @@ class Tagging(Task):
         """The text with its entities, or the words with their tags."""
         found = answer.get("entities", ())
         if self.kind == "entities":
-            entities = (
-                f"{x['text']} ({x['type']} {x['probability']:.2f})" for x in found
-            )
+            shown = [f"{x['text']} ({x['type']} {x['probability']:.2f})" for x in found]
             text = row.text or " ".join(row.words)
-            cells = {"text": text, "entities": ", ".join(entities) or "-"}
-        elif self.kind == "words":
-            cells = {"tagged": " ".join(entity["text"] for entity in found)}
+            cells = {"text": text, "entities": ", ".join(shown) or "-"}
         else:
             pairs = zip(answer["words"], answer["tags"], strict=True)
-            cells = {"tagged": " ".join(map("/".join, pairs))}
+            words = self.kind == "words"
+            shown = [x["text"] for x in found] if words else map("/".join, pairs)
+            cells = {"tagged": " ".join(shown)}
         return [with_id(row, cells)]
 
     def score(

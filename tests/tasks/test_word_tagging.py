@@ -285,9 +285,7 @@ def test_refuses_a_tag_that_is_no_label(tmp_path):
     (tmp_path / "train.txt").write_text("a B-PER\nb O\n")
     (tmp_path / "dev.txt").write_text("a B-PER\n\nb B-LOC\n")
     task = Tagging(TaggingConfig("columns", str(tmp_path)))
-    message = (
-        r"dev.txt:3 has the tag 'B-LOC', which is not in the label set \(B-PER, O\)"
-    )
+    message = r"dev.txt:3 has the tag 'B-LOC'; .* in the label set B-PER, O \("
     with pytest.raises(UserError, match=message):
         task.read("dev")
     given = Tagging(TaggingConfig("columns", str(tmp_path), labels=("B-LOC", "O")))
