@@ -244,8 +244,8 @@ class Squad(Task):
                 (x, y) for x, y, ok in zip(given, there, right, strict=True) if not ok
             )
             raise UserError(
-                f"{where}: the answer {answer!r} is not in the context at {start}, where it "
-                f"has {found!r}; correct it, or leave such answers out with "
+                f"{where}: the answer {answer!r} is not in the context at {start}, where "
+                f"it has {found!r}; correct it, or leave such answers out with "
                 "data.bad_answers=skip"
             )
         return Question(

@@ -74,10 +74,8 @@ def test_an_answer_that_does_not_stand_there(tmp_path, caplog, bad, found):
     with pytest.raises(UserError) as error:
         read_questions(path)
     message = str(error.value)
-    problem = (
-        f"expected the answer {bad[0]!r} at answer_start {bad[1]}, but the context "
-    )
-    problem += f"has {found!r} there"
+    problem = f"the answer {bad[0]!r} is not in the context at {bad[1]}, where it has "
+    problem += repr(found)
     assert message.startswith(f"{path}: question q1: {problem}; correct it")
     assert message.endswith(" data.bad_answers=skip")
     with caplog.at_level(logging.WARNING):
@@ -104,7 +102,7 @@ def test_an_answer_that_does_not_stand_there(tmp_path, caplog, bad, found):
             {"data": [article("A", entry(answers=[("sea", "x")]))]},
             "the answer is damag",
         ),
-        ({"data": [article("A", entry(answers=[("", 4)]))]}, "expected the answer ''"),
+        ({"data": [article("A", entry(answers=[("", 4)]))]}, "the answer '' is not"),
         ({"data": [article("A", entry(is_impossible="no"))]}, "is no true or false"),
     ],
 )
