@@ -1,5 +1,6 @@
 """The nine tasks and AX in files of GLUE's own layout, and from tensorflow-datasets."""
 
+import dataclasses
 import logging
 from pathlib import Path
 
@@ -188,11 +189,13 @@ def test_other_tasks_refuse_short_rows_and_unknown_labels(tmp_path):
         task.read("dev")
 
 
-def test_mrpc_predicts_microsofts_test_file(tmp_path):
+def test_mrpc_predicts_microsofts_test_file_and_reads_other_files(tmp_path):
     task = write_task("mrpc", tmp_path)
     text = (tmp_path / "dev.tsv").read_text(encoding="utf-8")
-    (tmp_path / "test.tsv").unlink()
+    (tmp_path / "test.tsv").rename(tmp_path / "other.tsv")
     assert task.source.predict_splits == ()
+    other = Classification(dataclasses.replace(task.config, test="other.tsv"))
+    assert other.read("test")[0].text_a == "f"
     (tmp_path / "msr_paraphrase_test.txt").write_text(text.replace("\n", "\r\n"))
     task = Classification(task.config)
     assert task.source.predict_splits == ("test",)

@@ -1,4 +1,3 @@
-import dataclasses
 import datetime
 import json
 import math
@@ -61,12 +60,6 @@ def test_table_reads_splits_labels_and_targets(make, tokenizer):
     assert task.read("dev")[0].id == "7"
 
 
-def test_given_labels_keep_their_order_and_need_no_training_rows(make):
-    task = make({"dev.jsonl": '{"text": "a", "label": "x"}\n'}, labels=("z", "x"))
-    assert task.labels == ("z", "x")
-    assert task.read("dev")[0].label == "x"
-
-
 @pytest.mark.parametrize(
     "content, evaluated, predicted",
     [
@@ -85,10 +78,11 @@ def test_a_tables_test_split_is_scored_if_it_has_labels(
     assert task.read("test")[0].label == ("good" if "test" in evaluated else None)
 
 
-def test_a_class_may_be_given_by_its_number_unless_names_are_numbers(make):
+def test_a_class_may_be_given_by_its_number_unless_names_are_numbers(make, caplog):
     dev = '{"text": "a", "label": 0}\n{"text": "b", "label": 1}\n'
-    task = make({"train.csv": TRAIN, "dev.jsonl": dev})
-    assert [row.label for row in task.read("dev")] == ["bad", "good"]
+    task = make({"dev.jsonl": dev}, labels=("poor", "fine"))
+    assert [row.label for row in task.read("dev")] == ["poor", "fine"]
+    assert caplog.messages == ["labels 0, 1 are read as poor, fine, by position"]
     for names in (("1", "2", "3"), ("-1", "1"), ("0.5", "1.5")):
         with pytest.raises(
             UserError, match=r"dev\.jsonl:1: label '0' is not in the label"
@@ -154,13 +148,6 @@ def test_bad_rows_of_a_table(make, files, settings, message):
     task = make({"train.csv": TRAIN, **files}, **settings)
     with pytest.raises(UserError, match=message):
         task.read("dev")
-
-
-def test_a_label_by_its_number_is_warned_of(make, caplog):
-    task = make({"train.csv": TRAIN}, labels=("poor", "fine"))
-    rows = task.with_rows(dev=[("a", 1), ("b", 0)]).read("dev")
-    assert [row.label for row in rows] == ["fine", "poor"]
-    assert caplog.messages == ["labels 0, 1 are read as poor, fine, by position"]
 
 
 @pytest.mark.parametrize(
@@ -312,17 +299,22 @@ def test_an_empty_line_is_an_empty_text(parse, make):
     assert (pair.text_a, pair.text_b) == ("a", " ")
 
 
-def test_written_predictions(parse, make, tmp_path):
-    task = make({}, labels=("x", "y"))
-    rows = parse(task, [{"text": "a", "id": "q"}, "b"], "in")
-    answers = [
-        {"label": "y", "probability": 0.75, "probabilities": {}},
-        {"label": "x", "probability": 0.5, "probabilities": {}},
+def test_written_predictions(make, tmp_path):
+    """Labels and ids stay in their cells."""
+    content = [
+        {"text": "a", "label": "x\ty", "id": "1\n2"},
+        {"text": "b", "label": "z"},
     ]
-    (path,) = task.write(rows, answers, "test", tmp_path / "out")
+    dev = "".join(json.dumps(row) + "\n" for row in content)
+    task = make({"dev.jsonl": dev}, labels=("x\ty", "z"))
+    answers = [
+        {"label": "x\ty", "probability": 0.75, "probabilities": {}},
+        {"label": "z", "probability": 0.5, "probabilities": {}},
+    ]
+    (path,) = task.write(task.read("dev"), answers, "test", tmp_path / "out")
     assert path == tmp_path / "out" / "test_predictions.tsv"
     assert path.read_text() == (
-        "index\tprediction\tprobability\nq\ty\t0.750000\n1\tx\t0.500000\n"
+        "index\tprediction\tprobability\n1\\n2\tx\\ty\t0.750000\n1\tz\t0.500000\n"
     )
 
 
@@ -366,17 +358,6 @@ def test_constant_predictions_score_finite_numbers(predicted):
     }
 
 
-def test_the_task_is_built_again_without_data(parse, make, tokenizer):
-    first = make({"train.csv": TRAIN})
-    config = dataclasses.replace(first.config, labels=first.labels, dir="/nowhere")
-    again = Classification(ClassificationConfig(**dataclasses.asdict(config)))
-    assert again.labels == first.labels
-    rows = parse(again, ["a"])
-    features = again.encode(rows, tokenizer)
-    (answer,) = again.decode(rows, features, [np.float32([0, 1])])
-    assert json.loads(json.dumps(answer))["label"] == "good"
-
-
 @pytest.mark.parametrize("long, warned", [(1, False), (2, True)])
 def test_more_than_a_tenth_of_rows_cut_is_warned_of(make, tokenizer, long, warned):
     task = make({}, max_length=6, labels=("x", "y"))
@@ -409,15 +390,6 @@ def test_an_empty_label_is_no_class(make):
     task = make({"train.csv": "text,label\na,good\nb,\nc,bad\n"})
     with pytest.raises(UserError, match=r"train\.csv:3: empty label"):
         _ = task.labels
-
-
-def test_labels_and_ids_stay_in_their_cells(make):
-    row = {"text": "a", "label": "x\ty", "id": "1\n2"}
-    task = make({"dev.jsonl": json.dumps(row) + "\n"}, labels=("x\ty", "z"))
-    rows = task.read("dev")
-    predictions = [{"label": "x\ty", "probability": 0.5, "probabilities": {}}]
-    (text,) = task.export(rows, predictions, "dev").values()
-    assert text.split("\n")[1] == "1\\n2\tx\\ty\t0.500000"
 
 
 @pytest.mark.parametrize("form", ["rows", "a.jsonl"])
