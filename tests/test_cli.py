@@ -290,7 +290,8 @@ def test_texts_are_utf8_in_every_locale():
 
 def test_a_thread_that_hangs_does_not_keep_a_command_from_its_end():
     program = (
-        "import threading; from bert_jax.commands import cli\nfrom bert_jax.errors import *\n"
+        "import threading\nfrom bert_jax.commands import cli\n"
+        "from bert_jax.errors import *\n"
         "def main(argv):\n"
         "    threading.Thread(target=threading.Event().wait).start()\n"
         "    raise StalledError('no batch came')\n"
