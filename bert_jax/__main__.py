@@ -1,6 +1,5 @@
 """All commands as one: ``bert_jax NAME ...``, or ``python -m bert_jax NAME ...``."""
 
-import ast
 import difflib
 import importlib
 import sys
@@ -11,42 +10,49 @@ from bert_jax.commands import cli
 from bert_jax.errors import UserError
 from bert_jax.progress import print_line
 
-_RENAMED = {"compare": "plot"}  # old and new names of commands
-_SHARED = ("cli", "config_file", "startup")  # files of commands/ that are no command
+COMMANDS = (
+    *("train", "finetune", "study", "vocabulary", "prepare", "predict", "evaluate"),
+    *("embed", "score", "convert", "inspect", "plot", "aot"),
+)
+# Other names of commands.
+ALIASES = {
+    "pretrain": ("train",),
+    "experiment": ("study",),
+    "sweep": ("finetune", "--sweep"),
+    "fill_mask": ("predict",),
+    "next_sentence": ("predict", "--next_sentence"),
+    "minimal_pairs": ("score",),
+    "compare": ("plot",),
+}
 
 
-def commands() -> dict[str, str]:
-    """The name of each command and what it does, in a line."""
-    found = {}
-    for path in sorted(Path(__file__).with_name("commands").glob("[!_]*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        found[path.stem] = ast.get_docstring(tree).partition("\n")[0]
-    return {name: line for name, line in found.items() if name not in _SHARED}
+def summary(name: str) -> str:
+    """What a command does: the first line of its file."""
+    path = Path(__file__).with_name("commands") / f"{name}.py"
+    return path.read_text(encoding="utf-8").partition("\n")[0].strip('"')
 
 
 def main(argv: list[str]) -> int | None:
     """Runs the command that ``argv`` begins with, or lists all."""
     name, *rest = argv or ["--help"]
-    if name in _RENAMED:
-        print_line(f"{name} is now bert_jax {_RENAMED[name]}", sys.stderr)
-        name = _RENAMED[name]
-    known = commands()
+    if name in ALIASES:
+        print_line(f"{name} is now bert_jax {' '.join(ALIASES[name])}", sys.stderr)
+        name, *rest = *ALIASES[name], *rest
     if name in ("-h", "--help", "help"):
-        width = max(map(len, known))
-        print_line("usage: bert_jax COMMAND ...\n")
-        for command, line in known.items():
-            print_line(f"  {command:{width}}  {line}")
+        lines = [f"  {command:12}{summary(command)}" for command in COMMANDS]
+        print_line("\n".join(["usage: bert_jax COMMAND ...\n", *lines]))
         print_line("\nbert_jax COMMAND --help shows the arguments of a command.")
-    elif name == "--version":
+        return None
+    if name == "--version":
         print_line(__version__)
-    elif name in known:
-        return importlib.import_module(f"bert_jax.commands.{name}").main(rest)
-    else:
-        near = difflib.get_close_matches(name, known, cutoff=0.5)
-        found = f"did you mean {', '.join(near)}?"
-        found = found if near else f"the commands are {', '.join(known)}"
+        return None
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, [*COMMANDS, *ALIASES], cutoff=0.5)
+        found = (
+            f"did you mean {near[0]}?" if near else f"expected {', '.join(COMMANDS)}"
+        )
         raise UserError(f"{name} is not a command of bert_jax; {found}")
-    return None
+    return importlib.import_module(f"bert_jax.commands.{name}").main(rest)
 
 
 def run() -> None:

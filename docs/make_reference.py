@@ -12,7 +12,7 @@ import os
 import textwrap
 from pathlib import Path
 
-from bert_jax.__main__ import commands
+from bert_jax.__main__ import COMMANDS
 from bert_jax.commands.config_file import named_configs
 from bert_jax.settings import REQUIRED, groups
 from bert_jax.tasks.families import FAMILIES
@@ -84,7 +84,7 @@ def settings_page() -> str:
         "## Fine-tuning\n\n`bert_jax finetune`",
         tables(FineTuneConfig),
         *data,
-        "## Studies\n\n`bert_jax experiment`",
+        "## Studies\n\n`bert_jax study`",
         tables(StudyConfig),
         f"### A variant\n\n{tables(Variant)}\n",
     ]
@@ -96,7 +96,7 @@ def commands_page() -> str:
     names = textwrap.fill(", ".join(f"`{name}`" for name in named_configs()), 98)
     parts = [_COMMANDS.format(names=names)]
     os.environ["COLUMNS"] = "92"  # the width that argparse fills
-    for name in commands():
+    for name in COMMANDS:
         shown = io.StringIO()
         with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
             importlib.import_module(f"bert_jax.commands.{name}").main(["--help"])

@@ -15,7 +15,7 @@ import pytest
 import safetensors.numpy
 
 import bert_jax
-from bert_jax.commands import experiment
+from bert_jax.commands import study as command
 from bert_jax.data.pipeline import TrainingBatches, split_documents
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer_files import load_tokenizer
@@ -174,7 +174,7 @@ def test_a_sweep_runs_what_is_not_finished(folder, one_device):
 
 def test_a_study_runs_what_is_not_finished(folder):
     log = []
-    study = Study(*experiment._open("study"), log.append)
+    study = Study(*command._open("study"), log.append)
     table = study.table()
     assert table["finished"] == table["parts"] == 4
     study.run()

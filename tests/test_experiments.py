@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.commands import cli, experiment, finetune, train
+from bert_jax.commands import cli, finetune, train
+from bert_jax.commands import study as study_command
 from bert_jax.commands.config_file import parse
 from bert_jax.data.corpus import read_documents
 from bert_jax.errors import UserError
@@ -39,9 +40,9 @@ def test_a_study_says_what_on_what_result_and_command(path, tmp_path, monkeypatc
     text = ast.get_docstring(ast.parse(path.read_text()))
     for word in ("What:", "On:", "Result:", "Run:", f"{path.name}:DATA"):
         assert word in text, word
-    study, folder = experiment._open(f"{path}:{tmp_path}")
+    study, folder = study_command._open(f"{path}:{tmp_path}")
     assert folder == Path("runs", path.stem)
-    assert experiment._open(f"{path.stem}:{tmp_path}")[0] == study
+    assert study_command._open(f"{path.stem}:{tmp_path}")[0] == study
     parts = Study(study, tmp_path).parts
     works = [p.config for name, p in parts.items() if name.startswith("pretrain/")]
     different = {repr(variant.pretrain) for variant in study.variants.values()}

@@ -1,7 +1,7 @@
 """``bert_jax NAME ...``: one command that finds all others."""
 
-import ast
 import os
+import pydoc
 import runpy
 import subprocess
 import sys
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import bert_jax
 from bert_jax import __main__ as umbrella
-from bert_jax import __version__
 from bert_jax.errors import UserError
 
 REPOSITORY = Path(__file__).parent.parent
@@ -20,28 +20,40 @@ REPOSITORY = Path(__file__).parent.parent
 def test_every_command_is_listed_with_its_first_line(capsys):
     umbrella.main([])
     listed = capsys.readouterr().out
-    for name in umbrella.commands():
-        path = REPOSITORY / f"bert_jax/commands/{name}.py"
-        line = ast.get_docstring(ast.parse(path.read_text())).partition("\n")[0]
-        assert f"\n  {path.stem} " in listed and f"  {line}\n" in listed
+    for name in umbrella.COMMANDS:
+        text = (REPOSITORY / f"bert_jax/commands/{name}.py").read_text()
+        line = text.removeprefix('"""').partition("\n")[0]
+        assert line.endswith(".") and f"\n  {name:12}{line}\n" in listed
     umbrella.main(["--help"])
     assert capsys.readouterr().out == listed
+    umbrella.main(["--version"])
+    assert capsys.readouterr().out == f"{bert_jax.__version__}\n"
 
 
 def test_a_command_gets_the_arguments_behind_its_name(capsys):
     with pytest.raises(SystemExit):
         umbrella.main(["train", "--config", "base:lamb", "--print_config"])
     assert "optimizer.name = 'lamb'" in capsys.readouterr().out
-    umbrella.main(["--version"])
-    assert capsys.readouterr().out == f"{__version__}\n"
 
 
-def test_an_old_name_works_and_prints_the_new_name(capsys):
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("compare", "plot"),
+        ("experiment", "study"),
+        ("fill_mask", "predict"),
+        ("minimal_pairs", "score"),
+        ("next_sentence", "predict --next_sentence"),
+        ("pretrain", "train"),
+        ("sweep", "finetune --sweep"),
+    ],
+)
+def test_an_old_name_works_and_prints_the_new_name(old, new, capsys):
     with pytest.raises(SystemExit):
-        umbrella.main(["compare", "--help"])
+        umbrella.main([old, "--help"])
     out, err = capsys.readouterr()
-    assert "bert_jax plot RUN" in out
-    assert err == "compare is now bert_jax plot\n"
+    assert f"  bert_jax {new.split()[0]} " in out
+    assert err == f"{old} is now bert_jax {new}\n"
 
 
 def test_the_list_of_commands_needs_no_utf8_locale():
@@ -54,7 +66,7 @@ def test_the_list_of_commands_needs_no_utf8_locale():
     ("name", "message"),
     [
         ("trian", "trian is not a command of bert_jax; did you mean train?"),
-        ("xyzzy", "bert_jax; the commands are aot, convert, "),
+        ("xyzzy", "bert_jax; expected train, finetune, "),
     ],
 )
 def test_a_wrong_name_lists_the_nearest(name, message):
@@ -76,6 +88,15 @@ def test_the_console_script_is_this_command():
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     assert settings["project"]["scripts"] == {"bert_jax": "bert_jax.__main__:run"}
     assert callable(umbrella.run)
+
+
+def test_help_of_the_package_shows_its_functions():
+    text = pydoc.plain(pydoc.render_doc(bert_jax))
+    for signature in ("finetune(task: ", "load(", "pretrain(config: "):
+        assert f"\n    {signature}" in text
+    assert {"figures", "tasks", *bert_jax.__all__} <= set(dir(bert_jax))
+    with pytest.raises(AttributeError, match="no attribute 'lode'"):
+        bert_jax.lode()
 
 
 @pytest.mark.parametrize("name", ["settings", "commands"])

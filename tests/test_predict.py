@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax.commands import embed, fill_mask, next_sentence, predict, score
+from bert_jax.commands import embed, predict, score
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.checkpoint import Checkpoint
@@ -167,13 +167,6 @@ def test_segmented_text_loses_no_character(checkpoint, run):
         assert "".join(words) == text.replace(" ", "")
 
 
-def test_texts_of_the_command_line(checkpoint, capsys, run):
-    for name, lines in INPUTS.items():
-        texts = [argument for line in lines for argument in ("--text", line)]
-        predict.main(["--checkpoint", checkpoint(name), *texts])
-        assert capsys.readouterr().out.splitlines() == run(checkpoint(name), lines)[0]
-
-
 def test_a_tagged_text_has_its_characters(checkpoint, run, capsys, tmp_path):
     text = "the man sees rome, paris."
     (line,), _ = run(checkpoint("entities"), [text])
@@ -248,22 +241,22 @@ def test_the_output_file_is_written_whole_or_not_at_all(checkpoint, run, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("command", "good", "bad"),
+    ("command", "more", "good", "bad"),
     [
-        (embed, "the man", "a\tb\tc"),
-        (fill_mask, "the [MASK]", "the man"),
-        (next_sentence, "the man\ta cat", "the man"),
-        (score, "the man", "the man " * 50),
+        (embed, [], "the man", "a\tb\tc"),
+        (predict, [], "the [MASK]", "the man"),
+        (predict, ["--next_sentence"], "the man\ta cat", "the man"),
+        (score, [], "the man", "the man " * 50),
     ],
 )
 def test_an_output_file_is_replaced_by_a_complete_one(
-    command, good, bad, checkpoint, tmp_path
+    command, more, good, bad, checkpoint, tmp_path
 ):
     folder, texts = tmp_path / "out", tmp_path / "texts.txt"
     path = folder / ("x.npz" if command is embed else "x.jsonl")
     folder.mkdir()
     path.write_bytes(b"before")
-    flags = ["--checkpoint", checkpoint("blanks"), "--input", str(texts)]
+    flags = ["--checkpoint", checkpoint("blanks"), "--input", str(texts), *more]
     texts.write_text(f"{good}\n{bad}\n")
     with pytest.raises(UserError, match=r"texts.txt:2"):
         command.main([*flags, "--output", str(path)])
@@ -374,16 +367,6 @@ def test_texts_of_the_command_line_are_lines(checkpoint, run, capsys):
         predict.main(["--checkpoint", checkpoint("classes")])
 
 
-def test_fill_mask_is_predict_for_blanks_alone(checkpoint, run, capsys):
-    expected, _ = run(checkpoint("blanks"), INPUTS["blanks"], "--top", "3")
-    texts = [word for text in INPUTS["blanks"] for word in ("--text", text)]
-    fill_mask.main(["--checkpoint", checkpoint("blanks"), *texts, "--top", "3"])
-    assert capsys.readouterr().out.splitlines() == expected
-    assert [len(json.loads(line)["blanks"][0]) for line in expected] == [3, 3]
-    with pytest.raises(UserError, match="is a checkpoint for classification, expected"):
-        fill_mask.main(["--checkpoint", checkpoint("classes"), "--text", "a [MASK]"])
-
-
 REVIEWS = [("7", "a good film"), ("9", 'the "bad" dog, eats')]
 
 
@@ -442,7 +425,7 @@ def test_answers_are_written_as_csv(checkpoint, capsys, tmp_path):
     assert capsys.readouterr().out == (tmp_path / "answers.csv").read_text()
 
 
-@pytest.mark.parametrize("command", [predict, score, next_sentence, embed])
+@pytest.mark.parametrize("command", [predict, score, embed])
 def test_an_output_that_is_the_input_is_refused(command, checkpoint, tmp_path):
     text, name = "the man\ta cat\n", "x.npz" if command is embed else "x.jsonl"
     for path in (tmp_path / "x.csv", tmp_path / name):
@@ -457,11 +440,10 @@ def test_an_output_that_is_the_input_is_refused(command, checkpoint, tmp_path):
     assert (tmp_path / name).read_text() == text
 
 
-@pytest.mark.parametrize("command", [predict, score, next_sentence])
+@pytest.mark.parametrize("command", [predict, score])
 def test_an_output_with_an_unknown_ending_is_refused(command, checkpoint, tmp_path):
     kind = "classes" if command is predict else "blanks"
-    texts = ["a dog", "the man"][: 2 if command is next_sentence else 1]
-    flags = ["--checkpoint", checkpoint(kind), "--text", *texts]
+    flags = ["--checkpoint", checkpoint(kind), "--text", "a dog"]
     for name in ("a.tsv", "a.xlsx", "a.json"):
         message = f"{name}, expected a name in .csv or .jsonl"
         message += "; change it, or set --format" if command is predict else "$"
@@ -480,11 +462,15 @@ def test_scores_and_pairs_are_written_as_csv(checkpoint, capsys, tmp_path):
         "text_a\ttext_b\na dog, big\tthe man\n?\ta cat\n"
     )
     write_table(tmp_path / "new.csv")
-    for command, name in ((score, "new.csv"), (next_sentence, "pairs.tsv")):
+    for command, name, more in (
+        (score, "new.csv", []),
+        (predict, "pairs.tsv", ["--next_sentence"]),
+    ):
         flags = ["--checkpoint", checkpoint("blanks"), "--input", str(tmp_path / name)]
+        flags += more
         command.main(flags)
         expected = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        path = tmp_path / f"{command.__name__}.CSV"
+        path = tmp_path / f"{name}.answers.CSV"
         command.main([*flags, "--output", str(path)])
         with path.open(newline="") as file:
             found = list(csv.DictReader(file))
@@ -573,27 +559,21 @@ def test_next_sentence_of_two_texts_and_of_a_file_of_pairs(
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal, raising=False)
     path = tmp_path / "pairs.txt"
     path.write_text("".join(f"{first}\t{second}\n" for first, second in pairs))
-    flags = ["--checkpoint", checkpoint("blanks")]
-    next_sentence.main([*flags, "--input", str(path)])
+    flags = ["--checkpoint", checkpoint("blanks"), "--next_sentence"]
+    predict.main([*flags, "--input", str(path)])
     lines = capsys.readouterr().out.splitlines()
-    next_sentence.main([*flags, "--text", *pairs[0], "--text", *pairs[1]])
+    predict.main([*flags, "--text", *pairs[0], "--text", *pairs[1]])
     assert capsys.readouterr().out.splitlines() == lines
-    for line, pair, probability in zip(lines, pairs, expected, strict=True):
+    for line, pair, probability in zip(lines[-2:], pairs, expected, strict=True):
         if terminal:
-            assert line == f"{probability:7.2%}  {pair[0]}  |  {pair[1]}"
+            cells = [cell.strip() for cell in line.split("  ") if cell.strip()]
+            assert cells == [*pair, f"{probability:.4f}"]
         else:
             answer = json.loads(line)
             assert [answer["first"], answer["second"]] == pair
             assert answer["probability"] == pytest.approx(probability, abs=1e-6)
-
-
-def test_next_sentence_names_the_line_that_is_no_pair(checkpoint, tmp_path):
-    path = tmp_path / "pairs.txt"
     path.write_text("a dog\ta cat\nonly one\n")
     with pytest.raises(
         UserError, match=r"pairs\.txt:2 has 1 value; expected two texts"
     ):
-        next_sentence.main(["--checkpoint", checkpoint("blanks"), "--input", str(path)])
-    path.write_text("")
-    with pytest.raises(UserError, match=r"pairs\.txt is empty; expected two texts"):
-        next_sentence.main(["--checkpoint", checkpoint("blanks"), "--input", str(path)])
+        predict.main([*flags, "--input", str(path)])

@@ -73,8 +73,7 @@ def test_text_without_sentences_is_one_line(text, tmp_path, flags, golden):
     with pytest.raises(UserError) as error:
         vocabulary.main(["--input", *inputs, "--output", str(output), *flags])
     assert str(error.value) == (
-        f"no text was found in {path}; expected at least one sentence: check --input and "
-        "--format"
+        f"{path} has no text; expected at least one sentence: check --input and --format"
     )
     assert not output.parent.exists()
 
@@ -98,21 +97,18 @@ def test_keep_accents_is_saved(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "flags, message",
+    "flags",
     [
-        (
-            "--kind sentencepiece --keep_accents",
-            "^--keep_accents changes nothing with --kind sentencepiece; leave it out$",
-        ),
-        ("--kind sentencepiece --min_frequency 3", "^--min_frequency changes nothing"),
-        ("--cased --keep_accents", "^--keep_accents changes nothing with --cased"),
-        ("--extend vocab.txt --size 9", "^--size changes nothing with --extend"),
-        ("--extend vocab.txt --cased", "^--cased changes nothing with --extend"),
-        ("--words 9", "^--words changes nothing without --extend; leave it out$"),
+        "--keep_accents --kind sentencepiece",
+        "--min_frequency 3 --kind sentencepiece",
+        "--keep_accents --cased",
+        "--size 9 --extend vocab.txt",
+        "--words 9",
     ],
 )
-def test_a_flag_without_an_effect_is_refused(flags, message):
-    with pytest.raises(UserError, match=message):
+def test_a_flag_without_an_effect_is_refused(flags):
+    name = flags.split()[0]
+    with pytest.raises(UserError, match=f"^{name} has no effect with the other flags"):
         vocabulary.main(["--input", "a.txt", "--output", "b.txt", *flags.split()])
 
 

@@ -2,11 +2,10 @@
 
 import argparse
 import contextlib
-import difflib
 import errno
-import itertools
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -112,29 +111,18 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Ends with one line, as every other error of a user."""
+    """Raises UserError, which ``run`` prints as one line."""
 
     def parse_args(self, args: Sequence[str], namespace: Any = None) -> Any:
         """The arguments. An unknown flag is reported before a missing one."""
         known = [name.removeprefix("--") for name in self._option_string_actions]
-        for word in itertools.takewhile("--".__ne__, args):
-            flag = word.partition("=")[0]
-            # argparse takes a word with blanks as a value, and accepts abbreviated flags.
-            name = flag.removeprefix("--")
-            if flag == name or " " in word or any(x.startswith(name) for x in known):
-                continue
-            if near := hint(name, known, "--{}".format):
-                raise UserError(f"unexpected argument {flag!r}; {near}")
-            self.error(f"unexpected argument {flag!r}")
+        for word in args:
+            name = word.partition("=")[0].removeprefix("--")
+            if re.match(r"--\w+(=|$)", word) and name not in known:
+                near = hint(name, known, "--{}".format)
+                near = near or f"{self.prog} --help shows all arguments"
+                raise UserError(f"unexpected argument '--{name}'; {near}")
         return super().parse_args(args, namespace)
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Suggests the nearest choice of a flag."""
-        near = difflib.get_close_matches(str(value), action.choices or (), n=1)
-        if near and value not in action.choices:
-            flag = action.option_strings[0]
-            raise UserError(f"{flag}={value}; did you mean {near[0]}?")
-        super()._check_value(action, value)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; {self.prog} --help shows all arguments")
@@ -148,14 +136,8 @@ def argument_parser(usage: str) -> argparse.ArgumentParser:
         usage=argparse.SUPPRESS,  # the docstring has it
         description=usage,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-
-
-def text(argument: str) -> str:
-    """The type of a flag that takes a text: its bytes are UTF-8 in every locale."""
-    if sys.getfilesystemencoding() != "utf-8":
-        argument = os.fsencode(argument).decode(errors="replace")
-    return valid_text(argument)
 
 
 def checkpoint(path: str) -> str:
@@ -164,8 +146,10 @@ def checkpoint(path: str) -> str:
     return path
 
 
-def add_checkpoint_flag(parser: argparse.ArgumentParser) -> None:
-    """Adds --checkpoint, and --dtype, in which it computes."""
+def add_checkpoint_flags(
+    parser: argparse.ArgumentParser, batch_size: int, max_length: str = "all positions"
+) -> None:
+    """Adds the flags of every command that runs a checkpoint on texts."""
     parser.add_argument(
         "--checkpoint",
         type=checkpoint,
@@ -177,26 +161,24 @@ def add_checkpoint_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype",
         choices=DTYPES,
-        help="of products and activations; auto is bfloat16 where the device has units "
-        "for it (as the workdir says, else float32)",
+        help="type of products and activations; auto is bfloat16 if the device has units "
+        "for it (default: the setting of the workdir, else float32)",
     )
-
-
-def add_checkpoint_flags(
-    parser: argparse.ArgumentParser, batch_size: int, max_length: str = "all positions"
-) -> None:
-    """Adds the flags of every command that runs a checkpoint on texts."""
-    add_checkpoint_flag(parser)
     parser.add_argument(
         "--batch_size",
         type=int,
         default=batch_size,
         metavar="N",
-        help="rows of 32 tokens, or as many in longer rows (%(default)s)",
+        help="rows of 32 tokens, or as many tokens in longer rows (%(default)s)",
     )
     parser.add_argument(
         "--max_length", type=int, default=0, metavar="N", help=f"tokens ({max_length})"
     )
+
+
+def model_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The values of add_checkpoint_flags, except the checkpoint."""
+    return {name: vars(args)[name] for name in ("batch_size", "max_length", "dtype")}
 
 
 def add_columns_flag(parser: argparse.ArgumentParser) -> None:
@@ -206,20 +188,23 @@ def add_columns_flag(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=(),
         metavar="NAME",
-        help="of a table, the columns of the text or texts (as trained, else a column "
-        "called text, or the only one of texts)",
+        help="columns of the text or texts in a table (default: as trained, else a column "
+        "called text, or the only column of texts)",
     )
 
 
-def add_text_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds --text or --input (one must be given), --columns and --output."""
-    given = parser.add_mutually_exclusive_group(required=True)
+def add_text_flags(
+    parser: argparse.ArgumentParser, *, metavar: str = "TEXT", required: bool = True
+) -> None:
+    """Adds --text or --input, --columns and --output."""
+    given = parser.add_mutually_exclusive_group(required=required)
     given.add_argument(
         "--text",
         action="append",
-        metavar="TEXT",
-        type=text,
-        help="a line; may be repeated",
+        nargs="+",
+        metavar=metavar,
+        type=valid_text,
+        help="one row; may be repeated",
     )
     given.add_argument(
         "--input",
@@ -229,6 +214,23 @@ def add_text_flags(parser: argparse.ArgumentParser) -> None:
     add_columns_flag(parser)
     parser.add_argument(
         "--output", default="-", metavar="FILE", help="replaced if it exists (stdout)"
+    )
+
+
+def add_corpus_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds --input and the flags that say how its text is read."""
+    from bert_jax.data.corpus import FORMATS
+
+    parser.add_argument("--input", nargs="+", required=True, metavar="TEXT")
+    parser.add_argument(
+        "--format", choices=("auto", *FORMATS), default="auto", help="(%(default)s)"
+    )
+    parser.add_argument("--text_field", default="text", help="of JSONL and tfds rows")
+    parser.add_argument(
+        "--language",
+        default="en",
+        metavar="CODE",
+        help="language whose abbreviations do not end a sentence (%(default)s)",
     )
 
 
@@ -288,23 +290,17 @@ def start(flags: Mapping[str, Any] | None = None, workdir: str = "") -> None:
         _several = processes.connect(**connection)
         if _several and step_timeout:
             deadline.watch(step_timeout)
-        show_progress(jax.process_index() == 0)
+        show_progress(False)
         if jax.process_index() == 0:
-            _log_to_screen()
+            log_to_screen()
     if jax.default_backend() == "cpu":
         startup.keep_freed_memory()
 
 
-def log_plainly() -> None:
-    """Prints log lines and progress of this package, in a command without JAX."""
-    logging.basicConfig(handlers=[LogHandler()])
-    logging.getLogger("bert_jax").setLevel(logging.INFO)
-    show_progress(True)
-
-
-def _log_to_screen() -> None:
-    """Prints log lines of this package only. Other libraries may have root handlers."""
+def log_to_screen() -> None:
+    """Prints log lines and progress of this package, not of other libraries."""
     logger = logging.getLogger("bert_jax")
     logger.addHandler(LogHandler())
     logger.setLevel(logging.INFO)
     logger.propagate = False
+    show_progress(True)

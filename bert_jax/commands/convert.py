@@ -29,7 +29,6 @@ def main(argv: list[str]) -> None:
         "gelu_tanh where bert_config.json says gelu",
     )
     args = parser.parse_args(argv)
-    # Imported late, so that --help and errors of the command line come at once.
     import jax
 
     from bert_jax.interop.huggingface import save_huggingface
@@ -46,11 +45,9 @@ def main(argv: list[str]) -> None:
         f"{config.hidden_size}, {config.num_heads} heads, {config.vocab_size:,} tokens; "
         f"head: {checkpoint.head}; {size:,} parameters"
     )
-    for what, names in (
-        ("missing", checkpoint.missing),
-        ("unexpected, not converted", checkpoint.unexpected),
-    ):
-        print_line(f"{what}: {', '.join(names) or 'none'}")
+    print_line(f"missing: {', '.join(checkpoint.missing) or 'none'}")
+    unexpected = ", ".join(checkpoint.unexpected) or "none"
+    print_line(f"unexpected, not converted: {unexpected}")
     if checkpoint.tokenizer is None:
         print_line("no vocabulary beside the weights, so none is written")
     if args.to == "bert_jax":

@@ -41,7 +41,8 @@ def main(argv: list[str]) -> None:
         "--pooling",
         choices=("none", "mean", "cls", "pooler"),
         default="",
-        help="default: what a model of sentence vectors was trained with, else mean",
+        help="default: the pooling that a model of sentence vectors was trained with, "
+        "else mean",
     )
     parser.add_argument(
         "--normalize",
@@ -50,7 +51,6 @@ def main(argv: list[str]) -> None:
         help="scale every vector to length 1; default: as the model does",
     )
     args = parser.parse_args(argv)
-    # Imported late, so that --help and errors of the command line come at once.
     from bert_jax.inference.embed import Embedder, check_ending, write_vectors
     from bert_jax.inference.lines import given_rows, truncation
 
@@ -62,20 +62,14 @@ def main(argv: list[str]) -> None:
         layers=args.layers,
         pooling=args.pooling,
         normalize=args.normalize,
-        batch_size=args.batch_size,
-        max_length=args.max_length,
-        dtype=args.dtype,
+        **cli.model_options(args),
     )
     given = given_rows(None, args.input)
     columns = tuple(args.columns)
     counts = write_vectors(embedder, given, args.output, columns=columns)
-    print_line(
-        f"{args.output}: {counted(counts.lines, 'line')}, "
-        f"{counted(counts.tokens, 'token')}, width {counts.width}",
-        sys.stderr,
-    )
+    lines, tokens = counted(counts.lines, "line"), counted(counts.tokens, "token")
+    print_line(f"{args.output}: {lines}, {tokens}, width {counts.width}", sys.stderr)
     if counts.truncated:
-        print_line(
-            truncation(counts.truncated, counts.lines, "line", embedder.max_length),
-            sys.stderr,
-        )
+        length = embedder.max_length
+        line = truncation(counts.truncated, counts.lines, "line", length)
+        print_line(line, sys.stderr)

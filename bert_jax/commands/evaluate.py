@@ -20,15 +20,14 @@ from bert_jax.progress import print_line
 
 
 def main(argv: list[str]) -> None:
-    """Parses the command line, scores each split, and writes what was asked for."""
+    """Parses the command line, scores each split, and writes the --output."""
     parser = cli.argument_parser(__doc__)
     cli.add_checkpoint_flags(parser, batch_size=32, max_length="as trained")
-    parser.add_argument("--data", metavar="FILE")
+    parser.add_argument("--data", type=Path, metavar="FILE")
     parser.add_argument("--dir", default="", metavar="DIR")
     cli.add_columns_flag(parser)
     parser.add_argument("--output", type=Path, metavar="DIR")
     args = parser.parse_args(argv)
-    # Imported late, so that --help and errors of the command line come at once.
     from bert_jax import figures
     from bert_jax.files import new_folder, write_json
     from bert_jax.inference.mistakes import write_mistakes
@@ -38,16 +37,9 @@ def main(argv: list[str]) -> None:
     # A folder that is not empty is refused before the model is loaded.
     output = new_folder(args.output) if args.output else contextlib.nullcontext()
     with output as folder:
-        predictor = Predictor(
-            args.checkpoint,
-            batch_size=args.batch_size,
-            max_length=args.max_length,
-            dtype=args.dtype,
-        )
-        data = Path(args.data) if args.data else None
-        found = list(
-            predictor.evaluate(data, directory=args.dir, columns=tuple(args.columns))
-        )
+        predictor = Predictor(args.checkpoint, **cli.model_options(args))
+        columns = tuple(args.columns)
+        found = [*predictor.evaluate(args.data, directory=args.dir, columns=columns)]
         scores = {split.name: evaluation.scores for _, split, evaluation in found}
         if folder:
             for task, split, evaluation in found:

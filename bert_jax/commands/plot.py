@@ -39,10 +39,8 @@ def main(argv: list[str]) -> None:
     known = named_references()
     references = [known.get(name, name) for name in args.reference]
     compared = runs.compare([*found, *map(runs.read_reference, references)])
-    print_line(
-        json.dumps(compared, indent=2) if args.json else "\n".join(runs.table(compared))
-    )
-    # Imported late: --help needs no matplotlib.
+    table = "\n".join(runs.table(compared))
+    print_line(json.dumps(compared, indent=2) if args.json else table)
     from bert_jax import figures
 
     single = len(args.runs) == 1 and not is_remote(args.runs[0])

@@ -1,74 +1,108 @@
-"""Scores texts: how likely a pretrained model finds each of them.
+"""Scores texts by a pretrained model, or finds the better sentence of minimal pairs.
 
 --checkpoint: a checkpoint with an MLM head.
 --text: a text, or several with a --text each; or --input: a table (.csv, .tsv, .jsonl,
 .json, .parquet), or UTF-8 lines in any other file, a text each; - for stdin.
---output: a file with a JSON object for each line: "text", "log_probability" (natural,
+--output: a file with a JSON object for each text: "text", "log_probability" (natural,
 summed over the tokens, each masked in turn), "tokens", and "id" of a table; a CSV table if
 its name ends in .csv; stdout without it. An empty text has 0 tokens and the log
 probability 0.
 --rest_of_word: mask the tokens that follow in the word too.
+--pairs: files or folders, a set each: .jsonl, .csv or .tsv with the two sentences in
+--fields; .txt with two columns, or with pairs of lines, the good one first; or a zip of
+.jsonl, such as BLiMP. The command prints how often the good sentence is more likely.
+--json: print one object with "accuracy" (a share of 1), "by_set" (the accuracy of each
+set by its path) and "pairs".
 
 usage:
-  bert_jax score --checkpoint W --text TEXT|--input FILE [--output FILE]
+  bert_jax score --checkpoint W --text TEXT|--input FILE|--pairs BLiMP.zip
 """
 
 import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from bert_jax.commands import cli
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, counted
 from bert_jax.files import check_output
+from bert_jax.progress import print_line
 
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags of every command that scores texts."""
-    cli.add_checkpoint_flags(parser, batch_size=64)
-    parser.add_argument("--rest_of_word", action="store_true")
-
-
-def make_scorer(args: argparse.Namespace, show_progress: bool | None = None):
-    """The Scorer that the flags ask for."""
-    # Imported late, so that --help and errors of the command line come at once.
+if TYPE_CHECKING:
     from bert_jax.inference.score import Scorer
-
-    cli.start()
-    return Scorer(
-        args.checkpoint,
-        rest_of_word=args.rest_of_word,
-        batch_size=args.batch_size,
-        max_length=args.max_length,
-        dtype=args.dtype,
-        show_progress=show_progress,
-    )
 
 
 def main(argv: list[str]) -> None:
-    """Parses the command line, scores and writes as it goes."""
+    """Parses the command line, scores and writes."""
     parser = cli.argument_parser(__doc__)
-    cli.add_text_flags(parser)
-    add_flags(parser)
+    cli.add_checkpoint_flags(parser, batch_size=64)
+    cli.add_text_flags(parser, required=False)
+    parser.add_argument("--rest_of_word", action="store_true")
+    parser.add_argument("--pairs", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--fields", metavar="GOOD,BAD", help="columns of --pairs")
+    parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
-    # Imported late, so that --help and errors of the command line come at once.
+    if bool(args.text or args.input) == bool(args.pairs):
+        raise UserError("expected one of --text, --input and --pairs")
+    from bert_jax.inference.lines import on_screen
+    from bert_jax.inference.score import Scorer
+
+    check_output(args.output, args.input)
+    watched = on_screen(args.output) and not args.pairs
+    cli.start()
+    scorer = Scorer(
+        args.checkpoint,
+        rest_of_word=args.rest_of_word,
+        show_progress=False if watched else None,
+        **cli.model_options(args),
+    )
+    if args.pairs:
+        _compare(scorer, args)
+    else:
+        _write(scorer, args, watched)
+
+
+def _write(scorer: "Scorer", args: argparse.Namespace, watched: bool) -> None:
+    """Writes the score of each text as soon as it is known."""
     from bert_jax.inference import lines
 
     csv = lines.output_format(args.output) == "csv"
-    check_output(args.output, args.input)
-    watched = lines.on_screen(args.output)
-    scorer = make_scorer(args, show_progress=False if watched else None)
-    given = lines.given_rows(args.text, args.input, tabs=False)
+    texts = args.text and [text for texts in args.text for text in texts]
+    given = lines.given_rows(texts, args.input, tabs=False)
     form = lines.CsvTable().lines if csv else lines.json_lines
     scores = scorer.stream(given.rows, given.total, tuple(args.columns))
     rows = 0
     with lines.open_output(args.output) as file:
         for part in lines.chunks(scores, 1 if watched else lines.CHUNK):
-            answers = []
-            for score in part:
-                found = score._asdict()
-                own = {} if score.id is None else {"id": score.id}
-                del found["id"]
-                answers.append(own | found)
-            for line in form(lines.Answers(part, answers)):
+            for line in form(lines.Answers(part, [*map(_answer, part)])):
                 file.write(f"{line}\n")
             rows += len(part)
         if not rows:
             raise UserError(f"{given.name} is empty; expected a text a line")
+
+
+def _answer(score: Any) -> dict[str, Any]:
+    values = score._asdict()
+    row_id = values.pop("id")
+    return values if row_id is None else {"id": row_id} | values
+
+
+def _compare(scorer: "Scorer", args: argparse.Namespace) -> None:
+    """Prints the accuracy of each set of pairs and of all."""
+    from bert_jax.inference import score
+
+    fields = tuple(args.fields.split(",")) if args.fields else score.FIELDS
+    if len(fields) != 2:
+        raise UserError(f"--fields={args.fields}, expected two columns: GOOD,BAD")
+    right = []
+    sets = score.read_sets(args.pairs, fields)
+    for name, values in score.accuracy(scorer, sets):
+        right.append((name, values))
+        line = f"{values.mean():7.1%}  {len(values):6,}  {name}"
+        print_line(line, sys.stderr if args.json else sys.stdout)
+    found = score.summary(right)
+    if args.json:
+        print_line(json.dumps(found._asdict(), indent=2))
+    else:
+        print_line(f"{found.accuracy:.1%} of {counted(found.pairs, 'pair')}")

@@ -10,14 +10,13 @@ usage:
   bert_jax vocabulary --input TEXT [TEXT ...] --output vocab.txt [--size 30522]
 """
 
+import argparse
 import collections
 import itertools
-from collections.abc import Sequence
 from pathlib import Path
 
 from bert_jax.commands import cli
-from bert_jax.data.corpus import FORMATS, left_out, read_documents
-from bert_jax.data.corpus_formats import Documents
+from bert_jax.data.corpus import left_out, read_documents
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import (
     KINDS,
@@ -29,11 +28,13 @@ from bert_jax.errors import UserError
 from bert_jax.files import check_output, ending
 from bert_jax.progress import print_line
 
+_ENDINGS = {"wordpiece": ".txt", "sentencepiece": ".model"}
+
 
 def main(argv: list[str]) -> None:
     """Parses the command line, trains and writes."""
     parser = cli.argument_parser(__doc__)
-    parser.add_argument("--input", nargs="+", required=True, metavar="TEXT")
+    cli.add_corpus_flags(parser)
     parser.add_argument("--output", type=Path, required=True, metavar="FILE")
     parser.add_argument("--size", type=int, default=30522, help="tokens (%(default)s)")
     parser.add_argument("--extend", metavar="FILE")
@@ -54,53 +55,12 @@ def main(argv: list[str]) -> None:
         help="lower-case text, but keep accents and vowel signs (Hindi, Arabic, ...)",
     )
     parser.add_argument("--min_frequency", type=int, default=2, metavar="N")
-    parser.add_argument("--format", choices=("auto", *FORMATS), default="auto")
-    parser.add_argument("--text_field", default="text", help="of JSONL and tfds rows")
-    parser.add_argument(
-        "--language",
-        default="en",
-        metavar="CODE",
-        help="language whose abbreviations do not end a sentence (%(default)s)",
-    )
     args = parser.parse_args(argv)
-    for case, applies, names in (
-        ("with --extend", args.extend, ("size", "kind", "cased", "keep_accents")),
-        ("without --extend", not args.extend, ("words",)),
-        ("with --cased", args.cased, ("keep_accents",)),
-        (
-            "with --kind sentencepiece",
-            args.kind == "sentencepiece",
-            ("keep_accents", "min_frequency"),
-        ),
-    ):
-        for name in names if applies else ():
-            if getattr(args, name) != parser.get_default(name):
-                raise UserError(f"--{name} changes nothing {case}; leave it out")
-    suffix = {"wordpiece": ".txt", "sentencepiece": ".model"}[args.kind]
-    if ending(args.output) != suffix:
-        raise UserError(
-            f"--output={args.output}, expected a {suffix} file for {args.kind}"
-        )
-    check_output(args.output, *args.input, args.extend)
-    cli.log_plainly()
-    groups = [args.input] if args.smoothing is None else [[x] for x in args.input]
+    _check(args, parser)
+    cli.log_to_screen()
     dropped: collections.Counter[str] = collections.Counter()
-    documents = [
-        read_documents(
-            group,
-            format=args.format,
-            text_field=args.text_field,
-            language=args.language,
-            dropped=dropped,
-        )
-        for group in groups
-    ]
-    # Errors in the inputs are found before a folder is made.
-    languages = [
-        itertools.chain(_first(own, group), itertools.chain.from_iterable(own))
-        for own, group in zip(documents, groups, strict=True)
-    ]
-    args.output.parent.mkdir(parents=True, exist_ok=True)
+    groups = [args.input] if args.smoothing is None else [[x] for x in args.input]
+    languages = [_sentences(group, args, dropped) for group in groups]
     sentences = languages[0]
     if args.smoothing is not None:
         sentences = balanced(languages, args.smoothing)
@@ -125,17 +85,47 @@ def main(argv: list[str]) -> None:
                 f"the text gives {tokenizer.vocab_size:,} tokens, fewer than "
                 f"{args.size:,}"
             )
+    args.output.parent.mkdir(parents=True, exist_ok=True)
     tokenizer.save_as(args.output)
     print_line(
         f"wrote {tokenizer.vocab_size:,} tokens to {args.output}; {left_out(dropped)}"
     )
 
 
-def _first(documents: Documents, inputs: Sequence[str]) -> list[str]:
-    """The first document; UserError if there is none."""
-    if document := next(documents, None):
-        return document
-    raise UserError(
-        f"no text was found in {', '.join(inputs)}; expected at least one sentence: check "
-        "--input and --format"
+def _check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Raises UserError for a flag without effect, and for a wrong --output."""
+    unused = {"size", "kind", "cased", "keep_accents"} if args.extend else {"words"}
+    if args.cased:
+        unused |= {"keep_accents"}
+    if args.kind == "sentencepiece":
+        unused |= {"keep_accents", "min_frequency"}
+    for name in unused:
+        if getattr(args, name) != parser.get_default(name):
+            raise UserError(
+                f"--{name} has no effect with the other flags; leave it out"
+            )
+    if ending(args.output) != _ENDINGS[args.kind]:
+        raise UserError(
+            f"--output={args.output}, expected a {_ENDINGS[args.kind]} file for {args.kind}"
+        )
+    check_output(args.output, *args.input, args.extend)
+
+
+def _sentences(
+    inputs: list[str], args: argparse.Namespace, dropped: collections.Counter[str]
+) -> itertools.chain[str]:
+    """The sentences of the inputs; UserError if there are none."""
+    documents = read_documents(
+        inputs,
+        format=args.format,
+        text_field=args.text_field,
+        language=args.language,
+        dropped=dropped,
     )
+    first = next(documents, None)
+    if first is None:
+        raise UserError(
+            f"{', '.join(inputs)} has no text; expected at least one sentence: check "
+            "--input and --format"
+        )
+    return itertools.chain(first, itertools.chain.from_iterable(documents))

@@ -116,13 +116,14 @@ class Bert(Checkpoint):
         ]
         return answers[0] if is_single(texts) else answers
 
-    @_method()
+    @_method(Embedder)
     def next_sentence(
-        self, first: str | Sequence[str], second: str | Sequence[str]
+        self, first: str | Sequence[str], second: str | Sequence[str], **options: Any
     ) -> float | np.ndarray:
         """The probability that the second text follows the first; of lists an array.
 
-        The longer text of a pair that is too long loses its end.
+        The longer text of a pair that is too long loses its end. options: batch_size,
+        max_length and dtype of Embedder.
         """
         # The objectives of the other models have no pairs, so they train no NSP head.
         if "nsp" not in self.params or self.config.reads != "both sides":
@@ -137,7 +138,10 @@ class Bert(Checkpoint):
             )
         pairs = list(zip(firsts, seconds, strict=True))
         head = self.params["nsp"]
-        logits_B2 = self.encode(pairs, pooling="pooler") @ head["kernel"] + head["bias"]
+        logits_B2 = (
+            self.encode(pairs, pooling="pooler", **options) @ head["kernel"]
+            + head["bias"]
+        )
         probabilities_B = softmax(logits_B2, axis=-1)[:, 0]
         return float(probabilities_B[0]) if single else probabilities_B
 

@@ -357,7 +357,7 @@ class StudyConfig:
         (0, 1, 2), "seeds, each for a pretraining and its fine-tunings", **_SEED
     )
     pairs: tuple[str, ...] = setting(
-        (), "files of minimal pairs, as for bert_jax minimal_pairs"
+        (), "files of minimal pairs, as for bert_jax score"
     )
     pairs_per_set: int = setting(0, "use the first pairs of each set; 0: all", least=0)
     equal_compute: bool = setting(

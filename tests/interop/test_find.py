@@ -350,7 +350,7 @@ def test_what_may_be_a_name(path, expected):
         ("embed --input - --output x.npz", "--checkpoint"),
         ("score --input -", "--checkpoint"),
         ("evaluate --data x", "--checkpoint"),
-        ("minimal_pairs --pairs x", "--checkpoint"),
+        ("score --pairs x", "--checkpoint"),
         ("convert --output x", "--input"),
         ("inspect", ""),
     ],

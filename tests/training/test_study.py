@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from bert_jax import figures
-from bert_jax.commands import experiment
+from bert_jax.commands import study as command
 from bert_jax.errors import DivergenceError, UserError
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runs import read_runs
@@ -65,7 +65,7 @@ def file(small_store, settings, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def study(file):
-    return experiment._open(file)[0]
+    return command._open(file)[0]
 
 
 def one_variant(study, name="left", **changes):
@@ -233,10 +233,10 @@ def test_the_table_has_means_deviations_and_differences(done):
 
 def test_a_study_s_folder_is_enough_to_run_it_again(done, capsys):
     folder = done[0].folder
-    again, where = experiment._open(str(folder))
+    again, where = command._open(str(folder))
     assert (again, where) == (from_settings(StudyConfig, vars(again), ""), folder)
     assert Study(again, folder).parts == done[0].parts
-    experiment.main([str(folder), "--table"])
+    command.main([str(folder), "--table"])
     assert (folder / "table.md").read_text() in capsys.readouterr().out
 
 
@@ -259,12 +259,12 @@ def test_a_run_that_diverges_is_counted_and_so_are_those_that_need_it(
 
     monkeypatch.setattr(studies, "pretrain", diverge)
     monkeypatch.setattr(studies, "prepare_corpus", lambda *_: None)
-    monkeypatch.setattr(experiment.cli, "start", lambda: None)
+    monkeypatch.setattr(command.cli, "start", lambda: None)
     (tmp_path / "text").mkdir()
-    command = [file, "--workdir", str(tmp_path), "--seeds", "0"]
-    experiment.main([*command, "--part", "text"])
-    experiment.main([*command, "--part", "pretrain/both-seed0", "--change_settings"])
-    experiment.main(command)
+    words = [file, "--workdir", str(tmp_path), "--seeds", "0"]
+    command.main([*words, "--part", "text"])
+    command.main([*words, "--part", "pretrain/both-seed0", "--change_settings"])
+    command.main(words)
     assert changes == [True, False]
     table = json.loads((tmp_path / "table.json").read_text())
     assert table["finished"] == table["parts"] == 8
@@ -322,7 +322,7 @@ def test_a_missing_file_is_named_before_anything_runs(study, group, tmp_path):
 
 def test_a_wrong_part_or_seed_is_refused(study, tmp_path):
     with pytest.raises(UserError, match="--seeds=a, expected numbers such as 0,1,2"):
-        experiment.main(["x.py", "--seeds", "a"])
+        command.main(["x.py", "--seeds", "a"])
     parts = Study(study, tmp_path)
     with pytest.raises(UserError, match="no part of the study; expected one of text, "):
         parts.run_part("pretrain/all-seed0")

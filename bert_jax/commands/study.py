@@ -10,7 +10,7 @@ nothing, and show what is finished. --change_settings: resume unfinished parts w
 settings, such as another mesh; the config.json of each part lists the changes.
 
 usage:
-  bert_jax experiment table5 [--workdir D] [--seeds 0,1]
+  bert_jax study table5 [--workdir D] [--seeds 0,1]
 """
 
 import dataclasses
