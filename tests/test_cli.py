@@ -269,25 +269,6 @@ def test_the_exit_code_does_not_depend_on_stderr(stderr):
     assert subprocess.run(["bash", "-c", line]).returncode == 2
 
 
-def test_texts_are_utf8_in_every_locale():
-    program = (
-        "from bert_jax.commands import cli\n"
-        "def main(argv):\n"
-        "    parser = cli.argument_parser('bert_jax x')\n"
-        "    cli.add_text_flags(parser)\n"
-        "    print(*parser.parse_args(argv).text)\n"
-        "cli.run(main)"
-    )
-    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", program, "--text", "Größe 水"],
-        capture_output=True,
-        env=os.environ | ascii_only,
-        check=True,
-    )
-    assert done.stdout.decode() == "Größe 水\n"
-
-
 def test_a_thread_that_hangs_does_not_keep_a_command_from_its_end():
     program = (
         "import threading\nfrom bert_jax.commands import cli\n"
@@ -325,27 +306,6 @@ def test_an_unknown_flag_is_reported_with_the_nearest_one(command, flag):
         UserError, match=rf"^unexpected argument '--\w+'; did you mean --{flag}\?$"
     ):
         main(words)
-
-
-def test_a_wrong_choice_is_reported_with_the_nearest_one():
-    parser = cli.argument_parser("bert_jax x --format csv")
-    parser.add_argument("--format", choices=("table", "jsonl", "csv"))
-    assert parser.parse_args(["--format", "csv"]).format == "csv"
-    with pytest.raises(UserError, match=r"^--format=cvs; did you mean csv\?$"):
-        parser.parse_args(["--format", "cvs"])
-    with pytest.raises(UserError, match=r"invalid choice: 'xyzzy' \(choose from"):
-        parser.parse_args(["--format", "xyzzy"])
-
-
-def test_a_word_that_looks_like_a_flag_may_be_a_value():
-    """A flag may be abbreviated, and argparse takes a word with a blank as a value."""
-    parser = cli.argument_parser("bert_jax x --text TEXT")
-    parser.add_argument("--text")
-    parser.add_argument("rest", nargs="*")
-    assert parser.parse_args(["--te", "--xyz is no flag"]).text == "--xyz is no flag"
-    assert parser.parse_args(["--text=a", "--", "--xyz"]).rest == ["--xyz"]
-    with pytest.raises(UserError, match=r"^unexpected argument '--xyz'; bert_jax x"):
-        parser.parse_args(["--xyz"])
 
 
 @pytest.mark.parametrize("status", [403, 404], ids=["forbidden", "upload unknown"])

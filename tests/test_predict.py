@@ -322,7 +322,7 @@ def test_blanks_do_not_hang_on_the_batch(checkpoint, run):
         ("encoder", ["a"], [], "finetune.*bert_jax embed"),
         ("classes", ["a"], ["--max_length", "81"], "over the position table of 80"),
         ("classes", ["a"], ["--batch_size", "0"], "batch_size=0"),
-        ("choice", ["a\tb"], [], "input.txt:1: number of choices is 1"),
+        ("choice", ["a\tb"], [], "input.txt:1: 'choices' are no list of two"),
         (
             "span",
             ["who eats"],
@@ -505,7 +505,7 @@ def test_the_column_of_the_text_may_be_named(checkpoint, capsys, tmp_path):
     predict.main([*flags, "--columns", "title", "review"])
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert model.predict(pairs) == found
-    with pytest.raises(UserError, match=r"columns has 3 names \(a, b, c\); expected 1"):
+    with pytest.raises(UserError, match=r"columns has 3 names"):
         model.predict(rows, columns=("a", "b", "c"))
 
 
