@@ -206,7 +206,7 @@ def test_threads_end_with_the_iterator():
     before = set(threading.enumerate())  # those of the tests before may not have ended
     items = pipeline.within(0, iter(range(100)))
     assert next(items) == 0
-    (thread,) = [t for t in set(threading.enumerate()) - before if t.name == "batches"]
+    (thread,) = [t for t in set(threading.enumerate()) - before if "batches" in t.name]
     items.close()
     thread.join(10)
     assert not thread.is_alive()
