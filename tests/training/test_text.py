@@ -127,20 +127,20 @@ def test_a_store_elsewhere_is_opened(small_store, tmp_path):
 
 
 def test_a_copy_of_a_store_is_verified(small_store, bucket, tmp_path):
-    """A bit that flipped on the way, or in the bucket, is never trained on."""
+    """A shard that is cut short, on the way or in the bucket, is never trained on."""
     place = epath.Path(bucket) / "store"
     for path in small_store[0].rglob("*"):
         if path.is_file():
             target = place / path.relative_to(small_store[0]).as_posix()
             target.write_bytes(path.read_bytes())
     (shard,) = place.glob("shard-*")
-    whole = bytearray(shard.read_bytes())
-    shard.write_bytes(bytes([whole[0] ^ 1, *whole[1:]]))
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-2])
     config = DataConfig(path=str(place))
     for _ in range(2):
-        with pytest.raises(UserError, match=f"{shard.name} is missing or damaged"):
+        with pytest.raises(UserError, match=f"{shard.name} is damaged"):
             open_text(config, RunFolder(tmp_path), print)
-    shard.write_bytes(bytes(whole))
+    shard.write_bytes(whole)
     store, _ = open_text(config, RunFolder(tmp_path), print)
     assert store.info == TokenStore(small_store[0]).info
 
