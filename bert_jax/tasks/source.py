@@ -1,5 +1,6 @@
 """Sources: the splits of a task and their rows, in files, in a data set or in Python."""
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -102,13 +103,9 @@ class Source:
         """Whether a split exists, or the config names its file."""
         if getattr(self.config, split, ""):
             return True
-        if self._in_files:
-            return self._find(split) is not None
-        try:
-            self._data(split)
-        except UserError:
-            return False
-        return True
+        with contextlib.suppress(UserError):
+            return bool(self.path(split) if self._in_files else self._data(split))
+        return False
 
     def place(self, split: str) -> str:
         """The file or the name of a split, for messages."""
@@ -119,19 +116,22 @@ class Source:
 
     def path(self, split: str) -> Path:
         """The file of a split. Raises UserError if there is none."""
-        path = self._find(split)
-        if path is not None:
+        given = getattr(self.config, split, "")
+        names, folder = [given] if given else self.file_names(split), self.config.dir
+        paths = (Path(folder, name) for name in names)
+        if path := next((path for path in paths if path.is_file()), None):
             return path
-        directory, names = self.config.dir, self._names(split)
-        folder = Path(directory)
-        there = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
-        found = f" (it has {listed(there)})" if directory and there else ""
+        there = []
+        if folder and Path(folder).is_dir():
+            there = sorted(path.name for path in Path(folder).iterdir())
+        found = f" (it has {listed(there)})" * bool(there)
         setting = hasattr(self.config, split) * f", or data.{split} to a file in it"
-        train = self._find("train") if split == "dev" and len(names) > 1 else None
-        own = f"put some rows of {train.name} into {names[0]}, or " if train else ""
+        more, train = "", [name for name in there if name.startswith("train")]
+        if split == "dev" and train and not given:
+            more = f"put some rows of {train[0]} into {names[0]}, or "
         raise UserError(
-            f"{directory or 'data.dir'} has no {listed(names)}{found}; {own}set data.dir "
-            f"to the folder of the data set{setting}"
+            f"{folder or 'data.dir'} has no {listed(names)}{found}; {more}set data.dir to "
+            f"the folder of the data set{setting}"
         )
 
     def data_split(self, split: str) -> str:
@@ -151,14 +151,6 @@ class Source:
         if self.config.dir.startswith(TFDS):
             return _Examples(find_dataset(self.place(split)))
         return _read_hub(self.config.dir, self.data_split(split))
-
-    def _names(self, split: str) -> Sequence[str]:
-        given = getattr(self.config, split, "")
-        return [given] if given else self.file_names(split)
-
-    def _find(self, split: str) -> Path | None:
-        paths = (Path(self.config.dir, name) for name in self._names(split))
-        return next((path for path in paths if path.is_file()), None)
 
     def _with_names(
         self, placed: Iterable[Placed], features: Mapping[str, Any]

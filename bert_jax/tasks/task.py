@@ -84,14 +84,11 @@ class Task(abc.ABC):
         self.config = config
 
     def __repr__(self) -> str:
+        values = dataclasses.asdict(self.config)
         fields = dataclasses.fields(self.config)
-        values = {field.name: getattr(self.config, field.name) for field in fields}
-        chosen = (
-            f"{field.name}={values[field.name]!r}"
-            for field in fields
-            if values[field.name] != field.default
-        )
-        return f"{type(self).__name__}({', '.join(chosen)})"
+        chosen = [f.name for f in fields if values[f.name] != f.default]
+        shown = ", ".join(f"{name}={values[name]!r}" for name in chosen)
+        return f"{type(self).__name__}({shown})"
 
     @classmethod
     def for_head(cls, checkpoint: Any) -> "Task | None":
@@ -140,10 +137,9 @@ class Task(abc.ABC):
         given = {}
         for split, data in splits.items():
             check_given(split, data)
-            if isinstance(data, Path) and not columns:
-                placed = self.source.read_file(data, split)
-            else:
-                placed = self.source.rows_of(data, "" if columns else split)
+            own = isinstance(data, Path) and not columns
+            read = self.source.read_file if own else self.source.rows_of
+            placed = read(data, split)
             if columns:
                 placed = row_reader.with_columns(placed, self._texts, columns)
             given[split] = [
@@ -207,7 +203,7 @@ class Task(abc.ABC):
 
         labelled: whether a tuple may have a label.
         """
-        names = [*self._texts, *[[*self.columns.values()][-1][0]] * labelled]
+        names = [own[0] for own in self.columns.values()][: None if labelled else -1]
         return row_reader.by_position(where, row, names, fewer=labelled)
 
     @property
@@ -301,11 +297,12 @@ class Task(abc.ABC):
         numbers = _targets(features)
         if not self.labels or not len(numbers):
             return {}
-        if numbers.ndim == 2:  # several labels a row
-            counts = numbers.sum(axis=0).astype(int)
-        else:
-            counts = np.bincount(numbers, minlength=len(self.labels))
-        return dict(zip(self.labels, counts.tolist(), strict=True))
+        several = numbers.ndim == 2  # 0 or 1 for each label
+        length = len(self.labels)
+        counts = (
+            numbers.sum(axis=0) if several else np.bincount(numbers, minlength=length)
+        )
+        return dict(zip(self.labels, map(int, counts), strict=True))
 
     def warnings(self, features: Features, tokenizer: Tokenizer) -> list[str]:
         """What is likely to go wrong with these training rows, a line each."""
