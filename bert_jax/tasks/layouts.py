@@ -1,7 +1,7 @@
 """Data sets of labelled texts: files, columns, labels and metrics of GLUE, AX and SICK.
 
-GLUE has the files of its download (Wang et al. 2019, gluebenchmark.com). Its metrics are
-those of BERT's paper, table 1, and the Matthews correlation for CoLA. AX is the diagnostic
+GLUE has the files of its download (Wang et al. 2019, gluebenchmark.com). Metrics are
+taken from BERT's paper, table 1; CoLA has the Matthews correlation. AX is the diagnostic
 set, which a model that was trained on MNLI predicts.
 
 SICK (SemEval 2014, task 1) is two tasks on the same pairs of sentences: entailment in three
@@ -139,5 +139,5 @@ LAYOUTS: dict[str, Layout] = {
     "sick_relatedness": _sick(
         "relatedness_score", metrics=CORRELATIONS, regression=True
     ),
-    TABLE: Layout({}, metrics=()),  # the settings have the columns
+    TABLE: Layout({}, id="", metrics=()),  # its columns are settings
 }

@@ -20,7 +20,7 @@ import functools
 import itertools
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ class TaggedSentence:
     document: sentences that follow each other in one document have the same value.
     where: "file:line" of the first word, or the place of the row.
     text, offsets: the text of the sentence, and the characters [start, end) of each word in
-      it; offsets is None for a sentence that came as words.
+      it; offsets is None for a sentence that was a list of words.
     """
 
     words: tuple[str, ...]
@@ -188,10 +188,10 @@ def word_tags(tags: Sequence[str]) -> list[str]:
     ]
 
 
-def recognise(tags: Collection[str]) -> str:
-    """The scheme of the different tags of a file; iob2 also stands for iob1.
+def recognise(tags: Iterable[str]) -> str:
+    """The scheme of the different tags of a file; the answer for iob1 is iob2.
 
-    Tags spell entities if at least half of them besides "O" look like tags of entities.
+    Tags spell entities if at least half of the tags besides "O" look like tags of entities.
     The scheme does not allow the other tags.
     """
     tags = {*tags}

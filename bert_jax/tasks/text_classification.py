@@ -45,7 +45,7 @@ SEVERAL_LABELS = "multi_label_classification"
 
 @dataclasses.dataclass(frozen=True)
 class TableConfig:
-    """Where the files of a table of texts are, and their columns."""
+    """Files and columns of a table of texts."""
 
     task: str = setting(
         TABLE, "table: CSV, TSV, JSONL, JSON or Parquet", one_of=(TABLE,)
@@ -118,7 +118,7 @@ class TextConfig(TableConfig):
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationConfig(TextConfig):
-    """Which task, where its data is, and how texts are cut."""
+    """A task of one class or one number for each row."""
 
     task: str = setting(
         "",
@@ -131,7 +131,7 @@ class ClassificationConfig(TextConfig):
 
 @dataclasses.dataclass(frozen=True)
 class MultiLabelConfig(TextConfig):
-    """Where the table is, how labels are written, and how texts are cut."""
+    """A table with any number of labels for each row, and how a cell contains them."""
 
     separator: str = setting(
         ",", "the text between the labels of a cell; a cell may also be a list of JSON"
@@ -257,7 +257,7 @@ class Classification(Task):
         return tuple(sorted(found))
 
     def values(self, where: str, row: AnyRow, *, labelled: bool) -> dict[str, Any]:
-        """Of a head that was trained elsewhere a row is a text or a pair."""
+        """For a head that was trained elsewhere, a row is a text or a pair."""
         single = isinstance(row, str) or len(row) == 1 + labelled
         if self.any_columns and not isinstance(row, dict) and single:
             values = [row] if isinstance(row, str) else row
@@ -494,7 +494,7 @@ class MultiLabel(Classification):
         return self.config.separator.join(label)
 
     def outcomes(self, row: Row, answer: Answer) -> Iterator[Outcome]:
-        """The labels of a row. The confidence is that of the most wrong label."""
+        """The labels of a row. The confidence belongs to the most wrong label."""
         gold, found, p = row.label, answer["labels"], answer["probabilities"]
         wrong = {*gold} ^ {*found}
         off = [p[name] if name in found else 1 - p[name] for name in wrong]

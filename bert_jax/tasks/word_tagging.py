@@ -115,10 +115,11 @@ class TaggingSource(Source):
 
     def is_own(self, path: Path) -> bool:
         """A .conll file, or a file of words whose first lines have known tags."""
-        if self.config.task == "segmented" or not formats.has_word_lines(path):
+        words = formats.has_word_lines(path) and path.is_file()
+        if self.config.task == "segmented" or not words:
             return False
-        if tables.ending(path) == ".conll" or not path.is_file():
-            return tables.ending(path) == ".conll"
+        if tables.ending(path) == ".conll":
+            return True
         lines = (line.split() for _, line in tables.read_lines(path))
         filled = (x for x in lines if x and x[0] != formats.DOCUMENT_START)
         first = [*itertools.islice(filled, 20)]
@@ -129,7 +130,7 @@ class TaggingSource(Source):
 
 
 class Tagging(Task):
-    """One tag a word; scores as conlleval's where tags spell entities.
+    """A tag for each word; entities are scored as conlleval scores them.
 
     A sentence over max_length tokens is cut into windows. Each word is trained on and
     predicted once, in the window with most context around it.
@@ -153,9 +154,8 @@ class Tagging(Task):
         return cls(config) if checkpoint.head == cls.head else None
 
     @functools.cached_property
-    def _read_tags(self) -> set[str]:
-        """The different tags of the training rows."""
-        return {tag for row in super().read("train") for tag in row.tags}
+    def _training(self) -> list[TaggedSentence]:
+        return super().read("train")
 
     @functools.cached_property
     def scheme(self) -> str:
@@ -164,11 +164,14 @@ class Tagging(Task):
             return self.config.scheme
         if self.config.task == "segmented":
             return "bmes"
-        return formats.recognise(self.config.labels or self._read_tags)
+        found = self.config.labels or (
+            tag for row in self._training for tag in row.tags
+        )
+        return formats.recognise(found)
 
     @property
     def kind(self) -> str:
-        """What the tags spell: "entities", "words" or "tags"."""
+        """The kind of spans that the tags spell: "entities", "words" or "tags"."""
         return {"bmes": "words", "plain": "tags"}.get(self.scheme, "entities")
 
     @functools.cached_property
@@ -204,7 +207,7 @@ class Tagging(Task):
 
     def _rows(self, split: str) -> list[TaggedSentence]:
         """The sentences of a split, with iob2 tags instead of iob1."""
-        rows = super().read(split)
+        rows = self._training if split == "train" else super().read(split)
         if self.scheme not in ("iob1", "iob2") or not self.labelled(split):
             return rows
         iob2 = formats.iob1_to_iob2
@@ -224,10 +227,8 @@ class Tagging(Task):
             if isinstance(row, str) and not row.strip():
                 document += 1
                 continue
-            yield (
-                where,
-                {"document": document} | self.values(where, row, labelled=False),
-            )
+            values = self.values(where, row, labelled=False)
+            yield where, {"document": document} | values
 
     def row(
         self, where: str, values: Mapping[str, Any], labelled: bool
@@ -238,12 +239,11 @@ class Tagging(Task):
         """
         text, offsets, tags = "", None, None
         words = tables.value(where, values, self.columns["words"])
-        if isinstance(words, str):
+        if isinstance(words, str) and labelled:
+            words = words.split()
+        elif isinstance(words, str):
             how = "characters" if self.kind == "words" else self.config.words
-            text, offsets = (
-                words,
-                formats.find_words(words, "blanks" if labelled else how),
-            )
+            text, offsets = words, formats.find_words(words, how)
             words = [text[start:end] for start, end in offsets]
         if not isinstance(words, list | tuple) or not all(
             isinstance(word, str) and word for word in words
@@ -260,10 +260,8 @@ class Tagging(Task):
         self, where: str, values: Mapping[str, Any], count: int
     ) -> tuple[str, ...]:
         """The tags of a row. A tag may be given by its number in the labels."""
-        tags, labels = (
-            tables.value(where, values, self.columns["tags"]),
-            self.config.labels,
-        )
+        labels = self.config.labels
+        tags = tables.value(where, values, self.columns["tags"])
         tags = tags.split() if isinstance(tags, str) else tags
         if not isinstance(tags, list | tuple) or len(tags) != count:
             raise UserError(
@@ -345,8 +343,8 @@ class Tagging(Task):
         found = super().warnings(features, tokenizer)
         if self.kind == "entities" and tokenizer.lower_case:
             found.append(
-                "the checkpoint's vocabulary has no capitals, which tell names from other "
-                "words; a cased checkpoint finds more of them"
+                "the checkpoint's vocabulary has no capitals, which mark names; a cased "
+                "checkpoint finds more names"
             )
         return found
 
@@ -356,7 +354,7 @@ class Tagging(Task):
         """Words, tags and the probabilities of the tags; see Task.decode.
 
         "entities" (unless tags are plain): type, text, start and end (words, end
-        exclusive), and the product of the probabilities of its words. A row that came as
+        exclusive), and the product of the probabilities of its words. A row that was a
         text also has "offsets", the characters [start, end) of each word, and the
         "characters" of each entity.
         """

@@ -201,6 +201,13 @@ def test_spans_of_schemes_with_ends_and_what_conlleval_reads(
     ]
 
 
+def test_words_and_tags_may_be_texts():
+    task = bert_jax.tasks.tagging().with_rows(train=[("Ahab sails", "I-PER O")])
+    assert task.labels == ("B-PER", "O")
+    (row,) = task.read("train")
+    assert (row.words, row.tags) == (("Ahab", "sails"), ("B-PER", "O"))
+
+
 def test_numbers_as_tags_need_names():
     rows = [{"tokens": ["Ahab", "sails"], "ner_tags": [1, 0]}]
     task = Tagging(TaggingConfig("columns")).with_rows(train=rows, dev=rows)
