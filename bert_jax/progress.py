@@ -5,8 +5,7 @@
 ...         ...
 ...         progress.update(len(part), tokens=f"{tokens:,}")
 
-A terminal or a notebook shows a bar of tqdm. A pipe or a file gets a line every 30 seconds
-if a command has called :func:`show_progress`.
+A terminal or a notebook shows a bar of tqdm. A pipe or a file shows nothing.
 """
 
 import contextlib
@@ -21,11 +20,7 @@ from tqdm import tqdm
 
 from bert_jax.errors import printable
 
-# tqdm's options. delay: seconds before a bar is shown. mininterval: seconds between states.
-_TERMINAL = {"delay": 1.0, "mininterval": 0.2, "dynamic_ncols": True}
-_LINES = {"delay": 30.0, "mininterval": 30.0, "ncols": 0}
-
-_show: bool | None = None  # the default of Progress(show=...)
+_show = True  # whether this process shows bars
 _last = time.monotonic()  # when the last progress was made
 _waits = 0  # number of open calls of unwatched()
 
@@ -56,12 +51,8 @@ def unwatched() -> Iterator[None]:
         made_progress()
 
 
-def show_progress(show: bool | None) -> None:
-    """Sets what every Progress of this process shows by default.
-
-    True: a bar, or lines in a pipe. None: a bar on a terminal or in a notebook. False:
-    nothing, as in all processes of a job except the first.
-    """
+def show_progress(show: bool) -> None:
+    """Sets whether this process shows bars. Of several processes only the first does."""
     global _show
     _show = show
 
@@ -111,11 +102,11 @@ class LogHandler(logging.StreamHandler):
 
 
 class Progress(tqdm):
-    """A tqdm bar, which is a context manager, or an iterator over ``items``.
+    """A bar of tqdm, which is a context manager, or an iterator over ``items``.
 
     doing: name of the work, such as "embedding". unit: name of what is counted, such as
-      "texts". scale: whether to show counts as 4.5M. lines: whether a pipe gets lines;
-      False for work that logs its own. show: see show_progress. options: total, initial.
+      "texts". scale: whether to show counts as 4.5M. show: whether to show the bar; None:
+      on a terminal and in a notebook. options: total, initial.
     """
 
     monitor_interval = 0  # starts no thread
@@ -127,27 +118,16 @@ class Progress(tqdm):
         *,
         unit: str,
         scale: bool = False,
-        lines: bool = True,
         show: bool | None = None,
         **options: Any,
     ):
-        show = _show if show is None else show
-        notebook = type(sys.stderr).__module__.startswith("ipykernel")
-        live = notebook or sys.stderr.isatty()
-        if show is None or (show and not lines):
-            show = live
+        if show is None:
+            notebook = type(sys.stderr).__module__.startswith("ipykernel")
+            show = _show and (notebook or sys.stderr.isatty())
+        options |= {"mininterval": 0.2, "miniters": 1, "leave": False}
+        options |= {"unit_scale": scale, "dynamic_ncols": True, "file": sys.stderr}
         super().__init__(
-            items,
-            desc=doing,
-            unit=f" {unit}",
-            unit_scale=scale,
-            file=sys.stderr if live else _Lines(sys.stderr),
-            disable=not show,
-            miniters=1,
-            leave=False,
-            position=0,
-            **(_TERMINAL if live else _LINES),
-            **options,
+            items, desc=doing, unit=f" {unit}", disable=not show, **options
         )
 
     def update(self, n: float = 1, **values: object) -> None:
@@ -168,28 +148,3 @@ class Progress(tqdm):
         """A function that takes the share of the next ``size`` that is done, up to 1."""
         first = self.n
         return lambda share: self.update(first + round(size * share) - self.n)
-
-    def display(self, msg: str | None = None, pos: int | None = None) -> bool:
-        """Draws the bar after its delay; print_line draws all bars at any time."""
-        if self._time() < self.start_t + self.delay:
-            return False
-        if self.delay:  # the first time
-            self.delay = 0  # close() clears only bars without a delay
-            for bar in self._instances:
-                if bar is not self:
-                    bar.clear(nolock=True)
-        return super().display(msg, pos)
-
-
-class _Lines:
-    """A stream on which each state of a bar is a line."""
-
-    def __init__(self, stream: TextIO):
-        self._stream = stream
-
-    def write(self, text: str) -> None:
-        if text.strip():
-            self._stream.write(" ".join(text.split()) + "\n")
-
-    def flush(self) -> None:
-        self._stream.flush()

@@ -33,7 +33,7 @@ _COMMANDS = """# Commands
 `bert_jax NAME ...` runs a command, and so does `python -m bert_jax NAME ...`.
 `bert_jax` alone lists them, and `bert_jax NAME --help` explains one. A wrong
 argument, name or file is one line and exit code 2. Work that takes long shows its
-progress on stderr: one live line on a terminal, a line each half minute elsewhere. Training
+progress on one line of a terminal. Training
 logs a line every `log_every` steps and after each evaluation instead, with the time that is
 left.
 

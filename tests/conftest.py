@@ -310,7 +310,7 @@ def _nothing_is_left():
             jax.config.update(name, settings[name])
     for number, action in zip(signals, actions, strict=True):
         signal.signal(number, action)
-    show_progress(None)
+    show_progress(True)
     assert not Progress._instances  # an open bar is drawn beside later output
 
 

@@ -1,4 +1,4 @@
-"""Bars on a terminal, lines in a pipe, and what is printed beside them."""
+"""Bars on a terminal, and what is printed beside them."""
 
 import io
 import logging
@@ -56,58 +56,26 @@ def work(clock, **options):
             bar.update(loss=f"{10 - step / 10:.2f}", accuracy="20%")
 
 
-@pytest.mark.parametrize(
-    ("of_all", "own", "lines", "count"),
-    [
-        (None, None, True, 0),
-        (True, None, True, 3),
-        (None, True, True, 3),
-        (True, False, True, 0),
-        (True, None, False, 0),  # a training logs its own lines
-    ],
-)
-def test_a_pipe_gets_a_line_each_half_minute_if_asked(
-    clock, stream, of_all, own, lines, count
-):
-    pipe = stream(io.StringIO())
-    show_progress(of_all)
-    work(clock, show=own, lines=lines)
-    expected = [
-        f"training: {done}% {done}/100 [{elapsed}<{left}, 1.00 steps/s, "
-        f"loss {10 - done / 10:.2f}, accuracy 20%]"
-        for done, elapsed, left in (
-            (30, "00:30", "01:10"),
-            (60, "01:00", "00:40"),
-            (90, "01:30", "00:10"),
-        )
-    ]
-    assert pipe.getvalue().splitlines() == expected[:count]
-
-
-@pytest.mark.parametrize("lines", [True, False])
-def test_a_terminal_has_one_bar_that_is_cleared_in_the_end(clock, stream, lines):
+def test_a_terminal_has_one_bar_that_is_cleared_in_the_end(clock, stream):
     terminal = stream(Terminal())
-    work(clock, lines=lines)
+    work(clock)
     text = terminal.getvalue()
     assert "\n" not in text
     assert text.split("\r")[-2].strip() == "" and text.endswith("\r")
     states = terminal.states()
-    assert len(states) == 100
     assert states[-2].startswith("training:  99%|")
     end = "| 99/100 [01:39<00:01,  1.00 steps/s, loss 0.10, accuracy 20%]"
     assert states[-2].endswith(end)
-    work(clock, show=False)
-    assert not terminal.states()
 
 
-def test_a_short_work_shows_nothing(clock, stream):
+def test_a_pipe_a_hidden_bar_and_a_further_process_show_nothing(clock, stream):
+    pipe = stream(io.StringIO())
+    work(clock)
     terminal = stream(Terminal())
-    with Progress("embedding", total=3, unit="texts") as bar:
-        for _ in range(3):
-            clock[0] += 0.3
-            bar.update()
-            print_line("a line of the log")
-    assert terminal.getvalue().replace("\r", "") == "a line of the log\n" * 3
+    work(clock, show=False)
+    show_progress(False)
+    work(clock)
+    assert pipe.getvalue() == terminal.getvalue() == ""
 
 
 def test_lines_of_the_log_are_printed_above_the_bar(clock, stream):
@@ -121,22 +89,6 @@ def test_lines_of_the_log_are_printed_above_the_bar(clock, stream):
     before, after = terminal.getvalue().split("step 2\n")
     assert before.endswith("\r") and "2/4" in before
     assert "2/4" in after and after.endswith("\r")
-
-
-def test_the_bar_of_a_work_within_another_replaces_its_bar(clock, stream):
-    terminal = stream(Terminal())
-    with Progress("training", total=4, unit="steps") as outer:
-        clock[0] += 2
-        outer.update()
-        assert [state[:8] for state in terminal.states()] == ["training"]
-        for _ in Progress("scoring", range(2), unit="rows"):
-            clock[0] += 2
-        # The line is cleared first, because the new state may be shorter.
-        assert terminal.getvalue().split("\r")[1].isspace()
-        assert [state[:7] for state in terminal.states()] == ["scoring"] * 2
-        clock[0] += 2
-        outer.update()
-        assert [state[:8] for state in terminal.states()] == ["training"]
 
 
 def test_a_part_counts_by_its_share(stream):

@@ -277,7 +277,6 @@ def start(flags: Mapping[str, Any] | None = None, workdir: str = "") -> None:
     import jax
 
     startup.hide_failed_reads()
-    show_progress(True)
     of_several = flags and (flags["distributed"] or flags["coordinator_address"])
     startup.keep_programs(workdir if of_several or is_remote(workdir) else "")
     startup.run_steps_in_order()
@@ -290,9 +289,10 @@ def start(flags: Mapping[str, Any] | None = None, workdir: str = "") -> None:
         _several = processes.connect(**connection)
         if _several and step_timeout:
             deadline.watch(step_timeout)
-        show_progress(False)
         if jax.process_index() == 0:
             log_to_screen()
+        else:
+            show_progress(False)
     if jax.default_backend() == "cpu":
         startup.keep_freed_memory()
 
@@ -303,4 +303,3 @@ def log_to_screen() -> None:
     logger.addHandler(LogHandler())
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    show_progress(True)

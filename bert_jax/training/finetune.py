@@ -386,9 +386,7 @@ class _FineTuning:
 
     def _outputs(self, params: Params, split: Split) -> list[np.ndarray]:
         rows = len(split.rows)
-        with Progress(
-            f"predicting {split.name}", total=rows, unit="rows", lines=False
-        ) as progress:
+        with Progress(f"predicting {split.name}", total=rows, unit="rows") as progress:
             return run_model(
                 self.prepared.forward,
                 params,

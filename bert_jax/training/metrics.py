@@ -71,9 +71,7 @@ class Reporter:
         self._total = int(schedule.total_steps)
         self._peak = peak_flops()
         self._began = time.perf_counter() - progress.get("seconds", 0.0)
-        self.bar = Progress(
-            "training", total=self._total, initial=first, unit="steps", lines=False
-        )
+        self.bar = Progress("training", total=self._total, initial=first, unit="steps")
         self._pending: tuple[int, dict, dict] | None = None
         self.start_window()
 

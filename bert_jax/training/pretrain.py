@@ -130,7 +130,6 @@ def _pretrain(
             within(config.data_timeout, drawn),
             total=phase.steps,
             unit="batches",
-            lines=False,
         ) as drawn:
             sums = [
                 jax.device_get(eval_sums(params, put_batch(b, mesh))) for b in drawn
