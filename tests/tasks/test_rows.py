@@ -46,6 +46,8 @@ def test_rows_of_python():
         {"text": "e", "label": 3},
     ]
     assert rows(row for row in ROWS) == ROWS
+    nested = {"a": [np.int64(3), float("nan")], "b": {"c": (np.array([1]), "\ud800")}}
+    assert rows([nested]) == [{"a": [3, None], "b": {"c": [[1], "\ufffd"]}}]
     assert rows([{"text": "a", "of": Pair("e", 3)}]) == [{"text": "a", "of": ["e", 3]}]
     assert rows(np.array("a b")) == ["a b"]
     assert rows("ä" * 150 + " in data.csv") == ["ä" * 150 + " in data.csv"]
@@ -68,13 +70,6 @@ def test_rows_of_frames():
         assert rows(kind(["a", "b"])) == ["a", "b"]
     frame = pandas.DataFrame({"label": ["x", "y"], "text": ["a b", "c"]})
     assert rows(row for _, row in frame.iterrows()) == ROWS
-
-
-def test_values_in_lists_and_dictionaries_are_those_of_python():
-    nested = {"a": [np.int64(3), float("nan")], "b": {"c": (np.array([1]), "\ud800")}}
-    ((_, row),) = placed_rows([nested])
-    assert row == {"a": [3, None], "b": {"c": [[1], "\ufffd"]}}
-    assert type(row["a"][0]) is int
 
 
 def test_missing_values_of_every_library_are_none():
@@ -143,16 +138,21 @@ def test_a_pipe_is_read(tmp_path):
     writer.join()
 
 
-def test_values_by_position():
-    assert by_position("row 0", "a", ["text"]) == {"text": "a"}
-    assert by_position("row 0", ("a",), ["text", "label"], fewer=True) == {
-        "text": "a",
-        "label": None,
-    }
-    with pytest.raises(UserError, match="row 3 has 2 values; expected text"):
-        by_position("row 3", ("a", "b"), ["text"])
-    with pytest.raises(UserError, match="row 3 has 1 value; expected a, b"):
-        by_position("row 3", "a", ["a", "b"])
+@pytest.mark.parametrize(
+    "row, names, fewer, expected",
+    [
+        ("a", ["text"], False, {"text": "a"}),
+        (("a",), ["text", "label"], True, {"text": "a", "label": None}),
+        (("a", "b"), ["text"], False, "row 3 has 2 values; expected text"),
+        ("a", ["a", "b"], False, "row 3 has 1 value; expected a, b"),
+    ],
+)
+def test_values_by_position(row, names, fewer, expected):
+    if isinstance(expected, dict):
+        assert by_position("row 3", row, names, fewer=fewer) == expected
+        return
+    with pytest.raises(UserError, match=expected):
+        by_position("row 3", row, names, fewer=fewer)
 
 
 def test_columns_have_other_names():

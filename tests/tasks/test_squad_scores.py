@@ -1,0 +1,159 @@
+"""Scores of SQuAD are equal to the scores of the official scripts."""
+
+import string
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from bert_jax.tasks.squad_scores import (
+    exact_match,
+    f1,
+    normalise_answer,
+    scores_v1,
+    scores_v2,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The  Cat's\nhat!", "cats hat"),
+        ("a theatre, an anthem", "theatre anthem"),
+        ("U.S.-based", "usbased"),
+        ("the", ""),
+        ("“The” 5–4", "“ ” 5–4"),  # punctuation beyond ASCII stays
+    ],
+)
+def test_normalise_answer(text, expected):
+    assert normalise_answer(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "right", "exact", "expected"),
+    [
+        ("the Denver Broncos", ["Denver Broncos!"], 1, 1),
+        ("Denver", ["Denver Broncos"], 0, 2 / 3),  # precision 1, recall 1/2
+        ("a b b c", ["b b d e f"], 0, 2 * (2 / 3) * (2 / 5) / (2 / 3 + 2 / 5)),
+        ("x", ["y", "x z", "x"], 1, 1),
+        ("", ["x"], 0, 0),
+    ],
+)
+def test_hand_computed_scores(answer, right, exact, expected):
+    assert exact_match(answer, right) == exact
+    assert f1(answer, right) == pytest.approx(expected, rel=1e-12)
+    assert f1(answer, right, True) == pytest.approx(expected, rel=1e-12)
+
+
+def test_scores_v1():
+    # evaluate-v1.1.py finds nothing shared; to evaluate-v2.0.py both are no answer.
+    assert exact_match("the", ["a"]) == 1
+    assert f1("the", ["a"]) == 0 and f1("the", ["a"], True) == 1
+    scores = scores_v1(["x", "x", "q"], [["x"], ["x z"], ["y"]])
+    assert scores["exact_match"] == pytest.approx(100 / 3)
+    assert scores["f1"] == pytest.approx(100 * (1 + 2 / 3) / 3)
+
+
+def evaluate_v2(preds, odds, gold):
+    """The scores of evaluate-v2.0.py, written from its definitions."""
+
+    def words(text):
+        text = "".join(c for c in text.lower() if c not in string.punctuation)
+        return [word for word in text.split() if word not in ("a", "an", "the")]
+
+    def f1_of(right, answer):
+        right, answer = words(right), words(answer)
+        if not right or not answer:
+            return int(right == answer)
+        same = sum((Counter(right) & Counter(answer)).values())
+        if not same:
+            return 0
+        precision, recall = same / len(answer), same / len(right)
+        return 2 * precision * recall / (precision + recall)
+
+    def exact_of(right, answer):
+        return int(words(right) == words(answer))
+
+    found, n = {}, len(preds)
+    for name, measure in (("exact", exact_of), ("f1", f1_of)):
+        raw = {}
+        for q, answer in preds.items():
+            rights = [text for text in gold[q] if words(text)] or [""]
+            raw[q] = max(measure(right, answer) for right in rights)
+        found[name] = 100 * sum(raw.values()) / n
+        for part, has in (("HasAns", True), ("NoAns", False)):
+            of = [raw[q] for q in preds if bool(gold[q]) == has]
+            if of:
+                found[f"{part}_{name}"] = 100 * sum(of) / len(of)
+        now = best = sum(not texts for texts in gold.values())
+        threshold = 0.0
+        for q in sorted(odds, key=odds.get):
+            now += raw[q] if gold[q] else -1 if preds[q] else 0
+            if now > best:
+                best, threshold = now, odds[q]
+        found |= {f"best_{name}": 100 * best / n, f"best_{name}_thresh": threshold}
+    return found
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_scores_v2_are_those_of_another_implementation(seed):
+    rng = np.random.default_rng(seed)
+    texts = np.array(["x y", "The X!", "x", "the", "an a", "q r", "q, q"])
+    n = int(rng.integers(1, 30))
+    spans = rng.choice(texts, n).tolist()
+    answers = [span if rng.random() < 0.6 else "" for span in spans]
+    right = [rng.choice(texts, rng.integers(0, 3)).tolist() for _ in range(n)]
+    odds = (rng.integers(-4, 5, n) / 2).tolist()  # many are equal
+    expected = evaluate_v2(*(dict(enumerate(x)) for x in (answers, odds, right)))
+    scores = scores_v2(answers, spans, odds, right)
+    official = {k: v for k, v in scores.items() if not k.startswith("tuned")}
+    assert official == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_best_threshold_is_the_best_of_all(seed):
+    rng = np.random.default_rng(seed)
+    n = 40
+    right = [["x y"] if rng.random() < 0.6 else [] for _ in range(n)]
+    right[:3] = [["the"]] * 3
+    spans = rng.choice(["x y", "x", "q"], n).tolist()
+    odds = rng.integers(-4, 5, n).astype(float)  # many are equal
+    tuned = scores_v2([""] * n, spans, odds, right)
+
+    def at(threshold):
+        answers = [
+            s if o <= threshold else "" for s, o in zip(spans, odds, strict=True)
+        ]
+        return scores_v2(answers, spans, odds, right)
+
+    thresholds = np.arange(-6, 6) + 0.5
+    for best, measure in (("tuned_exact", "exact"), ("tuned_f1", "f1")):
+        highest = max(at(threshold)[measure] for threshold in thresholds)
+        assert tuned[best] == pytest.approx(highest, abs=1e-9)
+        reached = at(tuned[f"{best}_threshold"])[measure]
+        assert reached == pytest.approx(highest, abs=1e-9)
+
+
+def test_the_official_threshold_keeps_the_final_answers():
+    # Both best spans are right, but the second question is left empty at the end.
+    scores = scores_v2(["x", ""], ["x", "z"], [-1.0, 1.0], [["x"], ["z"]])
+    assert scores["best_exact"] == scores["best_f1"] == 50
+    assert scores["best_exact_thresh"] == scores["best_f1_thresh"] == -1
+    assert scores["tuned_exact"] == scores["tuned_f1"] == 100
+    assert scores["tuned_exact_threshold"] == scores["tuned_f1_threshold"] == 1
+
+
+def test_a_right_answer_without_words_is_an_answer_that_is_empty():
+    scores = scores_v2(["", "v"], ["u", "v"], [2.0, -1.0], [["the"], ["the"]])
+    assert scores["HasAns_exact"] == scores["HasAns_f1"] == 50
+    assert "NoAns_exact" not in scores
+    # No question counts as empty from the start: the script adds the first at odds 2.
+    assert (scores["best_exact"], scores["best_exact_thresh"]) == (50, 2)
+    assert (scores["tuned_exact"], scores["tuned_exact_threshold"]) == (100, -2)
+
+
+def test_never_to_answer_may_be_best():
+    scores = scores_v2(["q"], ["q"], [-3.0], [[]])
+    assert scores["f1"] == 0 and scores["best_f1"] == scores["tuned_f1"] == 100
+    assert scores["best_f1_thresh"] == 0 and scores["tuned_f1_threshold"] < -3.0
+    assert "HasAns_f1" not in scores
