@@ -203,18 +203,21 @@ class Classification(Task):
 
     def __init__(self, config: TableConfig):
         super().__init__(config)
-        layout = config.layout
+        layout, defaults = config.layout, type(config)
         self.regression = layout.regression or getattr(config, "regression", False)
         own = CORRELATIONS if self.regression else self.table_metrics
-        self.metrics = layout.metrics or own
+        published = self.regression == layout.regression and layout.metrics
+        self.metrics = published or own
         self.main_metric = self.metrics[0]
-        names = {"text_a": (config.text_a, "text_a", "text")}
-        if config.pair:
-            names["text_b"] = (config.text_b or "text_b", "text_b")
-        names["label"] = (config.label, *self.label_names)
-        self.columns = {
-            name: (*layout.columns.get(name, ()), *own) for name, own in names.items()
-        }
+        others = {"text_a": ("text_a", "text"), "label": self.label_names}
+        others |= {"text_b": ("text_b",)} if config.pair else {}
+        self.columns = {}
+        for name in ("text_a", "text_b", "label"):
+            if name in others:
+                own = getattr(config, name)
+                chosen = (own,) if own != getattr(defaults, name) else ()
+                names = (*chosen, *layout.columns.get(name, ()), own, *others[name])
+                self.columns[name] = tuple(filter(None, dict.fromkeys(names)))
 
     @classmethod
     def for_head(cls, checkpoint: Any) -> "Classification | None":
@@ -248,8 +251,8 @@ class Classification(Task):
     def labels(self) -> tuple[str, ...]:
         if self.regression:
             return ()
-        if self.source.labels:
-            return self.source.labels
+        if known := self.config.labels or self.config.layout.labels:
+            return known
         found = set()
         for where, values in self.source.records("train"):
             own = self._values(where, self._value(where, values, "label"))

@@ -8,14 +8,18 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
+import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.tasks.text_classification import Classification, ClassificationConfig
 
 MNLI = "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse "
 MNLI += "sentence1_parse sentence2_parse sentence1 sentence2"
+LABELS, NOT = f"{MNLI} label1 gold_label", "not_entailment"
 PARSES = "7 p1 p2 fiction ((a)) ((b)) (R(a)) (R(b))"
 MRPC = "\ufeffQuality #1_ID #2_ID #1_String #2_String"
 STSB = "index genre filename year old_index source1 source2 sentence1 sentence2"
+PAIR = "index sentence1 sentence2"
+QNLI = "index question sentence"
 QQP = "id qid1 qid2 question1 question2 is_duplicate"
 
 # The header ("" if a file has none), a row, and its texts and label. Blanks stand for tabs,
@@ -53,50 +57,29 @@ FILES = {
         "test.tsv": ("id question1 question2", "0 when? why?", "when?", "why?", None),
     },
     "mnli": {
-        "train.tsv": (
-            *(f"{MNLI} label1 gold_label", f"{PARSES} a b neutral entailment"),
-            *("a", "b", "entailment"),
-        ),
-        "dev_matched.tsv": (
-            *(f"{MNLI} label1 gold_label", f"{PARSES} c d entailment neutral"),
-            *("c", "d", "neutral"),
-        ),
-        "dev_mismatched.tsv": (
-            *(f"{MNLI} label1 gold_label", f"{PARSES} e f neutral contradiction"),
-            *("e", "f", "contradiction"),
-        ),
+        "train.tsv": (LABELS, f"{PARSES} a b x entailment", "a", "b", "entailment"),
+        "dev_matched.tsv": (LABELS, f"{PARSES} c d x neutral", "c", "d", "neutral"),
+        "dev_mismatched.tsv": (LABELS, f"{PARSES} e f x neutral", "e", "f", "neutral"),
         "test_matched.tsv": (MNLI, f"{PARSES} g h", "g", "h", None),
         "test_mismatched.tsv": (MNLI, f"{PARSES} i j", "i", "j", None),
-        "diagnostic.tsv": ("index sentence1 sentence2", "7 k l", "k", "l", None),
+        "diagnostic.tsv": (PAIR, "7 k l", "k", "l", None),
     },
     "qnli": {
-        "train.tsv": (
-            *("index question sentence label", "0 who? me entailment"),
-            *("who?", "me", "entailment"),
-        ),
-        "dev.tsv": (
-            *("index question sentence label", "0 why? no not_entailment"),
-            *("why?", "no", "not_entailment"),
-        ),
-        "test.tsv": ("index question sentence", "0 how? so", "how?", "so", None),
+        "train.tsv": (f"{QNLI} label", "0 a? b entailment", "a?", "b", "entailment"),
+        "dev.tsv": (f"{QNLI} label", "0 c? d not_entailment", "c?", "d", NOT),
+        "test.tsv": (QNLI, "0 how? so", "how?", "so", None),
     },
     "rte": {
-        "train.tsv": (
-            *("index sentence1 sentence2 label", "0 a b not_entailment"),
-            *("a", "b", "not_entailment"),
-        ),
-        "dev.tsv": (
-            *("index sentence1 sentence2 label", "0 c d entailment"),
-            *("c", "d", "entailment"),
-        ),
-        "test.tsv": ("index sentence1 sentence2", "0 e f", "e", "f", None),
+        "train.tsv": (f"{PAIR} label", "0 a b not_entailment", "a", "b", NOT),
+        "dev.tsv": (f"{PAIR} label", "0 c d entailment", "c", "d", "entailment"),
+        "test.tsv": (PAIR, "0 e f", "e", "f", None),
     },
     "wnli": {
-        "train.tsv": ("index sentence1 sentence2 label", "0 a b 1", "a", "b", "1"),
-        "dev.tsv": ("index sentence1 sentence2 label", "0 c d 0", "c", "d", "0"),
-        "test.tsv": ("index sentence1 sentence2", "0 e f", "e", "f", None),
+        "train.tsv": (f"{PAIR} label", "0 a b 1", "a", "b", "1"),
+        "dev.tsv": (f"{PAIR} label", "0 c d 0", "c", "d", "0"),
+        "test.tsv": (PAIR, "0 e f", "e", "f", None),
     },
-    "ax": {"diagnostic.tsv": ("index sentence1 sentence2", "0 k l", "k", "l", None)},
+    "ax": {"diagnostic.tsv": (PAIR, "0 k l", "k", "l", None)},
 }
 MAIN = {"cola": "matthews", "mrpc": "f1", "qqp": "f1", "stsb": "spearman"}
 SERVER = {"cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B"}
@@ -169,6 +152,24 @@ def test_qqp_leaves_out_the_rows_that_a_line_end_cut(tmp_path, caplog):
         ("", "how?"),
     ]
     assert caplog.messages == [f"{path}: left out 2 rows of too few columns: line 3, 4"]
+
+
+def test_columns_in_the_settings_come_first(tmp_path):
+    task = write_task("mrpc", tmp_path)
+    settings = dict(text_a="#2 String", text_b="#1 String")
+    swapped = Classification(dataclasses.replace(task.config, **settings))
+    (row,) = swapped.read("dev")
+    assert (row.text_a, row.text_b) == ("e", "d")
+
+
+def test_rows_of_python_have_the_labels_of_the_data_set():
+    task = bert_jax.tasks.glue("rte")
+    rows = [{"sentence1": "f", "sentence2": "g", "label": 1}]
+    for given in (rows, [("f", "g", "not_entailment")]):
+        own = task.with_rows(train=given, dev=given)
+        (row,) = own.read("dev")
+        assert (row.text_a, row.text_b, row.label) == ("f", "g", "not_entailment")
+        assert own.labels == ("entailment", "not_entailment")
 
 
 def test_other_tasks_refuse_short_rows_and_unknown_labels(tmp_path):
