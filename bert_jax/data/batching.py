@@ -14,16 +14,8 @@ from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
-from bert_jax.data.packing import (
-    HostRows,
-    Rows,
-    all_rows,
-    best_fit,
-    lay_out,
-    placed,
-    round_up,
-    take_rows,
-)
+from bert_jax.data import packing
+from bert_jax.data.packing import HostRows, Rows, all_rows, best_fit, round_up
 
 IGNORED = -1  # a label that neither the loss nor a metric counts
 
@@ -152,7 +144,7 @@ class EpochBatches:
         if not 0 <= epoch < self.epochs:
             raise IndexError(f"step {step} of {len(self)}")
         arrays = self._arrays(self.order(epoch)[number])
-        return {k: take_rows(v, self.rows(len(v))) for k, v in arrays.items()}
+        return {k: packing.take_rows(v, self.rows(len(v))) for k, v in arrays.items()}
 
     def _sorted(self, seed: int, epoch: int) -> list[list[np.ndarray]]:
         """The units of an epoch's batches, for each class; then those of the last batch.
@@ -260,12 +252,12 @@ class EpochBatches:
         else:
             most = -(-self.batch_size // self.accumulation)
             outer, where = (round_up(most, self._multiple),), np.s_[: len(units)]
-            arrays["slots"] = placed((*outer, C), where, slots.reshape(-1, C))
+            arrays["slots"] = packing.placed((*outer, C), where, slots.reshape(-1, C))
         values = {"weights": np.ones(len(features.row), np.float32)} | features.targets
         for name in values.keys() - arrays.keys():
             own = values[name][units]
             full = (*outer, *own.shape[1:])
-            arrays[name] = placed(full, where, own, dtype=own.dtype)
+            arrays[name] = packing.placed(full, where, own, dtype=own.dtype)
         return arrays
 
 
@@ -301,7 +293,7 @@ def packed_rows(
     "input_ids", "token_type_ids", "attention_mask", "segment_ids", "starts", "hidden" and
     targets of tokens as EpochBatches has them.
     """
-    arrays, places = lay_out(features.lengths_UC.ravel(), rows, shape)
+    arrays, places = packing.lay_out(features.lengths_UC.ravel(), rows, shape)
     used_RL = arrays["attention_mask"] > 0
     tokens = {
         "input_ids": (features.input_ids, np.int32(pad_id)),
@@ -316,7 +308,7 @@ def packed_rows(
         none = values[0][:0]  # a part of a small batch may have no sequence
         flat = np.concatenate([none, *(values[i] for i in places.sequences)])
         full = (*used_RL.shape, *flat.shape[1:])
-        arrays[name] = placed(full, used_RL, flat, padding, padding.dtype)
+        arrays[name] = packing.placed(full, used_RL, flat, padding, padding.dtype)
     return arrays
 
 

@@ -16,6 +16,7 @@ import io
 import itertools
 import logging
 import lzma
+import math
 import os
 import re
 import zlib
@@ -25,15 +26,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import fsspec
 
-from bert_jax.data import python_docs
-from bert_jax.data.corpus_formats import (
-    FORMATS,
-    HEADINGS,
-    Documents,
-    Reading,
-    detect_format,
-    text_sentences,
-)
+from bert_jax.data import corpus_formats, python_docs
+from bert_jax.data.corpus_formats import FORMATS, Documents, Reading
 from bert_jax.data.sentences import check_language, split_sentences
 from bert_jax.errors import UserError, counted
 from bert_jax.files import LONGEST_LINE, decode, is_remote, open_remote
@@ -155,16 +149,12 @@ def _file_source(name: str, format: str, language: str) -> Source | None:
         return None
     text = decode(head, name, cut=True)
     if format == "auto":
-        format = detect_format(name, text, language)
+        format = corpus_formats.detect_format(name, text, language)
     store, path = fsspec.core.url_to_fs(name)
-    compressed = _compression(name) is not None
-    size = store.size(path) * (_COMPRESSION_RATIO if compressed else 1)
-    splittable = FORMATS[format].is_boundary is not None and not compressed
-    return Source(name, format, size, splittable)
-
-
-def _compression(name: str) -> str | None:
-    return fsspec.core.get_compression(name, "infer")
+    if fsspec.utils.infer_compression(name):
+        return Source(name, format, store.size(path) * _COMPRESSION_RATIO)
+    splittable = FORMATS[format].is_boundary is not None
+    return Source(name, format, store.size(path), splittable)
 
 
 def fingerprint(source: Source) -> str:
@@ -257,11 +247,11 @@ def open_text(name: str | Path) -> Iterator[BinaryIO]:
         ):
             yield text
     except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        if getattr(error, "errno", None) or not _compression(name):
+        compression = fsspec.utils.infer_compression(name)
+        if getattr(error, "errno", None) or not compression:
             raise
         raise UserError(
-            f"{name}: broken {_compression(name)} ({error}); copy or compress the file "
-            "again"
+            f"{name}: broken {compression} ({error}); copy or compress the file again"
         ) from error
 
 
@@ -332,36 +322,33 @@ def _read_dataset(
 
     A byte offset means the row at the same fraction of the rows.
     """
-    name, size, rows, field = (
-        dataset.name,
-        dataset.size,
-        dataset.rows,
+    field, rows, row_size = (
         reading.text_field,
+        dataset.rows,
+        dataset.size / dataset.rows,
     )
     if field not in dataset.features:
         names = ", ".join(sorted(dataset.features))
         raise UserError(
-            f'{name}: no feature "{field}", found {names}; set --text_field'
+            f'{dataset.name}: no feature "{field}", found {names}; set --text_field'
         )
-    first, last = (
-        min(rows, -(-offset * rows // size)) for offset in (start, stop or size)
-    )
-    for row, example in dataset.examples(first, last):
+    last = rows if stop is None else min(rows, math.ceil(stop / row_size))
+    for row, example in dataset.examples(math.ceil(start / row_size), last):
         text = example[field]
         if isinstance(text, bytes):
-            text = decode(text, f"{name}, row {row}")
+            text = decode(text, f"{dataset.name}, row {row}")
         if sentences := article_sentences(text, reading):
-            yield row * size // rows, sentences
+            yield int(row * row_size), sentences
 
 
 def article_sentences(text: str, reading: Reading) -> list[str]:
     """The sentences of a row. If it has wiki40b's markers, only paragraphs are read."""
     if not _WIKI40B_MARKER.search(text):
-        return text_sentences(text, reading)
+        return corpus_formats.text_sentences(text, reading)
     parts = _WIKI40B_MARKER.split(text)[1:]  # kind, text, kind, text, ...
     kinds = zip(parts[::2], parts[1::2], strict=True)
     kept = [part for kind, part in kinds if kind == "PARAGRAPH"]
-    reading.dropped[HEADINGS] += len(parts) // 2 - len(kept)
+    reading.dropped[corpus_formats.HEADINGS] += len(parts) // 2 - len(kept)
     lines = re.split(r"_NEWLINE_|\n", "\n".join(kept))
     paragraphs = (" ".join(line.split()) for line in lines)
     return [s for p in paragraphs for s in split_sentences(p, reading.language)]

@@ -297,30 +297,23 @@ class ExampleSource:
         self, batch: dict[str, np.ndarray], keys_BL: np.ndarray, words_BM2: np.ndarray
     ) -> dict[str, np.ndarray]:
         """Chooses and replaces tokens; changes batch["input_ids"] in place."""
-        config, vocabulary = self.config, self.vocabulary
-        M = self.max_predictions
-        input_ids_BL = batch["input_ids"]
-        marked_BL = None
-        if bit := self.store.word_bit:
-            marked_BL = (input_ids_BL & bit) > 0
+        config, vocabulary, M = self.config, self.vocabulary, self.max_predictions
+        input_ids_BL, bit = batch["input_ids"], self.store.word_bit
+        if bit:
+            continues_BL = (input_ids_BL & bit) > 0
             input_ids_BL &= ~bit
+        elif config.masking != "token":
+            continues_BL = vocabulary.continuation[input_ids_BL]
         totals_B = batch["attention_mask"].sum(1)
         counts_B = masking.prediction_counts(totals_B, config.mask_rate, M)
-        cls, sep = vocabulary.cls_id, vocabulary.sep_id
-        special_BL = (input_ids_BL == cls) | (input_ids_BL == sep)
+        special_BL = np.isin(input_ids_BL, (vocabulary.cls_id, vocabulary.sep_id))
         candidates_BL = (batch["attention_mask"] > 0) & ~special_BL
         if config.masking == "token":
             positions_BM = masking.choose_tokens(candidates_BL, keys_BL, counts_B, M)
         else:
+            longest = config.max_ngram if config.masking == "ngram" else 1
             positions_BM = masking.choose_words(
-                candidates_BL,
-                vocabulary.continuation[input_ids_BL]
-                if marked_BL is None
-                else marked_BL,
-                keys_BL,
-                counts_B,
-                M,
-                max_ngram=config.max_ngram if config.masking == "ngram" else 1,
+                candidates_BL, continues_BL, keys_BL, counts_B, M, longest
             )
         return masking.replace(
             input_ids_BL,

@@ -102,7 +102,7 @@ def test_from_a_bucket_into_a_bucket_and_on_from_an_interruption(
         with pytest.raises(Exception, match="the worker is gone"):
             prepare_with_beam(*given, shards=4)
     assert not (epath.Path(output) / "index.json").exists()
-    with pytest.raises(UserError, match=f"^{output} holds text prepared with other"):
+    with pytest.raises(UserError, match=f"^{output} contains text prepared with o"):
         prepare_with_beam(*given, shards=5)
     report = prepare_with_beam(*given, shards=4)
     assert 0 < report.text_bytes < expected[1].text_bytes  # not all of it again

@@ -9,17 +9,24 @@ from bert_jax.settings import check_ranges
 
 
 @pytest.fixture(scope="module")
-def draw(uncased):
-    def draw(store, count=64, length=64, first=0, **settings):
-        source = ExampleSource(
+def source(uncased):
+    def source(store, tokenizer=uncased, *, length=64, predictions=10, **settings):
+        return ExampleSource(
             store,
-            uncased,
+            tokenizer,
             ExampleConfig(**settings),
             sequence_length=length,
-            max_predictions=10,
+            max_predictions=predictions,
             seed=5,
         )
-        return source.draw(range(first, first + count))
+
+    return source
+
+
+@pytest.fixture(scope="module")
+def draw(source):
+    def draw(store, count=64, **settings):
+        return source(store, **settings).draw(range(count))
 
     return draw
 
@@ -67,20 +74,12 @@ def test_label_0_means_that_b_follows_a_in_the_text(array_store, uncased, draw):
     assert uncut > 50
 
 
-def test_words_are_masked_where_no_spaces_are_written(array_store):
+def test_words_are_masked_where_no_spaces_are_written(array_store, source):
     """With whole_word as many of Japanese tokens as with token, up to rounding."""
     text = ["吾輩は猫である。名前はまだ無い。", "どこで生れたか頓と見当がつかぬ。"]
     tokenizer = train_vocabulary(text * 20, 60, kind="sentencepiece")
     store = array_store([tokenizer.encode_batch(text * 5) for _ in range(8)])
-    source = ExampleSource(
-        store,
-        tokenizer,
-        ExampleConfig(masking="whole_word"),
-        sequence_length=64,
-        max_predictions=10,
-        seed=0,
-    )
-    batch = source.draw(range(128))
+    batch = source(store, tokenizer, masking="whole_word").draw(range(128))
     wanted = prediction_counts(batch["attention_mask"].sum(1), 0.15, 10)
     assert batch["mlm_weights"].sum() > 0.98 * wanted.sum() > 500
 
@@ -95,44 +94,16 @@ def test_masks_never_fall_on_special_tokens_or_padding(moby_dick, uncased, draw)
         assert np.all(batch["mlm_weights"].sum(1) >= 1)
 
 
-def test_an_example_depends_on_seed_epoch_and_index_alone(moby_dick, draw):
-    whole = draw(moby_dick, 48, first=100)
-    parts = [draw(moby_dick, 12, first=100 + 12 * i) for i in range(4)]
-    for name, rows in whole.items():
-        assert np.array_equal(rows, np.concatenate([p[name] for p in parts])), name
-
-
-def test_each_epoch_draws_anew_and_covers_the_same_text(moby_dick, uncased):
-    source = ExampleSource(
-        moby_dick,
-        uncased,
-        ExampleConfig(),
-        sequence_length=128,
-        max_predictions=20,
-        seed=0,
-    )
-    N = source.epoch_size
-    first, second = source.draw(range(32)), source.draw(range(N, N + 32))
+def test_each_epoch_has_its_own_plan_order_and_pairs(moby_dick, source):
+    examples = source(moby_dick, length=128)
+    N = examples.epoch_size
+    first, second = examples.draw(range(32)), examples.draw(range(N, N + 32))
     assert not np.array_equal(first["input_ids"], second["input_ids"])
-    across = source.draw(range(N - 3, N + 3))
-    assert np.array_equal(across["input_ids"][3:], second["input_ids"][:3])
-    sizes = [len(source.plan(epoch)[0]) for epoch in range(4)]
-    assert max(sizes) / min(sizes) < 1.2
-
-
-def test_each_epoch_has_its_own_plan_and_order(moby_dick, uncased):
-    source = ExampleSource(
-        moby_dick,
-        uncased,
-        ExampleConfig(),
-        sequence_length=128,
-        max_predictions=20,
-        seed=0,
-    )
-    (first, order), (second, other) = source.plan(0), source.plan(1)
-    count = min(len(first), len(second))
-    assert np.mean(first.a_count[:count] == second.a_count[:count]) < 0.5
-    assert np.mean(order[:count] == other[:count]) < 0.1
+    (plan, order), (other_plan, other_order) = examples.plan(0), examples.plan(1)
+    assert max(len(plan), len(other_plan)) / min(len(plan), len(other_plan)) < 1.2
+    count = min(len(plan), len(other_plan))
+    assert np.mean(plan.a_count[:count] == other_plan.a_count[:count]) < 0.5
+    assert np.mean(order[:count] == other_order[:count]) < 0.1
 
 
 def test_each_epoch_masks_the_same_text_elsewhere(array_store, draw):
@@ -198,72 +169,31 @@ def test_sentence_order_swaps_half_of_the_pairs(array_store, uncased, draw):
         ExampleConfig(next_sentence=False, sentence_order=True)
 
 
-def test_without_next_sentence_all_labels_are_0(moby_dick, uncased, draw):
-    batch = draw(moby_dick, 64, next_sentence=False)
-    assert not batch["nsp_labels"].any()
-
-
 @pytest.mark.parametrize("length", [32, 128])
 @pytest.mark.parametrize("next_sentence", [True, False])
-def test_samples_and_their_lengths_hang_on_their_numbers_alone(
-    moby_dick, uncased, length, next_sentence
+def test_samples_and_their_lengths_depend_on_their_numbers_alone(
+    moby_dick, source, length, next_sentence
 ):
-    """Any samples, also of two epochs, are those of the batch; lengths need no tokens."""
-    source = ExampleSource(
-        moby_dick,
-        uncased,
-        ExampleConfig(next_sentence=next_sentence, short_sequence_rate=0.3),
-        sequence_length=length,
-        max_predictions=10,
-        seed=5,
-    )
-    first = source.epoch_size - 150
-    batch = source.draw(range(first, first + 300))
-    lengths = source.lengths(range(first, first + 300))
+    """Some samples, also of two epochs, are rows of the batch; lengths need no tokens."""
+    settings = {"next_sentence": next_sentence, "short_sequence_rate": 0.3}
+    examples = source(moby_dick, length=length, **settings)
+    first = examples.epoch_size - 150
+    batch = examples.draw(range(first, first + 300))
+    assert next_sentence or not batch["nsp_labels"].any()
+    lengths = examples.lengths(range(first, first + 300))
     assert np.array_equal(lengths, batch["attention_mask"].sum(axis=1))
     assert len(np.unique(lengths)) > 5
     some = np.sort(np.random.default_rng(0).choice(300, 80, replace=False))
-    for name, array in source.draw(first + some).items():
+    for name, array in examples.draw(first + some).items():
         assert np.array_equal(array, batch[name][some])
-    for name, array in source.draw(some[:0]).items():
+    for name, array in examples.draw(some[:0]).items():
         assert array.shape == (0, *batch[name].shape[1:])
 
 
-def test_lengths_take_few_random_words(moby_dick, uncased, monkeypatch):
-    """Every host packs the whole batch by them: 4 words a pair, not those of its masks."""
-    drawn = []
-
-    class Counted(np.random.Philox):
-        def random_raw(self, size):
-            drawn.append(size)
-            return super().random_raw(size)
-
-    source = ExampleSource(
-        moby_dick,
-        uncased,
-        ExampleConfig(),
-        sequence_length=64,
-        max_predictions=10,
-        seed=5,
-    )
-    monkeypatch.setattr(np.random, "Philox", Counted)
-    source.lengths(range(100))
-    assert sum(drawn) == 4 * 100
-    source.draw(range(100))
-    assert sum(drawn) == (4 + 4 + 2 * 8 + 64 + 2 * 10) * 100
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"max_predictions": 0}, "max_predictions=0"),
-        ({"max_predictions": 62}, "expected 1 to sequence_length - 3 = 61"),
-    ],
-)
-def test_impossible_lengths_are_named(settings, message, moby_dick, uncased):
-    settings = {"sequence_length": 64, "max_predictions": 10, "seed": 0} | settings
-    with pytest.raises(UserError, match=message):
-        ExampleSource(moby_dick, uncased, ExampleConfig(), **settings)
+@pytest.mark.parametrize("predictions", [0, 62])
+def test_impossible_lengths_are_named(predictions, moby_dick, source):
+    with pytest.raises(UserError, match="expected 1 to sequence_length - 3 = 61"):
+        source(moby_dick, predictions=predictions)
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,11 @@ def test_text_is_counted(store, text):
     assert sentence["median"] < sentence["90%"] < sentence["99%"] < sentence["longest"]
 
 
-def test_inspect_verifies_prepared_text(tmp_path, small_store):
+def test_inspect_checks_prepared_text(tmp_path, small_store):
     shutil.copytree(small_store[0], tmp_path / "store")
     (shard,) = (tmp_path / "store").glob("shard-*")
-    content = shard.read_bytes()
-    shard.write_bytes(bytes([content[0] ^ 1, *content[1:]]))
-    with pytest.raises(UserError, match=f"{shard.name} is missing or damaged"):
+    shard.write_bytes(shard.read_bytes()[:-2])
+    with pytest.raises(UserError, match=f"{shard.name} is damaged"):
         inspect(tmp_path / "store")
 
 
