@@ -5,13 +5,16 @@ BIN := $(VENV)/bin
 WORKDIR ?= runs/tiny
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test lint format docs notebooks clean
+.PHONY: train test test-all lint format docs notebooks clean
 
 train: $(VENV)/.run  ## Pretrain a small BERT on the English inside Python itself.
 	$(BIN)/python -m bert_jax.train --config experiments/tiny.py --workdir $(WORKDIR)
 
-test: $(VENV)/.test  ## Run the whole test suite.
+test: $(VENV)/.test  ## Run the tests of every promise, in their short form.
 	$(BIN)/python -m pytest
+
+test-all: $(VENV)/.test  ## Run all tests: also kills, lost hosts, notebooks, blocks of pages.
+	$(BIN)/python -m pytest --long
 
 lint: $(VENV)/.test  ## Check format and style.
 	$(BIN)/ruff format --check .

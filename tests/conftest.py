@@ -7,7 +7,6 @@ import gc
 import json
 import logging
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -102,6 +101,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--kills", type=int, help="how often a run is killed; each test has its own"
     )
+    parser.addoption("--long", action="store_true", help="also tests marked long")
 
 
 @pytest.fixture(scope="session")
@@ -114,9 +114,17 @@ def kills(pytestconfig) -> int | None:
 LONGEST = ("test_distributed.py", "test_train.py")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Orders the files; xdist hands them out in this order."""
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Orders the files, as xdist runs them. Leaves out long tests of unnamed files."""
     items.sort(key=lambda item: item.path.name not in LONGEST)
+    if not config.getoption("long"):
+        named = {Path(arg.partition("::")[0]).resolve() for arg in config.args}
+        long = [x for x in items if x.get_closest_marker("long")]
+        out = [x for x in long if x.path not in named]
+        config.hook.pytest_deselected(items=out)
+        items[:] = [x for x in items if x not in out]
 
 
 @pytest.fixture(scope="session")
@@ -227,31 +235,6 @@ def bucket(storage_server, monkeypatch, tmp_path):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return f"gs://bucket/{tmp_path.name}"
-
-
-ZYGOTE = Path(__file__).parent / "zygote.py"
-
-
-@pytest.fixture(scope="session")
-def python(tmp_path_factory):
-    """A Python that begins within milliseconds; tests/zygote.py says how."""
-    folder = tmp_path_factory.mktemp("python")
-    place, path = folder / "socket", folder / "python"
-    command = shlex.join([sys.executable, "-IS", str(ZYGOTE), str(place)])
-    path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-    path.chmod(0o755)
-    with subprocess.Popen(
-        [sys.executable, str(ZYGOTE), "--serve", str(place)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=ZYGOTE.parent.parent,
-        # JAX as it is by itself: what is to differ a fork finds in its environment.
-        env={k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
-        | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    ) as server:
-        assert server.stdout.readline() == b"ready\n"
-        yield str(path)
-        server.stdin.close()
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,8 @@ import pytest
 from bert_jax.__main__ import main as run_command
 from bert_jax.commands import cli
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[1]
 
 # Writes down its arguments instead of running a benchmark.

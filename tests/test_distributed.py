@@ -54,31 +54,45 @@ def get_config():
     return path
 
 
-@pytest.fixture(scope="module")
-def start(python):
-    """A function that starts launch/local_processes.sh, its output a pipe of text."""
+def start(processes, logs, *arguments, devices=4, command="train"):
+    """Starts launch/local_processes.sh, its output a pipe of text."""
+    script = [
+        REPOSITORY / "launch/local_processes.sh", "--command", command,
+        "--processes", processes, "--devices", devices // processes,
+        "--logs", logs, "--caches", logs.parent / "caches", "--restarts", 0,
+        "--", *arguments,
+    ]  # fmt: skip
+    return subprocess.Popen(
+        [*map(str, script)],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"PYTHON": sys.executable, "PYTHONUNBUFFERED": "1"},
+    )
 
-    def start(processes, logs, *arguments, devices=4, command="train", python=python):
-        script = [
-            REPOSITORY / "launch/local_processes.sh", "--command", command,
-            "--processes", processes, "--devices", devices // processes,
-            "--logs", logs, "--caches", logs.parent / "caches", "--restarts", 0,
-            "--", *arguments,
-        ]  # fmt: skip
-        return subprocess.Popen(
-            [*map(str, script)],
+
+def start_each(command, *arguments, processes=2, started=(0, 1)):
+    """Starts processes of a command without a launcher."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    command = [sys.executable, "-m", "bert_jax", command, *map(str, arguments)]
+    command += [f"--num_processes={processes}"]
+    command += [f"--coordinator_address=127.0.0.1:{port}"]
+    return [
+        subprocess.Popen(
+            [*command, f"--process_id={process}"],
             cwd=REPOSITORY,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHON": python, "PYTHONUNBUFFERED": "1"},
+            env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"},
         )
-
-    return start
+        for process in started
+    ]
 
 
 def finish(job, logs):
-    """Its exit code and output; that of the others where it fails."""
+    """Its exit code, and the output of all its processes."""
     output, _ = job.communicate()
     others = "".join(path.read_text() for path in sorted(logs.glob("*.log")))
     return job.returncode, output + others
@@ -96,7 +110,7 @@ def wait_for_step(job, wanted):
 
 
 @pytest.fixture(scope="module")
-def one_process(start, one_phase, tmp_path_factory):
+def one_process(one_phase, tmp_path_factory):
     """The workdir of a run of one process with all devices."""
     workdir = tmp_path_factory.mktemp("one")
     logs = workdir / "logs"
@@ -138,11 +152,10 @@ def check_lost(code, output):
     assert "Traceback" not in output, output
 
 
-def test_two_processes_train_as_one(start, check_equal, one_phase, tmp_path):
-    """As a user starts them: of each process the hashes of strings are its own."""
+def test_two_processes_train_as_one(check_equal, one_phase, tmp_path):
     logs = tmp_path / "logs"
     arguments = ("--config", one_phase, "--workdir", tmp_path / "run", *RUN)
-    job = start(2, logs, *arguments, python=sys.executable)
+    job = start(2, logs, *arguments)
     code, output = finish(job, logs)
     assert code == 0, output
     check_equal(tmp_path / "run")
@@ -151,28 +164,9 @@ def test_two_processes_train_as_one(start, check_equal, one_phase, tmp_path):
     assert set(re.findall(r"[^\s\d]+", other)) <= set(GLOO.split())
 
 
-def test_two_processes_read_a_store_in_a_bucket(
-    start, check_equal, one_process, one_phase, bucket, tmp_path
-):
-    """Each process copies it into its own cache. One process read a local store."""
-    for path in (one_process / "text").rglob("*"):
-        if path.is_file():
-            place = epath.Path(bucket) / path.relative_to(one_process)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            epath.Path(path).copy(place)
-    logs = tmp_path / "logs"
-    arguments = ("--config", one_phase, "--workdir", tmp_path / "run", *RUN)
-    store = (f"--config.data.path={bucket}/text", "--config.data.corpus=()")
-    code, output = finish(start(2, logs, *arguments, *store), logs)
-    assert code == 0, output
-    assert "preparing" not in output
-    copies = [*tmp_path.glob("caches/*/bert_jax/text-*/index.json")]
-    assert len({path.parts[-4] for path in copies}) == 2, copies
-    check_equal(tmp_path / "run")
-
-
+@pytest.mark.long
 def test_killed_or_asked_to_stop_it_goes_on_with_other_hosts(
-    start, check_equal, one_phase, bucket, tmp_path
+    check_equal, one_phase, bucket, tmp_path
 ):
     """Two processes, of which one is killed; four, which are asked to stop; then one.
 
@@ -218,8 +212,9 @@ FINE_TUNING = (
 )
 
 
+@pytest.mark.long
 def test_fine_tuning_goes_on_with_other_hosts(
-    start, finetune_folder, bucket, metric_lines, tmp_path
+    finetune_folder, bucket, metric_lines, tmp_path
 ):
     """On one process; on two, of which one is killed; on four. The workdir is gs://.
 
@@ -264,7 +259,7 @@ def test_fine_tuning_goes_on_with_other_hosts(
     assert not (epath.Path(bucket) / "checkpoints").exists()
 
 
-def test_processes_of_different_runs_end_with_one_line(start, one_phase, tmp_path):
+def test_processes_of_different_runs_end_with_one_line(one_phase, tmp_path):
     config = tmp_path / "seeds.py"
     config.write_text(
         one_phase.read_text()
@@ -288,37 +283,12 @@ def get_config():
     assert not (tmp_path / "run/config.json").exists()
 
 
-@pytest.fixture
-def start_two(python):
-    """A function that starts two processes of a command, without a launcher."""
-
-    def start(command, *arguments):
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-        return [
-            subprocess.Popen(
-                [
-                    *(python, "-m", "bert_jax", command, *map(str, arguments)),
-                    "--num_processes=2",
-                    f"--coordinator_address=127.0.0.1:{port}",
-                    f"--process_id={process}",
-                ],
-                cwd=REPOSITORY,
-                stderr=subprocess.PIPE,
-                text=True,
-                env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"},
-            )
-            for process in range(2)
-        ]
-
-    return start
-
-
 def another_run(workdir):
     (workdir / "config.json").write_text('{"seed": 1}')
     (workdir / "results.json").write_text("{}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "prepare", "line"),
     [
@@ -337,7 +307,7 @@ def another_run(workdir):
     ids=["another run", "first files", "best model"],
 )
 def test_an_error_of_process_0_is_one_line_in_each(
-    start_two, command, prepare, line, one_phase_of, finetune_folder, tmp_path
+    command, prepare, line, one_phase_of, finetune_folder, tmp_path
 ):
     config = {
         "train": one_phase_of(0),
@@ -346,7 +316,7 @@ def test_an_error_of_process_0_is_one_line_in_each(
     workdir = tmp_path / "run"
     workdir.mkdir()
     prepare(workdir)
-    jobs = start_two(command, "--config", config, "--workdir", workdir)
+    jobs = start_each(command, "--config", config, "--workdir", workdir)
     first, other = (job.communicate()[1] for job in jobs)
     assert [job.returncode for job in jobs] == [2, 2], first + other
     errors = [x for x in first.splitlines() if x.startswith("error: ")]
@@ -380,6 +350,7 @@ if sys.argv[sys.argv.index("--process_id") + 1] == "1":
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("module", "name", "call", "earliest"),
     [
@@ -389,7 +360,7 @@ if sys.argv[sys.argv.index("--process_id") + 1] == "1":
     ],
 )
 def test_sigterm_takes_effect_at_the_next_step(
-    start, one_phase, module, name, call, earliest, tmp_path
+    one_phase, module, name, call, earliest, tmp_path
 ):
     """JAX needs some of the short steps of this run to agree on the step."""
     config, logs = tmp_path / "config.py", tmp_path / "logs"
@@ -417,25 +388,10 @@ def test_sigterm_takes_effect_at_the_next_step(
     assert checkpoints == {stopped[0]}
 
 
-def test_a_missing_process_ends_the_others(python, config_file, tmp_path):
+def test_a_missing_process_ends_the_others(config_file, tmp_path):
     """JAX ends them with its own error, in which RegisterTask names the step."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    jobs = [
-        subprocess.Popen(
-            [
-                *(python, "-m", "bert_jax.train", "--config", config_file),
-                *("--workdir", tmp_path, "--num_processes=3", "--join_timeout=5"),
-                f"--coordinator_address=127.0.0.1:{port}",
-                f"--process_id={process}",
-            ],
-            cwd=REPOSITORY,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"},
-        )
-        for process in (0, 2)
-    ]
+    arguments = ("--config", config_file, "--workdir", tmp_path, "--join_timeout=5")
+    jobs = start_each("train", *arguments, processes=3, started=(0, 2))
     errors = [job.communicate()[1] for job in jobs]
     assert [job.returncode for job in jobs] == [-signal.SIGABRT] * 2, errors
     assert "RegisterTask" in errors[0] + errors[1]

@@ -308,6 +308,7 @@ def is_run(block):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "page",
     [page for page in PAGES if any(map(is_run, blocks(page)))],

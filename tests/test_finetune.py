@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,12 @@ def files(finetune_folder):
 
 
 @pytest.fixture(scope="module")
-def start(python):
+def start():
     """A function that starts the command, its output and errors pipes of text."""
 
     def start(*arguments, **environment):
         return subprocess.Popen(
-            [python, "-m", "bert_jax", "finetune", *map(str, arguments)],
+            [sys.executable, "-m", "bert_jax", "finetune", *map(str, arguments)],
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -92,7 +93,6 @@ def whole(command, files, tmp_path_factory):
         done = command(
             *("--config", files / "config.py", "--workdir", path / name),
             *(*RESUMED, *flags),
-            DRAWN="1",
         )
         assert done.returncode == 0, done.stderr
     return path
@@ -119,9 +119,9 @@ def test_asked_to_stop_it_saves_and_ends_with_75(
         last = process.stderr.read().splitlines()[-1]
     assert process.returncode == 75
     assert "asked to stop after step" in last
-    assert "the same command goes on from there" in last
+    assert "the same command resumes there" in last
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] >= ["3"]
-    done = command(*arguments, DRAWN="1")
+    done = command(*arguments)
     assert done.returncode == 0, done.stderr
     assert "resuming at step" in done.stdout
     assert of_a_run(tmp_path, metric_lines) == of_a_run(whole / "run", metric_lines)

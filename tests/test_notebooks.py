@@ -13,8 +13,11 @@ import pytest
 FOLDER = Path(__file__).parent.parent / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 
-# The pictures are drawn and not shown.
-pytestmark = pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
+pytestmark = [
+    pytest.mark.long,
+    # The pictures are drawn and not shown.
+    pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,12 @@ REPOSITORY = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="module")
-def train(python):
+def train():
     """A function that runs the command, or a program; how it ended and what it said."""
 
     def train(*arguments, program=("-m", "bert_jax.train"), **environment):
         return subprocess.run(
-            [python, *program, *map(str, arguments)],
+            [sys.executable, *program, *map(str, arguments)],
             cwd=REPOSITORY,
             capture_output=True,
             text=True,
@@ -30,7 +31,7 @@ def train(python):
 def uninterrupted(train, config_file, tmp_path_factory):
     """A whole run: its workdir and what it printed."""
     workdir = tmp_path_factory.mktemp("uninterrupted")
-    done = train("--config", config_file, "--workdir", workdir, DRAWN="1")
+    done = train("--config", config_file, "--workdir", workdir)
     assert done.returncode == 0, done.stderr
     return workdir, done.stdout
 

@@ -5,7 +5,7 @@ The short form sends SIGKILL, and one Ctrl-C during a save. The long form also s
 SIGTERM, uses a bucket, and kills one of four processes. In the end the files equal, bit
 for bit, the files of an undisturbed run.
 
-``make test`` runs twelve kills. The long form, 200 of them (some 40 minutes):
+``make test-all`` runs twelve kills. The long form, 200 of them (some 40 minutes):
 ``python -m pytest tests/faults/test_kills.py -n0 --kills 200``.
 """
 
@@ -14,6 +14,7 @@ import os
 import random
 import shlex
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -24,8 +25,10 @@ from bert_jax.files import write_text
 from bert_jax.training.workdir import RunFolder
 from tests.faults.ends import PHASES
 
+pytestmark = pytest.mark.long
+
 ENDS = Path(__file__).parent / "ends.py"
-# Kills of each work: in make test, and of 200.
+# Kills of each work: in make test-all, and of 200.
 SHARES = {
     "pretraining": (5, 40),
     "fine-tuning": (2, 40),
@@ -68,7 +71,7 @@ FINE_TUNING = (
 
 
 @pytest.fixture
-def run(python, tmp_path):
+def run(tmp_path):
     """A function that runs a command and returns its exit code and output.
 
     how: when and by which signal the command ends, for ends.py.
@@ -79,10 +82,10 @@ def run(python, tmp_path):
     }
 
     def run(module, argv, how):
-        command = [python, ENDS, json.dumps(how), module]
+        command = [sys.executable, ENDS, json.dumps(how), module]
         if module == "four":
             named = {
-                "python": shlex.quote(python),
+                "python": shlex.quote(sys.executable),
                 "ends": shlex.quote(str(ENDS)),
                 "how": shlex.quote(json.dumps(how)),
                 "victim": how.get("process", "none"),

@@ -4,8 +4,8 @@ Each process of a job has a network namespace of its own, joined by a bridge, as
 cables and a switch. The other process ends after the heartbeat timeout, the launcher starts
 the job again, and the result is bit for bit that of an undisturbed run.
 
-``make test`` pulls a cable for a moment, and then for ever. The long form tries N faults
-at random moments, with the timeout that users have (a minute each):
+``make test-all`` pulls a cable for a moment, and then for ever. The long form tries N
+faults at random moments, with the timeout that users have (a minute each):
 ``python -m pytest tests/faults/test_lost_host.py -n0 -s --kills 20``.
 """
 
@@ -28,10 +28,12 @@ from bert_jax.commands import train
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import pretrain
 
+pytestmark = pytest.mark.long
+
 REPOSITORY = Path(__file__).parents[2]
 STEPS = 40
 FAULTS = ("cut for a moment", "cut", "stopped")
-SHORT = FAULTS[:2]  # of make test
+SHORT = FAULTS[:2]  # of make test-all
 ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
     "PYTHONPATH": str(REPOSITORY),

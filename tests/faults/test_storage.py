@@ -3,8 +3,8 @@
 The run ends as if nothing had been, or with one line, and then the same command goes on
 when the storage is well again. Nothing is lost in either case.
 
-``make test`` runs each fault of a disk once and one run in a bucket where one request of
-fifty fails. ``python -m pytest tests/faults/test_storage.py -n0 -s --kills 20`` makes 20
+``make test-all`` runs each fault of a disk once and one run in a bucket where one request
+of fifty fails. ``python -m pytest tests/faults/test_storage.py -n0 -s --kills 20`` makes 20
 such runs with one of ten.
 """
 
@@ -18,6 +18,7 @@ import os
 import random
 import shutil
 import subprocess
+import sys
 import threading
 import time
 import urllib.parse
@@ -30,6 +31,8 @@ from bert_jax.commands import cli, train
 from bert_jax.errors import UserError
 from bert_jax.interop.train_state import CheckpointStore
 from bert_jax.training.workdir import RunFolder
+
+pytestmark = pytest.mark.long
 
 REPOSITORY = Path(__file__).parents[2]
 FLAGS = ("--config.checkpoint_every=2", "--config.eval_every=3", "--config.prompts=()")
@@ -155,7 +158,7 @@ def test_a_disk_that_fails_is_one_line_and_the_run_goes_on(
     ("room", "prepares"), [(900_000, False), (100_000, True)], ids=["save", "text"]
 )
 def test_a_full_disk_ends_all_processes_with_one_line(
-    python, disk, one_phase_of, small_store, room, prepares, tmp_path
+    disk, one_phase_of, small_store, room, prepares, tmp_path
 ):
     """A save in the background, or the text that process 0 prepares."""
     (disk / "other").write_bytes(bytes((4 << 20) - room))
@@ -173,7 +176,7 @@ def test_a_full_disk_ends_all_processes_with_one_line(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=os.environ | {"PYTHON": python},
+        env=os.environ | {"PYTHON": sys.executable},
     )
     output = done.stdout + (logs / "process_1.log").read_text()
     assert done.returncode == 2, output
@@ -266,7 +269,7 @@ def network(storage_server):
 
 
 def test_a_bucket_behind_a_bad_network_loses_nothing(
-    python, whole, bucket, network, small_store, left_by, kills
+    whole, bucket, network, small_store, left_by, kills
 ):
     """The text that it trains on lies there too."""
     flags, undisturbed = whole
@@ -283,7 +286,7 @@ def test_a_bucket_behind_a_bad_network_loses_nothing(
         code = None
         while code != 0:
             run = subprocess.run(
-                [python, "-m", "bert_jax.train", *argv],
+                [sys.executable, "-m", "bert_jax.train", *argv],
                 cwd=REPOSITORY,
                 capture_output=True,
                 text=True,
@@ -300,11 +303,11 @@ def test_a_bucket_behind_a_bad_network_loses_nothing(
     print(f"{kills or 1} runs, {dict(server.done)}, ended {len(ends)} times: {ends}")
 
 
-def test_a_bucket_that_forbids_all_is_one_line(python, whole, bucket, network):
+def test_a_bucket_that_forbids_all_is_one_line(whole, bucket, network):
     server, environment = network
     server.kinds, server.rate = ("403",), 1.0
     done = subprocess.run(
-        [python, "-m", "bert_jax.train", *whole[0], "--workdir", bucket],
+        [sys.executable, "-m", "bert_jax.train", *whole[0], "--workdir", bucket],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,

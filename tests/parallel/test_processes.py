@@ -247,13 +247,21 @@ LOST = (75, -signal.SIGABRT)
 @pytest.mark.parametrize(
     ("failed", "kind", "code", "line"),
     [
-        (0, "user", 2, "error: the disk is full"),
+        pytest.param(0, "user", 2, "error: the disk is full", marks=pytest.mark.long),
         (1, "user", 2, "error: the disk is full"),
-        (1, "bug", 1, "ValueError: the disk is full"),
-        (0, "killed", -signal.SIGKILL, ""),
+        pytest.param(
+            1, "bug", 1, "ValueError: the disk is full", marks=pytest.mark.long
+        ),
+        pytest.param(0, "killed", -signal.SIGKILL, "", marks=pytest.mark.long),
         (1, "killed", -signal.SIGKILL, ""),
-        (0, "unread", 141, "stopped before the end: the reader of the output"),
-        (1, "full", 2, ""),
+        pytest.param(
+            0,
+            "unread",
+            141,
+            "stopped before the end: the reader of the output",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(1, "full", 2, "", marks=pytest.mark.long),
     ],
 )
 def test_a_process_that_fails_ends_the_others(port, failed, kind, code, line):
@@ -348,6 +356,7 @@ NCCL = "INTERNAL: NCCL operation "
         (OSError("UNAVAILABLE: Failed to send RPC to coordination service"), True),
         (RuntimeError("DEADLINE_EXCEEDED: Barrier timed out. Id: text/1::0."), True),
         (RuntimeError("DEADLINE_EXCEEDED: GetKeyValue() timed out with key: l"), True),
+        (RuntimeError("UNAVAILABLE: Socket closed\nAdditional GRPC error"), True),
         (KeyError("barrier"), False),
         (AttributeError("module 'jax' has no attribute 'collective'"), False),
         (ValueError("INTERNAL: 'stablehlo.collective_permute' op failed"), False),
