@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from tqdm import tqdm
+
 from bert_jax.errors import UserError, naming
 from bert_jax.files import is_remote, reading
 from bert_jax.interop.config_json import read_config
-from bert_jax.progress import Progress
 
 CHECKPOINTS = "checkpoints"  # folder of a run's training state
 BEST = "best"  # folder of the best model of a fine-tuning run
@@ -154,16 +155,11 @@ def from_hub(path: os.PathLike | str, *, weights: bool = True) -> Path:
     return _download(path, [*wanted, BILSTM])
 
 
-class _Bar(Progress):
-    """A bar that huggingface_hub makes and never closes. Only bytes are shown."""
+class _Bar(tqdm):
+    """A progress bar that only a terminal shows."""
 
-    def __init__(
-        self, *args: Any, desc: str = "", total: float | None = None, **_: Any
-    ):
-        show = None if desc.startswith("Downloading") else False
-        super().__init__(
-            "downloading", *args, total=total, unit="bytes", scale=True, show=show
-        )
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options | {"disable": None})
 
 
 def _download(path: os.PathLike | str, files: Sequence[str]) -> Path:
@@ -188,10 +184,6 @@ def _download(path: os.PathLike | str, files: Sequence[str]) -> Path:
         ) from error
     except Exception as error:  # of no common type
         raise _not_given(path, error) from error
-    finally:
-        for bar in set(_Bar._instances):
-            if isinstance(bar, _Bar):
-                bar.close()
 
 
 def _not_given(path: os.PathLike | str, error: Exception) -> UserError:

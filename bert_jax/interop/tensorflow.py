@@ -6,7 +6,6 @@ doc/table_format.md) from variable names to BundleEntryProto messages, and
 (tensorflow/core/protobuf/tensor_bundle.proto). Both carry CRC-32C checksums.
 """
 
-import math
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
-from bert_jax.errors import UserError, naming
+from bert_jax.errors import naming
 from bert_jax.files import read_json, reading
 from bert_jax.interop.checkpoint import Checkpoint, class_names
 from bert_jax.interop.config_json import config_from_dict
@@ -132,30 +131,13 @@ def _map(path: Path) -> np.ndarray:
 def _read_variable(
     name: str, entry: _Entry, path: Path, data: np.ndarray
 ) -> np.ndarray:
-    if entry.sliced or entry.dtype not in _DTYPES:
-        kind = "is partitioned" if entry.sliced else f"has data type {entry.dtype}"
-        raise UserError(
-            f"{path}: variable {name} {kind}; expected whole variables of numbers, save "
-            "the checkpoint without partitioning"
-        )
-    dtype = _DTYPES[entry.dtype]
-    if entry.size != math.prod(entry.shape) * dtype.itemsize:
-        raise UserError(
-            f"{path}: variable {name} has {entry.size} bytes, but a {dtype} array of "
-            f"shape {entry.shape} has others; copy the .index file again"
-        )
-    stop = entry.offset + entry.size
-    if stop > len(data):
-        raise UserError(
-            f"{path} is truncated: {len(data)} bytes, but {name} ends at {stop}; copy it "
-            "again"
-        )
-    raw = data[entry.offset : stop]
-    if google_crc32c.value(raw) != _unmask(entry.masked_crc):
-        raise UserError(
-            f"{path}: the bytes of {name} do not match their checksum; copy it again"
-        )
-    return np.frombuffer(raw, dtype).reshape(entry.shape)
+    with reading(path, f"the whole variable {name} of numbers; copy the files again"):
+        if entry.sliced:
+            raise ValueError("the variable is partitioned")
+        raw = data[entry.offset : entry.offset + entry.size]
+        if google_crc32c.value(raw) != _unmask(entry.masked_crc):
+            raise ValueError("its bytes do not match their checksum")
+        return np.frombuffer(raw, _DTYPES[entry.dtype]).reshape(entry.shape)
 
 
 def _read_table(file: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -57,23 +57,17 @@ def write_safetensors(
 
 def _read_shards(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
     expected = "an index of shards, an object with a weight_map from tensors to files"
-    try:
+    with reading(index, expected):
         files = read_json(index, expected)["weight_map"]
         # with_name raises ValueError for a path out of the folder.
         shards = sorted({index.with_name(name) for name in files.values()})
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UserError(f"{index} has no weight_map; expected {expected}") from error
     tensors: Tensors = {}
     for path in Progress("reading", shards, unit="files"):
-        if not path.is_file():
-            raise UserError(
-                f"{path} does not exist, but {index.name} names it; copy it there"
-            )
         tensors |= read(path)
-    if absent := sorted(set(files) - set(tensors)):
+    if absent := sorted(files.keys() - tensors.keys()):
         raise UserError(
-            f"{index} promises {absent[0]} in {files[absent[0]]}, but that file has no "
-            "such tensor; copy the whole folder again"
+            f"{index} lists {absent[0]} in {files[absent[0]]}, but that file has no such "
+            "tensor; copy the whole folder again"
         )
     return tensors
 

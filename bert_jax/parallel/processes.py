@@ -41,6 +41,7 @@ _LOST = re.compile(
     r"^(UNKNOWN|INTERNAL|UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED): .*"
     r"(barrier (failed|timed out)|barrier.* cancelled|heartbeat timeout|"
     r"stopped sending heartbeats|coordination ?service|GetKeyValue\(\) timed out|"
+    r"socket closed|connection re|"
     r"remote process exited|NCCL operation (?!ncclCommInit).* failed: unhandled system)",
     re.IGNORECASE,
 )

@@ -6,15 +6,12 @@ import functools
 import importlib
 import itertools
 import os
-import pkgutil
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax
+from flax import linen as nn
 from jax.sharding import Mesh
 
-from bert_jax import objectives
 from bert_jax.data.corpus import read_documents
 from bert_jax.data.pipeline import (
     TrainingBatches,
@@ -22,7 +19,7 @@ from bert_jax.data.pipeline import (
     split_documents,
     within,
 )
-from bert_jax.data.preparation import OtherTextError, prepare
+from bert_jax.data.preparation import prepare
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
@@ -175,7 +172,7 @@ def _pretrain(
         params = on_every_host(state.params)
 
         def fill_prompts() -> None:
-            lines = list(_filled(config, objective.model, params, tokenizer))
+            lines = _filled(config, objective.model, params, tokenizer)
             for line in lines:
                 log(line)
             if not finished:
@@ -197,32 +194,24 @@ def _pretrain(
 def pretraining_objective(config: TrainConfig) -> PretrainingObjective:
     """The objective that a config names, with its model.
 
-    Raises UserError where there is no such module, where it is of another kind, and where
-    the config has prompts that its model cannot fill in.
+    Raises UserError if there is no such module, or if the config has prompts that its
+    model cannot fill in.
     """
-    name = config.objective
+    name, module = config.objective, None
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if not name.startswith(error.name or " "):
-            raise  # the module is there, and what it imports is not
-        module = None
+            raise  # the module exists, and one of its imports does not
     if not hasattr(module, "pretraining"):
-        known = [
-            m.name
-            for m in pkgutil.iter_modules(
-                objectives.__path__, f"{objectives.__name__}."
-            )
-            if hasattr(importlib.import_module(m.name), "pretraining")
-        ]
         raise UserError(
-            f"objective={name!r} is no module with a function pretraining(); expected one "
-            f"of {', '.join(known)}, or a module of your own"
+            f"objective={name!r} is no module with a function pretraining(); expected "
+            "bert_jax.objectives.mlm_nsp, .causal, .electra or .two_way, or a module of "
+            "your own"
         )
     objective = module.pretraining(config.model, config.compute, config.data.examples)
-    if config.prompts and not isinstance(
-        getattr(objective, "model", None), BertForPreTraining
-    ):
+    model = getattr(objective, "model", None)
+    if config.prompts and not isinstance(model, BertForPreTraining):
         raise UserError(
             f"prompts has blanks, and objective={name!r} trains no model that fills "
             "them in; set prompts=()"
@@ -244,15 +233,15 @@ def open_text(
         directory = folder.prepared(
             "text",
             last="index.json",
-            make=lambda directory: _prepare_anew(config, directory, log),
+            make=lambda directory: prepare_corpus(config, directory, log),
             check=TokenStore,
         )
     store = TokenStore(directory)
     tokenizer = load_tokenizer(directory)
     if not tokenizer.has_fingerprint(store.info.vocabulary_fingerprint):
         raise UserError(
-            f"{directory} was prepared with another vocabulary than the one it holds; "
-            "prepare the text again"
+            f"{directory} was prepared with another vocabulary than it contains; prepare "
+            "the text again"
         )
     if not config.path:
         _check_settings(config, store, tokenizer)
@@ -278,16 +267,6 @@ def _check_settings(
             )
 
 
-def _prepare_anew(config: DataConfig, directory: Path, log: Log) -> None:
-    """Completes text that a killed run began, or deletes text with other settings."""
-    try:
-        prepare_corpus(config, directory, log)
-    except OtherTextError:
-        log(f"{directory} contains text with other settings, which is prepared again")
-        shutil.rmtree(directory)
-        prepare_corpus(config, directory, log)
-
-
 def prepare_corpus(config: DataConfig, directory: Path, log: Log) -> None:
     """Writes vocabulary and store of config.corpus."""
     log(f"preparing {', '.join(config.corpus)} in {directory}")
@@ -302,27 +281,26 @@ def prepare_corpus(config: DataConfig, directory: Path, log: Log) -> None:
     log(f"{directory}: {report}")
 
 
-# What a run may choose; the rest of a BertConfig the checkpoint has decided.
+# Settings that a run may choose. The checkpoint decides all others.
 _FREE = ("hidden_dropout", "attention_dropout", "initializer_range", "pooling")
 
 
 def _given(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Params:
-    """The parameters of ``init_from``; a head that the model does not have is left out.
+    """The parameters of ``init_from``.
 
-    Raises UserError if its sizes are not the config's, or if the vocabulary of the text
-    neither is the checkpoint's nor extends it.
+    Raises UserError if its sizes are not those of the config, or if the vocabulary of the
+    text neither is that of the checkpoint nor extends it.
     """
     path = config.init_from
     checkpoint = load(path, scan_layers=config.compute.scan_layers)
-    known = checkpoint.tokenizer
-    if known is not None:
+    if known := checkpoint.tokenizer:
         with naming(path):
             checkpoint = with_new_words(checkpoint, tokenizer)
         if count := tokenizer.vocab_size - known.vocab_size:
-            log(f"{count:,} new words begin as the mean of the tokens that they were")
-    own, wanted = checkpoint.config.max_positions, config.model.max_positions
-    if wanted > own:
-        log(f"{path}: its table of {own} positions is stretched to {wanted}")
+            log(f"{count:,} new words start as the mean of their former tokens")
+    positions, wanted = checkpoint.config.max_positions, config.model.max_positions
+    if wanted > positions:
+        log(f"{path}: its table of {positions} positions is stretched to {wanted}")
         checkpoint = stretched(checkpoint, wanted, path)
     for field in dataclasses.fields(BertConfig):
         name, value = field.name, getattr(checkpoint.config, field.name)
@@ -331,7 +309,7 @@ def _given(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Params:
                 f"model.{name}={getattr(config.model, name)!r}, but {path} has "
                 f"{value!r}; set model.{name}={value}"
             )
-    log(f"begins with {path}")
+    log(f"starts with the parameters of {path}")
     return checkpoint.params
 
 
@@ -351,18 +329,17 @@ def _description(config: TrainConfig, store: TokenStore) -> str:
 
 
 def _filled(
-    config: TrainConfig,
-    model: BertForPreTraining,
-    params: Params,
-    tokenizer: Tokenizer,
-) -> Iterator[str]:
-    """A line for each of the config's prompts, with what the model fills in."""
+    config: TrainConfig, model: nn.Module, params: Params, tokenizer: Tokenizer
+) -> list[str]:
+    """The prompts of the config, with the most probable tokens of each blank."""
     length = config.phases[-1].sequence_length
     fill_mask = FillMask(model, params, tokenizer, max_length=length)
     rows = [fill_mask.row("prompts", {"text": text}) for text in config.prompts]
+    lines = []
     for answer in fill_mask.answers(rows):
         guesses = " | ".join(
             ", ".join(f"{guess['token']} {guess['probability']:.0%}" for guess in blank)
             for blank in answer["blanks"]
         )
-        yield f"{answer['text']}  ->  {guesses}"
+        lines.append(f"{answer['text']}  ->  {guesses}")
+    return lines

@@ -32,7 +32,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bert_jax.data.pipeline import training_iterator
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import Preempted, UserError
-from bert_jax.files import read_json, write_json
+from bert_jax.files import read_json, reading, write_json
 from bert_jax.interop.train_state import CheckpointStore
 from bert_jax.objectives.objective import Batch, Objective, Params
 from bert_jax.parallel.mesh import put_batch, steps_ahead
@@ -134,50 +134,47 @@ def run(
     to a run with other settings (see :class:`Job`), Preempted after a stop request, with
     the state saved, and DivergenceError if a number is not finite.
     """
-    config = job.config
+    config, total = job.config, len(job.batches)
     check_same(job.identity, "config or data; start all with the same command")
     on_leader(lambda: _check_folder(job, folder))
-    frozen = getattr(job.objective, "frozen", "")
-    optimizer = bert_optimizer(config.optimizer, frozen)
+    optimizer = bert_optimizer(config.optimizer, getattr(job.objective, "frozen", ""))
     abstract = abstract_state(job.objective, optimizer, job.mesh, fsdp=config.mesh.fsdp)
+    schedule = make_schedule(config.optimizer, total)
+    train_step = compile_step(
+        job.objective,
+        config.optimizer,
+        abstract,
+        accumulation=config.accumulation,
+        log_every=config.log_every,
+        whole=job.one_program,
+    )
     with contextlib.ExitStack() as stack:
         stack.callback(folder.upload)
-        checkpoints = CheckpointStore(folder.checkpoints, job.keep_checkpoints)
-        stack.push(checkpoints)
+        store = CheckpointStore(folder.checkpoints, job.keep_checkpoints)
+        stack.push(store)
         stop_requested = stack.enter_context(stop_requests())
-        schedule = make_schedule(config.optimizer, len(job.batches))
-        scheduled = jax.device_put(schedule, NamedSharding(job.mesh, PartitionSpec()))
-        train_step = compile_step(
-            job.objective,
-            config.optimizer,
-            abstract,
-            accumulation=config.accumulation,
-            log_every=config.log_every,
-            whole=job.one_program,
-        )
-        state, saved = _begin(job, optimizer, abstract, checkpoints, log)
-        first, progress = int(state.step), saved.get("progress", {})
-        before = saved.get("config", {})
-        changes = before.get("changes", [])
-        changed = _check_changes(job, before, first) if before else {}
-        if changed:
-            log(_change_line(job, changed, first))
-            changes = [*changes, {"step": first, "settings": changed}]
-        elif saved and first == len(job.batches):
-            return state, progress, first
-        identity = job.identity | ({"changes": changes} if changes else {})
+        state, notes = _first_state(job, optimizer, abstract, store, log)
+        first, progress = int(state.step), notes.get("progress", {})
+        identity, changed = job.identity, False
+        if notes:
+            changes = _check_changes(job, notes["config"], first)
+            changed = bool(changes)
+            if first == total and not changed:
+                return state, progress, first
+            if changed:
+                log(_change_line(changes, first, total))
+                changes = [{"step": first, "settings": changes}]
+            changes = [*notes["config"].get("changes", []), *changes]
+            identity = identity | ({"changes": changes} if changes else {})
 
-        def write_settings() -> None:
+        def open_writer() -> MetricWriter:
             if job.tokenizer is not None:
                 job.tokenizer.save(folder.local)
             if not changed:  # otherwise the first save writes it
                 write_json(folder.local / "config.json", identity)
-
-        def open_writer() -> MetricWriter:
-            run_id = ""
+            run_id, name = "", folder.local.name
             if config.tracker:
                 run_id = progress.setdefault("tracker_id", secrets.token_hex(8))
-            name = folder.local.name
             tracker = open_tracker(config.tracker, name, run_id, identity)
             writer = MetricWriter(folder.local, first, tracker)
             stack.callback(writer.close)
@@ -188,9 +185,8 @@ def run(
                 writer.write_text(first, name, "\n".join(text))
             return writer
 
-        on_leader(write_settings)
-        folder.check_shared("config.json")
         writer = on_leader(open_writer)
+        folder.check_shared("config.json")
         reporter = Reporter(
             config, job.objective, schedule, writer, log, progress, first
         )
@@ -198,30 +194,30 @@ def run(
 
         def write_small_files() -> None:
             writer.sync()
-            if changed:
-                write_json(folder.local / "config.json", identity)
+            write_json(folder.local / "config.json", identity)
             folder.upload()
 
         def save(step: int, state: TrainState) -> None:
             on_leader(write_small_files)
             # A copy: it is written in the background.
             notes = {"config": identity, "progress": copy.deepcopy(progress)}
-            checkpoints.save(step, state, notes)
+            store.save(step, state, notes)
 
-        step = functools.partial(train_step, schedule=scheduled)
-        state = _loop(job, folder, state, step, reporter, save, stop_requested)
+        scheduled = jax.device_put(schedule, NamedSharding(job.mesh, PartitionSpec()))
+        train_step = functools.partial(train_step, schedule=scheduled)
+        state = _loop(job, folder, state, train_step, reporter, save, stop_requested)
         return state, progress, first
 
 
-def _begin(
+def _first_state(
     job: Job,
     optimizer: optax.GradientTransformation,
     abstract: TrainState,
-    checkpoints: CheckpointStore,
+    store: CheckpointStore,
     log: Log,
 ) -> tuple[TrainState, dict[str, Any]]:
-    """The newest undamaged checkpoint: state and notes. Or a new state without notes."""
-    restored = checkpoints.restore(abstract, log)
+    """State and notes of the newest undamaged checkpoint, or a new state without notes."""
+    restored = store.restore(abstract, log)
     if restored is not None:
         log(f"resuming at step {int(restored[0].step):,}")
         return restored
@@ -258,18 +254,14 @@ def _check_changes(
     return {name: {"from": before, "to": after} for name, before, after in changes}
 
 
-def _change_line(job: Job, changed: dict[str, dict[str, Any]], step: int) -> str:
-    shown = "; ".join(
-        shown_change((name, values["from"], values["to"]))
-        for name, values in changed.items()
-    )
-    line = f"settings change after step {step:,}: {shown}"
-    if any(name.endswith("].steps") for name in changed):
-        line += (
-            f"; from here on, the learning rate follows the schedule of a run of "
-            f"{len(job.batches):,} steps"
+def _change_line(changes: dict[str, dict[str, Any]], step: int, total: int) -> str:
+    shown = [shown_change((name, *values.values())) for name, values in changes.items()]
+    if any(name.endswith("].steps") for name in changes):
+        shown.append(
+            f"from here on, the learning rate follows the schedule of a run of {total:,} "
+            "steps"
         )
-    return line
+    return f"settings change after step {step:,}: {'; '.join(shown)}"
 
 
 def _loop(
@@ -281,10 +273,10 @@ def _loop(
     save: Callable[[int, TrainState], None],
     stop_requested: Callable[[], bool],
 ) -> TrainState:
-    """All steps that are left.
+    """Runs all steps that are left.
 
-    The order at each is: step, report, evaluation, checkpoint. So a checkpoint of step n
-    finds all metrics up to n written, and a resumed run repeats none.
+    The order of each step is: step, report, evaluation, checkpoint. So all metrics up to a
+    checkpoint are written before it, and a resumed run repeats none.
     """
     config, progress = job.config, reporter.progress
     shapes = progress.setdefault("shapes", {})
@@ -339,7 +331,7 @@ def _loop(
             last = step == total
             if step % config.log_every == 0 or last:
                 reporter.report(step, sums)
-                if not ahead:  # no step runs now that a line could keep waiting
+                if not ahead:  # no step runs now that a line could delay
                     reporter.flush()
             evaluates = job.evaluates(step)
             # Also after the last step: scores or another run of a sweep may follow.
@@ -348,7 +340,7 @@ def _loop(
             if evaluates or saves:
                 reporter.flush()
                 # A bad state must never replace a good checkpoint or be called the best.
-                # The sums tell of the parameters before this step, the norm of those
+                # The sums belong to the parameters before this step, the norm to those
                 # after it.
                 norm = {"norm of the parameters": norm_fn(state.params)}
                 check_finite(step, jax.device_get(sums | norm), config)
@@ -360,7 +352,7 @@ def _loop(
             if stops:
                 raise Preempted(
                     f"asked to stop after step {step} of {total}; saved: the same command "
-                    "goes on from there"
+                    "resumes there"
                 )
             if evaluates:
                 reporter.start_window()
@@ -386,7 +378,12 @@ def draw_run(folder: RunFolder, log: Log) -> None:
 
 def _check_folder(job: Job, folder: RunFolder) -> None:
     """Raises UserError if the workdir contains something of another run."""
-    if _has_results(folder):
+    checkpoints = epath.Path(folder.checkpoints)
+    saved = checkpoints.iterdir() if checkpoints.exists() else ()
+    results = ("best", "results.json")
+    if any(path.name.isdecimal() for path in saved) or any(
+        (folder.local / name).exists() for name in results
+    ):
         check_owner(folder.local, job.identity, job.differences)
 
 
@@ -395,29 +392,14 @@ def check_owner(
     identity: dict[str, Any],
     differences: Differences = resume_differences,
 ) -> None:
-    """Raises UserError where ``workdir`` holds another run than that of ``identity``."""
+    """Raises UserError if ``workdir`` contains another run than that of ``identity``."""
     path = workdir / "config.json"
     if path.exists():
-        expected = "the config of a run"
-        try:
+        expected = "the config of a run; copy it from where the run was"
+        with reading(path, expected):
             found = differences(read_json(path, expected), identity)
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
-            raise UserError(
-                f"{path} is damaged ({error!r}); expected {expected}: copy it from where "
-                "the run was, or use another workdir"
-            ) from error
         if found:
             raise UserError(
                 f"{workdir} holds another run ({'; '.join(found)}); use that config, "
                 "or another workdir"
             )
-
-
-def _has_results(folder: RunFolder) -> bool:
-    """Whether a checkpoint, a best model or the results of a run lie in the workdir."""
-    if any((folder.local / name).exists() for name in ("best", "results.json")):
-        return True
-    checkpoints = epath.Path(folder.checkpoints)
-    return checkpoints.exists() and any(
-        p.name.isdecimal() for p in checkpoints.iterdir()
-    )

@@ -56,9 +56,7 @@ def test_a_missing_file_is_named(copy):
 def test_truncated_data_is_refused(copy, size):
     with (copy / DATA).open("r+b") as file:
         file.truncate(size)
-    with pytest.raises(
-        UserError, match=rf"{DATA} is truncated: {size} bytes, but "
-    ) as e:
+    with pytest.raises(UserError, match=f"{DATA} is damaged.*expected the whole") as e:
         read_checkpoint(copy / "bert_model.ckpt")
     assert "\n" not in str(e.value)
 
@@ -81,7 +79,7 @@ def test_a_changed_byte_of_the_index_is_refused(copy, position):
 
 def test_a_changed_byte_of_the_data_is_refused(copy):
     flip(copy / DATA, 123_457)
-    with pytest.raises(UserError, match="embeddings do not match their checksum"):
+    with pytest.raises(UserError, match=r"not match their checksum.*embeddings of num"):
         read_checkpoint(copy / "bert_model.ckpt")
 
 

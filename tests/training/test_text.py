@@ -1,6 +1,5 @@
 import dataclasses
 import hashlib
-import json
 import shutil
 import subprocess
 import sys
@@ -39,29 +38,15 @@ def test_a_corpus_is_prepared_once(corpus, tmp_path):
     assert same.fingerprint() == tokenizer.fingerprint()
 
 
-def test_text_of_an_emptied_bucket_is_prepared_again(corpus, bucket):
-    """The cache of the machine contains the old text, with other settings."""
-    old, _ = open_text(corpus, RunFolder(bucket), print)
-    epath.Path(bucket).rmtree()
-    said, german = [], dataclasses.replace(corpus, language="de")
-    new, _ = open_text(german, RunFolder(bucket), said.append)
-    assert old.info.settings["language"] == "en"
-    assert new.info.settings["language"] == "de"
-    assert any("prepared again" in line for line in said)
-
-
-def test_unfinished_text_with_other_settings_is_prepared_again(corpus, tmp_path):
+def test_unfinished_text_with_other_settings_is_one_line(corpus, tmp_path):
     """A run was killed before its first step, and starts again with other settings."""
     open_text(corpus, RunFolder(tmp_path), print)
-    text = tmp_path / "text"
-    settings = json.loads((text / "index.json").read_text())
-    (text / "index.json").unlink()
-    (text / "unfinished.json").write_text(json.dumps(settings))
-    (text / "index/part-00000.npz").touch()
-    new, _ = open_text(
-        dataclasses.replace(corpus, language="de"), RunFolder(tmp_path), print
-    )
-    assert new.info.settings["language"] == "de"
+    (tmp_path / "text" / "index.json").rename(tmp_path / "text" / "unfinished.json")
+    (tmp_path / "text" / "index/part-00000.npz").touch()
+    with pytest.raises(UserError, match=f"{tmp_path}/text"):
+        open_text(
+            dataclasses.replace(corpus, language="de"), RunFolder(tmp_path), print
+        )
 
 
 @pytest.mark.parametrize(
