@@ -58,99 +58,64 @@ class Preempted(Exception):  # noqa: N818 - a request, not an error
     """The run was asked to stop and saved its state, so that it can be resumed."""
 
 
-# Names in transformers and sentence-transformers, with the names here. An error suggests
-# the first name that the function, the command or the config has.
+# Names in transformers that are not similar to the names here. An error suggests the first
+# of the names that the function, the command or the config has.
 _OTHER_NAMES = {
-    "lr": "learning_rate",
-    "num_train_epochs": "epochs",
-    "num_epochs": "epochs",
-    "per_device_train_batch_size": "batch_size",
-    "train_batch_size": "batch_size",
-    "per_device_eval_batch_size": "eval_batch_size batch_size",
-    "gradient_accumulation_steps": "accumulation",
-    "warmup_ratio": "warmup",
-    "max_grad_norm": "clip_norm",
-    "adam_beta1": "beta1",
-    "adam_beta2": "beta2",
-    "adam_epsilon": "epsilon",
-    "max_seq_length": "max_length",
-    "model_max_length": "max_length",
-    "logging_steps": "log_every",
-    "save_steps": "checkpoint_every",
-    "eval_strategy": "evaluations",
-    "evaluation_strategy": "evaluations",
-    "eval_steps": "evaluations eval_every",
-    "gradient_checkpointing": "remat",
-    "dropout": "hidden_dropout",
-    "output_dir": "workdir output",
-    "output_file": "output",
-    "model": "checkpoint init_from",
-    "model_path": "checkpoint init_from",
-    "model_name_or_path": "init_from checkpoint",
-    "checkpoint": "init_from",
-    "train_dataset": "train",
-    "train_file": "train",
-    "eval_dataset": "dev",
-    "validation_file": "dev",
-    "test_file": "test",
-    "input": "data text input_ids",
-    "text": "input",
-    "input_file": "input data",
-    "file": "input data",
-    "data": "input",
-    "vocab": "vocabulary",
-    "vocab_file": "vocabulary",
-    "vocab_size": "size",
-    "lang": "language",
-    "torch_dtype": "dtype",
-    "normalize_embeddings": "normalize",
-    "show_progress_bar": "show_progress",
-    "top_k": "top",
-    "output_hidden_states": "hidden_states",
-    "output_attentions": "attentions",
+    "lr": ["learning_rate"],
+    "num_train_epochs": ["epochs"],
+    "per_device_train_batch_size": ["batch_size"],
+    "per_device_eval_batch_size": ["eval_batch_size", "batch_size"],
+    "max_grad_norm": ["clip_norm"],
+    "logging_steps": ["log_every"],
+    "save_steps": ["checkpoint_every"],
+    "eval_strategy": ["evaluations"],
+    "eval_steps": ["evaluations", "eval_every"],
+    "gradient_checkpointing": ["remat"],
+    "output_dir": ["workdir", "output"],
+    "model": ["checkpoint", "init_from"],
+    "model_name_or_path": ["init_from", "checkpoint"],
+    "checkpoint": ["init_from"],
+    "train_dataset": ["train"],
+    "eval_dataset": ["dev"],
+    "validation_file": ["dev"],
+    "input": ["data", "text", "input_ids"],
+    "text": ["input"],
+    "data": ["input"],
+    "vocab_file": ["vocabulary"],
+    "vocab_size": ["size"],
 }
 _DEVICES = "JAX chooses devices by the environment variable JAX_PLATFORMS"
 _DTYPE = (
     "the setting is compute.dtype: auto, bfloat16 or float32; in Python "
     "compute={'dtype': 'bfloat16'}"
 )
+_NUMPY = "vectors are numpy arrays; leave it out"
 # Arguments of transformers and sentence-transformers that have no name here.
 _HINTS = {
-    "device": _DEVICES,
-    "device_map": _DEVICES,
-    "use_cpu": _DEVICES,
-    "fp16": _DTYPE,
-    "bf16": _DTYPE,
+    **dict.fromkeys(["device", "device_map", "use_cpu"], _DEVICES),
+    **dict.fromkeys(["fp16", "bf16"], _DTYPE),
+    **dict.fromkeys(["convert_to_numpy", "convert_to_tensor"], _NUMPY),
     "num_labels": "the labels of the task, or its training rows, give the number",
     "tokenizer": "the checkpoint has its tokenizer; leave it out",
-    "convert_to_numpy": "vectors are numpy arrays; leave it out",
-    "convert_to_tensor": "vectors are numpy arrays; torch.from_numpy makes tensors",
 }
 
 
-def nearest_setting(name: str, known: Sequence[str]) -> str:
-    """The known setting that a user probably means by ``name``; empty if there is none.
+def hint(name: str, known: Sequence[str], shown: Callable[[str], str] = str) -> str:
+    """A suggestion for an unknown name; empty if no known name is similar.
 
-    A setting of the same name is nearest, of several the one in the same group.
+    A name of the same group comes first. shown: how a message writes a known name.
     """
     group, dot, leaf = name.rpartition(".")
+    if leaf in _HINTS:
+        return _HINTS[leaf]
     leaves = {other.rpartition(".")[2]: other for other in reversed(known)}
-    leaves |= {
-        other.removeprefix(group + dot): other
-        for other in known
-        if other.startswith(group + dot)
-    }
+    same = [other for other in known if other.startswith(group + dot)]
+    leaves |= {other.removeprefix(group + dot): other for other in same}
     similar = difflib.get_close_matches(leaf, leaves, n=1)
-    for own in [*_OTHER_NAMES.get(leaf, leaf).split(), *similar]:
-        if own in leaves:
-            return leaves[own]
-    return ""
-
-
-def unknown_field(name: str, known: Sequence[str]) -> str:
-    """The message for a setting that does not exist, with the nearest one that does."""
-    near = hint(name, known) or f"expected one of {sorted(known)}"
-    return f"{name} is not a setting; {near}"
+    near = [
+        own for own in [leaf, *_OTHER_NAMES.get(leaf, []), *similar] if own in leaves
+    ]
+    return f"did you mean {shown(leaves[near[0]])}?" if near else ""
 
 
 def check_arguments(function: str, given: Iterable[str], known: Sequence[str]) -> None:
@@ -159,18 +124,6 @@ def check_arguments(function: str, given: Iterable[str], known: Sequence[str]) -
         if name not in known:
             near = hint(name, known) or f"it takes {', '.join(known)}"
             raise UserError(f"{function} has no argument {name!r}; {near}")
-
-
-def hint(name: str, known: Sequence[str], shown: Callable[[str], str] = str) -> str:
-    """A suggestion for an unknown name; empty if no known name is near.
-
-    shown: how a message writes a known name.
-    """
-    leaf = name.rpartition(".")[2]
-    if leaf in _HINTS:
-        return _HINTS[leaf]
-    near = nearest_setting(name, known)
-    return f"did you mean {shown(near)}?" if near else ""
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
-from bert_jax.errors import UserError, unknown_field
+from bert_jax.errors import UserError, hint
 
 T = TypeVar("T")
 REQUIRED = dataclasses.MISSING
@@ -181,7 +181,9 @@ def _from_group(kind: type[T], value: Any, name: str) -> T:
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for key in value:
         if key not in fields:
-            raise UserError(unknown_field(f"{dot}{key}", [f"{dot}{f}" for f in fields]))
+            near = hint(f"{dot}{key}", [f"{dot}{f}" for f in fields])
+            near = near or f"expected one of {sorted(fields)}"
+            raise UserError(f"{dot}{key} is not a setting; {near}")
     for key, field in fields.items():
         required = field.default is field.default_factory is REQUIRED
         if required and key not in value:

@@ -92,7 +92,7 @@ def settings_page() -> str:
 
 
 def commands_page() -> str:
-    """The --help text of each command, without its settings."""
+    """The --help text of each command."""
     names = textwrap.fill(", ".join(f"`{name}`" for name in named_configs()), 98)
     parts = [_COMMANDS.format(names=names)]
     os.environ["COLUMNS"] = "92"  # the width that argparse fills
@@ -100,8 +100,7 @@ def commands_page() -> str:
         shown = io.StringIO()
         with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
             importlib.import_module(f"bert_jax.commands.{name}").main(["--help"])
-        text = shown.getvalue().partition("\nsettings, with their defaults:")[0]
-        parts.append(f"## {name}\n\n```text\n{text.strip()}\n```\n")
+        parts.append(f"## {name}\n\n```text\n{shown.getvalue().strip()}\n```\n")
     return "\n".join(parts)
 
 

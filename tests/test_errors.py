@@ -1,17 +1,20 @@
-from bert_jax.errors import nearest_setting
+import pytest
+
+from bert_jax.errors import hint
 
 
-def test_the_nearest_setting():
-    known = ["epochs", "batch_size", "optimizer.learning_rate", "train_rows"]
-    for name, expected in {
-        "lr": "optimizer.learning_rate",
-        "num_train_epochs": "epochs",
-        "learning_rate": "optimizer.learning_rate",
-        "optimiser.learning_rate": "optimizer.learning_rate",
-        "batchsize": "batch_size",
-        "xyzzy": "",
-    }.items():
-        assert nearest_setting(name, known) == expected
-    known = ["sweep.epochs", "optimizer.beta1", "epochs"]
-    assert nearest_setting("num_train_epochs", known) == "epochs"
-    assert nearest_setting("sweep.num_train_epochs", known) == "sweep.epochs"
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("lr", "optimizer.learning_rate"),
+        ("num_train_epochs", "epochs"),
+        ("num_epochs", "epochs"),
+        ("optimiser.learning_rate", "optimizer.learning_rate"),
+        ("batchsize", "batch_size"),
+        ("sweep.num_train_epochs", "sweep.epochs"),
+        ("xyzzy", ""),
+    ],
+)
+def test_the_nearest_setting_is_suggested(name, expected):
+    known = ["sweep.epochs", "epochs", "batch_size", "optimizer.learning_rate"]
+    assert hint(name, known) == (expected and f"did you mean {expected}?")

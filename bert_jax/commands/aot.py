@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from bert_jax.commands.config_file import parse
 from bert_jax.errors import UserError
 from bert_jax.progress import print_line
-from bert_jax.training.config import TrainConfig, train_config
+from bert_jax.training.config import train_config
 
 if TYPE_CHECKING:
     from bert_jax.training.aot import Report
@@ -39,7 +39,7 @@ _SMALLER = (
 def main(argv: list[str]) -> int:
     """Parses the command line, compiles, and prints the reports."""
     own = {"topology": "", "num_slices": 1, "json": False}
-    config, _, flags = parse(argv, __doc__, train_config, own, TrainConfig)
+    config, _, flags = parse(argv, __doc__, train_config, own)
     if not flags["topology"]:
         raise UserError("--topology is missing, such as v2:4x4")
     import jax

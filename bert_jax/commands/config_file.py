@@ -7,7 +7,6 @@ import ast
 import difflib
 import functools
 import importlib.util
-import inspect
 import math
 import operator
 import re
@@ -21,18 +20,17 @@ from ml_collections import ConfigDict
 from bert_jax.commands.cli import argument_parser
 from bert_jax.errors import UserError, hint
 from bert_jax.progress import print_line
-from bert_jax.settings import REQUIRED, all_settings, describe, groups, to_dict
-from bert_jax.tasks.families import FAMILIES
+from bert_jax.settings import all_settings, describe, to_dict
 
-# Earlier config files that are now an argument of another file. Their names stay valid.
-_MERGED = {
-    "conll2003_features.py": "conll2003.py:features",
-    "sick_entailment.py": "sick.py:entailment",
-    "sick_relatedness.py": "sick.py:relatedness",
-    "squad2.py": "squad.py:v2",
-    "wnut17_features.py": "wnut17.py:features",
+# Names of configs that are an argument of another file.
+_ARGUMENTS = {
+    "conll2003_features": "conll2003.py:features",
+    "sick_entailment": "sick.py:entailment",
+    "sick_relatedness": "sick.py:relatedness",
+    "squad2": "squad.py:v2",
+    "wnut17_features": "wnut17.py:features",
 } | {
-    f"{task}.py": f"glue.py:{task}"
+    task: f"glue.py:{task}"
     for task in ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
 }
 
@@ -54,19 +52,16 @@ def parse(
     usage: str,
     read: Callable[[dict[str, Any]], Any],
     flags: Mapping[str, str | int | bool] | None = None,
-    kind: type | None = None,
 ) -> CommandLine:
     """Parses the command line of a command that takes --config and --workdir.
 
     read: makes the config, a dataclass, from plain values. flags: the command's other
-    flags with their defaults. kind: the config's type, whose settings --help lists.
-    --help and --print_config, which prints all settings, end the process. Raises UserError
-    for a missing file, an unknown setting and a value of the wrong type.
+    flags with their defaults. --help and --print_config, which prints all settings, end
+    the process. Raises UserError for a missing file, an unknown setting and a value of the
+    wrong type.
     """
     command_line = usage.strip().splitlines()[-1].strip()
     parser = argument_parser(usage)
-    if kind is not None and {"-h", "--help"} & set(argv):
-        parser.epilog = help_text(kind)
     parser.add_argument("--config", nargs="?", metavar="NAME[:ARGUMENT]")
     flags = {"workdir": "", "print_config": False, **(flags or {})}
     for name, default in flags.items():
@@ -78,7 +73,7 @@ def parse(
     if not args.config:
         raise UserError(f"--config is missing; use {command_line}")
     config = read(load_file(args.config, "get_config", named_configs()))
-    config = read(_overridden(config, words, command_line, flags))
+    config = read(_changed(config, words, command_line, flags))
     if args.print_config:
         print_line("\n".join(describe(config)))
         raise SystemExit(0)
@@ -87,30 +82,7 @@ def parse(
     return CommandLine(config, args.workdir or f"runs/{name}", vars(args))
 
 
-def help_text(kind: type) -> str:
-    """The part of --help that lists every setting with its default and meaning."""
-    parts = [("settings, with their defaults:", "", kind)]
-    if "family" in kind.__dataclass_fields__:
-        parts += [
-            (f"data of the family {name}:", "data.", family.config_class)
-            for name, family in FAMILIES.items()
-        ]
-    lines = []
-    for title, name, part in parts:
-        lines += ["", title]
-        for full, group, fields in groups(part, name):
-            lines += ["", inspect.getdoc(group)]
-            for field in fields:
-                value = "" if field.default is REQUIRED else repr(field.default)
-                must = "" if value else "must be given: "
-                lines += [
-                    f"  --config.{full}{field.name}={value}",
-                    f"      {must}{field.metadata['doc']}",
-                ]
-    return "\n".join(lines[1:])
-
-
-def _overridden(
+def _changed(
     config: Any, words: list[str], command_line: str, flags: Collection[str]
 ) -> dict[str, Any]:
     """The config's settings as plain values, with the command line's changes.
@@ -121,14 +93,12 @@ def _overridden(
     known = [name for name, _, _ in all_settings(config)]
     rest = iter(words)
     for word in rest:
-        match = re.fullmatch(
-            r"(--)?((?:no)?config\.)?([^=\s]+)(?:=(.*))?", word, re.DOTALL
-        )
-        dashes, prefix, name, text = match.groups() if match else ("", "", word, None)
-        if not dashes or name not in known:
-            near = dashes and hint(name, [*known, *flags], "--{}".format)
-            if name in known:
-                near = f"did you mean --{word}?"
+        start, equals, text = word.partition("=")
+        name = start.removeprefix("--").removeprefix("config.")
+        if not word.startswith("--") or name not in known:
+            near = ("--" in word or equals) and hint(
+                name, [*known, *flags], "--{}".format
+            )
             raise UserError(
                 f"unexpected argument {word!r}; {near or f'use {command_line}'}"
             )
@@ -136,10 +106,10 @@ def _overridden(
             int(part) if part.isdecimal() else part for part in re.findall(r"\w+", name)
         ]
         group = functools.reduce(operator.getitem, parents, settings)
-        if text is None and isinstance(group[last], bool):
-            group[last] = prefix != "noconfig."
+        if not equals and isinstance(group[last], bool):
+            group[last] = True
             continue
-        if text is None:
+        if not equals:
             text = next(rest, "--")
             if text.startswith("--"):
                 raise UserError(f"{word} has no value; expected {word}=VALUE")
@@ -205,17 +175,12 @@ def _plain(node: Any) -> Any:
 def _find(config: str, known: Mapping[str, str]) -> tuple[str, str]:
     """The file and the argument of FILE[:ARGUMENT] or NAME[:ARGUMENT]."""
     given, _, argument = config.partition(":")
-    path = Path(given)
-    if path.is_file():
+    if Path(given).is_file():
         return given, argument
-    if path.name in _MERGED:
-        file, _, argument = _MERGED[path.name].partition(":")
-        if path.with_name(file).is_file():
-            return str(path.with_name(file)), argument
     if given in known:
-        file, _, merged = known[given].partition(":")
-        return file, ":".join(filter(None, [merged, argument]))
-    near = difflib.get_close_matches(path.stem, known, cutoff=0.5)
+        file, _, first = known[given].partition(":")
+        return file, ":".join(filter(None, [first, argument]))
+    near = difflib.get_close_matches(Path(given).stem, known, cutoff=0.5)
     hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(known)}"
     raise UserError(f"{given} is not a file or the name of a config; {hint}")
 
@@ -225,7 +190,7 @@ def named_configs() -> dict[str, str]:
     folder = _experiments()
     files = [*sorted(folder.glob("*.py")), *sorted(folder.glob("finetune/*.py"))]
     return {path.stem: str(path) for path in files} | {
-        Path(old).stem: str(folder / "finetune" / new) for old, new in _MERGED.items()
+        name: str(folder / "finetune" / file) for name, file in _ARGUMENTS.items()
     }
 
 

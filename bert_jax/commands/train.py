@@ -5,9 +5,9 @@ command with the same --workdir (default: runs/NAME OF THE CONFIG) resumes a sto
 --change_settings resumes an unfinished run with other settings. config.json then lists each
 change with its step. Only the last phase of a finished run can grow: more steps of that
 phase continue the run. Other changes are refused.
-Every setting below can be changed: --config.NAME=VALUE, or --NAME=VALUE, such as
---profile_steps 10:20. --print_config shows those of a run and ends. The command is also
-python -m bert_jax.train.
+Every setting can be changed: --config.NAME=VALUE, or --NAME=VALUE, such as --profile_steps
+10:20. --print_config prints all settings of a run with their meaning, and ends. The command
+is also python -m bert_jax.train.
 
 On several hosts start the command on each host. Give --distributed if Cloud TPU, GKE, Slurm
 or Open MPI started the job. Otherwise give --coordinator_address=HOST:PORT (of process 0),
@@ -25,13 +25,13 @@ usage:
 from bert_jax.commands import cli
 from bert_jax.commands.config_file import parse
 from bert_jax.interop.find import check_checkpoint
-from bert_jax.training.config import TrainConfig, train_config
+from bert_jax.training.config import train_config
 
 
 def main(argv: list[str]) -> None:
     """Parses the command line and trains."""
     own = cli.JOB_FLAGS | {"change_settings": False}
-    config, workdir, flags = parse(argv, __doc__, train_config, own, TrainConfig)
+    config, workdir, flags = parse(argv, __doc__, train_config, own)
     config.data.check_text()
     if config.init_from:
         check_checkpoint(config.init_from, "init_from")
