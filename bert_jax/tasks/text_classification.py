@@ -257,6 +257,11 @@ class Classification(Task):
         for where, values in self.source.records("train"):
             own = self._values(where, self._value(where, values, "label"))
             found.update(_class_name(where, value) for value in own)
+        if len(found) == 1:
+            raise UserError(
+                f"{self.source.place('train')}: every training row has the label "
+                f"{min(found)!r}; expected two labels at least"
+            )
         return tuple(sorted(found))
 
     def values(self, where: str, row: AnyRow, *, labelled: bool) -> dict[str, Any]:
