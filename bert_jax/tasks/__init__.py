@@ -54,7 +54,7 @@ def multi_label(**settings: Any) -> MultiLabel:
 
 
 def sentence_vectors(name: str = "table", **settings: Any) -> SentenceVectors:
-    """Vectors of texts whose cosine says how close two texts are.
+    """Vectors of texts whose cosine measures how close two texts are.
 
     name: "stsb" or "sick_relatedness", where rows are those of the data set.
     """

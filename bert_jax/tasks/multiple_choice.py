@@ -62,7 +62,7 @@ class MultipleChoiceConfig:
         "which may differ from row to row) and label, from 0",
         one_of=_FILES,
     )
-    dir: str = setting("", "the folder of the files")
+    dir: str = setting("", "the folder of the files, hf:NAME or tfds:NAME")
     train: str = setting(
         "",
         "a file below dir; empty: train.csv of SWAG, train.jsonl of tables, CODAH's own",
@@ -103,8 +103,8 @@ class ChoiceSource(Source):
         found = tables.read_rows(path, header=_CODAH)
         if path.name not in _CODAH_WHOLE:
             return found
-        # Of each five rows one is test, the next dev, the rest train: the shares of the
-        # paper's cross-validation, each row once in the five test sets.
+        # One of five rows is test, the next dev, the others train. The shares equal the
+        # paper's cross-validation, and each row is in one of the five test sets.
         splits = ["test", "dev", "train", "train", "train"]
         fold, numbered = self.config.fold, enumerate(found)
         return (row for i, row in numbered if splits[(i - fold) % FOLDS] == split)
@@ -161,7 +161,7 @@ class MultipleChoice(Task):
         return ChoiceRow(where, context, tuple(choices), label, identity)
 
     def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
-        """Of a tuple: context and choices; the choices may follow one by one."""
+        """A tuple has a context and a list of choices, or a context and each choice."""
         if isinstance(row, tuple) and len(row) > 1 and not labelled:
             choices = row[1] if isinstance(row[1], list | tuple) else row[1:]
             row = (row[0], choices)

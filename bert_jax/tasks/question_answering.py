@@ -35,9 +35,9 @@ FORM = "SQuAD's JSON, {'data': [{'title', 'paragraphs': [{'context', 'qas': [...
 
 @dataclasses.dataclass(frozen=True)
 class SquadConfig:
-    """Where the questions are and how they are answered; defaults of run_squad.py."""
+    """The files of questions and how they are answered. Defaults are run_squad.py's."""
 
-    dir: str = setting("", "the folder of the files")
+    dir: str = setting("", "the folder of the files, hf:NAME or tfds:NAME")
     train: str = setting("", "a SQuAD file; empty: train-v1.1.json or train-v2.0.json")
     dev: str = setting("", "a SQuAD file; empty: dev-v1.1.json or dev-v2.0.json")
     test: str = setting("", "a SQuAD file to write predictions for; empty: none")
@@ -61,13 +61,13 @@ class SquadConfig:
     )
     null_threshold: float = setting(
         0.0,
-        "version_2: the answer is empty where the score of no answer exceeds that of the "
-        "best span by more than this; a run tunes it on dev for the best F1",
+        "version_2: the answer is empty if its score exceeds the score of the best span by "
+        "more than this; a run tunes it on dev for the best F1",
     )
     bad_answers: str = setting(
         "refuse",
-        "what happens to a training file with an answer that is not in the context where "
-        "the file says: refuse it, or skip the question",
+        "an answer that is not at its start in the context: refuse the file, or skip the "
+        "answer",
         one_of=("refuse", "skip"),
     )
 
@@ -85,7 +85,7 @@ class Question:
     """A question about a context.
 
     answers: the right ones, each with the index of its first character in the context.
-    impossible: whether the context has no answer; None if the row does not say.
+    impossible: whether the context has no answer; None if unknown.
     skipped: the number of answers that are left out.
     """
 

@@ -1,7 +1,7 @@
 """Rows: of Python values, data frames, data sets, files and lines of text.
 
-A row is a text, a tuple of values, or a dictionary of values by column name. Each row comes
-with its place for error messages, such as "row 12" or "dev.csv:7". The first row of Python
+A row is a text, a tuple of values, or a dictionary of values by column name. Each row has
+a place for error messages, such as "row 12" or "dev.csv:7". The first row of Python
 data is row 0. Only a ``Path`` names a file: a ``str`` is a text.
 """
 

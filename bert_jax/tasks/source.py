@@ -78,7 +78,7 @@ class Source:
     ) -> Iterator[Placed]:
         """The rows of any data; see :func:`rows.placed_rows`.
 
-        Files of the family are read, too. The classes of a data set get their names.
+        Also reads files of the family. Classes of a data set get their names.
         """
         if isinstance(data, Path) and self.is_own(data):
             return self.read_file(data, "test")
@@ -187,7 +187,7 @@ class GivenRows(Source):
     def __init__(self, source: Source, given: dict[str, list[Record]]):
         super().__init__(source.config, source.columns)
         self._given, labelled = given, source.any_label
-        # The first split picks the checkpoint, so dev comes before test.
+        # The first split picks the checkpoint, so dev is before test.
         order = [*(s for s in source.splits if s in given and s != "test"), *given]
         names = [split for split in dict.fromkeys(order) if split != "train"]
         scored = {s for s in names if s == "dev" or labelled(given[s])}

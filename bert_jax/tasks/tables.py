@@ -208,7 +208,7 @@ def value(
     """The value of a row in the first of these columns that the row has.
 
     Raises UserError for a missing value, which no other column replaces, and for a row
-    without such a column. hint: what to change then.
+    without any of these columns. hint: what to change then.
     """
     names = [name for name in dict.fromkeys(names) if name]
     name = next((name for name in names if name in values), None)
@@ -261,7 +261,7 @@ def check_texts(where: str, texts: Iterable[str], *, gaps: bool = False) -> None
 
 
 def header_hint(columns: Sequence[str]) -> str:
-    """What to change if these names are probably no header of a table; otherwise ""."""
+    """Advice if these names are probably no header of a table; otherwise ""."""
     separators = sorted({c for name in columns for c in name if c in ";|\t,"})
     if len(columns) == 1 and separators:
         return (

@@ -182,7 +182,7 @@ class Task(abc.ABC):
         """The rows as the family keeps them.
 
         placed: see :meth:`Source.rows_of`. columns: the columns of the texts, in order,
-        instead of those of the config.
+        instead of the columns in the config.
         """
         if columns or (self.any_columns and not labelled):
             placed = row_reader.with_columns(placed, self._texts, columns)
@@ -190,8 +190,8 @@ class Task(abc.ABC):
         used: dict[str, str] = {}
         for where, row in placed:
             for own in names if isinstance(row, dict) else ():
-                name = next((name for name in own if name in row), own[0])
-                if name != used.setdefault(own[0], name):
+                name = next((name for name in own if name in row), None)
+                if name and name != used.setdefault(own[0], name):
                     raise UserError(
                         f"{where} has the column {name!r} where the rows before have "
                         f"{used[own[0]]!r}; expected the same columns in all rows"
@@ -305,7 +305,7 @@ class Task(abc.ABC):
         return dict(zip(self.labels, map(int, counts), strict=True))
 
     def warnings(self, features: Features, tokenizer: Tokenizer) -> list[str]:
-        """What is likely to go wrong with these training rows, a line each."""
+        """Likely mistakes in the training rows, a line each."""
         del tokenizer
         found = []
         share = features.truncated / max(len({*features.row.tolist()}), 1)

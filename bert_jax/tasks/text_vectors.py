@@ -1,9 +1,9 @@
-"""Vectors of texts, trained on pairs: their cosine says how close two texts are.
+"""Vectors of texts, trained on pairs: their cosine measures how close two texts are.
 
 Both texts go through the same encoder, each on its own, and become one vector by pooling
-(Reimers and Gurevych, 2019, "Sentence-BERT"). ``model.encode`` of such a checkpoint gives
-these vectors. Metrics: the correlations, Pearson's and Spearman's, of the cosine with the
-label, on STS-B, SICK, and any table of pairs with a number.
+(Reimers and Gurevych, 2019, "Sentence-BERT"). ``model.encode`` gives these vectors.
+Metrics: Pearson's and Spearman's correlation of the cosine with the label, on STS-B, SICK,
+and any table of pairs with a number.
 """
 
 import dataclasses
@@ -35,9 +35,8 @@ class SentenceVectorsConfig(TableConfig):
     )
     loss: str = setting(
         "cosine",
-        "cosine: that of a pair is its label, from 0 for the least of the training rows to "
-        "1 for the largest; contrastive: a text's own partner is told from all others of "
-        "the batch",
+        "cosine: the cosine of a pair is its label, scaled to 0 to 1 over the training "
+        "rows; contrastive: a text's partner against all other texts of the batch",
         one_of=("cosine", "contrastive"),
     )
     positive_from: float = setting(
@@ -93,14 +92,12 @@ class SentenceVectors(Classification):
         return super().labelled(split)
 
     def read(self, split: str) -> list[Row]:
-        rows = super().read(split)
-        if split == "train" and self.whole_batch and self.config.positive_from:
-            return [row for row in rows if row.label >= self.config.positive_from]
-        if (
-            split == "train"
-            and not self.whole_batch
-            and len({r.label for r in rows}) < 2
-        ):
+        rows, least = super().read(split), self.config.positive_from
+        if split != "train":
+            return rows
+        if self.whole_batch:
+            return [row for row in rows if not least or row.label >= least]
+        if len({row.label for row in rows}) < 2:
             raise UserError(
                 f"{self.config.dir}: all training pairs have one label; expected two "
                 "numbers at least, or data.loss=contrastive"
