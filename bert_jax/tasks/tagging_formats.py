@@ -14,7 +14,6 @@ Spans are read as conlleval and seqeval (without its strict mode) read them: an 
 continues no span of its type begins one.
 """
 
-import bisect
 import dataclasses
 import functools
 import itertools
@@ -74,7 +73,7 @@ def has_word_lines(path: Path) -> bool:
     return not tables.is_table(path) or tables.ending(path) == ".tsv"
 
 
-def read_columns(path: Path, column: int, columns: int = 0) -> Iterator[Record]:
+def read_columns(path: Path, column: int) -> Iterator[Record]:
     """The sentences of a file with a word and its tag on each line, blank lines between.
 
     A sentence has "words", "tags" and "document". The first line decides whether tabs or
@@ -83,15 +82,15 @@ def read_columns(path: Path, column: int, columns: int = 0) -> Iterator[Record]:
     its own.
 
     column: column of the tag, from 0, or from the end if negative.
-    columns: expected number of columns; 0: the number in the first line.
-    Raises UserError with file and line for a line with other columns or an empty column.
+    Raises UserError with file and line for a line that has another number of columns than
+    the first line, or an empty column.
     """
     sentence: list[list[str]] = []
-    width, tabs, first, sentences, documents = columns, False, 0, 0, 0
+    width, tabs, first, sentences, documents = 0, False, 0, 0, 0
     for number, line in itertools.chain(read_lines(path), [(0, "")]):
         line, start = line.rstrip("\r\n"), line.startswith(DOCUMENT_START)
         if line.strip(" \t") and not start:
-            tabs = tabs if sentences or sentence else "\t" in line
+            tabs = tabs if width else "\t" in line
             # A word may contain blanks of Unicode.
             fields = line.split("\t") if tabs else re.findall(r"[^ \t]+", line)
             fields = [field.strip(" ") for field in fields]
@@ -122,18 +121,15 @@ def read_columns(path: Path, column: int, columns: int = 0) -> Iterator[Record]:
 def read_segmented(path: Path) -> Iterator[Record]:
     """The sentences of a file with one on each line and blanks between words.
 
-    The "words" are the characters, the "tags" are bmes. Blank lines separate documents; in
-    a file without blank lines every sentence is a document.
+    The "words" are the characters, the "tags" are bmes.
     """
-    lines = [(number, line.split()) for number, line in read_lines(path)]
-    filled = {number: words for number, words in lines if words}
-    if not filled:
-        raise UserError(f"{path} has no words; expected a sentence on each line")
-    ends = [number for number, words in lines if not words and number < max(filled)]
-    for number, words in filled.items():
-        document = bisect.bisect(ends, number) if ends else number
-        values = {"words": [*"".join(words)], "tags": segment_tags(words)}
-        yield f"{path}:{number}", values | {"document": document}
+    number = 0
+    for number, line in read_lines(path):
+        if words := line.split():
+            tags = segment_tags(words)
+            yield f"{path}:{number}", {"words": [*"".join(words)], "tags": tags}
+    if not number:
+        raise UserError(f"{path} is empty; expected a sentence on each line")
 
 
 _WORDS = {

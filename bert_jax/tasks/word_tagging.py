@@ -39,7 +39,6 @@ from bert_jax.tasks.task import (
     with_id,
 )
 
-_COLUMNS = {"conll2003": 4, "wnut17": 2}  # of the files; other tasks have any number
 _FILES = {
     "conll2003": {
         "train": ("eng.train", "train.txt"),
@@ -110,8 +109,7 @@ class TaggingSource(Source):
             return super().read_file(path, split)
         if self.config.task == "segmented":
             return formats.read_segmented(path)
-        columns = _COLUMNS.get(self.config.task, 0)
-        return formats.read_columns(path, self.config.column, columns)
+        return formats.read_columns(path, self.config.column)
 
     def is_own(self, path: Path) -> bool:
         """A .conll file, or a file of words whose first lines have known tags."""
@@ -199,9 +197,9 @@ class Tagging(Task):
             len({row.document for row in rows}) == len(rows) > 1
         ):
             raise UserError(
-                f"{self.source.place(split)} has one sentence in each document; mark "
-                f"documents with {formats.DOCUMENT_START} lines (blank lines in segmented "
-                "text), or set data.document_context=False"
+                f"{self.source.place(split)} has one sentence in each document; start "
+                f"documents with a line {formats.DOCUMENT_START}, or set "
+                "data.document_context=False"
             )
         return rows
 
