@@ -408,20 +408,15 @@ def test_no_other_column_replaces_a_missing_value(form, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("label", "name"), [(datetime.date(2020, 1, 1), "date"), (b"x", "bytes")]
-)
-@pytest.mark.parametrize("split", ["train", "dev"])
-@pytest.mark.parametrize(
     "make", [bert_jax.tasks.classification, bert_jax.tasks.multi_label]
 )
-def test_a_label_of_another_type_is_one_line(make, split, label, name):
+def test_a_label_of_another_type_is_one_line(make):
     good = [("a", "x"), ("b", "y")]
-    task = make().with_rows(
-        **{"train": good, "dev": good, split: [*good, ("c", label)]}
-    )
-    with pytest.raises(UserError, match=rf"{split}, row 2: .*label.* of type {name}"):
-        task.labels  # noqa: B018
-        task.read(split)
+    bad = [*good, ("c", datetime.date(2020, 1, 1))]
+    for split in ("train", "dev"):
+        task = make().with_rows(**{"train": good, "dev": good, split: bad})
+        with pytest.raises(UserError, match=rf"{split}, row 2: .*label.* of type date"):
+            task.read(split)
 
 
 def test_a_bool_is_the_class_that_pandas_writes_into_a_csv_file(tmp_path):
