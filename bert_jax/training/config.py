@@ -476,6 +476,7 @@ def resume_differences(
 def shown_change(change: Change) -> str:
     """A change in words."""
     name, before, after = change
-    if name == "rows":  # checksums
+    # Checksums of tokens and labels, or of rows of Python.
+    if name == "rows" or str(before).startswith("rows:"):
         return "the rows of train, dev or test differ"
     return f"{name}: {before!r} -> {after!r}"

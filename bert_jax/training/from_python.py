@@ -1,10 +1,11 @@
-"""Fine-tuning as a script or a notebook does it: ``bert_jax.finetune``."""
+"""``bert_jax.finetune``: fine-tuning on rows of Python or on files."""
 
 import dataclasses
 import numbers
 import os
 import tempfile
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from etils import epath
@@ -23,15 +24,15 @@ from bert_jax.training.finetune import show
 from bert_jax.training.run import Log
 from bert_jax.training.sweep import run_one
 
-HELD_OUT = 0.1  # of the training rows, where there are none for dev
+HELD_OUT = 0.1  # share of the training rows that become dev, if dev is not given
 
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class FineTuned(Bert):
-    """The best model of a run, as ``bert_jax.load`` gives it, and what the run found.
+    """The best model of a run, with all methods of ``bert_jax.load``'s, and its scores.
 
-    scores: in percent, of each labelled split by name. workdir: the run's folder, with the
-      predictions, the worst errors and the metrics; ``bert_jax.load`` opens it again.
+    scores: scores of each labelled split by name, in percent. workdir: folder of the run
+      with predictions, worst errors and metrics. ``bert_jax.load`` opens it again.
     """
 
     scores: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
@@ -65,21 +66,21 @@ def finetune(
     >>> model.predict("one more lost hour")
     {'label': 'bad', 'probability': 0.97, ...}
 
-    task: of ``bert_jax.tasks``, which says what a row is.
-    init_from: a checkpoint, as ``bert_jax.load`` takes it.
+    task: a task of ``bert_jax.tasks``, which defines the rows.
+    init_from: a checkpoint, as for ``bert_jax.load``.
     train, dev, test: rows, or the Path of a file; see :mod:`bert_jax.tasks.rows`. Without
-      ``train`` the files of the task's ``dir`` are read. dev may be a share of the training
-      rows, which are then held out (0.1 where nothing is given). A test split without
-      labels is predicted.
-    workdir: as of ``bert_jax finetune``: the same call goes on where it stopped,
-      and a finished run is not run again. None: a new temporary folder.
-    log: takes each line of the report.
+      ``train`` the files in the task's ``dir`` are read. dev may be a share of the training
+      rows that are used for dev only (default 0.1). A test split without labels is
+      predicted.
+    workdir: folder of the run. The same call resumes an interrupted run, and does not
+      repeat a finished run. None: a new temporary folder.
+    log: function that receives each line of the report.
     change_settings: resume an unfinished run of ``workdir`` with other settings than
-      before; its config.json lists the changes.
-    settings: of docs/settings.md, as epochs=1, batch_size=16 or seed=3; those of the
-      optimizer by their own names, as learning_rate=1e-4.
+      before. Its config.json lists the changes.
+    settings: settings of docs/settings.md, such as epochs=1, batch_size=16 or seed=3.
+      Settings of the optimizer are arguments too, such as learning_rate=1e-4.
 
-    Raises UserError for rows, settings or files that are not as expected.
+    Raises UserError for wrong rows, settings or files.
     """
     if not isinstance(task, Task):
         raise UserError(
@@ -87,88 +88,65 @@ def finetune(
             "bert_jax.tasks.classification()"
         )
     _check_names(task, settings)
-    if train is None and (dev is not None or test is not None):
+    if train is None and not (task.config.dir and dev is test is None):
         raise UserError(
-            "dev and test are given without train; give train too, or leave all to the "
-            "files in the task's dir"
-        )
-    if train is None and not task.config.dir:
-        raise UserError(
-            "there is nothing to learn from; give train=rows, or the task a dir of files"
-        )
-    if not isinstance(init_from, str | os.PathLike):
-        raise UserError(
-            f"init_from is a {type(init_from).__name__}; expected the path or name that "
-            "bert_jax.load takes (model.save writes a folder)"
+            "there is nothing to learn from; give train=rows (dev and test need it), or "
+            "the task a dir of files"
         )
     optimizer = {
         field.name: settings.pop(field.name)
-        for field in dataclasses.fields(FineTuneOptimizer)
+        for field in fields(FineTuneOptimizer)
         if field.name in settings
     }
     settings["optimizer"] = settings.get("optimizer", {}) | optimizer
     if train is not None:
-        share = HELD_OUT if dev is None else dev
-        splits = {"train": train, "dev": dev, "test": test}
-        held_out = 0.0
-        if isinstance(share, numbers.Real):
-            if not 0 < share < 1:
+        splits, held_out = {"train": train, "dev": dev, "test": test}, 0.0
+        if dev is None or isinstance(dev, numbers.Real):
+            splits["dev"], held_out = None, HELD_OUT if dev is None else float(dev)
+            if not 0 < held_out < 1:
                 raise UserError(
                     f"dev={dev}, expected rows, or a share of the training rows above 0 "
                     "and below 1, such as 0.1; the scores on dev pick the best model"
                 )
-            held_out, splits["dev"] = float(share), None
-        task = task.with_rows(
-            held_out=held_out,
-            seed=settings.get("seed", 0),
-            **{name: rows for name, rows in splits.items() if rows is not None},
-        )
-        if held_out:
             log(f"dev: {held_out:.0%} of the training rows, which are not learned from")
-    config = finetune_config(
-        settings
-        | {
-            "family": task.family,
-            "data": task.config,
-            "init_from": os.fspath(init_from),
-        }
-    )
+        splits = {name: rows for name, rows in splits.items() if rows is not None}
+        seed = settings.get("seed", 0)
+        task = task.with_rows(held_out=held_out, seed=seed, **splits)
+    settings |= {"family": task.family, "data": task.config}
+    config = finetune_config(settings | {"init_from": os.fspath(init_from)})
     workdir = epath.Path(workdir or tempfile.mkdtemp(prefix="bert_jax-"))
     results = run_one(config, workdir, log, task, change_settings=change_settings)
     model = load(workdir)
-    own = {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
+    own = {f.name: getattr(model, f.name) for f in fields(model)}
     return FineTuned(**own, scores=results["scores"], workdir=workdir)
 
 
 def _check_names(task: Task, settings: Mapping[str, Any]) -> None:
     """Raises UserError for an argument that is no setting of a run."""
-    own = [field.name for field in dataclasses.fields(FineTuneConfig)]
-    own += [field.name for field in dataclasses.fields(FineTuneOptimizer)]
-    arguments = ["train", "dev", "test", "workdir"]
-    of_task = [field.name for field in dataclasses.fields(task.config)]
+    of_task = [field.name for field in fields(task.config)]
+    own = ["train", "dev", "test", "workdir"]
+    own += [
+        f.name for kind in (FineTuneConfig, FineTuneOptimizer) for f in fields(kind)
+    ]
     of_groups = [
         group + field.name
-        for group, _, fields in groups(FineTuneConfig)
-        for field in fields
+        for group, _, own_fields in groups(FineTuneConfig)
+        for field in own_fields
         if group not in ("", "optimizer.", "sweep.")
     ]
-    known = [*own, *arguments, *of_task, *of_groups]
-    for name, value in settings.items():
-        if name in own:
-            continue
 
-        def shown(near: str, value: Any = value) -> str:
-            group, _, leaf = near.rpartition(".")
-            if near in (*own, *arguments):
-                return near
-            if group:
-                return f"{group}={{{leaf!r}: {value!r}}}"
-            return f"bert_jax.tasks.classification({near}={value!r})"
+    def shown(name: str) -> str:
+        group, _, leaf = name.rpartition(".")
+        if name in of_task and name not in own:
+            return f"bert_jax.tasks.classification({name}=...)"
+        return f"{group}=dict({leaf}=...)" if group else name
 
-        if name in of_task:
+    for name in settings:
+        if name in of_task and name not in own:
             raise UserError(
                 f"{name} is a setting of the task; give it there, as in {shown(name)}"
             )
-        found = hint(name, known, shown)
-        found = found or f"expected one of {', '.join(sorted([*own, *arguments]))}"
-        raise UserError(f"{name} is not an argument of finetune; {found}")
+        if name not in own:
+            near = hint(name, [*own, *of_task, *of_groups], shown)
+            near = near or f"expected one of {', '.join(sorted(own))}"
+            raise UserError(f"{name} is not an argument of finetune; {near}")

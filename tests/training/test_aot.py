@@ -33,13 +33,20 @@ def config_of(small_model_config):
     return make
 
 
+# The buffers are the same without these passes, which take most of the time.
+FAST = {
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_backend_optimization_level": 0,
+}
+
+
 @pytest.mark.usefixtures("optimized")
 def test_the_new_state_is_written_over_the_old_one(config_of):
     """On each of 8 devices all arguments but batch and schedule are donated."""
     phase = Phase(steps=1, sequence_length=16, batch_size=16, max_predictions=4)
     config = config_of(phase, mesh={"fsdp": True})
     lowered, state, _ = lower_step(config, phase, make_mesh(config.mesh))
-    memory = lowered.compile().memory_analysis()
+    memory = lowered.compile(FAST).memory_analysis()
     arrays = jax.tree.leaves((state.params, state.opt_state))
     kept = sum(4 * math.prod(a.sharding.shard_shape(a.shape)) for a in arrays)
     schedule = 3 * 4
@@ -64,13 +71,7 @@ def temporary_bytes(config_of):
         )
         mesh = make_mesh(config.mesh, jax.devices()[:1])
         lowered, _, _ = lower_step(config, phase, mesh)
-        # The buffers are the same as without these options, which save compile time.
-        compiled = lowered.compile(
-            {
-                "xla_llvm_disable_expensive_passes": True,
-                "xla_backend_optimization_level": 0,
-            }
-        )
+        compiled = lowered.compile(FAST)
         return compiled.memory_analysis().temp_size_in_bytes
 
     return compute
