@@ -1,5 +1,6 @@
 """Files of this machine: read as UTF-8 or JSON, written whole or not at all."""
 
+import codecs
 import contextlib
 import errno
 import fcntl
@@ -18,7 +19,6 @@ from bert_jax.errors import UserError
 if TYPE_CHECKING:
     from etils import epath
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LONGEST_LINE = 64 << 20  # bytes
 LOCK = ".lock"  # the file that names the owner of a folder
 PROGRAMS = "programs"  # the folder of a workdir where JAX keeps what it has compiled
@@ -50,12 +50,6 @@ def ending(path: str | os.PathLike) -> str:
     return Path(path).suffix.lower()
 
 
-def is_name(value: Any) -> bool:
-    """Whether what a file says is the name of something in a folder, and leads nowhere."""
-    own = isinstance(value, str) and Path(value).name == value not in ("", "..")
-    return own and value.isprintable() and len(value.encode()) < 256
-
-
 def set_up_stores() -> None:
     """Sets how object stores are read; has to come before gcsfs is imported."""
     # Its second client, for buckets with folders of their own, asks about the bucket at
@@ -84,28 +78,21 @@ def open_remote(path: str | os.PathLike) -> "epath.Path":
     return remote
 
 
-def decode(raw: bytes, where: object, *, offset: int = 0, cut: bool = False) -> str:
-    """UTF-8 bytes as text, without the byte order mark that a file may start with.
+def decode(raw: bytes, where: object, *, cut: bool = False) -> str:
+    """UTF-8 bytes as text, without a byte order mark at the start.
 
-    where: names the bytes in errors, such as "FILE" or "FILE:LINE". offset: bytes of the
-    file before ``raw``. cut: whether ``raw`` may end within a character, which is then
-    left out.
+    where: names the bytes in errors, such as "FILE" or "FILE:LINE". cut: whether ``raw``
+    may end within a character, which is then left out.
     """
-    if b"\0" in raw:  # UTF-8 would accept it, but text never holds one
-        raise UserError(
-            f"{where} is a binary or UTF-16 file (zero byte at byte "
-            f"{offset + raw.index(0)}); expected UTF-8 text"
-        )
-    if offset == 0:
-        raw = raw.removeprefix(_BYTE_ORDER_MARK)
+    if b"\0" in raw:  # UTF-8 would accept it, but text never contains one
+        raise UserError(f"{where} is a binary or UTF-16 file; expected UTF-8 text")
+    raw = raw.removeprefix(codecs.BOM_UTF8)
     try:
-        return raw.decode()
+        return codecs.utf_8_decode(raw, "strict", not cut)[0]
     except UnicodeDecodeError as error:
-        if cut and len(raw) - error.start < 4 and "unexpected end" in error.reason:
-            return raw[: error.start].decode()
         raise UserError(
-            f"{where} is not UTF-8 at byte {offset + error.start} "
-            f"(0x{raw[error.start]:02x}); expected UTF-8 text, such as iconv -t utf-8 makes"
+            f"{where} is not UTF-8 at byte {error.start} (0x{raw[error.start]:02x}); "
+            "expected UTF-8 text, such as iconv -t utf-8 makes"
         ) from error
 
 
@@ -114,15 +101,13 @@ def decode_lines(file: IO[bytes], name: object) -> Iterator[tuple[int, str]]:
 
     Raises UserError for a line that is not UTF-8, or longer than LONGEST_LINE.
     """
-    offset = 0
     for number, raw in enumerate(iter(lambda: file.readline(LONGEST_LINE), b""), 1):
         if len(raw) >= LONGEST_LINE:
             raise UserError(
                 f"{name}:{number} is over {LONGEST_LINE >> 20} MiB long; expected text in "
                 "lines"
             )
-        yield number, decode(raw, f"{name}:{number}", offset=offset)
-        offset += len(raw)
+        yield number, decode(raw, f"{name}:{number}")
 
 
 def cache_folder() -> Path:
@@ -192,10 +177,7 @@ def parse_json(
         value = json.loads(text, object_pairs_hook=_unique if unique else None)
         if _SURROGATE.search(text):
             value = json.loads(valid_text(json.dumps(value, ensure_ascii=False)))
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # ValueError: also for other encodings
+    except (ValueError, RecursionError) as error:
         raise UserError(
             f"{where} is not JSON ({error}); expected {expected}"
         ) from error
@@ -209,11 +191,11 @@ def parse_json(
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Raises ValueError for a key that occurs twice."""
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ValueError(f"the key {name!r} occurs twice")
-        found[name] = value
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in found if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} occurs twice")
     return found
 
 
@@ -229,8 +211,7 @@ def check_output(output: Path | str, *inputs: str | None) -> None:
     for path in map(Path, filter(None, inputs)):
         if path.is_dir() and output.resolve().is_relative_to(path.resolve()):
             raise UserError(
-                f"--output={output} is in the input folder {path}, which the next run "
-                "reads; expected a place outside of it"
+                f"--output={output} is in the input folder {path}; expected another folder"
             )
         if output.is_file() and path.is_file() and output.samefile(path):
             raise UserError(

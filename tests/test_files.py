@@ -28,9 +28,9 @@ def test_text_is_utf8_without_its_byte_order_mark(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a\nb\xe9\n", r"a.txt:2 is not UTF-8 at byte 3 \(0xe9\); expected UTF-8"),
-        ("a\n".encode("utf-16-be"), r"a.txt:1 is a binary or UTF-16 file \(zero byte"),
-        (b"a\n\xc3", r"a.txt:2 is not UTF-8 at byte 2 \(0xc3\)"),
+        (b"a\nb\xe9\n", r"a.txt:2 is not UTF-8 at byte 1 \(0xe9\); expected UTF-8"),
+        ("a\n".encode("utf-16-be"), "a.txt:1 is a binary or UTF-16 file; expected"),
+        (b"a\n\xc3", r"a.txt:2 is not UTF-8 at byte 0 \(0xc3\)"),
     ],
 )
 def test_other_encodings_are_refused_at_their_line(tmp_path, content, message):
@@ -46,8 +46,8 @@ def test_a_cut_character_is_left_out_on_demand():
         text = files.decode(raw[:end], "a.txt", cut=True)
         assert "aé€😀".startswith(text)
         assert len(raw[:end]) - len(text.encode()) < 4
-    with pytest.raises(UserError, match="not UTF-8 at byte 9"):
-        files.decode(b"a\xffb", "a.txt", offset=8, cut=True)
+    with pytest.raises(UserError, match="not UTF-8 at byte 1"):
+        files.decode(b"a\xffb", "a.txt", cut=True)
 
 
 def test_json_is_an_object_or_one_line_says_what_it_is(tmp_path):
@@ -108,11 +108,6 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
     assert path.is_fifo()
 
 
-def test_a_folder_is_no_file(tmp_path):
-    with pytest.raises(UserError, match="is a folder"), new_file(tmp_path):
-        pass
-
-
 def test_a_folder_is_what_it_was_until_the_end(tmp_path):
     path = tmp_path / "out"
     with new_folder(path) as folder:
@@ -133,18 +128,6 @@ def test_a_folder_is_what_it_was_until_the_end(tmp_path):
     with pytest.raises(UserError, match="b is a file"), new_folder(path / "b"):
         pass
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_link_is_replaced_not_written_through(tmp_path):
-    outside = tmp_path / "outside.json"
-    outside.write_text("kept")
-    (tmp_path / "run").mkdir()
-    link = tmp_path / "run/config.json"
-    link.symlink_to(outside)
-    files.write_json(link, {"a": 1})
-    assert outside.read_text() == "kept"
-    assert files.read_json(link, "settings") == {"a": 1}
-    assert not link.is_symlink()
 
 
 @pytest.mark.parametrize(
@@ -172,13 +155,6 @@ def test_lines_have_a_length(tmp_path, monkeypatch):
     path.write_bytes(b"a\n" + b"b" * 1000)
     with path.open("rb") as file, pytest.raises(UserError, match=r"a\.txt:2 is over"):
         list(files.decode_lines(file, path))
-
-
-def test_names_lead_nowhere():
-    for name in ("model-00001-of-00002.safetensors", "a b", "é", "..a"):
-        assert files.is_name(name)
-    for name in ("", ".", "..", "a/b", "/a", "../a", "a/", "a\0", "a\n", "y" * 256, 1):
-        assert not files.is_name(name)
 
 
 def test_a_url_of_this_machine_is_refused():

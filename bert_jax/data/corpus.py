@@ -224,7 +224,7 @@ class _Lines:
             while raw := file.readline(LONGEST_LINE):
                 if len(raw) >= LONGEST_LINE:
                     raise UserError(f"the line is over {LONGEST_LINE >> 20} MiB long")
-                line = decode(raw, "the line", offset=self.offset).rstrip("\r\n")
+                line = decode(raw, "the line").rstrip("\r\n")
                 if stop is not None and self.offset >= stop and is_boundary(line):
                     return
                 owned = owned or is_boundary(line)
