@@ -63,19 +63,13 @@ class MultipleChoiceConfig:
         one_of=_FILES,
     )
     dir: str = setting("", "the folder of the files, hf:NAME or tfds:NAME")
-    train: str = setting(
-        "",
-        "a file below dir; empty: train.csv of SWAG, train.jsonl of tables, CODAH's own",
-    )
-    dev: str = setting("", "as train; empty: val.csv or dev.jsonl")
-    test: str = setting(
-        "", "as train; SWAG's is predicted, a table's is scored where it has labels"
-    )
+    train: str = setting("", "a file below dir; empty: the usual name, or train.jsonl")
+    dev: str = setting("", "as train; empty: the usual name, or dev.jsonl")
+    test: str = setting("", "as train; scored if it has labels, otherwise predicted")
     fold: int = setting(
         0,
-        "codah: which of the five folds is the test set: the authors' own folds "
-        "(cv_split/fold_0/train.tsv), or without them each fifth row; the row after it is "
-        "dev",
+        "codah: which of the five folds (cv_split/fold_0) is used; without such files "
+        "each fifth row is test and the next one is dev",
         least=0,
         below=FOLDS,
     )

@@ -43,22 +43,14 @@ class SquadConfig:
     test: str = setting("", "a SQuAD file to write predictions for; empty: none")
     train_articles: str = setting("", "a slice such as 0:36 of the file's articles")
     dev_articles: str = setting("", "as train_articles; dev may be the same file")
-    version_2: bool = setting(
-        False, "whether a question may have no answer (SQuAD 2.0)"
-    )
+    version_2: bool = setting(False, "whether a question may have no answer")
     max_length: int = setting(384, "tokens of a window, question and context", least=8)
-    stride: int = setting(
-        128, "tokens from the start of one window to the next", least=1
-    )
+    stride: int = setting(128, "tokens between the starts of two windows", least=1)
     max_question_length: int = setting(
-        64,
-        "tokens of a question, at most half of a window; the rest is cut",
-        least=1,
+        64, "tokens of a question, at most half of a window", least=1
     )
     max_answer_length: int = setting(30, "tokens of an answer, at most", least=1)
-    n_best: int = setting(
-        20, "answers kept for a question, the most probable first", least=1
-    )
+    n_best: int = setting(20, "answers in the list of the best", least=1)
     null_threshold: float = setting(
         0.0,
         "version_2: the answer is empty if its score exceeds the score of the best span by "
@@ -66,8 +58,7 @@ class SquadConfig:
     )
     bad_answers: str = setting(
         "refuse",
-        "an answer that is not at its start in the context: refuse the file, or skip the "
-        "answer",
+        "refuse a file, or skip an answer, if the answer is not at its answer_start",
         one_of=("refuse", "skip"),
     )
 
@@ -269,9 +260,9 @@ class Squad(Task):
     def encode(self, rows: list[Question], tokenizer: Tokenizer) -> Features:
         """The windows of all questions, in order: [CLS] question [SEP] context [SEP].
 
-        Targets, where every row is labelled: the first answer's first and last token, or
-        [CLS] (0) for both where the window does not hold all of it. extra: a Window each.
-        truncated: questions that are cut.
+        Targets, if every row is labelled: the first and the last token of the first answer,
+        or [CLS] (0) for both if the window does not contain all of it. extra: a Window for
+        each sequence. truncated: questions that are cut.
         """
         config = self.config
         contexts = list(dict.fromkeys(row.context for row in rows))
@@ -311,21 +302,19 @@ class Squad(Task):
     def decode(
         self, rows: list[Question], features: Features, outputs: Outputs
     ) -> list[Answer]:
-        """The answer to each question, and those that come next.
+        """The answer to each question, and the next best answers.
 
-        Every span of at most max_answer_length tokens whose first token is in its best
-        window competes, with the sum of its two logits. (The original looks at pairs of
-        the n_best starts and ends of each window, of which none may be a span.) With
-        version_2, that no answer exists competes too, with the sum at [CLS] in the window
-        where it is smallest; it wins where that sum exceeds the best span's by more than
-        null_threshold.
+        Every span of at most max_answer_length tokens competes with the sum of its two
+        logits in the window that has the most context around its first token. (The
+        original compares pairs of the n_best starts and ends of each window, and possibly
+        none of them is a span.) With version_2 the empty answer competes with the sum of
+        the logits at [CLS], in the window with the smallest sum. The empty answer wins if
+        its sum exceeds the sum of the best span by more than null_threshold.
 
-        Each has "id", the row's or its number; "answer", the context's characters
-        from "start" to "end", or "" and None; its "probability" among "nbest", a list of
-        texts that differ with "text",
-        "probability", "start_logit" and "end_logit", best first, the empty one among them
-        where it competes; and then "null_odds", by how much its sum exceeds the best
-        span's.
+        An answer has "id"; "answer", the characters of the context from "start" to "end",
+        or "" and None; its "probability" among "nbest"; "nbest", a list of different texts
+        with "text", "probability", "start_logit" and "end_logit", the best first; and with
+        version_2 "null_odds", the sum of the empty answer minus the sum of the best span.
         """
         edges = np.searchsorted(features.row, np.arange(len(rows) + 1)).tolist()
         return [
@@ -344,13 +333,10 @@ class Squad(Task):
         right = [[text for text, _ in row.answers] for row in rows]
         if not self.config.version_2:
             return scores_v1(texts, right)
-        best = [
-            next((entry["text"] for entry in answer["nbest"] if entry["text"]), "")
-            for answer in answers
-        ]
-        return scores_v2(
-            texts, best, [answer["null_odds"] for answer in answers], right
-        )
+        found = [[entry["text"] for entry in answer["nbest"]] for answer in answers]
+        best = [next(filter(None, texts), "") for texts in found]
+        odds = [answer["null_odds"] for answer in answers]
+        return scores_v2(texts, best, odds, right)
 
     def outcomes(self, row: Question, answer: Answer) -> Iterator[Outcome]:
         """The answer. With SQuAD 2.0 its class is whether there is one."""
@@ -371,13 +357,11 @@ class Squad(Task):
         contents = {"predictions": "answer", "nbest_predictions": "nbest"}
         if self.config.version_2:
             contents["null_odds"] = "null_odds"
-        texts = {
-            name: json.dumps(
-                {answer["id"]: answer[key] for answer in answers}, indent=4
-            )
-            for name, key in contents.items()
-        }
-        return {f"{split}/{name}.json": f"{text}\n" for name, text in texts.items()}
+        files = {}
+        for name, key in contents.items():
+            content = {answer["id"]: answer[key] for answer in answers}
+            files[f"{split}/{name}.json"] = json.dumps(content, indent=4) + "\n"
+        return files
 
     def _answer(
         self, row: Question, windows: Sequence[Window], logits: Outputs
