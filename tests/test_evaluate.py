@@ -73,7 +73,9 @@ def test_other_data_and_what_is_wrong_with_it(finished, run, tmp_path):
     with pytest.raises(UserError, match=r"b\.csv:2: label 'maybe' is not in the label"):
         run("--data", tmp_path / "b.csv")
     (tmp_path / "c.csv").write_text("text\nw1\n")
-    with pytest.raises(UserError, match=r"c\.csv:2 has no label \('label'\), and eva"):
+    with pytest.raises(
+        UserError, match=r"c\.csv:2: no column 'label'; the columns are"
+    ):
         run("--data", tmp_path / "c.csv")
     with pytest.raises(UserError, match=r"none\.csv does not exist"):
         run("--data", tmp_path / "none.csv")
@@ -97,10 +99,12 @@ def test_the_column_of_the_text_may_be_named(finished, run, tmp_path):
         "--data", tmp_path / "b.jsonl"
     )
     with pytest.raises(
-        UserError, match=r"row 0: no column 'text'.*set columns to the name"
+        UserError, match=r"row 0: no column 'text'.*name it with columns="
     ):
         model.evaluate(other)
-    with pytest.raises(UserError, match=r"a\.csv:2: no column .* set columns to the"):
+    with pytest.raises(
+        UserError, match=r"a\.csv:2: no column .* name it with columns="
+    ):
         run("--data", tmp_path / "a.csv")
     with pytest.raises(
         UserError, match=r"a\.csv:2: no column 'body'; the columns are t"
@@ -108,12 +112,14 @@ def test_the_column_of_the_text_may_be_named(finished, run, tmp_path):
         run("--data", tmp_path / "a.csv", "--columns", "body")
     with pytest.raises(UserError, match=r"^columns has 2 names \(title, review\)"):
         model.evaluate(other, columns=("title", "review"))
-    with pytest.raises(
-        UserError, match=r"^dev, row 0 has no label \('label'\), and ev"
-    ):
+    with pytest.raises(UserError, match=r"row 0: no column 'label'"):
         model.evaluate([{"review": "w1"}], columns="review")
-    with pytest.raises(UserError, match="give data, or rows, too"):
-        run("--columns", "review")
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.csv").write_bytes((tmp_path / "a.csv").read_bytes())
+    found = run("--dir", tmp_path, "--columns", "review")
+    assert found == run("--data", tmp_path / "b.jsonl")
+    with pytest.raises(UserError, match=r"dev\.csv:2: no column 'text'.*with columns="):
+        run("--dir", tmp_path)
 
 
 def test_a_task_without_labels_has_those_of_the_checkpoint(finished):

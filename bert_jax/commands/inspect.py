@@ -1,9 +1,9 @@
-"""Shows what is at PATH: a checkpoint, prepared text or a vocabulary.
+"""Shows a checkpoint or prepared text.
 
-Of a checkpoint (a workdir, a Hugging Face folder, Google's files, a name on a hub): what it
-is, its config, and a table of its parameters. Of text that bert_jax prepare
-wrote: counts, lengths, and examples as training draws them; shown{right} is a token that
-the model has to predict. Of a vocabulary: its size, and how many tokens a word takes.
+PATH: a checkpoint (a workdir, a Hugging Face folder, Google's files, a name on a hub). The
+command prints its origin, its config, and a table of its parameters. Or a folder that
+bert_jax prepare wrote. The command prints counts, lengths, and training examples, in which
+shown{right} is a token that the model has to predict.
 
 usage:
   bert_jax inspect PATH [--json]
@@ -18,7 +18,7 @@ from bert_jax.progress import print_line
 
 
 def main(argv: list[str]) -> None:
-    """Parses the command line, looks and prints."""
+    """Parses the command line and prints the summary."""
     parser = cli.argument_parser(__doc__)
     parser.add_argument("path", metavar="PATH")
     parser.add_argument("--json", action="store_true", help="one object, with all")
@@ -29,22 +29,9 @@ def main(argv: list[str]) -> None:
     )
     text.add_argument("--masking", choices=MASKINGS, default="token")
     text.add_argument("--seed", type=int, default=0, help="of a run (%(default)s)")
-    vocabulary = parser.add_argument_group("of a vocabulary")
-    vocabulary.add_argument(
-        "--input",
-        nargs="+",
-        default=["python-docs"],
-        metavar="TEXT",
-        help="whose words are cut, named as for prepare (python-docs)",
-    )
-    vocabulary.add_argument(
-        "--text_field", default="text", help="of JSONL and tfds rows (%(default)s)"
-    )
     args = parser.parse_args(argv)
     found = inspect(
         args.path,
-        sample=args.input,
-        text_field=args.text_field,
         examples=args.examples,
         sequence_length=args.sequence_length,
         seed=args.seed,

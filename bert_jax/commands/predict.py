@@ -21,7 +21,7 @@ usage:
 import argparse
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from bert_jax.commands import cli
 from bert_jax.errors import UserError, counted, printable
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> None:
     form = args.format or ("table" if watched else "")
     form = form or lines.output_format(args.output, "; change it, or set --format")
     write = {
-        "table": lines.AnswerTable().lines,
+        "table": lines.table_lines,
         "csv": lines.CsvTable().lines,
         "jsonl": lines.json_lines,
     }[form]
@@ -91,8 +91,6 @@ def _answers(args: argparse.Namespace, watched: bool) -> Iterator["Answers"]:
 
 class _NextSentence:
     """How a pair and its probability are shown in a table."""
-
-    column_widths: ClassVar = {"first": 60, "second": 60}
 
     def cells(self, row: Any, answer: dict[str, Any]) -> list[dict[str, str]]:
         return [answer | {"probability": f"{answer['probability']:.4f}"}]

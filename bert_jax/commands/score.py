@@ -8,9 +8,9 @@ summed over the tokens, each masked in turn), "tokens", and "id" of a table; a C
 its name ends in .csv; stdout without it. An empty text has 0 tokens and the log
 probability 0.
 --rest_of_word: mask the tokens that follow in the word too.
---pairs: files or folders, a set each: .jsonl, .csv or .tsv with the two sentences in
---fields; .txt with two columns, or with pairs of lines, the good one first; or a zip of
-.jsonl, such as BLiMP. The command prints how often the good sentence is more likely.
+--pairs: files, a set each: a table (.jsonl, .csv, .tsv) with the two sentences in
+--fields; lines of text with a tab between the good and the bad sentence; or a zip of
+.jsonl, such as BLiMP.zip. The command prints how often the good sentence is more likely.
 --json: print one object with "accuracy" (a share of 1), "by_set" (the accuracy of each
 set by its path) and "pairs".
 

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -53,6 +53,8 @@ class Features:
     extra: values that the task needs to decode the outputs, one entry for each sequence.
     truncated: number of examples with text that was cut off.
     hidden: float32 (L_i, W) of each sequence, from a frozen encoder.
+    inputs: arrays (n,) of further inputs of the model, one value for each sequence; used in
+      inference, where a batch has them as (R, S).
     """
 
     input_ids: list[np.ndarray]
@@ -63,6 +65,7 @@ class Features:
     extra: list[Any] = dataclasses.field(default_factory=list)
     truncated: int = 0
     hidden: Sequence[np.ndarray] | None = None
+    inputs: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def lengths_UC(self) -> np.ndarray:
@@ -330,16 +333,14 @@ def inference_batches(
     pad_id: int,
     multiple: int = 1,
     packed: bool = True,
-    per_sequence: Mapping[str, np.ndarray] | None = None,
 ) -> Iterator[RowBatch]:
     """Every sequence of ``features`` once, none longer than ``limit``, the longest first.
 
     batch_size: rows of LENGTHS[0] tokens; of longer rows a batch has fewer, with about as
     many tokens. A batch of fewer rows is padded to a power of two. multiple: the number of
-    rows is a multiple of it. packed: whether sequences share rows. per_sequence: further
-    arrays (n,) with a value for each sequence, which a batch has as (R, S).
+    rows is a multiple of it. packed: whether sequences share rows.
     """
-    inputs = dataclasses.replace(features, targets={})
+    untargeted = dataclasses.replace(features, targets={})
     lengths = features.lengths_UC.ravel()
     for length, rows in rows_by_length(lengths, limit, packed):
         count = max(batch_size * LENGTHS[0] // length, 1)
@@ -347,8 +348,8 @@ def inference_batches(
         for first in range(0, len(rows), count):
             part = rows[first : first + count]
             shape = Shape(count, length, _slots(length, packed))
-            arrays = packed_rows(inputs, part, shape, pad_id)
-            for name, values in (per_sequence or {}).items():
+            arrays = packed_rows(untargeted, part, shape, pad_id)
+            for name, values in features.inputs.items():
                 arrays[name] = np.zeros((count, shape.slots), values.dtype)
                 for r, row in enumerate(part):
                     arrays[name][r, : len(row)] = values[row]

@@ -174,7 +174,7 @@ class Embedder:
         known. columns: names of the columns of the text or texts in dictionaries; empty:
         see :func:`bert_jax.tasks.rows.text_columns`.
         """
-        rows = row_texts(placed, given_columns(columns), 2 if self._pairs else 1)
+        rows = row_texts(placed, given_columns(columns), pairs=self._pairs)
         texts = (row.texts for row in rows)
         parts = chunks(texts, chunk)
         if self.pooling == "none":  # a text has at most as many tokens as characters

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,6 @@ def run_model(
     pad_id: int,
     mesh: Mesh,
     packed: bool = True,
-    per_sequence: Mapping[str, np.ndarray] | None = None,
     done: Callable[[float], None] | None = None,
 ) -> list[np.ndarray]:
     """The outputs of ``forward`` for each sequence, in order, on every process.
@@ -113,7 +112,6 @@ def run_model(
         pad_id=pad_id,
         multiple=batch_divisor(mesh),
         packed=packed,
-        per_sequence=per_sequence,
     )
     for batch, values in _with_outputs(forward, params, batches, mesh):
         length = batch.arrays["input_ids"].shape[1]

@@ -1,21 +1,21 @@
-"""What a pretrained model predicts in the place of [MASK]."""
+"""The likeliest tokens for each [MASK] of a text, by a pretrained model."""
 
-import functools
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.data.batching import Features, inference_batches
+from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import MASK, Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bert import PADDING_LOGIT, BertForPreTraining
 from bert_jax.objectives.heads import model_inputs
 from bert_jax.tasks import tables
-from bert_jax.tasks.task import Task, with_id
+from bert_jax.tasks.task import Answer, Outputs, Task, with_id
 
 
 class MaskedText(NamedTuple):
@@ -26,59 +26,78 @@ class MaskedText(NamedTuple):
     id: Any = None
 
 
-class FillMask(Task):
-    """The likeliest tokens for each [MASK] of a text, on one device.
+@dataclasses.dataclass(frozen=True)
+class FillMaskConfig:
+    """max_length: maximum number of tokens of a text. top: number of tokens of a [MASK]."""
 
-    max_length: the most tokens of a text, [CLS] and [SEP] counted. batch_size: see
-    inference_batches(). top: how many tokens an answer has for a [MASK].
-    """
+    max_length: int
+    top: int
+
+
+class FillMask(Task):
+    """Fills in blanks with the MLM head. The task needs no training and has no files."""
 
     family = "fill_mask"
-    columns: ClassVar = {"text": ("text",), "label": ("label",)}
     head = "pretraining"
+    columns: ClassVar = {"text": ("text",), "label": ("label",)}
     any_columns, tabs = True, False
 
-    def __init__(
-        self,
-        model: BertForPreTraining,
-        params: Any,
-        tokenizer: Tokenizer,
-        *,
-        max_length: int,
-        batch_size: int = 32,
-        top: int = 3,
-    ):
-        if not 1 <= top <= tokenizer.vocab_size:
+    def __init__(self, config: FillMaskConfig, tokenizer: Tokenizer):
+        super().__init__(config)
+        self._tokenizer = tokenizer
+        if not 1 <= config.top <= tokenizer.vocab_size:
             raise UserError(
-                f"top={top}, expected 1 to {tokenizer.vocab_size}, the vocabulary"
+                f"top={config.top}, expected 1 to {tokenizer.vocab_size}, the size of the "
+                "vocabulary"
             )
-        super().__init__(None)
-        self._params, self._tokenizer = jax.device_put(params), tokenizer
-        self.max_length, self._batch_size = max_length, batch_size
-        self._top_tokens = jax.jit(functools.partial(_top_tokens, model, top))
 
     def row(
         self, where: str, values: Mapping[str, Any], labelled: bool = False
     ) -> MaskedText:
-        """A text with its tokens. Raises UserError for one without [MASK]."""
+        """A text and its tokens. Raises UserError for a text without [MASK]."""
         del labelled
         text, tokenizer = tables.text(where, values, ["text"]), self._tokenizer
         if MASK not in text:
             raise UserError(
                 f"{where}: no {MASK} in {text[:60]!r}; this checkpoint is not fine-tuned "
                 f"and only fills in {MASK}: put it where a token is missing, or fine-tune "
-                "the checkpoint with bert_jax finetune"
+                "the checkpoint with bert_jax.finetune"
             )
         ids = tokenizer.encode(text, allow_mask=True)
         ids = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
-        if len(ids) > self.max_length:
+        if len(ids) > self.config.max_length:
             raise UserError(
-                f"{where} has {len(ids)} tokens, at most {self.max_length} fit; "
+                f"{where} has {len(ids)} tokens, at most {self.config.max_length} fit; "
                 "shorten it"
             )
         return MaskedText(text, ids, values.get("id"))
 
-    def cells(self, row: MaskedText, answer: dict[str, Any]) -> list[dict[str, str]]:
+    def encode(self, rows: list[MaskedText], tokenizer: Tokenizer) -> Features:
+        """A copy of a text for each of its blanks. "place": the position of the blank."""
+        places = [np.flatnonzero(row.input_ids == tokenizer.mask_id) for row in rows]
+        numbers = np.repeat(np.arange(len(rows), dtype=np.int32), [*map(len, places)])
+        ids = [rows[i].input_ids for i in numbers]
+        types = [np.zeros_like(own) for own in ids]
+        return Features(ids, types, numbers, inputs={"place": np.concatenate(places)})
+
+    def decode(
+        self, rows: list[MaskedText], features: Features, outputs: Outputs
+    ) -> list[Answer]:
+        """{"text", "blanks": for each [MASK] a list of {"token", "probability"}}.
+
+        outputs: see :func:`top_tokens`.
+        """
+        answers = [with_id(row, {"text": row.text, "blanks": []}) for row in rows]
+        for i, (probabilities, ids) in zip(features.row, outputs, strict=True):
+            answers[i]["blanks"].append(
+                [
+                    {"token": self._tokenizer.tokens[int(t)], "probability": float(p)}
+                    for t, p in zip(ids, probabilities, strict=True)
+                ]
+            )
+        return answers
+
+    def cells(self, row: MaskedText, answer: Answer) -> list[dict[str, str]]:
         """A line of the table for each [MASK]."""
         del row
         return [
@@ -92,61 +111,18 @@ class FillMask(Task):
             for number, blank in enumerate(answer["blanks"], 1)
         ]
 
-    def encode(self, *_: Any) -> Features:
-        raise NotImplementedError
 
-    decode = encode
-
-    def answers(self, rows: Sequence[MaskedText]) -> list[dict[str, Any]]:
-        """One JSON-able answer a row."""
-        ids = [row.input_ids for row in rows]
-        types = [np.zeros_like(row) for row in ids]
-        answers = [with_id(row, {"text": row.text}) for row in rows]
-        for batch in inference_batches(
-            Features(ids, types, np.arange(len(ids))),
-            batch_size=self._batch_size,
-            limit=self.max_length,
-            pad_id=self._tokenizer.pad_id,
-            packed=False,
-        ):
-            blank_BL = batch.arrays["input_ids"] == self._tokenizer.mask_id
-            counts = blank_BL.sum(axis=1)
-            blanks_first_BL = np.argsort(~blank_BL, axis=1, kind="stable")
-            probabilities, tokens = jax.device_get(
-                self._top_tokens(
-                    self._params, batch.arrays, blanks_first_BL[:, : counts.max()]
-                )
-            )
-            for b, (row,) in enumerate(batch.rows):
-                answers[row]["blanks"] = [
-                    [
-                        {
-                            "token": self._tokenizer.tokens[token],
-                            "probability": float(p),
-                        }
-                        for token, p in zip(
-                            tokens[b, m], probabilities[b, m], strict=True
-                        )
-                    ]
-                    for m in range(counts[b])
-                ]
-        return answers
-
-
-def _top_tokens(
-    model: BertForPreTraining,
-    top: int,
-    params: Any,
-    batch: dict[str, jax.Array],
-    positions_BM: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-    """Probabilities and ids of the likeliest tokens at some positions, (B, M, top)."""
-    logits_BMW = mlm_logits(model, params, batch, positions_BM)
-    return jax.lax.top_k(jax.nn.softmax(logits_BMW), top)
+def top_tokens(
+    model: BertForPreTraining, top: int, params: Any, batch: dict[str, jax.Array]
+) -> jax.Array:
+    """Probabilities and ids of the likeliest tokens, float32 (R, S, 2, top)."""
+    logits_RSW = mlm_logits(model, params, batch, batch["starts"] + batch["place"])
+    probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits_RSW), top)
+    return jnp.stack([probabilities, ids.astype(jnp.float32)], axis=2)
 
 
 def mlm_params(checkpoint: Checkpoint) -> Any:
-    """The parameters of a checkpoint that never predicts a word row without a token.
+    """The parameters, with a bias that excludes rows of the word table without a token.
 
     The word table may have more rows than the vocabulary has tokens.
     """
@@ -164,11 +140,11 @@ def mlm_logits(
     batch: dict[str, jax.Array],
     positions_BQ: jax.Array,
 ) -> jax.Array:
-    """float32 (B, Q, W) of the tokens at some positions, by the MLM head alone.
+    """Logits of the MLM head at some positions, float32 (B, Q, W).
 
-    A causal model predicts each from the tokens before it; of a two-way LSTM they are the
-    product of what both directions predict. A checkpoint may lack the pooler and the NSP
-    head.
+    A causal model predicts a token from the tokens before it. A two-way LSTM gives the
+    product of the predictions of both directions. The pooler and the NSP head may be
+    absent.
     """
     tokens_BL, packed = model_inputs(batch)
     settings = dict(deterministic=True, positions_BQ=positions_BQ)

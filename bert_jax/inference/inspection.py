@@ -1,12 +1,10 @@
-"""Summaries of a checkpoint, of prepared text and of a vocabulary.
+"""Summaries of a checkpoint and of prepared text.
 
 :func:`inspect` returns plain values, as in JSON, and :func:`describe` formats them as
-lines. Prepared text and vocabularies are read without JAX.
+lines. Prepared text is read without JAX.
 """
 
-import collections
 import dataclasses
-import itertools
 import math
 import os
 import re
@@ -16,69 +14,49 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data.corpus import read_documents
 from bert_jax.data.examples import ExampleConfig, ExampleSource
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
-from bert_jax.errors import UserError
-from bert_jax.files import ending
-from bert_jax.interop.find import find_files
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.progress import aligned
 
 Values = dict[str, Any]
 
 _DOCUMENTS = 1024  # of a store, that are in memory together
-_SENTENCES = 20_000  # of the sample for a vocabulary, at most
 _QUANTILES = {"median": 0.5, "90%": 0.9, "99%": 0.99, "longest": 1.0}
-_ENDINGS = (".txt", ".model", ".json")  # of the file of a vocabulary
 
 
 def inspect(
     path: os.PathLike | str,
     *,
-    sample: Sequence[str] = ("python-docs",),
-    text_field: str = "text",
     examples: int = 3,
     sequence_length: int = 128,
     seed: int = 0,
     masking: str = "token",
 ) -> Values:
-    """A summary of the checkpoint, the text or the vocabulary at ``path``.
+    """A summary of the checkpoint or the prepared text at ``path``.
 
-    The value of "what" is "checkpoint" for a path that ``bert_jax.load`` reads, "text" for
-    a folder of prepared text, or "vocabulary" for a vocab.txt, a SentencePiece .model, a
-    tokenizer.json, or a folder with one of these files and without weights.
+    The value of "what" is "text" for a folder of prepared text, otherwise "checkpoint".
 
-    sample, text_field: inputs as for prepare; a vocabulary is tried on their words.
     examples: number of training examples that are drawn from prepared text with
     ``sequence_length``, ``masking`` and ``seed``. Raises UserError for any other path.
     """
-    place = Path(path)
-    if (place / "index.json").is_file():
-        found = {"what": "text"}
-        found |= _text(_source(place, sequence_length, seed, masking), examples)
-    elif _is_vocabulary(place):
-        tokenizer = load_tokenizer(place)
-        found = {"what": "vocabulary"} | _summary(tokenizer)
-        found["sample"] = _words(tokenizer, sample, text_field)
-    else:
-        found = {"what": "checkpoint"} | _checkpoint(path)
-    return {"path": str(path)} | found
-
-
-def _is_vocabulary(path: Path) -> bool:
-    if path.is_file():
-        return ending(path) in _ENDINGS
-    try:
-        find_files(path)
-    except UserError:
-        return find_vocabulary(path) is not None
-    return False
+    if not Path(path, "index.json").is_file():
+        return {"path": str(path), "what": "checkpoint"} | _checkpoint(path)
+    config = ExampleConfig(masking=masking)
+    source = ExampleSource(
+        TokenStore(path),
+        load_tokenizer(path),
+        config,
+        sequence_length=sequence_length,
+        max_predictions=math.ceil(config.mask_rate * sequence_length),
+        seed=seed,
+    )
+    return {"path": str(path), "what": "text"} | _text(source, examples)
 
 
 def _checkpoint(path: os.PathLike | str) -> Values:
-    # Imported late: prepared text and vocabularies need no JAX.
+    # Imported late: prepared text needs no JAX.
     from flax.traverse_util import flatten_dict
 
     from bert_jax.interop.load import load
@@ -113,18 +91,6 @@ def _checkpoint(path: os.PathLike | str) -> Values:
 def _by_number(name: str) -> list[str]:
     """Sorts layer_2 before layer_10."""
     return [part.zfill(4) for part in re.split(r"(\d+)", name)]
-
-
-def _source(path: Path, length: int, seed: int, masking: str) -> ExampleSource:
-    config = ExampleConfig(masking=masking)
-    return ExampleSource(
-        TokenStore(path),
-        load_tokenizer(path),
-        config,
-        sequence_length=length,
-        max_predictions=math.ceil(config.mask_rate * length),
-        seed=seed,
-    )
 
 
 def _text(source: ExampleSource, examples: int) -> Values:
@@ -202,29 +168,6 @@ def _summary(tokenizer: Tokenizer) -> Values:
         "cased": not tokenizer.lower_case,
         "accents": not tokenizer.strip_accents,
         "size": tokenizer.vocab_size,
-    }
-
-
-def _words(tokenizer: Tokenizer, sample: Sequence[str], text_field: str) -> Values:
-    """Numbers of tokens in the words of a text; a word is a run of letters and digits."""
-    documents = read_documents(sample, text_field=text_field)
-    sentences = itertools.chain.from_iterable(documents)
-    counts: collections.Counter[str] = collections.Counter()
-    for sentence in itertools.islice(sentences, _SENTENCES):
-        counts.update(re.findall(r"\w+", sentence))
-    if not counts:
-        raise UserError(f"{', '.join(sample)} has no words; name another sample")
-    sizes = np.zeros(len(counts))
-    unknown = np.zeros(len(counts), bool)
-    for i, ids in enumerate(tokenizer.encode_batch(list(counts))):
-        sizes[i], unknown[i] = len(ids), tokenizer.unk_id in ids
-    weights = np.array([*counts.values()]) / counts.total()
-    return {
-        "inputs": list(sample),
-        "words": counts.total(),
-        "tokens of a word": float(weights @ sizes),
-        "words of one token": float(weights @ (sizes == 1)),
-        "unknown words": float(weights @ unknown),
     }
 
 

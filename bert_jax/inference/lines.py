@@ -1,35 +1,37 @@
-"""The input and output of commands: rows of lines or files, and answers."""
+"""The input of commands, and their answers as JSON, CSV or aligned columns."""
 
-import bisect
 import contextlib
 import csv
 import io
-import itertools
 import json
 import sys
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 
+from rich.cells import cell_len, set_cell_size
+
 from bert_jax.errors import UserError, counted, printable
 from bert_jax.files import ending, new_file
+from bert_jax.progress import aligned
 from bert_jax.tasks.rows import Placed, line_rows, placed_rows
 from bert_jax.tasks.tables import is_table
 
 STANDARD = "-"  # stdin, or stdout
-CHUNK = 4096  # lines that are in memory together
-_GAP = "  "  # between two columns of a table
+CHUNK = 4096  # rows that are in memory together
+# Columns with texts of the input, which are shortened to _WIDEST cells in a table.
+_INPUT = ("text", "text_a", "text_b", "context", "question", "first", "second")
+_WIDEST = 60
 T = TypeVar("T")
 
 
 def input_name(path: str) -> str:
-    """What errors call an input."""
+    """The name of an input in errors."""
     return "stdin" if path == STANDARD else path
 
 
 def count_lines(path: str) -> int | None:
-    """The number of lines of a text file; None for other tables, stdin and pipes."""
+    """The number of lines of a text file; None for tables, stdin and pipes."""
     if path == STANDARD or not Path(path).is_file() or is_table(Path(path)):
         return None
     count, last = 0, b"\n"
@@ -40,7 +42,7 @@ def count_lines(path: str) -> int | None:
 
 
 class Given(NamedTuple):
-    """Rows of a command, its name in errors, and their number where it is known."""
+    """The rows of a command, the name of the input, and the number of rows if known."""
 
     rows: Iterable[Placed]
     name: str
@@ -54,10 +56,11 @@ def given_rows(
     tabs: bool = True,
     read: Callable[[Path], Iterable[Placed]] | None = None,
 ) -> Given:
-    """The texts of a command line, or the rows of --input where there are none.
+    """The rows of a command.
 
-    tabs: whether a line with tabs is a row of several texts. read: the rows of a file,
-    where placed_rows is not enough.
+    texts: values of --text. path: value of --input, if texts is None. tabs: whether a line
+    with tabs is a row of several texts. read: function that reads a file, if placed_rows is
+    not enough.
     """
     if texts is not None:
         return Given(line_rows(texts, "--text", tabs=tabs), "--text", len(texts))
@@ -67,7 +70,7 @@ def given_rows(
 
 
 def on_screen(path: str) -> bool:
-    """Whether an output is what a user watches on a terminal."""
+    """Whether an output is a terminal."""
     return path == STANDARD and sys.stdout.isatty()
 
 
@@ -83,7 +86,7 @@ def output_format(output: str, hint: str = "") -> str:
 
 
 def truncation(truncated: int, rows: int, noun: str, max_length: int) -> str:
-    """The message about rows that are longer than the model reads."""
+    """The message about truncated rows."""
     verb = "is" if truncated == 1 else "are"
     return (
         f"{truncated:,} of {counted(rows, noun)} {verb} truncated to "
@@ -92,7 +95,7 @@ def truncation(truncated: int, rows: int, noun: str, max_length: int) -> str:
 
 
 def open_output(path: str) -> contextlib.AbstractContextManager[IO[str]]:
-    """A file that replaces an existing one when it is complete, or stdout for "-"."""
+    """A file that replaces an existing file when it is complete, or stdout for "-"."""
     if path == STANDARD:
         return contextlib.nullcontext(sys.stdout)
     return new_file(Path(path), "w")
@@ -116,7 +119,8 @@ def chunks(
 class Answers(NamedTuple):
     """Some rows, in order, with an answer each.
 
-    task: formats them for a table on a terminal. truncated: how many rows are seen in part.
+    task: its method ``cells`` makes the cells of aligned columns. truncated: number of
+    truncated rows.
     """
 
     rows: list[Any]
@@ -126,24 +130,43 @@ class Answers(NamedTuple):
 
 
 def json_lines(part: Answers) -> Iterator[str]:
-    """One object a row. An id that JSON does not have, such as a date, is a text."""
+    """A JSON object for each row. An id that JSON does not have, as a date, is a text."""
     for answer in part.answers:
         yield printable(json.dumps(answer, ensure_ascii=False, default=str))
 
 
-class CsvTable:
-    """A CSV table with a line for each row, below a header.
+def table_lines(part: Answers) -> Iterator[str]:
+    """Aligned columns with a header. Long texts of the input are shortened."""
+    lines = [
+        {name: _shown(name, text) for name, text in line.items()}
+        for row, answer in zip(part.rows, part.answers, strict=True)
+        for line in part.task.cells(row, answer)
+    ]
+    names = list(dict.fromkeys(name for line in lines for name in line))
+    cells = ([line.get(name, "") for name in names] for line in lines)
+    yield from aligned([names, *cells])
 
-    A dictionary of an answer has a column for each of its values, such as
+
+def _shown(name: str, text: str) -> str:
+    text = " ".join(text.split())
+    if name in _INPUT and cell_len(text) > _WIDEST:
+        return set_cell_size(text, _WIDEST - 1) + "…"
+    return text
+
+
+class CsvTable:
+    """A CSV table with a header and a line for each row.
+
+    A dictionary in an answer has a column for each of its values, such as
     "probabilities.good". A list is written as JSON, and "nbest" is left out. Texts are
-    written as they are, control characters included.
+    written unchanged, with their control characters.
     """
 
     def __init__(self):
         self._names: list[str] = []
 
     def lines(self, part: Answers) -> Iterator[str]:
-        """The lines of some rows; below the header, the first time.
+        """The lines of some rows, after the header the first time.
 
         Raises UserError for a value that no row of the first part has.
         """
@@ -167,74 +190,9 @@ def _flat(answer: dict[str, Any]) -> dict[str, Any]:
     """The cells of an answer by column."""
     cells: dict[str, Any] = {}
     for name, value in answer.items():
-        if name == "nbest":
-            continue
         if isinstance(value, dict):
             cells |= {f"{name}.{key}": inner for key, inner in value.items()}
-        elif isinstance(value, list):
-            cells[name] = json.dumps(value, ensure_ascii=False)
-        else:
-            cells[name] = value
+        elif name != "nbest":
+            text = isinstance(value, list) and json.dumps(value, ensure_ascii=False)
+            cells[name] = text or value
     return cells
-
-
-# The columns of a table that are shortened.
-_LONG = ("text", "text_a", "text_b", "context", "question")
-
-
-class AnswerTable:
-    """Aligned columns, as wide as the rows of the first part need."""
-
-    def __init__(self):
-        self._widths: dict[str, int] = {}
-        self._limits: dict[str, int] = {}
-
-    def lines(self, part: Answers) -> Iterator[str]:
-        """The lines of some rows; below a header, the first time."""
-        cells = [
-            {name: _printable(str(cell)) for name, cell in line.items()}
-            for row, answer in zip(part.rows, part.answers, strict=True)
-            for line in part.task.cells(row, answer)
-        ]
-        if not self._widths and cells:
-            self._limits = dict.fromkeys(_LONG, 60)
-            for name in cells[0]:
-                widest = max(
-                    _width(line.get(name, "")) for line in [*cells, {name: name}]
-                )
-                self._widths[name] = min(widest, self._limits.get(name, widest))
-            yield self._line({name: name for name in self._widths})
-        for line in cells:
-            yield self._line(line)
-
-    def _line(self, line: dict[str, str]) -> str:
-        parts = []
-        for name, width in self._widths.items():
-            text = line.get(name, "")
-            if name in self._limits:
-                text = _shortened(text, width)
-            parts.append(text + " " * (width - _width(text)))
-        return _GAP.join(parts).rstrip()
-
-
-def _printable(text: str) -> str:
-    """One line, without what a terminal would obey."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
-
-
-def _columns(character: str) -> int:
-    """Of a terminal: two for a Chinese character, none for an accent."""
-    if unicodedata.combining(character):
-        return 0
-    return 1 + (unicodedata.east_asian_width(character) in "WF")
-
-
-def _width(text: str) -> int:
-    return sum(map(_columns, text))
-
-
-def _shortened(text: str, width: int) -> str:
-    ends = list(itertools.accumulate(map(_columns, text)))
-    if not ends or ends[-1] <= width:
-        return text
-    return text[: bisect.bisect(ends, width - 1)] + "…"

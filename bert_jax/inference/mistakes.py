@@ -43,22 +43,20 @@ th, td {{ text-align: left; vertical-align: top; padding: .4em .7em;
 
 
 def worst_errors(
-    task: Task, rows: Sequence[Any], predictions: list[Answer]
+    task: Task, rows: Sequence[Any], answers: list[Answer]
 ) -> list[dict[str, Any]]:
     """All errors on rows with labels, the worst first; see the head of this file."""
-    optional = ("word", "where", "id")
-    found = []
-    for row, prediction in zip(rows, predictions, strict=True):
-        place = {name: getattr(row, name, None) for name in ("where", "id")}
-        for outcome in task.outcomes(row, prediction):
-            if outcome.right:
-                continue
-            entry = outcome._asdict() | place
-            del entry["right"], entry["classes"]
-            found.append(
-                {k: v for k, v in entry.items() if v is not None or k not in optional}
-            )
-    return sorted(found, key=_weight, reverse=True)
+    errors = []
+    for row, answer in zip(rows, answers, strict=True):
+        for outcome in task.outcomes(row, answer):
+            if not outcome.right:
+                text, gold, predicted, confidence, _, word, _ = outcome
+                error = dict(text=text, gold=gold, predicted=predicted)
+                error["confidence"] = confidence
+                places = (getattr(row, name, None) for name in ("where", "id"))
+                more = zip(("word", "where", "id"), (word, *places), strict=True)
+                errors.append(error | {k: v for k, v in more if v is not None})
+    return sorted(errors, key=_weight, reverse=True)
 
 
 def _weight(error: dict[str, Any]) -> float:
@@ -68,23 +66,20 @@ def _weight(error: dict[str, Any]) -> float:
 
 
 def confusion(
-    task: Task, rows: Sequence[Any], predictions: list[Answer]
+    task: Task, rows: Sequence[Any], answers: list[Answer]
 ) -> tuple[list[str], list[list[int]]]:
     """The labels, and the counts of gold labels (rows) and predicted labels (columns).
 
     Both are empty if the task has no classes.
     """
-    pairs = [
+    counts = collections.Counter(
         outcome.classes
-        for row, prediction in zip(rows, predictions, strict=True)
-        for outcome in task.outcomes(row, prediction)
+        for row, answer in zip(rows, answers, strict=True)
+        for outcome in task.outcomes(row, answer)
         if outcome.classes
-    ]
-    if not pairs:
-        return [], []
-    seen = {label for pair in pairs for label in pair}
-    labels = list(task.labels) if seen <= {*task.labels} else sorted(seen)
-    counts = collections.Counter(pairs)
+    )
+    seen = {label for pair in counts for label in pair}
+    labels = list(task.labels) if seen and seen <= {*task.labels} else sorted(seen)
     return labels, [[counts[a, b] for b in labels] for a in labels]
 
 
@@ -106,20 +101,16 @@ def majority_warning(counts: Sequence[Sequence[int]]) -> str:
 
 
 def write_mistakes(
-    folder: Path,
-    task: Task,
-    split: str,
-    rows: Sequence[Any],
-    predictions: list[Answer],
+    folder: Path, task: Task, split: str, rows: Sequence[Any], answers: list[Answer]
 ) -> list[Path]:
     """Writes the files of a split (see the head of this file), and returns their paths."""
-    errors = worst_errors(task, rows, predictions)
+    errors = worst_errors(task, rows, answers)
     paths = [folder / f"{split}.errors.jsonl", folder / f"{split}.errors.html"]
     # default=str: an id may be a date, or another value that JSON does not have.
     lines = (json.dumps(e, ensure_ascii=False, default=str) for e in errors[:LONGEST])
     write_text(paths[0], "".join(f"{line}\n" for line in lines))
     write_text(paths[1], _page(split, errors, len(rows)))
-    labels, counts = confusion(task, rows, predictions)
+    labels, counts = confusion(task, rows, answers)
     if labels:
         content = {"split": split, "of": task.counted, "labels": labels}
         paths.append(folder / f"{split}.confusion.json")
@@ -130,14 +121,14 @@ def write_mistakes(
 def _page(split: str, errors: list[dict[str, Any]], rows: int) -> str:
     """The page of the worst errors."""
     shown = errors[:LONGEST]
-    named = (name for error in shown for name in error if error[name] is not None)
-    names = list(dict.fromkeys(named))
-    caption = f"{len(errors):,} errors in {rows:,} rows, the worst first; "
-    table = [[error.get(name, "") for name in names] for error in shown]
+    names = list(dict.fromkeys(n for e in shown for n in e if e[n] is not None))
+    table = [_row(names, "th")]
+    table += [_row([error.get(name, "") for name in names], "td") for error in shown]
     return _PAGE.format(
         title=html.escape(f"Errors on {split}"),
-        caption=f"{caption}{len(shown)} are shown.",
-        rows="\n".join([_row(names, "th"), *(_row(row, "td") for row in table)]),
+        caption=f"{len(errors):,} errors in {rows:,} rows, the worst first; {len(shown)} "
+        "are shown.",
+        rows="\n".join(table),
     )
 
 

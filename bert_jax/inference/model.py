@@ -1,4 +1,4 @@
-"""A BERT and what it can be asked, as a script or a notebook uses it."""
+"""The model that ``bert_jax.load`` returns, for scripts and notebooks."""
 
 import dataclasses
 import functools
@@ -12,8 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import softmax
 
-from bert_jax.data import sequences
-from bert_jax.data.batching import Features, Shape, packed_rows
 from bert_jax.errors import UserError, check_arguments
 from bert_jax.inference.embed import Embedder
 from bert_jax.inference.evaluation import on_devices, opened
@@ -21,7 +19,7 @@ from bert_jax.inference.predict import Predictor
 from bert_jax.inference.score import Scorer
 from bert_jax.interop.checkpoint import Checkpoint, check_types, check_vocabulary
 from bert_jax.interop.load import load as load_checkpoint
-from bert_jax.model.bert import BertForPreTraining, BertModel, parameter_count
+from bert_jax.model.bert import BertModel, parameter_count
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import with_scan
 from bert_jax.objectives.heads import model_inputs
@@ -31,14 +29,14 @@ from bert_jax.tasks.task import Task
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """What the encoder gives for some texts, as numpy arrays, padded to the longest.
+    """The encoder's output for some texts, as numpy arrays, padded to the longest text.
 
-    tokens: of each text, with [CLS] and [SEP]. input_ids, token_type_ids, attention_mask:
-      int32 (B, L). last_hidden_state: float32 (B, L, D). pooled: float32 (B, D); None for a
-      model without a pooler. hidden_states: of the embeddings and of each layer, float32
-      (layers + 1, B, L, D). attentions: of each layer and head, float32
-      (layers, B, N, L, L): how much the token of a row attends to that of a column. Both
-      are None unless asked for.
+    tokens: the tokens of each text, with [CLS] and [SEP]. input_ids, token_type_ids,
+      attention_mask: int32 (B, L). last_hidden_state: float32 (B, L, D). pooled: float32
+      (B, D); None for a model without a pooler. hidden_states: the embeddings and the
+      output of each layer, float32 (layers + 1, B, L, D). attentions: float32
+      (layers, B, N, L, L); the last two axes are the token that attends and the token that
+      is attended to. hidden_states and attentions are None unless the call asks for them.
     """
 
     tokens: list[list[str]]
@@ -52,9 +50,9 @@ class Output:
 
 
 def _method(*kinds: type) -> Callable[[Callable], Callable]:
-    """Decorates a method of Bert: an unknown argument is a UserError with the nearest.
+    """Decorates a method of Bert: an unknown argument is an error with the nearest name.
 
-    kinds: the classes whose arguments are options of the method, too.
+    kinds: classes whose arguments are also options of the method.
     """
 
     def decorate(method: Callable) -> Callable:
@@ -77,7 +75,7 @@ def _method(*kinds: type) -> Callable[[Callable], Callable]:
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class Bert(Checkpoint):
-    """A checkpoint with its tokenizer, ready to be asked; ``bert_jax.load`` returns one.
+    """A checkpoint with methods to predict, encode, score and save.
 
     >>> model = bert_jax.load("runs/tiny")
     >>> model.fill_mask("The [MASK] is called once.", top=2)
@@ -103,9 +101,9 @@ class Bert(Checkpoint):
     def fill_mask(
         self, texts: Any, *, top: int = 5, columns: str = ""
     ) -> list[list[Any]]:
-        """For each [MASK] of a text its likeliest tokens and their probabilities.
+        """The likeliest tokens and their probabilities for each [MASK] of a text.
 
-        Of several texts a list of that for each.
+        Several texts give a list with one entry for each text.
         """
         if "mlm" not in self.params:
             raise UserError("this checkpoint has no MLM head; load a pretrained one")
@@ -120,9 +118,9 @@ class Bert(Checkpoint):
     def next_sentence(
         self, first: str | Sequence[str], second: str | Sequence[str], **options: Any
     ) -> float | np.ndarray:
-        """The probability that the second text follows the first; of lists an array.
+        """The probability that the second text follows the first; an array for lists.
 
-        The longer text of a pair that is too long loses its end. options: batch_size,
+        In a pair that is too long the longer text loses its end. options: batch_size,
         max_length and dtype of Embedder.
         """
         # The objectives of the other models have no pairs, so they train no NSP head.
@@ -149,10 +147,10 @@ class Bert(Checkpoint):
     def encode(
         self, texts: Any, *, columns: str | Sequence[str] = (), **options: Any
     ) -> np.ndarray:
-        """Vectors of texts, float32 (texts, W), or (W,) of a single one.
+        """Vectors of texts, float32 (texts, W), or (W,) of a single text.
 
-        options: those of Embedder: layers, pooling, normalize, batch_size, max_length,
-          dtype.
+        options: the options of Embedder: layers, pooling, normalize, batch_size,
+          max_length, dtype.
         """
         vectors = self._kept(Embedder, **options)(texts, columns=columns)
         return vectors[0] if is_single(texts) else vectors
@@ -161,7 +159,10 @@ class Bert(Checkpoint):
     def score(
         self, texts: Any, *, rest_of_word: bool = False, columns: str = ""
     ) -> float | np.ndarray:
-        """Pseudo-log-likelihoods, float64 (texts,), or of a single text; see Scorer."""
+        """Pseudo-log-likelihoods, float64 (texts,), or a number for a single text.
+
+        See Scorer.
+        """
         scorer = self._kept(Scorer, rest_of_word=rest_of_word)
         scores = scorer(texts, columns=columns)
         return float(scores[0]) if is_single(texts) else scores
@@ -170,10 +171,10 @@ class Bert(Checkpoint):
     def predict(
         self, rows: Any, *, columns: str | Sequence[str] = (), **options: Any
     ) -> dict[str, Any] | list[dict[str, Any]]:
-        """The answers of a fine-tuned model; see Predictor, which has the options too.
+        """The answers of a fine-tuned model. options: see Predictor.
 
         A tuple is one row: the two texts of a pair, question and context, context and
-        choices, or the words of a sentence. A dictionary, and a frame, has the columns that
+        choices, or the words of a sentence. A dictionary or a frame has the columns that
         the model was trained with.
         """
         answers = self._kept(Predictor, **options)(rows, columns=columns)
@@ -188,13 +189,10 @@ class Bert(Checkpoint):
         columns: str | Sequence[str] = (),
         **options: Any,
     ) -> dict[str, float]:
-        """Scores in percent of a fine-tuned model on rows with labels, or a file of them.
+        """Scores in percent of a fine-tuned model on rows with labels, or a file of rows.
 
-        data: rows as ``bert_jax.tasks`` says, or the Path of a file as its task reads it.
-        task: instead of the checkpoint's own, where its head was trained elsewhere and has
-        other columns or other names for the classes; without labels and files it has the
-        labels of the checkpoint.
-        columns: of the text or texts. options: those of Predictor.
+        data: rows as in ``bert_jax.tasks``, or the Path of a file that the task reads.
+        task, columns: see Predictor.evaluate. options: see Predictor.
         """
         predictor = self._kept(Predictor, **options)
         ((_, _, evaluation),) = predictor.evaluate(data, task=task, columns=columns)
@@ -211,16 +209,21 @@ class Bert(Checkpoint):
         """The encoder's output for texts or pairs, all in one batch."""
         if attentions and not self.config.kind.attends:
             raise UserError("an LSTM has no attention; leave attentions=True out")
-        arrays, tokens = self._batch(texts)
-        found = self._apply(
-            _encode, arrays, hidden_states=hidden_states, attentions=attentions
+        arrays = self._batch(texts)
+        found = self._encode(
+            self._bert, arrays, hidden_states=hidden_states, attentions=attentions
         )
-        return Output(tokens, **arrays, **found)
+        lengths = arrays["attention_mask"].sum(axis=1)
+        tokens = [
+            [self.tokenizer.tokens[t] for t in ids[:length]]
+            for ids, length in zip(arrays["input_ids"], lengths, strict=True)
+        ]
+        return Output(tokens, **arrays, **jax.device_get(found))
 
     def save(self, folder: os.PathLike | str) -> None:
         """Writes a Hugging Face folder, which transformers and ``load`` read.
 
-        One of a model that transformers has no class for is for ``load`` alone.
+        If transformers has no class for the model, only ``load`` reads the folder.
         """
         # Imported late: our own workdirs load without the table of foreign names.
         from bert_jax.interop.huggingface import save_huggingface
@@ -247,43 +250,36 @@ class Bert(Checkpoint):
             self._cache[key] = dataclasses.replace(checkpoint, params=params)
         return self._cache[key]
 
-    def _batch(self, texts: Any) -> tuple[dict[str, np.ndarray], list[list[str]]]:
-        """Arrays of texts, as long as the longest, and their tokens."""
+    @functools.cached_property
+    def _bert(self) -> Any:
+        """The encoder's parameters on the devices, with a name for each layer."""
+        return with_scan(self._on_devices().params, False)["bert"]
+
+    @functools.cached_property
+    def _encode(self) -> Callable:
+        compute = dataclasses.replace(self.compute, scan_layers=False)
+        function = functools.partial(_encode, BertModel(self.config, compute))
+        return jax.jit(function, static_argnames=("hidden_states", "attentions"))
+
+    def _batch(self, texts: Any) -> dict[str, np.ndarray]:
+        """Arrays of texts, padded to the longest."""
         check_vocabulary(self, "the checkpoint")
-        rows = []
-        for row in row_texts(placed_rows(texts)):
-            ids = self.tokenizer.encode_batch(row.texts)
-            rows.append(sequences.join(self.tokenizer, *ids))
+        rows = [self.tokenizer(*row.texts) for row in row_texts(placed_rows(texts))]
         if not rows:
             raise UserError("there are no texts; expected at least one")
-        check_types([types for _, types in rows], self.config)
-        longest = max(len(ids) for ids, _ in rows)
+        longest = max(len(row["input_ids"]) for row in rows)
         if longest > self.config.max_positions:
             raise UserError(
                 f"a text has {longest} tokens, at most {self.config.max_positions} fit; "
                 "shorten it"
             )
-        arrays = packed_rows(
-            Features(*map(list, zip(*rows, strict=True)), np.arange(len(rows))),
-            [[i] for i in range(len(rows))],
-            Shape(len(rows), longest, 1),
-            self.tokenizer.pad_id,
-        )
-        del arrays["segment_ids"], arrays["starts"]
-        return arrays, [[self.tokenizer.tokens[t] for t in ids] for ids, _ in rows]
-
-    def _apply(
-        self, function: Callable, arrays: dict[str, np.ndarray], **options: bool
-    ) -> Any:
-        """Numpy arrays of a function of the model, which is compiled once a shape."""
-        if "params" not in self._cache:
-            self._cache["params"] = with_scan(self._on_devices().params, False)
-        key = function, *options.values()
-        if key not in self._cache:
-            compute = dataclasses.replace(self.compute, scan_layers=False)
-            model = BertForPreTraining(self.config, compute)
-            self._cache[key] = jax.jit(functools.partial(function, model, **options))
-        return jax.device_get(self._cache[key](self._cache["params"], arrays))
+        padding = dict.fromkeys(rows[0], 0) | {"input_ids": self.tokenizer.pad_id}
+        arrays = {name: np.full((len(rows), longest), n) for name, n in padding.items()}
+        for name, array in arrays.items():
+            for i, row in enumerate(rows):
+                array[i, : len(row[name])] = row[name]
+        check_types(arrays["token_type_ids"], self.config)
+        return {name: array.astype(np.int32) for name, array in arrays.items()}
 
 
 def load(path: os.PathLike | str, **changes: Any) -> Bert:
@@ -298,20 +294,20 @@ def load(path: os.PathLike | str, **changes: Any) -> Bert:
 
 
 def _encode(
-    model: BertForPreTraining,
+    model: BertModel,
     params: Any,
     batch: dict[str, jax.Array],
     *,
     hidden_states: bool,
     attentions: bool,
 ) -> dict[str, jax.Array | None]:
-    """The arrays of an Output that are the model's."""
+    """The arrays of an Output that the model computes."""
     tokens_BL, _ = model_inputs(batch)
-    output, kept = BertModel(model.config, model.compute).apply(
-        {"params": params["bert"]},
+    output, kept = model.apply(
+        {"params": params},
         *tokens_BL,
         deterministic=True,
-        pool="pooler" in params["bert"],
+        pool="pooler" in params,
         hidden_states=hidden_states,
         mutable=["attention"] if attentions else [],
     )
@@ -323,10 +319,8 @@ def _encode(
     }
     if attentions:
         layers = kept["attention"]["encoder"]
+        names = [f"layer_{i}" for i in range(model.config.num_layers)]
         found["attentions"] = jnp.stack(
-            [
-                layers[f"layer_{i}"]["attention"]["probabilities"][0]
-                for i in range(model.config.num_layers)
-            ]
+            [layers[name]["attention"]["probabilities"][0] for name in names]
         )
     return jax.tree.map(lambda x: x.astype(jnp.float32), found)

@@ -1,6 +1,5 @@
-"""Answers of a checkpoint, whatever it was trained for."""
+"""Predictions and evaluations by a checkpoint with any head."""
 
-import dataclasses
 import functools
 import itertools
 import logging
@@ -8,12 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from bert_jax.data.batching import Features
 from bert_jax.errors import UserError, naming
 from bert_jax.inference.evaluation import Evaluation, Split, evaluate, opened, runner
-from bert_jax.inference.fill_mask import FillMask, mlm_params
+from bert_jax.inference.fill_mask import (
+    FillMask,
+    FillMaskConfig,
+    mlm_params,
+    top_tokens,
+)
 from bert_jax.inference.lines import CHUNK, Answers, chunks, truncation
 from bert_jax.interop.checkpoint import Checkpoint, check_length
 from bert_jax.interop.modules import EXTRA as MODULES
@@ -34,24 +35,22 @@ logger = logging.getLogger(__name__)
 
 
 class Predictor:
-    """Labels, tags, spans or choices with probabilities, for rows.
+    """Labels, tags, spans, choices or tokens with probabilities, for rows.
 
     >>> predict = Predictor("runs/sst2")
     >>> predict(["a gripping film", "two hours of my life that I want back"])
     [{'label': '1', 'probability': 0.998, 'probabilities': {'0': 0.002, '1': 0.998}},
      {'label': '0', 'probability': 0.991, 'probabilities': {'0': 0.991, '1': 0.009}}]
 
-    checkpoint: a workdir of bert_jax finetune, or any checkpoint with a head that
-      ``bert_jax.load`` reads. For a checkpoint that was fine-tuned elsewhere the head
-      decides the task: classes or a number for a text (for two, where the first row has
-      two), tags of words, spans of SQuAD 1.1, the best of several choices. A checkpoint
-      of pretraining names the likeliest tokens for each [MASK].
-    batch_size: sequences (rows, of several choices), rounded up to a multiple of the
-      devices.
-    max_length: tokens of a sequence; 0 for the length that the checkpoint was trained with.
-    dtype: of ComputeConfig; None for the checkpoint's own.
+    checkpoint: a run of fine-tuning, or any checkpoint with a head that ``bert_jax.load``
+      reads. If it was fine-tuned elsewhere, the head decides the task: classes or a number
+      for a text or a pair, tags of words, spans of SQuAD 1.1, or the best of several
+      choices. A pretrained checkpoint gives the likeliest tokens for each [MASK].
+    batch_size: number of rows of 32 tokens in a batch; longer rows are fewer.
+    max_length: maximum number of tokens of a sequence; 0: as trained.
+    dtype: a value of ComputeConfig.dtype; None for the checkpoint's own.
     top: number of tokens for a [MASK].
-    show_progress: whether progress is shown; None: on a terminal and in a notebook.
+    show_progress: whether to show a progress bar; None: on a terminal and in a notebook.
 
     A row is a text, a tuple (two texts of a pair, question and context, context and
     choices, words to tag) or a dictionary with the columns that the checkpoint was trained
@@ -70,45 +69,45 @@ class Predictor:
         show_progress: bool | None = None,
     ):
         checkpoint, path = opened(checkpoint, dtype, batch_size, max_length)
+        params, packed = checkpoint.params, True
+        self._tokenizer, self._show = checkpoint.tokenizer, show_progress
+        self._task: Task
         if checkpoint.head == "none" or (
-            checkpoint.head == "pretraining" and "mlm" not in checkpoint.params
+            checkpoint.head == "pretraining" and "mlm" not in params
         ):
             raise UserError(
                 f"{path} is an encoder without a head that predicts; fine-tune it with "
-                "bert_jax finetune, or get its vectors with "
-                "bert_jax embed"
+                "bert_jax finetune, or get its vectors with bert_jax embed"
             )
-        self._tokenizer, self._show = checkpoint.tokenizer, show_progress
-        self._task: Task
         if checkpoint.head == "pretraining":
-            fill_mask = FillMask(
-                BertForPreTraining(checkpoint.config, checkpoint.compute),
-                mlm_params(checkpoint),
-                checkpoint.tokenizer,
-                max_length=max_length or checkpoint.config.max_positions,
-                batch_size=batch_size,
-                top=top,
-            )
-            self._task, self.max_length = fill_mask, fill_mask.max_length
+            length = max_length or checkpoint.config.max_positions
+            self._task = FillMask(FillMaskConfig(length, top), self._tokenizer)
+            params = mlm_params(checkpoint)
+            model = BertForPreTraining(checkpoint.config, checkpoint.compute)
+            forward = functools.partial(top_tokens, model, top)
         else:
             self._task = _task(checkpoint, path, max_length)
-            self.max_length = self._task.config.max_length
-            self._run = _model(checkpoint, path, self._task, batch_size)
-        check_length(self.max_length, checkpoint, "max_length")
+            model, params = _model(checkpoint, path, self._task)
+            packed = packs(model)
+            forward = functools.partial(eval_logits, model)
         self.family = self._task.family
+        self.max_length = self._task.config.max_length
+        check_length(self.max_length, checkpoint, "max_length")
+        self._run = runner(
+            forward, params, checkpoint, batch_size=batch_size, packed=packed
+        )
 
     def __call__(
         self, rows: Any, *, columns: str | Sequence[str] = ()
     ) -> list[dict[str, Any]]:
-        """A JSON-able answer for each row, in order.
+        """An answer for each row, in order, which JSON can hold.
 
         rows: see :func:`bert_jax.tasks.rows.placed_rows`. columns: see :meth:`stream`.
-        Logs a warning with the number of rows that are truncated.
+        Logs a warning with the number of truncated rows.
         """
         total = count_rows(rows)
-        parts = self.stream(self.placed(rows), columns=columns, total=total)
         answers, truncated = [], 0
-        for part in parts:
+        for part in self.stream(self.placed(rows), columns=columns, total=total):
             answers += part.answers
             truncated += part.truncated
         if truncated:
@@ -116,7 +115,7 @@ class Predictor:
         return answers
 
     def placed(self, rows: Any) -> Iterator[Placed]:
-        """The rows of any data, with their places."""
+        """The rows of any data, each with its place."""
         return self._task.source.rows_of(rows, tabs=self._task.tabs)
 
     @property
@@ -131,19 +130,28 @@ class Predictor:
         total: int | None = None,
         columns: str | Sequence[str] = (),
     ) -> Iterator[Answers]:
-        """Rows and answers of ``size`` rows at a time.
+        """Rows and answers, ``size`` rows at a time.
 
-        Memory holds the rows and outputs of one part; a document that must be whole is in
-        one part. total: the number of rows, where it is known. columns: of dictionaries,
-        the columns of the text or texts, in order, instead of those that the checkpoint was
-        trained with.
+        Memory holds the rows and the outputs of one part. If the answer to a row depends on
+        its document, a part has whole documents. total: number of rows, if known.
+        columns: names of the columns of the text or texts in dictionaries, in order; empty:
+        as trained.
         """
-        rows = self._task.rows(placed, given_columns(columns))
+        task = self._task
+        rows = task.rows(placed, given_columns(columns))
+        parts: Iterator[list[Any]] = chunks(rows, size)
+        if getattr(task.config, "document_context", False):
+            groups = itertools.groupby(rows, lambda row: row.document)
+            documents = chunks((list(rows) for _, rows in groups), size, len)
+            parts = (list(itertools.chain(*part)) for part in documents)
         with Progress(
             "predicting", total=total, unit="rows", show=self._show
         ) as progress:
-            for part in _parts(self._task, rows, size):
-                yield self._answer(self._task, part, progress.part(len(part)))
+            for part in parts:
+                features = task.encode(part, self._tokenizer)
+                outputs = self._run(features, done=progress.part(len(part)))
+                answers = task.decode(part, features, outputs)
+                yield Answers(part, answers, task, features.truncated)
 
     def evaluate(
         self,
@@ -153,47 +161,36 @@ class Predictor:
         directory: str = "",
         columns: str | Sequence[str] = (),
     ) -> Iterator[tuple[Task, Split, Evaluation]]:
-        """Each labelled split with its predictions and scores; nothing is trained.
+        """The predictions and scores of each split with labels. Nothing is trained.
 
-        data: rows with labels, as ``bert_jax.tasks`` says, or a file of the family's form;
-          the split is then called dev. None: the files of the task.
-        task: instead of the checkpoint's own, as for a head that was trained elsewhere. Its
-          classes are those of the head by name; see class_names.in_order_of. A task
-          without labels and files has the labels of the checkpoint.
-        columns: of the text or texts in ``data``, as of :meth:`stream`.
+        data: rows with labels, as in ``bert_jax.tasks``, or the Path of a file, which make
+          the split dev. None: the files of the task.
+        task: the task of the data, for a head that was trained elsewhere; None: the
+          checkpoint's own task. Its classes are matched with the classes of the head by
+          name; see class_names.in_order_of. A task without labels and files has the labels
+          of the checkpoint.
+        directory: folder of the task's files, instead of the folder of the run.
+        columns: see :meth:`stream`.
         """
         if isinstance(self._task, FillMask):
             raise UserError(
                 "a pretrained checkpoint has no task to be scored on; fine-tune it with "
                 "bert_jax finetune"
             )
-        own = self._task
-        if task is None:
-            task = own
-        else:
-            task = task.fitted(self.max_length, own.head)
-            if (
-                task.head == own.head
-                and own.labels
-                and not (task.source.labels or task.config.dir)
-            ):
-                config = dataclasses.replace(task.config, labels=own.labels)
-                task = type(task)(config)
-            if (task.head, task.outputs) != (own.head, own.outputs):
-                raise UserError(
-                    f"the checkpoint's {own.head} head gives {own.outputs} numbers, the "
-                    f"task needs {task.outputs} of a {task.head} head; give the task that "
-                    "it was trained for"
-                )
-            length = min(task.config.max_length, self.max_length)
-            config = dataclasses.replace(task.config, max_length=length)
-            if task.labels:
-                labels = in_order_of(own.labels, task.labels)
-                config = dataclasses.replace(config, labels=labels)
-            task = type(task)(config)
-        task = _with_data(task, data, directory, given_columns(columns))
+        task = self._task if task is None else self._matched(task)
+        columns = given_columns(columns)
+        if data is not None:
+            task = task.with_rows(dev=data, columns=columns)
+            columns = ()
+        elif directory:
+            task = type(task)(task.changed(dir=directory).config)
+        elif not task.config.dir or task.config.dir.startswith(ROWS):
+            raise UserError(
+                "the checkpoint does not know where its task's files are; give data or "
+                "dir, or rows"
+            )
         for name in task.source.eval_splits:
-            rows = task.read(name)
+            rows = list(task.rows(task.source.records(name), columns, labelled=True))
             if not rows:
                 raise UserError(
                     f"{name} has no rows; expected at least one with a label"
@@ -205,37 +202,29 @@ class Predictor:
                 outputs = self._run(split.features, done=progress.part(len(rows)))
             yield task, split, evaluate(task, split, outputs)
 
-    def _answer(
-        self, task: Task, rows: list[Any], done: Callable[[float], None]
-    ) -> Answers:
-        if isinstance(task, FillMask):
-            answers = task.answers(rows)
-            done(1.0)
-            return Answers(rows, answers, task)
-        features = task.encode(rows, self._tokenizer)
-        answers = task.decode(rows, features, self._run(features, done=done))
-        return Answers(rows, answers, task, features.truncated)
+    def _matched(self, task: Task) -> Task:
+        """A task of the user with the labels and the length of the checkpoint."""
+        own = self._task
+        task = task.fitted(self.max_length, own.head)
+        changes: dict[str, Any] = {
+            "max_length": min(task.config.max_length, self.max_length)
+        }
+        known = task.source.labels or task.config.dir
+        if task.head == own.head and own.labels and not known:
+            task = type(task)(task.changed(labels=own.labels).config)
+        if (task.head, task.outputs) != (own.head, own.outputs):
+            raise UserError(
+                f"the checkpoint's {own.head} head gives {own.outputs} numbers, the task "
+                f"needs {task.outputs} of a {task.head} head; give the task that it was "
+                "trained for"
+            )
+        if task.labels:
+            changes["labels"] = in_order_of(own.labels, task.labels)
+        return type(task)(task.changed(**changes).config)
 
 
-def _parts(task: Task, rows: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    """Lists of ``size`` rows, or of whole documents where these count."""
-    if not getattr(task.config, "document_context", False):
-        yield from chunks(rows, size)
-        return
-    part: list[Any] = []
-    for _, document in itertools.groupby(rows, lambda row: row.document):
-        if len(part) >= size:
-            yield part
-            part = []
-        part += document
-    if part:
-        yield part
-
-
-def _model(
-    checkpoint: Checkpoint, path: Path | str, task: Task, batch_size: int
-) -> Callable[[Features], list[np.ndarray]]:
-    """The fine-tuned model: from sequences to the output for each of them."""
+def _model(checkpoint: Checkpoint, path: str, task: Task) -> tuple[Callable, Any]:
+    """The fine-tuned model and its parameters."""
     features = from_settings(
         FeatureConfig, checkpoint.extra.get("features", {}), "features"
     )
@@ -248,46 +237,26 @@ def _model(
             f"{path} lacks {', '.join(missing)}, which a {task.head} head needs; "
             "fine-tune it with bert_jax finetune"
         )
-    forward = functools.partial(eval_logits, model)
-    return runner(
-        forward, params, checkpoint, batch_size=batch_size, packed=packs(model)
-    )
+    return model, params
 
 
-def _with_data(task: Task, data: Any, directory: str, columns: Sequence[str]) -> Task:
-    """The task with the data, or with its own files."""
-    if data is not None:
-        return task.with_rows(dev=data, columns=columns)
-    if columns:
-        raise UserError("columns is given without data; give data, or rows, too")
-    if directory:
-        task = type(task)(dataclasses.replace(task.config, dir=directory))
-    if not task.config.dir or task.config.dir.startswith(ROWS):
-        raise UserError(
-            "the checkpoint does not know where its task's files are; give data or "
-            "dir, or rows"
-        )
-    return task
+def _task(checkpoint: Checkpoint, path: str, max_length: int) -> Task:
+    """The task that a checkpoint was fine-tuned for, or a task that fits its head.
 
-
-def _task(checkpoint: Checkpoint, path: Path | str, max_length: int) -> Task:
-    """The task that a checkpoint was fine-tuned for; elsewhere, one that fits its head.
-
-    max_length: tokens of a sequence, instead of what is saved; 0 to leave it.
+    max_length: maximum number of tokens of a sequence; 0: as saved.
     """
-    if checkpoint.extra.keys() - {MODULES}:
-        family, data = (checkpoint.extra.get(name) for name in ("family", "data"))
-        if str(family) not in FAMILIES or not isinstance(data, dict):
-            raise UserError(
-                f"{path}: 'bert_jax' in config.json has the family {family!r}, expected "
-                f"one of {', '.join(FAMILIES)} and its settings under 'data'; delete the "
-                "key to have the task made from the head"
-            )
-        kind = FAMILIES[family]
-        with naming(path):
+    with naming(path):
+        if checkpoint.extra.keys() - {MODULES}:
+            family, data = (checkpoint.extra.get(name) for name in ("family", "data"))
+            if str(family) not in FAMILIES or not isinstance(data, dict):
+                raise UserError(
+                    f"'bert_jax' in config.json has the family {family!r}, expected one of "
+                    f"{', '.join(FAMILIES)} and its settings under 'data'; delete the key "
+                    "to use the task of the head"
+                )
+            kind = FAMILIES[family]
             task = kind(from_settings(kind.config_class, data, "data"))
-    else:
-        with naming(path):
+        else:
             tasks = (kind.for_head(checkpoint) for kind in FAMILIES.values())
             task = next(filter(None, tasks))
     return task.changed(max_length=max_length) if max_length else task

@@ -13,6 +13,7 @@ A minimal pair is right if its good sentence has the higher score (Warstadt et a
 """
 
 import functools
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -23,8 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.data.batching import Features
-from bert_jax.errors import UserError, counted
-from bert_jax.files import decode_lines, ending, parse_json, reading
+from bert_jax.errors import UserError
+from bert_jax.files import ending, parse_json, reading
 from bert_jax.inference.evaluation import opened, runner
 from bert_jax.inference.fill_mask import mlm_logits, mlm_params
 from bert_jax.inference.lines import chunks
@@ -36,7 +37,9 @@ from bert_jax.progress import Progress
 from bert_jax.tasks import tables
 from bert_jax.tasks.rows import (
     Placed,
+    Row,
     Texts,
+    by_position,
     count_rows,
     given_columns,
     placed_rows,
@@ -163,14 +166,11 @@ class Scorer:
             return [logs[1:-1] for logs in self._run(_features(texts), done=done)]
         copies = [copy for ids in texts for copy in self._masked(ids)]
         sizes = [len(ids) - 2 for ids in texts]
-        values = self._run(
-            _features(copies),
-            per_sequence={
-                "place": np.concatenate([1 + np.arange(size) for size in sizes]),
-                "target": np.concatenate([ids[1:-1] for ids in texts]),
-            },
-            done=done,
-        )
+        inputs = {
+            "place": np.concatenate([1 + np.arange(size) for size in sizes]),
+            "target": np.concatenate([ids[1:-1] for ids in texts]),
+        }
+        values = self._run(_features(copies, inputs), done=done)
         return np.split(np.array(values), np.cumsum(sizes)[:-1])
 
     def _masked(self, ids: np.ndarray) -> np.ndarray:
@@ -186,8 +186,11 @@ class Scorer:
         return np.where(masked, np.int32(self._tokenizer.mask_id), ids)
 
 
-def _features(ids: list[np.ndarray]) -> Features:
-    return Features(ids, [np.zeros_like(own) for own in ids], np.arange(len(ids)))
+def _features(
+    ids: list[np.ndarray], inputs: dict[str, np.ndarray] | None = None
+) -> Features:
+    types = [np.zeros_like(own) for own in ids]
+    return Features(ids, types, np.arange(len(ids)), inputs=inputs or {})
 
 
 def _directed_log_probabilities(
@@ -238,8 +241,7 @@ def read_sets(
     """The path and the pairs of each set. A set is a file, or a file in a zip.
 
     The rows of a table have the pair in the two columns ``fields``. Lines of text have it
-    in two columns with a tab between them, or in two consecutive lines, the good one first.
-    The files of a zip are sorted by name.
+    in two columns with a tab between them, the good sentence first.
 
     Raises UserError with the file and line of a row that is not a pair.
     """
@@ -248,59 +250,33 @@ def read_sets(
             _zip_rows(path) if ending(path) == ".zip" else [(path, placed_rows(path))]
         )
         for name, rows in sets:
-            yield str(name), _pairs(name, rows, fields)
+            yield str(name), [_pair(where, row, fields) for where, row in rows if row]
 
 
-def _zip_rows(path: Path) -> Iterator[tuple[str, Iterable[Placed]]]:
+def _zip_rows(path: Path) -> Iterator[tuple[str, Iterator[Placed]]]:
     """The name and the rows of each JSONL file in a zip, such as BLiMP's."""
     with reading(path, _EXPECTED), zipfile.ZipFile(path) as archive:
         # macOS puts a file "._NAME.jsonl", which is not JSON, beside each NAME.jsonl.
-        members = [
-            member
-            for member in sorted(archive.infolist(), key=lambda info: info.filename)
-            if ending(member.filename) == ".jsonl"
-            and not Path(member.filename).name.startswith(".")
-        ]
+        own = re.compile(r"(.*/)?[^./][^/]*\.jsonl")
+        members = sorted(filter(own.fullmatch, archive.namelist()))
         if not members:
             raise UserError(f"{path} has no .jsonl file; expected {_EXPECTED}")
         for member in members:
-            name = f"{path}/{member.filename}"
             with archive.open(member) as file:
-                yield (
-                    name,
-                    [
-                        (where, parse_json(line, where, "one object a line"))
-                        for number, line in decode_lines(file, name)
-                        if (where := f"{name}:{number}")
-                    ],
-                )
+                yield f"{path}/{member}", _objects(f"{path}/{member}", file)
 
 
-def _pairs(name: object, rows: Iterable[Placed], fields: Sequence[str]) -> list[Pair]:
-    """The pairs of a set; rows of one text make pairs in their order."""
-    texts: list[str] = []
-    size = 0
-    for where, row in rows:
-        if isinstance(row, dict):
-            row = tuple(tables.text(where, row, [field]) for field in fields)
-        elif isinstance(row, str):
-            if not row.strip():
-                continue
-            row = (row,)
-        size = size or len(row)
-        if len(row) != size or size > 2:
-            raise UserError(
-                f"{where} has {counted(len(row), 'column')}; expected a pair with one tab, "
-                "or one sentence, in every line"
-            )
-        tables.check_texts(where, row)
-        texts += row
-    if len(texts) % 2:
-        raise UserError(
-            f"{name} has {counted(len(texts), 'line')}; expected an even number, a pair in "
-            "two lines, or one tab in every line"
-        )
-    return [*zip(texts[::2], texts[1::2], strict=True)]
+def _objects(name: str, lines: Iterable[bytes]) -> Iterator[Placed]:
+    for number, line in enumerate(lines, 1):
+        where = f"{name}:{number}"
+        yield where, parse_json(line, where, "one object a line")
+
+
+def _pair(where: str, row: Row, fields: Sequence[str]) -> Pair:
+    values = by_position(where, row, fields)
+    good, bad = (tables.text(where, values, [name]) for name in fields)
+    tables.check_texts(where, (good, bad))
+    return good, bad
 
 
 def accuracy(

@@ -218,10 +218,18 @@ class Texts(NamedTuple):
 
 
 def row_texts(
-    placed: Iterable[Placed], columns: Sequence[str] = (), most: int = 2
+    placed: Iterable[Placed],
+    columns: Sequence[str] = (),
+    most: int = 2,
+    *,
+    pairs: bool = True,
 ) -> Iterator[Texts]:
-    """The texts of each row, at most ``most`` of them. columns: see with_columns."""
-    names = PAIR[:most]
+    """The texts of each row, at most ``most`` of them.
+
+    columns: see with_columns. pairs: whether a dictionary may have two texts if the user
+    names no columns.
+    """
+    names = PAIR[: most if pairs or columns else 1]
     for where, row in with_columns(placed, names, columns):
         identity = None
         if isinstance(row, dict):

@@ -25,8 +25,9 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError, counted, naming
-from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.inspection import drawn_examples, marked
+from bert_jax.inference.predict import Predictor
+from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.load import load
 from bert_jax.interop.surgery import stretched, with_new_words
 from bert_jax.interop.train_state import newest_step
@@ -170,9 +171,9 @@ def _pretrain(
         log(f"finished before, after {config.total_steps:,} steps")
     if config.prompts:
         params = on_every_host(state.params)
+        lines = _filled(config, objective.model, params, tokenizer)
 
-        def fill_prompts() -> None:
-            lines = _filled(config, objective.model, params, tokenizer)
+        def log_prompts() -> None:
             for line in lines:
                 log(line)
             if not finished:
@@ -181,7 +182,7 @@ def _pretrain(
                     writer.write_text(step, "blanks", "\n".join(lines))
                 folder.upload()
 
-        on_leader(fill_prompts)
+        on_leader(log_prompts)
 
     def draw() -> None:
         if not finished or not (folder.local / CURVES).exists():
@@ -332,11 +333,15 @@ def _filled(
     config: TrainConfig, model: nn.Module, params: Params, tokenizer: Tokenizer
 ) -> list[str]:
     """The prompts of the config, with the most probable tokens of each blank."""
-    length = config.phases[-1].sequence_length
-    fill_mask = FillMask(model, params, tokenizer, max_length=length)
-    rows = [fill_mask.row("prompts", {"text": text}) for text in config.prompts]
+    kind, compute = "pretraining", model.compute
+    predict = Predictor(
+        Checkpoint(model.config, params, tokenizer, kind, compute=compute),
+        max_length=config.phases[-1].sequence_length,
+        top=3,
+        show_progress=False,
+    )
     lines = []
-    for answer in fill_mask.answers(rows):
+    for answer in predict(list(config.prompts)):
         guesses = " | ".join(
             ", ".join(f"{guess['token']} {guess['probability']:.0%}" for guess in blank)
             for blank in answer["blanks"]

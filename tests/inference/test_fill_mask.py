@@ -3,7 +3,8 @@ import pytest
 
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.inference.fill_mask import FillMask
+from bert_jax.inference.predict import Predictor
+from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
@@ -26,12 +27,11 @@ def fill(small_store):
             initializer_range=0.5,
         )
     )
-    params = MlmNsp(model).init(jax.random.key(0))
+    params = jax.jit(MlmNsp(model).init)(jax.random.key(0))
+    checkpoint = Checkpoint(model.config, params, tokenizer, "pretraining")
 
     def fill(texts, length=32, top=3):
-        fill_mask = FillMask(model, params, tokenizer, max_length=length, top=top)
-        rows = [fill_mask.row("row 0", {"text": text}) for text in texts]
-        answers = fill_mask.answers(rows)
+        answers = Predictor(checkpoint, max_length=length, top=top)(texts)
         assert [answer["text"] for answer in answers] == texts
         return [
             [[(g["token"], g["probability"]) for g in blank] for blank in a["blanks"]]

@@ -20,11 +20,6 @@ def store(small_store):
 
 
 @pytest.fixture(scope="module")
-def uncased(golden):
-    return golden / "tokenizer/uncased_vocab.txt"
-
-
-@pytest.fixture(scope="module")
 def text(store):
     return inspect(store, examples=40, sequence_length=32, seed=7)
 
@@ -102,34 +97,6 @@ def test_an_example_is_shown_with_its_masks_and_its_label(text):
     assert f" {mask['shown']}{{{mask['token']}}} " in shown
     follows = "B follows A" if example["is_next"] else "B is from elsewhere"
     assert f"example 0: {len(example['a'] + example['b'])} tokens, {follows}\n" in shown
-
-
-def test_words_of_a_sample_are_counted(uncased, tmp_path, capsys):
-    (tmp_path / "vocab.txt").write_bytes(uncased.read_bytes())
-    sample = tmp_path / "sample.jsonl"
-    sample.write_text(
-        json.dumps({"body": "The unaffable whales, the whales! A \u13a0."})
-    )
-    flags = ["--input", str(sample)]
-    with pytest.raises(UserError, match="found body; set --text_field"):
-        command.main([str(tmp_path), *flags])
-    command.main([str(tmp_path), *flags, "--text_field", "body", "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert (found["what"], found["kind"], found["cased"]) == (
-        *("vocabulary", "wordpiece"),
-        False,
-    )
-    assert found["size"] == 30522
-    tokenizer = load_tokenizer(uncased)
-    words = ["The", "unaffable", "whales", "the", "whales", "A", "\u13a0"]
-    sizes = [len(tokenizer.tokenize(word)) for word in words]
-    assert found["sample"] == {
-        "inputs": [str(sample)],
-        "words": 7,
-        "tokens of a word": pytest.approx(sum(sizes) / 7),
-        "words of one token": pytest.approx(sizes.count(1) / 7),
-        "unknown words": pytest.approx(1 / 7),
-    }
 
 
 def test_a_checkpoint_is_a_table_of_its_parameters(golden):

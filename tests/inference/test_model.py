@@ -190,6 +190,8 @@ def test_two_texts_are_refused_where_one_is_read(model):
         vectors.encode([pair])
     both = vectors.encode([pair], columns=("text_a", "text_b"))
     np.testing.assert_allclose(both, model.encode([pair]), rtol=0, atol=1e-6)
+    both = vectors.encode([tuple(pair.values())])
+    np.testing.assert_allclose(both, model.encode([pair]), rtol=0, atol=1e-6)
     one = vectors.encode([pair], columns="text_a")
     np.testing.assert_allclose(one[0], model.encode("the ship"), rtol=0, atol=1e-6)
 

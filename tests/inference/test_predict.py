@@ -105,25 +105,6 @@ def test_classes_are_those_of_the_model_run_by_hand(sentiment):
         assert answer["probability"] == max(answer["probabilities"].values())
 
 
-def test_every_row_once_and_in_order_whatever_the_chunks(sentiment):
-    predict = sentiment[0]
-    texts = sentences(23)
-    whole = predict(texts)
-    assert len({answer["probability"] for answer in whole}) > 20
-    parts = list(predict.stream(predict.placed(iter(texts)), 5))
-    assert [len(part.rows) for part in parts] == [5, 5, 5, 5, 3]
-    assert [row.text_a for part in parts for row in part.rows] == texts
-    chunked = [answer for part in parts for answer in part.answers]
-    alone = [answer for text in texts for answer in predict([text])]
-    for answers in (chunked, alone):
-        assert [a["label"] for a in answers] == [a["label"] for a in whole]
-        np.testing.assert_allclose(
-            [a["probability"] for a in answers],
-            [a["probability"] for a in whole],
-            atol=1e-5,
-        )
-
-
 def test_two_texts_are_read_where_the_first_row_has_two(sentiment):
     predict, logits = sentiment
     rows = [("a man", "the dog eats"), {"text_a": "a cat", "text_b": "rome", "id": "7"}]
@@ -180,34 +161,17 @@ def test_predict_and_evaluate_read_the_same_pairs(sentiment, first):
         predict([*rows, {"text": "a man"}])
 
 
-def test_a_table_of_texts_is_no_txt_file(sentiment, tmp_path):
-    """predict reads the lines of a .txt file."""
-    path = tmp_path / "dev.txt"
-    path.write_text("text\tlabel\na man\tgood\n")
-    with pytest.raises(UserError, match=r"dev\.txt is no table by its name"):
-        list(sentiment[0].evaluate(path))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"label": "odd"}, "row 1: label 'odd' is not in the label set"),
-        ({"text_b": " "}, "row 1: empty text"),
-        ({"text_b": None}, 'row 1: "text_b" is missing'),
-    ],
-)
-def test_a_bad_row_of_pairs_is_named(sentiment, changes, message):
-    rows = [{"text_a": "a man", "text_b": "a dog", "label": "good"}] * 2
-    ((_, _, evaluation),) = sentiment[0].evaluate(rows)
-    assert len(evaluation.predictions) == 2
-    with pytest.raises(UserError, match=message):
-        list(sentiment[0].evaluate([rows[0], rows[1] | changes]))
-
-
-def test_an_error_names_the_line_of_the_whole_input(sentiment):
-    predict = sentiment[0]
-    lines = ["a man"] * 7 + ["a man\ta dog"] + ["a dog"]
-    stream = predict.stream(placed(predict, lines), 3)
+def test_rows_keep_their_order_and_their_lines_in_parts(sentiment):
+    predict, logits = sentiment
+    texts = sentences(13)
+    parts = list(predict.stream(predict.placed(iter(texts)), 5))
+    assert [len(part.rows) for part in parts] == [5, 5, 3]
+    answers = [answer for part in parts for answer in part.answers]
+    for text, answer in zip(texts, answers, strict=True):
+        expected = scipy.special.softmax(logits(text))
+        found = list(answer["probabilities"].values())
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    stream = predict.stream(placed(predict, [*["a man"] * 7, "a man\ta dog", "a"]), 3)
     assert len(next(stream).rows) == 3
     with pytest.raises(UserError, match=r"^texts.txt:8 has 2 texts"):
         list(stream)
@@ -366,14 +330,6 @@ def test_a_file_of_tagged_words_is_read_as_evaluate_reads_it(
         ] == words
 
 
-@pytest.mark.parametrize("text", ["the man\nparis\n", "see the man O\nthe O sees\n"])
-def test_a_file_of_texts_is_read_by_line(text, tagger, tmp_path):
-    predict, _ = tagger
-    (tmp_path / "a.txt").write_text(text)
-    answers = predict(tmp_path / "a.txt")
-    assert [" ".join(answer["words"]) for answer in answers] == text.splitlines()
-
-
 def test_documents_are_not_cut_where_they_matter(tmp_path):
     data = dict(task="columns", labels=TAGS, document_context=True, max_length=32)
     tiny(tmp_path / "m", "token", 4, labels=TAGS, **saved("tagging", **data))
@@ -507,34 +463,17 @@ def test_sizes_that_cannot_be(tmp_path):
         Predictor(tmp_path / "m")
 
 
-@pytest.mark.parametrize(
-    ("what", "changes"),
-    [
-        ("classification", {}),
-        ("question_answering", {}),
-        ("tagging", {"features": {"layers": (-2, -1), "width": 8}}),
-    ],
-)
-def test_a_run_predicts_as_it_was_scored(what, changes, settings, tmp_path):
-    config = finetune_config(settings(what, epochs=1, log_every=100, **changes))
+def test_a_model_on_frozen_features_predicts_as_it_was_scored(settings, tmp_path):
+    features = {"layers": (-2, -1), "width": 8}
+    changes = {"epochs": 1, "log_every": 100, "features": features}
+    config = finetune_config(settings("tagging", **changes))
     prepared = prepare(config, tmp_path, lambda line: None)
     finetune(config, prepared, RunFolder(tmp_path), lambda line: None)
     predict = Predictor(tmp_path)
     assert (predict.family, predict.max_length) == (config.family, 24)
-    rows = prepared.splits[0].rows
-    folder = tmp_path / "predictions"
-    if what == "classification":
-        written = (folder / "dev_predictions.tsv").read_text().splitlines()[1:]
-        answers = predict([row.text_a for row in rows])
-        assert [a["label"] for a in answers] == [x.split("\t")[1] for x in written]
-    elif what == "tagging":
-        written = (folder / "dev.conll").read_text().split()
-        answers = predict([" ".join(row.words) for row in rows])
-        assert [tag for a in answers for tag in a["tags"]] == written[2::3]
-    else:
-        written = json.loads((folder / "dev/predictions.json").read_text())
-        answers = predict([(row.question, row.context) for row in rows])
-        assert [a["answer"] for a in answers] == list(written.values())
+    written = (tmp_path / "predictions/dev.conll").read_text().split()
+    answers = predict([" ".join(row.words) for row in prepared.splits[0].rows])
+    assert [tag for a in answers for tag in a["tags"]] == written[2::3]
 
 
 def test_a_run_scores_and_writes_with_the_tuned_threshold(settings, tmp_path):
