@@ -350,33 +350,21 @@ def test_short_sequences_do_not_lie_in_long_rows_that_nothing_needs():
 
 
 @pytest.mark.parametrize(
-    ("lengths", "limit", "shape"),
+    ("lengths", "settings", "shape"),
     [
-        ([9], 512, (1, 16)),
-        ([8, 8], 512, (1, 16)),
-        ([8, 9], 512, (1, 32)),
-        ([30] * 3, 512, (4, 32)),
-        ([300], 512, (1, 384)),
-        ([300], 300, (1, 300)),
-        ([5], 6, (1, 6)),
+        ([9], {}, (1, 16)),
+        ([8, 8], {}, (1, 16)),
+        ([8, 9], {}, (1, 32)),
+        ([300], {}, (1, 384)),
+        ([300], {"limit": 300}, (1, 300)),
+        ([5], {"limit": 6}, (1, 6)),
+        ([30] * 5, {}, (8, 32)),
+        ([30] * 31, {"batch_size": 24}, (24, 32)),
+        ([30] * 1000, {}, (32, 32)),
+        ([30], {"multiple": 8}, (8, 32)),
+        ([30] * 9, {"batch_size": 12, "multiple": 8}, (16, 32)),
     ],
 )
-def test_a_few_sequences_take_a_small_batch(lengths, limit, shape):
-    (batch,) = batches_of(lengths, limit=limit)
-    assert batch.arrays["input_ids"].shape == shape
-
-
-@pytest.mark.parametrize(
-    ("count", "batch_size", "multiple", "rows"),
-    [
-        (1, 32, 1, 1),
-        (5, 32, 1, 8),
-        (31, 24, 1, 24),
-        (1000, 32, 1, 32),
-        (1, 32, 8, 8),
-        (9, 12, 8, 16),
-    ],
-)
-def test_small_inputs_have_small_batches(count, batch_size, multiple, rows):
-    for batch in batches_of([30] * count, batch_size, multiple=multiple):
-        assert batch.arrays["input_ids"].shape == (rows, 32)
+def test_small_inputs_have_small_batches(lengths, settings, shape):
+    for batch in batches_of(lengths, **settings):
+        assert batch.arrays["input_ids"].shape == shape
