@@ -16,18 +16,15 @@ usage:
   bert_jax aot --config base --topology v2:4x4 [--json]
 """
 
-import dataclasses
 import json
-from typing import TYPE_CHECKING
+from typing import Any
 
 from bert_jax.commands.config_file import parse
 from bert_jax.errors import UserError
 from bert_jax.progress import print_line
 from bert_jax.training.config import train_config
 
-if TYPE_CHECKING:
-    from bert_jax.training.aot import Report
-
+_BYTES = ("hbm_bytes", "argument_bytes", "temp_bytes")
 # Settings that lower the memory of a step, the cheapest first.
 _SMALLER = (
     "--config.compute.dtype=bfloat16, --config.compute.scan_layers=False, "
@@ -53,30 +50,31 @@ def main(argv: list[str]) -> int:
         topology = named_topology(name, flags["num_slices"])
         for phase in config.phases:
             report = compile_step(config, phase, topology)
-            as_json = json.dumps(dataclasses.asdict(report))
-            print_line(as_json if flags["json"] else text(report))
-            code = code if report.fits else 1
+            print_line(json.dumps(report) if flags["json"] else text(report))
+            code = code if report["fits"] else 1
     return code
 
 
-def text(report: "Report") -> str:
+def text(report: dict[str, Any]) -> str:
     """A report in lines. GiB are 2**30 bytes; GB and MB are powers of ten."""
-    gib, seconds, estimate = 1 << 30, report.roofline_seconds, report.compiler_seconds
-    traffic = sorted(report.collectives.items())
+    gib = {name: f"{report[name] / (1 << 30):.2f} GiB" for name in _BYTES}
+    seconds, estimate = report["roofline_seconds"], report["compiler_seconds"]
+    traffic = sorted(report["collectives"].items())
     lines = {
-        "topology": f"{report.topology}, chips: {report.chips}",
-        "batch x length": f"{report.batch_size} x {report.sequence_length}",
-        "memory of a device": f"{report.hbm_bytes / gib:.0f} GiB",
-        "state and batch": f"{report.argument_bytes / gib:.2f} GiB",
-        "temporaries": f"{report.temp_bytes / gib:.2f} GiB",
-        "fits": "yes" if report.fits else f"no; try in this order: {_SMALLER}",
-        "work of a device": f"{report.flops / 1e12:.3g} TFLOP",
-        "memory traffic": seconds and f"{report.bytes_accessed / 1e9:.3g} GB",
+        "topology": f"{report['topology']}, chips: {report['chips']}",
+        "batch x length": f"{report['batch_size']} x {report['sequence_length']}",
+        "memory of a device": gib["hbm_bytes"],
+        "state and batch": gib["argument_bytes"],
+        "temporaries": gib["temp_bytes"],
+        "fits": "yes" if report["fits"] else f"no; try in this order: {_SMALLER}",
+        "work of a device": f"{report['flops'] / 1e12:.3g} TFLOP",
+        "memory traffic": seconds and f"{report['bytes_accessed'] / 1e9:.3g} GB",
         "roofline": f"{seconds:.4f} s" if seconds else "unknown",
         "compiler's estimate": estimate and f"{estimate:.4f} s",
         "collectives": ", ".join(
-            f"{t.count} {kind} {t.bytes / 1e6:,.0f} MB" for kind, t in traffic
+            f"{own['count']} {kind} {own['bytes'] / 1e6:,.0f} MB"
+            for kind, own in traffic
         ),
-        "compiled in": f"{report.compile_seconds:.0f} s",
+        "compiled in": f"{report['compile_seconds']:.0f} s",
     }
     return "\n".join(f"{name:20} {line}" for name, line in lines.items() if line)

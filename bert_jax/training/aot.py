@@ -1,11 +1,10 @@
 """Compiles the train step of a config for TPUs or GPUs that this machine does not have."""
 
-import dataclasses
 import math
 import os
 import re
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -92,44 +91,6 @@ class Topology(NamedTuple):
     devices: list[jax.Device]
 
 
-@dataclasses.dataclass
-class Traffic:
-    """Collectives of one kind: their number and the bytes of their results."""
-
-    count: int = 0
-    bytes: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """Memory, work and collectives of a compiled step. Bytes and FLOPs are per device.
-
-    argument_bytes: train state and batch. temp_bytes: all other memory. hbm_bytes: memory
-    of the device. flops: matrix FLOPs of the model. bytes_accessed: memory traffic that
-    the compiler counts. roofline_seconds: the longer of flops at the bfloat16 peak and
-    bytes_accessed at the memory's bandwidth. compiler_seconds: the compiler's own
-    estimate, which it has for some programs for TPU v2 and v3. These three are None if
-    the step does not fit, for GPUs, whose compiler counts no traffic, and with scan_layers
-    or accumulation, because the compiler counts the body of a loop once.
-    collectives: empty if the step does not fit; those in a loop's body are counted once.
-    """
-
-    topology: str
-    chips: int
-    sequence_length: int
-    batch_size: int
-    argument_bytes: int
-    temp_bytes: int
-    hbm_bytes: int
-    fits: bool
-    flops: float
-    bytes_accessed: float | None
-    roofline_seconds: float | None
-    compiler_seconds: float | None
-    collectives: dict[str, Traffic]
-    compile_seconds: float
-
-
 def named_topology(name: str, num_slices: int = 1) -> Topology:
     """The devices of slices by name: v2:4x4, v4:2x2x4, or h100:8 for a host's GPUs.
 
@@ -145,16 +106,15 @@ def named_topology(name: str, num_slices: int = 1) -> Topology:
     # Without these variables libtpu queries a metadata server and CUDA needs a driver.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
+    platform, extra, options = "tpu", "tpu", {"topology_name": name}
     if chip.target:
-        sizes = f"{num_slices}x1x{shape}"
+        platform, extra, sizes = "cuda", "gpu", f"{num_slices}x1x{shape}"
         options = {"target_config": chip.target, "topology": sizes}
     else:
-        options = {"topology_name": name}
         if num_slices > 1:
             options["num_slices"] = num_slices
         if kind == "v4":
             options["chip_config_name"] = "megacore"  # one device a chip, as in jobs
-    platform, extra = ("cuda", "gpu") if chip.target else ("tpu", "tpu")
     try:
         described = topologies.get_topology_desc(platform=platform, **options)
     except Exception as error:  # JAX and the plugins raise several types
@@ -167,8 +127,19 @@ def named_topology(name: str, num_slices: int = 1) -> Topology:
     return Topology(label, chip, list(described.devices))
 
 
-def compile_step(config: TrainConfig, phase: Phase, topology: Topology) -> Report:
+def compile_step(
+    config: TrainConfig, phase: Phase, topology: Topology
+) -> dict[str, Any]:
     """Compiles the train step of ``phase`` with the same options as a run.
+
+    Returns a report. Bytes and FLOPs are per device. argument_bytes: train state and batch.
+    temp_bytes: all other memory. hbm_bytes: memory of the device. flops: matrix FLOPs of
+    the model. bytes_accessed: memory traffic that the compiler counts. roofline_seconds:
+    the longer of flops at the bfloat16 peak and bytes_accessed at the memory's bandwidth.
+    compiler_seconds: the compiler's own estimate, which it has for some programs for TPU
+    v2 and v3. These three are None if the step does not fit, for GPUs, whose compiler
+    counts no traffic, and with scan_layers or accumulation, because the compiler counts
+    the body of a loop once. collectives: see :func:`collectives`.
 
     Raises UserError if the topology does not divide the batch.
     """
@@ -180,8 +151,7 @@ def compile_step(config: TrainConfig, phase: Phase, topology: Topology) -> Repor
     flops = pretraining_objective(config).flops(batch) / len(devices)
     # Triton's products are tuned by running them on the GPU.
     options = {"xla_gpu_enable_triton_gemm": False} if chip.target else {}
-    started = time.perf_counter()
-    cost, program = {}, ""
+    started, cost, program = time.perf_counter(), {}, ""
     try:
         compiled = lowered.compile(options)
     except jax.errors.JaxRuntimeError as error:
@@ -189,8 +159,7 @@ def compile_step(config: TrainConfig, phase: Phase, topology: Topology) -> Repor
             leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape))
             for leaf in jax.tree.leaves(state)
         )
-        temporaries = _temporaries(error, arguments)
-        fits = False
+        temporaries, fits = _temporaries(error, arguments), False
     else:
         memory = compiled.memory_analysis()
         arguments = memory.argument_size_in_bytes
@@ -205,22 +174,22 @@ def compile_step(config: TrainConfig, phase: Phase, topology: Topology) -> Repor
     # A negative number means no estimate. For v5p it is four times too large.
     estimate = cost.get("optimal_seconds", 0.0)
     known = accessed and estimate > 0 and chip in (CHIPS["v2"], CHIPS["v3"])
-    return Report(
-        topology=topology.name,
-        chips=len(devices) // chip.devices,
-        sequence_length=phase.sequence_length,
-        batch_size=phase.batch_size,
-        argument_bytes=arguments,
-        temp_bytes=temporaries,
-        hbm_bytes=chip.memory,
-        fits=fits,
-        flops=flops,
-        bytes_accessed=accessed,
-        roofline_seconds=accessed and max(flops / peak, accessed / chip.bandwidth),
-        compiler_seconds=estimate if known else None,
-        collectives=collectives(program),
-        compile_seconds=round(time.perf_counter() - started, 1),
-    )
+    return {
+        "topology": topology.name,
+        "chips": len(devices) // chip.devices,
+        "sequence_length": phase.sequence_length,
+        "batch_size": phase.batch_size,
+        "argument_bytes": arguments,
+        "temp_bytes": temporaries,
+        "hbm_bytes": chip.memory,
+        "fits": fits,
+        "flops": flops,
+        "bytes_accessed": accessed,
+        "roofline_seconds": accessed and max(flops / peak, accessed / chip.bandwidth),
+        "compiler_seconds": estimate if known else None,
+        "collectives": collectives(program),
+        "compile_seconds": round(time.perf_counter() - started, 1),
+    }
 
 
 def lower_step(
@@ -290,9 +259,12 @@ _COLLECTIVE = re.compile(
 _ARRAY = re.compile(r"[a-z]+(\d*)\w*\[([\d,]*)\]")  # bits and shape of bf16[8,512]
 
 
-def collectives(program: str) -> dict[str, Traffic]:
-    """Collectives of a compiled program (HLO text), by kind."""
-    found: dict[str, Traffic] = {}
+def collectives(program: str) -> dict[str, dict[str, int]]:
+    """The "count" of the collectives of each kind, and the "bytes" of their results.
+
+    program: HLO text. A collective in the body of a loop counts once.
+    """
+    found: dict[str, dict[str, int]] = {}
     for result, kind, start in _COLLECTIVE.findall(program):
         sizes = [
             math.prod(map(int, filter(None, shape.split(",")))) * int(bits or 8) // 8
@@ -300,7 +272,7 @@ def collectives(program: str) -> dict[str, Traffic]:
         ]
         if start and kind in ("all-gather", "collective-permute"):
             sizes = sizes[1:2]  # the result is (operand, received array, ...)
-        traffic = found.setdefault(kind, Traffic())
-        traffic.count += 1
-        traffic.bytes += sum(sizes)
+        own = found.setdefault(kind, {"count": 0, "bytes": 0})
+        own["count"] += 1
+        own["bytes"] += sum(sizes)
     return found
