@@ -135,8 +135,10 @@ def read_runs(paths: Sequence[os.PathLike | str]) -> list[Run]:
     Raises UserError for a folder without a run, or whose run has not reported yet.
     """
     folders = list(dict.fromkeys(run for path in paths for run in _folders(path)))
-    names = _names([os.fspath(folder) for folder in folders])
-    return [_read(folder, name) for folder, name in zip(folders, names, strict=True)]
+    # Paths and URLs have no commonpath.
+    parents = [f"{os.path.dirname(folder)}/" for folder in folders]  # noqa: PTH120
+    common = os.path.commonprefix(parents).rpartition("/")[0]  # noqa: RUF071
+    return [_read(run, os.fspath(run)[len(common) :].strip("/")) for run in folders]
 
 
 def _folders(path: os.PathLike | str) -> Iterator[Path]:
@@ -147,26 +149,16 @@ def _folders(path: os.PathLike | str) -> Iterator[Path]:
         if not runs:
             raise UserError(f"no run of the sweep {path} has reported yet; try later")
         yield from runs
-        return
-    if not (folder / METRICS).exists():
+    elif (folder / METRICS).exists():
+        yield folder
+    else:
         what = f"holds no {METRICS}" if folder.exists() else "does not exist"
         raise UserError(f"{path} {what}; expected the workdir of a run")
-    yield folder
-
-
-def _names(paths: Sequence[str]) -> list[str]:
-    """The paths without the folders that all have in common."""
-    parts = [path.rstrip("/").split("/") for path in paths]
-    levels = zip(*(part[:-1] for part in parts), strict=False)
-    same = itertools.takewhile(lambda level: len(set(level)) == 1, levels)
-    common = len(list(same))
-    return ["/".join(part[common:]) for part in parts]
 
 
 def _read(folder: Path, name: str) -> Run:
-    def content(file: str) -> Values:
-        path = folder / file
-        expected = f"the {file} of a run"
+    def content(path: Path) -> Values:
+        expected = f"the {path.name} of a run"
         return parse_json(path.read_bytes(), path, expected) if path.exists() else {}
 
     metrics = read_metrics(folder / METRICS)
@@ -175,18 +167,15 @@ def _read(folder: Path, name: str) -> Run:
             f"{folder / METRICS} is empty: the run has not reported yet; try again after "
             "log_every steps"
         )
-    majorities = dict(_majorities(folder))
-    return Run(name, content("config.json"), metrics, content(RESULTS), majorities)
-
-
-def _majorities(folder: Path) -> Iterator[tuple[str, float]]:
+    majorities = {}
     for path in (folder / "predictions").glob("*.confusion.json"):
-        expected = "counts of gold and predicted labels"
-        with reading(path, expected):
-            found = parse_json(path.read_bytes(), path, expected)
+        with reading(path, "counts of gold and predicted labels"):
+            found = content(path)
             if found["of"] == "rows":
                 totals = [sum(row) for row in found["counts"]]
-                yield found["split"], 100 * max(totals) / max(sum(totals), 1)
+                majorities[found["split"]] = 100 * max(totals) / max(sum(totals), 1)
+    config, results = (content(folder / file) for file in ("config.json", RESULTS))
+    return Run(name, config, metrics, results, majorities)
 
 
 def read_reference(path: os.PathLike | str) -> Run:
@@ -219,11 +208,10 @@ def write_reference(run: Run, path: Path, points: int = 40) -> None:
         wanted = np.geomspace(max(steps[0], 1), max(steps[-1], 1), points)
         after = np.searchsorted(steps, np.round(wanted))
         for i in np.unique([0, *np.minimum(after, len(steps) - 1)]):
-            numbers = {k: v for k, v in lines[i].items() if k not in ("step", "split")}
-            metrics.append(
-                {"step": steps[i], "split": split}
-                | {k: float(f"{v:.4g}") for k, v in numbers.items() if k not in TIMES}
-            )
+            own = {"step": steps[i], "split": split}
+            names = lines[i].keys() - {*own, *TIMES}
+            own |= {k: float(f"{lines[i][k]:.4g}") for k in lines[i] if k in names}
+            metrics.append(own)
     lines = ",\n".join(map(json.dumps, metrics))
     start = f'{{"config": {json.dumps(config)},\n"metrics": [\n'
     write_text(path, f"{start}{lines}\n]}}\n")
@@ -241,11 +229,7 @@ def compare(runs: Sequence[Run]) -> list[Values]:
     """
     settings = [_settings(run) for run in runs]
     names = dict.fromkeys(name for values in settings for name in values)
-    differing = [
-        name
-        for name in names
-        if any(values.get(name) != settings[0].get(name) for values in settings)
-    ]
+    differing = [n for n in names if len({repr(x.get(n)) for x in settings}) > 1]
     return [
         {"run": run.name, **{name: values.get(name) for name in differing}}
         | {"steps": run.metrics[-1]["step"], **dict(_outcome(run))}
@@ -290,12 +274,12 @@ def spread(scores: Sequence[float]) -> Values:
 def _settings(run: Run) -> Values:
     """The value of each setting by full name, with its changes during the run."""
     values = dict(_flat({k: v for k, v in run.config.items() if k != "changes"}))
-    histories: dict[str, str] = {}
+    changed: dict[str, str] = {}
     for change in run.config.get("changes", ()):
         for name, value in change["settings"].items():
-            start = histories.get(name, f"{value['from']}")
-            histories[name] = f"{start}, from step {change['step']:,} {value['to']}"
-    return values | histories
+            start = changed.get(name, value["from"])
+            changed[name] = f"{start}, from step {change['step']:,} {value['to']}"
+    return values | changed
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
