@@ -398,41 +398,22 @@ def test_eight_devices_train_as_one(short, settings, tmp_path, monkeypatch):
     assert eight["scores"] == results["scores"]
 
 
-def test_scanned_layers_train_as_others_and_are_saved_as_others(
-    finished, settings, tmp_path
-):
-    _, workdir, _, _ = finished("classification")
-    model = dict(hidden_dropout=0.0, attention_dropout=0.0)
-    compute = dict(scan_layers=True)
-    config = finetune_config(settings("classification", model=model, compute=compute))
-    run_one(config, tmp_path, [].append)
-    for a, b in zip(metrics(workdir)[:5], metrics(tmp_path)[:5], strict=True):
-        assert a["loss"] == pytest.approx(b["loss"], rel=1e-3)
-    trees = (load(path).params for path in (workdir, tmp_path))
+def test_a_run_starts_from_the_head_of_its_checkpoint(short, settings, tmp_path):
+    """With some of the rows, several evaluations an epoch, and scanned layers."""
+    workdir, log = short[0], []
+    changes = dict(init_from=str(workdir), train_rows=20, epochs=1, evaluations=2)
+    changes |= dict(compute=dict(scan_layers=True))
+    config = short_config(settings, **changes)
+    results = run_one(config, tmp_path / "run", log.append)
+    assert not any("initialised at random" in line for line in log)
+    assert (results["train_sequences"], results["steps"]) == (20, 3)
+    assert [line["step"] for line in metrics(tmp_path / "run", "dev")] == [2, 3]
+    trees = (load(path).params for path in (workdir, tmp_path / "run"))
     shapes = (jax.tree.map(np.shape, tree) for tree in trees)
-    assert next(shapes) == next(shapes)
-
-
-def test_a_checkpoint_goes_on_from_its_own_head(short, settings, tmp_path):
-    """Fine-tuned further on the same labels; other labels are refused."""
-    workdir, _ = short
-    said = []
-    config = short_config(settings, init_from=str(workdir), epochs=1)
-    run_one(config, tmp_path / "run", said.append)
-    assert not any("initialised at random" in line for line in said)
+    assert next(shapes) == next(shapes)  # saved without scanned layers
     labels = dict(init_from=str(workdir), data={"labels": ("yes", "no")})
     with pytest.raises(UserError, match="fresh_head"):
         run_one(short_config(settings, **labels), tmp_path / "other", [].append)
-
-
-def test_a_part_of_the_training_rows_and_several_evaluations_an_epoch(
-    settings, tmp_path
-):
-    changes = dict(train_rows=20, epochs=1, evaluations=2)
-    results = run_one(short_config(settings, **changes), tmp_path, [].append)
-    assert results["train_sequences"] == 20
-    assert results["steps"] == 3
-    assert [line["step"] for line in metrics(tmp_path, "dev")] == [2, 3]
 
 
 @pytest.mark.parametrize(
