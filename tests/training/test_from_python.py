@@ -211,7 +211,7 @@ def test_a_bad_row_is_named(make, row, message):
     task, rows = make()
     rows = rows.to_dict("records") if isinstance(rows, Frame) else rows
     with pytest.raises(UserError, match=f"^train, row 1{message}"):
-        task.with_rows(train=[rows[0], row], dev=rows[:1]).read("train")
+        task.with_rows(train=[rows[0], row, *rows[1:]]).read("train")
 
 
 def test_the_default_length_fits_the_position_table(checkpoint_dir, tmp_path):
