@@ -117,7 +117,7 @@ def test_only_labelled_splits_are_scored():
     class Count:
         source = SimpleNamespace(eval_splits=("dev",))
 
-        def predictions(self, rows, features, outputs):
+        def decode(self, rows, features, outputs):
             return [{"n": len(rows) + len(outputs)}]
 
         def score(self, rows, predictions):
