@@ -28,6 +28,7 @@ from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.heads import make_model
+from bert_jax.model.tokens import Tokens
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.progress import Progress, show_progress
 from bert_jax.runs import TIMES
@@ -341,8 +342,11 @@ def init_params():
 
     def init(model, seed=0):
         ids = np.zeros((1, 8), np.int32)
-        init = jax.jit(functools.partial(model.init, deterministic=True))
-        return jax.device_get(init(jax.random.key(seed), ids, ids, ids + 1)["params"])
+        init = functools.partial(model.init, deterministic=True)
+        if isinstance(model, BertModel):
+            init = functools.partial(init, method="encode")
+        tokens = Tokens.of_mask(ids, ids, ids + 1)
+        return jax.device_get(jax.jit(init)(jax.random.key(seed), tokens)["params"])
 
     return init
 
@@ -374,12 +378,15 @@ def make_arrays():
             * mask,
             "token_type_ids": random.integers(0, 2, mask.shape, np.int32) * mask,
             "attention_mask": mask,
-            "weights": np.ones(rows, np.float32),
+            "weights": np.ones(rows if head == "choice" else (rows, 1), np.float32),
         }
+        if head != "choice":
+            arrays["segment_ids"] = mask
+            arrays["starts"] = np.zeros((rows, 1), np.int32)
         if head == "sequence":
-            arrays["label"] = random.integers(0, 3, rows, np.int32)
+            arrays["label"] = random.integers(0, 3, (rows, 1), np.int32)
         elif head == "regression":
-            arrays["label"] = random.normal(size=rows).astype(np.float32)
+            arrays["label"] = random.normal(size=(rows, 1)).astype(np.float32)
         elif head == "choice":
             arrays["label"] = random.integers(0, choices - 1, rows, np.int32)
             arrays["choice_mask"] = np.ones((rows, choices), np.float32)
@@ -389,8 +396,8 @@ def make_arrays():
             asked = (random.random(mask.shape) < 0.6) & (mask > 0)
             arrays["labels"] = np.where(asked, labels, -1).astype(np.int32)
         else:
-            arrays["start"] = random.integers(0, shortest, rows, np.int32)
-            arrays["end"] = random.integers(0, shortest, rows, np.int32)
+            arrays["start"] = random.integers(0, shortest, (rows, 1), np.int32)
+            arrays["end"] = random.integers(0, shortest, (rows, 1), np.int32)
         return arrays
 
     return make
@@ -401,10 +408,13 @@ class Choices(nn.Module):
 
     model: nn.Module
 
-    def __call__(self, *tokens, **settings):
-        *choices, L = tokens[0].shape
-        scores = self.model(*(x.reshape(-1, L) for x in tokens), **settings)
-        return scores.reshape(choices) if len(choices) == 2 else scores
+    def __call__(self, tokens, **settings):
+        *choices, L = tokens.input_ids.shape
+        if len(choices) == 1:
+            return self.model(tokens, **settings)
+        arrays = tokens.input_ids, tokens.token_type_ids, tokens.segment_ids
+        rows = Tokens.of_mask(*(x.reshape(-1, L) for x in arrays))
+        return self.model(rows, **settings).reshape(choices)
 
 
 @pytest.fixture(scope="session")

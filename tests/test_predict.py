@@ -17,6 +17,7 @@ from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import BertConfig, FeatureConfig
 from bert_jax.model.heads import make_model
+from bert_jax.model.tokens import Tokens
 
 WORDS = "the a man dog cat eats sees paris rome big small good bad film who where"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -82,11 +83,13 @@ def checkpoint(tmp_path_factory):
     def make(name):
         head, outputs, settings = HEADS[name]
         inputs = [ids, ids, ids + 1]
-        model = make_model(CONFIG, head, outputs, FeatureConfig())
         if head == "pretraining":
             model, inputs = BertForPreTraining(CONFIG), [*inputs, ids]
         elif head == "none":
             model = BertModel(CONFIG)
+        else:
+            model = make_model(CONFIG, head, outputs, FeatureConfig())
+            inputs = [Tokens.of_mask(*inputs)]
         init = jax.jit(functools.partial(model.init, deterministic=True))
         params = init(jax.random.key(1), *inputs)["params"]
         params = {"bert": params} if head == "none" else params

@@ -22,8 +22,8 @@ from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.modules import ACTIVATIONS, vector_settings
 from bert_jax.interop.weights import write_safetensors
 from bert_jax.model.bert import BertModel
-from bert_jax.model.pooling import normalized, pool_tokens
-from bert_jax.objectives.heads import model_inputs
+from bert_jax.model.heads import normalized, pool_tokens
+from bert_jax.model.tokens import Tokens
 from bert_jax.progress import Progress
 from bert_jax.tasks.rows import (
     Placed,
@@ -231,21 +231,21 @@ def _vectors(
     normalize: bool,
 ) -> jax.Array:
     """Vectors of texts, float32 (B, S, W), or without pooling of tokens, (B, L, W)."""
-    tokens_BL, packed = model_inputs(batch)
+    tokens = Tokens.of_batch(batch)
     encoded = model.apply(
         {"params": params},
-        *tokens_BL,
-        **packed,
+        tokens,
         deterministic=True,
         pool=pooling == "pooler",
         hidden_states=True,
+        method="encode",
     )
     if pooling == "pooler":
         vectors = encoded.pooled_BD.astype(jnp.float32)
     else:
         vectors = encoded.side_by_side(layers)
     if pooling in ("cls", "mean"):
-        vectors = pool_tokens(pooling, vectors, tokens_BL[2], **packed)
+        vectors = pool_tokens(pooling, vectors, tokens)
     return normalized(vectors) if normalize else vectors
 
 

@@ -25,7 +25,8 @@ from bert_jax.interop.load import load
 from bert_jax.model.config import ComputeConfig
 from bert_jax.model.heads import BertWithBiLstm
 from bert_jax.model.kernels.device import activation_dtype
-from bert_jax.objectives.heads import jit_whole, model_inputs
+from bert_jax.model.tokens import Tokens
+from bert_jax.objectives.heads import jit_whole
 from bert_jax.parallel.mesh import (
     MeshConfig,
     batch_divisor,
@@ -249,8 +250,8 @@ def with_hidden(
     lengths = features.lengths_UC.ravel()
 
     def vectors(params: Any, batch: dict[str, jax.Array]) -> jax.Array:
-        tokens_BL, packed = model_inputs(batch)
-        return model.apply({"params": params}, *tokens_BL, **packed, method="features")
+        tokens = Tokens.of_batch(batch)
+        return model.apply({"params": params}, tokens, method="features")
 
     params = {"bert": checkpoint.params["bert"]}
     run = runner(vectors, params, checkpoint, batch_size=batch_size, mesh=mesh)

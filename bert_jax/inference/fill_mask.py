@@ -13,7 +13,7 @@ from bert_jax.data.tokenizer import MASK, Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bert import PADDING_LOGIT, BertForPreTraining
-from bert_jax.objectives.heads import model_inputs
+from bert_jax.model.tokens import Tokens
 from bert_jax.tasks import tables
 from bert_jax.tasks.task import Answer, Outputs, Task, with_id
 
@@ -146,14 +146,15 @@ def mlm_logits(
     product of the predictions of both directions. The pooler and the NSP head may be
     absent.
     """
-    tokens_BL, packed = model_inputs(batch)
-    settings = dict(deterministic=True, positions_BQ=positions_BQ)
+    tokens = Tokens.of_batch(batch)
 
     def logits(model: BertForPreTraining) -> jax.Array:
         if model.config.reads != "both sides":
-            found = model.lm_logits(*tokens_BL, **packed, **settings)
+            found = model.lm_logits(tokens, positions_BQ, deterministic=True)
             return sum(jax.nn.log_softmax(own_BQW) for own_BQW in found)
-        encoded = model.bert(*tokens_BL, **packed, **settings, pool=False)
+        encoded = model.bert.encode(
+            tokens, deterministic=True, positions_BQ=positions_BQ, pool=False
+        )
         return model.mlm(encoded.sequence_BLD, model.bert.embeddings.word)
 
     return model.apply({"params": params}, method=logits)

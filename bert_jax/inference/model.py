@@ -22,7 +22,6 @@ from bert_jax.interop.load import load as load_checkpoint
 from bert_jax.model.bert import BertModel, parameter_count
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import with_scan
-from bert_jax.objectives.heads import model_inputs
 from bert_jax.tasks.rows import is_single, placed_rows, row_texts
 from bert_jax.tasks.task import Task
 
@@ -302,10 +301,11 @@ def _encode(
     attentions: bool,
 ) -> dict[str, jax.Array | None]:
     """The arrays of an Output that the model computes."""
-    tokens_BL, _ = model_inputs(batch)
     output, kept = model.apply(
         {"params": params},
-        *tokens_BL,
+        batch["input_ids"],
+        batch["token_type_ids"],
+        batch["attention_mask"],
         deterministic=True,
         pool="pooler" in params,
         hidden_states=hidden_states,

@@ -31,7 +31,7 @@ from bert_jax.inference.fill_mask import mlm_logits, mlm_params
 from bert_jax.inference.lines import chunks
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bert import BertForPreTraining
-from bert_jax.objectives.heads import model_inputs
+from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.mlm_nsp import cross_entropy
 from bert_jax.progress import Progress
 from bert_jax.tasks import tables
@@ -203,13 +203,11 @@ def _directed_log_probabilities(
     """
     ids_RL = batch["input_ids"]
     places_RL = jnp.broadcast_to(jnp.arange(ids_RL.shape[1]), ids_RL.shape)
-    tokens_RL, packed = model_inputs(batch)
     directions = model.apply(
         {"params": params},
-        *tokens_RL,
-        positions_BQ=places_RL,
+        Tokens.of_batch(batch),
+        places_RL,
         deterministic=True,
-        **packed,
         method="lm_logits",
     )
     losses = [cross_entropy(logits_RLW, ids_RL)[0] for logits_RLW in directions]

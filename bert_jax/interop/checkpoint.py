@@ -15,6 +15,7 @@ from bert_jax.errors import UserError, listed
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import with_scan
+from bert_jax.model.tokens import Tokens
 from bert_jax.parallel.sharding import array_shapes, path_name, shape_differences
 
 Params = dict[str, Any]
@@ -134,7 +135,7 @@ def parameter_shapes(
     is as wide as the encoder's output.
     """
     one = dataclasses.replace(config, num_layers=1)  # all layers have the same shapes
-    tree = initial_shapes(BertForPreTraining(one), inputs=4)
+    tree = initial_shapes(BertForPreTraining(one))
     shapes = {
         name.replace("layer_0", f"layer_{i}"): shape
         for name, shape in array_shapes(tree).items()
@@ -149,11 +150,14 @@ def parameter_shapes(
     return shapes
 
 
-def initial_shapes(model: nn.Module, inputs: int = 3) -> dict[str, Any]:
-    """The parameters that ``model`` has, not initialised. inputs: arrays that it takes."""
+def initial_shapes(model: nn.Module) -> dict[str, Any]:
+    """The parameters of BertForPreTraining or of a head, not initialised."""
     ids_BL = jax.ShapeDtypeStruct((1, 8), jnp.int32)
+    inputs = [ids_BL] * 4
+    if not isinstance(model, BertForPreTraining):
+        inputs = [jax.eval_shape(Tokens.of_mask, *inputs[:3])]
     init = functools.partial(model.init, deterministic=True)
-    return jax.eval_shape(init, jax.random.key(0), *[ids_BL] * inputs)["params"]
+    return jax.eval_shape(init, jax.random.key(0), *inputs)["params"]
 
 
 def part_of(name: str) -> str:

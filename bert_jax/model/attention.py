@@ -9,9 +9,10 @@ from flax import linen as nn
 
 from bert_jax.model.config import MASKED_SCORE, BertConfig, ComputeConfig
 from bert_jax.model.kernels import attention_fused
-from bert_jax.model.kernels.attention_xla import attend_xla, attends_to
+from bert_jax.model.kernels.attention_xla import attend_xla
 from bert_jax.model.kernels.dropout import drop
-from bert_jax.model.layers import Dense
+from bert_jax.model.layers import dense
+from bert_jax.model.tokens import Tokens, take_positions
 
 _logger = logging.getLogger(__name__)
 
@@ -20,84 +21,73 @@ def attend_plain(
     q_BQNH: jax.Array,
     k_BLNH: jax.Array,
     v_BLNH: jax.Array,
-    query_ids_BQ: jax.Array,
-    key_ids_BL: jax.Array,
-    positions_BQ: jax.Array | None = None,
+    attends_BQL: jax.Array,
     *,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
 ) -> jax.Array:
-    """softmax(q k / sqrt(H)) v: (B, Q, N, H).
+    """softmax(q k / sqrt(H)) v over the keys that a query attends to: (B, Q, N, H).
 
-    A query attends to the keys that have its id. ``query_ids_BQ`` may be (B, 1), one id
-    for all queries of a row. With ``positions_BQ``, the queries' places in the row, it
-    attends to none of the keys after it (left-to-right models). Dropout is applied to the
-    probabilities; without ``dropout_key`` there is none. Scores and softmax are float32.
+    Dropout is applied to the probabilities; without ``dropout_key`` there is none. Scores
+    and softmax are float32.
     """
-    probs_BNQL = probabilities(q_BQNH, k_BLNH, query_ids_BQ, key_ids_BL, positions_BQ)
+    probs_BNQL = probabilities(q_BQNH, k_BLNH, attends_BQL)
     if dropout_key is not None:
         probs_BNQL = drop(probs_BNQL, dropout_rate, dropout_key)
     return jnp.einsum("BNQL,BLNH->BQNH", probs_BNQL.astype(v_BLNH.dtype), v_BLNH)
 
 
 def probabilities(
-    q_BQNH: jax.Array,
-    k_BLNH: jax.Array,
-    query_ids_BQ: jax.Array,
-    key_ids_BL: jax.Array,
-    positions_BQ: jax.Array | None = None,
+    q_BQNH: jax.Array, k_BLNH: jax.Array, attends_BQL: jax.Array
 ) -> jax.Array:
-    """softmax(q k / sqrt(H)) over the keys a query attends to: float32 (B, N, Q, L)."""
+    """The softmax of :func:`attend_plain`, float32 (B, N, Q, L)."""
     scores_BNQL = jnp.einsum(
         "BQNH,BLNH->BNQL", q_BQNH, k_BLNH, preferred_element_type=jnp.float32
     )
-    attends_BQL = attends_to(query_ids_BQ, key_ids_BL, positions_BQ)
     bias_BQL = jnp.where(attends_BQL, 0.0, MASKED_SCORE)
     return jax.nn.softmax(scores_BNQL / q_BQNH.shape[-1] ** 0.5 + bias_BQL[:, None])
-
-
-_IMPLEMENTATIONS = {
-    "plain": attend_plain,
-    "xla": attend_xla,
-    "splash": attention_fused.attend_splash,
-    "cudnn": attention_fused.attend_cudnn,
-}
 
 
 def attend(
     q_BQNH: jax.Array,
     k_BLNH: jax.Array,
     v_BLNH: jax.Array,
-    query_ids_BQ: jax.Array,
-    key_ids_BL: jax.Array,
+    tokens: Tokens,
     positions_BQ: jax.Array | None = None,
     *,
+    causal: bool = False,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
     implementation: str = "auto",
     required: bool = True,
 ) -> jax.Array:
-    """:func:`attend_plain`, computed by the fastest implementation that fits.
+    """:func:`attend_plain` of the tokens at some positions to all tokens of their row.
 
-    implementation: see ComputeConfig.attention_impl. required: see choose_attention. All
+    implementation: see ComputeConfig.attention_impl; required: see choose_attention. All
     return the numbers of the plain formula, up to the order of sums and the rounding to
     the dtype of the values.
     """
-    length = k_BLNH.shape[1]
     rate = dropout_rate if dropout_key is not None else 0.0
     chosen = attention_fused.choose_attention(
         implementation,
-        length=length,
+        length=k_BLNH.shape[1],
         dtype=v_BLNH.dtype.name,
         dropout_rate=rate,
-        causal=positions_BQ is not None,
+        causal=causal,
         required=required,
     )
-    _log_once(chosen, length, rate)
+    _log_once(chosen, k_BLNH.shape[1], rate)
+    if chosen == "splash":
+        query_ids_BQ = take_positions(tokens.query_ids, positions_BQ)
+        return attention_fused.attend_splash(
+            q_BQNH, k_BLNH, v_BLNH, query_ids_BQ, tokens.segment_ids
+        )
+    attends_BQL = tokens.attends(positions_BQ, causal)
+    if chosen == "cudnn":
+        return attention_fused.attend_cudnn(q_BQNH, k_BLNH, v_BLNH, attends_BQL)
+    function = attend_plain if chosen == "plain" else attend_xla
     dropout = {"dropout_rate": rate, "dropout_key": dropout_key} if rate else {}
-    return _IMPLEMENTATIONS[chosen](
-        q_BQNH, k_BLNH, v_BLNH, query_ids_BQ, key_ids_BL, positions_BQ, **dropout
-    )
+    return function(q_BQNH, k_BLNH, v_BLNH, attends_BQL, **dropout)
 
 
 @functools.cache
@@ -116,51 +106,43 @@ class SelfAttention(nn.Module):
     @nn.compact
     def __call__(
         self,
-        x_BQD: jax.Array,
         x_BLD: jax.Array,
-        query_ids_BQ: jax.Array,
-        key_ids_BL: jax.Array,
+        tokens: Tokens,
         positions_BQ: jax.Array | None = None,
         *,
         deterministic: bool,
     ) -> jax.Array:
-        """Attention of the tokens ``x_BQD`` to ``x_BLD``: (B, Q, D).
+        """Attention of the tokens at ``positions_BQ``, None for all: (B, Q, D).
 
-        query_ids_BQ, key_ids_BL, positions_BQ: see attend_plain. Where the collection
-        "attention" is mutable, it keeps the probabilities without dropout, (B, N, Q, L).
+        Where the collection "attention" is mutable, it keeps the probabilities without
+        dropout, (B, N, Q, L).
         """
         config, compute = self.config, self.compute
         heads = (config.num_heads, config.head_size)
-        q_BQNH = Dense(config, compute, heads, name="query")(x_BQD)
-        k_BLNH = Dense(config, compute, heads, name="key")(x_BLD)
-        v_BLNH = Dense(config, compute, heads, name="value")(x_BLD)
-        output = Dense(
-            config, compute, (config.hidden_size,), contracted=2, name="output"
-        )
-        use_dropout = config.attention_dropout > 0 and not deterministic
-        attention = functools.partial(
-            attend,
-            implementation=compute.attention_impl,
-            # Training computes as its config says. Inference may run elsewhere.
-            required=not deterministic,
-        )
-        if (
-            self.is_initializing()
-        ):  # on a few tokens, which are not worth a line of the log
-            attention = attend_plain
-        elif self.is_mutable_collection("attention"):
-            probs_BNQL = probabilities(
-                q_BQNH, k_BLNH, query_ids_BQ, key_ids_BL, positions_BQ
-            )
+        x_BQD = take_positions(x_BLD, positions_BQ)
+        q_BQNH = dense(config, compute, heads, name="query")(x_BQD)
+        k_BLNH = dense(config, compute, heads, name="key")(x_BLD)
+        v_BLNH = dense(config, compute, heads, name="value")(x_BLD)
+        if self.is_mutable_collection("attention") and not self.is_initializing():
+            attends_BQL = tokens.attends(positions_BQ, config.causal)
+            probs_BNQL = probabilities(q_BQNH, k_BLNH, attends_BQL)
             self.sow("attention", "probabilities", probs_BNQL)
-        context_BQNH = attention(
+        use_dropout = config.attention_dropout > 0 and not deterministic
+        context_BQNH = attend(
             q_BQNH,
             k_BLNH,
             v_BLNH,
-            query_ids_BQ,
-            key_ids_BL,
+            tokens,
             positions_BQ,
+            causal=config.causal,
             dropout_rate=config.attention_dropout,
             dropout_key=self.make_rng("dropout") if use_dropout else None,
+            # Parameters are initialised on a few tokens, which suit no kernel.
+            implementation="plain"
+            if self.is_initializing()
+            else compute.attention_impl,
+            # Training computes as its config says. Inference may run elsewhere.
+            required=not deterministic,
         )
-        return output(context_BQNH)
+        D = config.hidden_size
+        return dense(config, compute, D, axis=(-2, -1), name="output")(context_BQNH)

@@ -1,4 +1,4 @@
-"""What a BERT is, and how a run computes it: two configs that travel apart.
+"""Configs of a model: BertConfig for its checkpoint, ComputeConfig for a run.
 
 Shape letters, used as suffixes of array names all over the project:
 B batch, L sequence length, D width (hidden size), N heads, H head size (D / N),
@@ -8,7 +8,7 @@ sequence, S packed sequences of a row, Q positions of the queries (L, or some of
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting
@@ -23,13 +23,11 @@ DTYPES = ("float32", "bfloat16", "auto")
 # finite, so that a row without any token gives a mean instead of NaN.
 MASKED_SCORE = -10000.0
 
+_SIZES = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size")
 _TILE = 128  # rows and columns of a matrix unit's tile
-# No table of numbers is as long, and a file that says so is not a BERT's.
-_FAR = 1 << 28
 
 
-@dataclasses.dataclass(frozen=True)
-class EncoderKind:
+class EncoderKind(NamedTuple):
     """Properties of an encoder; BertModel.setup chooses its module.
 
     attends: whether the layers have attention. Several sequences in one row, a causal mask
@@ -47,20 +45,16 @@ class EncoderKind:
 
 def _transformer_products(config: "BertConfig", length: int, last: int) -> int:
     D, F = config.hidden_size, config.intermediate_size
-
-    def layer(queries: int) -> int:
-        own = queries * (2 * D * D + 2 * D * F)
-        return own + length * 2 * D * D + 2 * queries * length * D
-
-    return (config.num_layers - 1) * layer(length) + layer(last)
+    queries = (config.num_layers - 1) * length + last
+    keys = config.num_layers * length * 2 * D * D
+    return keys + queries * (2 * D * D + 2 * D * F + 2 * length * D)
 
 
 def _lstm_products(config: "BertConfig", length: int, last: int) -> int:
     """Inputs (4 D F), state (4 D F) and projection (D F), in both directions."""
     del last
-    return (
-        config.num_layers * length * 18 * config.hidden_size * config.intermediate_size
-    )
+    D, F = config.hidden_size, config.intermediate_size
+    return config.num_layers * length * 18 * D * F
 
 
 ENCODERS = {
@@ -71,27 +65,20 @@ ENCODERS = {
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
-    """What a checkpoint is; the defaults are the paper's (section 3, appendix A.2)."""
+    """Sizes and options of a checkpoint; the paper's by default (section 3, A.2)."""
 
     vocab_size: int = setting(
         doc="rows of the word table, one for each token of the text's vocabulary",
         least=1,
-        below=_FAR,
     )
-    hidden_size: int = setting(doc="width of a token's vector", least=1, below=_FAR)
+    hidden_size: int = setting(doc="width of a token's vector", least=1)
     num_layers: int = setting(doc="Transformer layers", least=1, below=1 << 10)
     num_heads: int = setting(
-        doc="attention heads of a layer; divides hidden_size", least=1, below=_FAR
+        doc="attention heads of a layer; divides hidden_size", least=1
     )
-    intermediate_size: int = setting(
-        doc="width of the feed-forward layer", least=1, below=_FAR
-    )
-    max_positions: int = setting(
-        512, "longest sequence, in tokens", least=1, below=_FAR
-    )
-    type_vocab_size: int = setting(
-        2, "token types: sentence A and sentence B", least=1, below=_FAR
-    )
+    intermediate_size: int = setting(doc="width of the feed-forward layer", least=1)
+    max_positions: int = setting(512, "longest sequence, in tokens", least=1)
+    type_vocab_size: int = setting(2, "token types: sentence A and sentence B", least=1)
     causal: bool = setting(
         False,
         "a token attends to itself and the tokens before it only: a left-to-right model "
@@ -106,8 +93,7 @@ class BertConfig:
     )
     positions: str = setting(
         "learned",
-        "what tells the place of a token: learned vectors, sinusoidal ones (Vaswani et "
-        "al., 2017) or none",
+        "position vectors: learned, sinusoidal (Vaswani et al., 2017) or none",
         one_of=POSITIONS,
     )
     pre_norm: bool = setting(
@@ -117,8 +103,8 @@ class BertConfig:
     )
     pooling: str = setting(
         "token",
-        "what a classifier reads of a sequence: the token [CLS] (the last one of a "
-        "left-to-right model, both last states of an LSTM), or the mean of all tokens",
+        "input of a classifier: the token [CLS] (the last token of a left-to-right "
+        "model, both last states of an LSTM), or the mean of all tokens",
         one_of=POOLINGS,
     )
     hidden_dropout: float = setting(
@@ -193,22 +179,26 @@ class BertConfig:
     @classmethod
     def base(cls, **changes: Any) -> "BertConfig":
         """BERT BASE, 110M parameters (paper, section 3)."""
-        return cls(**_sizes(hidden_size=768, num_layers=12) | changes)
+        return cls(
+            **dict(zip(_SIZES, (30522, 768, 12, 12, 3072), strict=True)) | changes
+        )
 
     @classmethod
     def large(cls, **changes: Any) -> "BertConfig":
         """BERT LARGE, 340M parameters (paper, section 3)."""
-        return cls(**_sizes(hidden_size=1024, num_layers=24) | changes)
+        return cls(
+            **dict(zip(_SIZES, (30522, 1024, 24, 16, 4096), strict=True)) | changes
+        )
 
     def check_layers(self, layers: Sequence[int], setting: str) -> None:
         """Raises UserError for hidden states that the encoder does not have."""
         most = self.num_layers
-        for layer in layers:
-            if not -most - 1 <= layer <= most:
-                raise UserError(
-                    f"layer {layer} is not there: the encoder has {most} layers; expected "
-                    f"0 (the embeddings) to {most}, or {-most - 1} to -1; set {setting}"
-                )
+        wrong = [layer for layer in layers if not -most - 1 <= layer <= most]
+        if wrong:
+            raise UserError(
+                f"layer {wrong[0]} is not there: the encoder has {most} layers; expected "
+                f"0 (the embeddings) to {most}, or {-most - 1} to -1; set {setting}"
+            )
 
     def step_flops(
         self,
@@ -230,9 +220,7 @@ class BertConfig:
         D, V = self.hidden_size, self.vocab_size
         last = length if scan_layers else predictions + sequences
         layers = self.kind.products(self, length, last)
-        heads = predictions * (D * D + D * V) + sequences * (
-            self.output_size * D + 2 * D
-        )
+        heads = predictions * (D * D + D * V) + sequences * (self.output_size + 2) * D
         # The backward pass costs twice the forward pass.
         return 3 * 2 * rows * (layers + heads)
 
@@ -275,17 +263,6 @@ class ComputeConfig:
 
     def __post_init__(self):
         check_ranges(self, "compute.")
-
-
-def _sizes(hidden_size: int, num_layers: int) -> dict[str, int]:
-    """Those of the paper: heads of 64, a feed-forward layer four times as wide."""
-    return {
-        "vocab_size": 30522,
-        "hidden_size": hidden_size,
-        "num_layers": num_layers,
-        "num_heads": hidden_size // 64,
-        "intermediate_size": 4 * hidden_size,
-    }
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,13 +11,14 @@ from flax import linen as nn
 from bert_jax.model.attention import SelfAttention
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.kernels.dropout import Dropout
-from bert_jax.model.layers import Dense, activation, layer_norm, split
+from bert_jax.model.layers import activation, dense, layer_norm, split
+from bert_jax.model.tokens import Tokens, take_positions
 
 
 class Layer(nn.Module):
     """Attention and feed-forward, each with dropout, residual and LayerNorm after.
 
-    With config.pre_norm LayerNorm is of what each of them reads.
+    With config.pre_norm the LayerNorm comes before attention and before feed-forward.
     """
 
     config: BertConfig
@@ -26,40 +27,24 @@ class Layer(nn.Module):
 
     @nn.compact
     def __call__(
-        self,
-        x_BLD: jax.Array,
-        query_ids_BQ: jax.Array,
-        key_ids_BL: jax.Array,
-        positions_BQ: jax.Array | None = None,
+        self, x_BLD: jax.Array, tokens: Tokens, positions_BQ: jax.Array | None = None
     ) -> jax.Array:
-        """The layer's output at ``positions_BQ``, (B, Q, D), or at all positions.
-
-        query_ids_BQ, key_ids_BL: which tokens attend to which, see attend_plain.
-        """
+        """The layer's output at ``positions_BQ``, (B, Q, D); at all positions for None."""
         config, compute = self.config, self.compute
         D, F = config.hidden_size, config.intermediate_size
         attention = SelfAttention(config, compute, name="attention")
-        intermediate = Dense(config, compute, (F,), name="intermediate")
-        output = Dense(config, compute, (D,), name="feed_forward_output")
+        intermediate = dense(config, compute, F, name="intermediate")
+        output = dense(config, compute, D, name="feed_forward_output")
         dropout = Dropout(config.hidden_dropout)
         attention_norm = layer_norm(config, compute, "attention_norm")
         feed_forward_norm = layer_norm(config, compute, "feed_forward_norm")
 
         x_BLD = split(x_BLD, "BLD")
         read_BLD = attention_norm(x_BLD) if config.pre_norm else x_BLD
-        x_BQD = take_positions(x_BLD, positions_BQ)
-        places_BQ = None
-        if config.causal:
-            all_BL = jnp.arange(x_BLD.shape[1])[None]
-            places_BQ = all_BL if positions_BQ is None else positions_BQ
         attn_BQD = attention(
-            take_positions(read_BLD, positions_BQ),
-            read_BLD,
-            query_ids_BQ,
-            key_ids_BL,
-            places_BQ,
-            deterministic=self.deterministic,
+            read_BLD, tokens, positions_BQ, deterministic=self.deterministic
         )
+        x_BQD = take_positions(x_BLD, positions_BQ)
         x_BQD += dropout(attn_BQD, self.deterministic)
         if not config.pre_norm:
             x_BQD = attention_norm(x_BQD)
@@ -75,17 +60,9 @@ class _ScanLayer(Layer):
 
     stack: bool = False
 
-    def __call__(self, x_BLD: jax.Array, *ids: jax.Array):
-        x_BLD = super().__call__(x_BLD, *ids)
+    def __call__(self, x_BLD: jax.Array, tokens: Tokens):
+        x_BLD = super().__call__(x_BLD, tokens)
         return x_BLD, x_BLD if self.stack else None
-
-
-def take_positions(x_BL: jax.Array, positions_BQ: jax.Array | None) -> jax.Array:
-    """``x_BL``, (B, L, ...), at the positions of each row, (B, Q, ...); all for None."""
-    if positions_BQ is None:
-        return x_BL
-    rest = range(2, x_BL.ndim)
-    return jnp.take_along_axis(x_BL, jnp.expand_dims(positions_BQ, rest), axis=1)
 
 
 class Encoder(nn.Module):
@@ -101,8 +78,7 @@ class Encoder(nn.Module):
     def __call__(
         self,
         x_BLD: jax.Array,
-        attention_mask_BL: jax.Array,
-        segment_ids_BL: jax.Array | None = None,
+        tokens: Tokens,
         positions_BQ: jax.Array | None = None,
         *,
         deterministic: bool,
@@ -110,18 +86,10 @@ class Encoder(nn.Module):
     ) -> tuple[jax.Array, list[jax.Array]]:
         """Returns the last layer and, if ``hidden_states``, its input and every layer.
 
-        segment_ids_BL: tokens attend to the tokens of their own segment. Without it, all
-        attend to those whose attention_mask_BL is 1.
-        positions_BQ: return the last layer at these positions only, (B, Q, D). A scan
-        computes all positions of it all the same, since its layers are all alike.
+        positions_BQ: return the last layer at these positions only, (B, Q, D). Scanned
+        layers are all computed at all positions, because they share one program.
         """
         config, compute = self.config, self.compute
-        if segment_ids_BL is None:
-            key_ids_BL = attention_mask_BL
-            query_ids_BQ = last_ids_BQ = jnp.ones_like(attention_mask_BL[:, :1])
-        else:
-            key_ids_BL = query_ids_BQ = segment_ids_BL
-            last_ids_BQ = take_positions(segment_ids_BL, positions_BQ)
         if compute.scan_layers:
             layer = _ScanLayer
             if compute.remat:
@@ -133,43 +101,40 @@ class Encoder(nn.Module):
                 in_axes=nn.broadcast,
                 length=config.num_layers,
             )(config, compute, deterministic, hidden_states, name="layers")
-            y_BLD, stacked = layers(x_BLD, query_ids_BQ, key_ids_BL)
+            y_BLD, stacked = layers(x_BLD, tokens)
             states = [x_BLD, *stacked] if hidden_states else []
             x_BLD = take_positions(y_BLD, positions_BQ)
-            return self._normed(x_BLD, states)
-        layer = nn.remat(Layer) if compute.remat else Layer
-        states = [x_BLD]
-        for i in range(config.num_layers):
-            apply = layer(config, compute, deterministic, name=f"layer_{i}")
-            if i < config.num_layers - 1:
-                x_BLD = apply(x_BLD, query_ids_BQ, key_ids_BL)
-            else:
-                x_BLD = apply(x_BLD, last_ids_BQ, key_ids_BL, positions_BQ)
-            states.append(x_BLD)
-        return self._normed(x_BLD, states if hidden_states else [])
+        else:
+            layer = nn.remat(Layer) if compute.remat else Layer
+            states = [x_BLD]
+            for i in range(config.num_layers):
+                apply = layer(config, compute, deterministic, name=f"layer_{i}")
+                last = i == config.num_layers - 1
+                x_BLD = apply(x_BLD, tokens, positions_BQ if last else None)
+                states.append(x_BLD)
+            states = states if hidden_states else []
+        if config.pre_norm:
+            norm = layer_norm(config, compute, "final_norm")
+            x_BLD, states = norm(x_BLD), [*states[:-1], *map(norm, states[-1:])]
+        return x_BLD, states
 
     @nn.nowrap
-    def ends(self, x_BLD: jax.Array, ends_BS: tuple[jax.Array, jax.Array]) -> jax.Array:
-        """The vector of each sequence for a classifier, (B, S, D).
-
-        ends_BS: the positions of each sequence's first and last token. Only the last token
-        of a causal model attends to all others.
-        """
-        return take_positions(x_BLD, ends_BS[int(self.config.causal)])
+    def ends(self, x_BLD: jax.Array, tokens: Tokens) -> jax.Array:
+        """The vector of each sequence for a classifier, (B, S, D)."""
+        return take_positions(x_BLD, pooled_positions(self.config, tokens))
 
     @nn.nowrap
     def sides(self, x_BQD: jax.Array, *_: Any) -> list[jax.Array]:
         """The vectors from which the MLM head predicts tokens: the output itself."""
         return [x_BQD]
 
-    def _normed(
-        self, x_BLD: jax.Array, states: list[jax.Array]
-    ) -> tuple[jax.Array, list[jax.Array]]:
-        """The last layer, after the norm that pre-LN layers leave to the end."""
-        if self.config.pre_norm:
-            norm = layer_norm(self.config, self.compute, "final_norm")
-            x_BLD, states = norm(x_BLD), [*states[:-1], *map(norm, states[-1:])]
-        return x_BLD, states
+
+def pooled_positions(config: BertConfig, tokens: Tokens) -> jax.Array:
+    """The token of each sequence that a classifier reads, (B, S).
+
+    [CLS], or the last token of a causal model, which alone attends to all others.
+    """
+    return tokens.lasts if config.causal else tokens.starts
 
 
 def stack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:

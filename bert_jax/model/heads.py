@@ -1,8 +1,4 @@
-"""BERT with the heads of the paper's fine-tuning tasks (section 4, figure 4).
-
-All take the arguments of BertModel: input_ids_BL, token_type_ids_BL and attention_mask_BL,
-and segment_ids_BL and starts_BS for packed rows. All return logits.
-"""
+"""BERT with the heads of the paper's fine-tuning tasks (section 4, figure 4)."""
 
 import jax
 import jax.numpy as jnp
@@ -12,16 +8,16 @@ from bert_jax.errors import UserError
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.kernels.dropout import Dropout
-from bert_jax.model.layers import Dense
-from bert_jax.model.lstm import BiLstm, check_one_sequence
-from bert_jax.model.pooling import normalized, pool_tokens, sequence_ends
+from bert_jax.model.layers import dense
+from bert_jax.model.lstm import BiLstm
+from bert_jax.model.tokens import Tokens, take_positions
 
 
 class BertForSequence(nn.Module):
     """Dropout and one dense layer on the pooled [CLS] (run_classifier.py).
 
-    outputs: classes; or 1 for regression, and for the score of a choice, each of which is
-    a row of the batch.
+    outputs: number of classes. 1 for regression, and for the score of a choice, whose
+    choices are sequences of their own.
     """
 
     config: BertConfig
@@ -29,19 +25,16 @@ class BertForSequence(nn.Module):
     compute: ComputeConfig = ComputeConfig()
 
     @nn.compact
-    def __call__(
-        self, *tokens_BL: jax.Array, deterministic: bool, **packed: jax.Array
-    ) -> jax.Array:
-        """Logits (B, outputs), or (B, S, outputs) of packed rows."""
-        bert = BertModel(self.config, self.compute, name="bert")
-        none_BQ = tokens_BL[0][:, :0]  # no position beside [CLS]
-        encoded = bert(
-            *tokens_BL, deterministic=deterministic, positions_BQ=none_BQ, **packed
+    def __call__(self, tokens: Tokens, *, deterministic: bool) -> jax.Array:
+        """Logits (B, S, outputs)."""
+        config, compute = self.config, self.compute
+        encoded = BertModel(config, compute, name="bert").encode(
+            tokens,
+            deterministic=deterministic,
+            positions_BQ=tokens.input_ids[:, :0],  # no position beside [CLS]
         )
-        dropout = Dropout(self.config.hidden_dropout, name="dropout")
-        classifier = Dense(
-            self.config, self.compute, (self.outputs,), name="classifier"
-        )
+        dropout = Dropout(config.hidden_dropout, name="dropout")
+        classifier = dense(config, compute, self.outputs, name="classifier")
         return classifier(dropout(encoded.pooled_BD, deterministic))
 
 
@@ -53,16 +46,13 @@ class BertForTokens(nn.Module):
     compute: ComputeConfig = ComputeConfig()
 
     @nn.compact
-    def __call__(
-        self, *tokens_BL: jax.Array, deterministic: bool, **packed: jax.Array
-    ) -> jax.Array:
+    def __call__(self, tokens: Tokens, *, deterministic: bool) -> jax.Array:
         """Logits (B, L, outputs)."""
-        bert = BertModel(self.config, self.compute, name="bert")
-        encoded = bert(*tokens_BL, deterministic=deterministic, pool=False, **packed)
-        dropout = Dropout(self.config.hidden_dropout, name="dropout")
-        classifier = Dense(
-            self.config, self.compute, (self.outputs,), name="classifier"
-        )
+        config, compute = self.config, self.compute
+        bert = BertModel(config, compute, name="bert")
+        encoded = bert.encode(tokens, deterministic=deterministic, pool=False)
+        dropout = Dropout(config.hidden_dropout, name="dropout")
+        classifier = dense(config, compute, self.outputs, name="classifier")
         return classifier(dropout(encoded.sequence_BLD, deterministic))
 
 
@@ -73,20 +63,18 @@ class BertForSpans(nn.Module):
     compute: ComputeConfig = ComputeConfig()
 
     @nn.compact
-    def __call__(
-        self, *tokens_BL: jax.Array, deterministic: bool, **packed: jax.Array
-    ) -> jax.Array:
+    def __call__(self, tokens: Tokens, *, deterministic: bool) -> jax.Array:
         """Logits (B, L, 2): start, end."""
         bert = BertModel(self.config, self.compute, name="bert")
-        encoded = bert(*tokens_BL, deterministic=deterministic, pool=False, **packed)
-        qa_outputs = Dense(self.config, self.compute, (2,), name="qa_outputs")
+        encoded = bert.encode(tokens, deterministic=deterministic, pool=False)
+        qa_outputs = dense(self.config, self.compute, 2, name="qa_outputs")
         return qa_outputs(encoded.sequence_BLD)
 
 
 class BertForVectors(nn.Module):
     """One vector of length 1 for a sequence (Reimers and Gurevych, 2019, section 3).
 
-    pooling: see pool_tokens.
+    pooling: "mean" or "cls".
     """
 
     config: BertConfig
@@ -94,24 +82,35 @@ class BertForVectors(nn.Module):
     compute: ComputeConfig = ComputeConfig()
 
     @nn.compact
-    def __call__(
-        self, *tokens_BL: jax.Array, deterministic: bool, **packed: jax.Array
-    ) -> jax.Array:
-        """float32 (B, W), or (B, S, W) of packed rows."""
+    def __call__(self, tokens: Tokens, *, deterministic: bool) -> jax.Array:
+        """float32 (B, S, W)."""
         bert = BertModel(self.config, self.compute, name="bert")
-        encoded = bert(*tokens_BL, deterministic=deterministic, pool=False, **packed)
+        encoded = bert.encode(tokens, deterministic=deterministic, pool=False)
         x_BLW = encoded.sequence_BLD.astype(jnp.float32)
-        x_BSW = normalized(pool_tokens(self.pooling, x_BLW, tokens_BL[2], **packed))
-        return x_BSW if packed else x_BSW[:, 0]
+        return normalized(pool_tokens(self.pooling, x_BLW, tokens))
+
+
+def pool_tokens(pooling: str, x_BLD: jax.Array, tokens: Tokens) -> jax.Array:
+    """A vector of each sequence, (B, S, D): the "mean" of its tokens, or its "cls"."""
+    if pooling == "cls":
+        return take_positions(x_BLD, tokens.starts)
+    return tokens.mean(x_BLD)
+
+
+def normalized(x_BSD: jax.Array) -> jax.Array:
+    """Vectors scaled to length 1. Vectors of zeros, of empty slots, stay zeros."""
+    squares = jnp.sum(jnp.square(x_BSD), axis=-1, keepdims=True)
+    # The gradient of a norm is not defined at 0.
+    return x_BSD * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))
 
 
 class BertWithBiLstm(nn.Module):
     """A BiLSTM on the encoder, and its dense layer in the place of any head.
 
-    With feature_config.layers it reads those hidden states of a frozen encoder (paper,
-    section 5.3: the last four of BASE are best), which has no dropout and gets no gradient,
-    so its features may be computed once, with :meth:`features`, and be given to :meth:`tag`
-    in each epoch. Without, it is fine-tuned with the encoder (table 5).
+    With feature_config.layers it reads hidden states of a frozen encoder (paper, section
+    5.3: the last four of BASE are best). A frozen encoder has no dropout and gets no
+    gradient, so :meth:`features` may be computed once and given to :meth:`tag` in each
+    epoch. Without feature_config.layers the encoder is fine-tuned too (table 5).
 
     by_token: logits of every token, (B, L, outputs); otherwise of each sequence.
     """
@@ -124,42 +123,34 @@ class BertWithBiLstm(nn.Module):
 
     def setup(self):
         self.bert = BertModel(self.config, self.compute)
-        self.bilstm = BiLstm(self.feature_config, self.outputs)
+        self.bilstm = BiLstm(self.feature_config, self.outputs, self.by_token)
 
     @property
     def width(self) -> int:
         """F: features of a token."""
         return max(len(self.feature_config.layers), 1) * self.config.output_size
 
-    def __call__(
-        self, *tokens_BL: jax.Array, deterministic: bool, **packed: jax.Array
-    ) -> jax.Array:
-        """Logits of one sequence a row. See BertModel for the arguments."""
-        check_one_sequence(packed.get("starts_BS"))
+    def __call__(self, tokens: Tokens, *, deterministic: bool) -> jax.Array:
+        """Logits of one sequence a row."""
         if self.feature_config.layers:
-            x_BLF = self.features(*tokens_BL, **packed)
+            x_BLF = self.features(tokens)
         else:
-            settings = {"deterministic": deterministic, "pool": False}
-            x_BLF = self.bert(*tokens_BL, **packed, **settings).sequence_BLD
-        mask_BL = tokens_BL[2]
-        if self.by_token:
-            return self.tag(x_BLF, mask_BL, deterministic=deterministic)
-        ends_BS = sequence_ends(tokens_BL[2], **packed)
-        logits_BSC = self.bilstm(x_BLF, mask_BL, ends_BS, deterministic=deterministic)
-        return logits_BSC if packed else logits_BSC[:, 0]
+            encoded = self.bert.encode(tokens, deterministic=deterministic, pool=False)
+            x_BLF = encoded.sequence_BLD
+        return self.tag(x_BLF, tokens, deterministic=deterministic)
 
-    def features(self, *tokens_BL: jax.Array, **packed: jax.Array) -> jax.Array:
-        """float32 (B, L, width) of the frozen encoder. See BertModel for the arguments."""
-        encoded = self.bert(
-            *tokens_BL, **packed, deterministic=True, pool=False, hidden_states=True
+    def features(self, tokens: Tokens) -> jax.Array:
+        """float32 (B, L, width) of the frozen encoder."""
+        encoded = self.bert.encode(
+            tokens, deterministic=True, pool=False, hidden_states=True
         )
         return jax.lax.stop_gradient(encoded.side_by_side(self.feature_config.layers))
 
     def tag(
-        self, features_BLF: jax.Array, mask_BL: jax.Array, *, deterministic: bool
+        self, features_BLF: jax.Array, tokens: Tokens, *, deterministic: bool
     ) -> jax.Array:
-        """Logits (B, L, outputs) of the output of :meth:`features`."""
-        return self.bilstm(features_BLF, mask_BL, deterministic=deterministic)
+        """Logits of the output of :meth:`features`."""
+        return self.bilstm(features_BLF, tokens, deterministic=deterministic)
 
 
 def packs(model: nn.Module) -> bool:
@@ -178,8 +169,9 @@ def make_model(
 
     features: whether there is a BiLSTM, and on what.
     """
+    bilstm = bool(features.layers) or features.bilstm
     if head in ("mean", "cls"):
-        if features.layers or features.bilstm:
+        if bilstm:
             raise UserError("a BiLSTM gives no vectors of texts; leave features out")
         if head == "cls" and config.reads != "both sides":
             raise UserError(
@@ -194,11 +186,10 @@ def make_model(
                 "(features.bilstm=True is for any head)"
             )
         config.check_layers(features.layers, "features.layers")
-    if features.layers or features.bilstm:
+    if bilstm:
         by_token = head in ("token", "span")
         return BertWithBiLstm(config, outputs, features, compute, by_token)
     if head == "span":
         return BertForSpans(config, compute)
-    if head == "token":
-        return BertForTokens(config, outputs, compute)
-    return BertForSequence(config, outputs, compute)
+    head_module = BertForTokens if head == "token" else BertForSequence
+    return head_module(config, outputs, compute)

@@ -1,5 +1,6 @@
-"""What every module shares: initialisation, dense layers, LayerNorm, activations."""
+"""Dense layers, tables, LayerNorm and activations, as every module initialises them."""
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ from jax.nn.initializers import Initializer
 
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.kernels.device import activation_dtype
-from bert_jax.model.kernels.products import product
+from bert_jax.model.kernels.products import dot_general
 
 
 def kernel_init(config: BertConfig) -> Initializer:
@@ -22,10 +23,10 @@ def kernel_init(config: BertConfig) -> Initializer:
 
 
 def for_product(parameter: jax.Array, compute: ComputeConfig) -> jax.Array:
-    """Casts a float32 parameter to the dtype that its gradient is to have.
+    """Casts a float32 parameter to the dtype in which devices sum its gradient.
 
-    A product computes in the dtype of the activations whatever the parameter's dtype is.
-    The gradient has the parameter's dtype, in which devices then sum it.
+    A product rounds both factors to the dtype of the activations anyway, and the gradient
+    of a factor has the factor's dtype.
     """
     if compute.float32_gradients:
         return parameter
@@ -41,77 +42,61 @@ def split(x: jax.Array, letters: str) -> jax.Array:
     return nn.with_logical_constraint(x, tuple(letters))
 
 
-class Dense(nn.Module):
-    """x times kernel, plus bias.
+class DenseGeneral(nn.DenseGeneral):
+    """nn.DenseGeneral that adds the bias, and sums its gradient, in float32."""
 
-    features: the dimensions that replace the last ``contracted`` dimensions of x. The
-    kernel keeps both apart, so that a mesh can split attention's kernels by heads.
-    """
-
-    config: BertConfig
-    compute: ComputeConfig
-    features: tuple[int, ...]
-    contracted: int = 1
-
-    @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        rows, inputs = x.shape[: -self.contracted], x.shape[-self.contracted :]
-        kernel = self.param("kernel", self._kernel_init, (*inputs, *self.features))
-        bias = self.param("bias", nn.initializers.zeros, self.features)
-        axes = tuple(range(1, 1 + self.contracted)), tuple(range(self.contracted))
-        dtype = activation_dtype(self.compute.dtype)
-        # Rows and positions are one dimension, in the product and in the bias's gradient.
-        y = product(
-            x.astype(dtype).reshape(-1, *inputs),
-            for_product(kernel, self.compute),
-            axes,
-        )
-        # In float32, so that the bias's gradient is a float32 sum over all rows.
-        y = (y.astype(jnp.float32) + bias[None]).astype(dtype)
-        return y.reshape(*rows, *self.features)
-
-    def _kernel_init(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        matrix = math.prod(shape[: self.contracted]), math.prod(self.features)
-        return kernel_init(self.config)(key, matrix).reshape(shape)
+        return super().__call__(x).astype(self.dtype)
 
 
-class Embed(nn.Module):
-    """A table of one vector for each of ``size`` ids, and its transpose.
+def dense(
+    config: BertConfig,
+    compute: ComputeConfig,
+    features: int | tuple[int, ...],
+    axis: int | tuple[int, ...] = -1,
+    name: str | None = None,
+) -> nn.DenseGeneral:
+    """A kernel and a bias, in the compute dtype.
 
-    rows: of the table, if more than ``size``. The rest is padding and starts as 0.
+    features: the dimensions that replace those of ``axis``. The kernel keeps both apart,
+    so that a mesh can split attention's kernels by heads.
     """
 
-    config: BertConfig
-    compute: ComputeConfig
-    size: int
-    rows: int | None = None
+    def cast(x, kernel, bias, *, dtype):
+        return x.astype(dtype), for_product(kernel, compute), bias
 
-    def setup(self):
-        self.embedding = self.param("embedding", self._init)
+    return DenseGeneral(
+        features,
+        axis,
+        dtype=activation_dtype(compute.dtype),
+        kernel_init=kernel_init(config),
+        promote_dtype=cast,
+        dot_general_cls=lambda: dot_general,
+        name=name,
+    )
 
-    def __call__(self, ids: jax.Array) -> jax.Array:
-        """The vectors of ``ids``: float32 (..., D).
 
-        The gradient of a lookup adds up one vector for each occurrence of an id. In
-        bfloat16 such a sum stops growing after a few hundred vectors.
-        """
-        return jnp.take(self.embedding, ids, axis=0)
+def table(config: BertConfig, size: int, rows: int | None = None) -> nn.Embed:
+    """A float32 vector for each of ``size`` ids.
 
-    def attend(self, x_BMD: jax.Array) -> jax.Array:
-        """The products of ``x_BMD`` with all vectors: float32 (B, M, rows)."""
-        table_WD = for_product(self.embedding, self.compute)
-        return product(x_BMD, table_WD, ((2,), (1,)), jnp.float32)
+    The gradient of a lookup adds up one vector for each occurrence of an id, and in
+    bfloat16 such a sum stops growing after a few hundred vectors. So vectors are looked up
+    in float32 and cast later.
 
-    def _init(self, key: jax.Array) -> jax.Array:
-        shape = self.size, self.config.hidden_size
-        padding = (self.rows or self.size) - self.size
-        return jnp.pad(kernel_init(self.config)(key, shape), ((0, padding), (0, 0)))
+    rows: rows of the table, if more than ``size``; the further rows start as 0.
+    """
+
+    def init(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+        vectors = kernel_init(config)(key, (size, shape[1]), dtype)
+        return jnp.pad(vectors, ((0, shape[0] - size), (0, 0)))
+
+    return nn.Embed(rows or size, config.hidden_size, embedding_init=init)
 
 
 def layer_norm(
     config: BertConfig, compute: ComputeConfig, name: str | None = None
 ) -> nn.LayerNorm:
-    """LayerNorm over D; Flax takes its statistics in float32 whatever the dtype."""
+    """LayerNorm over D; Flax computes its statistics in float32 whatever the dtype."""
     return nn.LayerNorm(
         epsilon=config.layer_norm_epsilon,
         dtype=activation_dtype(compute.dtype),
@@ -122,8 +107,8 @@ def layer_norm(
 def activation(config: BertConfig) -> Callable[[jax.Array], jax.Array]:
     """The nonlinearity of the feed-forward layers and of the MLM head."""
     return {
-        # As modeling.py has it. jax.nn.gelu goes through erfc, which takes longer.
+        # As modeling.py has it. jax.nn.gelu uses erfc, which takes longer.
         "gelu": lambda x: x * (0.5 * (1.0 + jax.lax.erf(x * math.sqrt(0.5)))),
-        "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
+        "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
         "relu": jax.nn.relu,
     }[config.activation]

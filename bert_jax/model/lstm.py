@@ -14,10 +14,9 @@ from flax import linen as nn
 
 from bert_jax.errors import UserError
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
-from bert_jax.model.encoder import take_positions
 from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.model.kernels.dropout import Dropout
-from bert_jax.model.pooling import last_states
+from bert_jax.model.tokens import Tokens, take_positions
 
 DIRECTIONS = ("forward", "backward")
 
@@ -30,12 +29,12 @@ _Dense = functools.partial(
 )
 
 
-def check_one_sequence(starts_BS: jax.Array | None) -> None:
+def check_one_sequence(tokens: Tokens) -> None:
     """Raises UserError for rows that pack several sequences."""
-    if starts_BS is not None and starts_BS.shape[1] > 1:
+    if tokens.starts.shape[1] > 1:
         raise UserError(
             "an LSTM reads one sequence a row, and these rows have room for "
-            f"{starts_BS.shape[1]}; give each sequence its own row"
+            f"{tokens.starts.shape[1]}; give each sequence its own row"
         )
 
 
@@ -120,16 +119,18 @@ class TwoWayLstm(nn.Module):
     def __call__(
         self,
         x_BLD: jax.Array,
-        attention_mask_BL: jax.Array,
-        *_: Any,
+        tokens: Tokens,
+        positions_BQ: jax.Array | None = None,
+        *,
         deterministic: bool,
-        **__: Any,
+        **_: Any,
     ) -> tuple[jax.Array, list[jax.Array]]:
-        """Returns the mix of all states, and the states, (B, L, 2 D) each.
+        """Returns the mix of all states at some positions, and the states, (B, L, 2 D).
 
         The first state is ``x_BLD`` twice. Each further state has a layer's forward and
-        backward output. The other arguments of Encoder change nothing here.
+        backward output.
         """
+        check_one_sequence(tokens)
         config = self.config
         dtype = activation_dtype(self.compute.dtype)
         dropout = Dropout(config.hidden_dropout)
@@ -140,7 +141,7 @@ class TwoWayLstm(nn.Module):
                 h_BLD = lstm(
                     f"layer_{i}_{direction}",
                     ways[way],
-                    attention_mask_BL,
+                    tokens.segment_ids,
                     config.intermediate_size,
                     config.hidden_size,
                     dtype=dtype,
@@ -149,12 +150,12 @@ class TwoWayLstm(nn.Module):
                 h_BLD = dropout(h_BLD.astype(dtype), deterministic)
                 ways[way] = ways[way] + h_BLD if i else h_BLD
             states.append(jnp.concatenate(ways, axis=-1))
-        return self.mix(states), states
+        return take_positions(self.mix(states), positions_BQ), states
 
     @nn.nowrap
-    def ends(self, x_BLD: jax.Array, ends_BS: tuple[jax.Array, jax.Array]) -> jax.Array:
+    def ends(self, x_BLD: jax.Array, tokens: Tokens) -> jax.Array:
         """The last state of each direction, side by side: (B, S, 2 D)."""
-        return last_states(x_BLD, *ends_BS)
+        return tokens.last_states(x_BLD)
 
     @nn.nowrap
     def sides(
@@ -188,33 +189,28 @@ class LayerMix(nn.Module):
 class BiLstm(nn.Module):
     """Features of tokens to logits of ``outputs`` labels; float32 throughout.
 
-    features_BLF: F features a token. mask_BL: 1 for tokens, 0 for the padding on their
-    right. ends_BS: positions of each sequence's first and last token. With ends_BS the
-    logits, float32 (B, S, outputs), are computed from the last state of each direction,
-    and otherwise from the states of each token, (B, L, outputs). Needs a "dropout" rng
-    unless ``deterministic``.
+    by_token: logits of each token, (B, L, outputs). Otherwise logits of each sequence,
+    (B, S, outputs), from the last state of each direction.
     """
 
     config: FeatureConfig
     outputs: int
+    by_token: bool = True
 
     @nn.compact
     def __call__(
-        self,
-        features_BLF: jax.Array,
-        mask_BL: jax.Array,
-        ends_BS: tuple[jax.Array, jax.Array] | None = None,
-        *,
-        deterministic: bool,
+        self, features_BLF: jax.Array, tokens: Tokens, *, deterministic: bool
     ) -> jax.Array:
+        check_one_sequence(tokens)
         dropout = Dropout(self.config.dropout)
         x_BLF = dropout(jnp.asarray(features_BLF, jnp.float32), deterministic)
         for i in range(self.config.lstm_layers):
+            name, width = f"layer_{i}", self.config.width
             states = [
-                lstm(f"layer_{i}_{direction}", x_BLF, mask_BL, self.config.width)
+                lstm(f"{name}_{direction}", x_BLF, tokens.segment_ids, width)
                 for direction in DIRECTIONS
             ]
             x_BLF = dropout(jnp.concatenate(states, axis=-1), deterministic)
-        if ends_BS is not None:
-            x_BLF = last_states(x_BLF, *ends_BS)
+        if not self.by_token:
+            x_BLF = tokens.last_states(x_BLF)
         return nn.Dense(self.outputs, name="classifier")(x_BLF)

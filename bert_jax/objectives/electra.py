@@ -1,8 +1,8 @@
 """Replaced token detection (Clark et al. 2020, "ELECTRA", section 3).
 
 A small generator fills in the masked tokens. The discriminator, which is the model that
-is kept, says of every token whether it was replaced. The generator learns masked LM; it
-does not learn to fool the discriminator. Both read the same embeddings.
+is kept, predicts for every token whether it was replaced. The generator learns masked LM;
+it does not learn to fool the discriminator. Both read the same embeddings.
 
 The paper masks with [MASK] alone: set data.examples.mask_share=1 and random_share=0.
 """
@@ -21,12 +21,14 @@ from bert_jax.data.examples import ExampleConfig
 from bert_jax.model.bert import BertModel, MlmHead
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import Encoder
-from bert_jax.model.layers import Dense, Embed, activation
-from bert_jax.objectives.mlm_nsp import cross_entropy
+from bert_jax.model.layers import activation, dense
+from bert_jax.model.tokens import Tokens
+from bert_jax.objectives.mlm_nsp import cross_entropy_sums, mean_metrics, sum_names
 from bert_jax.objectives.objective import (
     Batch,
     Params,
     check_model,
+    rngs,
     totals,
     unmasked_ids,
 )
@@ -35,16 +37,16 @@ from bert_jax.parallel.sharding import Rules
 # The generator's width and heads are this share of the discriminator's (the paper's small
 # and large models; table 6), and its layers are as many.
 GENERATOR_SHARE = 4
-# The discriminator's loss counts so many times (the paper's lambda).
-DISCRIMINATOR_WEIGHT = 50.0
+DISCRIMINATOR_WEIGHT = 50.0  # factor of the discriminator's loss (the paper's lambda)
 
 
 class Output(NamedTuple):
-    """What generator and discriminator make of a batch.
+    """The output of generator and discriminator for a batch.
 
-    mlm_logits_BMW: float32, the generator's at the masked positions. ids_BL: int32, the
-    tokens that the discriminator reads. replaced_BL: bool, which are not the original
-    ones. logits_BL: float32, above 0 where the discriminator holds a token for replaced.
+    mlm_logits_BMW: float32, the generator's at the masked positions. ids_BL: the tokens
+    that the discriminator reads. replaced_BL: bool, whether a token differs from the
+    original one. logits_BL: float32, above 0 where the discriminator predicts a replaced
+    token.
     """
 
     mlm_logits_BMW: jax.Array
@@ -61,27 +63,22 @@ class Generator(nn.Module):
 
     def setup(self):
         own = generator_config(self.config)
-        self.project = Dense(own, self.compute, (own.hidden_size,))
+        self.project = dense(own, self.compute, own.hidden_size)
         self.encoder = Encoder(own, self.compute)
         self.mlm = MlmHead(self.config, self.compute)
 
     def __call__(
         self,
         x_BLD: jax.Array,
-        words: Embed,
-        attention_mask_BL: jax.Array,
-        segment_ids_BL: jax.Array | None,
+        words: nn.Embed,
+        tokens: Tokens,
         positions_BM: jax.Array,
         *,
         deterministic: bool,
     ) -> jax.Array:
         """float32 logits (B, M, W) at some positions; x_BLD: the embeddings' output."""
         x_BMG, _ = self.encoder(
-            self.project(x_BLD),
-            attention_mask_BL,
-            segment_ids_BL,
-            positions_BM,
-            deterministic=deterministic,
+            self.project(x_BLD), tokens, positions_BM, deterministic=deterministic
         )
         return self.mlm(x_BMG, words)
 
@@ -96,38 +93,33 @@ class Electra(nn.Module):
         config, compute = self.config, self.compute
         self.bert = BertModel(config, compute)
         self.generator = Generator(config, compute)
-        self.transform = Dense(config, compute, (config.hidden_size,))
-        self.detector = Dense(config, compute, (1,))
+        self.transform = dense(config, compute, config.hidden_size)
+        self.detector = dense(config, compute, 1)
 
     def __call__(
         self, batch: Batch, sample_key: jax.Array, *, deterministic: bool
     ) -> Output:
-        """sample_key: of the tokens that the generator draws."""
-        ids_BL, types_BL = batch["input_ids"], batch["token_type_ids"]
-        mask_BL, segment_ids_BL = batch["attention_mask"], batch.get("segment_ids")
-        starts_BS, places_BM = batch.get("starts"), batch["mlm_positions"]
-        packed = {"segment_ids_BL": segment_ids_BL, "starts_BS": starts_BS}
+        """sample_key: random key of the tokens that the generator draws."""
+        masked, positions_BM = Tokens.of_batch(batch), batch["mlm_positions"]
         mlm_logits_BMW = self.generator(
-            self.bert.embed(ids_BL, types_BL, **packed, deterministic=deterministic),
+            self.bert.embeddings(masked, deterministic=deterministic),
             self.bert.embeddings.word,
-            mask_BL,
-            segment_ids_BL,
-            places_BM,
+            masked,
+            positions_BM,
             deterministic=deterministic,
         )
         original_BL = unmasked_ids(batch)
         drawn_BM = jax.random.categorical(
             sample_key, jax.lax.stop_gradient(mlm_logits_BMW)
         )
-        masked_BM = jnp.take_along_axis(original_BL, places_BM, axis=1)
+        original_BM = jnp.take_along_axis(original_BL, positions_BM, axis=1)
         used_BM = batch["mlm_weights"] > 0
-        drawn_BM = jnp.where(used_BM, drawn_BM, masked_BM).astype(jnp.int32)
+        drawn_BM = jnp.where(used_BM, drawn_BM, original_BM).astype(jnp.int32)
         ids_BL = jnp.put_along_axis(
-            original_BL, places_BM, drawn_BM, axis=1, inplace=False
+            original_BL, positions_BM, drawn_BM, axis=1, inplace=False
         )
-        encoded = self.bert(
-            ids_BL, types_BL, mask_BL, **packed, pool=False, deterministic=deterministic
-        )
+        filled = masked.replace(input_ids=ids_BL)
+        encoded = self.bert.encode(filled, pool=False, deterministic=deterministic)
         x_BLD = activation(self.config)(self.transform(encoded.sequence_BLD))
         logits_BL = self.detector(x_BLD)[..., 0].astype(jnp.float32)
         return Output(mlm_logits_BMW, ids_BL, ids_BL != original_BL, logits_BL)
@@ -139,18 +131,16 @@ class ReplacedTokens:
 
     model: Electra
     sum_names: ClassVar[tuple[str, ...]] = (
-        *("mlm_loss", "mlm_weight", "mlm_correct"),
-        *("rtd_loss", "rtd_weight", "rtd_correct", "replaced"),
+        *(*sum_names("mlm"), *sum_names("rtd")),
+        "replaced",
     )
     rules: ClassVar[Rules] = ((r"(project|detector)/kernel$", P(None, None)),)
 
     def init(self, key: jax.Array) -> Params:
         ids_BL, ones_BM = jnp.ones((1, 8), jnp.int32), jnp.ones((1, 2), jnp.int32)
-        batch = {
-            **{"input_ids": ids_BL, "token_type_ids": 0 * ids_BL},
-            **{"attention_mask": ids_BL, "mlm_positions": ones_BM},
-            **{"mlm_ids": ones_BM, "mlm_weights": ones_BM.astype(jnp.float32)},
-        }
+        names = ("input_ids", "token_type_ids", "attention_mask")
+        batch = dict.fromkeys(names, ids_BL) | {"token_type_ids": 0 * ids_BL}
+        batch |= dict.fromkeys(("mlm_positions", "mlm_ids", "mlm_weights"), ones_BM)
         return self.model.init(key, batch, key, deterministic=True)["params"]
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
@@ -172,34 +162,27 @@ class ReplacedTokens:
             batch,
             sample_key,
             deterministic=key is None,
-            rngs=None if key is None else {"dropout": dropout_key},
+            rngs=rngs(dropout_key),
         )
-        losses_BM, right_BM = cross_entropy(output.mlm_logits_BMW, batch["mlm_ids"])
         replaced_BL, logits_BL = output.replaced_BL, output.logits_BL
         losses_BL = jax.nn.softplus(jnp.where(replaced_BL, -logits_BL, logits_BL))
-        used_BM, real_BL = batch["mlm_weights"], batch["attention_mask"] > 0
-        return {
-            "mlm_loss": jnp.sum(used_BM * losses_BM),
-            "mlm_weight": jnp.sum(used_BM),
-            "mlm_correct": jnp.sum(used_BM * right_BM),
+        real_BL = batch["attention_mask"] > 0
+        right_BL = real_BL & ((logits_BL > 0) == replaced_BL)
+        return cross_entropy_sums(
+            "mlm", output.mlm_logits_BMW, batch["mlm_ids"], batch["mlm_weights"]
+        ) | {
             "rtd_loss": jnp.sum(real_BL * losses_BL),
             "rtd_weight": jnp.sum(real_BL, dtype=jnp.float32),
-            "rtd_correct": jnp.sum(
-                real_BL & ((logits_BL > 0) == replaced_BL), dtype=jnp.float32
-            ),
+            "rtd_correct": jnp.sum(right_BL, dtype=jnp.float32),
             "replaced": jnp.sum(real_BL & replaced_BL, dtype=jnp.float32),
         }
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """replaced: the share of all tokens that the generator got wrong."""
-        metrics = {}
-        for part in ("mlm", "rtd"):
-            weight = max(float(sums[f"{part}_weight"]), 1.0)
-            metrics[f"{part}_loss"] = float(sums[f"{part}_loss"]) / weight
-            metrics[f"{part}_accuracy"] = float(sums[f"{part}_correct"]) / weight
+        metrics = mean_metrics("mlm", sums) | mean_metrics("rtd", sums)
         loss = metrics["mlm_loss"] + DISCRIMINATOR_WEIGHT * metrics["rtd_loss"]
         replaced = float(sums["replaced"]) / max(float(sums["rtd_weight"]), 1.0)
-        return {"loss": loss} | metrics | {"replaced": replaced}
+        return {"loss": loss, **metrics, "replaced": replaced}
 
     def summary(self, metrics: dict[str, float]) -> str:
         return (
@@ -211,12 +194,11 @@ class ReplacedTokens:
         config, own = self.model.config, generator_config(self.model.config)
         rows, L = batch["input_ids"].shape
         M, D, G = batch["mlm_ids"].shape[1], config.hidden_size, own.hidden_size
+        scan = self.model.compute.scan_layers
         layers = config.step_flops(L, 0, rows, 0, scan_layers=True)
-        generator = own.step_flops(
-            L, M, rows, 0, scan_layers=self.model.compute.scan_layers
-        )
-        # What step_flops does not know: the projection, a head that is wider than its
-        # encoder, and the detector. Forward and backward, two operations each.
+        generator = own.step_flops(L, M, rows, 0, scan_layers=scan)
+        # The projection, a head that is wider than its encoder, and the detector. Forward
+        # and backward, two operations each.
         rest = L * D * G + M * (D - G) * (G + config.vocab_size) + L * (D * D + D)
         return layers + generator + 6 * rows * rest
 
@@ -229,23 +211,21 @@ class ReplacedTokens:
     ) -> dict[str, float]:
         """Metrics from the eval_sums of several batches.
 
-        rtd_majority: accuracy of holding every token for original, or every one for
-        replaced.
+        rtd_majority: accuracy of one answer, the more frequent one, for all tokens.
         """
         metrics = self.metrics(totals(batches))
         replaced = metrics["replaced"]
         return metrics | {"rtd_majority": max(replaced, 1 - replaced)}
 
     def eval_summary(self, metrics: dict[str, float]) -> str:
-        """A line of the log about eval_metrics."""
         return (
             f"loss {metrics['loss']:.4f}  {self.summary(metrics)} "
-            f"(all alike: {metrics['rtd_majority']:.1%})"
+            f"(one answer for all: {metrics['rtd_majority']:.1%})"
         )
 
 
 def generator_config(config: BertConfig) -> BertConfig:
-    """The generator's sizes beside those of its discriminator."""
+    """The generator's sizes beside the discriminator's."""
     sizes = {
         name: max(1, getattr(config, name) // GENERATOR_SHARE)
         for name in ("hidden_size", "num_heads", "intermediate_size")
@@ -256,6 +236,6 @@ def generator_config(config: BertConfig) -> BertConfig:
 def pretraining(
     model: BertConfig, compute: ComputeConfig, examples: ExampleConfig
 ) -> ReplacedTokens:
-    """The objective of a run that is configured so."""
+    """The objective of a run with these configs."""
     check_model(__name__, model, pairs=examples.next_sentence)
     return ReplacedTokens(Electra(model, compute))

@@ -10,21 +10,22 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.objectives.objective import Batch, Params
+from bert_jax.model.tokens import Tokens
+from bert_jax.objectives.objective import Batch, Params, rngs
 from bert_jax.parallel.mesh import traced_on
 from bert_jax.tasks.task import IGNORED
 
 ENCODER = "^bert/(embeddings|encoder)/"  # what the setting ``freeze`` freezes
-CONTRAST = 20.0  # the factor of cosines, of which a softmax is taken
-PADDED_SCORE = -1e30  # of what cannot be chosen: padding, an absent choice
+CONTRAST = 20.0  # factor of the cosines before their softmax
+PADDED_SCORE = -1e30  # of padding and absent choices, which are never chosen
 
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """The mean loss of what a head predicts; ``losses`` says of what.
+    """The mean loss of a head's predictions; ``losses`` defines the loss.
 
     model: a module of model/heads.py. frozen: see Objective. reads_tokens: whether the head
-      reads every token and not [CLS] alone.
+      reads every token and not [CLS] alone. Batches come from data/batching.py.
     """
 
     model: nn.Module
@@ -34,20 +35,18 @@ class Head:
     reads_tokens = False
 
     def init(self, key: jax.Array) -> Params:
-        ids_BL = jnp.zeros((1, 8), jnp.int32)
-        variables = self.model.init(key, ids_BL, ids_BL, ids_BL + 1, deterministic=True)
-        return variables["params"]
+        return self.model.init(key, _few_tokens(), deterministic=True)["params"]
 
     def logits(self, params: Params, batch: Batch, key: jax.Array | None) -> jax.Array:
-        """float32, as ``losses`` takes them; dropout where there is a ``key``."""
+        """float32 logits for ``losses``; dropout if there is a ``key``."""
         return forward(self.model, params, batch, key).astype(jnp.float32)
 
     def losses(self, logits: jax.Array, batch: Batch) -> jax.Array:
-        """Of each thing that is predicted, in the shape of ``loss_weights``."""
+        """The loss of each prediction, in the shape of ``loss_weights``."""
         raise NotImplementedError
 
     def loss_weights(self, batch: Batch) -> jax.Array:
-        """1 for what is learned from: by default each sequence; 0 for padding."""
+        """1 for predictions that count and 0 for padding; by default of each sequence."""
         return batch["weights"]
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
@@ -71,37 +70,33 @@ class Head:
         return ""
 
     def flops(self, batch: Batch) -> float:
-        """Of the encoder, and of a BiLSTM; another head is a thousandth of it."""
+        """Operations of the encoder and of a BiLSTM; other heads are a thousandth."""
         rows, length = batch["input_ids"].shape
+        config, compute = self.model.config, self.model.compute
         bilstm = getattr(self.model, "feature_config", None)
         on_top = 6 * rows * length * bilstm.products(self.model.width) if bilstm else 0
-        return on_top + self.model.config.step_flops(
-            length,
-            0,
-            rows,
-            batch["starts"].shape[1],
-            # The last layer is computed where the head reads it.
-            scan_layers=self.model.compute.scan_layers
-            or self.reads_tokens
-            or on_top > 0
-            or self.model.config.pooling == "mean",
+        # Otherwise the last layer is computed at [CLS] only.
+        whole = self.reads_tokens or bilstm is not None or config.pooling == "mean"
+        return on_top + config.step_flops(
+            *(length, 0, rows, batch["starts"].shape[1]),
+            scan_layers=compute.scan_layers or whole,
         )
 
 
 class Classification(Head):
     """Cross-entropy over classes; squared error where the labels are floats (STS-B).
 
-    Where there is a float for each output, several labels at once: the mean of the binary
+    With a float for each output, several labels at once: the mean of the binary
     cross-entropies -y log s(x) - (1 - y) log(1 - s(x)) of all outputs x, s the sigmoid.
     """
 
-    def losses(self, logits_BC: jax.Array, batch: Batch) -> jax.Array:
+    def losses(self, logits_BSC: jax.Array, batch: Batch) -> jax.Array:
         label = batch["label"]
         if not jnp.issubdtype(label.dtype, jnp.floating):
-            return _cross_entropy(logits_BC, label)
-        if label.ndim == logits_BC.ndim:
-            return jnp.mean(jax.nn.softplus(logits_BC) - label * logits_BC, axis=-1)
-        return jnp.square(logits_BC[..., 0] - label)
+            return _cross_entropy(logits_BSC, label)
+        if label.ndim == logits_BSC.ndim:
+            return jnp.mean(jax.nn.softplus(logits_BSC) - label * logits_BSC, axis=-1)
+        return jnp.square(logits_BSC[..., 0] - label)
 
 
 class Tagging(Head):
@@ -117,29 +112,27 @@ class Tagging(Head):
 
 
 class FrozenTagging(Tagging):
-    """Trains the BiLSTM alone, on what its frozen encoder gave: "hidden"."""
+    """Trains the BiLSTM alone, on the features of its frozen encoder: "hidden"."""
 
     def init(self, key: jax.Array) -> Params:
-        features_BLF = jnp.zeros((1, 2, self.model.width))
-        mask_BL = jnp.ones((1, 2), jnp.int32)
-        variables = self.model.init(
-            key, features_BLF, mask_BL, deterministic=True, method="tag"
-        )
-        return variables["params"]
+        tokens = _few_tokens()
+        features_BLF = jnp.zeros((*tokens.input_ids.shape, self.model.width))
+        init = functools.partial(self.model.init, key, method="tag")
+        return init(features_BLF, tokens, deterministic=True)["params"]
 
     def flops(self, batch: Batch) -> float:
-        """Of the BiLSTM; the encoder's work is done."""
+        """Operations of the BiLSTM; the encoder has run before."""
         tokens = batch["input_ids"].size
         return 6 * tokens * self.model.feature_config.products(self.model.width)
 
 
 class MultipleChoice(Head):
-    """Softmax over the choices of a row (paper, section 4.4)."""
+    """Softmax over the choices of an example (paper, section 4.4)."""
 
-    def losses(self, scores_BC: jax.Array, batch: Batch) -> jax.Array:
-        if "choice_mask" in batch:  # a choice that a row does not have is never right
-            scores_BC = jnp.where(batch["choice_mask"] > 0, scores_BC, PADDED_SCORE)
-        return _cross_entropy(scores_BC, batch["label"])
+    def losses(self, scores_UC: jax.Array, batch: Batch) -> jax.Array:
+        if "choice_mask" in batch:  # an absent choice is never right
+            scores_UC = jnp.where(batch["choice_mask"] > 0, scores_UC, PADDED_SCORE)
+        return _cross_entropy(scores_UC, batch["label"])
 
 
 class Span(Head):
@@ -148,28 +141,23 @@ class Span(Head):
     reads_tokens = True
 
     def losses(self, logits_BL2: jax.Array, batch: Batch) -> jax.Array:
-        if "starts" in batch:  # rows that pack several sequences: (B, S)
-            starts_BS = batch["starts"]
-            numbers_S = jnp.arange(1, starts_BS.shape[1] + 1)
-            own_BSL = batch["segment_ids"][:, None, :] == numbers_S[None, :, None]
-            logits = jnp.where(own_BSL[..., None], logits_BL2[:, None], PADDED_SCORE)
-        else:
-            starts_BS = 0
-            real_BL = batch["attention_mask"] > 0
-            logits = jnp.where(real_BL[:, :, None], logits_BL2, PADDED_SCORE)
-        return 0.5 * (
-            _cross_entropy(logits[..., 0], batch["start"] + starts_BS)
-            + _cross_entropy(logits[..., 1], batch["end"] + starts_BS)
-        )
+        numbers_S = jnp.arange(1, batch["starts"].shape[1] + 1)
+        own_BSL = batch["segment_ids"][:, None, :] == numbers_S[None, :, None]
+        logits = jnp.where(own_BSL[..., None], logits_BL2[:, None], PADDED_SCORE)
+        losses = [
+            _cross_entropy(logits[..., i], batch[end] + batch["starts"])
+            for i, end in enumerate(("start", "end"))
+        ]
+        return 0.5 * sum(losses)
 
 
 class Vectors(Head):
     """Vectors u and v, of length 1, of the two texts of a pair (Reimers et al., 2019).
 
-    With a label from 0 to 1 the squared error of their cosine (sentence-transformers'
-    CosineSimilarityLoss). Without, v of the own pair is to be told from those of all pairs
-    of the batch: cross-entropy over 20 times the cosines (its MultipleNegativesRankingLoss;
-    Henderson et al., 2017). That loss is one of a whole batch, which cannot be split.
+    With a label from 0 to 1, the squared error of their cosine (sentence-transformers'
+    CosineSimilarityLoss). Without, cross-entropy over 20 times the cosines of u with the v
+    of all pairs of the batch (its MultipleNegativesRankingLoss; Henderson et al., 2017).
+    That loss belongs to a whole batch, which cannot be split.
     """
 
     reads_tokens = True
@@ -201,35 +189,28 @@ def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return -jnp.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0]
 
 
-def model_inputs(batch: Batch) -> tuple[list[jax.Array], dict[str, jax.Array]]:
-    """What a model takes of a batch: the arrays of its tokens, and of packed rows."""
-    tokens = [batch[n] for n in ("input_ids", "token_type_ids", "attention_mask")]
-    if "starts" not in batch:
-        return tokens, {}
-    return tokens, {
-        "segment_ids_BL": batch["segment_ids"],
-        "starts_BS": batch["starts"],
-    }
+def _few_tokens() -> Tokens:
+    """A row of eight tokens, on which parameters are initialised."""
+    ids_BL = jnp.zeros((1, 8), jnp.int32)
+    return Tokens.of_mask(ids_BL, ids_BL, ids_BL + 1)
 
 
 def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
-    """Logits of a batch; dropout where there is a ``key``.
+    """Logits of a batch; dropout if there is a ``key``.
 
-    Packed rows (see data/batching.py) have "starts", and give a result for each slot,
-    (B, S, ...), or, with "slots" (U, C), the scores of U units' choices, or the vectors of
+    With "slots" (U, C) the result is the scores of U examples' choices, or the vectors of
     U pairs, (U, 2, W).
     """
-    settings = {
-        "deterministic": key is None,
-        "rngs": None if key is None else {"dropout": key},
-    }
-    if "hidden" in batch:  # what the frozen encoder of a BertWithBiLstm gave
-        mask_BL = batch["attention_mask"]
-        return model.apply(
-            {"params": params}, batch["hidden"], mask_BL, method="tag", **settings
-        )
-    tokens_BL, packed = model_inputs(batch)
-    logits = model.apply({"params": params}, *tokens_BL, **packed, **settings)
+    inputs, method = [Tokens.of_batch(batch)], "__call__"
+    if "hidden" in batch:  # the features of the frozen encoder of a BertWithBiLstm
+        inputs, method = [batch["hidden"], *inputs], "tag"
+    logits = model.apply(
+        {"params": params},
+        *inputs,
+        deterministic=key is None,
+        rngs=rngs(key),
+        method=method,
+    )
     if "slots" not in batch:
         return logits
     outputs = logits.reshape(-1, logits.shape[-1])[batch["slots"]]

@@ -5,7 +5,6 @@ loss, on pairs of which half have their two texts swapped (``examples.sentence_o
 """
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -16,7 +15,8 @@ import numpy as np
 from bert_jax.data.examples import ExampleConfig
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.objectives.objective import Batch, Params, check_model, totals
+from bert_jax.model.tokens import Tokens
+from bert_jax.objectives.objective import Batch, Params, check_model, rngs, totals
 from bert_jax.parallel.sharding import Rules
 
 
@@ -24,9 +24,8 @@ from bert_jax.parallel.sharding import Rules
 class MlmNsp:
     """Mean loss of the masked tokens plus mean loss of the sentence pairs.
 
-    next_sentence: whether pairs are learned from. Without, the loss is that of the masked
-    tokens, and nothing is reported of an NSP head that nobody trains. sentence_order: what
-    the pairs teach, and what their metrics are called.
+    next_sentence: whether pairs are learned from. sentence_order: whether the pairs teach
+    sentence order, which names their metrics "sop" instead of "nsp".
     """
 
     model: BertForPreTraining
@@ -36,59 +35,63 @@ class MlmNsp:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What is learned from: "mlm", and "nsp" or "sop"."""
-        return ("mlm", self._pairs) if self.next_sentence else ("mlm",)
-
-    @property
-    def _pairs(self) -> str:
-        return "sop" if self.sentence_order else "nsp"
+        """Names of the predictions: "mlm", and "nsp" or "sop"."""
+        pairs = "sop" if self.sentence_order else "nsp"
+        return ("mlm", pairs) if self.next_sentence else ("mlm",)
 
     @property
     def sum_names(self) -> tuple[str, ...]:
-        kinds = ("loss", "weight", "correct")
-        return tuple(f"{part}_{kind}" for part in self.parts for kind in kinds)
+        return tuple(name for part in self.parts for name in sum_names(part))
 
     def init(self, key: jax.Array) -> Params:
-        tokens_BL = jnp.zeros((1, 8), jnp.int32)
-        positions_BM = jnp.zeros((1, 2), jnp.int32)
-        variables = self.model.init(
-            key, tokens_BL, tokens_BL, tokens_BL + 1, positions_BM, deterministic=True
+        ids_BL, positions_BM = (
+            jnp.zeros((1, 8), jnp.int32),
+            jnp.zeros((1, 2), jnp.int32),
         )
-        return variables["params"]
+        inputs = ids_BL, ids_BL, ids_BL + 1, positions_BM
+        return self.model.init(key, *inputs, deterministic=True)["params"]
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         """The original adds 1e-5 to the number of masked tokens."""
-        weights = {"mlm_loss": jnp.sum(batch["mlm_weights"]) + 1e-5}
-        if self.next_sentence:
-            weights[f"{self._pairs}_loss"] = jnp.sum(_pair_weights(batch))
-        return weights
+        weights = {
+            f"{n}_loss": jnp.sum(w) for n, (_, w) in self._answers(batch).items()
+        }
+        return weights | {"mlm_loss": weights["mlm_loss"] + 1e-5}
 
     def sums(
         self, params: Params, batch: Batch, key: jax.Array | None
     ) -> dict[str, jax.Array]:
         output = self.model.apply(
             {"params": params},
-            batch["input_ids"],
-            batch["token_type_ids"],
-            batch["attention_mask"],
+            Tokens.of_batch(batch),
             batch["mlm_positions"],
             deterministic=key is None,
-            segment_ids_BL=batch.get("segment_ids"),
-            starts_BS=batch.get("starts"),
-            rngs=None if key is None else {"dropout": key},
+            rngs=rngs(key),
+            method="logits",
         )
+        sums = {}
         logits = output.mlm_logits_BMW, output.nsp_logits_B2
-        sums = pretraining_sums(*logits, batch, self._pairs)
-        return {name: sums[name] for name in self.sum_names}
+        for (part, answers), own in zip(
+            self._answers(batch).items(), logits, strict=False
+        ):
+            sums |= cross_entropy_sums(part, own, *answers)
+        return sums
+
+    def _answers(self, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+        """Labels and weights of each part: (B, M) of tokens, (B, S) of pairs."""
+        labels_BS = batch["nsp_labels"].reshape(len(batch["input_ids"]), -1)
+        ones_BS = jnp.ones(labels_BS.shape, jnp.float32)
+        answers = (
+            (batch["mlm_ids"], batch["mlm_weights"]),
+            (labels_BS, batch.get("nsp_weights", ones_BS)),
+        )
+        return dict(zip(self.parts, answers, strict=False))
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        metrics = {"loss": 0.0}
+        metrics = {}
         for part in self.parts:
-            weight = max(float(sums[f"{part}_weight"]), 1.0)
-            metrics[f"{part}_loss"] = float(sums[f"{part}_loss"]) / weight
-            metrics[f"{part}_accuracy"] = float(sums[f"{part}_correct"]) / weight
-            metrics["loss"] += metrics[f"{part}_loss"]
-        return metrics
+            metrics |= mean_metrics(part, sums)
+        return {"loss": sum(metrics[f"{part}_loss"] for part in self.parts)} | metrics
 
     def summary(self, metrics: dict[str, float]) -> str:
         return "  ".join(
@@ -98,92 +101,52 @@ class MlmNsp:
 
     def flops(self, batch: Batch) -> float:
         rows, length = batch["input_ids"].shape
+        predictions, scan = batch["mlm_ids"].shape[1], self.model.compute.scan_layers
+        pairs = batch["nsp_labels"].size // rows
         return self.model.config.step_flops(
-            length,
-            batch["mlm_ids"].shape[1],
-            rows,
-            math.prod(batch["nsp_labels"].shape[1:]),
-            scan_layers=self.model.compute.scan_layers,
+            length, predictions, rows, pairs, scan_layers=scan
         )
 
     def eval_sums(self, params: Params, batch: Batch) -> dict[str, jax.Array]:
-        """The sums without dropout, and how often each answer was the right one.
+        """The sums without dropout, and how often each label occurs.
 
-        mlm_counts int32 (V,): of the masked tokens; nsp_counts, or sop_counts, int32 (2,):
-        of the labels.
+        mlm_counts: int32 (V,). nsp_counts or sop_counts: int32 (2,).
         """
-        V = self.model.config.vocab_size
-        masked = jnp.where(batch["mlm_weights"] > 0, batch["mlm_ids"], V)
         sums = self.sums(params, batch, None)
-        sums["mlm_counts"] = jnp.bincount(masked.ravel(), length=V + 1)[:-1]
-        if self.next_sentence:
-            sums[f"{self._pairs}_counts"] = jnp.bincount(batch["nsp_labels"], length=2)
+        for part, answers in self._answers(batch).items():
+            size = self.model.config.vocab_size if part == "mlm" else 2
+            sums[f"{part}_counts"] = label_counts(*answers, size)
         return sums
 
     def eval_metrics(
         self, batches: Sequence[dict[str, np.ndarray]]
     ) -> dict[str, float]:
-        """Metrics from the eval_sums of several batches, and what guessing reaches.
+        """Metrics from the eval_sums of several batches.
 
-        mlm_majority: accuracy of always the most frequent masked token; nsp_majority: of
-        always the more frequent label.
+        mlm_majority, nsp_majority: accuracy of always the most frequent label.
         """
         sums = totals(batches)
         metrics = self.metrics(sums)
         for part in self.parts:
-            counts = sums[f"{part}_counts"]
-            metrics[f"{part}_majority"] = float(counts.max() / counts.sum())
+            metrics[f"{part}_majority"] = majority(sums[f"{part}_counts"])
         return metrics
 
     def eval_summary(self, metrics: dict[str, float]) -> str:
-        """A line of the log about eval_metrics."""
-        line = (
-            f"loss {metrics['loss']:.4f}  mlm accuracy {metrics['mlm_accuracy']:.1%} "
-            f"(most frequent token: {metrics['mlm_majority']:.1%})"
-        )
-        for part in self.parts[1:]:
-            line += (
-                f"  {part} accuracy {metrics[f'{part}_accuracy']:.1%} "
-                f"(more frequent label: {metrics[f'{part}_majority']:.1%})"
-            )
+        line = f"loss {metrics['loss']:.4f}"
+        for part in self.parts:
+            accuracy, most = metrics[f"{part}_accuracy"], metrics[f"{part}_majority"]
+            label = "most frequent token" if part == "mlm" else "more frequent label"
+            line += f"  {part} accuracy {accuracy:.1%} ({label}: {most:.1%})"
         return line
 
 
 def pretraining(
     model: BertConfig, compute: ComputeConfig, examples: ExampleConfig
 ) -> MlmNsp:
-    """The objective of a run that is configured so."""
+    """The objective of a run with these configs."""
     check_model(__name__, model)
     pairs = examples.next_sentence, examples.sentence_order
     return MlmNsp(BertForPreTraining(model, compute), *pairs)
-
-
-def pretraining_sums(
-    mlm_logits_BMW: jax.Array,
-    nsp_logits_B2: jax.Array,
-    batch: Batch,
-    pairs: str = "nsp",
-) -> dict[str, jax.Array]:
-    """float32 sums of losses, weights and right answers (run_pretraining.py).
-
-    Packed rows have NSP logits (R, S, 2) and "nsp_weights". pairs: the name of their sums.
-    """
-    sums = {}
-    for part, logits, labels, weights in (
-        ("mlm", mlm_logits_BMW, batch["mlm_ids"], batch["mlm_weights"]),
-        (pairs, nsp_logits_B2, batch["nsp_labels"], _pair_weights(batch)),
-    ):
-        losses, right = cross_entropy(logits, labels)
-        sums[f"{part}_loss"] = jnp.sum(weights * losses)
-        sums[f"{part}_weight"] = jnp.sum(weights)
-        sums[f"{part}_correct"] = jnp.sum(weights * right)
-    return sums
-
-
-def _pair_weights(batch: Batch) -> jax.Array:
-    """1 for each pair of the batch; 0 where a packed row has room for one more."""
-    ones = jnp.ones(batch["nsp_labels"].shape, jnp.float32)
-    return batch.get("nsp_weights", ones)
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -196,3 +159,35 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.
     chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     right = chosen >= jnp.max(logits, axis=-1)
     return jax.nn.logsumexp(logits, axis=-1) - chosen, right
+
+
+def sum_names(part: str) -> tuple[str, ...]:
+    """The names of cross_entropy_sums."""
+    return f"{part}_loss", f"{part}_weight", f"{part}_correct"
+
+
+def cross_entropy_sums(
+    part: str, logits: jax.Array, labels: jax.Array, weights: jax.Array
+) -> dict[str, jax.Array]:
+    """float32 sums of losses, weights and right answers (run_pretraining.py)."""
+    losses, right = cross_entropy(logits, labels)
+    sums = jnp.sum(weights * losses), jnp.sum(weights), jnp.sum(weights * right)
+    return dict(zip(sum_names(part), sums, strict=True))
+
+
+def mean_metrics(part: str, sums: dict[str, float]) -> dict[str, float]:
+    """Mean loss and accuracy, from cross_entropy_sums of any number of batches."""
+    loss, weight, correct = (float(sums[name]) for name in sum_names(part))
+    weight = max(weight, 1.0)
+    return {f"{part}_loss": loss / weight, f"{part}_accuracy": correct / weight}
+
+
+def label_counts(labels: jax.Array, weights: jax.Array, size: int) -> jax.Array:
+    """How often each label has a weight: int32 (size,)."""
+    used = jnp.where(weights > 0, labels, size)
+    return jnp.bincount(used.ravel(), length=size + 1)[:-1]
+
+
+def majority(counts: np.ndarray) -> float:
+    """Accuracy of always the most frequent label."""
+    return float(counts.max() / max(counts.sum(), 1))

@@ -16,17 +16,17 @@ Params = dict[str, Any]
 
 
 class Objective(Protocol):
-    """What a batch teaches, as pure functions. The engine (training/) does the rest.
+    """A loss and its metrics, as pure functions. The engine (training/) does the rest.
 
     The loss of a step is the sum of sums[name] / weights[name] over the names that
-    ``weights`` gives. Sums add up over microbatches, and weights are those of the global
+    ``weights`` gives. Sums add up over microbatches, and weights belong to the global
     batch, so the loss does not depend on how a batch is split over devices, hosts or
-    microbatches. An objective is hashable: runs that have the same one share what they
+    microbatches. An objective is hashable: runs with equal objectives share what they
     compile.
 
-    sum_names: the keys of what ``sums`` returns. rules: how parameters are sharded that no
-      rule of parallel/sharding.py names. frozen: a pattern of the paths of parameters that
-      stay as they are; an objective may have none.
+    sum_names: the keys of what ``sums`` returns. rules: sharding of parameters that no
+      rule of parallel/sharding.py names. frozen: optional pattern of the paths of
+      parameters that are not trained.
     """
 
     sum_names: tuple[str, ...]
@@ -38,27 +38,27 @@ class Objective(Protocol):
         ...
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """What the sum of each loss is divided by: float32 scalars of a whole batch."""
+        """The divisor of each loss's sum: float32 scalars of a whole batch."""
         ...
 
     def sums(
         self, params: Params, batch: Batch, key: jax.Array | None
     ) -> dict[str, jax.Array]:
-        """float32 scalars: losses, and what the metrics need. Dropout where ``key``."""
+        """float32 scalars: losses, and what the metrics need. No key: no dropout."""
         ...
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        """What is reported, from sums over any number of batches."""
+        """Reported metrics, from sums over any number of batches."""
         ...
 
     def summary(self, metrics: dict[str, float]) -> str:
-        """The part of a line of the log that tells of these metrics."""
+        """The part of a line of the log that has these metrics."""
         ...
 
     def flops(self, batch: Batch) -> float:
-        """Operations of a step on a batch, from the shapes of its global arrays.
+        """Operations of the model's forward and backward pass; a multiply-add is two.
 
-        Those of the model's forward and backward pass, each multiply-add as two.
+        They depend on the shapes of the batch's global arrays alone.
         """
         ...
 
@@ -67,7 +67,7 @@ class PretrainingObjective(Objective, Protocol):
     """An objective that a config of pretraining can name.
 
     Its module has a function ``pretraining(model, compute, examples)``, of a BertConfig, a
-    ComputeConfig and an ExampleConfig, that makes it. Batches are those of
+    ComputeConfig and an ExampleConfig, that returns it. Batches come from
     data/pipeline.py.
     """
 
@@ -90,19 +90,18 @@ def check_model(
     objective: str,
     model: BertConfig,
     reads: str = "both sides",
-    pairs: bool | None = None,
+    pairs: bool = False,
 ) -> None:
-    """Raises UserError where an objective cannot train a model, or learn from pairs.
+    """Raises UserError if an objective cannot train a model, or learns from no pairs.
 
-    reads: see BertConfig. pairs: those of the run, if the objective learns from none.
+    reads: see BertConfig. pairs: data.examples.next_sentence, if the objective learns
+    from no pairs.
     """
     if model.reads != reads:
-        causal, encoder = reads == "the left side", "transformer"
-        if reads == "each side alone":
-            encoder = "lstm"
+        encoder = "lstm" if reads == "each side alone" else "transformer"
         raise UserError(
             f"objective={objective!r} needs a model that reads {reads}, and this one reads "
-            f"{model.reads}; set model.causal={causal} and "
+            f"{model.reads}; set model.causal={reads == 'the left side'} and "
             f"model.encoder={encoder}"
         )
     if pairs:
@@ -110,6 +109,11 @@ def check_model(
             f"objective={objective!r} learns no next sentence prediction; set "
             "data.examples.next_sentence=False"
         )
+
+
+def rngs(key: jax.Array | None) -> dict[str, jax.Array] | None:
+    """The rngs of a Flax module that has dropout if there is a ``key``."""
+    return None if key is None else {"dropout": key}
 
 
 def totals(batches: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -121,9 +125,9 @@ def totals(batches: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 
 def unmasked_ids(batch: Batch) -> jax.Array:
-    """The tokens of a batch of data/pipeline.py before they were masked: int32 (B, L)."""
-    ids_BL, places_BM = batch["input_ids"], batch["mlm_positions"]
+    """The tokens of a batch of data/pipeline.py before masking: int32 (B, L)."""
+    ids_BL, positions_BM = batch["input_ids"], batch["mlm_positions"]
     # An unused prediction is at the row's [CLS], which is never masked.
-    masked_BM = jnp.take_along_axis(ids_BL, places_BM, axis=1)
+    masked_BM = jnp.take_along_axis(ids_BL, positions_BM, axis=1)
     ids_BM = jnp.where(batch["mlm_weights"] > 0, batch["mlm_ids"], masked_BM)
-    return jnp.put_along_axis(ids_BL, places_BM, ids_BM, axis=1, inplace=False)
+    return jnp.put_along_axis(ids_BL, positions_BM, ids_BM, axis=1, inplace=False)

@@ -16,6 +16,7 @@ from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.config import BertConfig, FeatureConfig
 from bert_jax.model.heads import make_model
+from bert_jax.model.tokens import Tokens
 from bert_jax.tasks.rows import line_rows
 from bert_jax.training.config import finetune_config
 from bert_jax.training.finetune import finetune, prepare
@@ -41,11 +42,12 @@ def tiny(folder, head, outputs, **settings):
     """Writes a random checkpoint with this head; the model to run by hand."""
     model = make_model(CONFIG, head, outputs, FeatureConfig())
     ids = jnp.zeros((1, 8), jnp.int32)
-    init = jax.jit(lambda key: model.init(key, ids, ids, ids + 1, **EVAL))
+    tokens = Tokens.of_mask(ids, ids, ids + 1)
+    init = jax.jit(lambda key: model.init(key, tokens, **EVAL))
     params = init(jax.random.key(outputs))["params"]
     checkpoint = Checkpoint(CONFIG, params, TOKENIZER, head, **settings)
     save_huggingface(folder, checkpoint)
-    apply = jax.jit(lambda *arrays: model.apply({"params": params}, *arrays, **EVAL))
+    apply = jax.jit(lambda tokens: model.apply({"params": params}, tokens, **EVAL))
 
     def logits(*parts):
         ids, segments = [TOKENIZER.cls_id], [0]
@@ -55,8 +57,8 @@ def tiny(folder, head, outputs, **settings):
             segments += [segment] * len(added)
         arrays = np.zeros((3, 1, CONFIG.max_positions), np.int32)
         arrays[:, 0, : len(ids)] = [ids, segments, [1] * len(ids)]
-        output = np.asarray(apply(*arrays)[0], np.float64)
-        return output[: len(ids)] if head in ("token", "span") else output
+        output = np.asarray(apply(Tokens.of_mask(*arrays))[0], np.float64)
+        return output[: len(ids)] if head in ("token", "span") else output[0]
 
     return logits
 

@@ -80,17 +80,6 @@ def test_float32_gradients_are_summed_over_devices_in_float32():
     assert dtypes == {"f32"}
 
 
-def test_float32_gradients_leave_the_loss_as_it_is_and_round_less():
-    (loss, rough), (same, fine) = (
-        run(params, IDS) for run, params in map(loss_and_gradients, (False, True))
-    )
-    assert loss == same
-    for a, b in zip(jax.tree.leaves(rough), jax.tree.leaves(fine), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=2**-7 * np.abs(b).max())
-    table = fine["bert"]["encoder"]["layer_0"]["intermediate"]["kernel"]
-    assert not np.array_equal(table, jnp.bfloat16(table))
-
-
 MASK = 4
 
 
@@ -112,9 +101,8 @@ def masked_batch(rows=16, length=256, vocab_size=64):
     }
 
 
-def head(name, config, compute, **features):
-    features, outputs = FeatureConfig(**features), 1 if name == "choice" else 3
-    return HEADS[name](make_model(config, name, outputs, features, compute))
+def head(name, config, compute):
+    return HEADS[name](make_model(config, name, 3, FeatureConfig(), compute))
 
 
 OBJECTIVES = {
@@ -123,11 +111,7 @@ OBJECTIVES = {
     "electra": lambda *of: ReplacedTokens(Electra(*of)),
     "token": lambda *of: head("token", *of),
     "two-way": lambda *of: Causal(BertForPreTraining(*of)),
-    "sequence": lambda *of: head("sequence", *of),
-    "choice": lambda *of: head("choice", *of),
-    "span": lambda *of: head("span", *of),
     "mean": lambda *of: head("mean", *of),
-    "bilstm": lambda *of: head("token", *of, bilstm=True, width=8),
 }
 
 
@@ -185,21 +169,18 @@ def test_the_tables_gradients_are_within_a_hundredth_and_a_half_of_float32(kind)
             check(name)
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
-@pytest.mark.parametrize("kind", OBJECTIVES)
+@pytest.mark.parametrize(
+    ("kind", "scan_layers"),
+    [("masked", True), ("electra", False), ("two-way", False), ("mean", False)],
+)
 def test_the_plain_model_can_be_differentiated_in_forward_mode_twice(kind, scan_layers):
     """In float32, with dropout: products with a vector agree with reverse mode."""
-    if scan_layers and kind != "masked":
-        pytest.skip("scanned layers are the same for every objective")
     batch = masked_batch(rows=2, length=16)
     batch["nsp_labels"] = batch["label"] = np.array([0, 1], np.int32)
-    batch["start"], batch["end"] = np.array([[1, 2], [5, 6]], np.int32)
     batch["weights"] = np.ones(2, np.float32)
     if kind == "mean":
         batch["slots"] = np.array([[0, 1], [1, 0]])
         batch["label"] = np.float32([0.2, 0.9])
-    if kind == "choice":
-        batch["slots"] = np.array([[0, 1], [1, 0]])
     config = BertConfig(
         vocab_size=64,
         hidden_size=16,

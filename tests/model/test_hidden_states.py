@@ -7,6 +7,7 @@ import pytest
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import Layer, stack_layers
+from bert_jax.model.tokens import Tokens
 
 CONFIG = BertConfig(
     vocab_size=50,
@@ -60,11 +61,11 @@ def test_the_last_is_what_the_model_gives(params, inputs, states):
 
 
 def test_each_is_its_layer_of_the_one_before(params, inputs, states):
-    mask = inputs[2]
+    tokens = Tokens.of_mask(*inputs)
     for i in range(CONFIG.num_layers):
         layer = {"params": params["encoder"][f"layer_{i}"]}
         given = Layer(CONFIG, ComputeConfig(), True).apply(
-            layer, states.hidden_states[i], np.ones_like(mask), mask
+            layer, states.hidden_states[i], tokens
         )
         np.testing.assert_allclose(states.hidden_states[i + 1], given, atol=1e-5)
 
@@ -87,45 +88,3 @@ def test_parameters_without_a_pooler(params, inputs, states):
     np.testing.assert_allclose(
         without.hidden_states[-1], states.hidden_states[-1], atol=1e-5
     )
-
-
-def test_sequences_side_by_side_are_as_if_alone(params, inputs):
-    """Of a row of 12: five tokens, six, and one of padding."""
-    ids, types, _ = inputs
-    mask = (np.arange(L) < np.array([[5], [6]])).astype(np.int32)
-    alone = run(ComputeConfig(), params, (ids, types, mask))
-    row = [np.zeros((1, 12), np.int32) for _ in range(3)]
-    for array, values in zip(row, (ids, types, mask * [[1], [2]]), strict=True):
-        array[0, :11] = [*values[0, :5], *values[1, :6]]
-    *row, segment_ids = row
-    packed = run(
-        ComputeConfig(),
-        params,
-        (*row, np.sign(segment_ids)),
-        segment_ids_BL=segment_ids,
-        starts_BS=np.array([[0, 5]], np.int32),
-    )
-    for one, two in zip(alone.hidden_states, packed.hidden_states, strict=True):
-        np.testing.assert_allclose(two[0, :5], one[0, :5], atol=1e-5)
-        np.testing.assert_allclose(two[0, 5:11], one[1, :6], atol=1e-5)
-    np.testing.assert_allclose(packed.pooled_BD[0], alone.pooled_BD, atol=1e-5)
-
-
-def test_they_have_the_dtype_of_the_activations(params, inputs, states):
-    half = run(ComputeConfig(dtype="bfloat16", remat=True), params, inputs)
-    assert {x.dtype.name for x in half.hidden_states} == {"bfloat16"}
-    last = np.float32(half.hidden_states[-1])
-    np.testing.assert_allclose(last, states.hidden_states[-1], atol=0.2)
-    assert not np.array_equal(last, states.hidden_states[-1])
-
-
-def test_only_what_is_looked_at_is_computed(params, inputs):
-    def flops(layer):
-        def chosen(params, *arrays):
-            return run(ComputeConfig(), params, arrays).hidden_states[layer]
-
-        compiled = jax.jit(chosen).lower(params, *inputs).compile()
-        return compiled.cost_analysis()["flops"]
-
-    assert flops(0) < 0.1 * flops(1)
-    assert flops(1) < 0.4 * flops(3)

@@ -12,6 +12,7 @@ from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.encoder import stack_layers
 from bert_jax.model.heads import BertWithBiLstm, make_model, packs
 from bert_jax.model.lstm import BiLstm, LayerMix, TwoWayLstm
+from bert_jax.model.tokens import Tokens
 
 SMALL = FeatureConfig((0, -1), width=8, dropout=0.5)
 NO_FEATURES = FeatureConfig()
@@ -26,10 +27,14 @@ def make_batch(length=9, lengths=(9, 4, 1), seed=0):
     return np.float32(features), mask
 
 
+def tokens_of(mask):
+    return Tokens.of_mask(0 * mask, 0 * mask, mask)
+
+
 def shapes(config, features, labels=LABELS):
     """The tree of parameters, without making any."""
     init = partial(BiLstm(config, labels).init, deterministic=True)
-    batch = jnp.zeros((1, 2, features)), jnp.ones((1, 2), jnp.int32)
+    batch = jnp.zeros((1, 2, features)), tokens_of(jnp.ones((1, 2), jnp.int32))
     return jax.eval_shape(init, jax.random.key(0), *batch)["params"]
 
 
@@ -51,7 +56,8 @@ def _apply(deterministic):
 def run(features, mask, key=None):
     rngs = None if key is None else {"dropout": jax.random.key(key)}
     apply = _apply(deterministic=key is None)
-    return np.asarray(apply({"params": parameters()}, features, mask, rngs=rngs))
+    tokens = tokens_of(mask)
+    return np.asarray(apply({"params": parameters()}, features, tokens, rngs=rngs))
 
 
 def count(tree):
@@ -66,18 +72,10 @@ def test_parameter_count():
     )
 
 
-def test_fresh_parameters():
-    init = jax.jit(partial(BiLstm(SMALL, LABELS).init, deterministic=True))
-    params = init(jax.random.key(0), *make_batch())["params"]
-    assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, parameters())
-    ways = [np.asarray(params[f"layer_0_{w}"]["state"]["kernel"]) for w in WAYS]
-    assert not np.allclose(*ways)
-
-
 def test_the_forget_gates_of_the_encoder_start_with_a_bias_of_1():
     """The gates are i, f, g and o; all other biases start with 0."""
     config = BertConfig(96, 8, 2, 2, 6, encoder="lstm")
-    inputs = jnp.zeros((1, 2, 8)), jnp.ones((1, 2), jnp.int32)
+    inputs = jnp.zeros((1, 2, 8)), tokens_of(jnp.ones((1, 2), jnp.int32))
     encoder = TwoWayLstm(config, ComputeConfig(), LayerMix())
     params = encoder.init(jax.random.key(0), *inputs, deterministic=True)["params"]
     for i, way in itertools.product(range(2), WAYS):
@@ -99,23 +97,12 @@ def test_padding_changes_nothing():
     np.testing.assert_allclose(padded[:, :9][real], logits[real], atol=1e-6)
 
 
-def test_both_directions_reach_every_token():
-    features, mask = make_batch(length=6, lengths=(4,))
-    before = run(features, mask)
-    for changed in range(6):
-        other = features.copy()
-        other[0, changed] += 1
-        moved = np.abs(run(other, mask) - before)[0, :4].max(axis=-1)
-        assert (moved > 0).all() if changed < 4 else (moved == 0).all()
-
-
 def test_the_last_states_of_a_text_are_the_same_alone_and_in_a_batch():
     features, mask = make_batch()
-    model = BiLstm(SMALL, LABELS)
+    model = BiLstm(SMALL, LABELS, by_token=False)
 
     def ends(features, mask):
-        lasts = mask.sum(axis=1, keepdims=True) - 1
-        inputs = features, mask, (np.zeros_like(lasts), lasts)
+        inputs = features, tokens_of(mask)
         return model.apply({"params": parameters()}, *inputs, deterministic=True)
 
     together = ends(features, mask)
@@ -155,31 +142,6 @@ def test_layers_are_lstms():
     np.testing.assert_allclose(run(features, mask)[0, :3], logits, atol=1e-5)
 
 
-def test_dropout_needs_a_key_and_follows_it():
-    batch = make_batch()
-    assert not np.allclose(run(*batch, key=1), run(*batch))
-    assert not np.allclose(run(*batch, key=1), run(*batch, key=2))
-    np.testing.assert_array_equal(run(*batch, key=1), run(*batch, key=1))
-
-
-def test_learns_and_has_finite_gradients_with_padding():
-    features, mask = make_batch()
-
-    @jax.jit
-    def gradients(params):
-        def loss(params):
-            logits = BiLstm(SMALL, LABELS).apply(
-                {"params": params}, features, mask, deterministic=True
-            )
-            return jnp.sum(jnp.square(logits) * mask[..., None])
-
-        return jax.grad(loss)(params)
-
-    for leaf in jax.tree.leaves(gradients(parameters())):
-        assert np.isfinite(leaf).all()
-        assert np.abs(leaf).max() > 0
-
-
 BERT = BertConfig(
     vocab_size=50,
     hidden_size=6,
@@ -197,19 +159,19 @@ def tagger():
     model = BertWithBiLstm(BERT, LABELS, SMALL)
     _, mask = make_batch()
     ids = np.random.default_rng(0).integers(0, 50, mask.shape, np.int32)
-    inputs = ids, np.zeros_like(ids), mask
+    tokens = tokens_of(mask).replace(input_ids=ids)
     init = jax.jit(partial(model.init, deterministic=True))
-    return model, init(jax.random.key(0), *inputs)["params"], inputs
+    return model, init(jax.random.key(0), tokens)["params"], tokens
 
 
 def test_a_tagger_is_a_module_of_an_encoder_and_a_bilstm(tagger):
-    model, params, inputs = tagger
+    model, params, _ = tagger
     assert set(params) == {"bert", "bilstm"}
     assert set(params["bert"]) == {"embeddings", "encoder"}
     assert model.width == 2 * 6
     assert count(params["bilstm"]) == count(shapes(SMALL, model.width))
     alone = model.init(
-        jax.random.key(0), np.zeros((1, 2, 12)), inputs[2][:1, :2],
+        jax.random.key(0), np.zeros((1, 2, 12)), tokens_of(np.ones((1, 2), np.int32)),
         deterministic=True, method="tag",
     )["params"]  # fmt: skip
     assert jax.tree.map(np.shape, alone) == {
@@ -218,24 +180,24 @@ def test_a_tagger_is_a_module_of_an_encoder_and_a_bilstm(tagger):
 
 
 def test_rows_with_several_sequences_are_refused(tagger):
-    model, params, inputs = tagger
-    packed = dict(segment_ids_BL=inputs[2], starts_BS=np.zeros((3, 2), np.int32))
+    model, params, tokens = tagger
+    packed = tokens.replace(starts=np.zeros((3, 2), np.int32))
     with pytest.raises(UserError, match="reads one sequence a row"):
-        model.apply({"params": params}, *inputs, **packed, deterministic=True)
+        model.apply({"params": params}, packed, deterministic=True)
     assert not packs(model) and packs(make_model(BERT, "token", LABELS, NO_FEATURES))
 
 
 def test_tagging_features_is_tagging_tokens(tagger):
-    model, params, inputs = tagger
-    whole = model.apply({"params": params}, *inputs, deterministic=True)
+    model, params, tokens = tagger
+    whole = model.apply({"params": params}, tokens, deterministic=True)
     features = model.apply(
-        {"params": {"bert": params["bert"]}}, *inputs, method="features"
+        {"params": {"bert": params["bert"]}}, tokens, method="features"
     )
     assert (features.shape, features.dtype) == ((3, 9, 12), np.float32)
     tagged = model.apply(
         {"params": {"bilstm": params["bilstm"]}},
         features,
-        inputs[2],
+        tokens,
         deterministic=True,
         method="tag",
     )
@@ -243,19 +205,19 @@ def test_tagging_features_is_tagging_tokens(tagger):
     scanned = BertWithBiLstm(BERT, LABELS, SMALL, ComputeConfig(scan_layers=True))
     bert = params["bert"] | {"encoder": stack_layers(params["bert"]["encoder"])}
     stacked = scanned.apply(
-        {"params": params | {"bert": bert}}, *inputs, deterministic=True
+        {"params": params | {"bert": bert}}, tokens, deterministic=True
     )
     np.testing.assert_allclose(stacked, whole, atol=1e-5)
 
 
 @pytest.mark.parametrize("frozen", [True, False])
 def test_an_encoder_is_frozen_and_has_no_dropout_or_is_fine_tuned(tagger, frozen):
-    model, params, inputs = tagger
+    model, params, tokens = tagger
     if not frozen:
         features = dataclasses.replace(SMALL, layers=(), bilstm=True)
         model = make_model(BERT, "token", LABELS, features)
         params = jax.jit(partial(model.init, deterministic=True))(
-            jax.random.key(0), *inputs
+            jax.random.key(0), tokens
         )["params"]
 
     @jax.jit
@@ -263,11 +225,11 @@ def test_an_encoder_is_frozen_and_has_no_dropout_or_is_fine_tuned(tagger, frozen
         def loss(params):
             logits = model.apply(
                 {"params": params},
-                *inputs,
+                tokens,
                 deterministic=False,
                 rngs={"dropout": jax.random.key(1)},
             )
-            return jnp.sum(jnp.square(logits) * inputs[2][..., None])
+            return jnp.sum(jnp.square(logits) * tokens.segment_ids[..., None])
 
         return jax.grad(loss)(params)
 

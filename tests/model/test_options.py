@@ -14,6 +14,7 @@ from bert_jax.interop.load import load
 from bert_jax.model.bert import SINUSOID_SCALE, BertForPreTraining, BertModel, sinusoids
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import stack_layers
+from bert_jax.model.tokens import Tokens
 
 OPTIONS = {
     "sinusoidal": dict(positions="sinusoidal"),
@@ -133,9 +134,12 @@ def test_the_mean_of_all_tokens_is_pooled(golden, theirs):
     numbers = np.array([[1] * 8 + [2] * 3])
     packed = jax.jit(
         lambda params: BertModel(checkpoint.config).apply(
-            {"params": params}, row, np.concatenate([types[1, :8], types[2, :3]])[None],
-            np.ones_like(row), deterministic=True, segment_ids_BL=numbers,
-            starts_BS=np.array([[0, 8]]), positions_BQ=row[:, :0],
+            {"params": params},
+            Tokens(
+                row, np.concatenate([types[1, :8], types[2, :3]])[None], numbers,
+                np.array([[0, 8]]),
+            ),
+            deterministic=True, positions_BQ=row[:, :0], method="encode",
         )
     )(checkpoint.params["bert"])  # fmt: skip
     np.testing.assert_allclose(packed.pooled_BD[0], expected[1:], rtol=0, atol=2e-6)

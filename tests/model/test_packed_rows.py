@@ -1,5 +1,7 @@
 """Several sequences in a row give what each gives alone."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import stack_layers
+from bert_jax.model.tokens import Tokens
 
 LENGTHS = ((5, 7, 3), (9, 6), (2,))
 PLAIN = BertConfig(
@@ -20,102 +23,82 @@ PLAIN = BertConfig(
 )
 
 
-def encode(params, *inputs, compute=ComputeConfig(), **settings):
-    model = BertModel(PLAIN, compute)
-    run = jax.jit(
-        lambda *arrays: model.apply(
-            {"params": params}, *arrays, deterministic=True, **settings
-        )
+def encode(params, tokens, compute=ComputeConfig(), **settings):
+    apply = functools.partial(
+        BertModel(PLAIN, compute).apply, deterministic=True, method="encode", **settings
     )
-    return jax.device_get(run(*inputs))
+    run = jax.jit(lambda params, tokens: apply({"params": params}, tokens))
+    return jax.device_get(run(params, tokens))
 
 
 @pytest.fixture(scope="module")
-def sequences():
-    """Ids and segments of each sequence, by row."""
+def packed():
+    """Rows of 16 tokens with up to three sequences."""
     random = np.random.default_rng(0)
-    return [
-        [(random.integers(1, 50, n), random.integers(0, 2, n)) for n in row]
-        for row in LENGTHS
-    ]
+    ids, types, numbers = np.zeros((3, len(LENGTHS), 16), np.int32)
+    starts = np.zeros((len(LENGTHS), 3), np.int32)
+    for r, row in enumerate(LENGTHS):
+        first = 0
+        for s, n in enumerate(row):
+            place = np.s_[r, first : first + n]
+            ids[place], types[place] = random.integers([[1], [0]], [[50], [2]], (2, n))
+            numbers[place], starts[r, s] = s + 1, first
+            first += n
+    return Tokens(ids, types, numbers, starts)
 
 
 @pytest.fixture(scope="module")
-def packed(sequences):
-    """input_ids, token_type_ids, segment_ids of rows of 16, and starts; 0 is unused."""
-    ids, segments, numbers = np.zeros((3, len(LENGTHS), 16), np.int32)
-    starts = np.zeros((len(LENGTHS), 3), np.int32)
-    for r, row in enumerate(sequences):
-        first = 0
-        for s, (tokens, types) in enumerate(row):
-            place = np.s_[r, first : first + len(tokens)]
-            ids[place], segments[place], numbers[place] = tokens, types, s + 1
-            starts[r, s] = first
-            first += len(tokens)
-    return (ids, segments, numbers), starts
+def alone(packed):
+    """Each sequence of ``packed`` in a row of its own."""
+    rows = []
+    for r, row in enumerate(LENGTHS):
+        for s, n in enumerate(row):
+            place = np.s_[r, packed.starts[r, s] : packed.starts[r, s] + n]
+            parts = packed.input_ids[place], packed.token_type_ids[place], np.ones(n)
+            rows.append([np.pad(x, (0, 16 - n)) for x in parts])
+    return Tokens.of_mask(*np.int32(rows).swapaxes(0, 1))
 
 
 @pytest.fixture(scope="module")
 def params(packed):
-    inputs, _ = packed
-    return BertModel(PLAIN).init(jax.random.key(0), *inputs, deterministic=True)[
-        "params"
-    ]
-
-
-@pytest.fixture(scope="module")
-def alone(sequences, params):
-    """What each sequence gives on its own, padded: (n, 16, D), and pooled (n, D)."""
-    flat = [pair for row in sequences for pair in row]
-    ids, segments, mask = np.zeros((3, len(flat), 16), np.int32)
-    for i, (tokens, types) in enumerate(flat):
-        n = len(tokens)
-        ids[i, :n], segments[i, :n], mask[i, :n] = tokens, types, 1
-    output = encode(params, ids, segments, mask)
-    return output.sequence_BLD, output.pooled_BD
+    init = functools.partial(BertModel(PLAIN).init, deterministic=True, method="encode")
+    return jax.jit(init)(jax.random.key(0), packed)["params"]
 
 
 @pytest.mark.parametrize("changes", [{}, {"remat": True}, {"scan_layers": True}])
 def test_each_sequence_is_encoded_as_if_alone(changes, packed, params, alone):
-    inputs, starts = packed
-    places = dict(segment_ids_BL=inputs[2], starts_BS=starts)
-    expected, pooled = alone
+    """All layers, [CLS] computed alone or with all positions, and the pooled vectors."""
+    expected = encode(params, alone, hidden_states=True)
     if "scan_layers" in changes:
         params = params | {"encoder": stack_layers(params["encoder"])}
     compute = ComputeConfig(**changes)
-    whole = encode(
-        params,
-        *inputs,
-        compute=compute,
-        **places,
-        pool=False,
-    )
-    first = encode(
-        params,
-        *inputs,
-        compute=compute,
-        **places,
-        positions_BQ=starts,
-    )
+    whole = encode(params, packed, compute, pool=False, hidden_states=True)
+    first = encode(params, packed, compute, positions_BQ=packed.starts)
     number = 0
     for r, row in enumerate(LENGTHS):
         for s, n in enumerate(row):
-            begin = starts[r, s]
-            got = whole.sequence_BLD[r, begin : begin + n]
-            np.testing.assert_allclose(got, expected[number, :n], atol=2e-6)
-            np.testing.assert_allclose(
-                first.sequence_BLD[r, s], expected[number, 0], atol=2e-6
-            )
-            np.testing.assert_allclose(first.pooled_BD[r, s], pooled[number], atol=2e-6)
+            begin = packed.starts[r, s]
+            pairs = [
+                (first.sequence_BLD[r, s], expected.sequence_BLD[number, 0]),
+                (first.pooled_BD[r, s], expected.pooled_BD[number, 0]),
+            ]
+            states = zip(whole.hidden_states, expected.hidden_states, strict=True)
+            pairs += [(x[r, begin : begin + n], y[number, :n]) for x, y in states]
+            for ours, own in pairs:
+                np.testing.assert_allclose(ours, own, rtol=0, atol=5e-6)
             number += 1
 
 
-def test_without_starts_the_sequences_of_a_row_would_see_each_other(
-    packed, params, alone
-):
+def test_sequences_of_one_number_see_each_other(packed, params, alone):
     """The test above could fail."""
-    (ids, types, segment_ids), _ = packed
-    expected, _ = alone
-    mask = np.sign(segment_ids)
-    mixed = encode(params, ids, types, mask, pool=False).sequence_BLD
+    together = packed.replace(segment_ids=np.sign(packed.segment_ids))
+    mixed = encode(params, together, pool=False).sequence_BLD
+    expected = encode(params, alone, pool=False).sequence_BLD
     assert np.abs(mixed[0, :5] - expected[0, :5]).max() > 1e-2
+
+
+def test_padding_attends_to_the_tokens_of_the_first_sequence(packed):
+    attends = np.asarray(packed.attends())
+    assert np.array_equal(attends[2, 5], packed.segment_ids[2] == 1)
+    causal = np.asarray(packed.attends(np.array([[6], [0], [1]]), causal=True))
+    assert np.nonzero(causal[0, 0])[0].tolist() == [5, 6]

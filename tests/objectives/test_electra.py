@@ -144,35 +144,6 @@ def test_tokens_are_drawn_from_the_generators_distribution(objective, params, ba
     assert not np.asarray(output.replaced_BL)[:, unmasked > 0].any()
 
 
-def test_flops_are_those_that_xla_counts():
-    """Products are nearly all of a wide model's operations."""
-    config = BertConfig(
-        vocab_size=512,
-        hidden_size=256,
-        num_layers=1,
-        num_heads=4,
-        intermediate_size=1024,
-        max_positions=64,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
-    )
-    objective = ReplacedTokens(Electra(config))
-    ints, floats = np.int32, np.float32
-    batch = {
-        **{name: np.ones((4, 64), ints) for name in ("input_ids", "attention_mask")},
-        "token_type_ids": np.zeros((4, 64), ints),
-        **{name: np.ones((4, 10), ints) for name in ("mlm_positions", "mlm_ids")},
-        "mlm_weights": np.ones((4, 10), floats),
-    }
-    params = jax.eval_shape(objective.init, jax.random.key(0))
-    loss = lambda params, batch: sum(  # noqa: E731
-        objective.sums(params, batch, None)[name] for name in ("mlm_loss", "rtd_loss")
-    )
-    lowered = jax.jit(jax.grad(loss)).lower(params, batch)
-    counted = lowered.compile().cost_analysis()["flops"]
-    assert counted == pytest.approx(objective.flops(batch), rel=0.1)
-
-
 def test_a_run_begins_with_a_bert_and_ends_with_one(
     one_phase_of, small_store, tmp_path, metric_lines
 ):

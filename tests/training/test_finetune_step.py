@@ -107,7 +107,7 @@ def pack(head, arrays, parts):
     targets = {"labels": cut.pop("labels")} if head == "token" else {}
     for name in ("label", "choice_mask", "start", "end"):
         if name in arrays:
-            targets[name] = arrays[name]
+            targets[name] = arrays[name] if choices > 1 else arrays[name][:, 0]
     rows = np.arange(len(ids), dtype=np.int32)
     features = Features(**cut, row=rows, targets=targets, choices=choices)
     batches = EpochBatches(

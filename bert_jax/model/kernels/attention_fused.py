@@ -16,7 +16,6 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.errors import UserError
-from bert_jax.model.kernels.attention_xla import attends_to
 from bert_jax.model.kernels.device import capability, platform
 
 LANES = 128  # splash takes queries and keys in blocks of a multiple of it
@@ -76,27 +75,20 @@ def attend_splash(
     v_BLNH: jax.Array,
     query_ids_BQ: jax.Array,
     key_ids_BL: jax.Array,
-    positions_BQ: None = None,
 ) -> jax.Array:
-    """See attention.attend_plain.
+    """See attention.attend_plain. A query attends to the keys that have its id.
 
-    Not for causal models. L must be a multiple of LANES. On a CPU the kernel is
-    interpreted, for tests. Under a mesh (parallel.mesh.traced_on) each device computes its
-    rows and heads.
+    L must be a multiple of LANES. A CPU interprets the kernel, for tests. Under a mesh
+    (parallel.mesh.traced_on) each device computes its rows and heads.
     """
-    B, Q, _, H = q_BQNH.shape
+    Q, H = q_BQNH.shape[1], q_BQNH.shape[-1]
     L = k_BLNH.shape[1]
-    if query_ids_BQ.shape[1] == 1:
-        # Splash gives NaN to a query without keys: a row of padding alone attends to it.
-        own_BL = key_ids_BL == query_ids_BQ
-        key_ids_BL = jnp.where(
-            own_BL.any(axis=1, keepdims=True), key_ids_BL, query_ids_BQ
-        )
-        query_ids_BQ = jnp.broadcast_to(query_ids_BQ, (B, Q))
+    # Splash gives NaN to a query without keys, in a row of padding alone.
+    key_ids_BL = jnp.where(key_ids_BL.any(axis=1, keepdims=True), key_ids_BL, 1)
     fill = -Q % LANES
     if fill:  # the outputs of these queries are cut off again
         q_BQNH = jnp.pad(q_BQNH, ((0, 0), (0, fill), (0, 0), (0, 0)))
-        query_ids_BQ = jnp.pad(query_ids_BQ, ((0, 0), (0, fill)))
+        query_ids_BQ = jnp.pad(query_ids_BQ, ((0, 0), (0, fill)), constant_values=1)
     # A power of two, so that no bit of the queries is lost, for heads of 64.
     q_BQNH = q_BQNH * jnp.asarray(H**-0.5, q_BQNH.dtype)
 
@@ -145,18 +137,14 @@ def attend_cudnn(
     q_BQNH: jax.Array,
     k_BLNH: jax.Array,
     v_BLNH: jax.Array,
-    query_ids_BQ: jax.Array,
-    key_ids_BL: jax.Array,
-    positions_BQ: jax.Array | None = None,
+    attends_BQL: jax.Array,
 ) -> jax.Array:
     """See attention.attend_plain.
 
     bfloat16, L even. The mask goes in as a bias of a row's heads, which holds for packed
     rows and for padding wherever it lies.
     """
-    B, Q = q_BQNH.shape[:2]
-    attends_BQL = attends_to(query_ids_BQ, key_ids_BL, positions_BQ)
-    attends_BQL = jnp.broadcast_to(attends_BQL, (B, Q, k_BLNH.shape[1]))
+    Q = q_BQNH.shape[1]
     odd = Q % 2  # the gradient wants an even number of queries
     if odd:
         q_BQNH = jnp.pad(q_BQNH, ((0, 0), (0, 1), (0, 0), (0, 0)))

@@ -15,32 +15,18 @@ def attend_xla(
     q_BQNH: jax.Array,
     k_BLNH: jax.Array,
     v_BLNH: jax.Array,
-    query_ids_BQ: jax.Array,
-    key_ids_BL: jax.Array,
-    positions_BQ: jax.Array | None = None,
+    attends_BQL: jax.Array,
     *,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
 ) -> jax.Array:
     """See attention.attend_plain."""
-    attends_BQL = attends_to(query_ids_BQ, key_ids_BL, positions_BQ)
     bias_BQL = jnp.where(attends_BQL, 0.0, MASKED_SCORE)
     if not dropout_rate or dropout_key is None:
         return _attend(q_BQNH, k_BLNH, v_BLNH, bias_BQL, None, 0.0)
     B, Q, N, _ = q_BQNH.shape
     keep_BNQL = keep_mask(dropout_key, dropout_rate, (B, N, Q, k_BLNH.shape[1]))
     return _attend(q_BQNH, k_BLNH, v_BLNH, bias_BQL, keep_BNQL, dropout_rate)
-
-
-def attends_to(
-    query_ids_BQ: jax.Array, key_ids_BL: jax.Array, positions_BQ: jax.Array | None
-) -> jax.Array:
-    """Whether a query attends to a key, see attention.attend_plain: bool (B, Q, L)."""
-    attends_BQL = query_ids_BQ[:, :, None] == key_ids_BL[:, None, :]
-    if positions_BQ is not None:
-        places_L = jnp.arange(key_ids_BL.shape[1])
-        attends_BQL &= places_L[None, None] <= positions_BQ[:, :, None]
-    return attends_BQL
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))

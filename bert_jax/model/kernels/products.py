@@ -24,19 +24,24 @@ from bert_jax.model.kernels.device import on_one_cpu
 Axes = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def product(
-    x: jax.Array, kernel: jax.Array, axes: Axes, dtype: jnp.dtype | None = None
+def dot_general(
+    x: jax.Array,
+    kernel: jax.Array,
+    dimension_numbers: tuple[Axes, Axes],
+    precision: None = None,
+    preferred_element_type: jnp.dtype | None = None,
 ) -> jax.Array:
-    """The product of ``x`` and ``kernel`` over ``axes``: (*rest of x, *rest of kernel).
+    """lax.dot_general without batch dimensions, for nn.DenseGeneral.
 
-    axes: trailing axes of ``x``, and leading or trailing axes of ``kernel``, in order.
-    dtype: dtype of the result, by default the dtype of ``x``.
+    The contracted axes are the last axes of ``x`` and the first or last axes of ``kernel``,
+    in order. The result has the dtype of ``x`` by default.
 
     Both factors are rounded to the dtype of ``x``, in the products of the gradients too.
     The gradient of each factor has that factor's dtype, and is rounded to it once. Factors
     of float32 can be differentiated in forward mode.
     """
-    dtype = jnp.dtype(dtype or x.dtype)
+    del precision
+    axes, dtype = dimension_numbers[0], jnp.dtype(preferred_element_type or x.dtype)
     if x.dtype == kernel.dtype == dtype == jnp.float32:
         return _dot(x, kernel, axes, dtype)
     return _rounded(x, kernel, axes, dtype)
@@ -44,7 +49,7 @@ def product(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _rounded(x: jax.Array, kernel: jax.Array, axes: Axes, dtype: jnp.dtype):
-    """:func:`product`, with gradients in the dtypes of the factors."""
+    """:func:`dot_general`, with gradients in the dtypes of the factors."""
     return _dot(x, kernel.astype(x.dtype), axes, dtype)
 
 

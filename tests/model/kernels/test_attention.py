@@ -9,6 +9,7 @@ import pytest
 
 from bert_jax.model.attention import attend, attend_plain
 from bert_jax.model.kernels import attention_fused, attention_xla
+from bert_jax.model.tokens import Tokens
 from bert_jax.parallel.mesh import MeshConfig, batch_sharding, make_mesh, traced_on
 
 pytestmark = pytest.mark.usefixtures("optimized")
@@ -23,11 +24,16 @@ def inputs(queries=12, L=12):
     shapes = ((B, queries, N, H), (B, L, N, H), (B, L, N, H), (B, queries, N, H))
     arrays = [np.float32(rng.normal(size=shape)) for shape in shapes]
     mask = np.int32(np.arange(L) < np.array([[L], [7], [1], [0]]))
-    return *arrays, np.ones((B, 1), np.int32), mask
+    return *arrays, Tokens.of_mask(mask, mask, mask)
 
 
-def output_and_gradients(function, q, k, v, grad, *ids, **options):
-    out, vjp = jax.vjp(lambda *qkv: function(*qkv, *ids, **options), q, k, v)
+def output_and_gradients(function, q, k, v, grad, tokens, **options):
+    """function: attend or attend_plain, for queries at the first positions."""
+    queries = np.broadcast_to(np.arange(q.shape[1]), q.shape[:2])
+    where = tokens, queries if q.shape[1] < k.shape[1] else None
+    if function is attend_plain:
+        where = (tokens.attends(where[1]),)
+    out, vjp = jax.vjp(lambda *qkv: function(*qkv, *where, **options), q, k, v)
     return [np.float32(x) for x in (out, *vjp(grad.astype(out.dtype)))]
 
 
@@ -44,14 +50,14 @@ def test_output_and_gradients_are_those_of_the_plain_formula(rate, queries):
 def test_on_a_gpu_the_gradient_reads_the_signed_weights_alone(monkeypatch):
     """Three arrays are written where they stand; the numbers are the same."""
     options = {"dropout_rate": 0.1, "dropout_key": KEY}
-    *arrays, grad, query_ids, key_ids = inputs()
+    *arrays, grad, tokens = inputs()
     expected = output_and_gradients(attend, *inputs(), **options)
     monkeypatch.setattr(attention_xla, "platform", lambda: "gpu")
     got = output_and_gradients(attend, *inputs(), **options)
     jax.tree.map(np.testing.assert_array_equal, got, expected)
 
     def loss(q, k, v):
-        return jnp.sum(grad * attend(q, k, v, query_ids, key_ids, **options))
+        return jnp.sum(grad * attend(q, k, v, tokens, **options))
 
     text = jax.jit(jax.grad(loss)).lower(*arrays).as_text()
     written = re.findall(r"optimization_barrier .* : tensor<4x2x12x12x(\w+)>", text)
@@ -64,11 +70,11 @@ def test_bfloat16_rounds_a_few_times_and_no_more():
     A single rounding to nearest of numbers of any size makes about 0.6 of it.
     """
     exact_inputs = [jnp.asarray(x, jnp.bfloat16) for x in inputs()[:4]]
-    ids = inputs()[4:]
+    tokens = inputs()[4]
     exact = output_and_gradients(
-        attend_plain, *(x.astype(jnp.float32) for x in exact_inputs), *ids
+        attend_plain, *(x.astype(jnp.float32) for x in exact_inputs), tokens
     )
-    rough = output_and_gradients(attend, *exact_inputs, *ids)
+    rough = output_and_gradients(attend, *exact_inputs, tokens)
     for ours, theirs in zip(rough, exact, strict=True):
         error = np.sqrt(np.mean((ours - theirs) ** 2) / np.mean(theirs**2))
         assert 0.3 < error * 2**9 < 4
@@ -77,10 +83,9 @@ def test_bfloat16_rounds_a_few_times_and_no_more():
 def packed(queries=128, L=128):
     """As inputs(), with sequences side by side."""
     arrays = inputs(queries, L)[:4]
-    ids = np.int32(np.arange(L) // 50 + 1) * (np.arange(L) < L - 9)
-    query_ids = ids if queries == L else np.int32(np.arange(queries) % 2 + 1)
-    arrays[3][:] *= (query_ids > 0)[:, None, None]  # nothing is asked of padding
-    return *arrays, np.tile(query_ids, (4, 1)), np.tile(ids, (4, 1))
+    ids = np.int32(np.arange(L) % 3 + 1) * (np.arange(L) < L - 9)
+    ids = np.tile(ids, (4, 1))
+    return *arrays, Tokens(ids, ids, ids, np.tile(np.arange(3), (4, 1)))
 
 
 @pytest.mark.parametrize("queries", [128, 5])
@@ -98,18 +103,16 @@ def test_packed_sequences_do_not_see_each_other(implementation, queries):
     arrays = packed(queries)
     ours = output_and_gradients(attend, *arrays, implementation=implementation)
     theirs = output_and_gradients(attend_plain, *arrays)
-    real = (arrays[4] > 0)[:, :, None, None]
-    np.testing.assert_allclose(ours[0] * real, theirs[0] * real, rtol=0, atol=5e-6)
-    for got, expected in zip(ours[1:], theirs[1:], strict=True):
+    for got, expected in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(got, expected, rtol=0, atol=5e-6)
 
 
 def test_splash_on_a_mesh_computes_each_devices_rows_and_heads():
     mesh = make_mesh(MeshConfig(data=4, model=2))
-    q, k, v, _, *ids = inputs(128, 128)
+    q, k, v, _, tokens = inputs(128, 128)
 
     def output(q, k, v):
-        return attend(q, k, v, *ids, implementation="splash")
+        return attend(q, k, v, tokens, implementation="splash")
 
     spread = jax.device_put((q, k, v), batch_sharding(mesh))
     ours = jax.jit(traced_on(mesh, output))(*spread)
@@ -137,9 +140,9 @@ def on_gpu(monkeypatch):
 def test_cudnn_is_asked_for_the_same(on_gpu, queries):
     """Its padding of queries and its mask; the kernel itself needs a GPU."""
     arrays = [jnp.asarray(x, jnp.bfloat16) for x in inputs(queries)[:4]]
-    ids = inputs()[4:]
-    ours = output_and_gradients(attend, *arrays, *ids)
-    theirs = output_and_gradients(attend, *arrays, *ids, implementation="xla")
+    tokens = inputs()[4]
+    ours = output_and_gradients(attend, *arrays, tokens)
+    theirs = output_and_gradients(attend, *arrays, tokens, implementation="xla")
     assert set(on_gpu) == {"cudnn"}
     for got, expected in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(got[:3], expected[:3], rtol=0, atol=0.03)

@@ -6,7 +6,7 @@ import pytest
 
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.kernels import device
-from bert_jax.model.layers import Dense
+from bert_jax.model.layers import dense
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_auto_is_bfloat16_where_it_is_fast(
     assert device.activation_dtype("auto") == dtype
     assert device.activation_dtype("float32") == "float32"
     config = BertConfig.base(vocab_size=8, hidden_size=64, num_heads=1)
-    layer = Dense(config, ComputeConfig(dtype="auto"), (4,))
+    layer = dense(config, ComputeConfig(dtype="auto"), 4)
     shapes = jax.eval_shape(
         layer.init_with_output, jax.random.key(0), jnp.ones((2, 64))
     )

@@ -1,5 +1,6 @@
 """Products: their numbers, and what the CPU's compiler makes of them."""
 
+import functools
 import re
 
 import jax
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 
 from bert_jax.model.kernels.attention_xla import attend_xla
-from bert_jax.model.kernels.products import einsum, product
+from bert_jax.model.kernels.products import dot_general, einsum
+from bert_jax.model.tokens import Tokens
 
 pytestmark = pytest.mark.usefixtures("optimized")
 
@@ -34,7 +36,7 @@ def test_products_and_gradients_are_exact(case, dtype):
     expected = np.einsum(subscripts, x, kernel)
     grad = integers(2, expected.shape)
     found, pull = jax.vjp(
-        lambda x, kernel: product(x, kernel, axes),
+        lambda x, kernel: dot_general(x, kernel, (axes, ((), ()))),
         jnp.asarray(x, dtype),
         jnp.asarray(kernel, dtype),
     )
@@ -60,7 +62,8 @@ def test_a_float32_result_is_not_rounded_and_its_gradient_is():
     """257 needs nine bits; so does 1 + 2**-8, which the factors' eight round to 1."""
     x = jnp.ones((1, 257), jnp.bfloat16)
     kernel = jnp.stack([x[0], -x[0]])
-    found, pull = jax.vjp(lambda x: product(x, kernel, ((1,), (1,)), jnp.float32), x)
+    axes = ((1,), (1,)), ((), ())
+    found, pull = jax.vjp(lambda x: dot_general(x, kernel, axes, None, jnp.float32), x)
     assert found.dtype == jnp.float32
     np.testing.assert_array_equal(found, [[257, -257]])
     (grad,) = pull(jnp.array([[1 + 2**-8, 1]], jnp.float32))
@@ -102,22 +105,23 @@ def factors(computations: list[str]) -> list[tuple[str, str]]:
 def test_a_cpu_multiplies_what_it_is_given(case, dtype, short):
     """Three products, none of them in another dtype than the factors'."""
     x_shape, kernel_shape, axes, _ = CASES[case]
+    multiply = functools.partial(dot_general, dimension_numbers=(axes, ((), ())))
 
     def step(x, kernel, grad):
-        found, pull = jax.vjp(lambda *args: product(*args, axes), x, kernel)
+        found, pull = jax.vjp(multiply, x, kernel)
         return found, pull(grad)
 
     x, kernel = jnp.zeros(x_shape, dtype), jnp.zeros(kernel_shape, dtype)
-    computations = compiled(step, x, kernel, product(x, kernel, axes))
+    computations = compiled(step, x, kernel, multiply(x, kernel))
     assert factors(computations) == 3 * [(short, short)]
 
 
 def test_a_cpu_attends_in_bfloat16():
     q = jnp.zeros((2, 32, 2, 16), jnp.bfloat16)
-    ids = jnp.ones((2, 1), jnp.int32), jnp.ones((2, 32), jnp.int32)
+    attends = jnp.ones((2, 32, 32), bool)
 
     def step(q, k, v, grad):
-        found, pull = jax.vjp(lambda *qkv: attend_xla(*qkv, *ids), q, k, v)
+        found, pull = jax.vjp(lambda *qkv: attend_xla(*qkv, attends), q, k, v)
         return found, pull(grad)
 
     # Forward two, backward four.
@@ -132,7 +136,9 @@ def test_a_cpu_attends_in_one_call_of_its_library():
     q = jax.ShapeDtypeStruct((8, 128, 12, 64), jnp.float32)
     mask = jax.ShapeDtypeStruct((8, 128), jnp.int32)
     computations = compiled(
-        lambda q, k, v, mask: attend_xla(q, k, v, jnp.ones((8, 1), int), mask),
+        lambda q, k, v, mask: attend_xla(
+            q, k, v, Tokens.of_mask(mask, mask, mask).attends()
+        ),
         *(q, q, q, mask),
     )
     (call,) = (text for text in computations if factors([text]))

@@ -1,0 +1,112 @@
+"""The tokens of a batch, as every part of the model reads them."""
+
+from collections.abc import Mapping
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+
+@flax.struct.dataclass
+class Tokens:
+    """Rows of tokens. A row is one sequence or packs several; all arrays are int32.
+
+    input_ids: tokens, (B, L). token_type_ids: 0 for sentence A and 1 for sentence B.
+    segment_ids: the sequence of the row that a token belongs to, from 1; 0 for padding.
+    starts: the position at which each sequence starts, (B, S).
+
+    A sequence is computed as if it were alone in its row.
+    """
+
+    input_ids: jax.Array
+    token_type_ids: jax.Array
+    segment_ids: jax.Array
+    starts: jax.Array
+
+    @classmethod
+    def of_mask(
+        cls,
+        input_ids_BL: jax.Array,
+        token_type_ids_BL: jax.Array,
+        attention_mask_BL: jax.Array,
+    ) -> "Tokens":
+        """Rows of one sequence each. attention_mask_BL: 1 for tokens, 0 for padding."""
+        segment_ids_BL = jnp.asarray(attention_mask_BL, jnp.int32)
+        starts_BS = jnp.zeros_like(segment_ids_BL[:, :1])
+        return cls(input_ids_BL, token_type_ids_BL, segment_ids_BL, starts_BS)
+
+    @classmethod
+    def of_batch(cls, batch: Mapping[str, jax.Array]) -> "Tokens":
+        """The tokens of a batch of data/. Without "starts" a row is one sequence."""
+        arrays = [batch["input_ids"], batch["token_type_ids"]]
+        if "starts" in batch:
+            return cls(*arrays, batch["segment_ids"], batch["starts"])
+        return cls.of_mask(*arrays, batch["attention_mask"])
+
+    @property
+    def lasts(self) -> jax.Array:
+        """The position of each sequence's last token, (B, S)."""
+        counts_BS = jnp.sum(self._owners(), axis=1)
+        return self.starts + jnp.maximum(counts_BS - 1, 0)
+
+    @property
+    def positions(self) -> jax.Array:
+        """The position of each token in its own sequence, (B, L)."""
+        own_BL = jnp.maximum(self.segment_ids - 1, 0)
+        places_L = jnp.arange(self.segment_ids.shape[1])
+        return places_L[None] - jnp.take_along_axis(self.starts, own_BL, axis=1)
+
+    def attends(
+        self, positions_BQ: jax.Array | None = None, causal: bool = False
+    ) -> jax.Array:
+        """Which tokens the token at a position attends to: bool (B, Q, L).
+
+        positions_BQ: positions in the row; all for None. A token attends to the tokens of
+        its sequence; padding attends to the first sequence. causal: not to later tokens.
+        """
+        query_ids_BQ = take_positions(self.query_ids, positions_BQ)
+        attends_BQL = query_ids_BQ[:, :, None] == self.segment_ids[:, None, :]
+        if causal:
+            places_L = jnp.arange(self.segment_ids.shape[1])
+            places_BL = jnp.broadcast_to(places_L[None], self.segment_ids.shape)
+            places_BQ = take_positions(places_BL, positions_BQ)
+            attends_BQL &= places_L[None, None, :] <= places_BQ[:, :, None]
+        return attends_BQL
+
+    @property
+    def query_ids(self) -> jax.Array:
+        """The sequence whose tokens a token attends to, (B, L)."""
+        return jnp.maximum(self.segment_ids, 1)
+
+    def mean(self, x_BLD: jax.Array) -> jax.Array:
+        """The mean of each sequence's vectors, float32 (B, S, D); 0 without tokens."""
+        own_BLS = self._owners().astype(jnp.float32)
+        sums_BSD = jnp.einsum(
+            "BLD,BLS->BSD", x_BLD.astype(jnp.float32), own_BLS, precision="highest"
+        )
+        return sums_BSD / jnp.maximum(own_BLS.sum(axis=1), 1)[..., None]
+
+    def last_states(self, x_BLF: jax.Array) -> jax.Array:
+        """The state of both LSTMs after they have read a sequence: (B, S, F).
+
+        x_BLF: states of the forward LSTM, then of the backward LSTM.
+        """
+        forward, backward = jnp.split(x_BLF, 2, axis=-1)
+        ends = (
+            take_positions(forward, self.lasts),
+            take_positions(backward, self.starts),
+        )
+        return jnp.concatenate(ends, axis=-1)
+
+    def _owners(self) -> jax.Array:
+        """Whether a token belongs to a sequence: bool (B, L, S)."""
+        numbers_S = jnp.arange(1, self.starts.shape[1] + 1)
+        return self.segment_ids[:, :, None] == numbers_S[None, None, :]
+
+
+def take_positions(x_BL: jax.Array, positions_BQ: jax.Array | None) -> jax.Array:
+    """``x_BL``, (B, L, ...), at the positions of each row, (B, Q, ...); all for None."""
+    if positions_BQ is None:
+        return x_BL
+    rest = range(2, x_BL.ndim)
+    return jnp.take_along_axis(x_BL, jnp.expand_dims(positions_BQ, rest), axis=1)
