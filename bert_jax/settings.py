@@ -52,8 +52,8 @@ _FITS: dict[str, Callable[[Any, Any], bool]] = {
     "below": operator.lt,
     "one of": lambda value, known: value in known,
 }
-# Limits of numbers whose setting has no limit on that side.
-_ENDS = {float: (-math.inf, math.inf), int: (-(1 << 31), 1 << 31)}
+# Numbers without a limit lie between minus this number and this number.
+_ENDS = {float: math.inf, int: 1 << 31}
 
 
 def all_settings(
@@ -78,25 +78,20 @@ def check_ranges(config: Any, name: str = "") -> None:
     """
     for full, field, value in all_settings(config, name):
         own = field.metadata.get("limits", {})
-        items = value if isinstance(value, tuple) else (value,)
-        for limits in [own, *(_ends(item, own) for item in items)]:
-            if not all(_fits(item, limits) for item in items):
-                expected = " and ".join(
-                    f"{word} {', '.join(limit) if word == 'one of' else limit}"
-                    for word, limit in limits.items()
-                )
-                raise UserError(f"{full}={value!r}, expected {expected}")
-
-
-def _ends(value: Any, own: Mapping[str, Any]) -> dict[str, float]:
-    """Limits of a number on each side where its setting has no limit."""
-    low, high = _ENDS.get(type(value), (None, None))
-    limits = {}
-    if low is not None and not own.keys() & {"at least", "above"}:
-        limits["above"] = low
-    if high is not None and not own.keys() & {"at most", "below"}:
-        limits["below"] = high
-    return limits
+        for item in value if isinstance(value, tuple) else (value,):
+            ends = {}
+            if end := _ENDS.get(type(item)):
+                if not own.keys() & {"at least", "above"}:
+                    ends["above"] = -end
+                if not own.keys() & {"at most", "below"}:
+                    ends["below"] = end
+            for limits in own, ends:
+                if not _fits(item, limits):
+                    expected = " and ".join(
+                        f"{word} {', '.join(limit) if word == 'one of' else limit}"
+                        for word, limit in limits.items()
+                    )
+                    raise UserError(f"{full}={value!r}, expected {expected}")
 
 
 def _fits(value: Any, limits: Mapping[str, Any]) -> bool:
@@ -151,53 +146,43 @@ def from_settings(kind: type[T], value: Any, name: str) -> T:
     name: full name of the setting, "" for the whole config. Raises UserError that names an
     unknown setting, a missing one, or a value of another type.
     """
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any or (dataclasses.is_dataclass(kind) and isinstance(value, kind)):
         return value  # checked by the caller
-    if dataclasses.is_dataclass(kind):
+    if dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
         return _from_group(kind, value, name)
-    if typing.get_origin(kind) is tuple:
-        if not isinstance(value, tuple | list):
-            raise UserError(_wrong_type(name, "a tuple", value))
-        item = typing.get_args(kind)[0]
-        return tuple(
-            from_settings(item, v, f"{name}[{i}]") for i, v in enumerate(value)
-        )
-    if typing.get_origin(kind) is dict:
-        if not isinstance(value, Mapping):
-            raise UserError(_wrong_type(name, "a group of named values", value))
-        item = typing.get_args(kind)[1]
-        return {k: from_settings(item, v, f"{name}.{k}") for k, v in value.items()}
+    if origin is tuple and isinstance(value, tuple | list):
+        items = enumerate(value)
+        return tuple(from_settings(arguments[0], v, f"{name}[{i}]") for i, v in items)
+    if origin is dict and isinstance(value, Mapping):
+        items = value.items()
+        return {k: from_settings(arguments[1], v, f"{name}.{k}") for k, v in items}
     if kind is float and type(value) is int and abs(value) < 1 << 63:
         return float(value)
-    if type(value) is not kind:
-        raise UserError(_wrong_type(name, f"a value of type {kind.__name__}", value))
-    return value
+    if type(value) is kind:
+        return value
+    expected = f"a value of type {kind.__name__}"
+    if origin or dataclasses.is_dataclass(kind):
+        expected = "a tuple" if origin is tuple else "a group of settings"
+    raise UserError(f"{name or 'config'}={value!r:.200}, expected {expected}")
 
 
-def _from_group(kind: type[T], value: Any, name: str) -> T:
-    if not isinstance(value, Mapping):
-        raise UserError(_wrong_type(name, "a group of settings", value))
+def _from_group(kind: type[T], values: Mapping[str, Any], name: str) -> T:
     dot = f"{name}." if name else ""
     fields = {field.name: field for field in dataclasses.fields(kind)}
-    for key in value:
+    for key in values:
         if key not in fields:
             near = hint(f"{dot}{key}", [f"{dot}{f}" for f in fields])
             near = near or f"expected one of {sorted(fields)}"
             raise UserError(f"{dot}{key} is not a setting; {near}")
     for key, field in fields.items():
         required = field.default is field.default_factory is REQUIRED
-        if required and key not in value:
+        if required and key not in values:
             raise UserError(f"{dot}{key} is missing; give it in the config file")
     hints = typing.get_type_hints(kind)
     return kind(
-        **{k: from_settings(hints[k], v, f"{dot}{k}") for k, v in value.items()}
+        **{k: from_settings(hints[k], v, f"{dot}{k}") for k, v in values.items()}
     )
-
-
-def _wrong_type(name: str, expected: str, value: Any) -> str:
-    shown = repr(value)
-    shown = shown if len(shown) <= 200 else f"{shown[:200]}..."
-    return f"{name or 'config'}={shown}, expected {expected}"
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -207,15 +192,12 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 def differences(old: Any, new: Any, name: str = "") -> list[tuple[str, Any, Any]]:
     """Where two results of :func:`to_dict` differ: (full name, old value, new value)."""
-    dot = f"{name}." if name else ""
     if isinstance(old, dict) and isinstance(new, dict):
-        keys = [*old, *(k for k in new if k not in old)]
-        pairs = [(f"{dot}{k}", old.get(k), new.get(k)) for k in keys]
+        dot = f"{name}." if name else ""
+        pairs = [(f"{dot}{k}", old.get(k), new.get(k)) for k in {**old, **new}]
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        pairs = [
-            (f"{name}[{i}]", a, b)
-            for i, (a, b) in enumerate(zip(old, new, strict=True))
-        ]
+        both = zip(old, new, strict=True)
+        pairs = [(f"{name}[{i}]", a, b) for i, (a, b) in enumerate(both)]
     else:
         return [] if old == new else [(name, old, new)]
     return [d for key, a, b in pairs for d in differences(a, b, key)]
