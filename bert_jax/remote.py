@@ -97,6 +97,12 @@ def download(folder: os.PathLike | str, names: list[str], target: Path) -> None:
         store.get_file(f"{root}/{name}", os.fspath(path))
 
 
+def upload(folder: Path, target: epath.Path, names: list[str]) -> None:
+    """Writes files of a local folder to a remote folder, in this order."""
+    for name in Progress("uploading", names, unit="files"):
+        write_remote(target / name, (folder / name).read_bytes())
+
+
 def write_remote(path: epath.Path, content: bytes) -> None:
     """Writes a file of a store in one request, if it has less than 50 MiB.
 

@@ -1,4 +1,4 @@
-"""The settings of a mesh, which a config file is read with before JAX is imported."""
+"""Settings of a mesh. Commands read them before they import JAX."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ from bert_jax.settings import setting
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """How many devices lie along each axis; one axis may be -1, which fills up."""
+    """Number of devices along each axis. One axis may be -1: all other devices."""
 
     replica: int = setting(1, "slices joined by the data-center network")
     data: int = setting(

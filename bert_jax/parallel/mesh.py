@@ -26,7 +26,7 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     if len(known) < 2 or min(filled) < 1 or math.prod(filled) != len(devices):
         raise UserError(
             f"mesh {dict(zip(AXES, shape, strict=True))} does not use exactly the "
-            f"{len(devices)} devices with sizes from 1, of which one may be -1; set "
+            f"{len(devices)} devices; expected sizes from 1, or -1 for one axis: set "
             "mesh.replica, mesh.data and mesh.model"
         )
     # XLA gives the GPUs of each host a slice_index of their own. Hosts are not slices.
@@ -52,9 +52,9 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
 
 
 def traced_on(mesh: Mesh, function: Callable) -> Callable:
-    """``function``, to be compiled, which while it is traced knows ``mesh``.
+    """``function`` that is traced under ``mesh``.
 
-    The partitioner does not look into a kernel: attention's splits its work by hand.
+    The compiler does not partition a kernel. The kernel of attention does it by hand.
     """
 
     def traced(*args, **kwargs):
@@ -64,7 +64,7 @@ def traced_on(mesh: Mesh, function: Callable) -> Callable:
         ):
             return function(*args, **kwargs)
 
-    # Profiles show it; a partial has its function's.
+    # Profiles show the name. A partial has the name of its function.
     traced.__name__ = getattr(function, "func", function).__name__
     return traced
 
@@ -75,9 +75,9 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def process_rows(mesh: Mesh, batch_size: int) -> tuple[range, ...]:
-    """The rows of the global batch that this process's devices hold, as ascending runs.
+    """Rows of the global batch on the devices of this process, as ascending ranges.
 
-    Processes whose devices lie along 'model' hold the same rows.
+    Processes with devices along 'model' have the same rows.
     """
     indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,))
     bounds = {index[0].indices(batch_size)[:2] for index in indices.values()}
@@ -91,14 +91,14 @@ def process_rows(mesh: Mesh, batch_size: int) -> tuple[range, ...]:
 
 
 def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """Puts this process's rows, those of process_rows(), on its devices.
+    """Puts the rows of this process, see process_rows(), on its devices.
 
-    Returns the global batch. Rows that several processes hold, because 'model' spans
-    them, are in it once.
+    Returns the global batch. It contains the rows that several processes have, because
+    'model' spans them, once.
     """
     sharding, parts = batch_sharding(mesh), batch_divisor(mesh)
     own_parts = sum(map(len, process_rows(mesh, parts)))
-    # With several processes JAX takes this transfer for one that nobody asked for.
+    # With several processes JAX treats this transfer as an implicit one.
     with jax.transfer_guard("allow"):
         return {
             name: jax.make_array_from_process_local_data(
@@ -111,24 +111,24 @@ def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
 def steps_ahead(mesh: Mesh) -> int:
     """How many steps may be started before the host waits for one.
 
-    Two on accelerators: enough that the device never idles, few enough that their
-    batches take little memory. None on CPUs, where a step takes its buffers as soon as
-    it is started: a run of BASE, 8 x 128, took 3.7 GiB so and 2.6 when waited for.
+    Two on accelerators, so that the device never idles and the batches need little memory.
+    None on CPUs, because a step allocates its buffers as soon as it is started: a run of
+    BASE, 8 x 128, needs 2.6 GiB instead of 3.7 GiB.
     """
     return 0 if mesh.devices.flat[0].platform == "cpu" else 2
 
 
 def batch_divisor(mesh: Mesh) -> int:
-    """Into how many parts the rows of a batch are split."""
+    """Number of parts that the rows of a batch are split into."""
     return mesh.shape["replica"] * mesh.shape["data"]
 
 
 def check_batch_size(
     batch_size: int, mesh: Mesh, setting: str, accumulation: int = 1
 ) -> None:
-    """Raises UserError unless each device has as many rows in each microbatch.
+    """Raises UserError unless all devices have equally many rows in each microbatch.
 
-    setting: the batch size's name. accumulation: microbatches of a step.
+    setting: name of the batch size. accumulation: microbatches of a step.
     """
     devices = batch_divisor(mesh)
     parts = devices * accumulation

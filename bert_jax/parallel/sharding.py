@@ -1,4 +1,4 @@
-"""Where each tensor of the train state lies: one table of rules, first match wins."""
+"""Sharding of each tensor of the train state: a table of rules, the first match wins."""
 
 import re
 from typing import Any
@@ -12,8 +12,8 @@ from bert_jax.errors import UserError
 Rules = tuple[tuple[str, P], ...]
 
 # A pattern is searched in the slash-joined path of the leaf, so that a parameter and
-# its optimizer moments match the same rule. A spec speaks of the last dimensions: the
-# leading layer dimension of scanned layers is never split.
+# its optimizer moments match the same rule. A spec is for the last dimensions: the leading
+# layer dimension of scanned layers is never split.
 RULES: Rules = (
     # Only 'model': splitting the table over 'data' too made XLA warn of an involuntary
     # full rematerialisation in the lookup.
@@ -61,8 +61,8 @@ def partition_spec(
     more: rules that go before RULES. split: devices along 'data' that share the memory of
     each matrix (FSDP); 1: none.
 
-    Raises ValueError for a tensor of two or more dimensions that no rule names: a big
-    tensor that is silently replicated is how a pod runs out of memory.
+    Raises ValueError for a tensor of two or more dimensions without a rule, because a
+    large replicated tensor can exhaust the memory of a pod.
     """
     for pattern, spec in (*more, *RULES):
         if re.search(pattern, name):
@@ -94,8 +94,8 @@ def tree_shardings(
     """A NamedSharding for each leaf of a tree of arrays or ShapeDtypeStructs.
 
     more: see partition_spec. fsdp: the devices of a slice share the memory of every
-    matrix; slices do not, so that only gradients cross the network between them. Raises
-    UserError where an axis of the mesh does not divide the dimension that it splits.
+    matrix. Slices do not, so that only gradients cross the network between slices. Raises
+    UserError if an axis of the mesh does not divide the dimension that it splits.
     """
     split = mesh.shape["data"] if fsdp else 1
 

@@ -233,7 +233,6 @@ class _FineTuning:
             texts={"examples": [" ".join(tokens[t] for t in ids) for ids in examples]},
             evaluates=self._evaluates,
             evaluate=self._evaluate,
-            one_program=False,  # there are many shapes
         )
 
     def _checksum(self) -> int:

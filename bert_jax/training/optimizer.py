@@ -54,8 +54,8 @@ def bert_optimizer(
 ) -> optax.GradientTransformation:
     """Clip by global norm, Adam, decoupled weight decay, for LAMB the trust ratio.
 
-    Muon, with its authors' momentum of 0.95, takes Adam's place for the encoder's kernels.
-    What the optimizer gives is multiplied by minus the learning rate.
+    Muon, with its authors' momentum of 0.95, replaces Adam for the kernels of the encoder.
+    The step multiplies the updates by minus the learning rate.
 
     frozen: pattern of the paths of parameters that get no update and have no moments;
       none by default.
@@ -87,10 +87,10 @@ def is_frozen(frozen: str, path: tuple[Any, ...]) -> bool:
 
 
 def clip_by_global_norm(limit: float) -> optax.GradientTransformation:
-    """Gradients times limit / norm where the norm of all together is over ``limit``.
+    """Gradients times limit / norm if the norm of all gradients is over ``limit``.
 
-    One factor for all, as tf.clip_by_global_norm has it. optax divides each number, which
-    on a CPU writes every gradient once more: a fifth of the optimizer's time.
+    One factor for all gradients, as in tf.clip_by_global_norm. optax divides each number,
+    which on a CPU writes every gradient once more: a fifth of the optimizer's time.
     """
     if limit > _LARGEST_NORM:
         return optax.identity()

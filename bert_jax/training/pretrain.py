@@ -225,7 +225,7 @@ def open_text(
 ) -> tuple[TokenStore, Tokenizer]:
     """Opens config.path, or config.corpus, prepared once into the workdir's text/.
 
-    Of several processes, process 0 prepares; all must call it.
+    Process 0 prepares the text. All processes must call this function.
     """
     config.check_text()
     if config.path:

@@ -87,7 +87,7 @@ class Job:
     change_settings: resume an unfinished run although other settings changed.
     given: parameters that replace new, random ones; any part of the model.
     texts: lines by name for TensorBoard, such as examples. keep_checkpoints, threads,
-      prefetch: see TrainConfig. one_program: see compile_step.
+      prefetch: see TrainConfig.
     """
 
     config: RunConfig
@@ -105,16 +105,15 @@ class Job:
     keep_checkpoints: int = 1
     threads: int = 1
     prefetch: int = 8
-    one_program: bool = True
 
 
 @contextlib.contextmanager
 def open_workdir(
     workdir: str | os.PathLike, log: Log
 ) -> Iterator[tuple[RunFolder, Log]]:
-    """The workdir, up to date on this machine; and ``log``, of process 0 alone.
+    """The workdir, up to date on this machine, and a ``log`` that only process 0 prints.
 
-    Raises UserError that names the process where another run works there.
+    Raises UserError that names the process if another run has the workdir.
     """
     log = log if is_leader() else lambda line: None
     folder = RunFolder(workdir)
@@ -146,7 +145,6 @@ def run(
         abstract,
         accumulation=config.accumulation,
         log_every=config.log_every,
-        whole=job.one_program,
     )
     with contextlib.ExitStack() as stack:
         stack.callback(folder.upload)
@@ -230,7 +228,7 @@ def _first_state(
 def _check_changes(
     job: Job, before: dict[str, Any], step: int
 ) -> dict[str, dict[str, Any]]:
-    """The settings that differ from those of the checkpoint: "from" and "to" by name.
+    """The settings that changed since the checkpoint: "from" and "to" by name.
 
     Raises UserError if the run does not accept them. A finished run accepts more steps of
     its last phase and nothing else. An unfinished run accepts changes with
@@ -392,7 +390,7 @@ def check_owner(
     identity: dict[str, Any],
     differences: Differences = resume_differences,
 ) -> None:
-    """Raises UserError if ``workdir`` contains another run than that of ``identity``."""
+    """Raises UserError if ``workdir`` contains another run than ``identity`` describes."""
     path = workdir / "config.json"
     if path.exists():
         expected = "the config of a run; copy it from where the run was"

@@ -1,4 +1,4 @@
-"""The train state: everything that a checkpoint must hold to go on exactly."""
+"""The train state: everything that a run needs to resume exactly."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,9 +13,9 @@ from jax.sharding import Mesh
 from bert_jax.objectives.objective import Objective, Params
 from bert_jax.parallel.sharding import tree_shardings
 
-# Sums of the engine's own, beside those of the objective: steps since the last report,
-# their losses and gradient norms; tokens of the batches, and tokens computed; batches that
-# were left out, which are in no other sum.
+# Sums of the engine, beside the sums of the objective: steps since the last report, their
+# losses and gradient norms, tokens of the batches, computed tokens, and skipped batches,
+# which are in no other sum.
 STEP_SUMS = ("steps", "step_loss", "grad_norm", "tokens", "computed_tokens", "skipped")
 
 
@@ -43,7 +43,7 @@ def abstract_state(
     *,
     fsdp: bool = False,
 ) -> TrainState:
-    """Shapes, dtypes and shardings of the state: what a checkpoint is restored to."""
+    """Shapes, dtypes and shardings of the state."""
     shapes = jax.eval_shape(
         lambda key: _make_state(objective, optimizer, key, {}), jax.random.key(0)
     )
@@ -58,12 +58,12 @@ def init_state(
     seed: int,
     given: Params | None = None,
 ) -> TrainState:
-    """Initialises each shard where it lies: nothing exists unsharded on a device.
+    """A new state. Each device initialises its own shards.
 
     abstract: see :func:`abstract_state`.
-    given: parameters of a checkpoint, on the host, for any part of the model; the others
-    are drawn. What the model does not have is left out. The state shares no memory with
-    them.
+    given: parameters of a checkpoint, on the host, for any part of the model. All other
+    parameters are randomly initialised. Parameters that the model does not have are
+    ignored. The state shares no memory with ``given``.
     """
     places = flatten_dict(abstract.params)
     flat = {

@@ -28,14 +28,14 @@ def gradients(
 ) -> tuple[Params, Sums]:
     """Gradients of the batch's loss, and its sums.
 
-    The means run over the global batch, whatever its sharding or ``accumulation``, the
-    number of microbatches it is cut into.
+    accumulation: number of microbatches. The means are over the global batch, whatever
+    its sharding and the number of microbatches.
     """
     weights = objective.weights(batch)
     frozen = getattr(objective, "frozen", "")
 
     def loss_fn(params: Params, part: Batch, key: jax.Array):
-        # The backward pass ends where no parameter is trained any more.
+        # The backward pass does not compute gradients of frozen parameters.
         params = jax.tree_util.tree_map_with_path(
             lambda path, x: jax.lax.stop_gradient(x) if is_frozen(frozen, path) else x,
             params,
@@ -68,10 +68,10 @@ def apply_gradients(
 ) -> tuple[TrainState, Sums]:
     """One optimizer update (run_pretraining.py, optimization.py).
 
-    Returns the new state and the sums since the last report, which the state begins
-    again every ``log_every`` steps. largest_norm: a batch whose gradients have a larger
-    one, or whose loss or gradients are not finite, changes no parameters, and of the sums
-    "skipped" alone.
+    Returns the new state and the sums since the last report. The sums start again every
+    ``log_every`` steps. largest_norm: a batch with a larger gradient norm, or with a loss
+    or gradients that are not finite, is skipped: it changes no parameters, and only the sum
+    "skipped".
     """
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     rate = learning_rate(schedule, state.step)
@@ -80,14 +80,14 @@ def apply_gradients(
     sums = sums | {"grad_norm": norm, "skipped": jnp.zeros((), jnp.float32)}
     params = optax.apply_updates(state.params, updates)
     if largest_norm is not None:
-        fine = jnp.isfinite(norm) & jnp.isfinite(sums["step_loss"])
-        fine &= norm <= largest_norm
-        choose = functools.partial(jnp.where, fine)
+        is_finite = jnp.isfinite(norm) & jnp.isfinite(sums["step_loss"])
+        used = is_finite & (norm <= largest_norm)
+        select = functools.partial(jnp.where, used)
         params, opt_state = jax.tree.map(
-            choose, (params, opt_state), (state.params, state.opt_state)
+            select, (params, opt_state), (state.params, state.opt_state)
         )
-        sums = {name: choose(value, 0.0) for name, value in sums.items()}
-        sums["skipped"] = 1 - fine.astype(jnp.float32)
+        sums = {name: select(value, 0.0) for name, value in sums.items()}
+        sums["skipped"] = 1 - used.astype(jnp.float32)
     sums = jax.tree.map(jnp.add, state.sums, sums)
     step = state.step + 1
     report = step % log_every == 0
@@ -108,22 +108,17 @@ def compile_step(
     *,
     accumulation: int = 1,
     log_every: int = 1,
-    whole: bool = True,
 ) -> Callable[[TrainState, Batch, Schedule], tuple[TrainState, Sums]]:
-    """The compiled step. Its state is donated; the new one lies as ``abstract`` does.
+    """The compiled step. It donates its state; the new state has the same shardings.
 
-    whole: one program for gradients and optimizer. Otherwise two: where batches have many
-    shapes, each of which is compiled, the optimizer, a fifth of the work, is compiled
-    once. Calls with equal arguments, such as the runs of a sweep, share their programs.
+    Calls with equal arguments, such as those of the runs of a sweep, share their programs.
     """
-    # The schedule is an argument of the step; no program depends on these.
+    # The schedule is an argument of the step; no program depends on these settings.
     optimizer = dataclasses.replace(
         optimizer, learning_rate=1.0, warmup_steps=0, warmup=0.0
     )
     leaves, tree = jax.tree.flatten(jax.tree.map(lambda leaf: leaf.sharding, abstract))
-    return _compiled(
-        objective, optimizer, tree, tuple(leaves), accumulation, log_every, whole
-    )
+    return _compiled(objective, optimizer, tree, tuple(leaves), accumulation, log_every)
 
 
 @functools.lru_cache(maxsize=8)
@@ -134,34 +129,31 @@ def _compiled(
     leaves: tuple[Any, ...],
     accumulation: int,
     log_every: int,
-    whole: bool,
 ) -> Callable[[TrainState, Batch, Schedule], tuple[TrainState, Sums]]:
-    # The new state's layout is given to the letter: a sharding that the compiler chose,
-    # though it is the same, would compile each shape a second time.
-    shardings = jax.tree.unflatten(tree, leaves)
-    mesh = shardings.step.mesh
-    backward = functools.partial(
-        gradients, objective=objective, accumulation=accumulation
-    )
-    update = functools.partial(
-        apply_gradients,
-        optimizer=bert_optimizer(optimizer, getattr(objective, "frozen", "")),
-        log_every=log_every,
-        largest_norm=optimizer.largest_norm,
-    )
-    compile_update = functools.partial(
-        jax.jit, donate_argnums=0, out_shardings=(shardings, None)
-    )
-    if not whole:
-        backward = jax.jit(
-            traced_on(mesh, backward), out_shardings=(shardings.params, None)
-        )
-        update = compile_update(update)
+    transformation = bert_optimizer(optimizer, getattr(objective, "frozen", ""))
 
     def train_step(state: TrainState, batch: Batch, schedule: Schedule):
-        return update(state, *backward(state, batch), schedule)
+        grads, sums = gradients(
+            state, batch, objective=objective, accumulation=accumulation
+        )
+        return apply_gradients(
+            state,
+            grads,
+            sums,
+            schedule,
+            optimizer=transformation,
+            log_every=log_every,
+            largest_norm=optimizer.largest_norm,
+        )
 
-    return compile_update(traced_on(mesh, train_step)) if whole else train_step
+    # jit would compile each shape twice if the compiler chose the shardings, even if it
+    # chose the same.
+    shardings = jax.tree.unflatten(tree, leaves)
+    return jax.jit(
+        traced_on(shardings.step.mesh, train_step),
+        donate_argnums=0,
+        out_shardings=(shardings, None),
+    )
 
 
 def _summed_gradients(
@@ -169,8 +161,8 @@ def _summed_gradients(
 ) -> tuple[tuple[jax.Array, Sums], Params]:
     """((loss, sums), gradients) of ``loss_fn(params, part, key)``, summed over parts.
 
-    Microbatch i of ``parts`` has the rows i, i + parts, ... and a key of its own; one
-    comes after the other.
+    Microbatch i of ``parts`` has the rows i, i + parts, ... and its own key. The
+    microbatches run one after another.
     """
     grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
     if parts == 1:
@@ -188,9 +180,9 @@ def _summed_gradients(
 
 
 def _split(x_B: jax.Array, parts: int) -> jax.Array:
-    """(B, ...) to (parts, B/parts, ...), every part with rows of every device.
+    """(B, ...) to (parts, B/parts, ...).
 
-    Part i takes rows i, i + parts, ...: a device's rows lie side by side, so each part
-    is as evenly spread as the batch and no row travels.
+    Part i has the rows i, i + parts, ... The rows of a device are consecutive, so each part
+    has rows of every device, and no row moves to another device.
     """
     return jnp.moveaxis(x_B.reshape(-1, parts, *x_B.shape[1:]), 1, 0)

@@ -27,12 +27,13 @@ from bert_jax.parallel.processes import (
     on_leader,
     wait_for_all,
 )
-from bert_jax.progress import Progress, unwatched
+from bert_jax.progress import unwatched
 from bert_jax.remote import (
     cached_folder,
     download,
     list_files,
     local_copy,
+    upload,
     write_remote,
 )
 from bert_jax.runs import RESULTS
@@ -158,8 +159,7 @@ class RunFolder:
         changed.sort(
             key=lambda name: (Path(name).name == RESULTS, "/" not in name, name)
         )
-        for name in Progress("uploading", changed, unit="files"):
-            write_remote(self._remote / name, (self.local / name).read_bytes())
+        upload(self.local, self._remote, changed)
         for name in self._uploaded.keys() - versions.keys():
             (self._remote / name).unlink(missing_ok=True)
         self._uploaded = versions
@@ -191,8 +191,7 @@ class RunFolder:
                     paths = (path for path in folder.rglob("*") if path.is_file())
                     names = [path.relative_to(folder).as_posix() for path in paths]
                     names.sort(key=lambda name: (name == last, name))
-                    for file in Progress("uploading", names, unit="files"):
-                        write_remote(place / file, (folder / file).read_bytes())
+                    upload(folder, place, names)
 
         on_leader(prepare)
         return local_copy(place, last, check)

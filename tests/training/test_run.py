@@ -188,12 +188,9 @@ class TwoWidths(Batches):
         }
 
 
-@pytest.mark.parametrize("one_program", [True, False])
-def test_each_shape_is_compiled_once_and_each_batch_drawn_once(
-    traced, tmp_path, one_program
-):
+def test_each_shape_is_compiled_once_and_each_batch_drawn_once(traced, tmp_path):
     (job, widths), batches = traced, TwoWidths()
-    job = dataclasses.replace(job, batches=batches, one_program=one_program)
+    job = dataclasses.replace(job, batches=batches)
     _, progress, _ = run(job, RunFolder(tmp_path), lambda line: None)
     assert widths == [6, 8]
     assert progress["shapes"] == {"8x6": 6, "8x8": 3}

@@ -94,14 +94,6 @@ def test_fsdp_shares_the_memory_of_parameters_and_moments(small_model_config):
     assert device_bytes(False) - device_bytes(True) == spared
 
 
-def test_two_programs_compute_what_one_does(run, max_difference):
-    """Where batches have many shapes the optimizer is a program of its own."""
-    one, one_sums = run(MeshConfig(data=1), devices=1)
-    two, two_sums = run(MeshConfig(data=1), devices=1, whole=False)
-    assert max_difference(one_sums, two_sums) < 1e-5
-    assert max_difference(one.params, two.params) < 1e-6
-
-
 def test_runs_that_differ_in_the_schedule_share_their_programs(small_model_config):
     objective, mesh = (
         MlmNsp(BertForPreTraining(small_model_config)),

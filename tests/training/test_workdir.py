@@ -7,11 +7,10 @@ import gcsfs
 import pytest
 from etils import epath
 
-from bert_jax import progress
+from bert_jax import progress, remote
 from bert_jax.errors import UserError
 from bert_jax.remote import local_checkpoint, write_remote
 from bert_jax.runs import read_metrics
-from bert_jax.training import workdir
 from bert_jax.training.metrics import MetricWriter
 from bert_jax.training.workdir import RunFolder
 
@@ -124,7 +123,7 @@ def test_the_deadline_stops_while_a_text_is_prepared_and_uploaded(bucket, monkey
         write_remote(*arguments)
 
     seen = []
-    monkeypatch.setattr(workdir, "write_remote", seen_write)
+    monkeypatch.setattr(remote, "write_remote", seen_write)
     RunFolder(bucket).prepared("text", "index.json", make)
     assert seen == [1, 1] and progress._waits == 0
 
@@ -146,7 +145,7 @@ def test_results_are_uploaded_last(bucket, monkeypatch):
     for name in ("vocab.txt", "results.json", "best/model", "config.json"):
         write(folder.local / name, "1")
         write(folder.local / "sweep/a" / name, "1")
-    monkeypatch.setattr(workdir, "write_remote", lambda path, _: uploaded.append(path))
+    monkeypatch.setattr(remote, "write_remote", lambda path, _: uploaded.append(path))
     folder.upload()
     assert len(uploaded) == 8
     last = [str(path).removeprefix(f"{bucket}/") for path in uploaded[-2:]]
