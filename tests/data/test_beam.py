@@ -123,6 +123,8 @@ def test_documents_are_read_from_a_bucket(text, bucket):
         (epath.Path(bucket) / "text" / path.name).write_bytes(path.read_bytes())
     here = list(read_documents([str(folder)]))
     assert list(read_documents([f"{bucket}/text"])) == here
+    one = list(read_documents([str(folder / "a.txt")]))
+    assert list(read_documents([f"{bucket}/text/a.txt"])) == one
     assert (
         list(read_documents([f"{bucket}/text/[ab].txt"])) == here[: len(here) // 3 * 2]
     )

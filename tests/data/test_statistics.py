@@ -47,8 +47,8 @@ def statistics(source, tokenizer, length):
     ("name", "length", "predictions", "masking"),
     [
         ("L128", 128, 20, "token"),
-        ("L512", 512, 76, "token"),
-        ("L128_whole_word", 128, 20, "whole_word"),
+        pytest.param("L512", 512, 76, "token", marks=pytest.mark.long),
+        pytest.param("L128_whole_word", 128, 20, "whole_word", marks=pytest.mark.long),
         ("L512_whole_word", 512, 76, "whole_word"),
     ],
 )
