@@ -160,27 +160,28 @@ class Row:
 class TextSource(Source):
     """The files of a data set of labelled texts."""
 
-    def __init__(self, config: TableConfig, columns: Mapping[str, tuple[str, ...]]):
-        super().__init__(config, columns)
-        self.layout = config.layout
-        self.splits = tuple(self.layout.files) or SPLITS
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self.config.layout.files) or SPLITS
 
     @functools.cached_property
     def eval_splits(self) -> tuple[str, ...]:
-        return self.layout.scored if self.layout.files else super().eval_splits
+        layout = self.config.layout
+        return layout.scored if layout.files else super().eval_splits
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return super().labels or self.layout.labels
+        return super().labels or self.config.layout.labels
 
     def file_names(self, split: str) -> Sequence[str]:
-        return self.layout.files.get(split) or super().file_names(split)
+        return self.config.layout.files.get(split) or super().file_names(split)
 
     def data_split(self, split: str) -> str:
-        return self.layout.tfds.get(split) or super().data_split(split)
+        return self.config.layout.tfds.get(split) or super().data_split(split)
 
     def read_file(self, path: Path, split: str) -> Iterator[Record]:
-        layout, published = self.layout, bool(self.layout.files)
+        layout = self.config.layout
+        published = bool(layout.files)
         if split == "test":  # published files of test have a header and complete rows
             return tables.read_rows(path, txt=published)
         header, short = layout.header, layout.skip_short

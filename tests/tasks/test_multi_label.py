@@ -112,7 +112,7 @@ def test_scores_are_those_of_scikit_learn(vocabulary):
 def test_a_run_learns_predicts_and_is_written_for_transformers(
     settings, one_device, tmp_path
 ):
-    config = finetune_config(settings("multi_label", epochs=16))
+    config = finetune_config(settings("multi_label", epochs=8))
     with one_device():
         results = run_one(config, tmp_path, [].append)
     assert results["main_metric"] == "f1_micro"
