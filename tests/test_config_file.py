@@ -213,9 +213,7 @@ def test_a_config_s_path_may_have_spaces(tmp_path, joined):
 @pytest.mark.parametrize(
     ("command", "flags", "message"),
     [
-        ("train", "--help", ""),
         ("train", "--config=none.py", "none.py is not a file"),
-        ("finetune", "--help", ""),
         ("finetune", "--config=sst2 --init_from={} --data.dir=none", "no train.tsv"),
     ],
 )
@@ -228,7 +226,7 @@ def test_a_wrong_command_line_answers_without_jax(command, flags, message, golde
         text=True,
         env=os.environ,
     )
-    assert done.returncode == (2 if message else 0)
+    assert done.returncode == 2
     assert message in done.stderr.splitlines()[-1]
     modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "ml_collections" in modules

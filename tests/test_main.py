@@ -1,10 +1,7 @@
 """``bert_jax NAME ...``: one command that finds all others."""
 
-import os
 import pydoc
 import runpy
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -56,12 +53,6 @@ def test_an_old_name_works_and_prints_the_new_name(old, new, capsys):
     assert err == f"{old} is now bert_jax {new}\n"
 
 
-def test_the_list_of_commands_needs_no_utf8_locale():
-    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    command = [sys.executable, "-m", "bert_jax"]
-    subprocess.run(command, env=os.environ | ascii_only, check=True)
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -73,15 +64,6 @@ def test_a_wrong_name_lists_the_nearest(name, message):
     with pytest.raises(UserError) as error:
         umbrella.main([name])
     assert message in str(error.value)
-
-
-def test_a_command_s_errors_are_one_line_and_need_no_jax():
-    line = [sys.executable, "-X", "importtime", "-m", "bert_jax", "train", "--config=x"]
-    done = subprocess.run(line, capture_output=True, text=True)
-    assert done.returncode == 2
-    *imports, error = done.stderr.splitlines()
-    assert error.startswith("error: x is not a file or the name of a config")
-    assert not {line.rpartition("|")[2].strip() for line in imports} & {"jax", "flax"}
 
 
 def test_the_console_script_is_this_command():
