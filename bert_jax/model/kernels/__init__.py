@@ -1,6 +1,6 @@
-"""The model's formulas again, faster on some device, and with the same numbers.
+"""The model's formulas again, with the same numbers, faster on some device.
 
-Whoever reads the model for what it computes may skip this folder: attention.py has the
-plain formula of attention, products are matrix products, dropout is dropout. Each
-kernel's test compares it with the plain formula.
+A reader of the model can skip this folder: attention.py has the plain formula of
+attention, products are matrix products, and dropout is dropout. Each kernel's test
+compares it with the plain formula. docs/log.md has what each kernel gains.
 """

@@ -4,6 +4,8 @@ Neither has the paper's dropout of probabilities: splash has no dropout, and JAX
 attention draws the same mask at every step.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import (
@@ -19,7 +21,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.kernels.device import capability, platform
 
 LANES = 128  # splash takes queries and keys in blocks of a multiple of it
-_LARGEST_BLOCK = 512
+_BLOCK = 512  # the largest block
 _SPLASH_FROM = 512  # positions; below, XLA's products are as fast
 
 
@@ -93,7 +95,17 @@ def attend_splash(
     q_BQNH = q_BQNH * jnp.asarray(H**-0.5, q_BQNH.dtype)
 
     def local(q_BQNH, k_BLNH, v_BLNH, query_ids_BQ, key_ids_BL):
-        kernel = _splash_kernel(q_BQNH.shape[2], Q + fill, L)
+        blocks = {"q": math.gcd(Q + fill, _BLOCK), "kv": math.gcd(L, _BLOCK)}
+        sizes = {
+            f"block_{name}{of}": size
+            for name, size in blocks.items()
+            for of in ("", "_dkv", "_dq")  # the output and the two gradients
+        }
+        kernel = make_splash_mha_single_device(
+            MultiHeadMask([FullMask((Q + fill, L))] * q_BQNH.shape[2]),
+            block_sizes=BlockSizes(**sizes),
+            interpret=platform() == "cpu",
+        )
         q, k, v = (jnp.swapaxes(x, 1, 2) for x in (q_BQNH, k_BLNH, v_BLNH))
         ids = SegmentIds(query_ids_BQ, key_ids_BL)
         return jnp.swapaxes(jax.vmap(kernel)(q, k, v, ids), 1, 2)
@@ -111,28 +123,6 @@ def attend_splash(
     return out_BQNH[:, :Q]
 
 
-def _splash_kernel(heads: int, queries: int, keys: int):
-    """The kernel of one row on one device."""
-    blocks = {"q": _block(queries), "kv": _block(keys)}
-    sizes = {
-        f"block_{what}{of}": size
-        for what, size in blocks.items()
-        for of in ("", "_dkv", "_dq")  # of the output and the two gradients
-    }
-    return make_splash_mha_single_device(
-        MultiHeadMask([FullMask((queries, keys))] * heads),
-        block_sizes=BlockSizes(**sizes),
-        interpret=platform() == "cpu",
-    )
-
-
-def _block(size: int) -> int:
-    """The largest block up to _LARGEST_BLOCK that divides ``size``, a multiple of LANES."""
-    return max(
-        block for block in range(LANES, _LARGEST_BLOCK + 1, LANES) if size % block == 0
-    )
-
-
 def attend_cudnn(
     q_BQNH: jax.Array,
     k_BLNH: jax.Array,
@@ -141,8 +131,7 @@ def attend_cudnn(
 ) -> jax.Array:
     """See attention.attend_plain.
 
-    bfloat16, L even. The mask goes in as a bias of a row's heads, which holds for packed
-    rows and for padding wherever it lies.
+    bfloat16, L even. The mask is a bias that all heads of a row share.
     """
     Q = q_BQNH.shape[1]
     odd = Q % 2  # the gradient wants an even number of queries

@@ -1,4 +1,4 @@
-"""The device that a computation is traced for, and what it is good at."""
+"""The device that a computation is traced for, and the dtypes that it is fast in."""
 
 import functools
 import logging
@@ -38,7 +38,7 @@ def capability() -> float:
 
 
 def activation_dtype(setting: str) -> jnp.dtype:
-    """The dtype that ``setting``, ComputeConfig.dtype, stands for on this device.
+    """The dtype of the activations for ``setting``, ComputeConfig.dtype.
 
     "auto" is bfloat16 where its products are faster than float32's: on TPUs, on NVIDIA
     GPUs from Ampere on, on CPUs with AMX, and on AMD's from Zen 4 on. Elsewhere it is
@@ -72,7 +72,7 @@ def _cpu_is_fast() -> bool:
 
 @functools.cache
 def _cpu_words() -> frozenset[str]:
-    """What Linux says of the first processor, as its maker and flags; none elsewhere."""
+    """Maker and flags of the first processor on Linux; empty elsewhere."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

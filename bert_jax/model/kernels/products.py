@@ -7,8 +7,8 @@ products: those with a float32 result whose first factor is summed over its last
 The compiler computes all others in float32. On several devices this form would gather the
 whole batch.
 
-A device sums in float32 and rounds once. Gradients are summed over devices in their own
-dtype: that of the activations, or float32 with ComputeConfig.float32_gradients.
+A device sums in float32 and rounds once. Gradients are summed over devices in the dtype of
+the activations, or in float32 with ComputeConfig.float32_gradients.
 """
 
 import functools
@@ -58,7 +58,7 @@ def einsum(
 ) -> jax.Array:
     """jnp.einsum of two factors, summed over one axis.
 
-    dtype: the result's, that of ``x`` by default.
+    dtype: dtype of the result, by default the dtype of ``x``.
     """
     dtype = jnp.dtype(dtype or x.dtype)
     if on_one_cpu():
