@@ -174,9 +174,9 @@ class DataConfig:
         if self.path and not is_remote(self.path):
             if not Path(self.path).exists():
                 raise UserError(
-                    f"{self.path} holds no prepared text; run bert_jax vocabulary --input "
-                    f"TEXT --size {self.vocabulary_size} --output vocab.txt, then bert_jax "
-                    "prepare --input TEXT --vocabulary vocab.txt --output "
+                    f"{self.path} does not exist; write it with bert_jax vocabulary "
+                    f"--input TEXT --size {self.vocabulary_size} --output vocab.txt and "
+                    "bert_jax prepare --input TEXT --vocabulary vocab.txt --output "
                     f"{self.path}, or set data.path"
                 )
             read_info(Path(self.path))
@@ -396,8 +396,8 @@ def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:
     return from_settings(FineTuneConfig, settings | {"data": data}, "")
 
 
-# The settings that --change_settings may change in an unfinished run. Group names stand
-# for all of their settings.
+# The settings that --change_settings may change in an unfinished run. A group's name
+# means all of its settings.
 _MAY_CHANGE = (
     *("mesh", "accumulation", "log_every", "checkpoint_every", "profile_steps"),
     *("tracker", "data_timeout", "optimizer.spike_norm", "optimizer.skip_spikes"),
@@ -410,7 +410,7 @@ _PRETRAINING_MAY_CHANGE = (
 # Further settings of pretraining that --change_settings may change. They change its scores.
 _CHANGE_SCORES = ("optimizer", "eval_every", "eval_batches", "eval_mask_rate")
 _FINE_TUNING_MAY_CHANGE = ("eval_batch_size",)
-# What config.json contains beside the settings.
+# Keys of config.json beside the settings.
 _NO_SETTINGS = ("text", "rows", "changes")
 
 Change = tuple[str, Any, Any]  # name, old value, new value

@@ -81,7 +81,7 @@ class Reporter:
         return time.perf_counter() - self._began
 
     def start_window(self) -> None:
-        """Starts to measure anew, after work other than steps: evaluation, compilation."""
+        """Restarts the clock after work other than steps: evaluation, compilation."""
         self.bar.unpause()
         self._reset()
 
@@ -132,7 +132,7 @@ class Reporter:
         left = ""
         if rates["tokens_per_second"] is not None:
             parts.append(f"{rates['tokens_per_second']:,.0f} tokens/s")
-            left = f"  {duration(rates['seconds_left'])} left"
+            left = f"  {self.bar.format_interval(rates['seconds_left'])} left"
         status = "  ".join(filter(None, parts))
         self.bar.set_postfix_str(status, refresh=False)
         self.log(f"step {step}/{self._total}  {status}{left}")
@@ -181,16 +181,6 @@ def _start_again(config: RunConfig) -> str:
     if isinstance(config, FineTuneConfig):  # a run cannot change these settings
         return "start again with another workdir"
     return "resume with the same workdir and change_settings"
-
-
-def duration(seconds: float) -> str:
-    """The two largest units, such as 3 d 4 h, 2 h 5 min, 7 min 10 s or 12 s."""
-    left, parts = round(seconds), []
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        count, left = divmod(left, size)
-        if count or parts or unit == "s":
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2])
 
 
 def open_tracker(

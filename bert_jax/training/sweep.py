@@ -18,7 +18,11 @@ from bert_jax.progress import Progress, print_line
 from bert_jax.runs import RESULTS, spread
 from bert_jax.settings import to_dict
 from bert_jax.tasks.task import Task
-from bert_jax.training.config import FineTuneConfig, resume_differences
+from bert_jax.training.config import (
+    FineTuneConfig,
+    SweepConfig,
+    resume_differences,
+)
 from bert_jax.training.finetune import (
     BEST,
     FEATURES,
@@ -100,23 +104,26 @@ def run_sweep(
             delete_checkpoints(run_folder)
             on_leader(functools.partial(_keep_best, results, folder))
         shutil.rmtree(folder.local / FEATURES, ignore_errors=True)
-        return from_leader(lambda: _write_table(grid, results, folder, log))
+        return from_leader(lambda: _write_table(config.sweep, results, folder, log))
 
 
 def _grid(config: FineTuneConfig) -> dict[str, FineTuneConfig]:
     """The runs of the grid by name: all points with the first seed, then the next."""
     grid, runs = config.sweep, {}
-    for seed, batch_size, rate, epochs in itertools.product(
-        grid.seeds, grid.batch_size, grid.learning_rate, grid.epochs
-    ):
-        runs[f"batch{batch_size}-rate{rate:g}-epochs{epochs}-seed{seed}"] = replace(
-            config,
-            batch_size=batch_size,
-            optimizer=replace(config.optimizer, learning_rate=rate),
-            epochs=epochs,
-            seed=seed,
-        )
+    for seed, *point in itertools.product(grid.seeds, *_points(grid)):
+        batch_size, rate, epochs = point
+        own = {"seed": seed, "batch_size": batch_size, "epochs": epochs}
+        optimizer = replace(config.optimizer, learning_rate=rate)
+        runs[_name(seed, *point)] = replace(config, optimizer=optimizer, **own)
     return runs
+
+
+def _points(grid: SweepConfig) -> tuple[tuple, tuple, tuple]:
+    return grid.batch_size, grid.learning_rate, grid.epochs
+
+
+def _name(seed: int, batch_size: int, rate: float, epochs: int) -> str:
+    return f"batch{batch_size}-rate{rate:g}-epochs{epochs}-seed{seed}"
 
 
 def finished(
@@ -192,19 +199,17 @@ def _keep_best(results: dict[str, Results | None], folder: RunFolder) -> None:
 
 
 def _write_table(
-    grid: dict[str, FineTuneConfig],
-    results: dict[str, Results],
-    folder: RunFolder,
-    log: Log,
+    grid: SweepConfig, results: dict[str, Results], folder: RunFolder, log: Log
 ) -> Results:
     """Logs the points from the worst to the best, and writes sweep.json."""
     workdir, runs, best = folder.local, folder.local / SWEEP, _best_run(results)
-    points: dict[tuple, list[Results]] = {}
-    for name, run in grid.items():
-        point = run.batch_size, run.optimizer.learning_rate, run.epochs
-        points.setdefault(point, []).append(results[name])
-    metric = results[next(iter(grid))]["main_metric"]
-    rows = [_row(*point) for point in points.items()]
+    metric, rows = next(iter(results.values()))["main_metric"], []
+    for point in itertools.product(*_points(grid)):
+        found = [results[_name(seed, *point)] for seed in grid.seeds]
+        scores = [_dev_score(run) for run in found if DIVERGED not in run]
+        row = dict(zip(("batch_size", "learning_rate", "epochs"), point, strict=True))
+        row |= spread(scores) | {"best": max(scores, default=None)}
+        rows.append(row | {"diverged": len(found) - len(scores)})
     for row in sorted(rows, key=lambda row: (bool(row["scores"]), row["mean"] or 0)):
         log(_line(row, metric))
     if not best:
@@ -225,20 +230,9 @@ def _write_table(
     return content
 
 
-def _row(point: tuple[int, float, int], runs: list[Results]) -> Results:
-    scores = [_dev_score(run) for run in runs if DIVERGED not in run]
-    return {
-        **dict(zip(("batch_size", "learning_rate", "epochs"), point, strict=True)),
-        **spread(scores),
-        "best": max(scores, default=None),
-        "diverged": len(runs) - len(scores),
-    }
-
-
 def _line(row: Results, metric: str) -> str:
-    line = "batch {batch_size:<3} rate {learning_rate:<7g} epochs {epochs}".format(
-        **row
-    )
+    point = "batch {batch_size:<3} rate {learning_rate:<7g} epochs {epochs}"
+    line = point.format(**row)
     if row["scores"]:
         line += f"  {metric} {row['mean']:.2f} +- {row['deviation']:.2f}"
         line += f"  (best {row['best']:.2f} of {len(row['scores'])})"
