@@ -159,20 +159,6 @@ def test_segmented_text_loses_no_character(checkpoint, run):
         assert "".join(words) == text.replace(" ", "")
 
 
-def test_texts_of_the_command_line_are_lines(checkpoint, capsys, run, monkeypatch):
-    name = "choice"
-    texts = [argument for line in INPUTS[name] for argument in ("--text", line)]
-    predict.main(["--checkpoint", checkpoint(name), *texts])
-    assert (
-        capsys.readouterr().out.splitlines() == run(checkpoint(name), INPUTS[name])[0]
-    )
-    with pytest.raises(UserError, match="one of the arguments --text --input is req"):
-        predict.main(["--checkpoint", checkpoint(name)])
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    lines, _ = run(checkpoint(name), INPUTS[name])
-    assert lines[0].split() == HEADERS[name]
-
-
 def test_a_tagged_text_has_its_characters(checkpoint, run, capsys, tmp_path):
     text = "the man sees rome, paris."
     (line,), _ = run(checkpoint("entities"), [text])
@@ -212,19 +198,6 @@ def test_an_empty_line_has_an_answer(name, checkpoint, run):
     for form in ("table", "csv"):
         written, _ = run(checkpoint(name), texts, "--format", form)
         assert len(written) == 4
-
-
-def test_the_output_file_is_written_whole_or_not_at_all(checkpoint, run, tmp_path):
-    path = tmp_path / "new" / "answers.jsonl"
-    stdout, _ = run(checkpoint("classes"), INPUTS["classes"])
-    lines, _ = run(checkpoint("classes"), INPUTS["classes"], "--output", str(path))
-    assert lines == []
-    assert path.read_text().splitlines() == stdout
-    bad = ["a", "man", "a\tb\tc", "eats"]
-    with pytest.raises(UserError, match=r"input.txt:3 has 3 values"):
-        run(checkpoint("classes"), bad, "--output", str(path))
-    assert path.read_text().splitlines() == stdout
-    assert list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(
