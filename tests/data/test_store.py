@@ -1,5 +1,4 @@
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -152,14 +151,3 @@ def test_a_damaged_file_is_named(tmp_path, name, damage):
         path.write_bytes(changed[damage])
     with pytest.raises(UserError, match=rf"{path.name} .*again"):
         TokenStore(tmp_path)
-
-
-def test_threads_read_what_one_reads(tmp_path):
-    documents = make_documents()
-    write(tmp_path, [documents[i::8] for i in range(8)])
-    store, ranges = TokenStore(tmp_path), np.arange(400)[:, None] + [0, 1]
-    with ThreadPoolExecutor(8) as pool:
-        rows = list(pool.map(store.read_sentences, [ranges] * 16))
-    expected = [s for i in range(8) for d in documents[i::8] for s in d][:400]
-    for row in rows:
-        assert all(map(np.array_equal, row, expected))
