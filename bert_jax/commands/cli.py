@@ -276,7 +276,6 @@ def start(flags: Mapping[str, Any] | None = None, workdir: str = "") -> None:
     """
     import jax
 
-    startup.hide_failed_reads()
     of_several = flags and (flags["distributed"] or flags["coordinator_address"])
     startup.keep_programs(workdir if of_several or is_remote(workdir) else "")
     startup.run_steps_in_order()

@@ -6,11 +6,9 @@ Each function gives its reason and a measurement, as CPU time on two cores.
 import ctypes
 import gc
 import hashlib
-import logging
 import os
 import platform
 import sys
-import warnings
 from pathlib import Path
 
 from bert_jax.errors import UserError
@@ -42,16 +40,6 @@ def collect_garbage_less() -> None:
     layers takes 1.15 s instead of 1.5 s.
     """
     gc.set_threshold(100_000, 10, 10)
-
-
-def hide_failed_reads() -> None:
-    """Hides what Orbax logs of each read that fails. It raises the error, too.
-
-    A damaged checkpoint is then one line instead of up to a traceback for each array.
-    """
-    for name in ("absl", "asyncio"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    warnings.filterwarnings("ignore", "coroutine .* was never awaited")
 
 
 def run_steps_in_order() -> None:

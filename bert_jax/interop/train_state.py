@@ -50,14 +50,13 @@ Log = Callable[[str], None]
 
 
 def _keep_record(record: logging.LogRecord) -> bool:
-    """False for asyncio's traceback of an array that Orbax cannot read.
-
-    There is one for each of hundreds of arrays, and the load raises the error, too.
-    """
-    return "OCDBT" not in str(record.exc_info and record.exc_info[1])
+    """False for records of an array that Orbax cannot read; the load raises the error."""
+    text = f"{record.getMessage()} {record.exc_info}"
+    return "OCDBT" not in text and "incompatible handler" not in text
 
 
-logging.getLogger("asyncio").addFilter(_keep_record)
+for _name in ("absl", "asyncio"):
+    logging.getLogger(_name).addFilter(_keep_record)
 
 
 class _DamagedError(Exception):
