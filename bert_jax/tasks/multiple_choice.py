@@ -144,7 +144,7 @@ class MultipleChoice(Task):
         label = None
         if labelled:
             tables.check_texts(where, [context, *choices])
-            label = tables.cell(where, "label", tables.value(where, values, ["label"]))
+            label = str(tables.value(where, values, ["label"]))
             numbers = [str(i) for i in range(len(choices))]
             if label not in numbers:
                 raise UserError(

@@ -7,7 +7,6 @@ JSONL. Parquet needs pyarrow. Text is UTF-8 and may be gzipped.
 
 import csv
 import itertools
-import json
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -236,22 +235,6 @@ def text(
             f'{where}: "{name}" is of type {type(found).__name__}; expected text{hint}'
         )
     return found
-
-
-def cell(where: str, name: str, value: Any) -> str:
-    """A value as the text that a CSV file of pandas would contain.
-
-    Raises UserError for a value that JSON does not have, such as a date.
-    """
-    if isinstance(value, str | bool):
-        return str(value)
-    try:
-        return json.dumps(value, ensure_ascii=False)
-    except TypeError:
-        raise UserError(
-            f"{where}: {name} is of type {type(value).__name__}; expected a text or a "
-            "number"
-        ) from None
 
 
 def check_texts(where: str, texts: Iterable[str], *, gaps: bool = False) -> None:
