@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.data.sequences import join
 from bert_jax.errors import UserError
-from bert_jax.inference.lines import AnswerTable
+from bert_jax.inference.lines import table_lines
 from bert_jax.inference.predict import Predictor
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.layouts import LAYOUTS, Layout
@@ -117,7 +117,7 @@ def test_a_new_family(settings, monkeypatch, tmp_path):
     texts = ["the good man and the ship", "a bad dog"]
     (part,) = predict.stream(predict.placed(texts))
     assert [answer["clue"] for answer in part.answers] == ["good", "bad"]
-    assert list(AnswerTable().lines(part)) == [
+    assert list(table_lines(part)) == [
         "clue  text",
         "good  the good man and the ship",
         "bad   a bad dog",
