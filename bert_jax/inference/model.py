@@ -21,7 +21,7 @@ from bert_jax.interop.checkpoint import Checkpoint, check_types, check_vocabular
 from bert_jax.interop.load import load as load_checkpoint
 from bert_jax.model.bert import BertModel, parameter_count
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.encoder import with_scan
+from bert_jax.model.layers import with_scan
 from bert_jax.tasks.rows import is_single, placed_rows, row_texts
 from bert_jax.tasks.task import Task
 

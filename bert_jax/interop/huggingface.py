@@ -45,7 +45,7 @@ from bert_jax.interop.weights import (
 )
 from bert_jax.model.bert import sinusoids
 from bert_jax.model.config import BertConfig
-from bert_jax.model.encoder import with_scan
+from bert_jax.model.layers import with_scan
 
 # Architecture -> our head, the parts that its checkpoints hold beside the encoder, and its
 # task on the Hugging Face Hub.

@@ -1,11 +1,8 @@
 """The stack of post-LN Transformer layers (modeling.py, transformer_model)."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 
 from bert_jax.model.attention import SelfAttention
@@ -135,34 +132,3 @@ def pooled_positions(config: BertConfig, tokens: Tokens) -> jax.Array:
     [CLS], or the last token of a causal model, which alone attends to all others.
     """
     return tokens.lasts if config.causal else tokens.starts
-
-
-def stack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
-    """``layer_0``, ``layer_1``, ... as one ``layers`` with a leading layer dimension."""
-    rest = dict(encoder_params)  # a norm after the last layer
-    count = sum(name.startswith("layer_") for name in rest)
-    layers = [rest.pop(f"layer_{i}") for i in range(count)]
-    on_host = isinstance(jax.tree.leaves(layers)[0], np.ndarray)
-    stack = np.stack if on_host else jnp.stack
-    return {"layers": jax.tree.map(lambda *leaves: stack(leaves), *layers)} | rest
-
-
-def unstack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
-    """The inverse of :func:`stack_layers`."""
-    rest = dict(encoder_params)
-    leaves, structure = jax.tree.flatten(rest.pop("layers"))
-    layers = enumerate(zip(*leaves, strict=True))
-    layers = {f"layer_{i}": jax.tree.unflatten(structure, layer) for i, layer in layers}
-    return layers | rest
-
-
-def with_scan(params: Mapping[str, Any], scan: bool) -> dict[str, Any]:
-    """Parameters with the key "bert", its layers stacked for ``scan_layers`` or not.
-
-    numpy arrays stay numpy arrays. LSTMs have no layers to stack.
-    """
-    bert = dict(params["bert"])
-    if "layers" in bert["encoder"] if not scan else "layer_0" in bert["encoder"]:
-        change = stack_layers if scan else unstack_layers
-        bert["encoder"] = change(bert["encoder"])
-    return {**params, "bert": bert}

@@ -19,7 +19,7 @@ from bert_jax.interop.load import save_workdir
 from bert_jax.interop.surgery import with_new_words
 from bert_jax.interop.train_state import CheckpointStore, read_params, write_params
 from bert_jax.model.bert import BertForPreTraining
-from bert_jax.model.encoder import stack_layers, with_scan
+from bert_jax.model.layers import stack_layers, with_scan
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer

@@ -13,8 +13,8 @@ from bert_jax.interop.names import HEADS, from_params, guess_head, name_in, to_p
 from bert_jax.interop.tensorflow import read_checkpoint
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
-from bert_jax.model.encoder import with_scan
 from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
+from bert_jax.model.layers import with_scan
 from bert_jax.parallel.sharding import array_shapes
 
 # Every size differs, so that no transposed or mislabelled dimension can fit.

@@ -9,7 +9,7 @@ from flax import traverse_util
 
 from bert_jax.model.bert import BertForPreTraining, BertModel, parameter_count
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.encoder import stack_layers
+from bert_jax.model.layers import stack_layers
 
 SIZES = BertConfig(
     vocab_size=200,

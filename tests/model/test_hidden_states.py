@@ -6,7 +6,8 @@ import pytest
 
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.encoder import Layer, stack_layers
+from bert_jax.model.encoder import Layer
+from bert_jax.model.layers import stack_layers
 from bert_jax.model.tokens import Tokens
 
 CONFIG = BertConfig(

@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.errors import UserError
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
-from bert_jax.model.encoder import stack_layers
-from bert_jax.model.heads import BertWithBiLstm, make_model, packs
+from bert_jax.model.heads import BertWithBiLstm, make_model
+from bert_jax.model.layers import stack_layers
 from bert_jax.model.lstm import BiLstm, LayerMix, TwoWayLstm
 from bert_jax.model.tokens import Tokens
 
@@ -177,14 +176,6 @@ def test_a_tagger_is_a_module_of_an_encoder_and_a_bilstm(tagger):
     assert jax.tree.map(np.shape, alone) == {
         "bilstm": jax.tree.map(np.shape, params["bilstm"])
     }
-
-
-def test_rows_with_several_sequences_are_refused(tagger):
-    model, params, tokens = tagger
-    packed = tokens.replace(starts=np.zeros((3, 2), np.int32))
-    with pytest.raises(UserError, match="reads one sequence a row"):
-        model.apply({"params": params}, packed, deterministic=True)
-    assert not packs(model) and packs(make_model(BERT, "token", LABELS, NO_FEATURES))
 
 
 def test_tagging_features_is_tagging_tokens(tagger):
