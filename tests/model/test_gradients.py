@@ -72,14 +72,6 @@ def test_kernels_gradients_leave_their_product_in_the_dtype_of_the_sum(setting, 
     assert gradient_products(setting) == {dtype}
 
 
-def test_float32_gradients_are_summed_over_devices_in_float32():
-    run, params = loss_and_gradients(True)
-    compiled = run.lower(params, IDS).compile().as_text()
-    results = re.findall(r"= (\(.*?\)|\S+) all-reduce(?:-start)?\(", compiled)
-    dtypes = {d for result in results for d in re.findall(r"\b([a-z]+\d+)\[", result)}
-    assert dtypes == {"f32"}
-
-
 MASK = 4
 
 
