@@ -152,11 +152,18 @@ def _probabilities(answer):
                 yield from _probabilities(entry)
 
 
-def test_segmented_text_loses_no_character(checkpoint, run):
-    lines, _ = run(checkpoint("segments"), INPUTS["segments"])
-    for line, text in zip(lines, INPUTS["segments"], strict=True):
-        words = [entity["text"] for entity in json.loads(line)["entities"]]
-        assert "".join(words) == text.replace(" ", "")
+def test_texts_of_the_command_line_are_lines(checkpoint, capsys, run, monkeypatch):
+    name = "choice"
+    texts = [argument for line in INPUTS[name] for argument in ("--text", line)]
+    predict.main(["--checkpoint", checkpoint(name), *texts])
+    assert (
+        capsys.readouterr().out.splitlines() == run(checkpoint(name), INPUTS[name])[0]
+    )
+    with pytest.raises(UserError, match="one of the arguments --text --input is req"):
+        predict.main(["--checkpoint", checkpoint(name)])
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    lines, _ = run(checkpoint(name), INPUTS[name])
+    assert lines[0].split() == HEADERS[name]
 
 
 def test_a_tagged_text_has_its_characters(checkpoint, run, capsys, tmp_path):
@@ -228,16 +235,6 @@ def test_an_output_file_is_replaced_by_a_complete_one(
     else:
         assert len(path.read_text().splitlines()) == 2
     assert list(folder.iterdir()) == [path]
-
-
-def test_long_texts_are_counted_and_shortened(checkpoint, run):
-    texts = ["the man " * 50, "a film"]
-    table, err = run(checkpoint("classes"), texts, "--format", "table")
-    assert err == "2 rows\n1 of 2 rows is truncated to max_length=80\n"
-    assert table[1].endswith("…")
-    assert len(table[1]) == len("label  probability  ") + 60
-    _, err = run(checkpoint("classes"), ["a man eats the dog"], "--max_length", "6")
-    assert err == "1 row\n1 of 1 row is truncated to max_length=6\n"
 
 
 @pytest.mark.parametrize(
@@ -323,23 +320,6 @@ def test_a_table_is_read_by_its_columns_and_answers_keep_ids(
     assert [a.get("id") for a in model.predict(rows)] == [0, 7, "7", None]
 
 
-def test_answers_are_written_as_csv(checkpoint, capsys, tmp_path):
-    path = write_table(tmp_path / "new.csv")
-    flags = ["--checkpoint", checkpoint("classes"), "--input", path]
-    predict.main(flags)
-    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    predict.main([*flags, "--output", str(tmp_path / "answers.csv")])
-    with (tmp_path / "answers.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["id"] for row in rows] == ["7", "9"]
-    for row, answer in zip(rows, answers, strict=True):
-        assert row["label"] == answer["label"]
-        for name, value in answer["probabilities"].items():
-            assert float(row[f"probabilities.{name}"]) == pytest.approx(value)
-    predict.main([*flags, "--format", "csv"])
-    assert capsys.readouterr().out == (tmp_path / "answers.csv").read_text()
-
-
 @pytest.mark.parametrize("command", [predict, score, embed])
 def test_an_output_that_is_the_input_is_refused(command, checkpoint, tmp_path):
     text, name = "the man\ta cat\n", "x.npz" if command is embed else "x.jsonl"
@@ -372,36 +352,30 @@ def test_an_output_with_an_unknown_ending_is_refused(command, checkpoint, tmp_pa
         assert (tmp_path / "a.tsv").read_text() == path.read_text()
 
 
-def test_scores_and_pairs_are_written_as_csv(checkpoint, capsys, tmp_path):
-    (tmp_path / "pairs.tsv").write_text(
-        "text_a\ttext_b\na dog, big\tthe man\n?\ta cat\n"
-    )
+@pytest.mark.parametrize(
+    ("command", "kind", "name"),
+    [
+        (predict, "classes", "new.csv"),
+        (score, "blanks", "new.csv"),
+        (predict, "blanks", "pairs.tsv"),
+    ],
+)
+def test_answers_are_written_as_csv(command, kind, name, checkpoint, capsys, tmp_path):
+    pairs = "text_a\ttext_b\na dog, big\tthe man\n?\ta cat\n"
+    (tmp_path / "pairs.tsv").write_text(pairs)
     write_table(tmp_path / "new.csv")
-    for command, name, more in (
-        (score, "new.csv", []),
-        (predict, "pairs.tsv", ["--next_sentence"]),
-    ):
-        flags = ["--checkpoint", checkpoint("blanks"), "--input", str(tmp_path / name)]
-        flags += more
-        command.main(flags)
-        expected = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        path = tmp_path / f"{name}.answers.CSV"
-        command.main([*flags, "--output", str(path)])
-        with path.open(newline="") as file:
-            found = list(csv.DictReader(file))
-        assert len(found) == 2
-        assert found == [{k: str(v) for k, v in row.items()} for row in expected]
-
-
-def test_columns_of_a_frame_without_a_header_are_numbers(checkpoint):
-    pandas = pytest.importorskip("pandas")
-    model = bert_jax.load(checkpoint("classes"))
-    frame = pandas.DataFrame([["a good film", 1], ["the bad dog", 2]])
-    expected = model.predict(["a good film", "the bad dog"])
-    for columns in (0, [0], np.int64(0), "0", ()):
-        assert model.predict(frame, columns=columns) == expected
-    with pytest.raises(UserError, match="row 0: no column '7'; the columns are 0, 1"):
-        model.predict(frame, columns=7)
+    flags = ["--checkpoint", checkpoint(kind), "--input", str(tmp_path / name)]
+    flags += ["--next_sentence"] * (name == "pairs.tsv")
+    command.main(flags)
+    expected = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    command.main([*flags, "--output", str(tmp_path / "answers.CSV")])
+    with (tmp_path / "answers.CSV").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert len(found) == len(expected) == 2
+    for row, answer in zip(found, expected, strict=True):
+        for key, value in answer.pop("probabilities", {}).items():
+            assert float(row.pop(f"probabilities.{key}")) == pytest.approx(value)
+        assert row == {key: str(value) for key, value in answer.items()}
 
 
 def test_the_column_of_the_text_may_be_named(checkpoint, capsys, tmp_path):
@@ -422,18 +396,6 @@ def test_the_column_of_the_text_may_be_named(checkpoint, capsys, tmp_path):
     assert model.predict(pairs) == found
     with pytest.raises(UserError, match=r"columns has 3 names"):
         model.predict(rows, columns=("a", "b", "c"))
-
-
-def test_texts_with_braces_and_tabs_are_one_text(checkpoint):
-    model = bert_jax.load(checkpoint("classes"))
-    plain = model.predict("a good film")
-    assert model.predict(["a\tgood\tfilm"]) == [plain]
-    for text in ("{good} film", '{"text": "a good film"}'):
-        (answer,) = model.predict([text])
-        assert answer["probability"] != pytest.approx(plain["probability"], abs=1e-3)
-    choice = bert_jax.load(checkpoint("choice"))
-    answer = choice.predict(("who\t?", "a dog", "a cat"))
-    assert len(answer["probabilities"]) == 2
 
 
 @pytest.mark.parametrize("name", ["classes"])

@@ -1,12 +1,11 @@
 import functools
-from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
 from bert_jax.data.batching import Features
-from bert_jax.inference.evaluation import Split, evaluate, run_model
+from bert_jax.inference.evaluation import run_model
 from bert_jax.objectives.heads import jit_forward
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
@@ -111,20 +110,3 @@ def test_labels_do_not_compile_a_shape_again(setting):
 
 def features_parts(features):
     return features.input_ids, features.token_type_ids, features.row
-
-
-def test_only_labelled_splits_are_scored():
-    class Count:
-        source = SimpleNamespace(eval_splits=("dev",))
-
-        def decode(self, rows, features, outputs):
-            return [{"n": len(rows) + len(outputs)}]
-
-        def score(self, rows, predictions):
-            return {"n": predictions[0]["n"]}
-
-    features = make_features(2)
-    for name, scores in (("dev", {"n": 5}), ("test", {})):
-        evaluation = evaluate(Count(), Split(name, [1, 2], features), [1, 2, 3])
-        assert evaluation.predictions == [{"n": 5}]
-        assert evaluation.scores == scores

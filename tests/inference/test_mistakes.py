@@ -31,42 +31,14 @@ def labelled(*answers):
 
 
 def test_the_most_confident_errors_come_first():
-    rows = rows_of(
-        CLASSES, [{"text": f"t{i}", "label": "aab"[i], "id": i} for i in range(3)]
+    rows = [{"text": f"t{i}", "label": "aab"[i], "id": i} for i in range(3)]
+    answers = labelled(("b", 0.6), ("a", 0.9), ("a", 0.7))
+    second, first = (
+        {"text": f"t{i}", "gold": gold, "predicted": other, "confidence": p}
+        | {"where": f"dev, row {i}", "id": i}
+        for i, gold, other, p in ((0, "a", "b", 0.6), (2, "b", "a", 0.7))
     )
-    errors = worst_errors(CLASSES, rows, labelled(("b", 0.6), ("a", 0.9), ("a", 0.7)))
-    assert errors == [
-        {
-            "text": "t2",
-            "gold": "b",
-            "predicted": "a",
-            "confidence": 0.7,
-            "where": "dev, row 2",
-            "id": 2,
-        },
-        {
-            "text": "t0",
-            "gold": "a",
-            "predicted": "b",
-            "confidence": 0.6,
-            "where": "dev, row 0",
-            "id": 0,
-        },
-    ]
-
-
-def test_an_id_may_be_a_date(tmp_path):
-    """Errors and predictions are written after hours of training."""
-    day = datetime.date(2020, 1, 2)
-    rows = rows_of(CLASSES, [{"text": "t", "label": "a", "id": day}])
-    answers = labelled(("b", 0.6))
-    write_mistakes(tmp_path, CLASSES, "dev", rows, answers)
-    error = json.loads((tmp_path / "dev.errors.jsonl").read_text())
-    assert error["id"] == "2020-01-02"
-    (content,) = CLASSES.export(rows, answers, "dev").values()
-    assert content.splitlines()[1].startswith("2020-01-02\tb")
-    (line,) = json_lines(Answers(rows, [{"id": day}]))
-    assert json.loads(line) == {"id": "2020-01-02"}
+    assert worst_errors(CLASSES, rows_of(CLASSES, rows), answers) == [first, second]
 
 
 def shown(task, rows, predictions):
@@ -159,7 +131,8 @@ def test_a_score_at_the_largest_class_gives_a_warning(counts, warned):
 def test_the_files(tmp_path):
     text = "<b>&"
     count = LONGEST + 5
-    rows = rows_of(CLASSES, [(text, "a")] * count)
+    day = datetime.date(2020, 1, 2)  # an id that JSON does not have
+    rows = rows_of(CLASSES, [{"text": text, "label": "a", "id": day}] * count)
     answers = labelled(*(("b", i / count) for i in range(count)))
     paths = write_mistakes(tmp_path, CLASSES, "dev", rows, answers)
     assert [path.name for path in paths] == [
@@ -168,7 +141,10 @@ def test_the_files(tmp_path):
         "dev.confusion.json",
     ]
     errors = [json.loads(line) for line in paths[0].read_text().splitlines()]
-    assert errors == worst_errors(CLASSES, rows, answers)[:LONGEST]
+    expected = worst_errors(CLASSES, rows, answers)[:LONGEST]
+    assert errors == [error | {"id": "2020-01-02"} for error in expected]
+    (line,) = json_lines(Answers(rows, [{"id": day}]))
+    assert json.loads(line) == {"id": "2020-01-02"}
     page = paths[1].read_text()
     assert page.count("<tr>") == 1 + LONGEST
     assert html.escape(text) in page and text not in page

@@ -206,11 +206,9 @@ def test_braces_and_tabs_of_a_text_are_text(model):
 
 
 @pytest.mark.parametrize("data", [None, 5, b"x", [None], [5], [b"x"], {"text": None}])
-@pytest.mark.parametrize("method", ["encode", "score", "fill_mask"])
-def test_what_is_no_text_is_refused(model, method, data):
-    with pytest.raises(UserError, match=r"of type|missing") as caught:
-        getattr(model, method)(data)
-    assert "expected" in str(caught.value) or "fill it in" in str(caught.value)
+def test_what_is_no_text_is_refused(model, data):
+    with pytest.raises(UserError, match=r"(of type|missing).*(expected|fill it in)"):
+        model.encode(data)
 
 
 def test_no_rows_have_no_answers(model):
@@ -238,11 +236,6 @@ def test_an_empty_text_is_cls_and_sep(model):
     np.testing.assert_allclose(model.encode(""), mean, rtol=0, atol=1e-5)
     assert model.score("") == 0
     assert 0 < model.next_sentence("", "") < 1
-
-
-def test_texts_of_next_sentence_come_in_pairs(model):
-    with pytest.raises(UserError, match="got 2 first and 1 second texts"):
-        model.next_sentence(["the ship", "ships"], ["."])
 
 
 def test_arguments_are_named_as_python_has_them(model, folder):
@@ -281,24 +274,12 @@ def test_an_argument_that_a_method_lacks_is_one_line(method, arguments, hint, mo
     assert model.encode(texts="ship", batch_size=4).shape == (32,)
 
 
-def test_predict_of_a_pretrained_checkpoint_says_what_it_needs(model):
-    with pytest.raises(UserError, match=r"row 0: no \[MASK\] .* is not fine-tuned"):
-        model.predict(["the ship"])
-
-
-def test_saved_and_loaded_it_is_the_same(model, tmp_path):
-    model.save(tmp_path / "copy")
-    copy = bert_jax.load(tmp_path / "copy")
-    assert copy.config == model.config
-    jax.tree.map(np.testing.assert_array_equal, copy.params, model.params)
-
-
 def test_its_repr_says_what_it_is(model):
     assert repr(model).startswith("Bert(pretraining: 2 layers, width 32, 2 heads, ")
     assert len(repr(model)) < 200
 
 
-def test_what_a_checkpoint_lacks_is_named(model):
+def test_what_does_not_fit_is_named(model):
     bare = dataclasses.replace(model, params={"bert": model.params["bert"]})
     with pytest.raises(UserError, match="no MLM head"):
         bare.fill_mask("[MASK]")
@@ -306,16 +287,7 @@ def test_what_a_checkpoint_lacks_is_named(model):
         bare.next_sentence("a", "b")
     with pytest.raises(UserError, match="at most 24 fit"):
         model("ship " * 40)
-
-
-def test_a_tokenizer_takes_a_text_or_a_pair():
-    with pytest.raises(UserError, match="the tokenizer got a list; expected one text"):
-        TOKENIZER(["ship", "the"])
-    assert TOKENIZER("ship") == {
-        "input_ids": [2, 6, 3],
-        "token_type_ids": [0, 0, 0],
-        "attention_mask": [1, 1, 1],
-    }
-    pair = TOKENIZER("the ship", "sailor .")
-    assert pair["input_ids"] == [2, 5, 6, 3, 7, 8, 11, 3]
-    assert pair["token_type_ids"] == [0, 0, 0, 0, 1, 1, 1, 1]
+    with pytest.raises(UserError, match="got 2 first and 1 second texts"):
+        model.next_sentence(["the ship", "ships"], ["."])
+    with pytest.raises(UserError, match=r"row 0: no \[MASK\] .* is not fine-tuned"):
+        model.predict(["the ship"])
