@@ -112,7 +112,8 @@ def write_mistakes(
     write_text(paths[1], _page(split, errors, len(rows)))
     labels, counts = confusion(task, rows, answers)
     if labels:
-        content = {"split": split, "of": task.counted, "labels": labels}
+        kind = "words" if task.head == "token" else "rows"
+        content = {"split": split, "of": kind, "labels": labels}
         paths.append(folder / f"{split}.confusion.json")
         write_json(paths[-1], content | {"counts": counts})
     return paths

@@ -4,7 +4,6 @@ Every span of a context that is short enough competes with the sum of its two lo
 """
 
 import dataclasses
-import itertools
 import json
 import logging
 import re
@@ -223,30 +222,25 @@ class Squad(Task):
         impossible = values.get("is_impossible")
         if not isinstance(impossible, bool | None):
             raise UserError(f"{where}: is_impossible is no true or false")
-        given = []
+        given, answers = [], []
         if labelled and not impossible:
             with reading(f"{where}: the answer", "texts, or SQuAD's JSON"):
                 given = list(_given_answers(values, context))
-        # A negative start would count from the end.
-        there = [context[n : n + len(x)] if n >= 0 else "" for x, n in given]
-        right = [x == y != "" for (x, _), y in zip(given, there, strict=True)]
-        if not all(right) and self.config.bad_answers == "refuse":
-            (answer, start), found = next(
-                (x, y) for x, y, ok in zip(given, there, right, strict=True) if not ok
-            )
-            raise UserError(
-                f"{where}: the answer {answer!r} is not in the context at {start}, where "
-                f"it has {found!r}; correct it, or leave such answers out with "
-                "data.bad_answers=skip"
-            )
+        for answer, start in given:
+            # A negative start would count from the end.
+            there = context[start : start + len(answer)] if start >= 0 else ""
+            if there == answer and answer.strip():
+                answers.append((answer, start))
+            elif self.config.bad_answers == "refuse":
+                raise UserError(
+                    f"{where}: the answer {answer!r} is not in the context at {start}, "
+                    f"where it has {there!r}; correct it, or leave such answers out with "
+                    "data.bad_answers=skip"
+                )
+        identity = "" if values.get("id") is None else str(values["id"])
+        skipped = len(given) - len(answers)
         return Question(
-            "" if values.get("id") is None else str(values["id"]),
-            question,
-            context,
-            where,
-            tuple(itertools.compress(given, right)),
-            impossible,
-            right.count(False),
+            identity, question, context, where, tuple(answers), impossible, skipped
         )
 
     def rows(

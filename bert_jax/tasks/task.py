@@ -63,7 +63,6 @@ class Task(abc.ABC):
     problem_type: the name of the loss in a config.json of transformers; None if the head
       decides it.
     whole_batch: whether the loss of a row depends on the other rows of its batch.
-    counted: what has a class in the confusion matrix: "rows" or "words".
     """
 
     family: ClassVar[str]
@@ -71,7 +70,6 @@ class Task(abc.ABC):
     source_class: ClassVar[type[Source]] = Source
     length_setting: ClassVar[str] = "max_length"
     tabs: ClassVar[bool] = True
-    counted: Literal["rows", "words"] = "rows"
     any_columns: bool = False
     whole_batch: bool = False
     columns: dict[str, tuple[str, ...]]
@@ -327,7 +325,7 @@ class Task(abc.ABC):
         targets = _targets(features)
         if len(targets) and (targets == targets[0]).all():
             found.append(
-                f"all {self.counted} have the same label, so no other answer is learned"
+                "all training rows have the same label, so no other answer is learned"
             )
         return found
 

@@ -138,7 +138,6 @@ class Tagging(Task):
     config_class = TaggingConfig
     source_class = TaggingSource
     head = "token"
-    counted = "words"
     tabs = False
     columns: ClassVar = {
         "words": ("words", "tokens", "text"),

@@ -103,6 +103,7 @@ def test_an_answer_that_does_not_stand_there(tmp_path, caplog, bad, found):
             "the answer is damag",
         ),
         ({"data": [article("A", entry(answers=[("", 4)]))]}, "the answer '' is not"),
+        ({"data": [article("A", entry(answers=[(" ", 3)]))]}, "the answer ' ' is not"),
         ({"data": [article("A", entry(is_impossible="no"))]}, "is no true or false"),
     ],
 )
