@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.data import masking
-from bert_jax.data.plan import EpochPlan, plan_epoch, stops_at
 from bert_jax.data.sequences import pair_lengths
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
@@ -29,6 +28,9 @@ _PLACES, _CONTENT = 2, 1
 _PLACE_WORDS = 2
 # Content: bits that cut A and B, a key for each position, two words for each prediction.
 _CUT_WORDS = 8
+# Documents are planned in groups of about this many sentences, which bounds the memory
+# of the temporary arrays.
+_GROUP_SENTENCES = 1 << 21
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +95,27 @@ class ExampleConfig:
                 "sentence_order=True, but next_sentence=False makes no pairs; set "
                 "data.examples.next_sentence=True"
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class EpochPlan:
+    """One entry for each example; all arrays (n,).
+
+    document: position in the list of planned documents. first: first sentence of A (number
+    in the store). a_count, b_count: numbers of sentences of A, and of the B that follows A.
+    random_next: B is random, and b_count is 0; or A and B are swapped. target: desired
+    number of tokens.
+    """
+
+    document: np.ndarray  # uint32
+    first: np.ndarray  # uint32 or int64
+    a_count: np.ndarray  # uint16
+    b_count: np.ndarray  # uint16
+    random_next: np.ndarray  # bool
+    target: np.ndarray  # uint16
+
+    def __len__(self) -> int:
+        return len(self.document)
 
 
 class _Spans(NamedTuple):
@@ -197,14 +220,7 @@ class ExampleSource:
     def _make_plan(self, epoch: int) -> tuple[EpochPlan, np.ndarray]:
         rng = np.random.Generator(self._bits(0, epoch))
         plan = plan_epoch(
-            self.store.sentence_offsets,
-            self.store.document_sentences,
-            self.documents,
-            rng,
-            sequence_length=self.sequence_length,
-            short_sequence_rate=self.config.short_sequence_rate,
-            next_sentence=self.config.next_sentence,
-            sentence_order=self.config.sentence_order,
+            self.store, self.documents, rng, self.sequence_length, self.config
         )
         return plan, rng.permutation(np.arange(len(plan), dtype=np.uint32))
 
@@ -324,6 +340,82 @@ class ExampleSource:
             mask_share=config.mask_share,
             random_share=config.random_share,
         )
+
+
+def plan_epoch(
+    store: TokenStore,
+    documents: np.ndarray,
+    rng: np.random.Generator,
+    sequence_length: int,
+    config: ExampleConfig,
+) -> EpochPlan:
+    """Plans all examples that one pass over ``documents`` gives, as the original does.
+
+    create_pretraining_data.py cuts every document into chunks of about the target length,
+    splits each chunk into A and B, and reuses the sentences after A if B is random. This
+    depends only on sentence lengths, so an epoch is planned without reading tokens: all
+    documents at once, one chunk of each document in a round of vectorised steps.
+
+    A document's target is sequence_length - 3 tokens or, with ``short_sequence_rate``,
+    uniform in [2, sequence_length - 3]. Without ``next_sentence`` B always follows A, and
+    is absent if the chunk has a single sentence. With ``sentence_order`` the B of every
+    chunk of several sentences follows A, and A and B are swapped in half the chunks.
+    """
+    sentence_offsets, bounds = store.sentence_offsets, store.document_sentences
+    begins, ends = bounds[documents], bounds[documents + 1]
+    groups = np.searchsorted(
+        np.cumsum(ends - begins) // _GROUP_SENTENCES,
+        np.arange(1, int((ends - begins).sum()) // _GROUP_SENTENCES + 1),
+    )
+    longest = sequence_length - 3
+    targets = np.full(len(documents), longest)
+    position = begins.copy()
+    rounds = []  # the columns of EpochPlan
+    for active in np.split(np.arange(len(documents)), groups):
+        short = active[rng.random(len(active)) < config.short_sequence_rate]
+        targets[short] = rng.integers(2, longest, len(short), endpoint=True)
+        while len(active):
+            start, target = position[active], targets[active]
+            # The chunk ends with the sentence that reaches the target, or the document.
+            stop = stops_at(sentence_offsets, start, ends[active], target)
+            count = stop - start
+            several = count > 1
+            a_count = np.ones(len(active), np.int64)
+            a_count[several] = rng.integers(1, count[several])
+            random_next = np.zeros(len(active), bool)
+            if config.next_sentence:
+                random_next = ~several | (rng.random(len(active)) < 0.5)
+            elsewhere = random_next & ~(several & config.sentence_order)
+            b_count = np.where(elsewhere, 0, count - a_count)
+            rounds.append((active, start, a_count, b_count, random_next, target))
+            # The sentences after A go back where they were not used.
+            position[active] = start + a_count + b_count
+            active = active[position[active] < ends[active]]
+    sentence = np.uint32 if len(sentence_offsets) < 1 << 32 else np.int64
+    dtypes = (np.uint32, sentence, np.uint16, np.uint16, bool, np.uint16)
+    columns = map(np.concatenate, zip(*rounds, strict=True))
+    return EpochPlan(*(c.astype(t) for c, t in zip(columns, dtypes, strict=True)))
+
+
+def stops_at(
+    sentence_offsets: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    tokens: np.ndarray,
+) -> np.ndarray:
+    """The sentence after the one that reaches ``tokens`` from each start, or the end.
+
+    starts < ends, both sentences; tokens >= 1. A binary search of all at once, which
+    touches the index near the starts alone: no sentence is empty.
+    """
+    reach = sentence_offsets[starts] + tokens
+    low, high = starts + 1, np.minimum(ends, starts + tokens)
+    while (low < high).any():
+        middle = (low + high) // 2
+        reached = sentence_offsets[middle] >= reach
+        low = np.where(reached, low, middle + 1)
+        high = np.where(reached, middle, high)
+    return high
 
 
 def binomial_half(sizes_B: np.ndarray, words_BW: np.ndarray) -> np.ndarray:
