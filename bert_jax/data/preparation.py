@@ -150,10 +150,8 @@ def prepare(
     if segmenter:
         open_segmenter(segmenter)  # raises UserError if it is not installed
         settings["words"] = segmenter
-    identity = {
-        "vocabulary_fingerprint": tokenizer.fingerprint(),
-        "settings": settings,
-    }
+    vocabulary = tokenizer.fingerprint()
+    identity = {"vocabulary_fingerprint": vocabulary, "settings": settings}
     counts: Counts = collections.Counter()
     with locked(directory):
         store.remove_unfinished(directory)
@@ -179,9 +177,7 @@ def prepare(
                     f"the text changed while it was read; remove {directory} and run the "
                     "same command again"
                 )
-            info = store.finish_store(
-                directory, vocab_size=tokenizer.vocab_size, **identity
-            )
+            info = store.finish_store(directory, tokenizer.vocab_size, identity)
         (directory / UNFINISHED).unlink(missing_ok=True)
     if info.documents == 1:
         logger.warning(

@@ -113,18 +113,15 @@ def remove_unfinished(directory: Path) -> None:
 
 
 def finish_store(
-    directory: Path,
-    *,
-    vocab_size: int,
-    vocabulary_fingerprint: str,
-    settings: dict[str, Any],
+    directory: Path, vocab_size: int, identity: dict[str, Any]
 ) -> StoreInfo:
     """Joins the parts of the index, in order of the shards, and writes index.json.
 
-    settings: of ``prepare``. Tokens have the bit of :func:`stored_type` if "words" is
-    among them. Empty shards are not listed in index.json. If all shards are empty, they
-    are removed, and UserError is raised.
+    identity: "vocabulary_fingerprint" and "settings" of StoreInfo. Tokens have the bit of
+    :func:`stored_type` if "words" is among the settings. Empty shards are not listed in
+    index.json. If all shards are empty, they are removed, and UserError is raised.
     """
+    settings = identity["settings"]
     shards = settings["shards"]
     parts = [part_path(directory, shard) for shard in range(shards)]
     index = directory / "index"
@@ -145,10 +142,9 @@ def finish_store(
         tokens=sum(tokens),
         token_dtype=dtype.str,
         vocab_size=vocab_size,
-        vocabulary_fingerprint=vocabulary_fingerprint,
         shards=tuple(shard for shard in named if shard.tokens),
-        settings=settings,
         word_bit=word_bit,
+        **identity,
     )
     write_json(directory / "index.json", dataclasses.asdict(info))
     for path in parts:

@@ -34,12 +34,8 @@ def write(directory, shards_of_documents, vocab_size=30000):
         with shard_writer(directory, shard, shards, token_dtype(vocab_size)) as write:
             for document in documents:
                 write(document)
-    return finish_store(
-        directory,
-        vocab_size=vocab_size,
-        vocabulary_fingerprint="f",
-        settings={"shards": shards},
-    )
+    identity = {"vocabulary_fingerprint": "f", "settings": {"shards": shards}}
+    return finish_store(directory, vocab_size, identity)
 
 
 def test_every_sentence_and_range_reads_back(tmp_path):
