@@ -57,6 +57,39 @@ def test_a_data_set_of_the_hub(hub):
     task.source.check()
 
 
+HUB = {
+    "squad": {
+        "question": "Where?",
+        "context": "the sea",
+        "answers": {"text": ["sea"], "answer_start": [4]},
+    },
+    "choices": {
+        "sent1": "A cat.",
+        "sent2": "It",
+        "label": 1,
+        **{f"ending{i}": word for i, word in enumerate(["ran", "sat", "ate", "is"])},
+    },
+    "tagging": {"tokens": ["in", "Rome"], "ner_tags": ["O", "B-LOC"]},
+}
+
+
+@pytest.mark.parametrize("family", HUB)
+def test_every_family_reads_the_hub(family, hub, monkeypatch):
+    monkeypatch.setattr(Split, "features", {})
+    monkeypatch.setitem(SPLITS, "train", [HUB[family]])
+    settings = {"task": "swag"} if family == "choices" else {}
+    task = getattr(bert_jax.tasks, family)(dir="hf:org/own", **settings)
+    (row,) = task.read("train")
+    found = {
+        "squad": lambda: row.answers == (("sea", 4),),
+        "choices": lambda: (
+            (row.choices[row.label], row.context) == ("It sat", "A cat.")
+        ),
+        "tagging": lambda: row.tags == ("O", "B-LOC"),
+    }
+    assert found[family]()
+
+
 def test_classes_have_the_names_of_their_data_set(hub):
     """They are matched with the labels of a task by name, whatever their order and case."""
     train = Split(SPLITS["train"])

@@ -112,11 +112,8 @@ def test_a_run_learns_and_encode_gives_its_vectors(
     )
 
 
-@pytest.mark.parametrize("pooling", ["", "mean"])
-def test_a_run_keeps_the_modules_of_its_checkpoint(
-    pooling, settings, one_device, tmp_path
-):
-    given = settings("sentence_vectors", data=dict(pooling=pooling), epochs=1)
+def test_a_run_keeps_the_modules_of_its_checkpoint(settings, one_device, tmp_path):
+    given = settings("sentence_vectors", epochs=1)
     encoder = load(given["init_from"])
     modules = {
         "pooling": "cls",
@@ -125,20 +122,16 @@ def test_a_run_keeps_the_modules_of_its_checkpoint(
         "max_length": 16,
         "prompts": {"query": "query: "},
     }
-    checkpoint = dataclasses.replace(
-        encoder,
-        head="cls",
-        params={"bert": encoder.params["bert"]},
-        extra={"modules": modules},
-    )
+    params = {"bert": encoder.params["bert"]}
+    extra = {"modules": modules}
+    checkpoint = dataclasses.replace(encoder, head="cls", params=params, extra=extra)
     save_huggingface(tmp_path / "given", checkpoint)
     config = finetune_config(given | {"init_from": str(tmp_path / "given")})
     with one_device():
         run_one(config, tmp_path / "run", [].append)
     found = load(tmp_path / "run")
-    expected = pooling or "cls"
-    assert (found.head, found.extra["data"]["pooling"]) == (expected, expected)
-    own = {"pooling": expected, "max_length": config.data.max_length}
+    assert (found.head, found.extra["data"]["pooling"]) == ("cls", "cls")
+    own = {"max_length": config.data.max_length}
     assert modules | own == {n: found.extra["modules"][n] for n in modules}
     model, texts = bert_jax.load(tmp_path / "run"), ["sea good ship", "sea bad ship"]
     vectors = model.encode(texts)
@@ -146,3 +139,11 @@ def test_a_run_keeps_the_modules_of_its_checkpoint(
     task = bert_jax.tasks.sentence_vectors()
     rows = [(*texts, 0), (texts[0], texts[0], 1)]
     assert model.evaluate(rows, task=task)["spearman"] == pytest.approx(100)
+
+
+def test_a_pooling_that_is_named_is_kept():
+    named, unnamed = task(pooling="mean"), task()
+    assert named.fitted(512, "cls").head == "mean"
+    fitted = unnamed.fitted(64, "cls")
+    assert (fitted.head, fitted.config.pooling) == ("cls", "cls")
+    assert (fitted.config.max_length, unnamed.config.max_length) == (64, 128)
