@@ -1,4 +1,4 @@
-"""BERT (Devlin et al., 2019) in JAX and Flax.
+"""bert_jax: BERT (Devlin et al., 2019) in JAX and Flax.
 
 load reads a checkpoint, pretrain and finetune train, tasks describes fine-tuning tasks,
 and figures draws runs and models.
@@ -34,4 +34,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*globals(), *__all__]

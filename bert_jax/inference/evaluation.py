@@ -88,9 +88,12 @@ def run_model(
     params: Any,
     features: Features,
     *,
+    batch_size: int,
+    limit: int,
+    pad_id: int,
     mesh: Mesh,
+    packed: bool = True,
     done: Callable[[float], None] | None = None,
-    **batching: Any,
 ) -> list[np.ndarray]:
     """The outputs of ``forward`` for each sequence, in order, on every process.
 
@@ -98,11 +101,19 @@ def run_model(
       L tokens and S slots it returns (R, S, ...), and a sequence gets the values of its
       slot, or (R, L, ...), and a sequence gets the values of its tokens (L_i, ...).
     done: function that is called with the share of the sequences that is done.
-    batching: batch_size, limit, pad_id and packed of inference_batches().
+
+    The other arguments are described in inference_batches().
     """
     ended = 0
     outputs: list[Any] = [None] * len(features.input_ids)
-    batches = inference_batches(features, multiple=batch_divisor(mesh), **batching)
+    batches = inference_batches(
+        features,
+        batch_size=batch_size,
+        limit=limit,
+        pad_id=pad_id,
+        multiple=batch_divisor(mesh),
+        packed=packed,
+    )
     for batch, values in _with_outputs(forward, params, batches, mesh):
         length = batch.arrays["input_ids"].shape[1]
         by_token = values.shape[1] == length

@@ -5,7 +5,8 @@ The short form sends SIGKILL, and one Ctrl-C during a save. The long form also s
 SIGTERM, uses a bucket, and kills one of four processes. In the end the files equal, bit
 for bit, the files of an undisturbed run.
 
-``make test-all`` runs twelve kills. The long form, 200 of them (some 40 minutes):
+``make test`` kills a pretraining three times, ``make test-all`` runs ten kills. The long
+form, 200 of them (some 40 minutes):
 ``python -m pytest tests/faults/test_kills.py -n0 --kills 200``.
 """
 
@@ -25,12 +26,10 @@ from bert_jax.files import write_text
 from bert_jax.training.workdir import RunFolder
 from tests.faults.ends import PHASES
 
-pytestmark = pytest.mark.long
-
 ENDS = Path(__file__).parent / "ends.py"
 # Kills of each work: in make test-all, and of 200.
 SHARES = {
-    "pretraining": (5, 40),
+    "pretraining": (3, 40),
     "fine-tuning": (2, 40),
     "sweep": (1, 15),
     "prepare": (1, 28),
@@ -227,7 +226,13 @@ def works(one_phase_of, finetune_folder, golden, metric_lines, small_store, tmp_
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SHARES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name == "pretraining" else pytest.mark.long)
+        for name in SHARES
+    ],
+)
 def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(
     name, works, run, bucket, kills, tmp_path
 ):

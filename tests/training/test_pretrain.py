@@ -252,7 +252,7 @@ def test_a_config_names_an_objective_of_ones_own(configure, monkeypatch, tmp_pat
     assert metrics["accuracy"] > 0.6  # half of the tokens are of each text
 
 
-@pytest.mark.parametrize("implementation", ["plain", "xla", "splash"])
+@pytest.mark.parametrize("implementation", ["xla", "splash"])
 def test_every_attention_trains_evaluates_and_answers(
     configure, tmp_path, implementation
 ):
