@@ -67,9 +67,9 @@ def main(argv: list[str]) -> None:
     given = given_rows(None, args.input)
     columns = tuple(args.columns)
     counts = write_vectors(embedder, given, args.output, columns=columns)
-    lines, tokens = counted(counts.lines, "line"), counted(counts.tokens, "token")
-    print_line(f"{args.output}: {lines}, {tokens}, width {counts.width}", sys.stderr)
-    if counts.truncated:
+    lines, tokens = counted(counts["lines"], "line"), counted(counts["tokens"], "token")
+    print_line(f"{args.output}: {lines}, {tokens}, width {counts['width']}", sys.stderr)
+    if counts["truncated"]:
         length = embedder.max_length
-        line = truncation(counts.truncated, counts.lines, "line", length)
+        line = truncation(counts["truncated"], counts["lines"], "line", length)
         print_line(line, sys.stderr)

@@ -1,5 +1,6 @@
 """Vectors of texts or tokens by a frozen encoder, and the files of vectors."""
 
+import collections
 import contextlib
 import functools
 import logging
@@ -262,34 +263,24 @@ def write_arrays(path: Path, parts: Iterable[dict[str, np.ndarray]]) -> None:
     ``path``. After an exception or a kill ``path`` is unchanged, and no other file is left.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    files: dict[str, Any] = {}
-    kinds: dict[str, np.ndarray] = {}
+    files: dict[str, tuple[Any, np.ndarray]] = {}  # with no rows of the array
     with contextlib.ExitStack() as stack:
         for part in parts:
             for name, rows in part.items():
                 if name not in files:
                     file = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
-                    files[name], kinds[name] = stack.enter_context(file), rows[:0]
-                files[name].write(np.ascontiguousarray(rows).data)
+                    files[name] = stack.enter_context(file), rows[:0]
+                files[name][0].write(np.ascontiguousarray(rows).data)
         arrays = {}
-        for name, file in files.items():
+        for name, (file, like) in files.items():
             file.flush()
-            rows = np.memmap(file, kinds[name].dtype, "r")
-            arrays[name] = rows.reshape(-1, *kinds[name].shape[1:])
+            rows = np.memmap(file, like.dtype, "r")
+            arrays[name] = rows.reshape(-1, *like.shape[1:])
         with new_file(path) as file:
             if ending(path) == ".npz":
                 np.savez(file, **arrays)
             else:
                 write_safetensors(Path(file.name), arrays)
-
-
-class Counts(NamedTuple):
-    """Numbers of a file of vectors: its texts, their tokens, the width of a vector."""
-
-    lines: int
-    tokens: int
-    width: int
-    truncated: int
 
 
 def write_vectors(
@@ -298,36 +289,33 @@ def write_vectors(
     path: Path,
     chunk: int = CHUNK,
     columns: str | Sequence[str] = (),
-) -> Counts:
+) -> collections.Counter[str]:
     """Writes the vectors of rows as an npz or safetensors file.
 
     With pooling the file has "embeddings" (texts, W). Without, it has "values" (tokens, W),
     "input_ids" (tokens,) and "offsets" (texts + 1,): text i has the tokens offsets[i] to
     offsets[i + 1].
+
+    Returns the numbers of "lines", "tokens" and "truncated" lines, and the "width".
     """
-    counts = Counts(0, 0, 0, 0)
+    counts: collections.Counter[str] = collections.Counter()
 
     def parts() -> Iterator[dict[str, np.ndarray]]:
-        nonlocal counts
         for part in embedder.stream(given.rows, chunk, given.total, columns):
+            starts = counts["tokens"] + np.cumsum(part.lengths) - part.lengths
+            counts.update(
+                lines=len(starts), tokens=len(part.input_ids), truncated=part.truncated
+            )
+            counts["width"] = part.values.shape[1]
             if embedder.pooling == "none":
-                ends = counts.tokens + np.cumsum(part.lengths)
-                offsets = ends if counts.lines else np.concatenate([[0], ends])
-                yield {
-                    "offsets": offsets,
-                    "values": part.values,
-                    "input_ids": part.input_ids,
-                }
+                yield {"values": part.values, "input_ids": part.input_ids}
+                yield {"offsets": starts}
             else:
                 yield {"embeddings": part.values}
-            counts = Counts(
-                counts.lines + len(part.lengths),
-                counts.tokens + len(part.input_ids),
-                part.values.shape[1],
-                counts.truncated + part.truncated,
-            )
-        if not counts.lines:
+        if not counts["lines"]:
             raise UserError(f"{given.name} is empty; expected a text a line")
+        if embedder.pooling == "none":
+            yield {"offsets": np.array([counts["tokens"]])}
 
     write_arrays(path, parts())
     return counts

@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 
 from bert_jax.data.batching import Features, RowBatch, inference_batches
 from bert_jax.data.packing import take_rows
+from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.checkpoint import (
     Checkpoint,
@@ -64,6 +65,21 @@ def opened(
         compute = dataclasses.replace(source.compute, dtype=dtype)
         source = dataclasses.replace(source, compute=compute)
     return source, name
+
+
+def single_text(
+    tokenizer: Tokenizer, where: str, text: str, limit: int, **options: bool
+) -> np.ndarray:
+    """[CLS] text [SEP], int32 (L,). Raises UserError for over ``limit`` tokens.
+
+    where: place of the text in errors. options: see Tokenizer.encode.
+    """
+    ids = tokenizer.encode(text, **options)
+    if len(ids) + 2 > limit:
+        raise UserError(
+            f"{where} has {len(ids) + 2} tokens, at most {limit} fit; shorten it"
+        )
+    return np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
 
 
 @dataclasses.dataclass(frozen=True)

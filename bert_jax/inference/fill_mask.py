@@ -11,6 +11,7 @@ import numpy as np
 from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import MASK, Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.inference.evaluation import single_text
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bert import PADDING_LOGIT, BertForPreTraining
 from bert_jax.model.tokens import Tokens
@@ -63,13 +64,8 @@ class FillMask(Task):
                 f"and only fills in {MASK}: put it where a token is missing, or fine-tune "
                 "the checkpoint with bert_jax.finetune"
             )
-        ids = tokenizer.encode(text, allow_mask=True)
-        ids = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
-        if len(ids) > self.config.max_length:
-            raise UserError(
-                f"{where} has {len(ids)} tokens, at most {self.config.max_length} fit; "
-                "shorten it"
-            )
+        limit = self.config.max_length
+        ids = single_text(tokenizer, where, text, limit, allow_mask=True)
         return MaskedText(text, ids, values.get("id"))
 
     def encode(self, rows: list[MaskedText], tokenizer: Tokenizer) -> Features:

@@ -286,10 +286,7 @@ def load(path: os.PathLike | str, **changes: Any) -> Bert:
     kinds = ComputeConfig, BertConfig
     known = [field.name for kind in kinds for field in dataclasses.fields(kind)]
     check_arguments("load", changes, known)
-    checkpoint = load_checkpoint(path, **changes)
-    return Bert(
-        **{f.name: getattr(checkpoint, f.name) for f in dataclasses.fields(Bert)}
-    )
+    return Bert(**vars(load_checkpoint(path, **changes)))
 
 
 def _encode(

@@ -26,7 +26,7 @@ import numpy as np
 from bert_jax.data.batching import Features
 from bert_jax.errors import UserError
 from bert_jax.files import ending, parse_json, reading
-from bert_jax.inference.evaluation import opened, runner
+from bert_jax.inference.evaluation import opened, runner, single_text
 from bert_jax.inference.fill_mask import mlm_logits, mlm_params
 from bert_jax.inference.lines import chunks
 from bert_jax.interop.checkpoint import Checkpoint
@@ -38,7 +38,6 @@ from bert_jax.tasks import tables
 from bert_jax.tasks.rows import (
     Placed,
     Row,
-    Texts,
     by_position,
     count_rows,
     given_columns,
@@ -137,7 +136,11 @@ class Scorer:
         empty: see :func:`bert_jax.tasks.rows.text_columns`.
         """
         rows = row_texts(placed, given_columns(columns), most=1)
-        encoded = ((row, self._encode(row)) for row in rows)
+        tokenizer, limit = self._tokenizer, self.max_length
+        encoded = (
+            (row, single_text(tokenizer, row.where, row.texts[0], limit))
+            for row in rows
+        )
         with Progress(
             "scoring", total=total, unit="texts", show=self._show
         ) as progress:
@@ -146,17 +149,6 @@ class Scorer:
                 for (row, _), logs in zip(part, scores, strict=True):
                     total_log = float(logs.sum(dtype=np.float64))
                     yield Score(row.texts[0], total_log, len(logs), row.id)
-
-    def _encode(self, row: Texts) -> np.ndarray:
-        ids = self._tokenizer.encode(row.texts[0])
-        if len(ids) + 2 > self.max_length:
-            raise UserError(
-                f"{row.where} has {len(ids) + 2} tokens, at most {self.max_length} fit; "
-                "shorten it"
-            )
-        return np.array(
-            [self._tokenizer.cls_id, *ids, self._tokenizer.sep_id], np.int32
-        )
 
     def _score(
         self, texts: list[np.ndarray], done: Callable[[float], None]

@@ -230,7 +230,7 @@ def test_parts_change_nothing(make, tmp_path):
     for name, chunk in (("a.npz", 4096), ("b.npz", 5)):
         given = given_rows(None, str(tmp_path / "in.txt"))
         counts = write_vectors(make(), given, tmp_path / name, chunk)
-        assert counts.lines == 23
+        assert counts["lines"] == 23
         files.append(np.load(tmp_path / name)["embeddings"])
     np.testing.assert_allclose(*files, atol=1e-5)
 
