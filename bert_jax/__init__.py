@@ -1,4 +1,4 @@
-"""bert_jax: BERT (Devlin et al., 2019) in JAX and Flax.
+"""BERT (Devlin et al., 2019) in JAX and Flax.
 
 load reads a checkpoint, pretrain and finetune train, tasks describes fine-tuning tasks,
 and figures draws runs and models.
@@ -34,4 +34,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return [*__all__, "__version__"]

@@ -81,5 +81,5 @@ def test_every_folder_has_a_rule():
 
 
 def test_orbax_is_imported_in_one_file():
-    users = [p for p in PACKAGE.rglob("*.py") if "orbax" in p.read_text()]
+    users = [p for p in PACKAGE.rglob("*.py") if "from orbax" in p.read_text()]
     assert users == [PACKAGE / "interop/train_state.py"]

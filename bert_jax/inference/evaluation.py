@@ -104,12 +104,9 @@ def run_model(
     params: Any,
     features: Features,
     *,
-    batch_size: int,
-    limit: int,
-    pad_id: int,
     mesh: Mesh,
-    packed: bool = True,
     done: Callable[[float], None] | None = None,
+    **batching: Any,
 ) -> list[np.ndarray]:
     """The outputs of ``forward`` for each sequence, in order, on every process.
 
@@ -117,19 +114,11 @@ def run_model(
       L tokens and S slots it returns (R, S, ...), and a sequence gets the values of its
       slot, or (R, L, ...), and a sequence gets the values of its tokens (L_i, ...).
     done: function that is called with the share of the sequences that is done.
-
-    The other arguments are described in inference_batches().
+    batching: batch_size, limit, pad_id and packed of inference_batches().
     """
     ended = 0
     outputs: list[Any] = [None] * len(features.input_ids)
-    batches = inference_batches(
-        features,
-        batch_size=batch_size,
-        limit=limit,
-        pad_id=pad_id,
-        multiple=batch_divisor(mesh),
-        packed=packed,
-    )
+    batches = inference_batches(features, multiple=batch_divisor(mesh), **batching)
     for batch, values in _with_outputs(forward, params, batches, mesh):
         length = batch.arrays["input_ids"].shape[1]
         by_token = values.shape[1] == length

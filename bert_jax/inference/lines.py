@@ -163,7 +163,7 @@ class CsvTable:
     """
 
     def __init__(self):
-        self._names: list[str] = []
+        self._names: dict[str, None] = {}
 
     def lines(self, part: Answers) -> Iterator[str]:
         """The lines of some rows, after the header the first time.
@@ -171,18 +171,19 @@ class CsvTable:
         Raises UserError for a value that no row of the first part has.
         """
         rows = [_flat(answer) for answer in part.answers]
+        first = not self._names
+        self._names = self._names or dict.fromkeys(name for row in rows for name in row)
         file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\n")
-        if not self._names and rows:
-            self._names = list(dict.fromkeys(name for row in rows for name in row))
-            writer.writerow(self._names)
-        for row in rows:
-            if new := [name for name in row if name not in self._names]:
-                raise UserError(
-                    f"an answer has the value {new[0]!r}, which none of the first "
-                    f"{CHUNK:,} answers has; expected the same values, or --format jsonl"
-                )
-            writer.writerow(row.get(name) for name in self._names)
+        writer = csv.DictWriter(file, self._names, lineterminator="\n")
+        if first:
+            writer.writeheader()
+        try:
+            writer.writerows(rows)
+        except ValueError as error:
+            raise UserError(
+                f"an answer has other values than the first {CHUNK:,} answers ({error}); "
+                "expected the same values, or --format jsonl"
+            ) from error
         yield file.getvalue().removesuffix("\n")
 
 

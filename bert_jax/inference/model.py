@@ -48,30 +48,6 @@ class Output:
     attentions: np.ndarray | None
 
 
-def _method(*kinds: type) -> Callable[[Callable], Callable]:
-    """Decorates a method of Bert: an unknown argument is an error with the nearest name.
-
-    kinds: classes whose arguments are also options of the method.
-    """
-
-    def decorate(method: Callable) -> Callable:
-        known = {
-            name: None
-            for function in (method, *kinds)
-            for name in inspect.signature(function).parameters
-            if name not in ("self", "options", "checkpoint")
-        }
-
-        @functools.wraps(method)
-        def call(self: "Bert", *args: Any, **given: Any) -> Any:
-            check_arguments(method.__name__, given, list(known))
-            return method(self, *args, **given)
-
-        return call
-
-    return decorate
-
-
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class Bert(Checkpoint):
     """A checkpoint with methods to predict, encode, score and save.
@@ -96,24 +72,23 @@ class Bert(Checkpoint):
             f"{parameter_count(c, heads=False):,} parameters in the encoder)"
         )
 
-    @_method()
     def fill_mask(
-        self, texts: Any, *, top: int = 5, columns: str = ""
+        self, texts: Any, *, columns: str | Sequence[str] = (), **options: Any
     ) -> list[list[Any]]:
         """The likeliest tokens and their probabilities for each [MASK] of a text.
 
-        Several texts give a list with one entry for each text.
+        Several texts give a list with one entry for each text. options: see Predictor, such
+        as top=5.
         """
         if "mlm" not in self.params:
             raise UserError("this checkpoint has no MLM head; load a pretrained one")
-        rows = self._kept(Predictor, top=top)(texts, columns=columns)
+        rows = self._kept("fill_mask", Predictor, options)(texts, columns=columns)
         answers = [
             [[(t["token"], t["probability"]) for t in blank] for blank in row["blanks"]]
             for row in rows
         ]
         return answers[0] if is_single(texts) else answers
 
-    @_method(Embedder)
     def next_sentence(
         self, first: str | Sequence[str], second: str | Sequence[str], **options: Any
     ) -> float | np.ndarray:
@@ -133,16 +108,15 @@ class Bert(Checkpoint):
                 f"next_sentence got {len(firsts)} first and {len(seconds)} second texts; "
                 "expected as many of both"
             )
-        pairs = list(zip(firsts, seconds, strict=True))
-        head = self.params["nsp"]
-        logits_B2 = (
-            self.encode(pairs, pooling="pooler", **options) @ head["kernel"]
-            + head["bias"]
+        embedder = self._kept(
+            "next_sentence", Embedder, {"pooling": "pooler"} | options
         )
+        vectors_BD = embedder(list(zip(firsts, seconds, strict=True)))
+        head = self.params["nsp"]
+        logits_B2 = vectors_BD @ head["kernel"] + head["bias"]
         probabilities_B = softmax(logits_B2, axis=-1)[:, 0]
         return float(probabilities_B[0]) if single else probabilities_B
 
-    @_method(Embedder)
     def encode(
         self, texts: Any, *, columns: str | Sequence[str] = (), **options: Any
     ) -> np.ndarray:
@@ -151,22 +125,19 @@ class Bert(Checkpoint):
         options: the options of Embedder: layers, pooling, normalize, batch_size,
           max_length, dtype.
         """
-        vectors = self._kept(Embedder, **options)(texts, columns=columns)
+        vectors = self._kept("encode", Embedder, options)(texts, columns=columns)
         return vectors[0] if is_single(texts) else vectors
 
-    @_method()
     def score(
-        self, texts: Any, *, rest_of_word: bool = False, columns: str = ""
+        self, texts: Any, *, columns: str | Sequence[str] = (), **options: Any
     ) -> float | np.ndarray:
         """Pseudo-log-likelihoods, float64 (texts,), or a number for a single text.
 
-        See Scorer.
+        options: see Scorer, such as rest_of_word=True.
         """
-        scorer = self._kept(Scorer, rest_of_word=rest_of_word)
-        scores = scorer(texts, columns=columns)
+        scores = self._kept("score", Scorer, options)(texts, columns=columns)
         return float(scores[0]) if is_single(texts) else scores
 
-    @_method(Predictor)
     def predict(
         self, rows: Any, *, columns: str | Sequence[str] = (), **options: Any
     ) -> dict[str, Any] | list[dict[str, Any]]:
@@ -176,10 +147,9 @@ class Bert(Checkpoint):
         choices, or the words of a sentence. A dictionary or a frame has the columns that
         the model was trained with.
         """
-        answers = self._kept(Predictor, **options)(rows, columns=columns)
+        answers = self._kept("predict", Predictor, options)(rows, columns=columns)
         return answers[0] if is_single(rows) else answers
 
-    @_method(Predictor)
     def evaluate(
         self,
         data: Any,
@@ -193,11 +163,10 @@ class Bert(Checkpoint):
         data: rows as in ``bert_jax.tasks``, or the Path of a file that the task reads.
         task, columns: see Predictor.evaluate. options: see Predictor.
         """
-        predictor = self._kept(Predictor, **options)
+        predictor = self._kept("evaluate", Predictor, options)
         ((_, _, evaluation),) = predictor.evaluate(data, task=task, columns=columns)
         return evaluation.scores
 
-    @_method()
     def __call__(
         self,
         texts: Any,
@@ -233,10 +202,16 @@ class Bert(Checkpoint):
     def _cache(self) -> dict[Any, Any]:
         return {}
 
-    def _kept(self, kind: type, *, dtype: str | None = None, **options: Any) -> Any:
-        """``kind(checkpoint, **options)``, made once for each set of options."""
-        key = kind, dtype, repr(sorted(options.items()))
+    def _kept(self, method: str, kind: type, options: dict[str, Any]) -> Any:
+        """``kind(checkpoint, **options)``, made once for each set of options.
+
+        method: name of the method that has these options, for errors.
+        """
+        _, *known = inspect.signature(kind).parameters
+        check_arguments(method, options, known)
+        key = kind, repr(sorted(options.items()))
         if key not in self._cache:
+            dtype = options.get("dtype")
             self._cache[key] = kind(self._on_devices(dtype), **options)
         return self._cache[key]
 

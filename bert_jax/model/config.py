@@ -3,7 +3,7 @@
 Shape letters, used as suffixes of array names all over the project:
 B batch, L sequence length, D width (hidden size), N heads, H head size (D / N),
 F feed-forward width, V vocabulary, W rows of the word table, M masked positions of a
-sequence, S packed sequences of a row, Q positions of the queries (L, or some of them).
+sequence, S packed sequences of a row, Q positions of the queries (L or fewer).
 """
 
 import dataclasses
@@ -229,8 +229,8 @@ class BertConfig:
 class ComputeConfig:
     """How a run computes a model: its speed, its memory and its rounding.
 
-    A checkpoint can be computed in any of these ways. Parameters, the softmax, LayerNorm
-    statistics and the loss are float32 in all of them.
+    Every checkpoint can be computed with any of these settings. Parameters, the softmax,
+    LayerNorm statistics and the loss are always float32.
     """
 
     dtype: str = setting(

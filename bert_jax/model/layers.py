@@ -60,8 +60,8 @@ def dense(
 ) -> nn.DenseGeneral:
     """A kernel and a bias, in the compute dtype.
 
-    features: the dimensions that replace those of ``axis``. The kernel keeps both apart,
-    so that a mesh can split attention's kernels by heads.
+    features: dimensions of the result in the place of ``axis``. The kernel keeps its
+    dimensions apart, so that a mesh can split attention's kernels by heads.
     """
 
     def cast(x, kernel, bias, *, dtype):

@@ -1,4 +1,4 @@
-"""What the engine asks of an objective; a new one is a file beside this one."""
+"""The interface of an objective. A new objective is a file beside this one."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -72,7 +72,7 @@ class PretrainingObjective(Objective, Protocol):
     """
 
     def eval_sums(self, params: Params, batch: Batch) -> dict[str, jax.Array]:
-        """What ``eval_metrics`` needs of a batch, without dropout."""
+        """Sums of a batch for ``eval_metrics``, without dropout."""
         ...
 
     def eval_metrics(

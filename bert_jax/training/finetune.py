@@ -67,8 +67,8 @@ _FEW = 5  # rows of a split whose scores get a warning
 class Prepared:
     """The part of fine-tuning that all runs of a sweep share.
 
-    forward: compiled function of evaluations. splits: the labelled splits, of which the
-    first one (dev) picks the best model, then the splits that are only predicted.
+    forward: compiled function of evaluations. splits: the labelled splits, then the splits
+    that are only predicted. The first split (dev) picks the best model.
     """
 
     checkpoint: Checkpoint

@@ -99,11 +99,11 @@ class Study:
         study, seed, text = self.config, config.seed, ""
         if not config.data.path:
             own = DataConfig(**{n: getattr(config.data, n) for n in _TEXT})
-            texts = [n for n, part in self.parts.items() if n.startswith("text")]
-            text = next(
-                (n for n in texts if self.parts[n].config == own),
-                f"text{len(texts) or ''}",
-            )
+            texts = [
+                part.config for name, part in self.parts.items() if "/" not in name
+            ]
+            number = texts.index(own) if own in texts else len(texts)
+            text = f"text{number or ''}"
             self.parts[text] = Part(own)
             data = replace(config.data, path=str(self.folder / text), corpus=())
             config = replace(config, data=data)

@@ -59,7 +59,7 @@ def expected(setting):
             arrays = {k: np.pad(v, (0, 24 - len(v)))[None] for k, v in arrays.items()}
             (logits,) = np.asarray(forward(params, arrays))
             by_token = head in ("token", "span")
-            right.append(logits[: len(ids)] if by_token else logits)
+            right.append(logits[: len(ids)] if by_token else logits[0])
         return features, right
 
     return outputs

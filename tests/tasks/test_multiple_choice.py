@@ -119,22 +119,6 @@ def test_rows_of_different_numbers_of_choices(tmp_path, tokenizer):
     assert task.score(rows, [first, second]) == {"accuracy": 50}
 
 
-@pytest.mark.parametrize(
-    "content, evaluated, predicted",
-    [
-        (JSONL, ("dev", "test"), ()),
-        ('{"context": "a", "choices": ["b", "c"]}\n', ("dev",), ("test",)),
-    ],
-)
-def test_a_tables_test_split(tmp_path, content, evaluated, predicted):
-    task = build(tmp_path, "table", {"test.jsonl": content})
-    assert (task.source.eval_splits, task.source.predict_splits) == (
-        evaluated,
-        predicted,
-    )
-    assert (task.read("test")[0].label is None) == bool(predicted)
-
-
 def test_truncation_cuts_the_longer_one_and_counts_rows(parse, tmp_path, tokenizer):
     task = build(tmp_path, "table", {}, max_length=8)
     lines = ["a b c d\te f g h\tx", "a\tb\tc", "a b c d e f\tg\th"]
@@ -196,19 +180,6 @@ def table(**changes):
 def test_bad_files(tmp_path, task, name, content, message):
     with pytest.raises(UserError, match=message):
         build(tmp_path, task, {name: content}).read("train")
-
-
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        ({"task": "hellaswag"}, "data.task='hellaswag', expected one of swag"),
-        ({"task": "codah", "fold": 5}, "data.fold=5, expected at least 0 and below 5"),
-        ({"task": "swag", "max_length": 4}, "data.max_length=4, expected at least 5"),
-    ],
-)
-def test_bad_settings(settings, message):
-    with pytest.raises(UserError, match=message):
-        MultipleChoice(MultipleChoiceConfig(**settings))
 
 
 def test_bad_lines(parse, tmp_path):

@@ -15,18 +15,16 @@ from bert_jax.tasks.squad_scores import (
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("The  Cat's\nhat!", "cats hat"),
-        ("a theatre, an anthem", "theatre anthem"),
-        ("U.S.-based", "usbased"),
-        ("the", ""),
-        ("“The” 5–4", "“ ” 5–4"),  # punctuation beyond ASCII stays
-    ],
-)
-def test_normalise_answer(text, expected):
-    assert normalise_answer(text) == expected
+def test_normalise_answer():
+    texts = [
+        "The  Cat's\nhat!",
+        "a theatre, an anthem",
+        "U.S.-based",
+        "the",
+        "“The” 5–4",
+    ]
+    found = ["cats hat", "theatre anthem", "usbased", "", "“ ” 5–4"]
+    assert [*map(normalise_answer, texts)] == found
 
 
 @pytest.mark.parametrize(

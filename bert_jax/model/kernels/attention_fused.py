@@ -85,7 +85,7 @@ def attend_splash(
     """
     Q, H = q_BQNH.shape[1], q_BQNH.shape[-1]
     L = k_BLNH.shape[1]
-    # Splash gives NaN to a query without keys, in a row of padding alone.
+    # Splash gives NaN to a query without keys, and a row may be padding only.
     key_ids_BL = jnp.where(key_ids_BL.any(axis=1, keepdims=True), key_ids_BL, 1)
     fill = -Q % LANES
     if fill:  # the outputs of these queries are cut off again

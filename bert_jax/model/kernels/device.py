@@ -40,9 +40,9 @@ def capability() -> float:
 def activation_dtype(setting: str) -> jnp.dtype:
     """The dtype of the activations for ``setting``, ComputeConfig.dtype.
 
-    "auto" is bfloat16 where its products are faster than float32's: on TPUs, on NVIDIA
-    GPUs from Ampere on, on CPUs with AMX, and on AMD's from Zen 4 on. Elsewhere it is
-    float32.
+    "auto" is bfloat16 if its products are faster than products of float32: on TPUs, on
+    NVIDIA GPUs from Ampere on, on CPUs with AMX, and on AMD CPUs from Zen 4 on. Otherwise
+    it is float32.
     """
     if setting != "auto":
         return jnp.dtype(setting)
