@@ -128,10 +128,12 @@ def check_arguments(function: str, given: Iterable[str], known: Sequence[str]) -
 
 @contextlib.contextmanager
 def naming(where: object) -> Iterator[None]:
-    """Puts ``where`` in front of the message of a UserError."""
+    """Puts ``where`` in front of the message of a UserError that does not start with it."""
     try:
         yield
     except UserError as error:
+        if str(error).startswith(str(where)):
+            raise
         raise UserError(f"{where}: {error}") from error
 
 

@@ -187,7 +187,7 @@ def test_tokenizer_json_decides_the_case(folder):
     """Over a vocab.txt whose tokens have no capitals, and over the tokens themselves."""
     tokenizer = load_tokenizer(folder)
     change(folder, "normalizer", "lowercase", value=False)
-    said = r"tokenizer.json: lowercase=False, but tokenizer_config.json has do_lower_case=T"
+    said = r"tokenizer.json: do_lower_case=False, but tokenizer_config.json has True"
     with pytest.raises(UserError, match=said):
         load_tokenizer(folder)
     (folder / "tokenizer_config.json").unlink()
