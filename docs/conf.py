@@ -133,7 +133,8 @@ def api() -> Iterator[tuple[str, str]]:
     for folder, text in FOLDERS.items():
         pages[folder] = (text, [m for m in modules(folder) if m not in face])
     table, contents = [], []
-    shared = [m for m in modules("") if m.count(".") == 1 and m not in face]
+    apart = {*face, "bert_jax.__main__", "bert_jax.train"}
+    shared = [m for m in modules("") if m.count(".") == 1 and m not in apart]
     pages["shared"] = ("What the commands and all folders share.", shared)
     for page, (text, names) in pages.items():
         title = f"bert_jax.{page}" if page in FOLDERS else page
