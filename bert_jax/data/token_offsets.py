@@ -1,16 +1,15 @@
 """The characters of a text that each token covers."""
 
-import functools
 import re
 import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import sentencepiece
 import tokenizers
 
-from bert_jax.data.tokenizer import Tokenizer, library_tokenizer
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tokenizer_files import library_tokenizer
 
 # Characters that Google's tokenizer treats as spaces.
 _SPACES = "\t\n\r \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
@@ -84,16 +83,8 @@ def _past_accents(text: str, end: int) -> int:
     return end
 
 
-@functools.lru_cache(1)
-def _processor(tokenizer: Tokenizer) -> sentencepiece.SentencePieceProcessor:
-    return sentencepiece.SentencePieceProcessor(
-        model_proto=tokenizer.vocabulary_bytes()
-    )
-
-
 def _sentencepiece(texts: Sequence[str], tokenizer: Tokenizer) -> list[Tokens]:
     """Tokens start after the spaces that they mark."""
-    processor = _processor(tokenizer)
     rows = []
     for text in texts:
         # Lower-casing may change how many bytes a character has.
@@ -101,7 +92,7 @@ def _sentencepiece(texts: Sequence[str], tokenizer: Tokenizer) -> list[Tokens]:
         lengths = [len(char.encode("utf-8", "replace")) for char in chars]
         character = np.append(np.repeat(np.arange(len(text)), lengths), len(text))
         cased = text.lower() if tokenizer.lower_case else text
-        tokens = processor.encode(
+        tokens = tokenizer.library.encode(
             cased.encode("utf-8", "replace"), return_type="proto"
         ).pieces
         starts = character[[token.begin for token in tokens]]

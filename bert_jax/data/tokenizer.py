@@ -8,15 +8,14 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import sentencepiece
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
-from tokenizers.processors import TemplateProcessing
+from tokenizers import models, normalizers
 
 from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, Splitter, WordIds
 from bert_jax.errors import UserError
@@ -24,10 +23,10 @@ from bert_jax.files import write_bytes, write_json
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS
-# The same under transformers' names.
+# Names of the special tokens in transformers' settings.
 SPECIAL_TOKENS_MAP = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
-# The vocabulary files, as transformers names them. A tokenizer.json has more of the rules
-# than a vocab.txt.
+# Names of vocabulary files in transformers. A tokenizer.json has more rules than a
+# vocab.txt.
 FILES = ("tokenizer.json", "vocab.txt", "spiece.model")
 # Settings of transformers for a tokenizer.json that holds all rules.
 JSON_SETTINGS = SPECIAL_TOKENS_MAP | {
@@ -66,11 +65,15 @@ class Tokenizer(abc.ABC):
     def __init__(
         self, tokens: Sequence[str], continuation: np.ndarray, lower_case: bool
     ):
-        _check_tokens(tokens)
         self.tokens = list(tokens)
         self.lower_case = lower_case
         self.continuation = continuation
         self.ids = {token: i for i, token in enumerate(tokens)}
+        if missing := [token for token in SPECIAL_TOKENS if token not in self.ids]:
+            raise UserError(
+                f"{len(tokens)} tokens but no {' '.join(missing)}; expected a BERT "
+                "vocabulary, one token a line"
+            )
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             self.ids[token] for token in SPECIAL_TOKENS
         )
@@ -120,12 +123,13 @@ class Tokenizer(abc.ABC):
 
     def fingerprint(self) -> str:
         """SHA-256 of the vocabulary and of what else decides the ids."""
-        rules = [self.kind, str(self.lower_case)]
-        if self.config().get("strip_accents") is not None:
-            rules.append(f"strip_accents={self.strip_accents}")
-        if LONGEST in self.config():
-            rules.append(f"{LONGEST}={self.config()[LONGEST]}")
-        text = "\n".join([*rules, *self.tokens])
+        config = self.config()
+        rules = [
+            f"{name}={config[name]}"
+            for name in ("strip_accents", LONGEST)
+            if config.get(name) is not None
+        ]
+        text = "\n".join([self.kind, str(self.lower_case), *rules, *self.tokens])
         return hashlib.sha256(text.encode()).hexdigest()
 
     def has_fingerprint(self, fingerprint: str) -> bool:
@@ -133,7 +137,7 @@ class Tokenizer(abc.ABC):
         return fingerprint == self.fingerprint()
 
     def config(self) -> dict:
-        """What tokenizer_config.json holds; transformers reads the same file."""
+        """Content of tokenizer_config.json, which transformers reads too."""
         return {"kind": self.kind, "do_lower_case": self.lower_case}
 
     def save(self, directory: str | os.PathLike) -> None:
@@ -141,9 +145,9 @@ class Tokenizer(abc.ABC):
         self.save_as(Path(directory) / self.file_name)
 
     def save_as(self, path: str | os.PathLike) -> None:
-        """Writes the vocabulary to this file and its settings beside it."""
+        """Writes the vocabulary to ``path``, and its settings to the same folder."""
         path = Path(path)
-        # The vocabulary last: whoever finds it finds its settings too.
+        # The vocabulary comes last, so that a vocabulary always has its settings.
         write_json(config_path(path), self.config())
         write_bytes(path, self.vocabulary_bytes())
 
@@ -170,10 +174,7 @@ class WordPieceTokenizer(Tokenizer):
         """
         if lower_case is None:
             lower_case = not any(re.match(r"[^\[]*[A-Z]", token) for token in tokens)
-        continuation = np.array(
-            [p.startswith(PREFIX) and p != PREFIX for p in tokens], bool
-        )
-        super().__init__(tokens, continuation, lower_case)
+        super().__init__(tokens, _continues(tokens, PREFIX), lower_case)
         self._splitter = Splitter(lower_case, strip_accents)
         self.strip_accents = self._splitter.strip_accents
         self.model = models.WordPiece(
@@ -196,15 +197,11 @@ class WordPieceTokenizer(Tokenizer):
 
     def config(self) -> dict:
         """Settings that transformers' AutoTokenizer makes a BertTokenizer of."""
-        longest = self.model.max_input_chars_per_word
+        lower_case, accents, longest = self._rules()
         own = {} if longest == LONGEST_WORD else {LONGEST: longest}
-        own |= {
-            "tokenizer_class": "BertTokenizer",
-            # None: the same as do_lower_case, as in Google's tokenizer.
-            "strip_accents": (
-                None if self.strip_accents == self.lower_case else self.strip_accents
-            ),
-        }
+        # None: the same as do_lower_case, as in Google's tokenizer.
+        own["strip_accents"] = None if accents == lower_case else accents
+        own["tokenizer_class"] = "BertTokenizer"
         return super().config() | own | SPECIAL_TOKENS_MAP
 
     def with_tokens(self, tokens: Sequence[str]) -> "WordPieceTokenizer":
@@ -212,8 +209,8 @@ class WordPieceTokenizer(Tokenizer):
         return WordPieceTokenizer(tokens, *self._rules())
 
     def _rules(self) -> tuple[bool, bool, int]:
-        longest = self.model.max_input_chars_per_word
-        return self.lower_case, self.strip_accents, longest
+        longest_word = self.model.max_input_chars_per_word
+        return self.lower_case, self.strip_accents, longest_word
 
     def __reduce__(self):
         """Pickles without the cache."""
@@ -233,23 +230,20 @@ class SentencePieceTokenizer(Tokenizer):
     def __init__(self, model: bytes, lower_case: bool | None = None):
         """model: the content of a .model file. lower_case: as of WordPieceTokenizer."""
         try:
-            if not model:  # which the library would take, with a line on stderr
-                raise RuntimeError("empty")
-            processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-            ids = list(range(processor.vocab_size()))
-            tokens = processor.id_to_piece(ids)
-        except (RuntimeError, ValueError) as error:  # ValueError: not UTF-8
+            if not model:  # the library accepts it, and prints a line
+                raise ValueError("an empty file")
+            library = sentencepiece.SentencePieceProcessor(model_proto=model)
+            ids = list(range(library.vocab_size()))
+            tokens = library.id_to_piece(ids)
+            starts = np.array([_starts_word(token) for token in tokens])
+        # ValueError: not UTF-8. IndexError: an empty token.
+        except (RuntimeError, ValueError, IndexError) as error:
             raise UserError(
                 "not a SentencePiece model; expected one that "
                 "bert_jax vocabulary --kind sentencepiece wrote"
             ) from error
-        self._model, self._processor = model, processor
-        self._special = np.logical_or(
-            processor.is_control(ids), processor.is_unknown(ids)
-        )
-        if "" in tokens:
-            raise UserError("an empty token; expected a model as its trainer wrote it")
-        starts = np.array([_starts_word(token) for token in tokens])
+        self._model, self.library = model, library
+        self._special = np.logical_or(library.is_control(ids), library.is_unknown(ids))
         if lower_case is None:
             text = "".join(itertools.compress(tokens, ~self._special))
             lower_case = not any(map(str.isupper, text))
@@ -257,26 +251,26 @@ class SentencePieceTokenizer(Tokenizer):
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text; see Tokenizer.encode_batch."""
-        return self._encode(self._processor, texts)
+        return self._encode(self.library, texts)
 
     def _encode(
-        self, processor: sentencepiece.SentencePieceProcessor, texts: Sequence[str]
+        self, library: sentencepiece.SentencePieceProcessor, texts: Sequence[str]
     ) -> list[np.ndarray]:
         if self.lower_case:
             texts = [text.lower() for text in texts]
         # A lone surrogate becomes "?": UTF-8 cannot hold it.
         content = [text.encode("utf-8", "replace") for text in texts]
-        rows = processor.encode(content, num_threads=1)
+        rows = library.encode(content, num_threads=1)
         return [np.array(row, self.dtype) for row in rows]
 
     def encode(self, text: str, *, allow_mask: bool = False) -> np.ndarray:
         """Ids of one text. A part behind [MASK] has the spaces that the text has."""
         first, *rest = text.split(MASK) if allow_mask else [text]
-        ids = [self.encode_batch([first])[0]]
+        ids = self.encode_batch([first])
         for part in rest:
+            library = self.library if part[:1].isspace() else self._inside
             ids.append(np.array([self.mask_id], self.dtype))
-            processor = self._processor if part[:1].isspace() else self._inside
-            ids.append(self._encode(processor, [part])[0])
+            ids += self._encode(library, [part])
         return np.concatenate(ids)
 
     @functools.cached_property
@@ -301,10 +295,6 @@ class SentencePieceTokenizer(Tokenizer):
         from sentencepiece import sentencepiece_model_pb2
 
         return sentencepiece_model_pb2.ModelProto.FromString(self._model)
-
-    def scores(self) -> list[float]:
-        """The log probability of each token."""
-        return self._processor.get_score(list(range(self.vocab_size)))
 
     def vocabulary_bytes(self) -> bytes:
         """The .model file."""
@@ -336,8 +326,8 @@ class LibraryTokenizer(Tokenizer):
 
     def __init__(self, content: str):
         """content: the text of a tokenizer.json."""
-        self._content = content
-        self.library = from_json(content, SPECIAL_TOKENS)
+        rules = json.loads(content)
+        self._content, self.library = content, _from_rules(rules, SPECIAL_TOKENS)
         ids = self.library.get_vocab(with_added_tokens=True)
         tokens = sorted(ids, key=ids.__getitem__)
         if [ids[token] for token in tokens] != list(range(len(tokens))):
@@ -345,32 +335,30 @@ class LibraryTokenizer(Tokenizer):
                 f"the ids of its {len(ids)} tokens are not 0 to {len(ids) - 1}; expected "
                 "every id once"
             )
-        model = json.loads(content)["model"]
-        unknown = model.get("unk_token")
-        if "unk_id" in model:  # of a Unigram model, which fails without one
+        model = rules["model"]
+        unknown, suffix = model.get("unk_token"), model.get("end_of_word_suffix")
+        if "unk_id" in model:  # a Unigram model, which fails without an unknown token
             unknown = tokens[model["unk_id"]] if model["unk_id"] is not None else ""
-        if unknown not in (None, UNK):
-            raise UserError(f"unk_token={unknown!r}; expected {UNK!r}, as BERT has")
-        if model.get("end_of_word_suffix"):
-            raise UserError(
-                f"end_of_word_suffix={model['end_of_word_suffix']!r}; expected a model "
-                "that marks the start or the continuation of words"
-            )
-        added = self.library.get_added_tokens_decoder().values()
-        self.added = {token.content for token in added}
+        for name, value, right in (
+            ("unk_token", unknown, (UNK, None)),
+            ("end_of_word_suffix", suffix, (None, "")),
+        ):
+            if value not in right:
+                raise UserError(f"{name}={value!r}; expected {right[0]!r}, as BERT has")
+        self.added = {
+            t.content for t in self.library.get_added_tokens_decoder().values()
+        }
         if prefix := model.get("continuing_subword_prefix"):
-            continues = [t.startswith(prefix) and t != prefix for t in tokens]
+            continues = _continues(tokens, prefix)
         else:  # words start with a mark, if the tokens have one
             marks = tuple(m for m in (_SPACE, "\u0120") if any(m in t for t in tokens))
             continues = [bool(marks) and not t.startswith(marks) for t in tokens]
         words = [token not in self.added for token in tokens]
-        normalizer = self.library.normalizer
-        lower_case = normalizer is not None and normalizer.normalize_str("A") == "a"
+        normalizer = self.library.normalizer or normalizers.Sequence([])
+        lower_case = normalizer.normalize_str("A") == "a"
         super().__init__(tokens, np.logical_and(continues, words), lower_case)
-        self.strip_accents = (
-            normalizer is not None and normalizer.normalize_str("\u00e9") == "e"
-        )
-        check_template(self.library, self.cls_id, self.sep_id)
+        self.strip_accents = normalizer.normalize_str("\u00e9") == "e"
+        _check_template(self.library, self.cls_id, self.sep_id)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text; see Tokenizer.encode_batch."""
@@ -388,7 +376,7 @@ class LibraryTokenizer(Tokenizer):
 
     @functools.cached_property
     def _with_mask(self) -> tokenizers.Tokenizer:
-        return from_json(self._content, [t for t in SPECIAL_TOKENS if t != MASK])
+        return _from_rules(json.loads(self._content), set(SPECIAL_TOKENS) - {MASK})
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the ids; special tokens are kept."""
@@ -411,9 +399,8 @@ class LibraryTokenizer(Tokenizer):
         return LibraryTokenizer, (self._content,)
 
 
-def from_json(content: str, ordinary: Sequence[str]) -> tokenizers.Tokenizer:
+def _from_rules(rules: dict, ordinary: Collection[str]) -> tokenizers.Tokenizer:
     """A tokenizer of the library. ordinary: special tokens not to be found in text."""
-    rules = json.loads(content)
     for token in rules.get("added_tokens") or ():
         token["special"] = token["content"] in ordinary
     library = tokenizers.Tokenizer.from_str(json.dumps(rules))
@@ -423,7 +410,7 @@ def from_json(content: str, ordinary: Sequence[str]) -> tokenizers.Tokenizer:
     return library
 
 
-def check_template(library: tokenizers.Tokenizer, cls_id: int, sep_id: int) -> None:
+def _check_template(library: tokenizers.Tokenizer, cls_id: int, sep_id: int) -> None:
     """Raises UserError unless a pair becomes [CLS] A [SEP] B [SEP], with types 0 and 1."""
     if library.post_processor is None:
         return
@@ -435,6 +422,11 @@ def check_template(library: tokenizers.Tokenizer, cls_id: int, sep_id: int) -> N
             f"its post_processor makes {' '.join(pair.tokens)!r} with types "
             f"{pair.type_ids} of a pair; expected {CLS} a {SEP} b {SEP} with types {types}"
         )
+
+
+def _continues(tokens: Sequence[str], prefix: str) -> np.ndarray:
+    """Whether each token starts with the mark of a continuation, bool (tokens,)."""
+    return np.array([t.startswith(prefix) and t != prefix for t in tokens], bool)
 
 
 def _starts_word(token: str) -> bool:
@@ -454,50 +446,3 @@ def config_path(vocabulary: Path) -> Path:
     if vocabulary.name in FILES:
         return vocabulary.with_name("tokenizer_config.json")
     return vocabulary.with_name(f"{vocabulary.stem}_config.json")
-
-
-def _check_tokens(tokens: Sequence[str]) -> None:
-    """Raises UserError if a special token is missing."""
-    missing = [token for token in SPECIAL_TOKENS if token not in set(tokens)]
-    if missing:
-        raise UserError(
-            f"{len(tokens)} tokens but no {' '.join(missing)}; expected a BERT vocabulary, "
-            "one token a line"
-        )
-
-
-def library_tokenizer(
-    tokenizer: WordPieceTokenizer | LibraryTokenizer,
-) -> tokenizers.Tokenizer:
-    """The same tokenizer in Hugging Face's library, which has the place of each token.
-
-    The ids of a WordPieceTokenizer differ for a sigma at the end of a word, and for lone
-    surrogates.
-    """
-    if isinstance(tokenizer, LibraryTokenizer):
-        return tokenizer.library
-    library = tokenizers.Tokenizer(tokenizer.model)
-    library.normalizer = normalizers.BertNormalizer(
-        lowercase=tokenizer.lower_case,
-        strip_accents=tokenizer.config()["strip_accents"],
-    )
-    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    library.decoder = decoders.WordPiece()
-    return library
-
-
-def add_special_tokens(
-    library: tokenizers.Tokenizer, tokenizer: Tokenizer, *, lstrip: bool = False
-) -> None:
-    """Adds BERT's special tokens, and the template that puts them around texts.
-
-    lstrip: whether [MASK] includes the spaces before it.
-    """
-    library.add_special_tokens(
-        [AddedToken(t, lstrip=lstrip and t == MASK) for t in SPECIAL_TOKENS]
-    )
-    library.post_processor = TemplateProcessing(
-        single=f"{CLS} $A {SEP}",
-        pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
-        special_tokens=[(CLS, tokenizer.cls_id), (SEP, tokenizer.sep_id)],
-    )

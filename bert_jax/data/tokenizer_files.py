@@ -4,11 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken
+from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
 
 from bert_jax.data.tokenizer import (
+    CLS,
     FILES,
     LONGEST,
+    MASK,
+    SEP,
     SPECIAL_TOKENS,
     SPECIAL_TOKENS_MAP,
     UNK,
@@ -16,9 +20,7 @@ from bert_jax.data.tokenizer import (
     SentencePieceTokenizer,
     Tokenizer,
     WordPieceTokenizer,
-    add_special_tokens,
     config_path,
-    library_tokenizer,
 )
 from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX
 from bert_jax.errors import UserError, listed, naming
@@ -282,3 +284,40 @@ def _added_tokens(
         (ids.get(token), AddedToken(token, **{n: own[n] for n in names if n in own}))
         for token, own in flags.items()
     ]
+
+
+def library_tokenizer(
+    tokenizer: WordPieceTokenizer | LibraryTokenizer,
+) -> tokenizers.Tokenizer:
+    """The same tokenizer in Hugging Face's library, which has the place of each token.
+
+    The ids of a WordPieceTokenizer differ for a sigma at the end of a word, and for lone
+    surrogates.
+    """
+    if isinstance(tokenizer, LibraryTokenizer):
+        return tokenizer.library
+    library = tokenizers.Tokenizer(tokenizer.model)
+    library.normalizer = normalizers.BertNormalizer(
+        lowercase=tokenizer.lower_case,
+        strip_accents=tokenizer.config()["strip_accents"],
+    )
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.decoder = decoders.WordPiece()
+    return library
+
+
+def add_special_tokens(
+    library: tokenizers.Tokenizer, tokenizer: Tokenizer, *, lstrip: bool = False
+) -> None:
+    """Adds BERT's special tokens, and the template that puts them around texts.
+
+    lstrip: whether [MASK] includes the spaces before it.
+    """
+    library.add_special_tokens(
+        [AddedToken(t, lstrip=lstrip and t == MASK) for t in SPECIAL_TOKENS]
+    )
+    library.post_processor = TemplateProcessing(
+        single=f"{CLS} $A {SEP}",
+        pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
+        special_tokens=[(CLS, tokenizer.cls_id), (SEP, tokenizer.sep_id)],
+    )

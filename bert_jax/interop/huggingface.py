@@ -17,10 +17,13 @@ from bert_jax.data.tokenizer import (
     SentencePieceTokenizer,
     Tokenizer,
     WordPieceTokenizer,
-    add_special_tokens,
-    library_tokenizer,
 )
-from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
+from bert_jax.data.tokenizer_files import (
+    add_special_tokens,
+    find_vocabulary,
+    library_tokenizer,
+    load_tokenizer,
+)
 from bert_jax.errors import UserError, listed, naming
 from bert_jax.files import new_folder, read_json, write_json, write_text
 from bert_jax.interop.checkpoint import (
@@ -360,10 +363,11 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> N
 
 def _sentencepiece(tokenizer: SentencePieceTokenizer) -> tokenizers.Tokenizer:
     """The model's tokens, scores and table of normal forms in the library's own form."""
-    table = tokenizer.proto().normalizer_spec.precompiled_charsmap
+    model = tokenizer.proto()
+    table = model.normalizer_spec.precompiled_charsmap
     result = tokenizers.Tokenizer(
         models.Unigram(
-            list(zip(tokenizer.tokens, tokenizer.scores(), strict=True)),
+            [(piece.piece, piece.score) for piece in model.pieces],
             unk_id=tokenizer.unk_id,
         )
     )
