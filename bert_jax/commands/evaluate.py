@@ -4,7 +4,7 @@
 --data: a file with labels: a table (.csv, .tsv, .jsonl, .json, .parquet), tagged words, or
 SQuAD's JSON. Without it all labelled splits of the task are scored, from the
 folder that the run read, or from --dir.
---columns: of --data, the columns of the text or texts, if their names are not as trained.
+--columns: the columns of the text or texts, if their names are not as trained.
 --output: a new folder for the predictions in the task's official form, the worst errors,
 the confusion matrix, as numbers and as a picture, and scores.json.
 

@@ -122,7 +122,9 @@ class Embedder:
         if self.pooling == "pooler" and "pooler" not in params:
             raise UserError(f"{path} has no pooler; set pooling to mean, cls or none")
         if self.pooling == "pooler" and tuple(layers) != (-1,):
-            raise UserError("the pooler reads the last layer alone; leave layers out")
+            raise UserError(
+                "the pooler needs layers=(-1,), the last layer; leave layers out"
+            )
         self._tokenizer, self._show = checkpoint.tokenizer, show_progress
         prompt = modules.get("default_prompt_name")
         self._prompt = modules.get("prompts", {}).get(prompt, "")

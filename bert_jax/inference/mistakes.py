@@ -50,12 +50,11 @@ def worst_errors(
     for row, answer in zip(rows, answers, strict=True):
         for outcome in task.outcomes(row, answer):
             if not outcome.right:
-                text, gold, predicted, confidence, _, word, _ = outcome
-                error = dict(text=text, gold=gold, predicted=predicted)
-                error["confidence"] = confidence
-                places = (getattr(row, name, None) for name in ("where", "id"))
-                more = zip(("word", "where", "id"), (word, *places), strict=True)
-                errors.append(error | {k: v for k, v in more if v is not None})
+                place = {name: getattr(row, name, None) for name in ("where", "id")}
+                error = outcome._asdict() | place
+                names = {"text", "gold", "predicted", "confidence"}
+                names |= {n for n in ("word", *place) if error[n] is not None}
+                errors.append({n: error[n] for n in error if n in names})
     return sorted(errors, key=_weight, reverse=True)
 
 
@@ -123,18 +122,16 @@ def _page(split: str, errors: list[dict[str, Any]], rows: int) -> str:
     """The page of the worst errors."""
     shown = errors[:LONGEST]
     names = list(dict.fromkeys(n for e in shown for n in e if e[n] is not None))
-    table = [_row(names, "th")]
-    table += [_row([error.get(name, "") for name in names], "td") for error in shown]
+    table = [("th", names)]
+    table += [("td", [error.get(name, "") for name in names]) for error in shown]
+    lines = []
+    for tag, row in table:
+        texts = (f"{x:.4f}" if isinstance(x, float) else str(x) for x in row)
+        cells = (f"<{tag}>{html.escape(text)}</{tag}>" for text in texts)
+        lines.append(f"<tr>{''.join(cells)}</tr>")
     return _PAGE.format(
         title=html.escape(f"Errors on {split}"),
         caption=f"{len(errors):,} errors in {rows:,} rows, the worst first; {len(shown)} "
         "are shown.",
-        rows="\n".join(table),
+        rows="\n".join(lines),
     )
-
-
-def _row(values: Sequence[Any], tag: str) -> str:
-    """A row of the page's table."""
-    texts = [f"{x:.4f}" if isinstance(x, float) else str(x) for x in values]
-    cells = [f"<{tag}>{html.escape(text)}</{tag}>" for text in texts]
-    return f"<tr>{''.join(cells)}</tr>"

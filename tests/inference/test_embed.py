@@ -156,7 +156,7 @@ def test_a_model_without_a_pooler(checkpoint, params):
         ({"max_length": 3}, "max_length=3 leaves no room"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"pooling": "max"}, "pooling='max', expected one of none, mean"),
-        ({"pooling": "pooler", "layers": (0,)}, "reads the last layer alone"),
+        ({"pooling": "pooler", "layers": (0,)}, "the pooler needs layers"),
     ],
 )
 def test_options_out_of_range_are_refused(options, message, make):
