@@ -65,17 +65,15 @@ def train_vocabulary(
     """
     if kind not in KINDS:
         raise UserError(f"kind {kind!r}, expected one of {', '.join(KINDS)}")
-    if min_frequency < 0:
-        raise UserError(f"min_frequency={min_frequency}, expected 0 or more")
     if size <= len(SPECIAL_TOKENS):
         raise UserError(
             f"size {size}, expected more than the {len(SPECIAL_TOKENS)} special tokens; "
             "30522 is Google's"
         )
-    if kind == "wordpiece":
-        splitter = Splitter(lower_case, lower_case and not keep_accents)
-        return _train_wordpiece(sentences, size, splitter, min_frequency)
-    return _train_sentencepiece(sentences, size, lower_case)
+    if kind == "sentencepiece":
+        return _train_sentencepiece(sentences, size, lower_case)
+    splitter = Splitter(lower_case, lower_case and not keep_accents)
+    return _train_wordpiece(sentences, size, splitter, min_frequency)
 
 
 def balanced(
@@ -89,16 +87,17 @@ def balanced(
     """
     if not 0 <= smoothing <= 1:
         raise UserError(f"--smoothing={smoothing}, expected 0 to 1; 0.7 is Google's")
-    counts, samples = zip(*(_sample(own, limit) for own in languages), strict=True)
-    weights = [count**smoothing if count else 0.0 for count in counts]
-    size = min(limit, sum(counts))
+    samples = [_sample(own, limit) for own in languages]
+    total = sum(count for count, _ in samples)
+    size = min(limit, total)
+    weights = [count**smoothing if count else 0.0 for count, _ in samples]
     chosen: list[str] = []
-    for count, sample, weight in zip(counts, samples, weights, strict=True):
+    for (count, sample), weight in zip(samples, weights, strict=True):
         wanted = round(size * weight / max(sum(weights), 1))
         random.Random(0).shuffle(sample)
         chosen += itertools.islice(itertools.cycle(sample), wanted)
-        share = f"{count / max(sum(counts), 1):.1%} to {wanted / max(size, 1):.1%}"
-        logger.info("%s sentences: from %s of all", f"{count:,}", share)
+        shares = f"{count / max(total, 1):.1%} to {wanted / max(size, 1):.1%}"
+        logger.info(f"{count:,} sentences: from {shares} of all")
     return chosen
 
 
@@ -136,9 +135,8 @@ def extend_vocabulary(
     new = sorted(gaining, key=lambda word: (-saved[word], word))[:count]
     share = sum(saved[word] for word in new) / sum(saved.values())
     logger.info(
-        "%s new words, which spare %s of the further tokens of words of several",
-        f"{len(new):,}",
-        f"{share:.1%}",
+        f"{len(new):,} new words; words of several tokens need {share:.1%} fewer tokens "
+        "beyond their first"
     )
     return tokenizer.with_tokens([*tokenizer.tokens, *new])
 
@@ -164,7 +162,7 @@ def _train_wordpiece(
             f"a vocabulary of {size} tokens has no room for {len(first)} special tokens "
             f"and the {len(alphabet)} characters of the text; set a larger --size"
         )
-    logger.info("training on %s different words", f"{len(words):,}")
+    logger.info(f"training on {len(words):,} different words")
     known = {token.removeprefix(PREFIX) for token in alphabet}
     words = {word: n for word, n in words.items() if known.issuperset(word)}
     model = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNK))
@@ -240,7 +238,7 @@ def _train_sentencepiece(
     _, sample = _sample(sentences, _SAMPLED)
     if not sample:
         raise UserError(_NO_WORDS)
-    logger.info("training on %s sentences", f"{len(sample):,}")
+    logger.info(f"training on {len(sample):,} sentences")
     if lower_case:
         sample = [sentence.lower() for sentence in sample]
     model = io.BytesIO()

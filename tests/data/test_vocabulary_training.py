@@ -1,4 +1,3 @@
-import hashlib
 import os
 import random
 import subprocess
@@ -32,28 +31,19 @@ def ten_thousand(lines):
     return train_vocabulary(lines, 10000)
 
 
-def test_the_size_and_googles_layout(ten_thousand, golden):
+def test_the_size_layout_and_tokens(ten_thousand, golden, lines):
     google = (golden / "tokenizer/uncased_vocab.txt").read_text().split("\n")
-    assert google[:999] == LAYOUT
-    assert ten_thousand.vocab_size == 10000
-    assert ten_thousand.tokens[:999] == LAYOUT
-    assert len(set(ten_thousand.tokens)) == 10000
-
-
-def test_a_small_vocabulary_has_no_unused_slots(lines):
+    assert google[:999] == ten_thousand.tokens[:999] == LAYOUT
+    assert len(set(ten_thousand.tokens)) == ten_thousand.vocab_size == 10000
+    assert ten_thousand.tokenize("The whale") == ["the", "whale"]
+    ids = [i for row in ten_thousand.encode_batch(lines) for i in row]
+    assert ids.count(ten_thousand.unk_id) < 1e-4 * len(ids)
+    # 9,000 tokens of its own text: nearly every word is one token (measured: 1.06).
+    assert len(ids) / sum(count_words(lines, Splitter(True)).values()) < 1.1
     small = train_vocabulary(lines[:300], 700)
     assert small.vocab_size == 700
     assert small.tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert not any(token.startswith("[unused") for token in small.tokens)
-
-
-def test_frequent_words_are_whole_and_all_text_has_tokens(ten_thousand, lines):
-    assert ten_thousand.tokenize("The whale") == ["the", "whale"]
-    ids = [i for row in ten_thousand.encode_batch(lines) for i in row]
-    assert ids.count(ten_thousand.unk_id) < 1e-4 * len(ids)
-    words = sum(count_words(lines, Splitter(True)).values())
-    # 9,000 tokens of its own text: nearly every word is one token (measured: 1.06).
-    assert len(ids) / words < 1.1
 
 
 def test_words_that_save_most_tokens_extend_a_vocabulary(lines):
@@ -133,22 +123,14 @@ def test_the_same_text_gives_the_same_vocabulary_in_every_process(kind, tmp_path
         "tokenizer = v.train_vocabulary(lines, 300, kind=sys.argv[2])\n"
         "sys.stdout.buffer.write(tokenizer.vocabulary_bytes())"
     )
-    digests = {
-        hashlib.sha256(
-            subprocess.run(
-                [sys.executable, "-c", code, path, kind],
-                env={
-                    **os.environ,
-                    "RAYON_NUM_THREADS": threads,
-                    "PYTHONHASHSEED": seed,
-                },
-                check=True,
-                capture_output=True,
-            ).stdout
-        ).hexdigest()
-        for threads, seed in (("1", "1"), ("2", "2"), ("4", "3"))
-    }
-    assert len(digests) == 1
+    command = [sys.executable, "-c", code, path, kind]
+    found = set()
+    for number in ("1", "2"):
+        env = {**os.environ, "RAYON_NUM_THREADS": number, "PYTHONHASHSEED": number}
+        found.add(
+            subprocess.run(command, env=env, check=True, capture_output=True).stdout
+        )
+    assert len(found) == 1
 
 
 def test_a_text_too_small_gives_a_smaller_vocabulary():
@@ -161,8 +143,7 @@ def test_a_text_too_small_gives_a_smaller_vocabulary():
 
 
 def test_pairs_below_the_minimum_frequency_are_not_joined():
-    text = ["rare"] + ["often"] * 9
-    tokens = train_vocabulary(text, 500, min_frequency=5).tokens
+    tokens = train_vocabulary(["rare"] + ["often"] * 9, 500, min_frequency=5).tokens
     assert "often" in tokens
     assert "rare" not in tokens
 
@@ -184,26 +165,16 @@ def test_very_rare_characters_are_left_out():
 def test_words_are_counted_as_the_tokenizer_sees_them():
     text = ["Été, été", "ÉTÉ\u00a0x" + "y" * 300, "et\x01e"]
     assert count_words(text, Splitter(True)) == {"ete": 4, ",": 1}
-    assert count_words(text[:2], Splitter(False)) == {
-        "Été": 1,
-        ",": 1,
-        "été": 1,
-        "ÉTÉ": 1,
-    }
+    cased = {"Été": 1, ",": 1, "été": 1, "ÉTÉ": 1}
+    assert count_words(text[:2], Splitter(False)) == cased
 
 
-def test_counting_forgets_the_rarest_words_beyond_its_limit(monkeypatch):
+def test_counts_of_large_corpora_are_bounded(monkeypatch, lines):
     monkeypatch.setattr(vocabulary_training, "_COUNTED_WORDS", 100)
-    rare = (f"word{i}" for i in range(5000))
-    text = (f"the sea {word}" for word in rare)
-    words = count_words(text, Splitter(True))
+    words = count_words((f"the sea word{i}" for i in range(5000)), Splitter(True))
     assert len(words) <= 100
     assert words["the"] == words["sea"] == 5000
-
-
-def test_the_counts_of_a_large_corpus_are_scaled_down(monkeypatch, lines):
     monkeypatch.setattr(vocabulary_training, "_TRAINED_WORDS", 5000)
-    words = count_words(lines, Splitter(True))
     fed = sum(len(line.split()) for line in vocabulary_training._repeat(words))
     assert 3000 < fed < 7000
 
@@ -219,11 +190,9 @@ def test_the_sample_for_sentencepiece_is_even(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "size", "kind", "message"),
     [
-        ([], 1000, "wordpiece", "no words"),
         (["\0 \n"], 1000, "wordpiece", "no words"),
         ([" "], 1000, "sentencepiece", "no words"),
         (["abc"], 5, "wordpiece", "expected more than"),
-        (["abc"], -1, "sentencepiece", "expected more than"),
         (["abcdefghij"], 12, "wordpiece", "larger --size"),
         (["abcdefghij"] * 9, 8, "sentencepiece", "another --size"),
         (["abc"], 100, "bpe", "expected one of wordpiece, sentencepiece"),
