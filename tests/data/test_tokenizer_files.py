@@ -1,7 +1,6 @@
 """Files of tokenizers; tests/golden/tokenizers has the ids of transformers."""
 
 import json
-import os
 import pickle
 import re
 import shutil
@@ -40,11 +39,9 @@ def test_strip_accents_is_read_from_files_of_transformers(folder, name):
 
 
 def test_two_vocabularies_in_a_folder_keep_their_own_case(tmp_path):
-    tokens = [*SPECIAL, "b"]
-    tokenizer = load_tokenizer(write(tmp_path / "x", tokens), lower_case=False)
-    tokenizer.save_as(tmp_path / "cased.txt")
-    lower = load_tokenizer(tmp_path / "x", lower_case=True)
-    lower.save_as(tmp_path / "vocab.txt")
+    path = write(tmp_path / "x", [*SPECIAL, "b"])
+    for name, lower_case in (("cased.txt", False), ("vocab.txt", True)):
+        load_tokenizer(path, lower_case=lower_case).save_as(tmp_path / name)
     assert load_tokenizer(tmp_path / "cased.txt").lower_case is False
     assert load_tokenizer(tmp_path / "vocab.txt").lower_case is True
 
@@ -76,11 +73,8 @@ def test_files_of_others_work_as_they_are(tmp_path, content, tokens):
     ("content", "message"),
     [
         (None, "does not exist"),
-        (b"", "is empty"),
         (b"\n\r\n\n", "is empty"),
-        (b"\x89PNG\r\n\x1a\n\0\0\0", "not UTF-8"),
-        ("\n".join([*TOKENS, "é"]).encode("latin-1"), "UTF-"),
-        ("\n".join(TOKENS).encode("utf-16"), "UTF-"),
+        ("\n".join([*TOKENS, "é"]).encode("latin-1"), "not UTF-8"),
         ("\n".join(p for p in TOKENS if p != "[MASK]").encode(), r"no \[MASK\]"),
         ("\n".join([*TOKENS, "the"]).encode(), "'the' is in lines 6 and 13"),
     ],
@@ -95,10 +89,9 @@ def test_unusable_vocabularies_are_refused(tmp_path, content, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a model", os.urandom(300)])
+@pytest.mark.parametrize("content", [b"", b"not a model"])
 def test_unusable_models_are_refused(tmp_path, content):
-    path = tmp_path / "spiece.model"
-    path.write_bytes(content)
+    (tmp_path / "spiece.model").write_bytes(content)
     with pytest.raises(UserError, match="not a SentencePiece model"):
         load_tokenizer(tmp_path)
 
@@ -109,20 +102,11 @@ def test_unusable_models_are_refused(tmp_path, content):
         ("{", "not JSON"),
         ("[1]", "holds a JSON list"),
         ('{"do_lower_case": "no"}', "do_lower_case='no'"),
-        ('{"do_lower_case": true, "strip_accents": "no"}', "strip_accents='no'"),
         ('{"clean_text": false}', "clean_text=False"),
-        ('{"do_basic_tokenize": false}', "do_basic_tokenize=False"),
         ('{"never_split": ["b"]}', r"never_split=\['b'\]"),
         ('{"mask_token": "<mask>"}', r"mask_token='<mask>' .*expected '\[MASK\]'"),
-        (
-            '{"tokenizer_class": "BertJapaneseTokenizer"}',
-            "a BertJapaneseTokenizer; exp",
-        ),
         ('{"tokenizer_class": "BertweetTokenizer"}', "a BertweetTokenizer; expected"),
-        (
-            '{"tokenizer_class": "PreTrainedTokenizerFast"}',
-            "a tokenizer.json that holds",
-        ),
+        ('{"tokenizer_class": "PreTrainedTokenizerFast"}', "tokenizer.json that holds"),
     ],
 )
 def test_settings_of_other_rules_are_refused(tmp_path, settings, message):
@@ -133,23 +117,20 @@ def test_settings_of_other_rules_are_refused(tmp_path, settings, message):
 
 
 def test_a_tokenizer_class_in_config_json_is_refused(tmp_path):
+    with pytest.raises(UserError, match="no vocabulary"):
+        load_tokenizer(tmp_path)
     write(tmp_path / "vocab.txt", TOKENS)
-    config = {"model_type": "bert", "tokenizer_class": "BertJapaneseTokenizer"}
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(
+        '{"tokenizer_class": "BertJapaneseTokenizer"}'
+    )
     with pytest.raises(
-        UserError, match=r"vocab.txt belongs to a BertJapaneseTokenizer"
+        UserError, match=r"vocab\.txt belongs to a BertJapaneseTokenizer"
     ):
         load_tokenizer(tmp_path)
     # tokenizer_config.json comes first, as in transformers.
-    (tmp_path / "tokenizer_config.json").write_text(
-        '{"tokenizer_class": "BertTokenizer"}'
-    )
+    settings = tmp_path / "tokenizer_config.json"
+    settings.write_text('{"tokenizer_class": "BertTokenizer"}')
     assert load_tokenizer(tmp_path).tokens == TOKENS
-
-
-def test_a_folder_without_a_vocabulary_is_refused(tmp_path):
-    with pytest.raises(UserError, match="no vocabulary"):
-        load_tokenizer(tmp_path)
 
 
 @pytest.fixture
@@ -172,12 +153,7 @@ def test_ids_are_those_of_transformers(folder, name):
     tokenizer = load_tokenizer(folder / name)
     for text, ids in TRANSFORMERS_IDS.items():
         assert tokenizer.encode(text).tolist() == [int(i) for i in ids.split()]
-    assert tokenizer.vocab_size == 61
-    assert tokenizer.lower_case
-
-
-def test_a_tokenizer_json_comes_to_the_same_as_its_vocab_txt(folder):
-    tokenizer = load_tokenizer(folder)
+    assert (tokenizer.vocab_size, tokenizer.lower_case) == (61, True)
     tokenizer.save(folder)
     (folder / "tokenizer.json").unlink()
     assert load_tokenizer(folder).fingerprint() == tokenizer.fingerprint()
@@ -205,9 +181,8 @@ def test_the_longest_word_is_read_and_kept(folder, tmp_path):
     for other in (tokenizer, load_tokenizer(tmp_path / "saved")):
         assert other.tokenize(words)[-2:] == ["##b", "[UNK]"]
         assert len(other.encode(words)) == 101
-        assert (
-            pickle.loads(pickle.dumps(other)).fingerprint() == tokenizer.fingerprint()
-        )
+        same = pickle.loads(pickle.dumps(other))
+        assert same.fingerprint() == tokenizer.fingerprint()
     change(folder, "model", "max_input_chars_per_word", value=200)
     assert len(load_tokenizer(folder).encode(words)) == 201
 
@@ -218,11 +193,8 @@ def test_other_tokenizers_give_the_ids_of_transformers(golden, tmp_path, name):
     theirs = json.loads((golden / "tokenizers/golden.json").read_text())[name]
     tokenizer = load_tokenizer(golden / "tokenizers" / name)
     tokenizer.save(tmp_path)
-    for other in (
-        tokenizer,
-        load_tokenizer(tmp_path),
-        pickle.loads(pickle.dumps(tokenizer)),
-    ):
+    pickled = pickle.loads(pickle.dumps(tokenizer))
+    for other in (tokenizer, load_tokenizer(tmp_path), pickled):
         assert other.fingerprint() == tokenizer.fingerprint()
         assert (other.kind, other.vocab_size) == ("tokenizers", theirs["size"])
         for text, ids in theirs["texts"].items():
@@ -243,22 +215,20 @@ def test_ids_of_added_tokens_follow_the_vocabulary(golden, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "token"),
+    ("name", "content"),
     [
-        ("added_tokens.json", {"<e1>": 24}, "<e1>"),
-        ("special_tokens_map.json", {"additional_special_tokens": ["<e2>"]}, "<e2>"),
-        ("tokenizer_config.json", {"extra_special_tokens": {"x": "<e3>"}}, "<e3>"),
+        ("added_tokens.json", {"<e1>": 24}),
+        ("special_tokens_map.json", {"additional_special_tokens": ["<e1>"]}),
+        ("tokenizer_config.json", {"extra_special_tokens": {"x": "<e1>"}}),
     ],
 )
-def test_tokens_added_to_a_sentencepiece_model_are_refused(
-    tmp_path, name, content, token
-):
+def test_tokens_added_to_a_sentencepiece_model_are_refused(tmp_path, name, content):
     tokenizer = train_vocabulary(["a cat sat"] * 20, 24, kind="sentencepiece")
     tokenizer.save(tmp_path)
-    path = tmp_path / name
-    before = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(before | content))
-    with pytest.raises(UserError, match=f"spiece.model: .* add '{token}'; expected"):
+    if name == "tokenizer_config.json":
+        content |= tokenizer.config()
+    (tmp_path / name).write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"spiece.model: .* add '<e1>'; expected"):
         load_tokenizer(tmp_path)
 
 
@@ -272,11 +242,8 @@ def test_tokens_added_to_a_sentencepiece_model_are_refused(
             0,
             "post_processor makes",
         ),
-        (
-            ("model", "vocab"),
-            [["a", 0.5]],
-            "not the tokenizer.json of a BERT tokenizer",
-        ),
+        (("model", "vocab", "new"), 63, "the ids of its 62 tokens are not 0 to 61"),
+        (("model", "vocab", "new"), "7", "not the tokenizer.json of a BERT tokenizer"),
     ],
 )
 def test_a_tokenizer_that_bert_cannot_use_is_refused(folder, path, value, said):
@@ -289,19 +256,19 @@ def test_a_tokenizer_that_bert_cannot_use_is_refused(folder, path, value, said):
 def test_a_unigram_model_without_an_unknown_token_is_refused(golden, tmp_path):
     """It could not encode a character that it does not have."""
     folder = shutil.copytree(golden / "tokenizers/unigram", tmp_path / "copy")
-    assert load_tokenizer(folder).unk_id in load_tokenizer(folder).encode(
-        "\u4e00\u9fff"
-    )
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.unk_id in tokenizer.encode("\u4e00\u9fff")
     change(folder, "model", "unk_id", value=None)
     with pytest.raises(UserError, match=r"unk_token=''; expected '\[UNK\]'"):
         load_tokenizer(folder)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"model": 1}'])
+@pytest.mark.parametrize("text", ["{", '{"model": 1}'])
 def test_what_is_no_tokenizer_json_is_one_line(folder, text):
     (folder / "tokenizer.json").write_text(text)
-    with pytest.raises(UserError, match=r"the tokenizer.json of a BERT tokenizer"):
+    with pytest.raises(UserError, match=r"the tokenizer.json of a BERT") as caught:
         load_tokenizer(folder)
+    assert str(caught.value).count(str(folder)) == 1
 
 
 def test_two_forms_of_a_vocabulary_have_the_same_tokens(tmp_path, folder):
@@ -315,16 +282,9 @@ def test_two_forms_of_a_vocabulary_have_the_same_tokens(tmp_path, folder):
     said = f"tokenizer.json: token 9 is {tokens[10]!r}, but {tokens[9]!r} in vocab.txt"
     with pytest.raises(UserError, match=re.escape(said)):
         load_tokenizer(tmp_path)
-
-
-@pytest.mark.parametrize("odd", [1.5, None, "7", True, -1])
-def test_odd_ids_are_refused(folder, odd):
-    settings = json.loads((folder / "tokenizer.json").read_text())
-    change(folder, "model", "vocab", value=settings["model"]["vocab"] | {"new": odd})
-    with pytest.raises(
-        UserError, match=r"the ids of its 62|the tokenizer.json of a BERT"
-    ):
-        load_tokenizer(folder)
+    write(tmp_path / "vocab.txt", [*tokenizer.tokens, "more"])
+    with pytest.raises(UserError, match="token 61 is '', but 'more' in"):
+        load_tokenizer(tmp_path)
 
 
 def test_a_token_with_a_line_feed_is_kept(folder, tmp_path):
