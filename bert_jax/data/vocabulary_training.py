@@ -141,21 +141,16 @@ def extend_vocabulary(
     return tokenizer.with_tokens([*tokenizer.tokens, *new])
 
 
-def special_tokens(size: int) -> list[str]:
-    """The tokens before the trained ones, Google's layout: [MASK] is number 103."""
-    if size < _SMALLEST_WITH_UNUSED:
-        return list(SPECIAL_TOKENS)
-    unused = [f"[unused{i}]" for i in range(UNUSED)]
-    return [PAD, *unused[:_UNUSED_FIRST], UNK, CLS, SEP, MASK, *unused[_UNUSED_FIRST:]]
-
-
 def _train_wordpiece(
     sentences: Iterable[str], size: int, splitter: Splitter, min_frequency: int
 ) -> Tokenizer:
     words = count_words(sentences, splitter)
     if not words:
         raise UserError(_NO_WORDS)
-    first = special_tokens(size)
+    first = list(SPECIAL_TOKENS)
+    if size >= _SMALLEST_WITH_UNUSED:  # Google's layout: [MASK] is number 103
+        unused = [f"[unused{i}]" for i in range(UNUSED)]
+        first = [PAD, *unused[:_UNUSED_FIRST], *first[1:], *unused[_UNUSED_FIRST:]]
     alphabet = _alphabet(words, limit=max(size // 3, 100))
     if len(first) + len(alphabet) > size:
         raise UserError(

@@ -1,7 +1,6 @@
 """The characters of tokens."""
 
 import random
-import unicodedata
 
 import numpy as np
 import pytest
@@ -14,11 +13,6 @@ from bert_jax.data.vocabulary_training import train_vocabulary
 # Accents of both forms, ideographs, dropped characters, letters that change length.
 ALPHABET = "aeéÉe\u0301ñßİ中文あ가Δ£€1,.-'()“—\u200b\ufeff\x0b\u00a0\u3000\t\n     "
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-
-
-@pytest.fixture(scope="module")
-def uncased(golden):
-    return load_tokenizer(golden / "tokenizer" / "uncased_vocab.txt")
 
 
 def characters(text, tokenizer):
@@ -55,36 +49,21 @@ def test_tokens_of_other_tokenizers_know_their_characters(golden, name):
     assert not any(part.strip() not in ("", part) for _, part in found)
 
 
-def test_words_that_the_library_cuts_in_another_way_are_kept_whole():
-    """Google's final sigma: the ids are ours, the characters those of the word."""
-    tokens = [
-        *SPECIAL,
-        "οδος",
-        "οδος".replace("ς", "σ"),
-        "ο",
-        "##δ",
-        "##ο",
-        "##ς",
-        "the",
-    ]
-    tokenizer = WordPieceTokenizer(tokens, True)
-    assert characters("the ΟΔΟΣ the", tokenizer) == [
-        ("the", "the"),
-        ("οδος", "ΟΔΟΣ"),
-        ("the", "the"),
-    ]
-    (tokens,) = encode_with_offsets(
-        ["ΟΔΟΣ"], WordPieceTokenizer(tokens[:5] + tokens[7:], True)
-    )
-    assert [(a, b) for a, b in zip(tokens.starts, tokens.ends, strict=True)] == [
-        (0, 4)
-    ] * 4
-
-
-def test_unknown_words_between_known_ones():
-    tokenizer = WordPieceTokenizer([*SPECIAL, "a", "##b", "(", ")"], True)
-    expected = [("[UNK]", "東"), ("(", "("), ("[UNK]", "zé"), ("a", "A"), ("##b", "B")]
-    assert characters("東(zé AB", tokenizer) == expected
+@pytest.mark.parametrize(
+    ("tokens", "text", "expected"),
+    [
+        # Google's final sigma: the ids are ours, the characters those of the word.
+        ("οδος οδοσ the", "the ΟΔΟΣ the", "the|the οδος|ΟΔΟΣ the|the"),
+        ("ο ##δ ##ο ##ς", "ΟΔΟΣ", "ο|ΟΔΟΣ ##δ|ΟΔΟΣ ##ο|ΟΔΟΣ ##ς|ΟΔΟΣ"),
+        ("a ##b ( )", "東(zé AB", "[UNK]|東 (|( [UNK]|zé a|A ##b|B"),
+        # One character is two tokens.
+        ("\u1100 ##\u1161", "\uac00", "\u1100|\uac00 ##\u1161|\uac00"),
+    ],
+)
+def test_tokens_of_odd_words_have_places(tokens, text, expected):
+    tokenizer = WordPieceTokenizer([*SPECIAL, *tokens.split()], True)
+    pairs = [tuple(pair.split("|")) for pair in expected.split(" ")]
+    assert characters(text, tokenizer) == pairs
 
 
 @pytest.mark.parametrize("lower_case", [True, False])
@@ -105,12 +84,6 @@ def test_any_text_gives_its_own_tokens_and_its_own_characters(uncased, lower_cas
             assert tokenizer.tokens[i].removeprefix("##") == surface
             matched += 1
     assert matched > 3000
-
-
-def test_characters_that_are_several_tokens_share_a_place():
-    jamo = unicodedata.normalize("NFD", "가")
-    tokenizer = WordPieceTokenizer([*SPECIAL, jamo[0], f"##{jamo[1]}"], True)
-    assert characters("가", tokenizer) == [(jamo[0], "가"), (f"##{jamo[1]}", "가")]
 
 
 def test_sentencepiece_words_between_spaces():
