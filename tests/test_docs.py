@@ -255,6 +255,8 @@ def workspace(tmp_path, monkeypatch, text_and_vocabulary, pretrained):
         (tmp_path / name).symlink_to(text)
     for name in ("glue/MRPC", "my_task", "reviews", "runs", "data", "my_bert"):
         (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "my_objectives").symlink_to(ROOT / "tests/objectives")
+    monkeypatch.syspath_prepend(tmp_path / "my_objectives")  # the page's PYTHONPATH
     for name in ("CHECKPOINT", "A", "all-MiniLM-L6-v2", "runs/tiny"):
         (tmp_path / name).symlink_to(pretrained)
     tokenizer.save(tmp_path)

@@ -1,6 +1,6 @@
-"""An objective of its own in one file: for each token, which of the two texts it is of.
+"""An objective in one file of its own: predict for each token which text it belongs to.
 
-A config names it by ``objective="sides"`` where this folder is on Python's path.
+A config names it with ``objective="sides"`` if this folder is on Python's path.
 """
 
 import dataclasses
@@ -11,23 +11,21 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec
 
 from bert_jax.model.bert import BertModel
+from bert_jax.model.tokens import Tokens
 
 
 class SideModel(nn.Module):
-    """BERT, and a number for each token: above 0 where it is of text B."""
+    """BERT with a logit for each token, above 0 for tokens of text B."""
 
     config: object
     compute: object
 
     @nn.compact
-    def __call__(self, batch, deterministic):
-        encoded = BertModel(self.config, self.compute, name="bert")(
-            batch["input_ids"],
-            jnp.zeros_like(batch["input_ids"]),  # the answer
-            batch["attention_mask"],
-            deterministic=deterministic,
-            pool=False,
-        )
+    def __call__(self, tokens, deterministic):
+        bert = BertModel(self.config, self.compute, name="bert")
+        # The token types are the answer, so the model reads zeros instead.
+        tokens = tokens.replace(token_type_ids=0 * tokens.token_type_ids)
+        encoded = bert.encode(tokens, deterministic=deterministic, pool=False)
         return nn.Dense(1, name="side")(encoded.sequence_BLD)[..., 0]
 
 
@@ -37,19 +35,20 @@ class Sides:
 
     model: SideModel
     sum_names = ("loss", "weight", "correct")
-    rules = ((r"side/kernel$", PartitionSpec(None, None)),)
+    rules = ((r"side/kernel$", PartitionSpec(None, None)),)  # replicated
 
     def init(self, key):
         ids = jnp.ones((1, 8), jnp.int32)
-        batch = {"input_ids": ids, "attention_mask": ids}
-        return self.model.init(key, batch, True)["params"]
+        tokens = Tokens.of_mask(ids, ids, ids)
+        return self.model.init(key, tokens, True)["params"]
 
     def weights(self, batch):
         return {"loss": jnp.sum(batch["attention_mask"]).astype(jnp.float32)}
 
     def sums(self, params, batch, key):
         rngs = None if key is None else {"dropout": key}
-        logits = self.model.apply({"params": params}, batch, key is None, rngs=rngs)
+        tokens = Tokens.of_batch(batch)
+        logits = self.model.apply({"params": params}, tokens, key is None, rngs=rngs)
         signs = 2.0 * batch["token_type_ids"] - 1
         weights = batch["attention_mask"].astype(jnp.float32)
         return {
