@@ -61,8 +61,8 @@ def partition_spec(
     more: rules that go before RULES. split: devices along 'data' that share the memory of
     each matrix (FSDP); 1: none.
 
-    Raises ValueError for a tensor of two or more dimensions without a rule, because a
-    large replicated tensor can exhaust the memory of a pod.
+    Raises UserError for a tensor of two or more dimensions without a rule, because a
+    large replicated tensor can exhaust the memory of a device.
     """
     for pattern, spec in (*more, *RULES):
         if re.search(pattern, name):
@@ -71,7 +71,12 @@ def partition_spec(
                 spec = _split_over_data(spec, shape[layers:], split)
             return P(*(None,) * layers, *spec)
     if len(shape) - ("encoder/layers/" in name) > 1:  # scanned layers are stacked
-        raise ValueError(f"no sharding rule matches {name} of shape {shape}")
+        end = "/".join(name.split("/")[-2:])
+        spec = f"PartitionSpec({', '.join(['None'] * len(shape))})"
+        raise UserError(
+            f"no sharding rule matches {name} of shape {shape}; add one to the rules of "
+            f'the objective: (r"{end}$", {spec}) replicates it on all devices'
+        )
     return P()
 
 

@@ -12,9 +12,12 @@ from bert_jax.parallel.mesh import MeshConfig, make_mesh, traced_on
 from bert_jax.parallel.sharding import partition_spec, path_name, tree_shardings
 
 
-def test_a_big_tensor_without_a_rule_is_an_error():
-    with pytest.raises(ValueError, match="no sharding rule matches params/new"):
+def test_a_big_tensor_without_a_rule_is_an_error_that_names_a_rule():
+    with pytest.raises(UserError, match="no sharding rule matches params/new") as error:
         partition_spec("params/new/table", (4, 4))
+    assert '(r"new/table$", PartitionSpec(None, None))' in str(error.value)
+    rules = ((r"new/table$", P(None, None)),)
+    assert partition_spec("params/new/table", (4, 4), more=rules) == P(None, None)
     assert partition_spec("params/new/bias", (4,)) == P()
     assert partition_spec("step", ()) == P()
 
@@ -29,7 +32,7 @@ def test_moments_lie_where_their_parameter_lies_and_layers_are_never_split():
 
 def test_a_stack_of_vectors_is_no_big_tensor():
     assert partition_spec("params/bert/encoder/layers/norm/scale", (3, 8)) == P()
-    with pytest.raises(ValueError, match="no sharding rule"):
+    with pytest.raises(UserError, match="no sharding rule"):
         partition_spec("params/bert/encoder/layers/new/table", (3, 8, 8))
 
 
