@@ -9,6 +9,7 @@ A comment above a block of code says what is special about it:
 import argparse
 import functools
 import importlib.util
+import inspect
 import json
 import re
 import shlex
@@ -28,6 +29,8 @@ from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
+from bert_jax.objectives.objective import PretrainingObjective
+from bert_jax.tasks.task import Task
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -214,6 +217,21 @@ def test_every_command_parses(page, parse, workspace, capsys):
             except Exception as error:
                 error.add_note(f"{block.place}: {shlex.join(words)}")
                 raise
+
+
+@pytest.mark.parametrize(
+    ("page", "interface"),
+    [("own_objective", PretrainingObjective), ("own_task", Task)],
+)
+def test_a_guide_has_the_names_of_the_interface(page, interface):
+    text = (DOCS / f"guides/{page}.md").read_text()
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    arguments = re.findall(r"`(\w+)\(([\w, ]*)\)`", " ".join(cells))
+    assert len(arguments) >= 4
+    for name, given in arguments:
+        expected = inspect.signature(getattr(interface, name)).parameters
+        assert given.split(", ") == [*expected][1:], name
+    assert {name for name, _ in arguments} >= interface.__abstractmethods__
 
 
 MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"

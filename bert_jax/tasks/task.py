@@ -47,8 +47,8 @@ class Task(abc.ABC):
     """A family of tasks. An object is one task with its settings.
 
     family: the name of the family in configs and in saved models.
-    config_class: the frozen dataclass of the settings, ``dir`` and ``max_length`` among
-      them.
+    config_class: the frozen dataclass of the settings: ``dir``, ``max_length`` and, for a
+      family with labels, ``labels``.
     source_class: reads the files of the family.
     columns: what a row contains, the label last. Each value has the names that its column
       may have. The first name counts in the columns of tuples and in messages.
