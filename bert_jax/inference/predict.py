@@ -190,7 +190,7 @@ class Predictor:
                 "dir, or rows"
             )
         for name in task.source.eval_splits:
-            rows = list(task.rows(task.source.records(name), columns, labelled=True))
+            rows = task.read(name, columns)
             if not rows:
                 raise UserError(
                     f"{name} has no rows; expected at least one with a label"

@@ -184,9 +184,9 @@ class Squad(Task):
             return self
         return self.changed(null_threshold=scores["tuned_f1_threshold"])
 
-    def read(self, split: str) -> list[Question]:
+    def read(self, split: str, columns: Sequence[str] = ()) -> list[Question]:
         """The questions of "train", "dev" or "test"; see Task.read."""
-        found = super().read(split)
+        found = super().read(split, columns)
         rows = [row for row in found if row.answers or not row.skipped]
         if skipped := sum(row.skipped for row in found):
             logger.warning(

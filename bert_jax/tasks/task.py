@@ -162,13 +162,14 @@ class Task(abc.ABC):
         """Whether the labels of a split are read."""
         return split in ("train", *self.source.eval_splits)
 
-    def read(self, split: str) -> list[Any]:
+    def read(self, split: str, columns: Sequence[str] = ()) -> list[Any]:
         """The rows of "train", or of an eval or predict split of the source.
 
+        columns: see :meth:`rows`.
         Raises UserError with file and line for a row that is not as expected.
         """
         records = self.source.records(split)
-        return list(self.rows(records, labelled=self.labelled(split)))
+        return list(self.rows(records, columns, labelled=self.labelled(split)))
 
     def rows(
         self,

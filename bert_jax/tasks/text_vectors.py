@@ -7,7 +7,7 @@ and any table of pairs with a number.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,8 +91,8 @@ class SentenceVectors(Classification):
             return False
         return super().labelled(split)
 
-    def read(self, split: str) -> list[Row]:
-        rows, least = super().read(split), self.config.positive_from
+    def read(self, split: str, columns: Sequence[str] = ()) -> list[Row]:
+        rows, least = super().read(split, columns), self.config.positive_from
         if split != "train":
             return rows
         if self.whole_batch:

@@ -182,8 +182,8 @@ class Tagging(Task):
     def main_metric(self) -> str:
         return "accuracy" if self.kind == "tags" else "f1"
 
-    def read(self, split: str) -> list[TaggedSentence]:
-        rows, form = self._rows(split), formats.SCHEMES[self.scheme]
+    def read(self, split: str, columns: Sequence[str] = ()) -> list[TaggedSentence]:
+        rows, form = self._rows(split, columns), formats.SCHEMES[self.scheme]
         for row in rows:
             for i, tag in enumerate(row.tags or ()):
                 if tag not in self.label_ids or not re.fullmatch(form, tag):
@@ -202,9 +202,9 @@ class Tagging(Task):
             )
         return rows
 
-    def _rows(self, split: str) -> list[TaggedSentence]:
+    def _rows(self, split: str, columns: Sequence[str] = ()) -> list[TaggedSentence]:
         """The sentences of a split, with iob2 tags instead of iob1."""
-        rows = self._training if split == "train" else super().read(split)
+        rows = self._training if split == "train" else super().read(split, columns)
         if self.scheme not in ("iob1", "iob2") or not self.labelled(split):
             return rows
         iob2 = formats.iob1_to_iob2
