@@ -65,6 +65,8 @@ def train_vocabulary(
     """
     if kind not in KINDS:
         raise UserError(f"kind {kind!r}, expected one of {', '.join(KINDS)}")
+    if min_frequency < 0:
+        raise UserError(f"min_frequency={min_frequency}, expected 0 or more")
     if size <= len(SPECIAL_TOKENS):
         raise UserError(
             f"size {size}, expected more than the {len(SPECIAL_TOKENS)} special tokens; "

@@ -18,6 +18,7 @@ from bert_jax.data.examples import ExampleConfig, ExampleSource
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
+from bert_jax.interop.find import check_checkpoint
 from bert_jax.progress import aligned
 
 Values = dict[str, Any]
@@ -56,7 +57,8 @@ def inspect(
 
 
 def _checkpoint(path: os.PathLike | str) -> Values:
-    # Imported late: prepared text needs no JAX.
+    check_checkpoint(path)
+    # Imported late: prepared text and a wrong path need no JAX.
     from flax.traverse_util import flatten_dict
 
     from bert_jax.interop.load import load
