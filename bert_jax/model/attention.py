@@ -76,7 +76,8 @@ def attend(
         causal=causal,
         required=required,
     )
-    _log_once(chosen, k_BLNH.shape[1], rate)
+    if implementation != "plain":  # as parameters are initialised
+        _log_once(chosen, k_BLNH.shape[1], rate)
     if chosen == "splash":
         query_ids_BQ = take_positions(tokens.query_ids, positions_BQ)
         return attention_fused.attend_splash(
