@@ -8,8 +8,10 @@ decided alone, by the sigmoid of its logit.
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import math
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +22,7 @@ import scipy
 
 from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import UserError, counted
+from bert_jax.errors import UserError, counted, listed
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import tables
 from bert_jax.tasks.class_names import by_number, by_position
@@ -254,16 +256,32 @@ class Classification(Task):
             return ()
         if known := self.config.labels or self.config.layout.labels:
             return known
-        found = set()
+        rows = []
         for where, values in self.source.records("train"):
             own = self._values(where, self._value(where, values, "label"))
-            found.update(_class_name(where, value) for value in own)
-        if len(found) == 1:
+            rows.append([_class_name(where, value) for value in own])
+        labels = sorted({*itertools.chain(*rows)})
+        single = all(len(own) == 1 for own in rows)
+        place = self.source.place("train")
+        if all(re.fullmatch(r"-?\d+\.0+", label) for label in labels):
             raise UserError(
-                f"{self.source.place('train')}: every training row has the label "
-                f"{min(found)!r}; expected two labels at least"
+                f"{place}: the labels {listed(labels)} are floats; expected texts or whole "
+                f"numbers, such as {int(float(labels[0]))} (pandas has floats in a column "
+                "with a missing value; regression=True learns numbers; labels= keeps these "
+                "names)"
             )
-        return tuple(sorted(found))
+        if len(labels) == 1:
+            raise UserError(
+                f"{place}: every training row has the label {labels[0]!r}; expected two "
+                "labels at least"
+            )
+        if single and len(rows) > 20 and len(labels) > 0.9 * len(rows):
+            raise UserError(
+                f"{place}: {len(rows)} rows have {len(labels)} different labels, such as "
+                f"{labels[0][:60]!r}; are the columns of text and label swapped? "
+                "regression=True learns numbers, and labels= names classes of one row each"
+            )
+        return tuple(labels)
 
     def values(self, where: str, row: AnyRow, *, labelled: bool) -> dict[str, Any]:
         """For a head that was trained elsewhere, a row is a text or a pair."""
@@ -314,6 +332,9 @@ class Classification(Task):
         name = _class_name(where, value)
         if name not in self.label_ids and isinstance(value, int):
             name = by_position(self.labels, value) or name
+        # Models of 0.1.0 have the names of JSON for the classes of a column of booleans.
+        if name in ("True", "False") and name.lower() in self.label_ids:
+            name = name.lower()
         if name not in self.label_ids:
             raise UserError(
                 f"{where}: label {name!r} is not in the label set "

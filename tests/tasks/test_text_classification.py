@@ -430,3 +430,37 @@ def test_a_bool_is_the_class_that_pandas_writes_into_a_csv_file(tmp_path):
             task = bert_jax.tasks.classification().with_rows(train=train, dev=dev)
             assert task.labels == ("False", "True")
             assert [row.label for row in task.read("dev")] == ["True", "False"]
+
+
+def test_labels_that_are_floats_are_refused_as_in_python(make):
+    """pandas writes a column of whole numbers with a gap as 0.0 and 1.0."""
+    files = {"train.csv": "text,label\na,1.0\nb,0.0\n"}
+    with pytest.raises(
+        UserError, match=r"the labels 0\.0, 1\.0 are floats; .* as 0 \("
+    ):
+        make(files).read("train")
+    assert make(files, regression=True).read("train")[0].label == 1.0
+    assert make(files, labels=("0.0", "1.0")).read("train")[0].label == "1.0"
+    versions = {"train.csv": "text,label\na,1.0\nb,1.5\n"}
+    assert make(versions).labels == ("1.0", "1.5")
+
+
+def test_columns_that_are_swapped_are_refused():
+    task = bert_jax.tasks.classification()
+    rows = [(f"text {i}", "xy"[i % 2]) for i in range(21)]
+    assert task.with_rows(train=rows).labels == ("x", "y")
+    swapped = [(label, text) for text, label in rows]
+    with pytest.raises(UserError, match=r"^train: 21 rows have 21 .* swapped"):
+        _ = task.with_rows(train=swapped).labels
+    # Twenty rows may have a class each, and more if the classes are named.
+    assert len(task.with_rows(train=swapped[:20]).labels) == 20
+    named = bert_jax.tasks.classification(labels=[text for text, _ in rows])
+    assert len(named.with_rows(train=swapped).read("train")) == 21
+
+
+def test_classes_of_booleans_have_either_form_of_their_names():
+    for names, values in ((("false", "true"), "True"), (("False", "True"), True)):
+        task = bert_jax.tasks.classification(labels=names).with_rows(
+            train=[("a", names[0]), ("b", values)]
+        )
+        assert task.read("train")[1].label == names[1]
