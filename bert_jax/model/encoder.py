@@ -1,15 +1,67 @@
-"""The stack of post-LN Transformer layers (modeling.py, transformer_model)."""
+"""Self-attention, and the stack of post-LN Transformer layers (modeling.py)."""
 
 from typing import Any
 
 import jax
 from flax import linen as nn
 
-from bert_jax.model.attention import SelfAttention
+from bert_jax.model.attention import attend_plain, probabilities
 from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.model.kernels.attention import attend
 from bert_jax.model.kernels.dropout import Dropout
 from bert_jax.model.layers import activation, dense, layer_norm, split
 from bert_jax.model.tokens import Tokens, take_positions
+
+
+class SelfAttention(nn.Module):
+    """Projects to queries, keys and values, attends, projects back."""
+
+    config: BertConfig
+    compute: ComputeConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x_BLD: jax.Array,
+        tokens: Tokens,
+        positions_BQ: jax.Array | None = None,
+        *,
+        deterministic: bool,
+    ) -> jax.Array:
+        """Attention of the tokens at ``positions_BQ``, None for all: (B, Q, D).
+
+        Where the collection "attention" is mutable, it keeps the probabilities without
+        dropout, (B, N, Q, L).
+        """
+        config, compute = self.config, self.compute
+        heads = (config.num_heads, config.head_size)
+        x_BQD = take_positions(x_BLD, positions_BQ)
+        q_BQNH = dense(config, compute, heads, name="query")(x_BQD)
+        k_BLNH = dense(config, compute, heads, name="key")(x_BLD)
+        v_BLNH = dense(config, compute, heads, name="value")(x_BLD)
+        if self.is_mutable_collection("attention") and not self.is_initializing():
+            attends_BQL = tokens.attends(positions_BQ, config.causal)
+            probs_BNQL = probabilities(q_BQNH, k_BLNH, attends_BQL)
+            self.sow("attention", "probabilities", probs_BNQL)
+        use_dropout = config.attention_dropout > 0 and not deterministic
+        qkv = q_BQNH, k_BLNH, v_BLNH
+        if self.is_initializing():  # on a few tokens, which suit no kernel
+            attends_BQL = tokens.attends(positions_BQ, config.causal)
+            context_BQNH = attend_plain(*qkv, attends_BQL)
+        else:
+            context_BQNH = attend(
+                *qkv,
+                tokens,
+                positions_BQ,
+                causal=config.causal,
+                dropout_rate=config.attention_dropout,
+                dropout_key=self.make_rng("dropout") if use_dropout else None,
+                implementation=compute.attention_impl,
+                # Training computes as its config says. Inference may run elsewhere.
+                required=not deterministic,
+            )
+        D = config.hidden_size
+        return dense(config, compute, D, axis=(-2, -1), name="output")(context_BQNH)
 
 
 class Layer(nn.Module):

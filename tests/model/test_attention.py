@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.model.attention import attend, attend_plain
+from bert_jax.model.attention import attend_plain
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.kernels import attention_fused
+from bert_jax.model.kernels.attention import attend
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.mlm_nsp import MlmNsp
 
@@ -119,6 +120,13 @@ def test_the_choice_is_logged_once(caplog):
         for _ in range(2):
             attend(q, q, q, tokens_of(np.ones((2, 14))))
     assert caplog.messages == ["attention over 14 positions, dropout 0: xla"]
+
+
+def test_initialising_parameters_logs_no_choice(caplog):
+    config = BertConfig(60, 16, 1, 2, 32)
+    with caplog.at_level("INFO", logger="bert_jax"):
+        MlmNsp(BertForPreTraining(config)).init(jax.random.key(0))
+    assert caplog.messages == []
 
 
 def test_a_model_with_splash_is_initialised_and_encodes():

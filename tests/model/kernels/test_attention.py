@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.attention import attend, attend_plain
+from bert_jax.model.attention import attend_plain
 from bert_jax.model.kernels import attention_fused, attention_xla
+from bert_jax.model.kernels.attention import attend
 from bert_jax.model.tokens import Tokens
 from bert_jax.parallel.mesh import MeshConfig, batch_sharding, make_mesh, traced_on
 

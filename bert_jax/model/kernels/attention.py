@@ -1,0 +1,62 @@
+"""Chooses how attention is computed on a device."""
+
+import functools
+import logging
+
+import jax
+
+from bert_jax.model.attention import attend_plain
+from bert_jax.model.kernels import attention_fused
+from bert_jax.model.kernels.attention_xla import attend_xla
+from bert_jax.model.tokens import Tokens, take_positions
+
+_logger = logging.getLogger(__name__)
+
+
+def attend(
+    q_BQNH: jax.Array,
+    k_BLNH: jax.Array,
+    v_BLNH: jax.Array,
+    tokens: Tokens,
+    positions_BQ: jax.Array | None = None,
+    *,
+    causal: bool = False,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    implementation: str = "auto",
+    required: bool = True,
+) -> jax.Array:
+    """:func:`attend_plain` of the tokens at some positions to all tokens of their row.
+
+    implementation: see ComputeConfig.attention_impl; required: see choose_attention. All
+    return the numbers of the plain formula, up to the order of sums and the rounding to
+    the dtype of the values.
+    """
+    rate = dropout_rate if dropout_key is not None else 0.0
+    chosen = attention_fused.choose_attention(
+        implementation,
+        length=k_BLNH.shape[1],
+        dtype=v_BLNH.dtype.name,
+        dropout_rate=rate,
+        causal=causal,
+        required=required,
+    )
+    _log_once(chosen, k_BLNH.shape[1], rate)
+    if chosen == "splash":
+        query_ids_BQ = take_positions(tokens.query_ids, positions_BQ)
+        return attention_fused.attend_splash(
+            q_BQNH, k_BLNH, v_BLNH, query_ids_BQ, tokens.segment_ids
+        )
+    attends_BQL = tokens.attends(positions_BQ, causal)
+    if chosen == "cudnn":
+        return attention_fused.attend_cudnn(q_BQNH, k_BLNH, v_BLNH, attends_BQL)
+    function = attend_plain if chosen == "plain" else attend_xla
+    dropout = {"dropout_rate": rate, "dropout_key": dropout_key} if rate else {}
+    return function(q_BQNH, k_BLNH, v_BLNH, attends_BQL, **dropout)
+
+
+@functools.cache
+def _log_once(chosen: str, length: int, dropout_rate: float) -> None:
+    _logger.info(
+        "attention over %d positions, dropout %g: %s", length, dropout_rate, chosen
+    )
