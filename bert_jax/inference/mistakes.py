@@ -94,8 +94,8 @@ def majority_warning(counts: Sequence[Sequence[int]]) -> str:
     share = 100 * max(totals) / sum(totals)
     return (
         f"{100 * right / sum(totals):.1f}% are right, and always the largest class "
-        f"would give {share:.1f}%: the run has learned nothing; try "
-        "optimizer.bias_correction=True, another seed or more epochs"
+        f"would give {share:.1f}%: the run has learned nothing; try another seed, more "
+        "epochs or, if it is off, optimizer.bias_correction=True"
     )
 
 

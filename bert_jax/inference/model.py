@@ -257,7 +257,21 @@ class Bert(Checkpoint):
 
 
 def load(path: os.PathLike | str, **changes: Any) -> Bert:
-    """A BERT from any checkpoint that ``bert_jax.interop.load.load`` reads; see there."""
+    """Loads a BERT and its tokenizer. ``Bert`` has methods to predict, encode, score, save.
+
+    >>> model = bert_jax.load("runs/tiny", dtype="float32")
+    >>> model.fill_mask("The [MASK] is called once.", top=2)
+    [[('function', 0.31), ('method', 0.17)]]
+
+    path: a workdir of pretraining (its newest checkpoint) or of fine-tuning (its best
+      model), a Hugging Face folder, a folder or prefix of Google's bert_model.ckpt, a URL
+      such as gs://bucket/folder, or the name of a model on the Hugging Face Hub, such as
+      google-bert/bert-base-uncased, with @REVISION or without.
+    changes: fields of BertConfig and ComputeConfig that replace values of the files, such
+      as dtype="bfloat16", activation="gelu_tanh" or max_positions=1024.
+
+    Raises UserError if there is no checkpoint, or if it cannot be read.
+    """
     kinds = ComputeConfig, BertConfig
     known = [field.name for kind in kinds for field in dataclasses.fields(kind)]
     check_arguments("load", changes, known)

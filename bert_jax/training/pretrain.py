@@ -62,8 +62,10 @@ def pretrain(
     *,
     change_settings: bool = False,
 ) -> dict[str, float] | None:
-    """Runs ``config`` in ``workdir`` to its last step, from its newest checkpoint.
+    """Pretrains in ``workdir`` to the last step of ``config``, from the newest checkpoint.
 
+    config: ``bert_jax.training.config.train_config`` makes it from a dictionary of the
+      settings of docs/settings.md, as ``get_config`` of a config file returns it.
     log: function that receives each line of the report.
     change_settings: resume an unfinished run with other settings than before.
 
