@@ -146,12 +146,12 @@ class Task(abc.ABC):
         if not given.get("train", True):
             raise UserError("train is empty; expected rows to learn from")
         if held_out:
-            given["train"], given["dev"] = hold_out(given["train"], held_out, seed)
-            if not self.source.any_label(given["dev"]):
+            if not self.source.any_label(given["train"]):
                 raise UserError(
                     "train has no labels, and the scores on dev need them; give dev= rows "
                     "with labels"
                 )
+            given["train"], given["dev"] = hold_out(given["train"], held_out, seed)
         source = GivenRows(self.source, given)
         task = type(self)(dataclasses.replace(self.config, dir=source.name()))
         task.columns, task.any_columns = self.columns, self.any_columns

@@ -100,9 +100,7 @@ class TextConfig(TableConfig):
         "longer text of a pair loses tokens until both fit",
         one_of=("head", "tail", "head_tail", "windows"),
     )
-    head_tokens: int = setting(
-        128, "head_tail: tokens kept of the start, if so many fit", least=1
-    )
+    head_tokens: int = setting(128, "head_tail: tokens kept of the start", least=1)
     stride: int = setting(
         64,
         "windows: tokens from the start of one to the next, if it holds them",
@@ -115,6 +113,12 @@ class TextConfig(TableConfig):
             raise UserError(
                 "truncation=windows is for single texts, and the task has two; expected "
                 "head, tail or head_tail"
+            )
+        room = self.max_length - 2 - self.pair
+        if self.truncation == "head_tail" and self.head_tokens >= room:
+            raise UserError(
+                f"head_tokens={self.head_tokens} leaves no room for the end; expected 1 to "
+                f"{room - 1} at max_length={self.max_length}"
             )
 
 

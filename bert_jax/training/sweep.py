@@ -184,9 +184,21 @@ def _best_run(results: dict[str, Results | None]) -> str:
     return max(scores, key=scores.__getitem__, default="")
 
 
+def _with_kept(results: dict[str, Results | None], runs: Path) -> dict[str, Any]:
+    """Also the run whose model is in best/, which may be of an earlier grid."""
+    if not (runs / _KEPT).exists():
+        return results
+    name = read_json(runs / _KEPT, "the name of the best run").get("run")
+    path = runs / str(name) / RESULTS
+    kept = read_json(path, "the results of a run") if path.exists() else None
+    return {name: kept} | results
+
+
 def _keep_best(results: dict[str, Results | None], folder: RunFolder) -> None:
     """Moves the model of the best run to best/. Deletes models of other finished runs."""
-    runs, best = folder.local / SWEEP, _best_run(results)
+    runs = folder.local / SWEEP
+    results = _with_kept(results, runs)
+    best = _best_run(results)
     for name, found in results.items():
         model = runs / name / BEST
         if name == best and model.exists():
@@ -202,7 +214,9 @@ def _write_table(
     grid: SweepConfig, results: dict[str, Results], folder: RunFolder, log: Log
 ) -> Results:
     """Logs the points from the worst to the best, and writes sweep.json."""
-    workdir, runs, best = folder.local, folder.local / SWEEP, _best_run(results)
+    workdir, runs = folder.local, folder.local / SWEEP
+    every = _with_kept(results, runs)
+    best = _best_run(every)
     metric, rows = next(iter(results.values()))["main_metric"], []
     for point in itertools.product(*_points(grid)):
         found = [results[_name(seed, *point)] for seed in grid.seeds]
@@ -222,7 +236,7 @@ def _write_table(
         )
     with new_folder(workdir / PREDICTIONS, overwrite=True) as predictions:
         shutil.copytree(runs / best / PREDICTIONS, predictions, dirs_exist_ok=True)
-    score = _dev_score(results[best])
+    score = _dev_score(every[best])
     log(f"best: {best}, {metric} {score:.2f}; its model is in {workdir / BEST}")
     content = {"metric": metric, "best_run": best, "points": rows}
     write_json(workdir / "sweep.json", content)

@@ -185,6 +185,10 @@ def test_rows_stand_in_for_files():
     held_out = task.with_rows(train=rows, held_out=0.34)
     found = [row.text_a for split in ("train", "dev") for row in held_out.read(split)]
     assert sorted(found) == sorted(text for text, _ in rows) and len(found) == 3
+    signs = [("bad", "-1")] * 5 + [("good", "1")]  # -1 may be a class
+    assert len(task.with_rows(train=signs, held_out=0.1).read("dev")) == 1
+    with pytest.raises(UserError, match="train has no labels"):
+        task.with_rows(train=signs[:5], held_out=0.1)
 
 
 @pytest.mark.parametrize("train", [{"text": ["a", "b"], "label": [0, 1]}, ("a", "b")])

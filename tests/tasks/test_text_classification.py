@@ -156,6 +156,7 @@ def test_bad_rows_of_a_table(make, files, settings, message):
         ({"truncation": "windows", "text_b": "b"}, "windows is for single texts"),
         ({"truncation": "windows", "task": "mrpc"}, "windows is for single texts"),
         ({"stride": 0}, "data.stride=0, expected at least 1"),
+        ({"truncation": "head_tail"}, "head_tokens=128 leaves no room for the end"),
         ({"max_length": 4, "text_b": "b"}, "data.max_length=4, expected at least 5"),
     ],
 )

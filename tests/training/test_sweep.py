@@ -209,6 +209,11 @@ def test_points_may_be_added_in_any_order(made, run):
     assert names == [f"batch8-rate1e-06-epochs2-seed{seed}" for seed in (0, 1)]
     assert len(content["points"]) == 3
     assert content["best_run"] == NAMES[3]
+    # The best model of all runs stays, also of runs that are not in the grid.
+    best = (copy / "best/model.safetensors").read_text()
+    content, _, _ = run(copy, sweep=SweepConfig(**GRID | {"learning_rate": (1e-6,)}))
+    assert content["best_run"] == NAMES[3]
+    assert (copy / "best/model.safetensors").read_text() == best
 
 
 def test_a_best_model_that_was_deleted_is_reported(made, run):
