@@ -41,10 +41,10 @@ ENVIRONMENT = {
 }
 # In place of Python: on the host of its number, whose cable is plugged in again.
 ON_ITS_HOST = """#!/usr/bin/env bash
-ip link set {name}$8 up
-[[ $8 == 0 ]] || exec 2>>"${{0%/*}}/said"
-exec ip netns exec {name}$8 unshare --uts bash -c 'hostname "$0"; exec "$@"' host$8 \
-  {python} "${{@:1:3}}" 10.213.{subnet}.1:"${{4##*:}}" "${{@:5}}"
+ip link set {name}$9 up
+[[ $9 == 0 ]] || exec 2>>"${{0%/*}}/said"
+exec ip netns exec {name}$9 unshare --uts bash -c 'hostname "$0"; exec "$@"' host$9 \
+  {python} "${{@:1:4}}" 10.213.{subnet}.1:"${{5##*:}}" "${{@:6}}"
 """
 
 
