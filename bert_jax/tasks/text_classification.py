@@ -491,7 +491,7 @@ class MultiLabel(Classification):
         UserError for a vector of another length, and for class numbers that occur twice.
         """
         if isinstance(value, str) and value.startswith("["):
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 value = json.loads(value)
         if isinstance(value, str):
             return [x.strip() for x in value.split(self.config.separator) if x.strip()]

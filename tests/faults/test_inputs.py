@@ -55,6 +55,7 @@ FOUND = [
     ("squad-jsonl", json.dumps(QUESTION | {"answers": 1}), "error"),
     ("tags-jsonl", '{"words": ["a"], "tags": [["O"]]}', "error"),
     ("tags-jsonl", '{"words": ["a"], "tags": [""]}', "error"),
+    ("labels-jsonl", f'{{"text": "a", "label": "{DEEP}"}}', "error"),
     ("labels-jsonl", f'{{"text": "a", "label": "{"7" * 5000}"}}', "error"),
     ("table-jsonl", '{"text": "The", "label": "x", "id": NaN}', "result"),
     ("config.json", json.dumps(CONFIG | {"num_hidden_layers": 10**7}), "error"),
