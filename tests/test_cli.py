@@ -194,6 +194,29 @@ cli.run(main)
     ]
 
 
+def test_texts_of_arguments_and_the_output_are_utf8_in_every_locale():
+    program = """
+from bert_jax.commands import cli
+
+def main(argv):
+    parser = cli.argument_parser("bert_jax x")
+    cli.add_text_flags(parser)
+    args = parser.parse_args(argv)
+    print(*args.text, args.columns)
+
+cli.run(main)
+"""
+    flags = ["--text", "Größe 水", "--columns", "été"]
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *flags],
+        capture_output=True,
+        env=os.environ | ascii_only,
+        check=True,
+    )
+    assert done.stdout.decode() == "['Größe 水'] ['été']\n"
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
 @pytest.mark.parametrize(
     ("streams", "code", "said"),

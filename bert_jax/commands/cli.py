@@ -181,12 +181,20 @@ def model_options(args: argparse.Namespace) -> dict[str, Any]:
     return {name: vars(args)[name] for name in ("batch_size", "max_length", "dtype")}
 
 
+def text(argument: str) -> str:
+    """The type of a flag that takes a text: its bytes are UTF-8 in every locale."""
+    if sys.getfilesystemencoding() != "utf-8":
+        argument = os.fsencode(argument).decode(errors="replace")
+    return valid_text(argument)
+
+
 def add_columns_flag(parser: argparse.ArgumentParser) -> None:
     """Adds --columns for tables."""
     parser.add_argument(
         "--columns",
         nargs="+",
         default=(),
+        type=text,
         metavar="NAME",
         help="columns of the text or texts in a table (default: as trained, else a column "
         "called text, or the only column of texts)",
@@ -203,7 +211,7 @@ def add_text_flags(
         action="append",
         nargs="+",
         metavar=metavar,
-        type=valid_text,
+        type=text,
         help="one row; may be repeated",
     )
     given.add_argument(
@@ -225,7 +233,9 @@ def add_corpus_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", choices=("auto", *FORMATS), default="auto", help="(%(default)s)"
     )
-    parser.add_argument("--text_field", default="text", help="of JSONL and tfds rows")
+    parser.add_argument(
+        "--text_field", default="text", type=text, help="of JSONL and tfds rows"
+    )
     parser.add_argument(
         "--language",
         default="en",
