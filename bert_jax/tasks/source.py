@@ -140,6 +140,8 @@ class Source:
 
     def check(self) -> None:
         """Raises UserError if the file to learn from, or the file of dev, is missing."""
+        if not self.eval_splits:
+            raise UserError("the task has no dev split; to predict ax, fine-tune mnli")
         for split in ("train", self.eval_splits[0]) if self._in_files else ():
             self.path(split)
 

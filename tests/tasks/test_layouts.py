@@ -139,6 +139,8 @@ def test_mnli_has_two_dev_splits_and_predicts_ax_where_it_lies(tmp_path):
 def test_ax_is_not_trained(tmp_path):
     with pytest.raises(UserError, match=r"has no train\.csv, .*it has diagnostic\.tsv"):
         write_task("ax", tmp_path).read("train")
+    with pytest.raises(UserError, match="no dev split; to predict ax, fine-tune mnli"):
+        write_task("ax", tmp_path).source.check()
 
 
 def test_qqp_leaves_out_the_rows_that_a_line_end_cut(tmp_path, caplog):
