@@ -144,8 +144,10 @@ def _expand(text: str, format: str, language: str) -> list[Source]:
 def _file_source(name: str, format: str, language: str) -> Source | None:
     """The source of a file; None if the file is empty. Reads the start of the file."""
     with open_text(name) as file:
-        head = file.read(_HEAD)
-    if len(head) < _HEAD and not head.strip():
+        while (head := file.read(_HEAD)).isspace():
+            pass
+        head += file.read(len(head) - len(head.lstrip()))
+    if not head:
         return None
     text = decode(head, name, cut=True)
     if format == "auto":

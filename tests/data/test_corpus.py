@@ -390,6 +390,13 @@ def test_unknown_formats_and_lines_without_end_are_refused(tmp_path, monkeypatch
         read(path, format="xml")
 
 
+def test_blank_lines_before_the_text_do_not_hide_its_format(tmp_path):
+    texts = {"a.txt": "The sea.\n", "b.txt": '{"text": "A ship."}\n', "empty": ""}
+    for name, text in texts.items():
+        (tmp_path / name).write_text("\n" * (1 << 17) + text)
+    assert read(tmp_path) == [["The sea."], ["A ship."]]
+
+
 def test_a_character_cut_by_the_head_is_fine(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "_HEAD", 11)
     (tmp_path / "a.txt").write_text("Abcdefghi€.\nB.\n")
