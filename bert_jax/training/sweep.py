@@ -189,9 +189,11 @@ def _with_kept(results: dict[str, Results | None], runs: Path) -> dict[str, Any]
     if not (runs / _KEPT).exists():
         return results
     name = read_json(runs / _KEPT, "the name of the best run").get("run")
-    path = runs / str(name) / RESULTS
-    kept = read_json(path, "the results of a run") if path.exists() else None
-    return {name: kept} | results
+    # Only folders of this sweep: a path such as ../other would lose the model there.
+    for path in runs.glob(f"*/{RESULTS}"):
+        if path.parent.name == name:
+            return {name: read_json(path, "the results of a run")} | results
+    return results
 
 
 def _keep_best(results: dict[str, Results | None], folder: RunFolder) -> None:

@@ -226,6 +226,18 @@ def test_a_best_model_that_was_deleted_is_reported(made, run):
     check_end(copy, whole)
 
 
+def test_a_model_out_of_the_workdir_is_neither_moved_nor_deleted(made, run):
+    """A workdir from elsewhere may name any folder as its best run."""
+    whole, copy = made
+    name = {"run": f"../../{whole.name}/sweep/{NAMES[0]}"}
+    model = whole / "sweep" / NAMES[0] / "best"
+    model.mkdir()
+    write_json(copy / "sweep" / sweep._KEPT, name)
+    with pytest.raises(UserError, match="the model of the best run is no longer in"):
+        run(copy)
+    assert model.exists()
+
+
 def test_a_run_that_diverges_is_counted_and_not_run_again(run, tmp_path):
     def diverges(config):
         return config.seed == 1 or config.optimizer.learning_rate == 1e-2
