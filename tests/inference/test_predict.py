@@ -266,6 +266,10 @@ def test_a_file_of_tagged_words_is_read_as_evaluate_reads_it(
         assert [
             [*row.words] for _, split, _ in predict.evaluate(file) for row in split.rows
         ] == words
+    file = tmp_path / "texts.txt"
+    for lines in (["the man", "paris"], ["see the man O", "the O sees"]):
+        file.write_text("\n".join(lines))
+        assert [" ".join(answer["words"]) for answer in predict(file)] == lines
 
 
 def test_evaluate_reads_rows_as_training_does(tagger, reader, tmp_path):

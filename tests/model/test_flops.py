@@ -4,6 +4,7 @@ import pytest
 
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
+from bert_jax.objectives.electra import Electra, ReplacedTokens
 from bert_jax.objectives.mlm_nsp import MlmNsp
 
 pytestmark = pytest.mark.usefixtures("optimized")
@@ -62,3 +63,25 @@ def test_compiler_counts_about_as_much():
     cost = jax.jit(forward).lower(params, ids, positions).compile().cost_analysis()
     analytic = config.step_flops(64, 8, rows=2) / 3  # the backward pass: twice
     assert analytic <= cost["flops"] <= 1.15 * analytic
+
+
+def test_compiler_counts_about_as_much_of_replaced_token_detection():
+    config = BertConfig(
+        vocab_size=512,
+        hidden_size=256,
+        num_layers=1,
+        num_heads=4,
+        intermediate_size=1024,
+        max_positions=64,
+    )
+    objective = ReplacedTokens(Electra(config))
+    tokens, masked = (jax.ShapeDtypeStruct((4, n), jnp.int32) for n in (64, 10))
+    names = ("input_ids", "token_type_ids", "attention_mask")
+    batch = dict.fromkeys(names, tokens) | {
+        **dict.fromkeys(("mlm_positions", "mlm_ids"), masked),
+        "mlm_weights": jax.ShapeDtypeStruct((4, 10), jnp.float32),
+    }
+    params = jax.eval_shape(objective.init, jax.random.key(0))
+    forward = jax.jit(lambda *args: objective.sums(*args, None)).lower(params, batch)
+    analytic = objective.flops(batch) / 3
+    assert analytic <= forward.cost_analysis()["flops"] <= 1.05 * analytic

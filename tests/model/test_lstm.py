@@ -96,6 +96,13 @@ def test_padding_changes_nothing():
     np.testing.assert_allclose(padded[:, :9][real], logits[real], atol=1e-6)
 
 
+def test_dropout_follows_its_key():
+    first, same, other = (run(*make_batch(), key=key) for key in (1, 1, 2))
+    np.testing.assert_array_equal(first, same)
+    assert not np.allclose(first, other)
+    assert not np.allclose(first, run(*make_batch()))
+
+
 def test_the_last_states_of_a_text_are_the_same_alone_and_in_a_batch():
     features, mask = make_batch()
     model = BiLstm(SMALL, LABELS, by_token=False)

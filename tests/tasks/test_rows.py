@@ -14,6 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.tasks.rows import (
     by_position,
     count_rows,
+    given_columns,
     is_single,
     line_rows,
     placed_rows,
@@ -70,6 +71,12 @@ def test_rows_of_frames():
         assert rows(kind(["a", "b"])) == ["a", "b"]
     frame = pandas.DataFrame({"label": ["x", "y"], "text": ["a b", "c"]})
     assert rows(row for _, row in frame.iterrows()) == ROWS
+    frame = pandas.DataFrame([["a b", 1], ["c", 2]])  # the names of its columns: 0, 1
+    for columns in (0, [0], np.int64(0), "0", ()):
+        found = row_texts(placed_rows(frame), given_columns(columns))
+        assert [row.texts for row in found] == [("a b",), ("c",)]
+    with pytest.raises(UserError, match="row 0: no column '7'; the columns are 0, 1"):
+        [*row_texts(placed_rows(frame), given_columns(7))]
 
 
 def test_missing_values_of_every_library_are_none():
