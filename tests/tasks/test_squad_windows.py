@@ -2,6 +2,7 @@
 
 import math
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -119,6 +120,18 @@ def test_what_is_cut_and_what_has_no_tokens(uncased):
     assert len(features.input_ids) == 1 and features.extra[0].stop == 0
     assert features.targets["start"].tolist() == [0]
     assert windows([], uncased).input_ids == []
+
+
+def test_a_long_context_takes_memory_in_proportion_to_its_length(uncased):
+    """Windows times tokens would be 16 million numbers."""
+    task = Squad(SquadConfig(max_length=32, max_question_length=8))
+    rows = [question("the sea . " * 7_000)]
+    tracemalloc.start()
+    features = task.encode(rows, uncased)
+    outputs = [np.zeros((len(ids), 2), np.float32) for ids in features.input_ids]
+    task.decode(rows, features, outputs)
+    assert len(outputs) > 500 and tracemalloc.get_traced_memory()[1] < 64 << 20
+    tracemalloc.stop()
 
 
 def test_targets_need_a_label_in_every_row(uncased):
