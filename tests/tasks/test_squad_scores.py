@@ -43,6 +43,12 @@ def test_hand_computed_scores(answer, right, exact, expected):
     assert f1(answer, right, True) == pytest.approx(expected, rel=1e-12)
 
 
+def test_words_that_normalise_to_nothing():
+    """evaluate-v1.1.py finds no shared word; for evaluate-v2.0.py both are no answer."""
+    assert exact_match("the", ["a"]) == 1
+    assert f1("the", ["a"]) == 0 and f1("the", ["a"], True) == 1
+
+
 def test_scores_v1():
     # evaluate-v1.1.py finds nothing shared; to evaluate-v2.0.py both are no answer.
     assert exact_match("the", ["a"]) == 1
