@@ -80,6 +80,9 @@ class Task(abc.ABC):
 
     def __init__(self, config: Any):
         self.config = config
+        labels = getattr(config, "labels", ())
+        if len({*labels}) < len(labels):
+            raise UserError(f"data.labels={labels}, expected each label once")
 
     def __repr__(self) -> str:
         values = dataclasses.asdict(self.config)

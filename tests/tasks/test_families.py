@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+import bert_jax
 from bert_jax.data.sequences import join
 from bert_jax.errors import UserError
 from bert_jax.inference.lines import table_lines
@@ -124,3 +125,10 @@ def test_a_new_family(settings, monkeypatch, tmp_path):
     ]
     with pytest.raises(UserError, match="row 1 is empty"):
         predict(["good", ""])
+
+
+@pytest.mark.parametrize("family", ["classification", "multi_label", "tagging"])
+def test_a_label_that_occurs_twice_is_refused(family):
+    """A saved model with such labels could not be loaded."""
+    with pytest.raises(UserError, match=r"data\.labels=.*, expected each label once"):
+        getattr(bert_jax.tasks, family)(labels=("x", "y", "x"))
