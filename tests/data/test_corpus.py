@@ -463,6 +463,13 @@ def test_short_paragraphs_are_no_headings_where_none_has_a_mark(tmp_path, format
     assert read(path, format=format) == [[text] * 9]
 
 
+def test_short_records_of_jsonl_are_kept(tmp_path):
+    texts = [f"just landed in paris {i}" for i in range(150)] + ["Home at last."] * 50
+    path = tmp_path / "posts.jsonl"
+    path.write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
+    assert read(path, text_field="body") == [[text] for text in texts]
+
+
 def test_each_document_of_a_dump_is_judged_alone(tmp_path):
     """The list of the English article goes, the Thai one keeps its text."""
     english, thai = LANGUAGES["English"], LANGUAGES["Thai"]

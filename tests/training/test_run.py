@@ -197,6 +197,17 @@ def test_each_shape_is_compiled_once_and_each_batch_drawn_once(traced, tmp_path)
     assert batches.drawn == dict.fromkeys(range(STEPS), 1)
 
 
+def test_no_step_is_compiled_before_all_settings_are_checked(
+    traced, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "wandb", None)  # not installed
+    job, widths = traced
+    config = dataclasses.replace(job.config, tracker="wandb")
+    with pytest.raises(UserError, match="needs its library"):
+        run(dataclasses.replace(job, config=config), RunFolder(tmp_path), print)
+    assert widths == []
+
+
 @pytest.mark.parametrize("stop", [1, 5, 9])
 def test_what_is_interrupted_goes_on_bit_for_bit(
     make_job, metric_lines, tmp_path, stop
