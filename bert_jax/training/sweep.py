@@ -37,6 +37,7 @@ from bert_jax.training.workdir import RunFolder
 
 SWEEP = "sweep"  # the folder of a sweep's runs
 DIVERGED = "diverged"  # key in the results of a run that has no scores
+_GRID = ("batch_size", "optimizer.learning_rate", "epochs", "seed")
 _KEPT = "kept.json"  # in the folder of the runs: the run whose model is in best/
 
 Results = dict[str, Any]
@@ -159,14 +160,20 @@ def _finished_runs(
     """The results of each run, None if it is not finished.
 
     Raises UserError if ``other`` exists: a sweep in the workdir of a single run, or the
-    opposite, would replace its best model.
+    opposite, would replace its best model. Also if a finished run of the sweep has settings
+    outside the grid that differ from those of ``runs``.
     """
     if (workdir / other).exists():
         raise UserError(
             f"{workdir} holds a {'sweep' if other == SWEEP else 'single run'}; use "
             "another workdir (--sweep resumes a sweep)"
         )
-    folder = workdir / SWEEP if other != SWEEP else workdir
+    folder = workdir
+    if other != SWEEP:
+        folder, identity = workdir / SWEEP, to_dict(next(iter(runs.values())))
+        differences = functools.partial(resume_differences, free=_GRID)
+        for path in sorted(folder.glob(f"*/{RESULTS}")):  # also those of other points
+            check_owner(path.parent, identity, differences)
     return {name: finished(folder / name, to_dict(runs[name])) for name in runs}
 
 

@@ -258,8 +258,10 @@ def test_a_run_that_diverges_is_counted_and_not_run_again(run, tmp_path):
 
 def test_other_settings_are_refused_before_anything_runs(made, run, config, tmp_path):
     _, copy = made
-    with pytest.raises(UserError, match="train_rows: 0 -> 8"):
-        run(copy, train_rows=8)
+    other_points = SweepConfig(**GRID | {"batch_size": (16,)})
+    for grid in (config.sweep, other_points):
+        with pytest.raises(UserError, match="train_rows: 0 -> 8"):
+            run(copy, train_rows=8, sweep=grid)
     with locked(copy), pytest.raises(UserError, match="is in use by process"):
         run(copy)
     with pytest.raises(UserError, match="holds a sweep; use another workdir"):
