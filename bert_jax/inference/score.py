@@ -248,12 +248,14 @@ def _zip_rows(path: Path) -> Iterator[tuple[str, Iterator[Placed]]]:
     with reading(path, _EXPECTED), zipfile.ZipFile(path) as archive:
         # macOS puts a file "._NAME.jsonl", which is not JSON, beside each NAME.jsonl.
         own = re.compile(r"(.*/)?[^./][^/]*\.jsonl")
-        members = sorted(filter(own.fullmatch, archive.namelist()))
+        # By entry, not by name: a zip may have a name twice.
+        members = [m for m in archive.infolist() if own.fullmatch(m.filename)]
         if not members:
             raise UserError(f"{path} has no .jsonl file; expected {_EXPECTED}")
-        for member in members:
+        for member in sorted(members, key=lambda member: member.filename):
+            name = f"{path}/{member.filename}"
             with archive.open(member) as file:
-                yield f"{path}/{member}", _objects(f"{path}/{member}", file)
+                yield name, _objects(name, file)
 
 
 def _objects(name: str, lines: Iterable[bytes]) -> Iterator[Placed]:

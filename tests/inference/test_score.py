@@ -148,13 +148,14 @@ def test_each_form_gives_the_same_pairs(name, tmp_path):
 
 def test_each_file_of_a_zip_is_a_set(tmp_path):
     path = tmp_path / "all.zip"
-    with zipfile.ZipFile(path, "w") as archive:
+    with zipfile.ZipFile(path, "w") as archive, pytest.warns(UserWarning):
         archive.writestr("data/b.jsonl", LINES)
         archive.writestr("data/a.jsonl", LINES)
+        archive.writestr("data/b.jsonl", LINES.splitlines()[0])  # the name once more
         archive.writestr("README", "no pairs")
         archive.writestr("__MACOSX/data/._a.jsonl", b"\0\xb0")  # as BLiMP's has
-    names = [f"{path}/data/a.jsonl", f"{path}/data/b.jsonl"]
-    assert list(read_sets([path])) == [(name, PAIRS) for name in names]
+    a, b = f"{path}/data/a.jsonl", f"{path}/data/b.jsonl"
+    assert list(read_sets([path])) == [(a, PAIRS), (b, PAIRS), (b, PAIRS[:1])]
 
 
 def test_accuracy_is_the_share_of_pairs_whose_good_sentence_scores_higher(tmp_path):
