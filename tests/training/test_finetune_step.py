@@ -195,9 +195,11 @@ def test_dropout_differs_between_steps(make_objective, make_arrays):
 
 
 def test_the_forward_pass_has_no_dropout_and_gives_float32(
-    make_head, init_params, make_arrays
+    make_objective, init_params, make_arrays
 ):
-    _, model = make_head("choice", compute=ComputeConfig(dtype="bfloat16"))
+    """So that the loss is float32, too."""
+    objective = make_objective("choice", compute=ComputeConfig(dtype="bfloat16"))
+    model = objective.model
     mesh = make_mesh(MeshConfig())
     forward = jit_forward(mesh, model)
     params, batch = init_params(model), put_batch(make_arrays("choice"), mesh)
@@ -206,6 +208,7 @@ def test_the_forward_pass_has_no_dropout_and_gives_float32(
     assert logits.dtype == jnp.float32
     assert logits.is_fully_replicated
     assert np.array_equal(logits, forward(params, batch))
+    assert objective.logits(params, batch, None).dtype == jnp.float32
 
 
 def test_frozen_parameters_stay_and_have_no_moments(make_objective, make_arrays):
