@@ -271,7 +271,9 @@ for name in ["data=8"] if SHORT else MESHES:
     lowered, *_ = aot.lower_step(config, config.phases[0], make_mesh(config.mesh))
     traffic[name] = aot.collectives(lowered.compile().as_text())
     for kind, found in sorted(traffic[name].items()):
-        print(f"{name:16} {found.count:3} x {kind:18} {found.bytes / 1e3:7,.0f} kB")
+        print(
+            f"{name:16} {found['count']:3} x {kind:18} {found['bytes'] / 1e3:7,.0f} kB"
+        )
 
 # %% [markdown]
 # With `data` alone the gradients are summed once, about four bytes a parameter. With
@@ -302,8 +304,8 @@ reports = {}
 for name, changes in TRIES.items() if topology else ():
     config = bert(**changes)
     reports[name] = aot.compile_step(config, config.phases[0], topology)
-    answer = "fits" if reports[name].fits else "does not fit"
-    print(f"{name:12} {answer}, compiled in {reports[name].compile_seconds:.0f} s")
+    answer = "fits" if reports[name]["fits"] else "does not fit"
+    print(f"{name:12} {answer}, compiled in {reports[name]['compile_seconds']:.0f} s")
 
 # %% [markdown]
 # Three ways to train BERT LARGE on eight chips of 16 GiB, 128 sequences of 512 tokens a
@@ -313,8 +315,8 @@ for name, changes in TRIES.items() if topology else ():
 # %%
 if reports:
     kinds = {
-        "state and batch": [r.argument_bytes / 2**30 for r in reports.values()],
-        "temporaries": [r.temp_bytes / 2**30 for r in reports.values()],
+        "state and batch": [r["argument_bytes"] / 2**30 for r in reports.values()],
+        "temporaries": [r["temp_bytes"] / 2**30 for r in reports.values()],
     }
     fig, ax = plt.subplots(figsize=(7, 2.6), layout="constrained")
     left = np.zeros(len(reports))
@@ -339,8 +341,10 @@ if reports:
 # %%
 PEAK = 197e12  # FLOP/s of a v5e chip
 for name, report in reports.items():
-    sent = {kind: f"{t.bytes / 1e6:,.0f} MB" for kind, t in report.collectives.items()}
-    print(f"{name:12} at least {report.flops / PEAK:.3f} s a step; {sent}")
+    sent = {
+        kind: f"{t['bytes'] / 1e6:,.0f} MB" for kind, t in report["collectives"].items()
+    }
+    print(f"{name:12} at least {report['flops'] / PEAK:.3f} s a step; {sent}")
 
 # %% [markdown]
 # ## What to try next

@@ -138,9 +138,11 @@ def os_error(number, *names):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
-def test_what_a_user_can_put_right_is_one_line(capsys, error, code, line):
+def test_what_a_user_can_put_right_is_one_line(capsys, monkeypatch, error, code, line):
     def fails(argv):
         raise error
+
+    monkeypatch.setattr(os, "_exit", sys.exit)  # ends an interrupted command
 
     with pytest.raises(SystemExit) as end:
         cli.run(fails)

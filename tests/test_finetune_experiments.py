@@ -69,26 +69,6 @@ def test_every_family_has_a_config():
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        *((f"{task}.py", f"glue.py:{task}") for task in GLUE),
-        ("sick_entailment.py", "sick.py:entailment"),
-        ("sick_relatedness.py", "sick.py:relatedness"),
-        ("squad2.py", "squad.py:v2"),
-        ("wnut17_features.py", "wnut17.py:features"),
-        ("conll2003_features.py", "conll2003.py:features"),
-    ],
-)
-def test_a_config_path_may_be_what_it_was(old, new):
-    """Settings are those of the new path, the workdir is that of the old one."""
-    assert load(old) == load(new)
-    assert load(old, "--config.seed=3").seed == 3
-    for form in (["--config", f"{FOLDER}/{old}"], [f"--config={FOLDER}/{old}"]):
-        line = parse(form, "usage: x", finetune_config)
-        assert line.workdir == f"runs/{old.removesuffix('.py')}"
-
-
-@pytest.mark.parametrize(
     "name",
     ["glue.py", "glue.py:ax", "squad.py:v3", "sick.py:x", "wnut17.py:x"],
 )

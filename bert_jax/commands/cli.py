@@ -82,7 +82,8 @@ def run(main: Callable[[list[str]], int | None]) -> None:
         _print_last(message)
         leave(code, together=together)
     _print_last(message)
-    if isinstance(failure, StalledError):  # Python would wait for the thread
+    # Python would wait for a thread that stalls, or whose save was interrupted.
+    if isinstance(failure, StalledError) or code == 130:
         os._exit(code)
     sys.exit(code)
 

@@ -113,6 +113,9 @@ def write_reached(path: str) -> None:
 if __name__ == "__main__":
     how, *sys.argv[1:] = sys.argv[1:]
     how = json.loads(how)
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # jobs of a shell ignore it
     if "phase" in how:
         end_at(how["phase"], how["number"], how["signal"])
     elif "seconds" in how:

@@ -73,11 +73,12 @@ def largest_array(kind, mode, dtype):
     step = compile_step(objective, OPTIMIZER, state, accumulation=accumulation)
     tokens = ("input_ids", "token_type_ids", "attention_mask", "labels")
     masked = ("mlm_positions", "mlm_ids", "mlm_weights")
-    rows = ("nsp_labels", "label", "weights")
+    sequences = ("label", "weights")
     shapes = (
         dict.fromkeys(tokens, (ROWS, LENGTH))
         | dict.fromkeys(masked, (ROWS, PREDICTIONS))
-        | dict.fromkeys(rows, (ROWS,))
+        | dict.fromkeys(sequences, (ROWS, 1))
+        | {"nsp_labels": (ROWS,)}
     )
     batch = {
         name: jax.ShapeDtypeStruct(
