@@ -65,6 +65,7 @@ def test_a_run_leaves_everything_in_its_workdir(uninterrupted):
     assert (workdir / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_packed_rows_train_as_rows_of_their_own(train, one_phase_of, tmp_path):
     """Without dropout the losses are the same, and less of what is computed is padding."""
     path, lines = one_phase_of(1), {}
@@ -154,6 +155,7 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(
     assert resumed.returncode == 0, resumed.stderr
 
 
+@pytest.mark.long
 def test_a_full_disk_is_one_line_and_the_run_goes_on_afterwards(
     train, uninterrupted, config_file, metric_lines, tmp_path
 ):

@@ -163,7 +163,12 @@ def test_the_tables_gradients_are_within_a_hundredth_and_a_half_of_float32(kind)
 
 @pytest.mark.parametrize(
     ("kind", "scan_layers"),
-    [("masked", True), ("electra", False), ("two-way", False), ("mean", False)],
+    [
+        ("masked", True),
+        pytest.param("electra", False, marks=pytest.mark.long),
+        pytest.param("two-way", False, marks=pytest.mark.long),
+        pytest.param("mean", False, marks=pytest.mark.long),
+    ],
 )
 def test_the_plain_model_can_be_differentiated_in_forward_mode_twice(kind, scan_layers):
     """In float32, with dropout: products with a vector agree with reverse mode."""

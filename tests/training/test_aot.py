@@ -77,6 +77,7 @@ def temporary_bytes(config_of):
     return compute
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("optimized")
 def test_microbatches_and_remat_spare_the_memory_of_activations(temporary_bytes):
     """One of 8 microbatches is in memory at a time; of 4 layers, their inputs."""

@@ -98,7 +98,9 @@ def largest_array(kind, mode, dtype):
     return max(sizes), own_tokens * own_features
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param("float32", marks=pytest.mark.long), "bfloat16"]
+)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_device_computes_its_own_rows(mode, dtype):
     """With dropout, forward and backward, whichever way the parameters are split."""
@@ -106,6 +108,7 @@ def test_a_device_computes_its_own_rows(mode, dtype):
     assert largest <= share
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", sorted(OBJECTIVES.keys() - {"masked"}))
 def test_a_device_computes_its_own_rows_for_every_objective(kind):
     largest, share = largest_array(kind, "fsdp and scan", "bfloat16")
