@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ VOCABULARY = str(Path(__file__).parent / "golden/tokenizer/uncased_vocab.txt")
 
 def command(monkeypatch, *arguments):
     monkeypatch.setattr("sys.argv", ["prepare", *map(str, arguments)])
+    monkeypatch.setattr("os._exit", sys.exit)  # ends an interrupted command
     with pytest.raises(SystemExit) as end:
         run(prepare.main)
     return end.value.code
