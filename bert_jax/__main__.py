@@ -27,13 +27,13 @@ ALIASES = {
 
 
 def summary(name: str) -> str:
-    """What a command does: the first line of its file."""
+    """The first line of a command's file, which describes the command."""
     path = Path(__file__).with_name("commands") / f"{name}.py"
     return path.read_text(encoding="utf-8").partition("\n")[0].strip('"')
 
 
 def main(argv: list[str]) -> int | None:
-    """Runs the command that ``argv`` begins with, or lists all."""
+    """Runs the command ``argv[0]``, or lists all commands."""
     name, *rest = argv or ["--help"]
     if name in ALIASES:
         print_line(f"{name} is now bert_jax {' '.join(ALIASES[name])}", sys.stderr)

@@ -122,9 +122,9 @@ def cache_folder() -> Path:
 
 
 def valid_text(text: str) -> str:
-    """Text that UTF-8 can hold: half of a surrogate pair, alone, becomes U+FFFD.
+    """Text that UTF-8 can hold: half of a surrogate pair becomes U+FFFD.
 
-    JSON's escapes can spell such a half ("\\ud800"), and so can the command line.
+    JSON's escapes ("\\ud800") and the command line may contain half of a pair.
     """
     if _SURROGATE.search(text) is None:
         return text

@@ -10,7 +10,6 @@ import pytest
 
 import bert_jax
 from bert_jax.commands import embed, predict, score
-from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
@@ -18,10 +17,8 @@ from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import BertConfig, FeatureConfig
 from bert_jax.model.heads import make_model
 from bert_jax.model.tokens import Tokens
+from tests.words import TOKENIZER, WORDS
 
-WORDS = "the a man dog cat eats sees paris rome big small good bad film who where"
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-TOKENIZER = WordPieceTokenizer([*SPECIALS, *WORDS.split(), *".,?"], True)
 CONFIG = BertConfig(
     vocab_size=TOKENIZER.vocab_size,
     hidden_size=32,
@@ -186,7 +183,7 @@ def test_a_tagged_text_has_its_characters(checkpoint, run, capsys, tmp_path):
 
 
 def test_stdin_gives_what_a_file_gives(checkpoint, run):
-    texts = [f"the {word} film" for word in WORDS.split()]
+    texts = [f"the {word} film" for word in WORDS]
     from_file, _ = run(checkpoint("classes"), texts)
     from_stdin, _ = run(checkpoint("classes"), texts, stdin=True)
     assert from_stdin == from_file

@@ -95,8 +95,8 @@ class EpochBatches:
     """Item t is this process's rows of the batch of step t, from 0, through all epochs.
 
     features: the training examples. batch_size: units of a step, see Features.lengths_UC.
-    One batch of an epoch may be smaller; it may be any of them. buckets: maximum number of
-    length classes; a batch has units of one class, and each class has its own shape. limit:
+    One batch of an epoch, at any place, may be smaller. buckets: maximum number of length
+    classes. A batch has units of one class, and each class has its own shape. limit:
     number of positions of the model, which limits the length of rows. multiple: divides the
     number of rows of a batch. accumulation: number of parts of a step. Part i has the rows
     i, i + accumulation, ..., and all choices of its units. rows: rows of a global batch on

@@ -183,7 +183,7 @@ def read_source(
 ) -> Iterator[tuple[int, list[str]]]:
     """The documents of a source, each after the number of bytes read before it.
 
-    Of a splittable source only the documents in bytes [start, stop). Ranges that cover the
+    A splittable source is read from byte ``start`` to byte ``stop``. Ranges that cover the
     source give every document exactly once. In the paragraphs format, the end of a range
     may cut a document between two paragraphs, and a heading without other text in its
     range is read as text.

@@ -89,7 +89,7 @@ class Reporter:
         self._start = time.perf_counter()
         self._steps, self._wait, self._tokens, self._flops = 0, 0.0, 0.0, 0.0
 
-    def add_step(self, step: int, batch: Batch, wait: float) -> None:
+    def add_step(self, batch: Batch, wait: float) -> None:
         """Counts the work of a step. wait: seconds until its batch was ready."""
         self._steps += 1
         self._tokens += batch["input_ids"].size  # of the global batch, with padding

@@ -319,7 +319,7 @@ def _loop(
                 jax.block_until_ready(sums)
                 reporter.start_window()
             else:
-                reporter.add_step(step, batch, waited)
+                reporter.add_step(batch, waited)
             reporter.bar.update()
             if step == end:
                 jax.block_until_ready(state)

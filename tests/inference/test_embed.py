@@ -7,7 +7,6 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_jax.commands import embed
-from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.embed import Embedder, write_arrays, write_vectors
 from bert_jax.inference.lines import given_rows
@@ -16,10 +15,8 @@ from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig
 from bert_jax.tasks.rows import placed_rows
+from tests.words import TOKENIZER, WORDS
 
-WORDS = "the a man dog cat eats sees paris rome big small good bad film who where"
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-TOKENIZER = WordPieceTokenizer([*SPECIALS, *WORDS.split(), *".,?"], True)
 CONFIG = BertConfig(
     vocab_size=TOKENIZER.vocab_size,
     hidden_size=16,
@@ -75,8 +72,7 @@ def by_hand(params):
 def sentences(count):
     random = np.random.default_rng(0)
     return [
-        " ".join(random.choice(WORDS.split(), random.integers(1, 30)))
-        for _ in range(count)
+        " ".join(random.choice(WORDS, random.integers(1, 30))) for _ in range(count)
     ]
 
 

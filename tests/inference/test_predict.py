@@ -9,7 +9,6 @@ import pytest
 import scipy.special
 from safetensors.numpy import load_file, save_file
 
-from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.predict import Predictor
 from bert_jax.interop.checkpoint import Checkpoint
@@ -21,10 +20,8 @@ from bert_jax.tasks.rows import line_rows
 from bert_jax.training.config import finetune_config
 from bert_jax.training.finetune import finetune, prepare
 from bert_jax.training.workdir import RunFolder
+from tests.words import TOKENIZER, WORDS
 
-WORDS = "the a man dog cat eats sees paris rome big small good bad film who where"
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-TOKENIZER = WordPieceTokenizer([*SPECIALS, *WORDS.split(), *".,?"], True)
 CONFIG = BertConfig(
     vocab_size=TOKENIZER.vocab_size,
     hidden_size=32,
@@ -66,8 +63,7 @@ def tiny(folder, head, outputs, **settings):
 def sentences(count, seed=0):
     random = np.random.default_rng(seed)
     return [
-        " ".join(random.choice(WORDS.split(), random.integers(1, 30)))
-        for _ in range(count)
+        " ".join(random.choice(WORDS, random.integers(1, 30))) for _ in range(count)
     ]
 
 

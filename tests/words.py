@@ -1,0 +1,8 @@
+"""Words of short texts, and a tokenizer that has each word as a token."""
+
+from bert_jax.data.tokenizer import WordPieceTokenizer
+
+TEXT = "the a man dog cat eats sees paris rome big small good bad film who where"
+WORDS = TEXT.split()
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+TOKENIZER = WordPieceTokenizer([*SPECIALS, *WORDS, *".,?"], True)
