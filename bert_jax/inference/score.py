@@ -32,7 +32,7 @@ from bert_jax.inference.lines import chunks
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.tokens import Tokens
-from bert_jax.objectives.mlm_nsp import cross_entropy
+from bert_jax.objectives.objective import cross_entropy
 from bert_jax.progress import Progress
 from bert_jax.tasks import tables
 from bert_jax.tasks.rows import (

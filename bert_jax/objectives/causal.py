@@ -17,19 +17,17 @@ from bert_jax.data.examples import ExampleConfig
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.tokens import Tokens
-from bert_jax.objectives.mlm_nsp import (
-    MlmNsp,
-    cross_entropy_sums,
-    label_counts,
-    majority,
-    mean_metrics,
-    sum_names,
-)
+from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.objective import (
     Batch,
     Params,
     check_model,
+    cross_entropy_sums,
+    label_counts,
+    majority,
+    mean_metrics,
     rngs,
+    sum_names,
     totals,
     unmasked_ids,
 )

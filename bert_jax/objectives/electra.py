@@ -23,12 +23,14 @@ from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.layers import activation, dense
 from bert_jax.model.tokens import Tokens
-from bert_jax.objectives.mlm_nsp import cross_entropy_sums, mean_metrics, sum_names
 from bert_jax.objectives.objective import (
     Batch,
     Params,
     check_model,
+    cross_entropy_sums,
+    mean_metrics,
     rngs,
+    sum_names,
     totals,
     unmasked_ids,
 )

@@ -1,4 +1,7 @@
-"""The interface of an objective. A new objective is a file beside this one."""
+"""The interface of an objective, and the sums and metrics that objectives share.
+
+A new objective is a file beside this one.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -114,6 +117,50 @@ def check_model(
 def rngs(key: jax.Array | None) -> dict[str, jax.Array] | None:
     """The rngs of a Flax module that has dropout if there is a ``key``."""
     return None if key is None else {"dropout": key}
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """-log softmax(logits)[label] and whether the label's logit is the largest.
+
+    Both along the last dimension, in float32. The label's logit is compared with the
+    maximum because an argmax over the vocabulary takes a CPU as long as a layer.
+    """
+    logits = logits.astype(jnp.float32)
+    chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    right = chosen >= jnp.max(logits, axis=-1)
+    return jax.nn.logsumexp(logits, axis=-1) - chosen, right
+
+
+def sum_names(part: str) -> tuple[str, ...]:
+    """The names of cross_entropy_sums."""
+    return f"{part}_loss", f"{part}_weight", f"{part}_correct"
+
+
+def cross_entropy_sums(
+    part: str, logits: jax.Array, labels: jax.Array, weights: jax.Array
+) -> dict[str, jax.Array]:
+    """float32 sums of losses, weights and right answers (run_pretraining.py)."""
+    losses, right = cross_entropy(logits, labels)
+    sums = jnp.sum(weights * losses), jnp.sum(weights), jnp.sum(weights * right)
+    return dict(zip(sum_names(part), sums, strict=True))
+
+
+def mean_metrics(part: str, sums: dict[str, float]) -> dict[str, float]:
+    """Mean loss and accuracy, from cross_entropy_sums of any number of batches."""
+    loss, weight, correct = (float(sums[name]) for name in sum_names(part))
+    weight = max(weight, 1.0)
+    return {f"{part}_loss": loss / weight, f"{part}_accuracy": correct / weight}
+
+
+def label_counts(labels: jax.Array, weights: jax.Array, size: int) -> jax.Array:
+    """How often each label has a weight: int32 (size,)."""
+    used = jnp.where(weights > 0, labels, size)
+    return jnp.bincount(used.ravel(), length=size + 1)[:-1]
+
+
+def majority(counts: np.ndarray) -> float:
+    """Accuracy of always the most frequent label."""
+    return float(counts.max() / max(counts.sum(), 1))
 
 
 def totals(batches: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -142,7 +142,7 @@ def train(config, compute, params, batches, mesh_config, devices):
     ("mesh_config", "devices", "scan_layers"),
     [
         (MeshConfig(), 1, False),
-        (MeshConfig(), 8, False),
+        pytest.param(MeshConfig(), 8, False, marks=pytest.mark.long),
         (MeshConfig(replica=2, data=2, model=2), 8, True),
     ],
     ids=["one device", "data=8", "replica=2,data=2,model=2, scanned"],

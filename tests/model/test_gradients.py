@@ -107,7 +107,16 @@ OBJECTIVES = {
 }
 
 
-@pytest.mark.parametrize("kind", ["masked", "causal", "electra", "token", "two-way"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "masked",
+        "causal",
+        pytest.param("electra", marks=pytest.mark.long),
+        pytest.param("token", marks=pytest.mark.long),
+        pytest.param("two-way", marks=pytest.mark.long),
+    ],
+)
 def test_the_tables_gradients_are_within_a_hundredth_and_a_half_of_float32(kind):
     """In bfloat16, with sums of 2,048 tokens of a type and 512 [MASK].
 

@@ -184,7 +184,10 @@ FAMILIES = {
 }
 
 
-@pytest.mark.parametrize("what", FAMILIES)
+@pytest.mark.parametrize(
+    "what",
+    ["classification", pytest.param("question_answering", marks=pytest.mark.long)],
+)
 def test_it_is_fine_tuned(what, settings, checkpoint_dir, one_device, tmp_path):
     """In all families, with a BiLSTM on top or not; predictions are of what was saved."""
     config = json.loads((checkpoint_dir / "config.json").read_text())

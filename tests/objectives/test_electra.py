@@ -144,6 +144,7 @@ def test_tokens_are_drawn_from_the_generators_distribution(objective, params, ba
     assert not np.asarray(output.replaced_BL)[:, unmasked > 0].any()
 
 
+@pytest.mark.long
 def test_a_run_begins_with_a_bert_and_ends_with_one(
     one_phase_of, small_store, tmp_path, metric_lines
 ):

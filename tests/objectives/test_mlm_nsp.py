@@ -5,7 +5,8 @@ import pytest
 
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
-from bert_jax.objectives.mlm_nsp import MlmNsp, cross_entropy_sums
+from bert_jax.objectives.mlm_nsp import MlmNsp
+from bert_jax.objectives.objective import cross_entropy_sums
 
 
 @jax.jit

@@ -22,7 +22,7 @@ from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.heads import make_model, packs
 from bert_jax.model.lstm import LayerMix, TwoWayLstm
 from bert_jax.model.tokens import Tokens
-from bert_jax.objectives.mlm_nsp import cross_entropy
+from bert_jax.objectives.objective import cross_entropy
 from bert_jax.objectives.two_way import pretraining
 from bert_jax.parallel.sharding import array_shapes
 from bert_jax.training.config import finetune_config, train_config
@@ -197,6 +197,7 @@ def test_what_it_cannot_learn_is_refused(config):
             dataclasses.replace(config, **{option: True})
 
 
+@pytest.mark.long
 def test_a_run_goes_on_scores_and_is_kept_in_our_own_form(one_phase_of, tmp_path):
     """On eight devices; then in our own form, since transformers has none."""
     flags = (
@@ -261,7 +262,7 @@ def test_a_text_has_the_same_vector_alone_and_among_others(encoder):
     "what, freeze",
     [
         ("classification", True),
-        ("tagging", False),
+        pytest.param("tagging", False, marks=pytest.mark.long),
     ],
 )
 def test_it_is_fine_tuned(what, freeze, settings, encoder, one_device, tmp_path):
