@@ -32,7 +32,7 @@ from bert_jax.model.tokens import Tokens
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.progress import Progress, show_progress
 from bert_jax.runs import TIMES
-from bert_jax.tasks import class_names
+from bert_jax.tasks import source
 from bert_jax.training import finetune, pretrain
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -280,7 +280,7 @@ def _nothing_is_left():
     level, propagate, handlers = logger.level, logger.propagate, [*logger.handlers]
     environment, folder = dict(os.environ), Path.cwd()
     settings, actions = jax.config.values, [signal.getsignal(n) for n in signals]
-    for warns_once in (class_names.in_order_of, class_names._warn_of_positions):
+    for warns_once in (source.in_order_of, source._warn_of_positions):
         warns_once.cache_clear()
     yield
     logger.setLevel(level)

@@ -15,7 +15,7 @@ from bert_jax.inference.evaluation import single_text
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bert import PADDING_LOGIT, BertForPreTraining
 from bert_jax.model.tokens import Tokens
-from bert_jax.tasks import tables
+from bert_jax.tasks.rows import text_of
 from bert_jax.tasks.task import Answer, Outputs, Task, with_id
 
 
@@ -57,7 +57,7 @@ class FillMask(Task):
     ) -> MaskedText:
         """A text and its tokens. Raises UserError for a text without [MASK]."""
         del labelled
-        text, tokenizer = tables.text(where, values, ["text"]), self._tokenizer
+        text, tokenizer = text_of(where, values, ["text"]), self._tokenizer
         if MASK not in text:
             raise UserError(
                 f"{where}: no {MASK} in {text[:60]!r}; this checkpoint is not fine-tuned "

@@ -14,8 +14,7 @@ from rich.cells import cell_len, set_cell_size
 from bert_jax.errors import UserError, counted, printable
 from bert_jax.files import ending, new_file
 from bert_jax.progress import aligned
-from bert_jax.tasks.rows import Placed, line_rows, placed_rows
-from bert_jax.tasks.tables import is_table
+from bert_jax.tasks.rows import Placed, is_table, line_rows, placed_rows
 
 STANDARD = "-"  # stdin, or stdout
 CHUNK = 4096  # rows that are in memory together

@@ -25,10 +25,9 @@ from bert_jax.model.heads import make_model, packs
 from bert_jax.objectives.heads import eval_logits
 from bert_jax.progress import Progress
 from bert_jax.settings import from_settings
-from bert_jax.tasks.class_names import in_order_of
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.rows import Placed, count_rows, given_columns
-from bert_jax.tasks.source import ROWS
+from bert_jax.tasks.source import ROWS, in_order_of
 from bert_jax.tasks.task import Task
 
 logger = logging.getLogger(__name__)
@@ -167,7 +166,7 @@ class Predictor:
           the split dev. None: the files of the task.
         task: the task of the data, for a head that was trained elsewhere; None: the
           checkpoint's own task. Its classes are matched with the classes of the head by
-          name; see class_names.in_order_of. A task without labels and files has the labels
+          name; see tasks.source.in_order_of. A task without labels and files has the labels
           of the checkpoint.
         directory: folder of the task's files, instead of the folder of the run.
         columns: see :meth:`stream`.

@@ -34,15 +34,16 @@ from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.objective import cross_entropy
 from bert_jax.progress import Progress
-from bert_jax.tasks import tables
 from bert_jax.tasks.rows import (
     Placed,
     Row,
     by_position,
+    check_texts,
     count_rows,
     given_columns,
     placed_rows,
     row_texts,
+    text_of,
 )
 
 TOKENS = 1 << 18  # tokens of masked copies that are in memory together
@@ -266,8 +267,8 @@ def _objects(name: str, lines: Iterable[bytes]) -> Iterator[Placed]:
 
 def _pair(where: str, row: Row, fields: Sequence[str]) -> Pair:
     values = by_position(where, row, fields)
-    good, bad = (tables.text(where, values, [name]) for name in fields)
-    tables.check_texts(where, (good, bad))
+    good, bad = (text_of(where, values, [name]) for name in fields)
+    check_texts(where, (good, bad))
     return good, bad
 
 

@@ -18,10 +18,15 @@ from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting
-from bert_jax.tasks import tables
-from bert_jax.tasks.rows import Row
+from bert_jax.tasks.rows import (
+    Record,
+    Row,
+    check_texts,
+    read_rows,
+    text_of,
+    value_of,
+)
 from bert_jax.tasks.source import Source
-from bert_jax.tasks.tables import Record
 from bert_jax.tasks.task import Answer, Features, Outcome, Outputs, Task, with_id
 
 FOLDS = 5
@@ -93,8 +98,8 @@ class ChoiceSource(Source):
 
     def read_file(self, path: Path, split: str) -> Iterator[Record]:
         if self.config.task != "codah":
-            return tables.read_rows(path)
-        found = tables.read_rows(path, header=_CODAH)
+            return read_rows(path)
+        found = read_rows(path, header=_CODAH)
         if path.name not in _CODAH_WHOLE:
             return found
         # One of five rows is test, the next dev, the others train. The shares equal the
@@ -125,12 +130,12 @@ class MultipleChoice(Task):
         """A row in the form of a table, or of the data set."""
         identity = values.get("id")
         if "context" in values or self.config.task == "table":
-            context = tables.text(where, values, ["context"])
-            choices = tables.value(where, values, ["choices"])
+            context = text_of(where, values, ["context"])
+            choices = value_of(where, values, ["choices"])
         else:
             swag = self.config.task == "swag"
             names = _SWAG if swag else _CODAH[1:-1]
-            context, *choices = (tables.text(where, values, [name]) for name in names)
+            context, *choices = (text_of(where, values, [name]) for name in names)
             if swag:
                 second, *endings = choices
                 choices = [f"{second} {ending}".strip() for ending in endings]
@@ -143,8 +148,8 @@ class MultipleChoice(Task):
             raise UserError(f"{where}: 'choices' are no list of two or more texts")
         label = None
         if labelled:
-            tables.check_texts(where, [context, *choices])
-            label = str(tables.value(where, values, ["label"]))
+            check_texts(where, [context, *choices])
+            label = str(value_of(where, values, ["label"]))
             numbers = [str(i) for i in range(len(choices))]
             if label not in numbers:
                 raise UserError(

@@ -20,11 +20,16 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted
 from bert_jax.files import parse_json, reading
 from bert_jax.settings import check_ranges, setting
-from bert_jax.tasks import tables
-from bert_jax.tasks.rows import Placed
+from bert_jax.tasks.rows import (
+    Placed,
+    Record,
+    check_texts,
+    ending,
+    read_lines,
+    text_of,
+)
 from bert_jax.tasks.source import Source
 from bert_jax.tasks.squad_scores import exact_match, scores_v1, scores_v2
-from bert_jax.tasks.tables import Record
 from bert_jax.tasks.task import Answer, Features, Outcome, Outputs, Task
 
 logger = logging.getLogger(__name__)
@@ -136,7 +141,7 @@ class SquadSource(Source):
         return [*super().label_names, "is_impossible"]
 
     def is_own(self, path: Path) -> bool:
-        return tables.ending(path) == ".json"
+        return ending(path) == ".json"
 
     def file_names(self, split: str) -> Sequence[str]:
         version = "2.0" if self.config.version_2 else "1.1"
@@ -216,9 +221,9 @@ class Squad(Task):
         start) pairs, or what SQuAD's JSON or Hugging Face's data set has.
         """
         question, context = (
-            tables.text(where, values, [n]) for n in ("question", "context")
+            text_of(where, values, [n]) for n in ("question", "context")
         )
-        tables.check_texts(where, [question, context])
+        check_texts(where, [question, context])
         impossible = values.get("is_impossible")
         if not isinstance(impossible, bool | None):
             raise UserError(f"{where}: is_impossible is no true or false")
@@ -455,7 +460,7 @@ def _squad_entries(path: Path, articles: str) -> list[Record]:
             f"articles={articles!r} is not a slice; expected such as '0:36'"
         )
     ends = [int(end) if end else None for end in (articles or ":").split(":")]
-    text = "".join(line for _, line in tables.read_lines(path))
+    text = "".join(line for _, line in read_lines(path))
     document = parse_json(text.removeprefix("\ufeff"), path, FORM)
     with reading(path, FORM):
         entries = [

@@ -1,9 +1,10 @@
-"""Sources: the splits of a task and their rows, in files, in a data set or in Python."""
+"""Sources: the splits of a task, their rows and the names of their classes."""
 
 import contextlib
 import functools
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,9 @@ import numpy as np
 
 from bert_jax.data.corpus import TFDS, Dataset, find_dataset
 from bert_jax.errors import UserError, counted, listed
-from bert_jax.tasks import tables
-from bert_jax.tasks.class_names import in_order_of
-from bert_jax.tasks.rows import Placed, placed_rows
-from bert_jax.tasks.tables import Record
+from bert_jax.tasks.rows import ENDINGS, Placed, Record, placed_rows, read_rows
+
+logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "dev", "test")
 ROWS = "rows:"  # the dir of a task on rows of Python starts with it
@@ -93,11 +93,11 @@ class Source:
     def read_file(self, path: Path, split: str) -> Iterator[Record]:
         """The rows of a file of a split. By default the file is a table."""
         del split
-        return tables.read_rows(path)
+        return read_rows(path)
 
     def file_names(self, split: str) -> Sequence[str]:
         """The possible names of a split's file, if the config names none."""
-        return [split + end for end in tables.ENDINGS]
+        return [split + end for end in ENDINGS]
 
     def has(self, split: str) -> bool:
         """Whether a split exists, or the config names its file."""
@@ -159,7 +159,7 @@ class Source:
     ) -> Iterator[Placed]:
         """The rows, with the name of each class instead of its number.
 
-        features: of the columns of a data set. See class_names.in_order_of. A class of -1
+        features: of the columns of a data set. See in_order_of. A class of -1
         is a missing label.
         """
         column = next((name for name in self.label_names if name in features), "")
@@ -280,3 +280,52 @@ def _read_hub(directory: str, split: str) -> Any:
     if split.partition("[")[0] not in known:
         raise UserError(f"{directory} has no split {split}; it has {', '.join(known)}")
     return datasets.load_dataset(*names, split=split)
+
+
+@functools.cache  # warns once
+def in_order_of(outputs: Sequence[str], labels: Sequence[str]) -> tuple[str, ...]:
+    """The label of a task for each class of a data set or output of a head, by name.
+
+    A name of another case matches if no name is equal. Names that are numbers, such as
+    LABEL_0 or 0, are matched by position, with a warning. Raises UserError for other names.
+    """
+    by_name = {label.casefold(): label for label in labels}
+    by_name |= {label: label for label in labels}
+    found = [by_name.get(name, by_name.get(name.casefold())) for name in outputs]
+    if None not in found and len({*found}) == len(outputs):
+        return tuple(found)
+    numbers = [str(i) for i in range(len(outputs))]
+    numbered = any(
+        [name.upper().removeprefix("LABEL_") for name in names] == numbers
+        for names in (outputs, labels)
+    )
+    if numbered and len(outputs) == len(labels):
+        pairs = zip(outputs, labels, strict=True)
+        shown = ", ".join(f"{output} is {label}" for output, label in pairs)
+        logger.warning(f"classes are matched by position: {shown}")
+        return tuple(labels)
+    raise UserError(
+        f"the classes are {', '.join(outputs)}, the labels of the task "
+        f"{', '.join(labels)}; give the task labels= with the names of the classes"
+    )
+
+
+def by_number(labels: Sequence[str]) -> dict[int, str]:
+    """The label for each class number; empty if the name of any label is a number."""
+    if any(name.lstrip("+-").replace(".", "", 1).isdecimal() for name in labels):
+        return {}
+    return dict(enumerate(labels))
+
+
+def by_position(labels: Sequence[str], number: int) -> str | None:
+    """The label for a class number, with a warning; None if there is none."""
+    name = by_number(labels).get(number)
+    if name is not None:
+        _warn_of_positions(labels)
+    return name
+
+
+@functools.cache  # warns once
+def _warn_of_positions(labels: Sequence[str]) -> None:
+    numbers = listed([*map(str, range(len(labels)))])
+    logger.warning(f"labels {numbers} are read as {listed(labels)}, by position")

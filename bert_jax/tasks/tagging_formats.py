@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError, counted
-from bert_jax.tasks import tables
-from bert_jax.tasks.tables import Record, read_lines
+from bert_jax.tasks.rows import Record, ending, is_table, read_lines
 
 SEGMENT_LABELS = ("B", "E", "M", "S")
 DOCUMENT_START = "-DOCSTART-"
@@ -70,7 +69,7 @@ class TaggedSentence:
 
 def has_word_lines(path: Path) -> bool:
     """Whether a file of tagged words has a word on each line, by its ending."""
-    return not tables.is_table(path) or tables.ending(path) == ".tsv"
+    return not is_table(path) or ending(path) == ".tsv"
 
 
 def read_columns(path: Path, column: int) -> Iterator[Record]:

@@ -24,13 +24,18 @@ from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted, listed
 from bert_jax.settings import check_ranges, setting
-from bert_jax.tasks import tables
-from bert_jax.tasks.class_names import by_number, by_position
 from bert_jax.tasks.layouts import CORRELATIONS, LAYOUTS, TABLE, Layout
+from bert_jax.tasks.rows import (
+    Record,
+    check_texts,
+    escaped,
+    read_rows,
+    text_columns,
+    text_of,
+    value_of,
+)
 from bert_jax.tasks.rows import Row as AnyRow
-from bert_jax.tasks.rows import text_columns
-from bert_jax.tasks.source import SPLITS, Source
-from bert_jax.tasks.tables import Record
+from bert_jax.tasks.source import SPLITS, Source, by_number, by_position
 from bert_jax.tasks.task import (
     Answer,
     Features,
@@ -189,9 +194,9 @@ class TextSource(Source):
         layout = self.config.layout
         published = bool(layout.files)
         if split == "test":  # published files of test have a header and complete rows
-            return tables.read_rows(path, txt=published)
+            return read_rows(path, txt=published)
         header, short = layout.header, layout.skip_short
-        return tables.read_rows(path, header=header, skip_short=short, txt=published)
+        return read_rows(path, header=header, skip_short=short, txt=published)
 
 
 class Classification(Task):
@@ -299,12 +304,12 @@ class Classification(Task):
         names = [*self.columns][:-1]
         if self.any_columns and "text_b" not in values:
             names = names[:1]
-        texts = [self._value(where, values, name, tables.text) for name in names]
+        texts = [self._value(where, values, name, text_of) for name in names]
         columns = (self.config.layout.id, self.config.id, "id", "idx")
         ids = (values[name] for name in columns if values.get(name) is not None)
         label = None
         if labelled:
-            tables.check_texts(where, texts, gaps=self.config.task != TABLE)
+            check_texts(where, texts, gaps=self.config.task != TABLE)
             label = self._label(where, self._value(where, values, "label"))
         own = {*self.columns["text_a"]} - {"text_a"}
         if len(texts) == 1 and "text_b" in values and not values.keys() & own:
@@ -312,7 +317,7 @@ class Classification(Task):
         return Row(where, *texts, label=label, id=next(ids, None))
 
     def _value(
-        self, where: str, values: Mapping[str, Any], name: str, get: Any = tables.value
+        self, where: str, values: Mapping[str, Any], name: str, get: Any = value_of
     ) -> Any:
         hint = f"name it with columns=NAME, or to train with data.{name}=NAME"
         hint *= self.config.task == TABLE
@@ -463,7 +468,7 @@ class Classification(Task):
             cells = [id_text(row, i), self._shown(_given(answer))]
             if "probability" in names:
                 cells.append(f"{answer['probability']:.6f}")
-            lines.append("\t".join(map(tables.escaped, cells)))
+            lines.append("\t".join(map(escaped, cells)))
         return {server or f"{split}_predictions.tsv": "\n".join(lines) + "\n"}
 
 

@@ -22,12 +22,9 @@ from bert_jax.data.sequences import Window
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted
 from bert_jax.settings import check_ranges, setting
-from bert_jax.tasks import tables
 from bert_jax.tasks import tagging_formats as formats
-from bert_jax.tasks.class_names import by_position
-from bert_jax.tasks.rows import Placed, Row
-from bert_jax.tasks.source import Source
-from bert_jax.tasks.tables import Record
+from bert_jax.tasks.rows import Placed, Record, Row, ending, read_lines, value_of
+from bert_jax.tasks.source import Source, by_position
 from bert_jax.tasks.tagging_formats import TaggedSentence
 from bert_jax.tasks.task import (
     IGNORED,
@@ -116,9 +113,9 @@ class TaggingSource(Source):
         words = formats.has_word_lines(path) and path.is_file()
         if self.config.task == "segmented" or not words:
             return False
-        if tables.ending(path) == ".conll":
+        if ending(path) == ".conll":
             return True
-        lines = (line.split() for _, line in tables.read_lines(path))
+        lines = (line.split() for _, line in read_lines(path))
         filled = (x for x in lines if x and x[0] != formats.DOCUMENT_START)
         first = [*itertools.islice(filled, 20)]
         known = [[label] for label in self.labels]
@@ -235,7 +232,7 @@ class Tagging(Task):
         "document" has the same value in sentences that follow each other in a document.
         """
         text, offsets, tags = "", None, None
-        words = tables.value(where, values, self.columns["words"])
+        words = value_of(where, values, self.columns["words"])
         if isinstance(words, str) and labelled:
             words = words.split()
         elif isinstance(words, str):
@@ -258,7 +255,7 @@ class Tagging(Task):
     ) -> tuple[str, ...]:
         """The tags of a row. A tag may be given by its number in the labels."""
         labels = self.config.labels
-        tags = tables.value(where, values, self.columns["tags"])
+        tags = value_of(where, values, self.columns["tags"])
         tags = tags.split() if isinstance(tags, str) else tags
         if not isinstance(tags, list | tuple) or len(tags) != count:
             raise UserError(

@@ -13,7 +13,7 @@ from bert_jax.data.corpus_formats import FORMATS, Reading
 from bert_jax.data.sentences import split_sentences
 from bert_jax.errors import UserError
 from bert_jax.files import decode_lines, parse_json, valid_text
-from bert_jax.tasks.tables import escaped, read_rows
+from bert_jax.tasks.rows import escaped, read_rows
 
 HERE = Path(__file__).parent
 spec = importlib.util.spec_from_file_location("fuzz", HERE / "fuzz.py")

@@ -3,7 +3,7 @@
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.class_names import by_number, by_position, in_order_of
+from bert_jax.tasks.source import by_number, by_position, in_order_of
 
 
 def test_a_name_finds_its_label_in_any_order_and_case(caplog):

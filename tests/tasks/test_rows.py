@@ -18,10 +18,10 @@ from bert_jax.tasks.rows import (
     is_single,
     line_rows,
     placed_rows,
+    plain,
     row_texts,
     with_columns,
 )
-from bert_jax.tasks.tables import plain
 
 ROWS = [{"text": "a b", "label": "x"}, {"text": "c", "label": "y"}]
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.tables import read_rows, text
+from bert_jax.tasks.rows import read_rows, text_of
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def rows(path, *columns, **options):
     return [
         (
             where.removeprefix(f"{path}:"),
-            *(text(where, row, [name]) for name in columns),
+            *(text_of(where, row, [name]) for name in columns),
         )
         for where, row in read_rows(path, **options)
     ]
