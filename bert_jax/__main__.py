@@ -1,13 +1,12 @@
 """All commands as one: ``bert_jax NAME ...``, or ``python -m bert_jax NAME ...``."""
 
-import difflib
 import importlib
 import sys
 from pathlib import Path
 
 from bert_jax import __version__
 from bert_jax.commands import cli
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, hint
 from bert_jax.progress import print_line
 
 COMMANDS = (
@@ -28,8 +27,8 @@ ALIASES = {
 
 def summary(name: str) -> str:
     """The first line of a command's file, which describes the command."""
-    path = Path(__file__).with_name("commands") / f"{name}.py"
-    return path.read_text(encoding="utf-8").partition("\n")[0].strip('"')
+    with Path(__file__).with_name("commands").joinpath(f"{name}.py").open() as file:
+        return file.readline().strip('"\n')
 
 
 def main(argv: list[str]) -> int | None:
@@ -47,11 +46,8 @@ def main(argv: list[str]) -> int | None:
         print_line(__version__)
         return None
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, [*COMMANDS, *ALIASES], cutoff=0.5)
-        found = (
-            f"did you mean {near[0]}?" if near else f"expected {', '.join(COMMANDS)}"
-        )
-        raise UserError(f"{name} is not a command of bert_jax; {found}")
+        near = hint(name, [*COMMANDS, *ALIASES]) or f"expected {', '.join(COMMANDS)}"
+        raise UserError(f"{name} is not a command of bert_jax; {near}")
     return importlib.import_module(f"bert_jax.commands.{name}").main(rest)
 
 

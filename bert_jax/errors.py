@@ -35,9 +35,7 @@ class UserError(Exception):
     """
 
     def __init__(self, message: object = ""):
-        text = str(message)
-        if not text.isprintable():
-            text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+        text = printable(str(message)).replace("\n", "\\n")
         if len(text) > _LONGEST:
             text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
         super().__init__(text)

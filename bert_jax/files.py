@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import socket
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -33,14 +34,11 @@ def is_remote(path: str | os.PathLike) -> bool:
     Raises UserError for the URL of a web page, of a hub, or of a file of this machine.
     """
     text = os.fspath(path)
-    if re.match("(https?|ftp|hf):/", text):  # a Path has one slash where a URL has two
+    # A Path has one slash where a URL has two.
+    if re.match("(https?|ftp|hf|file):/", text):
         raise UserError(
-            f"{text} is a web address; expected a path, or the name of a model on a hub, "
-            "such as google-bert/bert-base-uncased; download other files first"
-        )
-    if text.startswith("file:"):
-        raise UserError(
-            f"{text} is a file of this machine; give its path, without file:"
+            f"{text} is a web address or starts with file:; expected a path, or the name "
+            "of a model on a hub; download other files first"
         )
     return "://" in text
 
@@ -111,14 +109,11 @@ def decode_lines(file: IO[bytes], name: object) -> Iterator[tuple[int, str]]:
 
 
 def cache_folder() -> Path:
-    """bert_jax's folder in $XDG_CACHE_HOME or ~/.cache; UserError if neither is known."""
-    try:
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError as error:
-        raise UserError(
-            "this user has no home directory; set HOME, or XDG_CACHE_HOME to a folder"
-        ) from error
-    return Path(cache, "bert_jax")
+    """bert_jax's folder in $XDG_CACHE_HOME or ~/.cache.
+
+    Raises RuntimeError if the user has no home directory.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "bert_jax")
 
 
 def valid_text(text: str) -> str:
@@ -155,14 +150,14 @@ def reading(where: object, expected: str) -> Iterator[None]:
 
 def read_text(path: Path, expected: str) -> str:
     """The text of a UTF-8 file. expected: what the file should be, for errors."""
-    with open_bytes(path, expected) as file:
+    with reading(path, expected), Path(path).open("rb") as file:
         return "".join(line for _, line in decode_lines(file, path))
 
 
 def read_json(path: Path, expected: str) -> dict[str, Any]:
     """The object in a JSON file. expected: what the file should be, for errors."""
-    with open_bytes(path, expected) as file:
-        return parse_json(file.read(), path, expected)
+    with reading(path, expected):
+        return parse_json(Path(path).read_bytes(), path, expected)
 
 
 def parse_json(
@@ -193,29 +188,18 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Raises ValueError for a key that occurs twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in found if names.count(name) > 1)
+        twice = statistics.mode(name for name, _ in pairs)
         raise ValueError(f"the key {twice!r} occurs twice")
     return found
 
 
-def open_bytes(path: Path, expected: str) -> IO[bytes]:
-    """Opens a file to read. expected: what the file should be, for errors."""
-    with reading(path, expected):
-        return Path(path).open("rb")
-
-
 def check_output(output: Path | str, *inputs: str | None) -> None:
     """Raises UserError for an output that is an input file, or is in an input folder."""
-    output = Path(output)
     for path in map(Path, filter(None, inputs)):
-        if path.is_dir() and output.resolve().is_relative_to(path.resolve()):
+        found = path.is_file() or path.is_dir()  # not a terminal
+        if found and Path(output).resolve().is_relative_to(path.resolve()):
             raise UserError(
-                f"--output={output} is in the input folder {path}; expected another folder"
-            )
-        if output.is_file() and path.is_file() and output.samefile(path):
-            raise UserError(
-                f"--output={output} is also an input; expected another name"
+                f"--output={output} is the input {path}, or in it; expected another name"
             )
 
 
@@ -250,15 +234,10 @@ def new_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
         temporary.unlink(missing_ok=True)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all."""
-    with new_file(path) as file:
-        file.write(content)
-
-
 def write_text(path: Path, text: str) -> None:
     """Writes a UTF-8 file whole or not at all."""
-    write_bytes(path, text.encode())
+    with new_file(path) as file:
+        file.write(text.encode())
 
 
 def write_json(path: Path, value: Any, indent: int = 2) -> None:
@@ -270,13 +249,11 @@ def write_json(path: Path, value: Any, indent: int = 2) -> None:
 def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Makes a hidden folder beside ``path`` that takes its place at the end.
 
-    After an exception, or a kill, ``path`` is what it was. Raises UserError where it is
-    a file, or holds something, unless ``overwrite``.
+    After an exception, or a kill, ``path`` is what it was. Raises NotADirectoryError for a
+    file, and UserError for a folder that is not empty, unless ``overwrite``.
     """
     path = Path(path).absolute()
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file; expected the name of a new folder")
-    if not overwrite and path.is_dir() and any(path.iterdir()):
+    if path.exists() and any(path.iterdir()) and not overwrite:
         raise UserError(f"{path} is not empty; expected the name of a new folder")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
@@ -306,35 +283,26 @@ def locked(
     """Creates a folder and locks it, at most until this process ends.
 
     wait: wait while another process has the lock. Otherwise raises UserError that names
-    this process and the folder, or ``name``.
+    this process and the folder, or ``name``. The lock file stays in the folder.
     """
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; expected a folder")
     folder.mkdir(parents=True, exist_ok=True)
-    path, held = folder / LOCK, False
-    while not held:
-        with contextlib.ExitStack() as stack:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-            stack.callback(os.close, handle)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError as error:
-                raise UserError(
-                    f"{name or folder} is in use by {lock_owner(os.read(handle, 1000))}; "
-                    "wait until it ends, or use another folder"
-                ) from error
-            except OSError:  # a file system without locks
-                logging.getLogger(__name__).warning(
-                    f"the file system of {folder} has no locks: start no second run there"
-                )
-            # The last owner may have deleted the file after it was opened here.
-            with contextlib.suppress(FileNotFoundError):
-                held = os.path.samestat(os.fstat(handle), path.stat())
-            if held:
-                os.ftruncate(handle, 0)
-                os.write(handle, this_process().encode())
-                stack.callback(path.unlink, missing_ok=True)
-                yield
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    with os.fdopen(os.open(folder / LOCK, flags, 0o666), "r+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            raise UserError(
+                f"{name or folder} is in use by {lock_owner(file.read(1000))}; wait until "
+                "it ends, or use another folder"
+            ) from error
+        except OSError:  # a file system without locks
+            logging.getLogger(__name__).warning(
+                f"the file system of {folder} has no locks: start no second run there"
+            )
+        file.truncate()
+        file.write(this_process())
+        file.flush()
+        yield
 
 
 def this_process(**more: str) -> str:

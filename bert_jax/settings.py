@@ -33,8 +33,8 @@ def setting(
 
     A nested group is ``setting(factory=MeshConfig)``; the docstring of its class explains
     it. A setting without default and factory must be given. least, most, above, below,
-    one_of: limits for :func:`check_ranges`, in a tuple for each item. Without limits
-    numbers must be finite, and whole numbers must fit into 32 bits.
+    one_of: limits for :func:`check_ranges`, in a tuple for each item. Whole numbers must
+    fit into 32 bits, and other numbers must be finite, unless ``most`` is infinite.
     """
     limits = {"at least": least, "at most": most, "above": above, "below": below}
     limits["one of"] = one_of
@@ -52,8 +52,11 @@ _FITS: dict[str, Callable[[Any, Any], bool]] = {
     "below": operator.lt,
     "one of": lambda value, known: value in known,
 }
-# Numbers without a limit lie between minus this number and this number.
-_ENDS = {float: math.inf, int: 1 << 31}
+# Limits of every number.
+_ENDS = {
+    float: {"above": -math.inf, "below": math.inf},
+    int: {"above": -(1 << 31), "below": 1 << 31},
+}
 
 
 def all_settings(
@@ -79,26 +82,14 @@ def check_ranges(config: Any, name: str = "") -> None:
     for full, field, value in all_settings(config, name):
         own = field.metadata.get("limits", {})
         for item in value if isinstance(value, tuple) else (value,):
-            ends = {}
-            if end := _ENDS.get(type(item)):
-                if not own.keys() & {"at least", "above"}:
-                    ends["above"] = -end
-                if not own.keys() & {"at most", "below"}:
-                    ends["below"] = end
+            ends = {} if own.get("at most") == math.inf else _ENDS.get(type(item), {})
             for limits in own, ends:
-                if not _fits(item, limits):
+                if not all(_FITS[word](item, end) for word, end in limits.items()):
                     expected = " and ".join(
                         f"{word} {', '.join(limit) if word == 'one of' else limit}"
                         for word, limit in limits.items()
                     )
                     raise UserError(f"{full}={value!r}, expected {expected}")
-
-
-def _fits(value: Any, limits: Mapping[str, Any]) -> bool:
-    try:
-        return all(_FITS[word](value, limit) for word, limit in limits.items())
-    except TypeError:  # a text instead of a number
-        return False
 
 
 def describe(config: Any) -> list[str]:
@@ -190,14 +181,24 @@ def to_dict(config: Any) -> dict[str, Any]:
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
-def differences(old: Any, new: Any, name: str = "") -> list[tuple[str, Any, Any]]:
-    """Where two results of :func:`to_dict` differ: (full name, old value, new value)."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        dot = f"{name}." if name else ""
-        pairs = [(f"{dot}{k}", old.get(k), new.get(k)) for k in {**old, **new}]
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        both = zip(old, new, strict=True)
-        pairs = [(f"{name}[{i}]", a, b) for i, (a, b) in enumerate(both)]
+def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Full name and value of each setting in a result of :func:`to_dict`."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from flat(item, f"{name}.{key}" if name else key)
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        for i, item in enumerate(value):
+            yield from flat(item, f"{name}[{i}]")
     else:
-        return [] if old == new else [(name, old, new)]
-    return [d for key, a, b in pairs for d in differences(a, b, key)]
+        yield name, value
+
+
+def differences(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
+    """Where two results of :func:`to_dict` differ: (full name, old value, new value).
+
+    The value is None if only the other result has the setting.
+    """
+    before, after = dict(flat(old)), dict(flat(new))
+    names = {**before, **after}
+    triples = [(name, before.get(name), after.get(name)) for name in names]
+    return [(name, a, b) for name, a, b in triples if a != b]

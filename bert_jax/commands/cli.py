@@ -116,13 +116,14 @@ class _Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Sequence[str], namespace: Any = None) -> Any:
         """The arguments. An unknown flag is reported before a missing one."""
-        known = [name.removeprefix("--") for name in self._option_string_actions]
+        dashes = "^--(config[.])?"  # a setting is also --config.NAME
+        known = [re.sub(dashes, "", flag) for flag in self._option_string_actions]
         for word in args:
-            name = word.partition("=")[0].removeprefix("--")
-            if re.match(r"--\w+(=|$)", word) and name not in known:
-                near = hint(name, known, "--{}".format)
+            flag = re.match(r"--[\w.\[\]]+(?==|$)", word)
+            if flag and flag[0] not in self._option_string_actions:
+                near = hint(re.sub(dashes, "", flag[0]), known, "--{}".format)
                 near = near or f"{self.prog} --help shows all arguments"
-                raise UserError(f"unexpected argument '--{name}'; {near}")
+                raise UserError(f"unexpected argument '{flag[0]}'; {near}")
         return super().parse_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:

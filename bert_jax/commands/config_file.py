@@ -3,15 +3,15 @@
 ``--config.data.dir=X``, ``--data.dir=X`` and ``--data.dir X`` all change a setting.
 """
 
+import argparse
 import ast
-import difflib
 import functools
-import importlib.util
 import math
 import operator
 import re
+import runpy
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +33,8 @@ _ARGUMENTS = {
     task: f"glue.py:{task}"
     for task in ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
 }
+# A setting is a flag that --help leaves out.
+_HIDDEN = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
 
 
 class CommandLine(NamedTuple):
@@ -60,61 +62,41 @@ def parse(
     the process. Raises UserError for a missing file, an unknown setting and a value of the
     wrong type.
     """
-    command_line = usage.strip().splitlines()[-1].strip()
     parser = argument_parser(usage)
-    parser.add_argument("--config", nargs="?", metavar="NAME[:ARGUMENT]")
+    parser.add_argument("--config", required=True, metavar="NAME[:ARGUMENT]")
     flags = {"workdir": "", "print_config": False, **(flags or {})}
     for name, default in flags.items():
         if default is False:
             parser.add_argument(f"--{name}", action="store_true")
         else:
             parser.add_argument(f"--{name}", type=type(default), default=default)
-    args, words = parser.parse_known_args(argv)
-    if not args.config:
-        raise UserError(f"--config is missing; use {command_line}")
-    config = read(load_file(args.config, "get_config", named_configs()))
-    config = read(_changed(config, words, command_line, flags))
-    if args.print_config:
+    given = parser.parse_known_args(argv)[0].config
+    config = read(load_file(given, "get_config", named_configs()))
+    names = [name for name, _, _ in all_settings(config)]
+    settings = to_dict(config)
+    for name in names:
+        group, key = _place(settings, name)
+        bare = {"nargs": "?", "const": "True"} if isinstance(group[key], bool) else {}
+        parser.add_argument(f"--{name}", f"--config.{name}", **_HIDDEN, **bare)
+    args = vars(parser.parse_args(argv))
+    for name in names:
+        if name in args:
+            group, key = _place(settings, name)
+            group[key] = _value(args[name], group[key])
+    config = read(settings)
+    if args["print_config"]:
         print_line("\n".join(describe(config)))
         raise SystemExit(0)
-    file, _, argument = args.config.partition(":")
+    file, _, argument = given.partition(":")
     name = "-".join(filter(None, (Path(file).stem, argument)))
-    return CommandLine(config, args.workdir or f"runs/{name}", vars(args))
+    return CommandLine(config, args["workdir"] or f"runs/{name}", args)
 
 
-def _changed(
-    config: Any, words: list[str], command_line: str, flags: Collection[str]
-) -> dict[str, Any]:
-    """The config's settings as plain values, with the command line's changes.
-
-    flags: names of the command's other flags, also suggested for an unknown word.
-    """
-    settings = to_dict(config)
-    known = [name for name, _, _ in all_settings(config)]
-    rest = iter(words)
-    for word in rest:
-        start, equals, text = word.partition("=")
-        name = start.removeprefix("--").removeprefix("config.")
-        if not word.startswith("--") or name not in known:
-            near = ("--" in word or equals) and hint(
-                name, [*known, *flags], "--{}".format
-            )
-            raise UserError(
-                f"unexpected argument {word!r}; {near or f'use {command_line}'}"
-            )
-        *parents, last = [
-            int(part) if part.isdecimal() else part for part in re.findall(r"\w+", name)
-        ]
-        group = functools.reduce(operator.getitem, parents, settings)
-        if not equals and isinstance(group[last], bool):
-            group[last] = True
-            continue
-        if not equals:
-            text = next(rest, "--")
-            if text.startswith("--"):
-                raise UserError(f"{word} has no value; expected {word}=VALUE")
-        group[last] = _value(text, group[last])
-    return settings
+def _place(settings: dict[str, Any], name: str) -> tuple[Any, Any]:
+    """The group of a setting, such as phases[1].steps, and its key in the group."""
+    parts = re.findall(r"\w+", name)
+    *groups, key = [int(part) if part.isdecimal() else part for part in parts]
+    return functools.reduce(operator.getitem, groups, settings), key
 
 
 def _value(text: str, old: Any) -> Any:
@@ -137,29 +119,30 @@ def _value(text: str, old: Any) -> Any:
 def load_file(config: str, function: str, known: Mapping[str, str]) -> dict[str, Any]:
     """The settings that ``function`` of FILE[:ARGUMENT] or NAME[:ARGUMENT] returns.
 
-    known: files by name. Raises UserError with the nearest names for an unknown one.
+    known: files by name. Raises UserError with the nearest name for an unknown one.
     """
-    file, argument = _find(config, known)
-    spec = importlib.util.spec_from_file_location("config", file)
-    if spec is None or spec.loader is None:
-        raise UserError(f"{file} is not a Python file; its name ends in .py")
-    module = importlib.util.module_from_spec(spec)
+    file, _, argument = config.partition(":")
+    if not Path(file).is_file():
+        if file not in known:
+            near = hint(Path(file).stem, list(known)) or f"known: {', '.join(known)}"
+            raise UserError(f"{file} is not a file or the name of a config; {near}")
+        file, _, first = known[file].partition(":")
+        argument = ":".join(filter(None, [first, argument]))
     folder = str(Path(file).parent.resolve())
     sys.path.insert(0, folder)  # a config may import its neighbours, as large.py does
     try:
-        spec.loader.exec_module(module)
-        if not hasattr(module, function):
-            raise UserError(f"{file} has no function {function}")
-        settings = getattr(module, function)(*filter(None, [argument]))
+        content = runpy.run_path(file)
+        if function not in content:
+            raise TypeError(f"no function {function}")
+        settings = content[function](*filter(None, [argument]))
+        if not isinstance(settings, Mapping | ConfigDict):
+            raise TypeError(
+                f"{function} gave {settings!r}, expected a dict of settings"
+            )
     except (TypeError, ValueError) as error:
         raise UserError(f"{file}: {error}") from error
     finally:
         sys.path.remove(folder)
-    if not isinstance(settings, Mapping | ConfigDict):
-        raise UserError(
-            f"{function} of {file} gave {type(settings).__name__}, expected a dict or a "
-            "ConfigDict of settings"
-        )
     return _plain(settings)
 
 
@@ -167,22 +150,7 @@ def _plain(node: Any) -> Any:
     """Replaces each ConfigDict by a dict, also within tuples."""
     if isinstance(node, Mapping | ConfigDict):
         return {key: _plain(node[key]) for key in node}
-    if isinstance(node, tuple):
-        return tuple(map(_plain, node))
-    return node
-
-
-def _find(config: str, known: Mapping[str, str]) -> tuple[str, str]:
-    """The file and the argument of FILE[:ARGUMENT] or NAME[:ARGUMENT]."""
-    given, _, argument = config.partition(":")
-    if Path(given).is_file():
-        return given, argument
-    if given in known:
-        file, _, first = known[given].partition(":")
-        return file, ":".join(filter(None, [first, argument]))
-    near = difflib.get_close_matches(Path(given).stem, known, cutoff=0.5)
-    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(known)}"
-    raise UserError(f"{given} is not a file or the name of a config; {hint}")
+    return tuple(map(_plain, node)) if isinstance(node, tuple) else node
 
 
 def named_configs() -> dict[str, str]:
@@ -200,9 +168,8 @@ def named_studies() -> dict[str, str]:
 
 
 def named_references() -> dict[str, str]:
-    """The file of each reference curve that has a name, such as tiny."""
-    files = sorted(_experiments().glob("references/*.json"))
-    return {path.stem: str(path) for path in files}
+    """The folder of each reference run that has a name, such as tiny."""
+    return {path.name: str(path) for path in _experiments().glob("references/*")}
 
 
 def _experiments() -> Path:

@@ -441,7 +441,7 @@ def more_steps(change: Change, new: dict[str, Any]) -> bool:
     """Whether a change adds steps to the last phase of pretraining."""
     name, before, after = change
     last = f"phases[{len(new.get('phases', ())) - 1}].steps"
-    return name == last and after > before
+    return name == last and before is not None and after > before
 
 
 def resume_differences(

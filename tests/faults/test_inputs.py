@@ -151,6 +151,6 @@ def test_lines_of_any_bytes_come_to_these_bytes(tmp_path_factory, content):
 
 def test_a_message_is_one_line_whatever_it_quotes():
     error = UserError(f"a\x1b[2J\n\ud800\u2028{'b' * 9999}")
-    assert str(error).startswith("a\\x1b[2J\\n\\ud800\\u2028bbb")
+    assert str(error).startswith("a\\u001b[2J\\n\\ud800\\u2028bbb")
     assert str(error).isprintable()
     assert len(str(error)) < 2000

@@ -58,7 +58,11 @@ def one(**changes):
         ("data.corpus", "x", "expected a tuple"),
         ("phases", (), "phases is empty"),
         ("phases", one(sequence_length=4), r"sequence_length=4, expected at least 5"),
-        ("phases", one(steps=10**20), r"\[0\]\.steps=1\d+, expected below 2147483648"),
+        (
+            "phases",
+            one(steps=10**20),
+            r"\[0\]\.steps=1\d+, expected .* below 2147483648",
+        ),
         ("phase.steps", 1, "phase is not a setting; did you mean phases"),
         ("log_every", 0, "expected at least 1"),
         ("data.holdout", 1.5, "holdout=1.5, expected at least 0 and below 1"),
@@ -68,7 +72,11 @@ def one(**changes):
         ("seed", 1 << 32, "seed=4294967296, expected at least 0 and below 4294967296"),
         ("optimizer.beta2", 1, r"beta2=1.0, expected at least 0 and below 1"),
         ("optimizer.clip_norm", 0, r"clip_norm=0.0, expected at most inf and above 0"),
-        ("optimizer.learning_rate", math.inf, r"learning_rate=inf, expected below inf"),
+        (
+            "optimizer.learning_rate",
+            math.inf,
+            r"learning_rate=inf, expected .* below inf",
+        ),
         ("optimizer.epsilon", math.nan, r"epsilon=nan, expected above 0"),
         ("optimizer.total_steps", 3, "sum of the phases' steps"),
         ("model.max_positions", 16, r"phases\[1\]\.sequence_length=32 is over"),
@@ -112,7 +120,7 @@ def test_a_setting_that_is_younger_than_the_run_had_its_default(settings):
     settings["data"]["examples"] = {"max_ngram": 2}
     assert resume_differences(old, to_dict(train_config(settings))) == [
         "data.examples.max_ngram: 3 -> 2",
-        "text: {'tokens': 3} -> None",
+        "text.tokens: 3 -> None",
     ]
     new = to_dict(finetune_config(FINE_TUNING))
     old = copy.deepcopy(new)
