@@ -19,7 +19,7 @@ from bert_jax.model.config import DTYPES
 from bert_jax.progress import LogHandler, PrintableFormatter, print_line, show_progress
 
 # Flags of a command that may run as several processes, with their defaults: the arguments
-# of parallel.processes.connect(), and the seconds of parallel.deadline.watch().
+# of parallel.processes.connect(), and the seconds of parallel.processes.watch().
 JOB_FLAGS = {
     "distributed": False,
     "coordinator_address": "",
@@ -293,14 +293,14 @@ def start(flags: Mapping[str, Any] | None = None, workdir: str = "") -> None:
     startup.run_steps_in_order()
     startup.hide_cancelled_work()
     if flags is not None:
-        from bert_jax.parallel import deadline, processes
+        from bert_jax.parallel import processes
 
         global _several
         connection = {name: flags[name] for name in JOB_FLAGS}
         step_timeout = connection.pop("step_timeout")
         _several = processes.connect(**connection)
         if _several and step_timeout:
-            deadline.watch(step_timeout)
+            processes.watch(step_timeout)
         if jax.process_index() == 0:
             log_to_screen()
         else:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, SupportsIndex
 import numpy as np
 
 from bert_jax.data import packing
-from bert_jax.data.packing import HostRows, Rows, all_rows, best_fit, round_up
+from bert_jax.data.packing import HostRows, Rows, best_fit, round_up
 
 IGNORED = -1  # a label that neither the loss nor a metric counts
 
@@ -121,7 +121,7 @@ class EpochBatches:
     limit: int
     multiple: int = 1
     accumulation: int = 1
-    rows: HostRows = all_rows
+    rows: HostRows = np.arange
     packed: bool = True
 
     def __post_init__(self):
@@ -147,7 +147,7 @@ class EpochBatches:
         if not 0 <= epoch < self.epochs:
             raise IndexError(f"step {step} of {len(self)}")
         arrays = self._arrays(self.order(epoch)[number])
-        return {k: packing.take_rows(v, self.rows(len(v))) for k, v in arrays.items()}
+        return {name: v[self.rows(len(v))] for name, v in arrays.items()}
 
     def _sorted(self, seed: int, epoch: int) -> list[list[np.ndarray]]:
         """The units of an epoch's batches, for each class; then those of the last batch.

@@ -10,7 +10,7 @@ import grain
 import numpy as np
 
 from bert_jax.data.examples import ExampleConfig, ExampleSource, Phase
-from bert_jax.data.packing import HostRows, Packing, all_rows, take_rows
+from bert_jax.data.packing import HostRows, Packing
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import StalledError
@@ -56,7 +56,7 @@ class TrainingBatches:
     _: dataclasses.KW_ONLY
     seed: int
     documents: np.ndarray
-    rows: HostRows = all_rows
+    rows: HostRows = np.arange
     packing: int = 0
     stream: int = 0
 
@@ -96,11 +96,10 @@ class TrainingBatches:
         phase, source = self.phases[number], self.sources[number]
         first = (step - int(self._ends[number]) + phase.steps) * phase.batch_size
         if not self.packing:
-            own = take_rows(np.arange(phase.batch_size), self.rows(phase.batch_size))
-            return source.draw(first + own)
+            return source.draw(first + self.rows(phase.batch_size))
         packing = self._packings[number]
         rows = packing.rows(source.lengths(range(first, first + phase.batch_size)))
-        own = [rows[row] for run in self.rows(len(rows)) for row in run]
+        own = [rows[row] for row in self.rows(len(rows))]
         pairs = np.sort(np.fromiter(itertools.chain(*own), np.int64))
         members = [np.searchsorted(pairs, row) for row in own]
         return packing.pack(source.draw(first + pairs), members, self.vocabulary.pad_id)

@@ -13,7 +13,6 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.data.batching import Features, RowBatch, inference_batches
-from bert_jax.data.packing import take_rows
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.checkpoint import (
@@ -149,7 +148,7 @@ def _with_outputs(
     pending: collections.deque[tuple[RowBatch, jax.Array]] = collections.deque()
     for batch in batches:
         own = {
-            name: take_rows(array, process_rows(mesh, len(array)))
+            name: array[process_rows(mesh, len(array))]
             for name, array in batch.arrays.items()
         }
         pending.append((batch, forward(params, put_batch(own, mesh))))

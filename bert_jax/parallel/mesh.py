@@ -9,7 +9,7 @@ from flax import linen as nn
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, counted
 from bert_jax.parallel.config import MeshConfig
 from bert_jax.parallel.sharding import ACTIVATIONS
 
@@ -23,28 +23,25 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     known = [size for size in shape if size != -1]
     rest = len(devices) // max(math.prod(known), 1)
     filled = [rest if size == -1 else size for size in shape]
-    if len(known) < 2 or min(filled) < 1 or math.prod(filled) != len(devices):
-        raise UserError(
-            f"mesh {dict(zip(AXES, shape, strict=True))} does not use exactly the "
-            f"{len(devices)} devices; expected sizes from 1, or -1 for one axis: set "
-            "mesh.replica, mesh.data and mesh.model"
-        )
     # XLA gives the GPUs of each host a slice_index of their own. Hosts are not slices.
     slices = 1
     if devices[0].platform == "tpu":
         slices = len({getattr(device, "slice_index", 0) for device in devices})
+    wrong = len(known) < 2 or min(filled) < 1 or math.prod(filled) != len(devices)
+    if wrong or slices not in (1, filled[0]):
+        raise UserError(
+            f"mesh {dict(zip(AXES, shape, strict=True))} does not use exactly the "
+            f"{len(devices)} devices of {counted(slices, 'slice')}; expected sizes from 1, "
+            "or -1 for one axis: set mesh.replica to the number of slices, and mesh.data "
+            "and mesh.model"
+        )
     if slices == 1:
         grid = mesh_utils.create_device_mesh(
             filled, devices, allow_split_physical_axes=True
         )
-    elif slices == filled[0]:
+    else:
         grid = mesh_utils.create_hybrid_device_mesh(
             (1, *filled[1:]), (slices, 1, 1), devices, allow_split_physical_axes=True
-        )
-    else:
-        raise UserError(
-            f"mesh.replica={filled[0]}, but the devices are {slices} slices; set "
-            f"mesh.replica={slices}"
         )
     # The compiler propagates shardings from the rules and the batch. Explicit axes would
     # put shardings into the types of all arrays.
@@ -74,20 +71,14 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(("replica", "data")))
 
 
-def process_rows(mesh: Mesh, batch_size: int) -> tuple[range, ...]:
-    """Rows of the global batch on the devices of this process, as ascending ranges.
+def process_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
+    """Rows of the global batch on the devices of this process, ascending.
 
     Processes with devices along 'model' have the same rows.
     """
-    indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,))
-    bounds = {index[0].indices(batch_size)[:2] for index in indices.values()}
-    runs: list[range] = []
-    for first, last in sorted(bounds):
-        if runs and runs[-1].stop == first:
-            runs[-1] = range(runs[-1].start, last)
-        else:
-            runs.append(range(first, last))
-    return tuple(runs)
+    places = batch_sharding(mesh).addressable_devices_indices_map((batch_size,))
+    rows = np.arange(batch_size)
+    return np.unique(np.concatenate([rows[place] for place in places.values()]))
 
 
 def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
@@ -97,7 +88,7 @@ def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
     'model' spans them, once.
     """
     sharding, parts = batch_sharding(mesh), batch_divisor(mesh)
-    own_parts = sum(map(len, process_rows(mesh, parts)))
+    own_parts = len(process_rows(mesh, parts))
     # With several processes JAX treats this transfer as an implicit one.
     with jax.transfer_guard("allow"):
         return {

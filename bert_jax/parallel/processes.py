@@ -1,20 +1,24 @@
 """The processes of one run: how they connect, exchange values, stop and end.
 
 JAX connects the processes, checks their heartbeats and chooses the step after which all
-processes stop. This file adds one-line errors, exit codes, and waits that end.
+processes stop. This file adds one-line errors, exit codes, and waits that end: each process
+of a command has a step deadline.
 """
 
 import contextlib
-import hashlib
+import faulthandler
 import itertools
 import json
 import os
 import re
 import signal
 import socket
+import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import jax
@@ -22,7 +26,8 @@ import numpy as np
 from jax._src import distributed
 from jax.experimental import multihost_utils
 
-from bert_jax.errors import UserError
+from bert_jax import progress
+from bert_jax.errors import PREEMPTED, UserError
 from bert_jax.progress import unwatched
 
 T = TypeVar("T")
@@ -35,16 +40,17 @@ _numbers = itertools.count(1)
 _steps = itertools.count(1)
 # Messages of Gloo, JAX and NCCL for a failed collective or a lost process. Messages of
 # JAX and NCCL start with a status. A single word such as "barrier" or "collective" may be
-# part of any bug. Gloo raises ValueError, so the type of an exception does not help.
+# part of any bug, and "socket closed" part of an error of a bucket. Gloo raises
+# ValueError, so the type of an exception does not help.
 _LOST = re.compile(
     r"\bgloo (?!context)[\w -]+ failed|"
     r"^(UNKNOWN|INTERNAL|UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED): .*"
-    r"(barrier (failed|timed out)|barrier.* cancelled|heartbeat timeout|"
-    r"stopped sending heartbeats|coordination ?service|GetKeyValue\(\) timed out|"
-    r"socket closed|connection re|"
-    r"remote process exited|NCCL operation (?!ncclCommInit).* failed: unhandled system)",
-    re.IGNORECASE,
+    r"(barrier (failed|timed out)|barrier.* cancelled|heartbeat|"
+    r"coordination ?service|GetKeyValue\(\) timed out|"
+    r"remote process exited|NCCL operation (?!ncclCommInit).*: unhandled system)",
+    re.IGNORECASE | re.DOTALL,
 )
+_COMPILER = str(Path("jax", "_src", "compiler.py"))
 
 
 def connect(
@@ -70,33 +76,24 @@ def connect(
         if not distributed:
             return False
         named = ()
-    else:
-        host, _, port = coordinator_address.rpartition(":")
-        fits = host and port.isdecimal() and 0 < int(port) < 1 << 16
-        if not (fits and 0 <= process_id < num_processes):
-            raise UserError(
-                f"--coordinator_address={coordinator_address}, "
-                f"--num_processes={num_processes} and --process_id={process_id}; expected "
-                "HOST:PORT of process 0, their number N, and a number from 0 to N - 1"
-            )
-        if process_id == 0:  # JAX may crash on a port in use
-            try:
-                socket.create_server(("", int(port))).close()
-            except OSError as error:
-                raise UserError(
-                    f"process 0 cannot use port {port} of --coordinator_address "
-                    f"({error.strerror}); give another port to all processes"
-                ) from error
     try:
+        if named:
+            host, _, port = coordinator_address.rpartition(":")
+            known = process_id in range(num_processes)
+            if not (host and 0 < int(port) < 1 << 16 and known):
+                raise ValueError("there is no such port or process")
+            if process_id == 0:  # JAX may crash on a port in use
+                socket.create_server(("", int(port))).close()
         jax.distributed.initialize(
             *named,
             initialization_timeout=join_timeout,
             heartbeat_timeout_seconds=heartbeat_timeout,
         )
-    except ValueError as error:  # JAX found no cluster
+    except (ValueError, OSError) as error:
         raise UserError(
-            f"--distributed found no Cloud TPU, GKE, Slurm or Open MPI job ({error}); give "
-            "--coordinator_address, --num_processes and --process_id"
+            f"this process cannot be connected ({error}); expected --distributed in a job "
+            "of Cloud TPU, GKE, Slurm or Open MPI, or --coordinator_address=HOST:PORT with "
+            "a free port of process 0, --num_processes=N and --process_id from 0 to N - 1"
         ) from error
     return jax.process_count() > 1
 
@@ -124,12 +121,10 @@ def wait_for_all(name: str) -> None:
 def check_same(value: Any, name: str) -> None:
     """Raises UserError in all processes unless ``value``, as JSON, is equal in all."""
     if jax.process_count() > 1:
-        text = json.dumps(value, sort_keys=True).encode()
+        text = json.dumps(value, sort_keys=True)
         wait_for_all("check")  # a collective has a shorter timeout
-        digest = np.frombuffer(hashlib.sha256(text).digest(), np.uint8)
-        digests = multihost_utils.process_allgather(digest)
-        others = np.flatnonzero((digests != digests[0]).any(axis=1))
-        if len(others):
+        sums = multihost_utils.process_allgather(np.uint32(zlib.crc32(text.encode())))
+        if others := np.flatnonzero(sums != sums[0]).tolist():
             names = ", ".join(map(str, others))
             raise UserError(f"process {names} and process 0 differ in {name}")
 
@@ -147,9 +142,9 @@ def from_leader(action: Callable[[], T]) -> T:
         try:
             value = action()
             answer = json.dumps({"value": value})
+            return value
         finally:
             _client().key_value_set(key, answer)
-        return value
     with unwatched():
         answer = json.loads(_client().blocking_key_value_get(key, WAIT * 1000))
     if "value" not in answer:
@@ -171,9 +166,7 @@ def on_leader(action: Callable[[], T]) -> T | None:
 
 
 def on_every_host(tree: Any) -> Any:
-    """Gathers arrays that several hosts share; all processes must call it."""
-    if jax.process_count() == 1:
-        return tree
+    """Gathers arrays that several hosts share, in numpy; all processes must call it."""
     return multihost_utils.process_allgather(tree, tiled=True)
 
 
@@ -225,3 +218,43 @@ def leave(code: int, *, together: bool) -> NoReturn:
         elif is_leader():
             time.sleep(3)
         os._exit(code)
+
+
+def watch(seconds: float) -> None:
+    """Starts a thread that ends this process after ``seconds`` without progress.
+
+    A collective never returns if one process does not take part, and JAX has no watchdog.
+    Progress is every update of a :class:`~bert_jax.progress.Progress`: a step, a batch of
+    an evaluation, a part of a text. Time that JAX's compiler needs does not count. The
+    process prints one line and the stacks of all threads, and exits with code 75.
+    """
+    progress.made_progress()
+    threading.Thread(target=_watch, args=(seconds,), daemon=True).start()
+
+
+def _watch(seconds: float) -> None:
+    while progress.idle_seconds() < seconds:
+        time.sleep(min(1, seconds / 10))
+        if _compiles():
+            progress.made_progress()
+    try:
+        progress.print_line(
+            f"error: no step, evaluation, save or preparation made progress for "
+            f"{seconds:g} s (--step_timeout); the stacks of all threads follow. Start the "
+            "same command again: it resumes from the last checkpoint",
+            sys.stderr,
+        )
+        faulthandler.dump_traceback(sys.__stderr__)
+        sys.stdout.flush()
+    finally:  # also if stderr or stdout cannot be written
+        os._exit(PREEMPTED)
+
+
+def _compiles() -> bool:
+    """Whether a thread is in JAX's compiler."""
+    for frame in sys._current_frames().values():
+        while frame is not None:
+            if frame.f_code.co_filename.endswith(_COMPILER):
+                return True
+            frame = frame.f_back
+    return False

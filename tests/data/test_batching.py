@@ -206,7 +206,7 @@ def test_each_process_has_its_rows_of_the_global_batch(choices, hosts):
             half = count // hosts // 2
             first = host * half
             rest = range(count // 2 + first, count // 2 + first + count // hosts - half)
-            return (range(first, first + half), rest) if half else (rest,)
+            return np.array([*range(first, first + half), *rest])
 
         return rows
 

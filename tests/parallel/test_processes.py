@@ -1,20 +1,23 @@
 """Two processes that a cluster's launcher, or flags, connect; how they stop and end."""
 
 import dataclasses
+import errno
 import os
 import random
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import jax
 import pytest
+from jax._src import compiler
 
 from bert_jax import progress
 from bert_jax.commands import cli
-from bert_jax.errors import UserError
+from bert_jax.errors import PREEMPTED, UserError
 from bert_jax.files import locked
 from bert_jax.parallel import processes
 from bert_jax.parallel.processes import connect, leave, lost_peer
@@ -287,7 +290,7 @@ def test_a_process_that_fails_ends_the_others(port, failed, kind, code, line):
     ],
 )
 def test_wrong_flags_are_one_line(flags):
-    with pytest.raises(UserError, match=r"expected HOST:PORT of process 0, their numb"):
+    with pytest.raises(UserError, match=r"--coordinator_address=HOST:PORT with "):
         connect(**flags)
 
 
@@ -295,14 +298,14 @@ def test_without_a_cluster_there_is_one_line():
     jobs = start_two("connect(process, port, distributed=True)", 0)
     for job in jobs:
         (line,) = job.communicate()[1].splitlines()
-        assert line.startswith("error: --distributed found no Cloud TPU, GKE, Slurm or")
+        assert "expected --distributed in a job of Cloud TPU, GKE, Slurm or" in line
         assert job.returncode == 2
 
 
 def test_a_port_in_use_is_one_line():
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(UserError, match=f"cannot use port {port} of --coordinator"):
+        with pytest.raises(UserError, match=f"already in use.* {port}.*a free port"):
             connect(coordinator_address=f"h:{port}", num_processes=1, process_id=0)
 
 
@@ -356,7 +359,16 @@ NCCL = "INTERNAL: NCCL operation "
         (OSError("UNAVAILABLE: Failed to send RPC to coordination service"), True),
         (RuntimeError("DEADLINE_EXCEEDED: Barrier timed out. Id: text/1::0."), True),
         (RuntimeError("DEADLINE_EXCEEDED: GetKeyValue() timed out with key: l"), True),
-        (RuntimeError("UNAVAILABLE: Socket closed\nAdditional GRPC error"), True),
+        (
+            RuntimeError(
+                "UNAVAILABLE: Socket closed\nAdditional GRPC error information from "
+                "remote target x while calling "
+                "/xla.coordination.CoordinationService/Barrier:"
+            ),
+            True,
+        ),
+        (ValueError("UNAVAILABLE: Error reading gs://b/a: socket closed"), False),
+        (ValueError("UNAVAILABLE: CURL error: Connection reset by peer"), False),
         (KeyError("barrier"), False),
         (AttributeError("module 'jax' has no attribute 'collective'"), False),
         (ValueError("INTERNAL: 'stablehlo.collective_permute' op failed"), False),
@@ -376,3 +388,92 @@ def test_a_lost_process_is_known_by_the_message(error, lost):
     outer = UserError("a checkpoint could not be written")
     outer.__cause__ = error
     assert bool(lost_peer(error)) == bool(lost_peer(outer)) == lost
+
+
+SECONDS, BUSY = 10, 80  # of the step deadline
+
+
+class Exit(BaseException):
+    """Stands for the end of this process."""
+
+
+@pytest.fixture
+def end(monkeypatch):
+    """A function of what happens at each second; returns the second of the end."""
+
+    def run(happens):
+        clock = [0.0]
+
+        def sleep(seconds):
+            clock[0] += seconds
+            happens(clock[0])
+
+        def leave(code):
+            assert code == PREEMPTED
+            raise Exit
+
+        monkeypatch.setattr(os, "_exit", leave)
+        monkeypatch.setattr(processes.time, "sleep", sleep)
+        monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+        progress.made_progress()
+        with pytest.raises(Exit):
+            processes._watch(SECONDS)
+        return clock[0]
+
+    return run
+
+
+def test_a_process_without_progress_ends_with_its_stacks(end, capfd):
+    assert end(lambda second: None) == SECONDS
+    line, *stacks = capfd.readouterr().err.splitlines()
+    assert line.startswith("error: no step, evaluation, save or preparation made")
+    assert "for 10 s (--step_timeout)" in line
+    assert any(f"in {end.__name__}" in line for line in stacks)
+
+
+def test_a_process_that_cannot_print_ends_too(end, monkeypatch):
+    def fails(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(progress, "print_line", fails)
+    assert end(lambda second: None) == SECONDS
+
+
+def test_updates_and_items_are_progress(end):
+    items = iter(progress.Progress("items", range(BUSY // 2), unit="items"))
+    updates = progress.Progress("updates", unit="updates")
+
+    def happens(second):
+        if second <= BUSY:
+            updates.update() if second % 2 else next(items)
+
+    assert end(happens) == BUSY + SECONDS
+
+
+def test_a_wait_for_other_processes_is_no_stall(end):
+    wait = progress.unwatched()
+
+    def happens(second):
+        if second == 1:
+            wait.__enter__()
+        elif second == BUSY:
+            wait.__exit__(None, None, None)
+
+    assert end(happens) == BUSY + SECONDS
+
+
+def test_compilation_is_no_stall(end):
+    """The compiler may run in any thread."""
+    assert compiler.__file__.endswith(processes._COMPILER)
+    scope, compiled = {}, threading.Event()
+    code = "def compiles(event): event.wait()"
+    exec(compile(code, "/venv/jax/_src/compiler.py", "exec"), scope)
+    thread = threading.Thread(target=scope["compiles"], args=(compiled,))
+    thread.start()
+
+    def happens(second):
+        if second == BUSY:
+            compiled.set()
+            thread.join()
+
+    assert end(happens) >= BUSY + SECONDS - 1
