@@ -19,7 +19,7 @@ from tokenizers import models, normalizers
 
 from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, Splitter, WordIds
 from bert_jax.errors import UserError
-from bert_jax.files import write_json, write_text
+from bert_jax.files import new_file, write_json
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS
@@ -149,7 +149,8 @@ class Tokenizer(abc.ABC):
         path = Path(path)
         # The vocabulary comes last, so that a vocabulary always has its settings.
         write_json(config_path(path), self.config())
-        write_text(path, self.vocabulary_bytes().decode())
+        with new_file(path) as file:
+            file.write(self.vocabulary_bytes())
 
 
 class WordPieceTokenizer(Tokenizer):
