@@ -7,7 +7,6 @@ store.
 import hashlib
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import fsspec
@@ -27,62 +26,52 @@ from bert_jax.progress import Progress, unwatched
 
 set_up_stores()
 
-
-def local_copy(
-    path: str | os.PathLike,
-    last: str,
-    check: Callable[[Path], None] | None = None,
-) -> Path:
-    """Returns ``path`` if it is local, and otherwise a copy of the folder in the cache.
-
-    last: file that is written last. A copy with an equal file is used again. check:
-    function that raises UserError if a new copy is damaged. A damaged copy is removed.
-    """
-    if not is_remote(path):
-        return Path(path)
-    files = list_files(open_remote(path))
-    if last not in files:
-        raise UserError(f"{path} has no {last}; expected a folder that has one")
-    return _cached(path, files, last, check)
+VERSIONS = ".files"  # the file of a copy with the sizes and times of its files
 
 
-def local_checkpoint(path: str | os.PathLike) -> Path:
+def local_copy(path: str | os.PathLike, *, model: bool = False) -> Path:
     """Returns ``path`` if it is local, and otherwise a copy of its files in the cache.
 
-    path: a folder, or the prefix of Google's bert_model.ckpt files. The only folder in a
-    remote folder that is copied is best/. Orbax reads checkpoints/ in the store.
+    path: a folder, or the prefix of Google's bert_model.ckpt files. model: the only folder
+    in a remote folder that is copied is best/. Orbax reads checkpoints/ in the store. A
+    copy whose files have the same sizes and times in the store is used again.
     """
     if not is_remote(path):
         return Path(path)
-    remote = open_remote(path)
-    if files := list_files(remote):
-        files = {n: v for n, v in files.items() if "/" not in n.removeprefix("best/")}
-        return _cached(path, files, ".files")
+    remote, prefix = open_remote(path), ""
+    if not (files := list_files(remote)):
+        remote, prefix = remote.parent, remote.name
+        files = list_files(remote)
+    if not any(name.startswith(prefix) for name in files):
+        raise UserError(f"{path} does not exist; expected a folder or a checkpoint")
     # The config and the vocabulary have names without the prefix.
     files = {
         name: version
-        for name, version in list_files(remote.parent).items()
-        if name.startswith(remote.name) or name.endswith((".json", ".txt"))
-        if "/" not in name
+        for name, version in files.items()
+        if name.startswith(prefix) or name.endswith((".json", ".txt"))
+        if not model or "/" not in name.removeprefix("best/")
     }
-    if not any(name.startswith(remote.name) for name in files):
-        raise UserError(f"{remote} does not exist; expected a checkpoint")
-    return _cached(remote.parent, files, ".files") / remote.name
+    folder, versions = cached_folder(remote), json.dumps(files)
+    # Several processes of a host may need the copy at the same time: one downloads.
+    with unwatched(), locked(folder.with_name(f".{folder.name}"), wait=True):
+        old = folder / VERSIONS
+        if not old.is_file() or old.read_text() != versions:
+            with new_folder(folder, overwrite=True) as new:
+                download(remote, list(files), new)
+                (new / VERSIONS).write_text(versions)
+    return folder / prefix
 
 
 def list_files(folder: epath.Path) -> dict[str, list]:
     """The files below a remote folder: size and time by name, without its lock."""
     store, root = fsspec.core.url_to_fs(os.fspath(folder))
-    found = store.find(root, detail=True)
-    files = {
-        name.removeprefix(root).lstrip("/"): about for name, about in found.items()
-    }
-    # A folder that is itself a file has one name, which is empty.
-    return {
-        name: [about["size"], str(about.get("mtime") or about.get("updated"))]
-        for name, about in files.items()
-        if name not in ("", LOCK) and not name.endswith("/")
-    }
+    files = {}
+    for path, about in store.find(root, detail=True).items():
+        name = path.removeprefix(root).lstrip("/")  # empty if the folder is a file
+        if name not in ("", LOCK) and not name.endswith("/"):
+            time = str(about.get("mtime") or about.get("updated"))
+            files[name] = [about["size"], time]
+    return files
 
 
 def download(folder: os.PathLike | str, names: list[str], target: Path) -> None:
@@ -117,34 +106,3 @@ def cached_folder(remote: os.PathLike | str, group: str = "") -> Path:
     name = os.fspath(remote).rstrip("/")
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
     return cache_folder() / group / f"{name.rpartition('/')[2]}-{digest}"
-
-
-def _cached(
-    remote: os.PathLike | str,
-    files: dict[str, list],
-    mark: str,
-    check: Callable[[Path], None] | None = None,
-) -> Path:
-    """A folder in the cache with ``files``, by their names in ``remote``.
-
-    mark: file of the copy that shows whether the copy is still the same: one of ``files``,
-    or a list of their names, sizes and times.
-    """
-    folder, version = cached_folder(remote), json.dumps(files, sort_keys=True).encode()
-    if mark in files:
-        version = (epath.Path(remote) / mark).read_bytes()
-
-    def is_same() -> bool:
-        return (folder / mark).is_file() and (folder / mark).read_bytes() == version
-
-    if is_same():
-        return folder
-    # Several processes of a host may need the copy at the same time: one downloads.
-    with unwatched(), locked(folder.with_name(f".{folder.name}"), wait=True):
-        if not is_same():
-            with new_folder(folder, overwrite=True) as new:
-                download(remote, list(files), new)
-                (new / mark).write_bytes(version)
-                if check is not None:
-                    check(new)
-    return folder

@@ -9,7 +9,7 @@ from etils import epath
 from bert_jax import remote
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote
-from bert_jax.remote import cached_folder, local_checkpoint, local_copy
+from bert_jax.remote import cached_folder, local_copy
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_a_url_is_remote_and_a_path_is_not():
     assert is_remote("gs://bucket/x")
     assert not is_remote("runs/x")
     with pytest.raises(UserError, match=r"^foo://a/b needs a library that reads it"):
-        local_copy("foo://a/b", last="x")
+        local_copy("foo://a/b")
     for url in ("https://huggingface.co/a/b", "ftp://a/b", "hf://a/b"):
         for path in (url, Path(url)):  # a Path has one slash where the URL has two
             with pytest.raises(UserError, match=r"is a web address .*name of a model"):
@@ -39,35 +39,18 @@ def test_a_url_is_remote_and_a_path_is_not():
 
 
 def test_a_store_is_copied_once_and_again_when_it_changed(folder):
-    with pytest.raises(UserError, match=rf"{folder} has no index\.json"):
-        local_copy(folder, last="index.json")
+    with pytest.raises(UserError, match=rf"{folder} does not exist"):
+        local_copy(folder)
     write(folder / "index/a.npy", "1")
     write(folder / "index.json", "{}")
-    copy = local_copy(folder, last="index.json")
+    copy = local_copy(folder)
     assert (copy / "index/a.npy").read_text() == "1"
     (copy / "mark").touch()
-    assert local_copy(folder, last="index.json") == copy
+    assert local_copy(folder) == copy
     assert (copy / "mark").exists()
-    write(folder / "index.json", "{ }")
     write(folder / "index/a.npy", "2")
-    assert (local_copy(folder, last="index.json") / "index/a.npy").read_text() == "2"
+    assert (local_copy(folder) / "index/a.npy").read_text() == "2"
     assert not (copy / "mark").exists()
-
-
-def test_a_new_copy_is_checked_once_and_a_damaged_one_is_removed(folder):
-    write(folder / "index.json", "{}")
-    checked = []
-
-    def check(copy):
-        checked.append((copy / "index.json").read_text())
-        if len(checked) == 1:
-            raise UserError("damaged")
-
-    with pytest.raises(UserError, match="damaged"):
-        local_copy(folder, last="index.json", check=check)
-    copy = local_copy(folder, last="index.json", check=check)
-    assert local_copy(folder, last="index.json", check=check) == copy
-    assert checked == ["{}"] * 2
 
 
 def test_processes_of_a_host_share_one_download(folder, monkeypatch):
@@ -88,9 +71,7 @@ def test_processes_of_a_host_share_one_download(folder, monkeypatch):
     monkeypatch.setattr(remote, "cached_folder", together)
     monkeypatch.setattr(remote, "download", counted)
     threads = [
-        threading.Thread(
-            target=lambda: copies.append(local_copy(folder, last="index.json"))
-        )
+        threading.Thread(target=lambda: copies.append(local_copy(folder)))
         for _ in range(count)
     ]
     for thread in threads:
@@ -99,7 +80,7 @@ def test_processes_of_a_host_share_one_download(folder, monkeypatch):
         thread.join()
     assert len(downloads) == 1
     assert copies == [place(folder)] * count
-    assert names(copies[0]) == ["index.json", "part"]
+    assert names(copies[0]) == [".files", "index.json", "part"]
 
 
 def test_a_checkpoint_is_copied_without_what_is_not_its_model(folder):
@@ -107,12 +88,12 @@ def test_a_checkpoint_is_copied_without_what_is_not_its_model(folder):
     write(folder / "best/model.safetensors", "1")
     write(folder / "checkpoints/5/large", "x")
     write(folder / "sweep/run/large", "x")
-    copy = local_checkpoint(folder)
+    copy = local_copy(folder, model=True)
     copied = {p.relative_to(copy).as_posix() for p in copy.rglob("*") if p.is_file()}
     assert copied == {".files", "config.json", "best/model.safetensors"}
     write(folder / "best/model.safetensors", "22")
     (folder / "config.json").unlink()
-    assert local_checkpoint(folder) == copy
+    assert local_copy(folder, model=True) == copy
     assert (copy / "best/model.safetensors").read_text() == "22"
     assert not (copy / "config.json").exists()
 
@@ -120,11 +101,11 @@ def test_a_checkpoint_is_copied_without_what_is_not_its_model(folder):
 def test_the_prefix_of_a_checkpoint_of_google_is_copied_too(folder):
     for name in ("bert_model.ckpt.index", "bert_config.json", "other/x"):
         write(folder / name, name)
-    copy = local_checkpoint(folder / "bert_model.ckpt")
+    copy = local_copy(folder / "bert_model.ckpt", model=True)
     assert copy.with_suffix(".ckpt.index").read_text() == "bert_model.ckpt.index"
     assert names(copy.parent) == [".files", "bert_config.json", "bert_model.ckpt.index"]
     with pytest.raises(UserError, match="nothing does not exist"):
-        local_checkpoint(folder / "nothing")
+        local_copy(folder / "nothing", model=True)
 
 
 def test_a_name_in_a_store_leads_nowhere_else(folder, tmp_path):

@@ -328,6 +328,6 @@ def _find_same(directory: Path, identity: dict[str, Any]) -> store.StoreInfo | N
     if differing:
         raise OtherTextError(
             f"{directory} contains text prepared with other settings "
-            f"({'; '.join(differing)}); use another --output, or remove it"
+            f"({'; '.join(differing)}); use another folder, or delete this one"
         )
     return info

@@ -26,7 +26,7 @@ from bert_jax.model.layers import with_scan
 from bert_jax.parallel.processes import on_leader
 from bert_jax.parallel.sharding import array_shapes
 from bert_jax.progress import unwatched
-from bert_jax.remote import local_checkpoint
+from bert_jax.remote import local_copy
 from bert_jax.settings import from_settings
 
 _logger = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ def save_workdir(directory: Path | str, checkpoint: Checkpoint) -> None:
 def _local_files(path: os.PathLike | str) -> Path:
     """``path`` as one of this machine: itself, or a copy from a store or a hub."""
     if not hub_name(path):
-        return local_checkpoint(path)
+        return local_copy(path, model=True)
     with unwatched():  # a download has timeouts of its own
         # Processes of the same host then find the files in its cache.
         on_leader(lambda: from_hub(path))

@@ -231,13 +231,12 @@ def open_text(
     """
     config.check_text()
     if config.path:
-        directory = local_copy(config.path, last="index.json", check=TokenStore)
+        directory = local_copy(config.path)
     else:
         directory = folder.prepared(
             "text",
             last="index.json",
             make=lambda directory: prepare_corpus(config, directory, log),
-            check=TokenStore,
         )
     store = TokenStore(directory)
     tokenizer = load_tokenizer(directory)

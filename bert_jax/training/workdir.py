@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import json
 import logging
 import os
 import secrets
@@ -20,15 +21,16 @@ from bert_jax.files import (
     locked,
     open_remote,
     this_process,
+    write_text,
 )
 from bert_jax.parallel.processes import (
     check_same,
     is_leader,
     on_leader,
-    wait_for_all,
 )
 from bert_jax.progress import unwatched
 from bert_jax.remote import (
+    VERSIONS,
     cached_folder,
     download,
     list_files,
@@ -68,30 +70,25 @@ class RunFolder:
     def held(self) -> Iterator[None]:
         """Locks the workdir on a disk, or makes this run its owner in a bucket.
 
-        Two runs of one machine have the same cache of a bucket, so the cache is locked
-        too. All processes must call it. Raises UserError that names the process which has
-        the lock.
+        All processes must call it. Raises UserError that names the process which has the
+        lock.
         """
         with contextlib.ExitStack() as stack:
-
-            def lock() -> None:
-                if self._remote is None:
-                    stack.enter_context(locked(self.local))
-                else:
-                    beside = self.local.with_name(f".{self.local.name}")
-                    stack.enter_context(locked(beside, name=self._remote))
-                    stack.enter_context(self._owned())
-
-            on_leader(lock)
+            on_leader(lambda: self._lock(stack))
             yield
 
-    @contextlib.contextmanager
-    def _owned(self) -> Iterator[None]:
-        """Makes this run the owner of the workdir in a bucket.
+    def _lock(self, stack: contextlib.ExitStack) -> None:
+        """Locks a folder of this machine; in a bucket, writes a token into an owner file.
 
+        Two runs of one machine have the same cache of a bucket, so the cache is locked.
         Buckets have no locks, and a killed run cannot release one. So the newest run owns
         the workdir. An older run that still works there stops at its next upload.
         """
+        if self._remote is None:
+            stack.enter_context(locked(self.local))
+            return
+        beside = self.local.with_name(f".{self.local.name}")
+        stack.enter_context(locked(beside, name=self._remote))
         if before := self._owner():
             logging.getLogger(__name__).warning(
                 f"{self._remote} belonged to {lock_owner(before)}, which was killed or "
@@ -100,12 +97,12 @@ class RunFolder:
             )
         self._token = this_process(token=secrets.token_hex(8))
         write_remote(self._remote / LOCK, self._token.encode())
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                if self._owner() == self._token:
-                    (self._remote / LOCK).unlink()
+        stack.callback(self._release)
+
+    def _release(self) -> None:
+        with contextlib.suppress(OSError):
+            if self._owner() == self._token:
+                (self._remote / LOCK).unlink()
 
     def _owner(self) -> str:
         with contextlib.suppress(FileNotFoundError):
@@ -124,9 +121,10 @@ class RunFolder:
         return child
 
     def fetch(self) -> None:
-        """Copies the small files of a bucket to process 0; all processes must call it.
+        """Makes the folder ``local``; all processes must call it.
 
-        Files that a killed run did not upload are deleted.
+        For a bucket, process 0 gets its small files. Files that a killed run did not
+        upload are deleted.
         """
 
         def fetch() -> None:
@@ -134,9 +132,8 @@ class RunFolder:
                 shutil.rmtree(self.local, ignore_errors=True)
                 names = filter(_is_small, list_files(self._remote))
                 download(self._remote, list(names), self.local)
-            self.local.mkdir(parents=True, exist_ok=True)
-            if self._remote is not None:
                 self._uploaded = _versions(self.local)
+            self.local.mkdir(parents=True, exist_ok=True)
 
         on_leader(fetch)
 
@@ -155,29 +152,20 @@ class RunFolder:
                 "this run stops without a save: use another folder"
             )
         versions = _versions(self.local)
-        changed = [n for n in versions if self._uploaded.get(n) != versions[n]]
-        changed.sort(
-            key=lambda name: (Path(name).name == RESULTS, "/" not in name, name)
-        )
-        upload(self.local, self._remote, changed)
+        changed = dict(versions.items() - self._uploaded.items())
+        upload(self.local, self._remote, sorted(changed, key=_order))
         for name in self._uploaded.keys() - versions.keys():
             (self._remote / name).unlink(missing_ok=True)
         self._uploaded = versions
 
-    def prepared(
-        self,
-        name: str,
-        last: str,
-        make: Callable[[Path], None],
-        check: Callable[[Path], None] | None = None,
-    ) -> Path:
+    def prepared(self, name: str, last: str, make: Callable[[Path], None]) -> Path:
         """A folder that process 0 makes once and all processes read.
 
         make: function that fills a folder, or completes it after a kill. last: file that
-        is written last. check: see local_copy. Returns the folder, or a copy of this
-        machine if the workdir is in a bucket. All processes must call it. The step
-        deadline stops meanwhile, because parts of the work report no progress. The other
-        processes wait at most processes.WAIT seconds.
+        is written last. Returns the folder, or a copy of this machine if the workdir is in
+        a bucket. All processes must call it. The step deadline stops meanwhile, because
+        parts of the work report no progress. The other processes wait at most
+        processes.WAIT seconds.
         """
         place = (self._remote or self.local) / name
 
@@ -188,13 +176,13 @@ class RunFolder:
             with unwatched():
                 make(folder)
                 if self._remote:
-                    paths = (path for path in folder.rglob("*") if path.is_file())
-                    names = [path.relative_to(folder).as_posix() for path in paths]
-                    names.sort(key=lambda name: (name == last, name))
+                    names = sorted(_versions(folder), key=lambda name: name == last)
                     upload(folder, place, names)
+                    # The folder is now a copy; see local_copy.
+                    write_text(folder / VERSIONS, json.dumps(list_files(place)))
 
         on_leader(prepare)
-        return local_copy(place, last, check)
+        return local_copy(place)
 
     def check_shared(self, name: str) -> None:
         """Checks that all processes see the file ``name`` of process 0.
@@ -202,24 +190,28 @@ class RunFolder:
         All processes must call it. Raises UserError if the workdir is on a disk that they
         do not share.
         """
-        wait_for_all(name)
-        content = ""
-        if self._remote is None and (self.local / name).is_file():
-            content = (self.local / name).read_text(encoding="utf-8")
-        check_same(content, f"{self.local / name}; give a workdir that all hosts share")
+        path, content = self.local / name, ""
+        if self._remote is None and path.is_file():
+            content = path.read_text(encoding="utf-8")
+        check_same(content, f"{path}; give a workdir that all hosts share")
+
+
+def _order(name: str) -> tuple[bool, bool, str]:
+    return Path(name).name == RESULTS, "/" not in name, name
 
 
 def _is_small(name: str) -> bool:
     """Whether a file of a workdir is copied with it."""
     *folders, file = name.split("/")
-    return _APART.isdisjoint(folders) and not file.endswith(".tmp") and file != LOCK
+    own = file.endswith(".tmp") or file in (LOCK, VERSIONS)
+    return _APART.isdisjoint(folders) and not own
 
 
 def _versions(folder: Path) -> dict[str, tuple[int, int]]:
     """Size and time of each complete small file below a local folder, by its name."""
-    stats = {
-        path.relative_to(folder).as_posix(): path.stat()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-    return {n: (s.st_size, s.st_mtime_ns) for n, s in stats.items() if _is_small(n)}
+    found = {}
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and _is_small(name):
+            found[name] = path.stat().st_size, path.stat().st_mtime_ns
+    return found

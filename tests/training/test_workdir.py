@@ -7,10 +7,11 @@ import gcsfs
 import pytest
 from etils import epath
 
-from bert_jax import progress, remote
+from bert_jax import progress
 from bert_jax.errors import UserError
-from bert_jax.remote import local_checkpoint, write_remote
+from bert_jax.remote import local_copy, upload
 from bert_jax.runs import read_metrics
+from bert_jax.training import workdir
 from bert_jax.training.metrics import MetricWriter
 from bert_jax.training.workdir import RunFolder
 
@@ -88,7 +89,7 @@ def test_a_model_of_a_run_is_loaded_while_the_run_continues(bucket):
     for name in ("config.json", "tensorboard/events", "best/model"):
         write(folder.local / name, "1")
     folder.upload()
-    copy = local_checkpoint(bucket)
+    copy = local_copy(bucket, model=True)
     assert copy != folder.local
     write(folder.local / "config.json", "22")
     folder.upload()
@@ -118,12 +119,12 @@ def test_the_deadline_stops_while_a_text_is_prepared_and_uploaded(bucket, monkey
         seen.append(progress._waits)
         write(directory / "index.json", "{}")
 
-    def seen_write(*arguments):
+    def seen_upload(*arguments):
         seen.append(progress._waits)
-        write_remote(*arguments)
+        upload(*arguments)
 
     seen = []
-    monkeypatch.setattr(remote, "write_remote", seen_write)
+    monkeypatch.setattr(workdir, "upload", seen_upload)
     RunFolder(bucket).prepared("text", "index.json", make)
     assert seen == [1, 1] and progress._waits == 0
 
@@ -145,10 +146,10 @@ def test_results_are_uploaded_last(bucket, monkeypatch):
     for name in ("vocab.txt", "results.json", "best/model", "config.json"):
         write(folder.local / name, "1")
         write(folder.local / "sweep/a" / name, "1")
-    monkeypatch.setattr(remote, "write_remote", lambda path, _: uploaded.append(path))
+    monkeypatch.setattr(workdir, "upload", lambda *args: uploaded.extend(args[2]))
     folder.upload()
     assert len(uploaded) == 8
-    last = [str(path).removeprefix(f"{bucket}/") for path in uploaded[-2:]]
+    last = uploaded[-2:]
     assert last == ["sweep/a/results.json", "results.json"]
 
 
