@@ -14,7 +14,7 @@ import itertools
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from bert_jax.errors import UserError, printable
 from bert_jax.files import ending, new_file, read_json
-from bert_jax.runs import Run, read_reference, read_runs
+from bert_jax.runs import Run, read_references, read_runs
 
 # Matplotlib logs which fonts it looks for and does not find.
 logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
@@ -43,6 +43,8 @@ _COLOURS = ("#0072B2", "#E69F00", "#000000", "#56B4E9", "#009E73", "#D55E00", "#
 _LINES = ("-", "--", "-.", (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v", "X", "P", "*")
 _HEAT = "Blues"
+_WIDEST = 6  # points, the width of a line for a probability of 1
+_CJK = [name for name in font_manager.get_font_names() if "CJK" in name]
 _STYLE = {
     "text.parse_math": False,  # names and tokens may contain dollar signs
     "font.size": 8,
@@ -50,18 +52,11 @@ _STYLE = {
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.axisbelow": True,
     "grid.color": "#e0e0e0",
-    "lines.markersize": 5,
     "legend.frameon": False,
-    "figure.titlesize": 11,
     "figure.constrained_layout.use": True,
-    "figure.constrained_layout.w_pad": 0.08,
     # Matplotlib's own font has no Chinese, Japanese or Korean characters.
-    "font.family": [
-        "DejaVu Sans",
-        *(name for name in font_manager.get_font_names() if "CJK" in name),
-    ],
+    "font.family": ["DejaVu Sans", *_CJK],
 }
 _styled = matplotlib.rc_context(_STYLE)
 
@@ -110,71 +105,58 @@ def _looks() -> Iterator[dict[str, Any]]:
         yield {"color": colour, "linestyle": line, "marker": marker}
 
 
-# Title and unit of the panels of some metrics.
-_PANELS = {
-    "loss": ("loss", "mean over examples"),
-    "mlm_accuracy": ("MLM accuracy", "%"),
-    "nsp_accuracy": ("NSP accuracy", "%"),
-    "sop_accuracy": ("SOP accuracy", "%"),
-    "learning_rate": ("learning rate", ""),
-    "grad_norm": ("gradient norm", "mean over steps"),
-    "tokens_per_second": ("throughput", "tokens per second"),
+# Units of metrics; scores are shown in percent.
+_UNITS = {
+    "loss": "mean over examples",
+    "grad_norm": "mean over steps",
+    "learning_rate": "",
+    "tokens_per_second": "",
 }
-_TRAINING = {"linewidth": 1.0, "marker": ""}
-_BASELINE = {"linewidth": 1.2, "linestyle": ":", "marker": ""}
+_KINDS = {
+    "training": {"linewidth": 1.0, "marker": ""},
+    "evaluation": {"marker": "o"},
+    "baseline: always the most frequent answer": {"linestyle": ":", "marker": ""},
+}
+_TRAINING, _, _BASELINE = _KINDS.values()
 _LINEAR_TOKENS = 100_000  # an axis of tokens is logarithmic after so many
 
 
 @_styled
 def curves(
-    *workdirs: os.PathLike | str, references: Sequence[os.PathLike | str] = ()
+    *workdirs: os.PathLike | str, references: Iterable[os.PathLike | str] = ()
 ) -> Picture:
     """Loss, scores and their baselines, learning rate and throughput of runs.
 
     workdirs: workdirs of pretraining, fine-tuning or sweeps, also while they run. Thin
     lines show training, lines with markers evaluations, dotted lines the score of always
-    giving the most frequent answer. references: files of reference curves. With references
-    the x axis is the number of tokens, because steps of other batch sizes do not compare.
+    giving the most frequent answer. references: workdirs of pretraining to compare with.
+    With references the x axis is the number of tokens, because steps of other batch sizes
+    do not compare.
     """
-    runs = [*read_runs(workdirs), *map(read_reference, references)]
+    compared = read_references(references)
+    runs = [*read_runs(workdirs), *compared]
     looks = list(zip(runs, _looks(), strict=False))
-    scores = dict.fromkeys(
-        name for run in runs for name in run.scores if "/" not in name
-    )
-    metrics = ["loss", *scores, "grad_norm"]
-    if not references:
+    scores = [name for run in runs for name in run.scores if "/" not in name]
+    metrics = ["loss", *dict.fromkeys(scores), "grad_norm"]
+    if not compared:
         metrics += ["learning_rate", "tokens_per_second"]
-    title = f"{len(runs)} runs"
-    if len(runs) == 1:
-        title = f"{runs[0].name}: {runs[0].metrics[-1]['step']:,} steps"
+    title = f"{runs[0].name}: {runs[0].metrics[-1]['step']:,} steps"
+    title = title if len(runs) == 1 else f"{len(runs)} runs"
     picture, panels = _figure(title, len(metrics), 4, 3.4, 2.5 + 0.1 * len(runs))
-    fine_tuning = any("family" in run.config for run in runs)
     for axes, metric in zip(panels, metrics, strict=True):
         for run, look in looks:
-            _draw_metric(axes, run, metric, look, by_tokens=bool(references))
-        name, unit = _PANELS.get(metric, (metric, "%" if fine_tuning else ""))
-        axes.set(
-            title=printable(name),
-            ylabel=unit,
-            xlabel="tokens" if references else "step",
-        )
-        if references:
+            _draw_metric(axes, run, metric, look, by_tokens=bool(compared))
+        name = printable(metric.replace("_", " "))
+        axes.set(title=name, ylabel=_UNITS.get(metric, "%"), xlabel="step")
+        if compared:
+            axes.set_xlabel("tokens")
             axes.set_xscale("symlog", linthresh=_LINEAR_TOKENS)
             axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
         axes.grid(True)
-        if metric == "tokens_per_second":
-            axes.yaxis.set_major_formatter(ticker.EngFormatter(sep=""))
         if metric in ("learning_rate", "tokens_per_second"):
             axes.set_ylim(bottom=0)
-    lines = [line for axes in panels for line in axes.lines]
-    splits = dict.fromkeys(s for run in runs for s in run.splits if s != "train")
-    kinds = {"training": _TRAINING}
-    if splits:
-        kinds[f"{' and '.join(splits)} split"] = {"marker": "o"}
-    if any(line.get_linestyle() == ":" for line in lines):
-        kinds["baseline: always the most frequent answer"] = _BASELINE
-    handles = [Line2D([], [], color="gray", label=k, **how) for k, how in kinds.items()]
+    handles = [Line2D([], [], color="gray", label=k, **h) for k, h in _KINDS.items()]
     picture.legend(handles=handles, loc="outside lower left", ncols=3)
     if len(runs) > 1:
         handles = [Line2D([], [], label=run.name, **look) for run, look in looks]
@@ -254,21 +236,18 @@ def attention_heads(model: "Bert", text: "Text", layer: int) -> Picture:
     ``model(text, attentions=True).attentions``; -1 is the last layer. A row attends to the
     columns, and its probabilities add up to 1.
     """
-    layer = _index(layer, model.config.num_layers, "layer")
     out = model([text], attentions=True)
     tokens, attention_NLL = out.tokens[0], out.attentions[layer, 0]
     side = float(np.clip(0.13 * len(tokens), 2, 6))  # inches
-    title = f"Layer {layer} of 0 to {model.config.num_layers - 1}: "
+    layers = model.config.num_layers
+    title = f"Layer {layer % layers} of 0 to {layers - 1}: "
     title += "how much each token (row) attends to each other token (column)"
     picture, panels = _figure(title, len(attention_NLL), 4, side + 0.4, side + 0.4)
-    columns = panels[0].get_gridspec().ncols
+    top = attention_NLL.max()
     for head, axes in enumerate(panels):
-        image = axes.imshow(
-            attention_NLL[head], cmap=_HEAT, vmin=0, vmax=attention_NLL.max()
-        )
-        down = tokens if head % columns == 0 else ()
-        across = tokens if head + columns >= len(panels) else ()
-        _label_cells(axes, across, down, min(8, 55 * side / len(tokens)))
+        image = axes.imshow(attention_NLL[head], cmap=_HEAT, vmin=0, vmax=top)
+        _label_cells(axes, tokens, tokens, min(8, 55 * side / len(tokens)))
+        axes.label_outer()  # hides the tokens between panels
         axes.set_title(f"head {head}")
     bar = picture.colorbar(image, ax=panels, shrink=0.6, aspect=30)
     bar.set_label("attention probability")
@@ -283,8 +262,6 @@ def attention_lines(model: "Bert", text: "Text", layer: int, head: int) -> Pictu
     and the attention from its tokens is averaged (Clark et al., 2019, section 4.1). text,
     layer, head: as in :func:`attention_heads`.
     """
-    layer = _index(layer, model.config.num_layers, "layer")
-    head = _index(head, model.config.num_heads, "head")
     out = model([text], attentions=True)
     ids = out.input_ids[0]
     word_L = np.cumsum(~model.tokenizer.continuation[ids]) - 1
@@ -294,37 +271,24 @@ def attention_lines(model: "Bert", text: "Text", layer: int, head: int) -> Pictu
     attention_WW = mean_WL @ out.attentions[layer, 0, head] @ own_WL.T
     title = f"Layer {layer}, head {head}: attention between words"
     picture, (axes,) = _figure(title, 1, 1, 5.0, 0.22 * len(words) + 0.6)
-    axes.add_collection(
-        LineCollection(
-            [[(0, i), (1, j)] for i, j in np.ndindex(attention_WW.shape)],
-            linewidths=_WIDEST * attention_WW.ravel(),
-            alpha=np.clip(attention_WW.ravel() + 0.1, 0, 1),
-            colors=_COLOURS[0],
-        )
-    )
+    ends = [[(0, i), (1, j)] for i, j in np.ndindex(attention_WW.shape)]
+    lines = LineCollection(ends, linewidths=_WIDEST * attention_WW.ravel())
+    lines.set(color=_COLOURS[0], alpha=np.clip(attention_WW.ravel() + 0.1, 0, 1))
+    axes.add_collection(lines)
     axes.set(xlim=(0, 1), ylim=(len(words) - 0.5, -0.5))
     axes.set_xticks([0, 1], ["from", "to"])
     for side in (axes, axes.secondary_yaxis("right")):
         side.set_yticks(range(len(words)), words)
         side.tick_params(length=0)
         side.spines[:].set_visible(False)
-    look = {"color": _COLOURS[0]}
-    shown = [(f"{p:.0%}", look | {"linewidth": _WIDEST * p}) for p in (0.1, 0.5, 1)]
-    handles = [Line2D([], [], label=label, **how) for label, how in shown]
+    handles = [
+        Line2D(
+            [], [], color=_COLOURS[0], linewidth=_WIDEST * share, label=f"{share:.0%}"
+        )
+        for share in (0.1, 0.5, 1)
+    ]
     picture.legend(handles=handles, loc="outside lower center", ncols=3)
     return picture
-
-
-_WIDEST = 6  # points, the width of a line for a probability of 1
-
-
-def _index(index: int, count: int, name: str) -> int:
-    """The index from 0 of an index that may be negative."""
-    if not -count <= index < count:
-        raise UserError(
-            f"{name} {index} does not exist; expected 0 to {count - 1}, or {-count} to -1"
-        )
-    return index % count
 
 
 @_styled

@@ -82,31 +82,20 @@ def aligned(
         yield "  ".join(parts).rstrip()
 
 
-class PrintableFormatter(logging.Formatter):
-    """Escapes the messages of log records as ``print_line`` does."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
-
-
-class LogHandler(logging.StreamHandler):
-    """Writes log records to stderr, above the bar."""
-
-    def __init__(self, stream: TextIO | None = None):
-        super().__init__(stream)
-        self.setFormatter(PrintableFormatter())
+class LogHandler(logging.Handler):
+    """Prints log records on stderr. A run does not depend on a reader of stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        with tqdm.external_write_mode(file=self.stream):
-            super().emit(record)
+        with contextlib.suppress(OSError):
+            print_line(self.format(record), sys.stderr)
 
 
 class Progress(tqdm):
     """A bar of tqdm, which is a context manager, or an iterator over ``items``.
 
     doing: name of the work, such as "embedding". unit: name of what is counted, such as
-      "texts". scale: whether to show counts as 4.5M. show: whether to show the bar; None:
-      on a terminal and in a notebook. options: total, initial.
+      "texts". show: whether to show the bar; None: on a terminal and in a notebook.
+      options: total, initial, and unit_scale to show counts as 4.5M.
     """
 
     monitor_interval = 0  # starts no thread
@@ -117,18 +106,15 @@ class Progress(tqdm):
         items: Iterable[Any] | None = None,
         *,
         unit: str,
-        scale: bool = False,
         show: bool | None = None,
         **options: Any,
     ):
         if show is None:
             notebook = type(sys.stderr).__module__.startswith("ipykernel")
             show = _show and (notebook or sys.stderr.isatty())
-        options |= {"mininterval": 0.2, "miniters": 1, "leave": False}
-        options |= {"unit_scale": scale, "dynamic_ncols": True, "file": sys.stderr}
-        super().__init__(
-            items, desc=doing, unit=f" {unit}", disable=not show, **options
-        )
+        options |= {"mininterval": 0.2, "miniters": 1, "dynamic_ncols": True}
+        options |= {"desc": doing, "unit": f" {unit}", "leave": False}
+        super().__init__(items, file=sys.stderr, disable=not show, **options)
 
     def update(self, n: float = 1, **values: object) -> None:
         """Counts ``n`` more; values: shown after the rate from now on."""

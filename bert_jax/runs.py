@@ -3,34 +3,25 @@
 import itertools
 import json
 import logging
-import math
 import os
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.files import (
-    is_remote,
-    open_remote,
-    parse_json,
-    read_json,
-    reading,
-    write_text,
-)
+from bert_jax.files import is_remote, open_remote, parse_json, reading
 from bert_jax.progress import aligned
+from bert_jax.settings import flat
 
 METRICS, CURVES, RESULTS = "metrics.jsonl", "curves.png", "results.json"
 _SWEEP = "sweep"  # the folder of a sweep's runs
 _NO_SCORES = ("step", "split", "seconds")
 _LOSSES = ("loss", "perplexity")  # endings of metrics where lower is better
 _BASELINE = "_majority"  # ending of the score of always giving the most frequent answer
-# Metrics that depend on the clock, or on which steps a process has timed.
-TIMES = ("tokens_per_second", "mfu", "data_wait", "seconds_left", "seconds")
 Values = dict[str, Any]
 
 
@@ -53,8 +44,8 @@ class Run:
     def series(self, split: str, metric: str) -> tuple[list[int], list[float]]:
         """The steps that report a metric, and its values."""
         lines = [line for line in self.metrics if line["split"] == split]
-        found = [x for x in lines if x.get(metric) is not None]
-        return [x["step"] for x in found], [x[metric] for x in found]
+        lines = [line for line in lines if line.get(metric) is not None]
+        return [line["step"] for line in lines], [line[metric] for line in lines]
 
     @property
     def splits(self) -> list[str]:
@@ -64,12 +55,10 @@ class Run:
     @property
     def scores(self) -> list[str]:
         """Metrics where higher is better: metrics of evaluations, and accuracies."""
-        names = dict.fromkeys(
-            name
-            for line in self.metrics
-            for name in line
-            if line["split"] != "train" or name.endswith("accuracy")
-        )
+        names: dict[str, None] = {}
+        for line in self.metrics:
+            every = line["split"] != "train"
+            names |= dict.fromkeys(n for n in line if every or n.endswith("accuracy"))
         others = (*_LOSSES, _BASELINE)
         return [n for n in names if n not in _NO_SCORES and not n.endswith(others)]
 
@@ -83,7 +72,7 @@ class Run:
         """Number of tokens after each step of a pretraining, padding included."""
         if not self.config.get("phases"):
             raise UserError(
-                f"{self.name} is no pretraining; expected one to draw by its tokens"
+                f"{self.name} is no pretraining, so it has no tokens to draw"
             )
         ends, seen = [0], [0]
         for phase in self.config["phases"]:
@@ -129,7 +118,7 @@ def read_metrics(path: Path) -> list[Values]:
     return lines
 
 
-def read_runs(paths: Sequence[os.PathLike | str]) -> list[Run]:
+def read_runs(paths: Iterable[os.PathLike | str]) -> list[Run]:
     """The runs in workdirs, local or in an object store; a sweep gives all its runs.
 
     Raises UserError for a folder without a run, or whose run has not reported yet.
@@ -139,6 +128,12 @@ def read_runs(paths: Sequence[os.PathLike | str]) -> list[Run]:
     parents = [f"{os.path.dirname(folder)}/" for folder in folders]  # noqa: PTH120
     common = os.path.commonprefix(parents).rpartition("/")[0]  # noqa: RUF071
     return [_read(run, os.fspath(run)[len(common) :].strip("/")) for run in folders]
+
+
+def read_references(paths: Iterable[os.PathLike | str]) -> list[Run]:
+    """Runs to compare others with; their names start with "reference"."""
+    runs = [run for path in paths for run in read_runs([path])]
+    return [replace(run, name=f"reference {run.name}") for run in runs]
 
 
 def _folders(path: os.PathLike | str) -> Iterator[Path]:
@@ -164,8 +159,7 @@ def _read(folder: Path, name: str) -> Run:
     metrics = read_metrics(folder / METRICS)
     if not metrics:
         raise UserError(
-            f"{folder / METRICS} is empty: the run has not reported yet; try again after "
-            "log_every steps"
+            f"{folder / METRICS} is empty: the run has not reported yet; try again later"
         )
     majorities = {}
     for path in (folder / "predictions").glob("*.confusion.json"):
@@ -178,56 +172,18 @@ def _read(folder: Path, name: str) -> Run:
     return Run(name, config, metrics, results, majorities)
 
 
-def read_reference(path: os.PathLike | str) -> Run:
-    """The run in a file of :func:`write_reference`."""
-    expected = "a file that bert_jax plot RUN --as_reference writes"
-    values = read_json(Path(path), expected)
-    with reading(path, expected):
-        metrics = [line | {"step": int(line["step"])} for line in values["metrics"]]
-        config = values["config"]
-    return Run(f"reference {Path(path).stem}", config, metrics, {}, {})
-
-
-def write_reference(run: Run, path: Path, points: int = 40) -> None:
-    """Writes a run's curve as a small file: settings, and ``points`` steps a split.
-
-    A constant factor separates the steps, because curves bend early. Paths and times are
-    left out, because they depend on the machine.
-    """
-    config = run.config | {"init_from": ""}
-    config["data"] = config["data"] | {"path": "", "corpus": []}
-    metrics = []
-    for split in run.splits:
-        lines = [line for line in run.metrics if line["split"] == split]
-        if not lines:
-            raise UserError(
-                f"{run.name} has no line of {split} in {METRICS}; train it for at least "
-                "log_every steps"
-            )
-        steps = [line["step"] for line in lines]
-        wanted = np.geomspace(max(steps[0], 1), max(steps[-1], 1), points)
-        after = np.searchsorted(steps, np.round(wanted))
-        for i in np.unique([0, *np.minimum(after, len(steps) - 1)]):
-            own = {"step": steps[i], "split": split}
-            names = lines[i].keys() - {*own, *TIMES}
-            own |= {k: float(f"{lines[i][k]:.4g}") for k in lines[i] if k in names}
-            metrics.append(own)
-    lines = ",\n".join(map(json.dumps, metrics))
-    start = f'{{"config": {json.dumps(config)},\n"metrics": [\n'
-    write_text(path, f"{start}{lines}\n]}}\n")
-
-
 def compare(runs: Sequence[Run]) -> list[Values]:
     """The differences between runs: a JSON-able dictionary for each run.
 
     "run": name of the run. Settings that differ, by full name: None if a config does not
-    have the setting; a text with all values if a resumed run changed the setting. "steps":
-    number of steps done. A loss or score, such as "eval loss": a dictionary with the "last"
-    value, the "best" value and its "step", and the "baseline" if known. "seconds": wall
-    time. "tokens per second": median over the reports. For a run with results.json, scores
-    of the best model, such as "best model: dev f1", and "seconds of training".
+    have the setting. A run that was resumed with other settings also has "changes[0].step",
+    and so on. "steps": number of steps done. A loss or score, such as "eval loss": a
+    dictionary with the "last" value, the "best" value and its "step", and the "baseline" if
+    known. "seconds": wall time. "tokens per second": median over the reports. For a run
+    with results.json, scores of the best model, such as "best model: dev f1", and "seconds
+    of training".
     """
-    settings = [_settings(run) for run in runs]
+    settings = [dict(flat(run.config)) for run in runs]
     names = dict.fromkeys(name for values in settings for name in values)
     differing = [n for n in names if len({repr(x.get(n)) for x in settings}) > 1]
     return [
@@ -271,29 +227,6 @@ def spread(scores: Sequence[float]) -> Values:
     }
 
 
-def _settings(run: Run) -> Values:
-    """The value of each setting by full name, with its changes during the run."""
-    values = dict(_flat({k: v for k, v in run.config.items() if k != "changes"}))
-    changed: dict[str, str] = {}
-    for change in run.config.get("changes", ()):
-        for name, value in change["settings"].items():
-            start = changed.get(name, value["from"])
-            changed[name] = f"{start}, from step {change['step']:,} {value['to']}"
-    return values | changed
-
-
-def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """The full name and the value of each setting."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _flat(item, f"{name}.{key}" if name else key)
-    elif isinstance(value, list) and value and isinstance(value[0], dict):
-        for i, item in enumerate(value):
-            yield from _flat(item, f"{name}[{i}]")
-    else:
-        yield name, value
-
-
 def table(rows: Sequence[Values]) -> Iterator[str]:
     """The lines of a table of :func:`compare`'s rows, with a column for each run."""
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -311,11 +244,8 @@ def _shown(value: Any) -> str:
         if "baseline" in value:
             cell += f", baseline {_shown(value['baseline'])}"
         return cell
-    if value is None:
-        return "-"
-    if isinstance(value, str):
-        # A text of 64 letters and digits is a fingerprint.
-        return value[:12] if len(value) == 64 and value.isalnum() else value or '""'
     if isinstance(value, float):
-        return f"{value:,.0f}" if 1000 <= abs(value) < math.inf else f"{value:.4g}"
-    return json.dumps(value)
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    if isinstance(value, str):
+        return value or '""'
+    return "-" if value is None else json.dumps(value)

@@ -45,7 +45,6 @@ COMMANDS = {
     "next_sentence": "predict --checkpoint {checkpoint} --next_sentence "
     "--input {pairs}",
     "minimal_pairs": "score --checkpoint {checkpoint} --pairs {minimal}",
-    "plot --as_reference": "plot {checkpoint} --as_reference {new}/reference.json",
     "plot": "plot {checkpoint} --output {new}/curves.svg",
 }
 # These read no checkpoint, or as init_from, which the tests of objectives try.
@@ -61,14 +60,13 @@ REFUSALS = {
     "score": NO_MLM,
     "minimal_pairs": NO_MLM,
     "next_sentence": "has no NSP head",
-    "plot --as_reference": NO_RUN,
     "plot": NO_RUN,
 }
 # What works on all checkpoints, and on those of ...
 ALL = {"inspect", "inspect --json", "convert back", "embed", "embed tokens"}
 LM = {"convert", "predict", "score", "minimal_pairs", "embed pooler"}
 HEAD = {"convert", "predict", "evaluate"}
-RUN = {"plot", "plot --as_reference"}
+RUN = {"plot"}
 WORKS = {
     "exported/mlm_nsp": LM | {"next_sentence"},
     "exported/causal": LM,

@@ -106,8 +106,7 @@ def test_a_part_counts_by_its_share(stream):
 def test_what_is_printed_and_logged_cannot_steer_the_terminal(stream):
     out = stream(io.StringIO())
     print_line("a\x1b[2Jb\r\ud800\nم\u200cن \u3000水")
-    handler = LogHandler(out)
-    handler.emit(logging.makeLogRecord({"msg": "label \x9b31m"}))
+    LogHandler().emit(logging.makeLogRecord({"msg": "label \x9b31m"}))
     # Lines, and marks that texts in Persian or Chinese need, stay.
     assert out.getvalue() == (
         "a\\u001b[2Jb\\u000d\\ud800\nم\u200cن \u3000水\nlabel \\u009b31m\n"

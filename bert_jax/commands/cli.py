@@ -13,10 +13,10 @@ from typing import Any, NoReturn, TextIO
 
 from bert_jax.commands import startup
 from bert_jax.errors import PREEMPTED, Preempted, StalledError, UserError, hint
-from bert_jax.files import STORE_LIBRARIES, is_remote, valid_text
+from bert_jax.files import STORE_LIBRARIES, is_remote
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.model.config import DTYPES
-from bert_jax.progress import LogHandler, PrintableFormatter, print_line, show_progress
+from bert_jax.progress import LogHandler, print_line, show_progress
 
 # Flags of a command that may run as several processes, with their defaults: the arguments
 # of parallel.processes.connect(), and the seconds of parallel.processes.watch().
@@ -29,9 +29,6 @@ JOB_FLAGS = {
     "heartbeat_timeout": 30,
     "step_timeout": 600,
 }
-
-# Failures of the machine, which a user can fix, with or without the name of a file.
-_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENOMEM, errno.EMFILE}
 
 _LOST = (
     "error: another process failed or was lost ({}); look into its output. Start the same "
@@ -52,10 +49,9 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     75. A process that fails exits at once, because it would otherwise wait for the others.
     """
     startup.prepare_streams()
-    startup.collect_garbage_less()
-    # The handler of loggers without a handler prints warnings of all libraries.
+    # Loggers without a handler print warnings of this package, and errors of all.
+    logging.lastResort = LogHandler(logging.WARNING)
     logging.lastResort.addFilter(_is_ours)
-    logging.lastResort.setFormatter(PrintableFormatter())
     failure: Exception | None = None
     try:
         code, message = main(sys.argv[1:]) or 0, ""
@@ -152,30 +148,17 @@ def add_checkpoint_flags(
     parser: argparse.ArgumentParser, batch_size: int, max_length: str = "all positions"
 ) -> None:
     """Adds the flags of every command that runs a checkpoint on texts."""
-    parser.add_argument(
-        "--checkpoint",
-        type=checkpoint,
-        required=True,
-        metavar="DIR",
-        help="a workdir, a Hugging Face folder, Google's bert_model.ckpt, or a name on a "
-        "hub (org/name, org/name@revision)",
+    number = {"type": int, "metavar": "N"}
+    about = (
+        "a workdir, a Hugging Face folder, Google's bert_model.ckpt, or org/name[@REV]"
     )
-    parser.add_argument(
-        "--dtype",
-        choices=DTYPES,
-        help="type of products and activations; auto is bfloat16 if the device has units "
-        "for it (default: the setting of the workdir, else float32)",
-    )
-    parser.add_argument(
-        "--batch_size",
-        type=int,
-        default=batch_size,
-        metavar="N",
-        help="rows of 32 tokens, or as many tokens in longer rows (%(default)s)",
-    )
-    parser.add_argument(
-        "--max_length", type=int, default=0, metavar="N", help=f"tokens ({max_length})"
-    )
+    parser.add_argument("--checkpoint", type=checkpoint, required=True, help=about)
+    about = "of products and activations (default: as the workdir, else float32)"
+    parser.add_argument("--dtype", choices=DTYPES, help=about)
+    about = "rows of 32 tokens, or as many tokens in longer rows (%(default)s)"
+    parser.add_argument("--batch_size", default=batch_size, help=about, **number)
+    about = f"tokens ({max_length})"
+    parser.add_argument("--max_length", default=0, help=about, **number)
 
 
 def model_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -185,22 +168,15 @@ def model_options(args: argparse.Namespace) -> dict[str, Any]:
 
 def text(argument: str) -> str:
     """The type of a flag that takes a text: its bytes are UTF-8 in every locale."""
-    if sys.getfilesystemencoding() != "utf-8":
-        argument = os.fsencode(argument).decode(errors="replace")
-    return valid_text(argument)
+    return os.fsencode(argument).decode(errors="replace")
 
 
 def add_columns_flag(parser: argparse.ArgumentParser) -> None:
     """Adds --columns for tables."""
-    parser.add_argument(
-        "--columns",
-        nargs="+",
-        default=(),
-        type=text,
-        metavar="NAME",
-        help="columns of the text or texts in a table (default: as trained, else a column "
-        "called text, or the only column of texts)",
-    )
+    about = "columns of a table that have the text or texts (default: as trained, else "
+    about += "a column called text, or the only column of texts)"
+    values = {"nargs": "+", "default": (), "type": text, "metavar": "NAME"}
+    parser.add_argument("--columns", help=about, **values)
 
 
 def add_text_flags(
@@ -208,23 +184,17 @@ def add_text_flags(
 ) -> None:
     """Adds --text or --input, --columns and --output."""
     given = parser.add_mutually_exclusive_group(required=required)
+    row = {"nargs": "+", "metavar": metavar, "type": text}
     given.add_argument(
-        "--text",
-        action="append",
-        nargs="+",
-        metavar=metavar,
-        type=text,
-        help="one row; may be repeated",
+        "--text", action="append", help="one row; may be repeated", **row
     )
-    given.add_argument(
-        "--input",
-        metavar="FILE",
-        help="a table (.csv, .tsv, .jsonl, .json, .parquet), else UTF-8 lines; - for stdin",
+    about = (
+        "a table (.csv, .tsv, .jsonl, .json, .parquet), else UTF-8 lines; - for stdin"
     )
+    given.add_argument("--input", metavar="FILE", help=about)
     add_columns_flag(parser)
-    parser.add_argument(
-        "--output", default="-", metavar="FILE", help="replaced if it exists (stdout)"
-    )
+    about = "replaced if it exists (stdout)"
+    parser.add_argument("--output", default="-", metavar="FILE", help=about)
 
 
 def add_corpus_flags(parser: argparse.ArgumentParser) -> None:
@@ -232,18 +202,11 @@ def add_corpus_flags(parser: argparse.ArgumentParser) -> None:
     from bert_jax.data.corpus import FORMATS
 
     parser.add_argument("--input", nargs="+", required=True, metavar="TEXT")
-    parser.add_argument(
-        "--format", choices=("auto", *FORMATS), default="auto", help="(%(default)s)"
-    )
-    parser.add_argument(
-        "--text_field", default="text", type=text, help="of JSONL and tfds rows"
-    )
-    parser.add_argument(
-        "--language",
-        default="en",
-        metavar="CODE",
-        help="language whose abbreviations do not end a sentence (%(default)s)",
-    )
+    parser.add_argument("--format", choices=("auto", *FORMATS), default="auto")
+    about = "of JSONL and tfds rows (%(default)s)"
+    parser.add_argument("--text_field", default="text", type=text, help=about)
+    about = "language whose abbreviations do not end a sentence (%(default)s)"
+    parser.add_argument("--language", default="en", metavar="CODE", help=about)
 
 
 def _raised_by_store(error: BaseException) -> bool:
@@ -266,18 +229,17 @@ def _users_line(error: Exception) -> str | None:
             f"error: the object store fails ({said}); put that right, or wait, and run the "
             "same command again"
         )
-    if not isinstance(error, OSError):
-        return None
     # A missing file that a user named is a UserError of its reader.
-    named = error.filename and error.errno != errno.ENOENT
-    if not named and error.errno not in _MACHINE:
+    if not isinstance(error, OSError) or error.errno == errno.ENOENT:
         return None
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    # The error of a semaphore, which needs /dev/shm, names no file.
-    place = error.filename or ("the disk, or /dev/shm" if full else "")
-    where = f" ({place})" if place else ""
-    hint = "; make room and run the same command again" if full else ""
-    return f"error: {error.strerror}{where}{hint}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        # The error of a semaphore, which needs /dev/shm, names no file.
+        place = error.filename or "the disk, or /dev/shm"
+        again = "make room and run the same command again"
+        return f"error: {error.strerror} ({place}); {again}"
+    if error.filename or error.errno in (errno.EROFS, errno.ENOMEM, errno.EMFILE):
+        return f"error: {error.strerror} ({error.filename or 'this process'})"
+    return None
 
 
 def start(flags: Mapping[str, Any] | None = None, workdir: str = "") -> None:

@@ -169,7 +169,8 @@ def named_studies() -> dict[str, str]:
 
 def named_references() -> dict[str, str]:
     """The folder of each reference run that has a name, such as tiny."""
-    return {path.name: str(path) for path in _experiments().glob("references/*")}
+    folders = sorted(_experiments().glob("references/*"))
+    return {folder.name: str(folder) for folder in folders}
 
 
 def _experiments() -> Path:

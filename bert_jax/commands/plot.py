@@ -4,9 +4,8 @@ RUN: a workdir of bert_jax train or bert_jax finetune, finished or not, or of a 
 --output: name of the picture in .png, .svg or .pdf. The default is curves.png (or
 reference.png with --reference) in the folder of a single run, or else in this folder.
 --json: print a list with an object for each run instead of the table.
---reference: a curve to compare pretraining with, such as tiny, or a file; may be repeated.
-The picture then shows metrics by the number of tokens.
---as_reference: only write the curve of a run, as a file for --reference.
+--reference: a run to compare pretraining with: a name, such as tiny, or a workdir; may be
+repeated. The picture then shows metrics by the number of tokens.
 
 usage:
   bert_jax plot RUN [RUN ...] [--output F.png] [--json] [--reference NAME]
@@ -30,15 +29,11 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--output", type=Path, metavar="F.png")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--reference", action="append", default=[], metavar="NAME")
-    parser.add_argument("--as_reference", type=Path, metavar="F.json")
     args = parser.parse_args(argv)
-    found = runs.read_runs(args.runs)
-    if args.as_reference:
-        runs.write_reference(found[0], args.as_reference)
-        return
     known = named_references()
     references = [known.get(name, name) for name in args.reference]
-    compared = runs.compare([*found, *map(runs.read_reference, references)])
+    found = [*runs.read_runs(args.runs), *runs.read_references(references)]
+    compared = runs.compare(found)
     table = "\n".join(runs.table(compared))
     print_line(json.dumps(compared, indent=2) if args.json else table)
     from bert_jax import figures

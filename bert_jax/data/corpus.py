@@ -81,7 +81,7 @@ def read_documents(
     reading = Reading(text_field, language, dropped)
     sources = find_sources(inputs, format=format, language=language)
     total = sum(source.size for source in sources)
-    with Progress("reading", total=total, unit="B", scale=True) as progress:
+    with Progress("reading", total=total, unit="B", unit_scale=True) as progress:
         for source in sources:
             before = progress.n
             for offset, document in read_source(source, 0, None, reading):

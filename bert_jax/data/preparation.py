@@ -166,7 +166,7 @@ def prepare(
             }
             write = Writer(tokenizer, directory, settings)
             done = total - sum(map(_text_bytes, missing.values()))
-            bar = {"total": total, "initial": done, "unit": "B", "scale": True}
+            bar = {"total": total, "initial": done, "unit": "B", "unit_scale": True}
             written = run(write, missing) if run else write.all(missing, workers)
             with contextlib.closing(written), Progress("preparing", **bar) as progress:
                 for count in written:

@@ -1,7 +1,7 @@
 """Draws the reference curves and writes their table into guides/is_my_loss_right.md.
 
-A curve is added by bert_jax plot RUN --as_reference experiments/references/NAME.json,
-and by this.
+A curve is added by copying config.json and metrics.jsonl of a run into
+experiments/references/NAME, and by this.
 
 usage:
   python docs/pictures/references.py
@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from bert_jax.commands.config_file import named_references
-from bert_jax.runs import Run, read_reference
+from bert_jax.runs import Run, read_runs
 
 FOLDER = Path(__file__).parent.resolve()
 PAGE = FOLDER.parent / "guides" / "is_my_loss_right.md"
@@ -48,8 +48,8 @@ def written(page: str) -> str:
     """The page with the table of all references between its two marks."""
     table = HEAD + "\n".join(
         row
-        for name, path in named_references().items()
-        for row in rows(name, read_reference(path))
+        for run in read_runs(named_references().values())
+        for row in rows(run.name, run)
     )
     mark = "<!-- curves -->"
     return re.sub(f"{mark}.*{mark}", f"{mark}\n\n{table}\n\n{mark}", page, flags=re.S)

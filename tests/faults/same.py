@@ -161,12 +161,11 @@ def work(folder: Path, steps: int, threads: int, workers: int) -> None:
 
 def digests(folder: Path) -> dict[str, str]:
     """SHA-256 sums of what :func:`work` left, without times."""
-    # Imported late, as commands are: a variant sets its process up first.
-    from bert_jax.runs import TIMES
+    times = ("tokens_per_second", "mfu", "data_wait", "seconds_left", "seconds")
 
     def lines(path: Path) -> list[dict]:
         found = map(json.loads, path.read_text("utf-8").splitlines())
-        return [{k: v for k, v in x.items() if k not in TIMES} for x in found]
+        return [{k: v for k, v in x.items() if k not in times} for x in found]
 
     def below(path: Path) -> dict[str, str]:
         files = [p for p in path.rglob("*") if p.is_file() and p.suffix != ".png"]
