@@ -24,21 +24,19 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError, counted
-from bert_jax.tasks.rows import Record, ending, is_table, read_lines
+from bert_jax.tasks.rows import Record, read_lines
 
-SEGMENT_LABELS = ("B", "E", "M", "S")
 DOCUMENT_START = "-DOCSTART-"
-# The tags of each scheme. "plain" comes last, because it has them all.
+# Letters of the first, a middle and the last word of a span, and of a span of one word.
 SCHEMES = {
-    "iob1": "O|[BI]-.+",
-    "iob2": "O|[BI]-.+",
-    "iobes": "O|[BIES]-.+",
-    "bilou": "O|[BILU]-.+",
-    "bmeso": "O|[BMES]-.+",
-    "bmes": "[BMES]",
-    "plain": ".+",
+    "iob1": "BIIB",
+    "iob2": "BIIB",
+    "iobes": "BIES",
+    "bilou": "BILU",
+    "bmeso": "BMES",
+    "bmes": "BMES",
+    "plain": "",
 }
-_AS_IOBES = {"L": "E", "U": "S", "M": "I"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,40 +57,26 @@ class TaggedSentence:
     offsets: tuple[tuple[int, int], ...] | None = None
     id: Any = None
 
-    def place(self, word: int) -> str:
-        """The place of a word: "file:line" in a file with a word on each line."""
-        name, _, line = self.where.rpartition(":")
-        if line.isdecimal() and has_word_lines(Path(name)):
-            return f"{name}:{int(line) + word}"
-        return f"{self.where}, word {word},"
-
-
-def has_word_lines(path: Path) -> bool:
-    """Whether a file of tagged words has a word on each line, by its ending."""
-    return not is_table(path) or ending(path) == ".tsv"
-
 
 def read_columns(path: Path, column: int) -> Iterator[Record]:
     """The sentences of a file with a word and its tag on each line, blank lines between.
 
     A sentence has "words", "tags" and "document". The first line decides whether tabs or
     blanks separate columns. The word is in the first column. A line that starts with
-    -DOCSTART- begins a document; a sentence before the first such line is a document of
-    its own.
+    -DOCSTART- begins a document.
 
     column: column of the tag, from 0, or from the end if negative.
     Raises UserError with file and line for a line that has another number of columns than
     the first line, or an empty column.
     """
     sentence: list[list[str]] = []
-    width, tabs, first, sentences, documents = 0, False, 0, 0, 0
+    width, tabs, where, documents = 0, False, "", 0
     for number, line in itertools.chain(read_lines(path), [(0, "")]):
-        line, start = line.rstrip("\r\n"), line.startswith(DOCUMENT_START)
-        if line.strip(" \t") and not start:
+        start = line.startswith(DOCUMENT_START)
+        if line.strip(" \t\r\n") and not start:
             tabs = tabs if width else "\t" in line
             # A word may contain blanks of Unicode.
-            fields = line.split("\t") if tabs else re.findall(r"[^ \t]+", line)
-            fields = [field.strip(" ") for field in fields]
+            fields = re.split(r" *\t *" if tabs else "[ \t]+", line.strip(" \r\n"))
             width = width or len(fields)
             inside = column and -width < column < width == len(fields)
             if not (inside and fields[0] and fields[column]):
@@ -102,16 +86,14 @@ def read_columns(path: Path, column: int) -> Iterator[Record]:
                     f"{max(width, 2)} separated by {parts}, with the tag in column "
                     f"{column} (data.column)"
                 )
-            first = first if sentence else number
+            where = where if sentence else f"{path}:{number}"
             sentence.append([fields[0], fields[column]])
-            continue
-        if sentence:
+        elif sentence:
             words, tags = map(list, zip(*sentence, strict=True))
-            values = {"words": words, "tags": tags, "document": documents or -sentences}
-            yield f"{path}:{first}", values
-            sentence, sentences = [], sentences + 1
+            yield where, {"words": words, "tags": tags, "document": documents}
+            sentence = []
         documents += start
-    if not sentences:
+    if not width:
         raise UserError(
             f"{path} has no words; expected a word and its tag on each line"
         )
@@ -125,8 +107,8 @@ def read_segmented(path: Path) -> Iterator[Record]:
     number = 0
     for number, line in read_lines(path):
         if words := line.split():
-            tags = segment_tags(words)
-            yield f"{path}:{number}", {"words": [*"".join(words)], "tags": tags}
+            tags = "".join(shape(len(word), "bmes") for word in words)
+            yield f"{path}:{number}", {"words": [*"".join(words)], "tags": [*tags]}
     if not number:
         raise UserError(f"{path} is empty; expected a sentence on each line")
 
@@ -154,33 +136,11 @@ def find_words(text: str, how: str) -> tuple[tuple[int, int], ...]:
       "blanks": words have blanks between them; "characters": each character is a word.
     """
     # Combining marks and joiners belong to the letter before them.
-    kinds = map(unicodedata.category, text)
-    shape = "".join(
-        "a" if kind in ("Mn", "Mc", "Cf") else character
-        for character, kind in zip(text, kinds, strict=True)
+    letters = "".join(
+        "a" if unicodedata.category(x) in ("Mn", "Mc", "Cf") else x for x in text
     )
-    return tuple(
-        found.span()
-        for found in re.finditer(_WORDS.get(how, _WORDS["treebank"]), shape)
-    )
-
-
-def segment_tags(words: Iterable[str]) -> list[str]:
-    """The bmes tags of the characters of words."""
-    tags = ("S" if len(word) == 1 else f"B{'M' * (len(word) - 2)}E" for word in words)
-    return [*"".join(tags)]
-
-
-def word_tags(tags: Sequence[str]) -> list[str]:
-    """The iob2 tags of the words that bmes tags spell.
-
-    A word begins at a B or S and after an E or S, so that each character is in a word, also
-    if the tags are ill-formed.
-    """
-    return [
-        "B-word" if tag in "BS" or before in "ES" else "I-word"
-        for before, tag in zip(("E", *tags), tags, strict=False)
-    ]
+    pattern = _WORDS.get(how, _WORDS["treebank"])
+    return tuple(found.span() for found in re.finditer(pattern, letters))
 
 
 def recognise(tags: Iterable[str]) -> str:
@@ -190,85 +150,90 @@ def recognise(tags: Iterable[str]) -> str:
     The scheme does not allow the other tags.
     """
     tags = {*tags}
-    if tags & {"B", "E", "S"} and tags <= {*SEGMENT_LABELS}:
+    if tags & {"B", "E", "S"} and tags <= {*SCHEMES["bmes"]}:
         return "bmes"
     spans = {tag for tag in tags if re.fullmatch(r"[BIES](-.+)?|[LMU]-.+", tag)}
     if len(spans) < len(tags - spans - {"O"}):
         return "plain"
 
     def allowed(scheme: str) -> int:
-        return sum(bool(re.fullmatch(SCHEMES[scheme], tag)) for tag in tags)
+        form = f"O|[{SCHEMES[scheme]}]-.+"
+        return sum(bool(re.fullmatch(form, tag)) for tag in tags)
 
     return max(("iob2", "iobes", "bilou", "bmeso"), key=allowed)
-
-
-def iob1_to_iob2(tags: Sequence[str]) -> tuple[str, ...]:
-    """Tags with a B- wherever conlleval sees an entity begin."""
-    return tuple(
-        f"B{tag[1:]}" if tag[:1] == "I" and before[1:] != tag[1:] else tag
-        for before, tag in zip(("O", *tags), tags, strict=False)
-    )
 
 
 Tags = Sequence[list[str]]  # the tags of each sentence
 
 
-def entities(tags: Iterable[str]) -> list[tuple[str, int, int]]:
-    """The (type, start, end) of entities, end exclusive."""
+def entities(tags: Sequence[str], scheme: str) -> list[tuple[str, int, int]]:
+    """The (type, start, end) of entities, end exclusive. The type of bmes is "_"."""
     # seqeval is imported late because it takes a second.
     from seqeval.metrics.sequence_labeling import get_entities
 
-    found = get_entities(_as_iobes(tags))
+    found = get_entities(_as_iobes(tags, scheme))
     return [(name, start, last + 1) for name, start, last in found]
 
 
-def _as_iobes(tags: Iterable[str]) -> list[str]:
-    """The tags with the letters that seqeval reads."""
-    return [_AS_IOBES.get(tag[0], tag[0]) + tag[1:] for tag in tags]
+def _as_iobes(tags: Sequence[str], scheme: str) -> list[str]:
+    """The tags with the letters that seqeval reads. A tag of no scheme is O."""
+    letters = dict(zip(reversed(SCHEMES[scheme]), "SEIB", strict=True))
+    pairs = [(letters.get(tag[:1]), tag[1:]) for tag in tags]
+    return [letter + kind if letter else "O" for letter, kind in pairs]
 
 
-def as_iob2(tags: Sequence[str]) -> list[str]:
-    """The iob2 tags of the same entities."""
-    iob2 = ["O"] * len(tags)
-    for name, start, end in entities(tags):
-        iob2[start:end] = [f"B-{name}", *[f"I-{name}"] * (end - start - 1)]
-    return iob2
+def spelled(tags: Sequence[str], scheme: str, target: str) -> list[str]:
+    """The well-formed tags of the same entities in the scheme ``target``."""
+    if scheme == "plain":
+        return [*tags]
+    found = ["O"] * len(tags)
+    for name, start, end in entities(tags, scheme):
+        kind = "" if target == "bmes" else f"-{name}"
+        found[start:end] = [x + kind for x in shape(end - start, target)]
+    return found
 
 
-def scores(gold: Tags, predicted: Tags, kind: str) -> dict[str, float]:
+def shape(count: int, scheme: str) -> str:
+    """The letters of a span of so many words."""
+    begin, inside, end, single = SCHEMES[scheme]
+    return single if count == 1 else begin + inside * (count - 2) + end
+
+
+def scores(gold: Tags, predicted: Tags, scheme: str) -> dict[str, float]:
     """The accuracy of tags; F1, precision and recall of the spans, in percent.
 
     Entities also have "f1/TYPE" for each type that occurs.
     """
     from seqeval.metrics import sequence_labeling as seqeval
 
-    prf = functools.partial(seqeval.precision_recall_fscore_support, zero_division=0)
     found = {"accuracy": seqeval.accuracy_score(gold, predicted)}
-    if kind != "tags":
-        spelled = word_tags if kind == "words" else _as_iobes
-        gold, predicted = (list(map(spelled, tags)) for tags in (gold, predicted))
-        precision, recall, f1, _ = prf(gold, predicted, average="micro")
+    if scheme != "plain":
+        both = [[_as_iobes(tags, scheme) for tags in x] for x in (gold, predicted)]
+        prf = functools.partial(seqeval.precision_recall_fscore_support, *both)
+        precision, recall, f1, _ = prf(average="micro", zero_division=0)
         found |= {"f1": f1, "precision": precision, "recall": recall}
-    if kind == "entities":
-        types = {name for tags in (*gold, *predicted) for name, *_ in entities(tags)}
-        _, _, f1, _ = prf(gold, predicted)
-        found |= {f"f1/{x}": y for x, y in zip(sorted(types), f1, strict=True)}
+    if scheme not in ("plain", "bmes"):
+        rows = (*gold, *predicted)
+        types = sorted({name for tags in rows for name, *_ in entities(tags, scheme)})
+        f1 = prf(zero_division=0)[2]
+        found |= {f"f1/{name}": value for name, value in zip(types, f1, strict=True)}
     return {name: 100 * float(value) for name, value in found.items()}
 
 
 def surface_f1(
-    sentences: Sequence[Sequence[str]], gold: Tags, predicted: Tags
+    sentences: Sequence[Sequence[str]], gold: Tags, predicted: Tags, scheme: str
 ) -> float:
     """F1 over the different (text, type) pairs of all sentences, in percent.
 
     This is the second measure of WNUT-17 (Derczynski et al. 2017).
     """
-    a, b = (
-        {
-            (" ".join(sentence[start:end]), name)
-            for sentence, row in zip(sentences, tags, strict=True)
-            for name, start, end in entities(row)
-        }
-        for tags in (gold, predicted)
-    )
+
+    def forms(tags: Tags) -> set[tuple[str, str]]:
+        rows = zip(sentences, tags, strict=True)
+        found = (
+            (words, entity) for words, row in rows for entity in entities(row, scheme)
+        )
+        return {(" ".join(words[start:end]), x) for words, (x, start, end) in found}
+
+    a, b = forms(gold), forms(predicted)
     return 200 * len(a & b) / max(len(a) + len(b), 1)

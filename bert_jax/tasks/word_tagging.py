@@ -5,6 +5,7 @@ tokens have none. The tag of each word is decided alone, without a CRF, so predi
 may be ill-formed.
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -23,7 +24,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import tagging_formats as formats
-from bert_jax.tasks.rows import Placed, Record, Row, ending, read_lines, value_of
+from bert_jax.tasks.rows import Placed, Record, Row, ending, is_table, value_of
 from bert_jax.tasks.source import Source, by_position
 from bert_jax.tasks.tagging_formats import TaggedSentence
 from bert_jax.tasks.task import (
@@ -37,16 +38,12 @@ from bert_jax.tasks.task import (
 )
 
 _FILES = {
-    "conll2003": {
-        "train": ("eng.train", "train.txt"),
-        "dev": ("eng.testa", "valid.txt"),
-        "test": ("eng.testb", "test.txt"),
-    },
-    "wnut17": {
-        "train": ("wnut17train.conll",),
-        "dev": ("emerging.dev.conll",),
-        "test": ("emerging.test.annotated",),
-    },
+    ("conll2003", "train"): ("eng.train", "train.txt"),
+    ("conll2003", "dev"): ("eng.testa", "valid.txt"),
+    ("conll2003", "test"): ("eng.testb", "test.txt"),
+    ("wnut17", "train"): ("wnut17train.conll",),
+    ("wnut17", "dev"): ("emerging.dev.conll",),
+    ("wnut17", "test"): ("emerging.test.annotated",),
 }
 
 
@@ -69,18 +66,10 @@ class TaggingConfig:
         "recognised from the training file",
         one_of=("auto", *formats.SCHEMES),
     )
-    column: int = setting(
-        -1, "column of the tag, from 0, or from the end if negative; the word is in 0"
-    )
-    labels: tuple[str, ...] = setting(
-        (), "the tags, as iob2 for iob1 files; empty: the tags of the training file"
-    )
-    max_length: int = setting(
-        128, "tokens of a sequence, [CLS] and [SEP] included", least=3
-    )
-    stride: int = setting(
-        0, "tokens from one window of a sentence to the next; 0: half a window", least=0
-    )
+    column: int = setting(-1, "column of the tag, from 0 (the word), or from the end")
+    labels: tuple[str, ...] = setting((), "the tags; empty: of the training file")
+    max_length: int = setting(128, "tokens of a sequence, with [CLS], [SEP]", least=3)
+    stride: int = setting(0, "tokens from window to window; 0: half of one", least=0)
     document_context: bool = setting(
         False, "fill a sequence with the sentences of its document before and after"
     )
@@ -99,29 +88,27 @@ class TaggingSource(Source):
     """Files with a word and its tag on each line, segmented text, or tables."""
 
     def file_names(self, split: str) -> Sequence[str]:
-        return _FILES.get(self.config.task, {}).get(split, (f"{split}.txt",))
+        return _FILES.get((self.config.task, split), (f"{split}.txt",))
 
     def read_file(self, path: Path, split: str) -> Iterator[Record]:
-        if not formats.has_word_lines(path):
+        if not self._has_words(path):
             return super().read_file(path, split)
         if self.config.task == "segmented":
             return formats.read_segmented(path)
         return formats.read_columns(path, self.config.column)
 
     def is_own(self, path: Path) -> bool:
-        """A .conll file, or a file of words whose first lines have known tags."""
-        words = formats.has_word_lines(path) and path.is_file()
-        if self.config.task == "segmented" or not words:
-            return False
-        if ending(path) == ".conll":
-            return True
-        lines = (line.split() for _, line in read_lines(path))
-        filled = (x for x in lines if x and x[0] != formats.DOCUMENT_START)
-        first = [*itertools.islice(filled, 20)]
-        known = [[label] for label in self.labels]
-        return bool(first) and all(
-            len(x) > 1 and x[self.config.column :][:1] in known for x in first
-        )
+        """A .conll file, or a file of words whose first sentences have known tags."""
+        if self.config.task == "segmented" or ending(path) == ".conll":
+            return self.config.task != "segmented"
+        with contextlib.suppress(UserError):
+            if path.is_file() and self._has_words(path):
+                first = itertools.islice(self.read_file(path, ""), 5)
+                return all({*row["tags"]} <= {*self.labels} for _, row in first)
+        return False
+
+    def _has_words(self, path: Path) -> bool:
+        return not is_table(path) or ending(path) == ".tsv"
 
 
 class Tagging(Task):
@@ -158,10 +145,9 @@ class Tagging(Task):
             return self.config.scheme
         if self.config.task == "segmented":
             return "bmes"
-        found = self.config.labels or (
-            tag for row in self._training for tag in row.tags
+        return formats.recognise(
+            self.config.labels or (tag for row in self._training for tag in row.tags)
         )
-        return formats.recognise(found)
 
     @property
     def kind(self) -> str:
@@ -172,64 +158,54 @@ class Tagging(Task):
     def labels(self) -> tuple[str, ...]:
         """The tags in the config, or the tags of the training rows, sorted."""
         if self.config.labels or self.scheme == "bmes":
-            return self.config.labels or formats.SEGMENT_LABELS
-        return tuple(sorted({tag for row in self._rows("train") for tag in row.tags}))
+            return self.config.labels or ("B", "E", "M", "S")
+        rows = (self._learned(row) for row in self._training)
+        return tuple(sorted({tag for tags in rows for tag in tags}))
 
     @property
     def main_metric(self) -> str:
         return "accuracy" if self.kind == "tags" else "f1"
 
     def read(self, split: str, columns: Sequence[str] = ()) -> list[TaggedSentence]:
-        rows, form = self._rows(split, columns), formats.SCHEMES[self.scheme]
-        for row in rows:
-            for i, tag in enumerate(row.tags or ()):
-                if tag not in self.label_ids or not re.fullmatch(form, tag):
-                    raise UserError(
-                        f"{row.place(i)} has the tag {tag!r}; expected a tag of the scheme "
-                        f"{self.scheme}, {form} (data.scheme), in the label set "
-                        f"{', '.join(self.labels)} (data.labels)"
-                    )
-        if self.config.document_context and (
-            len({row.document for row in rows}) == len(rows) > 1
-        ):
-            raise UserError(
-                f"{self.source.place(split)} has one sentence in each document; start "
-                f"documents with a line {formats.DOCUMENT_START}, or set "
-                "data.document_context=False"
-            )
-        return rows
-
-    def _rows(self, split: str, columns: Sequence[str] = ()) -> list[TaggedSentence]:
-        """The sentences of a split, with iob2 tags instead of iob1."""
+        """The sentences of a split, with iob2 tags instead of iob1; see Task.read."""
         rows = self._training if split == "train" else super().read(split, columns)
-        if self.scheme not in ("iob1", "iob2") or not self.labelled(split):
-            return rows
-        iob2 = formats.iob1_to_iob2
-        return [dataclasses.replace(row, tags=iob2(row.tags)) for row in rows]
+        return [self._checked(row) for row in rows] if self.labelled(split) else rows
+
+    def _learned(self, row: TaggedSentence) -> list[str]:
+        """The tags with iob2 instead of iob1."""
+        return formats.spelled(row.tags, self.scheme, self.scheme)
+
+    def _checked(self, row: TaggedSentence) -> TaggedSentence:
+        """The row with the tags that are learned. Raises UserError for wrong tags."""
+        learned, iob = self._learned(row), self.scheme in ("iob1", "iob2")
+        for i, (tag, own) in enumerate(zip(row.tags, learned, strict=True)):
+            # An I- that begins an entity becomes B-.
+            allowed = own == tag or (iob and own == f"B{tag[1:]}")
+            if not allowed or own not in self.label_ids:
+                raise UserError(
+                    f"{row.where}, word {i} ({row.words[i]!r}), has the tag {tag!r}; "
+                    f"expected a tag of {self.scheme} (data.scheme) that fits the tags "
+                    f"beside it, in the label set {', '.join(self.labels)} (data.labels)"
+                )
+        return dataclasses.replace(row, tags=tuple(learned))
 
     def rows(
         self, placed: Iterable[Placed], columns: Sequence[str] = (), *, labelled=False
     ) -> Iterator[TaggedSentence]:
-        if self.config.document_context and not labelled:
-            placed = self._in_documents(placed)
-        return super().rows(placed, columns, labelled=labelled)
-
-    def _in_documents(self, placed: Iterable[Placed]) -> Iterator[Placed]:
-        """Rows to predict with their documents, which empty texts separate."""
+        """Sentences. A text without words ends a document, if rows name no documents."""
         document = 0
-        for where, row in placed:
-            if isinstance(row, str) and not row.strip():
-                document += 1
-                continue
-            values = self.values(where, row, labelled=False)
-            yield where, {"document": document} | values
+        for row in super().rows(placed, columns, labelled=labelled):
+            named = row.document is not None
+            yield row if named else dataclasses.replace(row, document=document)
+            document += not row.words
 
     def row(
         self, where: str, values: Mapping[str, Any], labelled: bool
     ) -> TaggedSentence:
         """A sentence. Its words are a list, or a text, which :func:`find_words` splits.
 
-        "document" has the same value in sentences that follow each other in a document.
+        A tag may be given by its number in the labels. "document" has the same value in
+        sentences that follow each other in a document.
         """
         text, offsets, tags = "", None, None
         words = value_of(where, values, self.columns["words"])
@@ -239,39 +215,30 @@ class Tagging(Task):
             how = "characters" if self.kind == "words" else self.config.words
             text, offsets = words, formats.find_words(words, how)
             words = [text[start:end] for start, end in offsets]
-        if not isinstance(words, list | tuple) or not all(
-            isinstance(word, str) and word for word in words
-        ):
-            raise UserError(
-                f'{where}: "words" is not a list of words; expected ["A", "sentence"]'
-            )
+        full = isinstance(words, list | tuple) and all(words)
+        if not full or not all(isinstance(word, str) for word in words):
+            raise UserError(f'{where}: "words" is not a list of words')
         if labelled:
-            tags = self._tags(where, values, len(words))
-        document, index = values.get("document", where), values.get("id")
+            tags = value_of(where, values, self.columns["tags"])
+            tags = tags.split() if isinstance(tags, str) else tags
+            if not isinstance(tags, list | tuple) or len(tags) != len(words):
+                raise UserError(
+                    f"{where} has {counted(len(words), 'word')} and the tags "
+                    f"{tags!r:.200}; expected a list with a tag for each word"
+                )
+            tags = tuple(self._name(where, tag) for tag in tags)
+        document, index = values.get("document"), values.get("id")
         return TaggedSentence(tuple(words), tags, document, where, text, offsets, index)
 
-    def _tags(
-        self, where: str, values: Mapping[str, Any], count: int
-    ) -> tuple[str, ...]:
-        """The tags of a row. A tag may be given by its number in the labels."""
-        labels = self.config.labels
-        tags = value_of(where, values, self.columns["tags"])
-        tags = tags.split() if isinstance(tags, str) else tags
-        if not isinstance(tags, list | tuple) or len(tags) != count:
+    def _name(self, where: str, tag: Any) -> str:
+        """A tag, which may be given by its number in the labels."""
+        name = by_position(self.config.labels, tag) if isinstance(tag, int) else tag
+        if not (name and isinstance(name, str)):
             raise UserError(
-                f"{where} has {counted(count, 'word')} and the tags {tags!r:.200}; "
-                "expected a list with a tag for each word"
+                f"{where}: the tag {tag!r} has no name; set data.labels to the names of "
+                "numbers in their order, such as ('O', 'B-PER', 'I-PER')"
             )
-        if not labels and not all(isinstance(tag, str) for tag in tags):
-            raise UserError(
-                f"{where}: the tags are numbers, and their names are missing; set "
-                "data.labels to the names in the order of their numbers, such as "
-                "('O', 'B-PER', 'I-PER')"
-            )
-        return tuple(
-            tag if isinstance(tag, str) else by_position(labels, tag) or str(tag)
-            for tag in tags
-        )
+        return name
 
     def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
         """The values of a row by name; a tuple of texts to predict is the words."""
@@ -299,7 +266,7 @@ class Tagging(Task):
         for _, group in itertools.groupby(rows, lambda row: row.document):
             first, last = len(documents), len(documents) + len(list(group))
             documents += [(bounds[first], bounds[last])] * (last - first)
-        input_ids, token_type_ids, labels, extra, numbers = [], [], [], [], []
+        input_ids, token_type_ids, labels, extra, row_of = [], [], [], [], []
         truncated = 0
         for i, row in enumerate(rows):
             first, last = bounds[i : i + 2]
@@ -318,16 +285,14 @@ class Tagging(Task):
                 input_ids.append(sequence)
                 token_type_ids.append(types)
                 extra.append((words, positions))
-                numbers.append(i)
+                row_of.append(i)
                 if row.tags is not None:
                     target = np.full_like(sequence, IGNORED)
                     target[positions] = [self.label_ids[row.tags[w]] for w in words]
                     labels.append(target)
+        numbers, targets = np.array(row_of, np.int32), {"labels": labels}
         return Features(
-            input_ids,
-            token_type_ids,
-            np.array(numbers, np.int32),
-            targets={"labels": labels} if labels else {},
+            *(input_ids, token_type_ids, numbers, targets if labels else {}),
             extra=extra,
             truncated=truncated,
         )
@@ -337,8 +302,7 @@ class Tagging(Task):
         found = super().warnings(features, tokenizer)
         if self.kind == "entities" and tokenizer.lower_case:
             found.append(
-                "the checkpoint's vocabulary has no capitals, which mark names; a cased "
-                "checkpoint finds more names"
+                "the vocabulary has no capitals, which mark names: use another"
             )
         return found
 
@@ -352,44 +316,34 @@ class Tagging(Task):
         text also has "offsets", the characters [start, end) of each word, and the
         "characters" of each entity.
         """
-        shares = [np.zeros((len(row.words), self.outputs)) for row in rows]
-        for i, (words, positions), logits in zip(
-            features.row, features.extra, outputs, strict=True
-        ):
-            shares[i][words] = scipy.special.softmax(
-                np.float64(logits[positions]), axis=-1
-            )
-        answers = []
-        for row, p in zip(rows, shares, strict=True):
-            answer = {
-                "words": list(row.words),
-                "tags": [self.labels[i] for i in p.argmax(axis=-1)],
-                "probabilities": p.max(axis=-1).tolist(),
-            }
-            if row.offsets is not None:
-                answer["offsets"] = [list(place) for place in row.offsets]
-            if self.kind != "tags":
-                answer["entities"] = self._entities(row, answer)
-            answers.append(with_id(row, answer))
-        return answers
+        found = [np.zeros((len(row.words), self.outputs)) for row in rows]
+        pairs = zip(features.extra, outputs, strict=True)
+        for i, ((words, positions), logits) in zip(features.row, pairs, strict=True):
+            logits = np.float64(logits[positions])
+            found[i][words] = scipy.special.softmax(logits, axis=-1)
+        pairs = zip(rows, found, strict=True)
+        return [with_id(row, self._answer(row, p)) for row, p in pairs]
 
-    def _entities(
-        self, row: TaggedSentence, answer: dict[str, Any]
-    ) -> list[dict[str, Any]]:
-        segmented, tags = self.kind == "words", answer["tags"]
-        found = []
-        for name, start, end in formats.entities(
-            formats.word_tags(tags) if segmented else tags
-        ):
+    def _answer(self, row: TaggedSentence, p: np.ndarray) -> Answer:
+        """The answer to a row; p: float (words, labels)."""
+        tags, best = [self.labels[i] for i in p.argmax(axis=-1)], p.max(axis=-1)
+        answer = {"words": [*row.words], "tags": tags, "probabilities": best.tolist()}
+        if row.offsets is not None:
+            answer["offsets"] = [[*place] for place in row.offsets]
+        if self.kind == "tags":
+            return answer
+        segmented, answer["entities"] = self.kind == "words", []
+        for name, start, end in formats.entities(tags, self.scheme):
             text = ("" if segmented else " ").join(row.words[start:end])
+            name = "word" if segmented else name
             entity = {"type": name, "text": text, "start": start, "end": end}
             if row.offsets is not None:
                 place = [row.offsets[start][0], row.offsets[end - 1][1]]
                 text = text if segmented else row.text[slice(*place)]
                 entity |= {"text": text, "characters": place}
-            p = math.prod(answer["probabilities"][start:end])
-            found.append(entity | {"probability": p})
-        return found
+            entity["probability"] = math.prod(answer["probabilities"][start:end])
+            answer["entities"].append(entity)
+        return answer
 
     def cells(self, row: TaggedSentence, answer: Answer) -> list[dict[str, str]]:
         """The text with its entities, or the words with their tags."""
@@ -397,13 +351,11 @@ class Tagging(Task):
         if self.kind == "entities":
             shown = [f"{x['text']} ({x['type']} {x['probability']:.2f})" for x in found]
             text = row.text or " ".join(row.words)
-            cells = {"text": text, "entities": ", ".join(shown) or "-"}
-        else:
-            pairs = zip(answer["words"], answer["tags"], strict=True)
-            words = self.kind == "words"
-            shown = [x["text"] for x in found] if words else map("/".join, pairs)
-            cells = {"tagged": " ".join(shown)}
-        return [with_id(row, cells)]
+            return [with_id(row, {"text": text, "entities": ", ".join(shown) or "-"})]
+        shown = map("/".join, zip(answer["words"], answer["tags"], strict=True))
+        if self.kind == "words":
+            shown = (x["text"] for x in found)
+        return [with_id(row, {"tagged": " ".join(shown)})]
 
     def score(
         self, rows: list[TaggedSentence], answers: list[Answer]
@@ -411,10 +363,10 @@ class Tagging(Task):
         """See tagging_formats.scores; WNUT-17 also has "surface_f1"."""
         gold = [list(row.tags) for row in rows]
         predicted = [answer["tags"] for answer in answers]
-        scores = formats.scores(gold, predicted, self.kind)
+        scores = formats.scores(gold, predicted, self.scheme)
         if self.config.task == "wnut17":
-            sentences = [row.words for row in rows]
-            scores["surface_f1"] = formats.surface_f1(sentences, gold, predicted)
+            pairs = [row.words for row in rows], gold, predicted
+            scores["surface_f1"] = formats.surface_f1(*pairs, self.scheme)
         return scores
 
     def outcomes(self, row: TaggedSentence, answer: Answer) -> Iterator[Outcome]:
@@ -428,26 +380,24 @@ class Tagging(Task):
     def export(
         self, rows: list[TaggedSentence], answers: list[Answer], split: str
     ) -> dict[str, str]:
-        """SPLIT.conll, which conlleval reads, and SPLIT.segmented.txt for segmentation.
+        """SPLIT.conll, which conlleval reads, or SPLIT.segmented.txt for segmentation.
 
         SPLIT.conll has "word gold predicted" lines, without gold if rows have no tags.
         Entities have iob2 tags. SPLIT.segmented.txt has a sentence on each line.
         """
-        lines, sentences = [], []
+        name, lines = f"{split}.conll", []
         for row, answer in zip(rows, answers, strict=True):
-            tags = [[*row.tags], answer["tags"]] if row.tags else [answer["tags"]]
-            if self.kind == "entities":
-                tags = map(formats.as_iob2, tags)
-            # Columns have blanks between them, so words have none.
-            columns = [[re.sub(r"\s", "_", x) for x in c] for c in (row.words, *tags)]
-            lines += [*map(" ".join, zip(*columns, strict=True)), ""]
             if self.kind == "words":
-                found = [entity["text"] for entity in answer["entities"]]
-                sentences.append(" ".join(found))
-        files = {f"{split}.conll": lines}
-        if sentences:
-            files[f"{split}.segmented.txt"] = sentences
-        return {name: "".join(f"{x}\n" for x in text) for name, text in files.items()}
+                name = f"{split}.segmented.txt"
+                lines.append(" ".join(x["text"] for x in answer["entities"]))
+                continue
+            tags = [row.tags, answer["tags"]] if row.tags else [answer["tags"]]
+            if self.kind == "entities":
+                tags = [formats.spelled(x, self.scheme, "iob2") for x in tags]
+            # Columns have blanks between them, so words have none.
+            words = [re.sub(r"\s", "_", word) for word in row.words]
+            lines += [*map(" ".join, zip(words, *tags, strict=True)), ""]
+        return {name: "".join(f"{line}\n" for line in lines)}
 
 
 def widen(

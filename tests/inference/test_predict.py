@@ -277,7 +277,9 @@ def test_evaluate_reads_rows_as_training_does(tagger, reader, tmp_path):
     assert split.rows[0].tags == ("O", "B-LOC", "B-LOC", "O")
     assert found.scores == same.scores
     (tmp_path / "other.conll").write_text("the O\nparis B-GPE\n")
-    with pytest.raises(UserError, match=r"conll:2 has the tag 'B-GPE'; expected a tag"):
+    with pytest.raises(
+        UserError, match=r"conll:1, word 1 \('paris'\), has the tag 'B-GPE'"
+    ):
         next(tagger[0].evaluate(tmp_path / "other.conll"))
     with pytest.raises(UserError, match="has no answer; expected at least one"):
         next(reader[0].evaluate([("who eats ?", "a dog eats")]))
@@ -290,8 +292,9 @@ def test_documents_are_not_cut_where_they_matter(tmp_path):
     documents = [sentences(count, seed) for seed, count in enumerate((4, 3, 1))]
     lines = [line for document in documents for line in (*document, "")]
     parts = list(predict.stream(placed(predict, lines), 2))
-    assert [len(part.rows) for part in parts] == [4, 3, 1]
-    alone = [answer for document in documents for answer in predict(document)]
+    # An empty line ends a document.
+    assert [len(part.rows) for part in parts] == [5, 4, 2]
+    alone = [answer for document in documents for answer in predict([*document, ""])]
     together = [answer for part in parts for answer in part.answers]
     assert [a["words"] for a in together] == [a["words"] for a in alone]
     for answer, other in zip(together, alone, strict=True):

@@ -7,7 +7,6 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.tasks import tagging_formats as formats
-from bert_jax.tasks.tagging_formats import TaggedSentence
 
 CONLL = """-DOCSTART- -X- -X- O
 
@@ -26,51 +25,43 @@ Netanyahu NNP I-NP B-PER
 LABELS = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")
 
 
-def write(tmp_path, text, name="train.txt"):
-    path = tmp_path / name
-    path.write_bytes(text.encode())
-    return path
-
-
-def read(path, column=-1):
+def read(tmp_path, text, column=-1):
     """Places, words, tags and documents."""
+    path = tmp_path / "train.txt"
+    path.write_bytes(text.encode())
     rows = [*formats.read_columns(path, column)]
-    keys = ("words", "tags", "document")
-    return [w for w, _ in rows], *(
-        [tuple(v[k]) if k != "document" else v[k] for _, v in rows] for k in keys
-    )
+    places = [where.removeprefix(str(path)) for where, _ in rows]
+    names = ("words", "tags", "document")
+    return [places, *([row[name] for _, row in rows] for name in names)]
 
 
 def test_conll_2003(tmp_path):
-    path = write(tmp_path, CONLL)
-    places, words, tags, documents = read(path)
+    places, words, tags, documents = read(tmp_path, CONLL)
     assert words == [
-        ("EU", "rejects", "German"),
-        ("Peter", "Blackburn"),
-        ("Arafat", "Netanyahu"),
+        ["EU", "rejects", "German"],
+        ["Peter", "Blackburn"],
+        ["Arafat", "Netanyahu"],
     ]
-    assert tags == [("I-ORG", "O", "I-MISC"), ("I-PER", "I-PER"), ("I-PER", "B-PER")]
+    assert tags == [["I-ORG", "O", "I-MISC"], ["I-PER", "I-PER"], ["I-PER", "B-PER"]]
     assert documents == [1, 1, 2]
-    assert places == [f"{path}:{n}" for n in (3, 7, 12)]
-    row = TaggedSentence(words[1], tags[1], 1, places[1])
-    assert row.place(1) == f"{path}:8"
+    assert places == [":3", ":7", ":12"]
     assert formats.recognise({tag for row in tags for tag in row}) == "iob2"
-    assert [*map(formats.iob1_to_iob2, tags)] == [
-        ("B-ORG", "O", "B-MISC"),
-        ("B-PER", "I-PER"),
-        ("B-PER", "B-PER"),
+    assert [formats.spelled(row, "iob1", "iob2") for row in tags] == [
+        ["B-ORG", "O", "B-MISC"],
+        ["B-PER", "I-PER"],
+        ["B-PER", "B-PER"],
     ]
-    assert read(path, 1)[2][2] == ("NNP", "NNP")
+    assert read(tmp_path, CONLL, 1)[2][2] == ["NNP", "NNP"]
 
 
 def test_odd_blanks_line_ends_and_the_byte_order_mark(tmp_path):
     # WNUT's separator lines hold tabs; a word may hold a no-break space.
-    text = "@paul\tO\nNew\xa0York\tB-location\n\u2028\tO\n\t\nbye\tO\n \t \r\n\n"
-    _, words, _, documents = read(write(tmp_path, text))
-    assert words == [("@paul", "New\xa0York", "\u2028"), ("bye",)]
-    assert len({*documents}) == 2
-    _, words, tags, _ = read(write(tmp_path, "\ufeffa  X\r\nb\tY\r\n\r\nc Z"))
-    assert (words, tags) == ([("a", "b"), ("c",)], [("X", "Y"), ("Z",)])
+    text = "@paul\tO\nNew\xa0York \tB-location\n\u2028\tO\n\t\nbye\tO\n \t \r\n\n"
+    _, words, _, documents = read(tmp_path, text)
+    assert words == [["@paul", "New\xa0York", "\u2028"], ["bye"]]
+    assert len({*documents}) == 1
+    _, words, tags, _ = read(tmp_path, "\ufeffa  X\r\nb\tY \r\n\r\nc Z")
+    assert (words, tags) == ([["a", "b"], ["c"]], [["X", "Y"], ["Z"]])
 
 
 @pytest.mark.parametrize(
@@ -87,7 +78,7 @@ def test_odd_blanks_line_ends_and_the_byte_order_mark(tmp_path):
 )
 def test_refuses_columns(tmp_path, text, column, message):
     with pytest.raises(UserError, match=message):
-        read(write(tmp_path, text), column)
+        read(tmp_path, text, column)
 
 
 @pytest.mark.parametrize(
@@ -111,47 +102,29 @@ def test_recognises_schemes(scheme, tags):
     assert formats.recognise(tags.split()) == scheme
 
 
-def to_iob1(tags):
-    """I- unless an entity follows one of its type."""
-    return tuple(
-        f"I{tag[1:]}" if tag[0] == "B" and before[1:] != tag[1:] else tag
-        for before, tag in zip(("O", *tags), tags, strict=False)
-    )
-
-
-def test_iob1_and_back():
-    rng = np.random.default_rng(0)
-    seen = set()
-    for _ in range(300):
-        drawn = tuple(rng.choice(LABELS, rng.integers(1, 9)).tolist())
-        iob2 = formats.iob1_to_iob2(drawn)  # repairs what is not well-formed
-        assert formats.iob1_to_iob2(iob2) == iob2
-        assert formats.iob1_to_iob2(to_iob1(iob2)) == iob2
-        seen.add(iob2 == drawn)
-    assert seen == {True, False}
-
-
 def test_segmented_text(tmp_path):
-    path = write(tmp_path, "中国  人民\n我 爱北京城\n\n\n他\n")
+    path = tmp_path / "train.txt"
+    path.write_text("中国  人民\n我 爱北京城\n\n\n他\n", "utf-8")
     places, rows = zip(*formats.read_segmented(path), strict=True)
     assert ["".join(row["words"]) for row in rows] == ["中国人民", "我爱北京城", "他"]
     assert ["".join(row["tags"]) for row in rows] == ["BEBE", "SBMME", "S"]
     assert places[2] == f"{path}:5"
+    path.write_text("")
     with pytest.raises(UserError, match="is empty"):
-        [*formats.read_segmented(write(tmp_path, ""))]
+        [*formats.read_segmented(path)]
 
 
 def segments(tags):
     """The (start, end) of the words that bmes tags spell."""
-    return [span[1:] for span in formats.entities(formats.word_tags(tags))]
+    return [span[1:] for span in formats.entities(tags, "bmes")]
 
 
-def test_segments_and_back():
+def test_segments_cover_all_characters():
     rng = np.random.default_rng(0)
     for _ in range(100):
-        words = ["字" * n for n in rng.integers(1, 6, rng.integers(1, 7))]
-        spans = segments(formats.segment_tags(words))
-        assert [stop - start for start, stop in spans] == list(map(len, words))
+        sizes = rng.integers(1, 6, rng.integers(1, 7)).tolist()
+        tags = [*"".join(formats.shape(size, "bmes") for size in sizes)]
+        assert [stop - start for start, stop in segments(tags)] == sizes
         # Any tags give words that cover all characters.
         tags = rng.choice(list("BMES"), rng.integers(1, 9)).tolist()
         edges = [edge for span in segments(tags) for edge in span]
@@ -209,24 +182,28 @@ def test_wnut_17_at_hand():
         assert same > 0.96 * len(tags)
 
 
-def conlleval_counts(gold, predicted):
-    """(found in gold, found in predicted, right), counted apart from the code."""
+def conlleval_spans(tags):
+    """The (type, start, end) of entities, counted apart from the code."""
+    found, before = [], "O"
+    for i, tag in enumerate(tags):
+        if tag[0] == "B" or (tag[0] == "I" and before[1:] != tag[1:]):
+            found.append((tag[2:], i, i + 1))
+        elif tag[0] == "I":
+            found[-1] = (*found[-1][:2], i + 1)
+        before = tag
+    return found
 
-    def spans(tags):
-        found, before = [], "O"
-        for i, tag in enumerate(tags):
-            if tag[0] == "B" or (tag[0] == "I" and before[1:] != tag[1:]):
-                found.append([tag[2:], i, i])
-            elif tag[0] == "I":
-                found[-1][2] = i
-            before = tag
-        return set(map(tuple, found))
 
-    counts = np.zeros(3, int)
-    for a, b in zip(gold, predicted, strict=True):
-        a, b = spans(a), spans(b)
-        counts += [len(a), len(b), len(a & b)]
-    return counts
+def f1_of(gold, predicted):
+    """(precision, recall, F1) in percent."""
+    pairs = [
+        [{*map(tuple, conlleval_spans(tags))} for tags in pair]
+        for pair in zip(gold, predicted, strict=True)
+    ]
+    right = sum(len(a & b) for a, b in pairs)
+    found, guessed = (sum(len(pair[i]) for pair in pairs) for i in (0, 1))
+    shares = right / max(guessed, 1), right / max(found, 1)
+    return [100 * x for x in (*shares, 2 * right / max(found + guessed, 1))]
 
 
 # What conlleval (version 2004-01-26) printed for these tags: phrases in gold, found, right.
@@ -248,34 +225,38 @@ CONLLEVAL = [
 def test_entities_count_as_conlleval_counts_them(gold, predicted, counts):
     found, guessed, right = counts
     gold, predicted = [gold.split()], [predicted.split()]
-    assert tuple(conlleval_counts(gold, predicted)) == counts
-    assert len(formats.entities(predicted[0])) == guessed
-    scores = formats.scores(gold, predicted, "entities")
-    assert scores["precision"] == (100 * right / guessed if guessed else 0)
-    assert scores["recall"] == (100 * right / found if found else 0)
-    assert scores["f1"] == pytest.approx(200 * right / max(found + guessed, 1))
+    assert len(formats.entities(predicted[0], "iob2")) == guessed
+    scores = formats.scores(gold, predicted, "iob2")
+    expected = [100 * right / max(guessed, 1), 100 * right / max(found, 1)]
+    expected.append(200 * right / max(found + guessed, 1))
+    assert f1_of(gold, predicted) == pytest.approx(expected)
+    assert [scores[x] for x in ("precision", "recall", "f1")] == pytest.approx(expected)
 
 
-def test_scores_of_random_tags():
+def test_spans_and_scores_of_random_tags():
     rng = np.random.default_rng(0)
     sizes = rng.integers(1, 12, 200)
     gold, predicted = ([rng.choice(LABELS, n).tolist() for n in sizes] for _ in "ab")
-    scores = formats.scores(gold, predicted, "entities")
-    found, guessed, right = conlleval_counts(gold, predicted)
-    assert right > 50
-    assert scores["precision"] == pytest.approx(100 * right / guessed)
-    assert scores["recall"] == pytest.approx(100 * right / found)
-    assert scores["f1"] == pytest.approx(200 * right / (found + guessed))
+    scores = formats.scores(gold, predicted, "iob2")
+    expected = f1_of(gold, predicted)
+    assert [scores[x] for x in ("precision", "recall", "f1")] == pytest.approx(expected)
     for name in ("LOC", "PER"):
         # Without the other type the entities of this type stay the same.
-        found, guessed, right = conlleval_counts(
-            *(
-                [[t if t[2:] == name else "O" for t in row] for row in tags]
-                for tags in (gold, predicted)
-            )
+        one = (
+            [[t if t[2:] == name else "O" for t in row] for row in tags]
+            for tags in (gold, predicted)
         )
-        expected = 200 * right / (found + guessed)
-        assert scores[f"f1/{name}"] == pytest.approx(expected)
+        assert scores[f"f1/{name}"] == pytest.approx(f1_of(*one)[2])
+        assert scores[f"f1/{name}"] > 10
+    for tags in gold:
+        spans = conlleval_spans(tags)
+        assert formats.entities(tags, "iob1") == spans
+        for scheme in ("iob2", "iobes", "bilou", "bmeso"):
+            well_formed = formats.spelled(tags, "iob2", scheme)
+            assert formats.entities(well_formed, scheme) == spans
+            assert formats.spelled(well_formed, scheme, scheme) == well_formed
+            # Only letters are repaired.
+            assert [t[1:] for t in well_formed] == [t[1:] for t in tags]
 
 
 def test_surface_forms_count_once():
@@ -283,24 +264,14 @@ def test_surface_forms_count_once():
     gold = [["B-LOC", "O", "B-LOC"], ["B-LOC"], ["B-LOC", "I-LOC"]]
     predicted = [["B-LOC", "O", "B-PER"], ["O"], ["B-LOC", "I-LOC"]]
     # Three forms in gold, three predicted, two in both.
-    assert formats.surface_f1(sentences, gold, predicted) == pytest.approx(200 / 3)
-    assert formats.surface_f1([["a"]], [["O"]], [["O"]]) == 0
+    score = formats.surface_f1(sentences, gold, predicted, "iob2")
+    assert score == pytest.approx(200 / 3)
+    assert formats.surface_f1([["a"]], [["O"]], [["O"]], "iob2") == 0
 
 
 def test_word_scores():
     gold, predicted = [list("BEBE"), list("SSBE")], [list("BMME"), list("SSSS")]
     # Right are two one-character words of the five in gold and the five found.
-    scores = formats.scores(gold, predicted, "words")
+    scores = formats.scores(gold, predicted, "bmes")
     assert scores == pytest.approx(dict(accuracy=50, f1=40, precision=40, recall=40))
-    assert formats.scores(gold, predicted, "tags") == {"accuracy": 50}
-
-
-def test_spans_and_back():
-    rng = np.random.default_rng(0)
-    for _ in range(100):
-        tags = rng.choice(LABELS, rng.integers(1, 12)).tolist()
-        spans = formats.entities(tags)
-        well_formed = formats.as_iob2(tags)
-        assert formats.entities(well_formed) == spans
-        # Only how an entity begins is repaired.
-        assert [t[1:] for t in well_formed] == [t[1:] for t in tags]
+    assert formats.scores(gold, predicted, "plain") == {"accuracy": 50}

@@ -9,7 +9,7 @@ import bert_jax
 from bert_jax.data import sequences
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.tasks.tagging_formats import SEGMENT_LABELS, TaggedSentence
+from bert_jax.tasks.tagging_formats import TaggedSentence
 from bert_jax.tasks.task import IGNORED
 from bert_jax.tasks.word_tagging import Tagging, TaggingConfig, widen
 
@@ -134,7 +134,12 @@ def test_document_context_surrounds_the_sentence(uncased):
         [4, 5, 6, 7],
         [1],
     ]
-    # Without it a sentence sees itself alone.
+    # Sentences of no document follow each other.
+    texts = [" ".join(row.words) for row in rows[1:3]]
+    features = task.encode([*task.rows(task.source.rows_of(texts))], uncased)
+    text = [uncased.decode(ids[1:-1]) for ids in features.input_ids]
+    assert text == ["four five six seven eight nine"] * 2
+    # Without document_context a sentence sees itself alone.
     task = make_task(max_length=9)
     features = task.encode(rows, uncased)
     assert [len(ids) - 2 for ids in features.input_ids] == [3, 2, 4, 1]
@@ -199,15 +204,13 @@ def test_words_and_tags_may_be_texts():
 def test_numbers_as_tags_need_names():
     rows = [{"tokens": ["Ahab", "sails"], "ner_tags": [1, 0]}]
     task = Tagging(TaggingConfig("columns")).with_rows(train=rows, dev=rows)
-    with pytest.raises(UserError, match="numbers, and their names are missing"):
+    with pytest.raises(
+        UserError, match=r"row 0: the tag 1 has no name; set data.labels"
+    ):
         task.read("train")
     task = Tagging(TaggingConfig("columns", labels=("O", "B-PER")))
     (row,) = task.with_rows(train=rows, dev=rows).read("train")
     assert row.tags == ("B-PER", "O")
-    # If names are numbers, a number is a name.
-    task = Tagging(TaggingConfig("columns", labels=("1", "0", "2")))
-    (row,) = task.with_rows(train=rows).read("train")
-    assert row.tags == ("1", "0")
 
 
 def test_parts_of_speech(uncased, tmp_path):
@@ -228,7 +231,7 @@ def test_parts_of_speech(uncased, tmp_path):
 def test_word_segmentation(parse, uncased, tmp_path):
     (tmp_path / "dev.txt").write_text("中国 人民\n我 爱 北京\n", "utf-8")
     task = Tagging(TaggingConfig("segmented", str(tmp_path), document_context=False))
-    assert task.labels == SEGMENT_LABELS
+    assert task.labels == tuple("BEMS")
     assert task.main_metric == "f1"
     assert task.source.eval_splits == ("dev",)
     rows = task.read("dev")
@@ -241,15 +244,15 @@ def test_word_segmentation(parse, uncased, tmp_path):
     assert scores["accuracy"] == pytest.approx(50)
     assert set(scores) == {"f1", "precision", "recall", "accuracy"}
     assert [e["text"] for e in answers[0]["entities"]] == ["中国人民"]
-    columns, text = task.write(rows, answers, "dev", tmp_path)
-    assert columns.read_text("utf-8").startswith("中 B B\n国 E M\n")
+    (text,) = task.write(rows, answers, "dev", tmp_path)
+    assert text.name == "dev.segmented.txt"
     assert text.read_text("utf-8") == "中国人民\n我 爱 北 京\n"
     (row,) = parse(task, ["我爱 北京\n"], "-")
     assert row.words == tuple("我爱北京")
     assert row.tags is None
     rows = [{"words": list("我北京"), "tags": list("SBE")}]
     columns = Tagging(TaggingConfig("columns")).with_rows(train=rows)
-    assert (columns.kind, columns.labels) == ("words", SEGMENT_LABELS)
+    assert (columns.kind, columns.labels) == ("words", tuple("BEMS"))
 
 
 CONLL = "-DOCSTART- -X- -X- O\n\nEU NNP I-NP I-ORG\n\nBonn NNP I-NP I-LOC\nis V V O\n"
@@ -273,13 +276,6 @@ def test_reads_conll_2003_by_either_name(tmp_path, scheme):
     assert (again.kind, again.outputs) == ("entities", 3)
 
 
-def test_document_context_needs_documents(tmp_path):
-    (tmp_path / "train.txt").write_text("a O\n\nb O\n")
-    task = Tagging(TaggingConfig("columns", str(tmp_path), document_context=True))
-    with pytest.raises(UserError, match=r"train.txt has one sentence in each document"):
-        task.read("train")
-
-
 def test_wnut_17_files(tmp_path):
     text = "go\tO\nJane\tB-person\n\t\nok\tO\n"
     for name in ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated"):
@@ -299,7 +295,6 @@ def test_parses_lines(parse):
     brackets = ("{", '"', "words", '"', ":", '"', "a", '"', "}")
     assert [row.words for row in rows] == [("EU", "rejects"), brackets]
     assert [row.where for row in rows] == ["in.txt:1", "in.txt:2"]
-    assert len({row.document for row in rows}) == 2
     assert [row.words for row in parse(task, ["EU\n", " \n"])] == [("EU",), ()]
     for values, message in (
         ({"word": "a"}, "in:1: no column 'words' or 'tokens' or 'text'"),
@@ -381,21 +376,52 @@ def test_a_text_is_split_into_words(parse, uncased, how, words):
 
 
 @pytest.mark.parametrize(
-    "name, content, place",
+    "tags, place",
     [
-        ("train.txt", "a O\nb O\nc Q-X\n", "train.txt:3"),
-        ("train.tsv", "a\tO\nb\tO\nc\tQ-X\n", "train.tsv:3"),
-        (
-            "train.jsonl",
-            '{"words": ["a", "b", "c"], "tags": ["O", "O", "Q-X"]}\n',
-            "train.jsonl:1, word 2,",
-        ),
+        ("O B-Y Q-X", "2"),
+        ("B-X I-X I", "2"),
+        ("B-X S-X O", "0"),
+        ("B-X X O", "1"),
+        ("S-X B-X E-X O I-X E-X", "4"),  # it begins without B-
+        ("S-X B-X I-X O", "2"),  # and this one ends without E-
+        ("U-X B-X O L-X", "1"),
+        ("S-X B-X M-X B-X E-X O", "2"),
+        ("S B E M E", "3"),
     ],
 )
-def test_the_place_of_a_wrong_tag(tmp_path, name, content, place):
-    """Only in a file with a word on each line each word has a line of its own."""
-    (tmp_path / name).write_text(content)
-    for given in (dict(scheme="iob2"), dict(labels=("O", "B-X"))):
-        task = bert_jax.tasks.tagging(dir=str(tmp_path), train=name, **given)
-        with pytest.raises(UserError, match=rf"{re.escape(place)} has the tag 'Q-X'"):
-            task.read("train")
+@pytest.mark.parametrize("name", ["train.txt", "train.tsv", "train.jsonl"])
+def test_the_place_of_a_wrong_tag(tmp_path, tags, place, name):
+    tags = tags.split()
+    words = [f"w{i}" for i in range(len(tags))]
+    lines = "".join(f"{x}\t{tag}\n" for x, tag in zip(words, tags, strict=True))
+    if name == "train.jsonl":
+        lines = json.dumps({"words": words, "tags": tags})
+    (tmp_path / name).write_text(lines)
+    task = bert_jax.tasks.tagging(dir=str(tmp_path), train=name)
+    problem = f"{name}:1, word {place} ('w{place}'), has the tag '{tags[int(place)]}'"
+    with pytest.raises(UserError, match=re.escape(problem)) as error:
+        task.read("train")
+    assert f"expected a tag of {task.scheme} (data.scheme)" in str(error.value)
+
+
+def test_a_tag_of_dev_that_training_does_not_have():
+    rows = [(["a"], ["B-X"])]
+    task = bert_jax.tasks.tagging().with_rows(train=rows, dev=[(["b"], ["B-Y"])])
+    with pytest.raises(UserError, match=r"dev, row 0, word 0.* in the label set B-X"):
+        task.read("dev")
+
+
+def test_files_of_tagged_words_are_read_to_predict(tmp_path):
+    task = make_task()
+    for name, text, own in (
+        ("a.conll", "Rome Q-X\n", True),
+        ("a.txt", "in O\nRome B-LOC\n", True),
+        ("a.tsv", "in\tO\nRome\tB-LOC\n", True),
+        ("b.txt", "in O\nRome Q-X\n", False),
+        ("c.txt", "see Rome\n", False),
+        ("d.jsonl", '{"text": "see Rome"}\n', False),
+    ):
+        (tmp_path / name).write_text(text)
+        assert task.source.is_own(tmp_path / name) == own, name
+    rows = [*task.rows(task.source.rows_of(tmp_path / "a.txt"))]
+    assert [(row.words, row.tags) for row in rows] == [(("in", "Rome"), None)]
