@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import tokenizers
 
-from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.tokenizer_files import library_tokenizer
+from bert_jax.data.tokenizer import Tokenizer, utf8
 
 # Characters that Google's tokenizer treats as spaces.
 _SPACES = "\t\n\r \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
 _find_words = re.compile(f"[^{_SPACES}]+").finditer
+# Characters [start, end) of each token.
+_Places = Sequence[tuple[int, int]]
 
 
 class Tokens(NamedTuple):
@@ -30,50 +30,43 @@ class Tokens(NamedTuple):
 
 def encode_with_offsets(texts: Sequence[str], tokenizer: Tokenizer) -> list[Tokens]:
     """The tokens of each text, with the ids of ``tokenizer``, and their characters."""
-    if tokenizer.kind == "sentencepiece":
-        return _sentencepiece(texts, tokenizer)
-    library = library_tokenizer(tokenizer)
-    return [
-        _tokens(ids, _places(text, ids, tokenizer, library))
-        for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True)
-    ]
+    rows = []
+    for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
+        if tokenizer.kind == "sentencepiece":
+            places = _sentencepiece(text, tokenizer)
+        else:
+            places = _library(text, ids, tokenizer)
+        starts, ends = np.array(places, np.int32).reshape(-1, 2).T
+        if tokenizer.kind != "wordpiece":
+            # A token may include the spaces before it. One that is only spaces gets the
+            # character behind them.
+            words = [i for i, char in enumerate(text) if not char.isspace()]
+            starts = np.append(words, len(text))[np.searchsorted(words, starts)]
+            starts = np.minimum(starts, len(text) - 1)
+            ends = np.maximum(ends, starts + 1)
+        rows.append(Tokens(*(x.astype(np.int32) for x in (ids, starts, ends))))
+    return rows
 
 
-def _places(
-    text: str, ids: np.ndarray, tokenizer: Tokenizer, library: tokenizers.Tokenizer
-) -> list[tuple[int, int]]:
-    """The characters [start, end) of each token of a text that has these ids.
+def _library(text: str, ids: np.ndarray, tokenizer: Tokenizer) -> _Places:
+    """The library gives these offsets.
 
-    The library gives these offsets. If its ids differ from ours (a sigma at the end of a
-    word), the text is encoded word by word, and each token of a word with other ids gets
-    the characters of the whole word.
+    If its ids differ from ours (a sigma at the end of a word), the text is encoded word by
+    word, and each token of a word with other ids gets the characters of the whole word.
     """
-    # The library takes no lone surrogates: they become "?".
-    valid = text.encode("utf-8", "replace").decode()
-    encoding = library.encode(valid, add_special_tokens=False)
+    encoding = tokenizer.library.encode(utf8(text).decode(), add_special_tokens=False)
     if encoding.ids == ids.tolist():
-        places = encoding.offsets
-        if tokenizer.kind == "tokenizers":  # a token may include the spaces before it
-            places = [(_past_spaces(text, start, end), end) for start, end in places]
-        if tokenizer.strip_accents:
-            places = [(start, _past_accents(text, end)) for start, end in places]
-        return places
+        if not tokenizer.strip_accents:
+            return encoding.offsets
+        return [(start, _past_accents(text, end)) for start, end in encoding.offsets]
     words = list(_find_words(text))
     if len(words) == 1:
         return [words[0].span()] * len(ids)
     return [
         (word.start() + start, word.start() + end)
         for word in words
-        for start, end in _places(
-            word[0], tokenizer.encode(word[0]), tokenizer, library
-        )
+        for start, end in _library(word[0], tokenizer.encode(word[0]), tokenizer)
     ]
-
-
-def _past_spaces(text: str, start: int, end: int) -> int:
-    """The start of a token after its leading spaces; ``start`` if it is only spaces."""
-    token = text[start:end]
-    return start + len(token) - len(token.lstrip()) if token.strip() else start
 
 
 def _past_accents(text: str, end: int) -> int:
@@ -83,29 +76,10 @@ def _past_accents(text: str, end: int) -> int:
     return end
 
 
-def _sentencepiece(texts: Sequence[str], tokenizer: Tokenizer) -> list[Tokens]:
-    """Tokens start after the spaces that they mark."""
-    rows = []
-    for text in texts:
-        # Lower-casing may change how many bytes a character has.
-        chars = [char.lower() if tokenizer.lower_case else char for char in text]
-        lengths = [len(char.encode("utf-8", "replace")) for char in chars]
-        character = np.append(np.repeat(np.arange(len(text)), lengths), len(text))
-        cased = text.lower() if tokenizer.lower_case else text
-        tokens = tokenizer.library.encode(
-            cased.encode("utf-8", "replace"), return_type="proto"
-        ).pieces
-        starts = character[[token.begin for token in tokens]]
-        ends = character[[max(token.end - 1, token.begin) for token in tokens]] + 1
-        words = [i for i, char in enumerate(text) if not char.isspace()]
-        starts = np.append(words, len(text))[np.searchsorted(words, starts)]
-        starts = np.minimum(starts, len(text) - 1)
-        ends = np.minimum(np.maximum(ends, starts + 1), len(text))
-        places = np.stack([starts, ends], axis=1)
-        rows.append(_tokens([token.id for token in tokens], places))
-    return rows
-
-
-def _tokens(ids: Sequence[int], places: Sequence) -> Tokens:
-    starts, ends = np.array(places, np.int32).reshape(-1, 2).T
-    return Tokens(np.array(ids, np.int32), starts, ends)
+def _sentencepiece(text: str, tokenizer: Tokenizer) -> _Places:
+    """The library gives the characters of the lower-cased text, which may be more."""
+    text_of = np.repeat(np.arange(len(text)), [len(tokenizer.cased(c)) for c in text])
+    text_of = np.append(text_of, len(text))
+    cased = utf8(tokenizer.cased(text)).decode()
+    found = tokenizer.library.encode(cased, return_type="offset_mapping")["offsets"]
+    return [(text_of[a], text_of[max(b - 1, a)] + 1) for a, b in found]

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import sentencepiece
 import tokenizers
-from tokenizers import models, normalizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, Splitter, WordIds
 from bert_jax.errors import UserError
@@ -28,14 +28,14 @@ SPECIAL_TOKENS_MAP = {f"{token[1:-1].lower()}_token": token for token in SPECIAL
 # Names of vocabulary files in transformers. A tokenizer.json has more rules than a
 # vocab.txt.
 FILES = ("tokenizer.json", "vocab.txt", "spiece.model")
-# Settings of transformers for a tokenizer.json that holds all rules.
+# Settings of transformers for a tokenizer.json that has all rules.
 JSON_SETTINGS = SPECIAL_TOKENS_MAP | {
     "tokenizer_class": "PreTrainedTokenizerFast",
     "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
 }
 LONGEST = "max_input_chars_per_word"
-# How SentencePiece writes a space.
-_SPACE = "\u2581"
+# How SentencePiece and the BPE of bytes write a space.
+_SPACE, _BYTE_SPACE = "\u2581", "\u0120"
 # Scripts without spaces between words, by the names that Unicode gives their letters.
 _WITHOUT_SPACES = {
     *("CJK", "HIRAGANA", "KATAKANA"),
@@ -44,8 +44,13 @@ _WITHOUT_SPACES = {
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-    """The smallest type that holds every id."""
+    """The smallest type that has room for every id."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+
+
+def utf8(text: str) -> bytes:
+    """UTF-8 of a text; a lone surrogate, which UTF-8 cannot encode, becomes "?"."""
+    return text.encode("utf-8", "replace")
 
 
 class Tokenizer(abc.ABC):
@@ -63,11 +68,11 @@ class Tokenizer(abc.ABC):
     strip_accents = False
 
     def __init__(
-        self, tokens: Sequence[str], continuation: np.ndarray, lower_case: bool
+        self, tokens: Sequence[str], continuation: Sequence[bool], lower_case: bool
     ):
         self.tokens = list(tokens)
         self.lower_case = lower_case
-        self.continuation = continuation
+        self.continuation = np.array(continuation, bool)
         self.ids = {token: i for i, token in enumerate(tokens)}
         if missing := [token for token in SPECIAL_TOKENS if token not in self.ids]:
             raise UserError(
@@ -103,17 +108,15 @@ class Tokenizer(abc.ABC):
 
     def __call__(self, text: str, pair: str | None = None) -> dict[str, list[int]]:
         """input_ids, token_type_ids and attention_mask of [CLS] text [SEP] (pair [SEP])."""
-        if not isinstance(text, str):
-            raise UserError(
-                f"the tokenizer got a {type(text).__name__}; expected one text, or call it "
-                "for each text"
-            )
         ids, types = [self.cls_id], [0]
-        for number, tokens in enumerate(
-            self.encode_batch([text] if pair is None else [text, pair])
-        ):
-            ids += [*tokens.tolist(), self.sep_id]
-            types += [number] * (len(tokens) + 1)
+        for number, part in enumerate([text] if pair is None else [text, pair]):
+            if not isinstance(part, str):
+                raise UserError(
+                    f"the tokenizer got {part!r:.60}; expected one text a call"
+                )
+            tokens = [*self.encode(part).tolist(), self.sep_id]
+            ids += tokens
+            types += [number] * len(tokens)
         ones = [1] * len(ids)
         return {"input_ids": ids, "token_type_ids": types, "attention_mask": ones}
 
@@ -122,7 +125,7 @@ class Tokenizer(abc.ABC):
         return [self.tokens[i] for i in self.encode(text)]
 
     def fingerprint(self) -> str:
-        """SHA-256 of the vocabulary and of what else decides the ids."""
+        """SHA-256 of the vocabulary and of all rules that change ids."""
         config = self.config()
         rules = [
             f"{name}={config[name]}"
@@ -154,7 +157,11 @@ class Tokenizer(abc.ABC):
 
 
 class WordPieceTokenizer(Tokenizer):
-    """Greedy longest match over a vocabulary whose continuations start with ##."""
+    """Greedy longest match over a vocabulary whose continuations start with ##.
+
+    library: the same rules in Hugging Face's library, which gives the characters of each
+    token. Its ids differ for a sigma at the end of a word, and for lone surrogates.
+    """
 
     kind = "wordpiece"
     file_name = "vocab.txt"
@@ -175,13 +182,20 @@ class WordPieceTokenizer(Tokenizer):
         """
         if lower_case is None:
             lower_case = not any(re.match(r"[^\[]*[A-Z]", token) for token in tokens)
-        super().__init__(tokens, _continues(tokens, PREFIX), lower_case)
+        super().__init__(tokens, _continue(tokens, PREFIX), lower_case)
         self._splitter = Splitter(lower_case, strip_accents)
         self.strip_accents = self._splitter.strip_accents
-        self.model = models.WordPiece(
+        self._rules = lower_case, self.strip_accents, longest_word
+        model = models.WordPiece(
             self.ids, unk_token=UNK, max_input_chars_per_word=longest_word
         )
-        self._word_ids = WordIds(self.model, self.unk_id, self._splitter, self.dtype)
+        self._word_ids = WordIds(model, self.unk_id, self._splitter, self.dtype)
+        self.library = tokenizers.Tokenizer(model)
+        self.library.normalizer = normalizers.BertNormalizer(
+            lowercase=lower_case, strip_accents=self.config()["strip_accents"]
+        )
+        self.library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        self.library.decoder = decoders.WordPiece()
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, read-only; see Tokenizer.encode_batch."""
@@ -197,8 +211,8 @@ class WordPieceTokenizer(Tokenizer):
         return "".join(f"{token}\n" for token in self.tokens).encode()
 
     def config(self) -> dict:
-        """Settings that transformers' AutoTokenizer makes a BertTokenizer of."""
-        lower_case, accents, longest = self._rules()
+        """Settings from which transformers' AutoTokenizer makes a BertTokenizer."""
+        lower_case, accents, longest = self._rules
         own = {} if longest == LONGEST_WORD else {LONGEST: longest}
         # None: the same as do_lower_case, as in Google's tokenizer.
         own["strip_accents"] = None if accents == lower_case else accents
@@ -207,15 +221,11 @@ class WordPieceTokenizer(Tokenizer):
 
     def with_tokens(self, tokens: Sequence[str]) -> "WordPieceTokenizer":
         """A tokenizer of other tokens and the same rules."""
-        return WordPieceTokenizer(tokens, *self._rules())
-
-    def _rules(self) -> tuple[bool, bool, int]:
-        longest_word = self.model.max_input_chars_per_word
-        return self.lower_case, self.strip_accents, longest_word
+        return WordPieceTokenizer(tokens, *self._rules)
 
     def __reduce__(self):
         """Pickles without the cache."""
-        return WordPieceTokenizer, (self.tokens, *self._rules())
+        return WordPieceTokenizer, (self.tokens, *self._rules)
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -250,29 +260,23 @@ class SentencePieceTokenizer(Tokenizer):
             lower_case = not any(map(str.isupper, text))
         super().__init__(tokens, ~self._special & ~starts, lower_case)
 
+    def cased(self, text: str) -> str:
+        """The text in lower case, if the model has no other."""
+        return text.lower() if self.lower_case else text
+
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text; see Tokenizer.encode_batch."""
-        return self._encode(self.library, texts)
-
-    def _encode(
-        self, library: sentencepiece.SentencePieceProcessor, texts: Sequence[str]
-    ) -> list[np.ndarray]:
-        if self.lower_case:
-            texts = [text.lower() for text in texts]
-        # A lone surrogate becomes "?": UTF-8 cannot hold it.
-        content = [text.encode("utf-8", "replace") for text in texts]
-        rows = library.encode(content, num_threads=1)
+        rows = self.library.encode([utf8(self.cased(t)) for t in texts], num_threads=1)
         return [np.array(row, self.dtype) for row in rows]
 
     def encode(self, text: str, *, allow_mask: bool = False) -> np.ndarray:
         """Ids of one text. A part behind [MASK] has the spaces that the text has."""
         first, *rest = text.split(MASK) if allow_mask else [text]
-        ids = self.encode_batch([first])
+        ids = self.library.encode(utf8(self.cased(first)))
         for part in rest:
             library = self.library if part[:1].isspace() else self._inside
-            ids.append(np.array([self.mask_id], self.dtype))
-            ids += self._encode(library, [part])
-        return np.concatenate(ids)
+            ids += [self.mask_id, *library.encode(utf8(self.cased(part)))]
+        return np.array(ids, self.dtype)
 
     @functools.cached_property
     def _inside(self) -> sentencepiece.SentencePieceProcessor:
@@ -319,7 +323,8 @@ class LibraryTokenizer(Tokenizer):
     """A tokenizer.json, with all its rules and added tokens, run by `tokenizers`.
 
     Added tokens are matched in text with the flags of the file. Text that spells one of
-    BERT's own special tokens is ordinary text.
+    BERT's own special tokens is ordinary text. parts: the object in the file. added: the
+    added tokens.
     """
 
     kind = "tokenizers"
@@ -327,8 +332,8 @@ class LibraryTokenizer(Tokenizer):
 
     def __init__(self, content: str):
         """content: the text of a tokenizer.json."""
-        rules = json.loads(content)
-        self._content, self.library = content, _from_rules(rules, SPECIAL_TOKENS)
+        self._content, self.parts = content, json.loads(content)
+        self.library = _from_parts(self.parts, SPECIAL_TOKENS)
         ids = self.library.get_vocab(with_added_tokens=True)
         tokens = sorted(ids, key=ids.__getitem__)
         if [ids[token] for token in tokens] != list(range(len(tokens))):
@@ -336,48 +341,52 @@ class LibraryTokenizer(Tokenizer):
                 f"the ids of its {len(ids)} tokens are not 0 to {len(ids) - 1}; expected "
                 "every id once"
             )
-        model = rules["model"]
-        unknown, suffix = model.get("unk_token"), model.get("end_of_word_suffix")
-        if "unk_id" in model:  # a Unigram model, which fails without an unknown token
-            unknown = tokens[model["unk_id"]] if model["unk_id"] is not None else ""
-        for name, value, right in (
-            ("unk_token", unknown, (UNK, None)),
-            ("end_of_word_suffix", suffix, (None, "")),
-        ):
-            if value not in right:
-                raise UserError(f"{name}={value!r}; expected {right[0]!r}, as BERT has")
+        model = self.parts["model"]
+        if suffix := model.get("end_of_word_suffix"):
+            raise UserError(
+                f"end_of_word_suffix={suffix!r}; expected tokens that mark the start of a "
+                "word"
+            )
         self.added = {
-            t.content for t in self.library.get_added_tokens_decoder().values()
+            token["content"] for token in self.parts.get("added_tokens") or ()
         }
         if prefix := model.get("continuing_subword_prefix"):
-            continues = _continues(tokens, prefix)
+            continues = _continue(tokens, prefix)
         else:  # words start with a mark, if the tokens have one
-            marks = tuple(m for m in (_SPACE, "\u0120") if any(m in t for t in tokens))
+            marks = tuple(
+                m for m in (_SPACE, _BYTE_SPACE) if any(m in t for t in tokens)
+            )
             continues = [bool(marks) and not t.startswith(marks) for t in tokens]
         words = [token not in self.added for token in tokens]
         normalizer = self.library.normalizer or normalizers.Sequence([])
         lower_case = normalizer.normalize_str("A") == "a"
         super().__init__(tokens, np.logical_and(continues, words), lower_case)
         self.strip_accents = normalizer.normalize_str("\u00e9") == "e"
-        _check_template(self.library, self.cls_id, self.sep_id)
+        if self.library.post_processor is not None:
+            pair, types = (
+                self.library.encode("a", "b"),
+                self("a", "b")["token_type_ids"],
+            )
+            if (pair.ids, pair.type_ids) != (self("a", "b")["input_ids"], types):
+                raise UserError(
+                    f"its post_processor makes {' '.join(pair.tokens)!r} with types "
+                    f"{pair.type_ids} of a pair; expected {CLS} a {SEP} b {SEP} with types "
+                    f"{types}"
+                )
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text; see Tokenizer.encode_batch."""
-        return [self._encode(self.library, text) for text in texts]
+        return [self.encode(text) for text in texts]
 
     def encode(self, text: str, *, allow_mask: bool = False) -> np.ndarray:
         """Ids of one text; "[MASK]" in it is ordinary text unless ``allow_mask``."""
-        return self._encode(self._with_mask if allow_mask else self.library, text)
-
-    def _encode(self, library: tokenizers.Tokenizer, text: str) -> np.ndarray:
-        # A lone surrogate becomes "?": the library takes none.
-        valid = text.encode("utf-8", "replace").decode()
-        ids = library.encode(valid, add_special_tokens=False).ids
+        library = self._with_mask if allow_mask else self.library
+        ids = library.encode(utf8(text).decode(), add_special_tokens=False).ids
         return np.array(ids, self.dtype)
 
     @functools.cached_property
     def _with_mask(self) -> tokenizers.Tokenizer:
-        return _from_rules(json.loads(self._content), set(SPECIAL_TOKENS) - {MASK})
+        return _from_parts(self.parts, set(SPECIAL_TOKENS) - {MASK})
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the ids; special tokens are kept."""
@@ -400,34 +409,20 @@ class LibraryTokenizer(Tokenizer):
         return LibraryTokenizer, (self._content,)
 
 
-def _from_rules(rules: dict, ordinary: Collection[str]) -> tokenizers.Tokenizer:
+def _from_parts(parts: dict, ordinary: Collection[str]) -> tokenizers.Tokenizer:
     """A tokenizer of the library. ordinary: special tokens not to be found in text."""
-    for token in rules.get("added_tokens") or ():
+    for token in parts.get("added_tokens") or ():
         token["special"] = token["content"] in ordinary
-    library = tokenizers.Tokenizer.from_str(json.dumps(rules))
+    library = tokenizers.Tokenizer.from_str(json.dumps(parts))
     library.encode_special_tokens = True  # as ordinary text
     library.no_truncation()
     library.no_padding()
     return library
 
 
-def _check_template(library: tokenizers.Tokenizer, cls_id: int, sep_id: int) -> None:
-    """Raises UserError unless a pair becomes [CLS] A [SEP] B [SEP], with types 0 and 1."""
-    if library.post_processor is None:
-        return
-    a, b = (library.encode(text, add_special_tokens=False).ids for text in "ab")
-    pair = library.encode("a", "b")
-    types = [0] * (len(a) + 2) + [1] * (len(b) + 1)
-    if (pair.ids, pair.type_ids) != ([cls_id, *a, sep_id, *b, sep_id], types):
-        raise UserError(
-            f"its post_processor makes {' '.join(pair.tokens)!r} with types "
-            f"{pair.type_ids} of a pair; expected {CLS} a {SEP} b {SEP} with types {types}"
-        )
-
-
-def _continues(tokens: Sequence[str], prefix: str) -> np.ndarray:
-    """Whether each token starts with the mark of a continuation, bool (tokens,)."""
-    return np.array([t.startswith(prefix) and t != prefix for t in tokens], bool)
+def _continue(tokens: Sequence[str], prefix: str) -> list[bool]:
+    """Whether each token starts with the mark of a continuation."""
+    return [token.startswith(prefix) and token != prefix for token in tokens]
 
 
 def _starts_word(token: str) -> bool:

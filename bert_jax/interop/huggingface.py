@@ -9,21 +9,21 @@ import jax
 import numpy as np
 import tokenizers
 from flax import traverse_util
-from tokenizers import decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
+from tokenizers.processors import BertProcessing
 
 from bert_jax.data.tokenizer import (
+    CLS,
     JSON_SETTINGS,
+    MASK,
+    SEP,
+    SPECIAL_TOKENS,
     LibraryTokenizer,
     SentencePieceTokenizer,
     Tokenizer,
     WordPieceTokenizer,
 )
-from bert_jax.data.tokenizer_files import (
-    add_special_tokens,
-    find_vocabulary,
-    library_tokenizer,
-    load_tokenizer,
-)
+from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.errors import UserError, listed, naming
 from bert_jax.files import new_folder, read_json, write_json, write_text
 from bert_jax.interop.checkpoint import (
@@ -353,8 +353,8 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> N
         # transformers has no BERT tokenizer of this kind, but takes any tokenizer.json.
         settings |= JSON_SETTINGS
     elif isinstance(tokenizer, WordPieceTokenizer):
-        fast = library_tokenizer(tokenizer)
-        add_special_tokens(fast, tokenizer)
+        fast = tokenizers.Tokenizer.from_str(tokenizer.library.to_str())
+        _add_special_tokens(fast, tokenizer)
         settings |= {"tokenize_chinese_chars": True}
     if not isinstance(tokenizer, LibraryTokenizer):
         fast.save(str(folder / "tokenizer.json"))
@@ -381,8 +381,22 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> tokenizers.Tokenizer:
     result.normalizer = normalizers.Sequence(steps)
     result.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     result.decoder = decoders.Metaspace()
-    add_special_tokens(result, tokenizer, lstrip=True)
+    _add_special_tokens(result, tokenizer, lstrip=True)
     return result
+
+
+def _add_special_tokens(
+    library: tokenizers.Tokenizer, tokenizer: Tokenizer, *, lstrip: bool = False
+) -> None:
+    """Adds BERT's special tokens, and the template that puts them around texts.
+
+    lstrip: whether [MASK] includes the spaces before it.
+    """
+    library.add_special_tokens(
+        [AddedToken(t, lstrip=lstrip and t == MASK) for t in SPECIAL_TOKENS]
+    )
+    sep, cls = (SEP, tokenizer.sep_id), (CLS, tokenizer.cls_id)
+    library.post_processor = BertProcessing(sep, cls)
 
 
 def _model_card(

@@ -221,7 +221,7 @@ def test_killed_run_goes_on_and_leaves_no_process(prepared, text, tokenizer, tmp
 def test_other_settings_are_refused_by_name(prepared, text, tokenizer, tmp_path):
     directory, _ = prepared
     before = contents(directory)
-    cased = load_tokenizer(VOCABULARY, lower_case=False)
+    cased = WordPieceTokenizer(tokenizer.tokens, lower_case=False)
     for message, args, settings in [
         ("vocabulary was", (cased, [str(text)]), {}),
         ("shards was 4, now 3", (tokenizer, [str(text)]), {"shards": 3}),

@@ -7,6 +7,7 @@ import pytest
 
 import bert_jax
 from bert_jax.data import sequences
+from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.tasks.tagging_formats import TaggedSentence
@@ -346,8 +347,8 @@ def test_widening_fills_the_window_from_both_sides():
     assert balanced > 20
 
 
-def test_an_uncased_vocabulary_is_warned_of_where_capitals_tell(uncased, golden):
-    cased = load_tokenizer(golden / "tokenizer" / "uncased_vocab.txt", lower_case=False)
+def test_an_uncased_vocabulary_is_warned_of_where_capitals_tell(uncased):
+    cased = WordPieceTokenizer(uncased.tokens, lower_case=False)
     rows = [make_row("Ann saw Rome", "B-PER O B-LOC")]
     names, task = make_task(), make_task(labels=("DT", "NN"))
     (warning,) = names.warnings(names.encode(rows, uncased), uncased)

@@ -46,34 +46,6 @@ def added() -> None:
     tokenizer.save_pretrained(FOLDER / "added")
 
 
-def legacy() -> None:
-    """A vocab.txt with the files that transformers 4 wrote beside it."""
-    folder = FOLDER / "legacy"
-    folder.mkdir()
-    vocabulary = AutoTokenizer.from_pretrained(PLAIN).get_vocab()
-    tokens = sorted(vocabulary, key=vocabulary.get)
-    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
-    files = {
-        "tokenizer_config.json": {"tokenizer_class": "BertTokenizer"} | NAMES,
-        "added_tokens.json": {"<e1>": 61, "</e1>": 62, "<e3>": 63},
-        "special_tokens_map.json": NAMES | {"additional_special_tokens": ["<e3>"]},
-        "config.json": {"model_type": "bert"},
-    }
-    for name, content in files.items():
-        (folder / name).write_text(json.dumps(content, indent=2) + "\n")
-
-
-def joined() -> None:
-    """Ideographs that are not words of their own, and accents that stay."""
-    legacy_folder, folder = FOLDER / "legacy", FOLDER / "joined"
-    folder.mkdir()
-    shutil.copy(legacy_folder / "vocab.txt", folder)
-    rules = {"tokenize_chinese_chars": False, "strip_accents": False}
-    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True} | rules
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings | NAMES))
-    (folder / "config.json").write_text('{"model_type": "bert"}')
-
-
 def trained(name: str, model: models.Model, pre_tokenizer, normalizer, **options):
     """A tokenizer of another kind with BERT's special tokens."""
     tokenizer = Tokenizer(model)
@@ -100,8 +72,6 @@ def main() -> None:
         if old.is_dir():
             shutil.rmtree(old)
     added()
-    legacy()
-    joined()
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=True)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trained("bpe", models.BPE(), byte_level, None, initial_alphabet=alphabet)
