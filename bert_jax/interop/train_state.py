@@ -113,11 +113,11 @@ class CheckpointStore:
         error of the machine or of the store, such as TimeoutError, is no damage, and is
         raised.
         """
-        load = functools.partial(_load_state, abstract)
-        step, found = _load_newest(self._directory, load, log)
-        if found is not None:
-            on_leader(functools.partial(self._set_damaged_aside, step))
-        return found
+        found = _load_newest(self._directory, abstract, log)
+        if found is None:
+            return None
+        on_leader(functools.partial(self._set_damaged_aside, found[0]))
+        return found[1:]
 
     def __enter__(self) -> "CheckpointStore":
         return self
@@ -131,8 +131,7 @@ class CheckpointStore:
         with _writing(self._directory):
             probe = self._directory / f".{os.getpid()}.tmp"
             probe.mkdir(parents=True, exist_ok=True)
-            if probe.exists():  # a bucket has no empty folders
-                probe.rmdir()
+            probe.rmtree(missing_ok=True)  # a bucket has no empty folders
 
     def _delete_unfinished(self) -> None:
         """Deletes what a killed process left of a save or of a deletion."""
@@ -193,13 +192,13 @@ def _complete(directory: epath.Path) -> list[epath.Path]:
 
 
 def _load_newest(
-    directory: epath.Path, load: Callable[[epath.Path], Any], log: Log
-) -> tuple[int, Any]:
-    """Step and content of the newest checkpoint that loads. (0, None) without one."""
+    directory: epath.Path, abstract: Any, log: Log
+) -> tuple[int, Any, dict[str, Any]] | None:
+    """Step, state and notes of the newest checkpoint that loads, see _load."""
     damaged: list[str] = []
     for path in _complete(directory):
         try:
-            found = load(path)
+            state, notes = _load(path, abstract)
         except Exception as error:
             if not _is_damage(error):
                 raise
@@ -210,16 +209,16 @@ def _load_newest(
                     f"{line}; move the folder away to use the checkpoint before"
                 ) from error
             damaged.append(line)
-            continue
-        for line in damaged:
-            log(f"{line}; using checkpoint {path.name}")
-        return int(path.name), found
+        else:
+            for line in damaged:
+                log(f"{line}; using checkpoint {path.name}")
+            return int(path.name), state, notes
     if damaged:
         raise UserError(
             f"{damaged[0]}; all {len(damaged)} checkpoints are damaged: restore a copy, or "
             "delete the folder"
         )
-    return 0, None
+    return None
 
 
 def _is_damage(error: BaseException | None) -> bool:
@@ -240,19 +239,29 @@ def _is_damage(error: BaseException | None) -> bool:
     return True
 
 
-def _load_state(abstract: Any, path: epath.Path) -> tuple[Any, dict[str, Any]]:
+def _load(path: epath.Path, abstract: Any) -> tuple[Any, dict[str, Any]]:
+    """State and notes of a checkpoint; without ``abstract`` its parameters in numpy."""
     arrays, notes = _notes(path)
-    shapes = {name: tuple(shape) for name, (shape, _) in arrays.items()}
-    shapes.pop("key", None)
-    wrong = shape_differences(shapes, array_shapes(abstract))
-    if wrong:
-        raise UserError(
-            f"{path} does not fit the config: {wrong[0]}; use the config of the run, or "
-            "another workdir. Frozen runs of bert_jax 0.1.0 end with that version only"
-        )
-    with unwatched():  # Orbax reports no progress
+    if abstract is None:
+        saved = ocp.checkpointables_metadata(path).metadata["state"]
+        if saved is None:  # Orbax has only logged the reason
+            raise _DamagedError("the metadata of its arrays cannot be read")
+        params = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), saved["params"])
+        abstract = {"params": params}
+    else:
+        shapes = {name: tuple(shape) for name, (shape, _) in arrays.items()}
+        if wrong := shape_differences(shapes, array_shapes(abstract)):
+            raise UserError(
+                f"{path} does not fit the config: {wrong[0]}; use the config of the run, "
+                "or another workdir. Frozen runs of bert_jax 0.1.0 end with that version"
+            )
+    context = ocp.Context()
+    context.pytree.loading.partial_load = True
+    with context, unwatched():  # Orbax reports no progress
         state = ocp.load_checkpointables(path, {"state": abstract})["state"]
-    _compare(arrays, state)
+    for name, checksum in _checksums(state).items():
+        if checksum != arrays[name][1]:
+            raise _DamagedError(f"the checksum of {name} differs")
     return state, notes
 
 
@@ -264,35 +273,17 @@ def read_params(directory: Path) -> dict[str, Any]:
     which is then read. Raises UserError without an undamaged checkpoint.
     """
     folder, warn = _absolute(directory), logging.getLogger(__name__).warning
-    error = UserError(
-        f"{directory} contains no complete checkpoint; wait for the first one"
-    )
-    tried = None
-    while tried != (newest := newest_step(folder)):
-        tried = newest
+    while True:
+        newest = newest_step(folder)
         try:
-            _, params = _load_newest(folder, _load_params, warn)
-            if params is not None:
-                return params
-        except UserError as caught:
-            error = caught
-    raise error
-
-
-def _load_params(path: epath.Path) -> dict[str, Any]:
-    arrays, _ = _notes(path)
-    saved = ocp.checkpointables_metadata(path).metadata["state"]
-    if saved is None:  # Orbax has only logged the reason
-        raise _DamagedError("the metadata of its arrays cannot be read")
-    on_host = jax.tree.map(
-        lambda leaf: np.empty(leaf.shape, leaf.dtype), saved["params"]
-    )
-    context = ocp.Context()
-    context.pytree.loading.partial_load = True
-    with context, unwatched():
-        loaded = ocp.load_checkpointables(path, {"state": {"params": on_host}})
-    _compare(arrays, loaded["state"])
-    return loaded["state"]["params"]
+            if found := _load_newest(folder, None, warn):
+                return found[1]["params"]
+            raise UserError(
+                f"{directory} contains no complete checkpoint; wait for the first one"
+            )
+        except UserError:
+            if newest == newest_step(folder):
+                raise
 
 
 def write_params(directory: Path, params: Any) -> None:
@@ -310,8 +301,8 @@ def _absolute(directory: Path) -> epath.Path:
 
 def _with_checksums(state: Any, notes: dict[str, Any]) -> dict[str, Any]:
     """Notes, and shape and checksum of each array, as JSON with its own checksum."""
-    shapes = array_shapes(state)
-    arrays = {name: [shapes.get(name, ()), n] for name, n in _checksums(state).items()}
+    shapes, sums = array_shapes(state), _checksums(state)
+    arrays = {name: [shapes[name], sums[name]] for name in sums}
     text = json.dumps({"notes": notes, "arrays": arrays})
     return {"content": text, "checksum": zlib.crc32(text.encode())}
 
@@ -326,24 +317,13 @@ def _notes(path: epath.Path) -> tuple[dict[str, tuple[list[int], int]], dict[str
     return content["arrays"], content["notes"]
 
 
-def _compare(arrays: dict[str, tuple[list[int], int]], state: Any) -> None:
-    for name, checksum in _checksums(state).items():
-        if checksum != arrays[name][1]:
-            raise _DamagedError(f"the checksum of {name} differs")
-
-
 def _checksums(tree: Any) -> dict[str, int]:
-    """The checksum of each array, by path. Waits for the devices once.
+    """The checksum of each array, by path.
 
-    On a CPU it waits for each array: programs on several CPU devices that are started
-    together can block each other.
+    Waits for each: programs on several CPU devices that are started together can block
+    each other.
     """
-    sums = {}
-    for name, x in arrays_by_path(tree).items():
-        sums[name] = _checksum(x)
-        if jax.default_backend() == "cpu":
-            sums[name].block_until_ready()
-    return {name: int(number) for name, number in jax.device_get(sums).items()}
+    return {name: int(_checksum(x)) for name, x in arrays_by_path(tree).items()}
 
 
 @jax.jit
@@ -367,7 +347,5 @@ def _checksum(x: jax.Array) -> jax.Array:
 
 def _reason(error: Exception) -> str:
     """The message of an exception in one line."""
-    text = " ".join(str(error).split())
-    return (
-        text if isinstance(error, _DamagedError) else f"{type(error).__name__}: {text}"
-    )
+    kind = "" if isinstance(error, _DamagedError) else f"{type(error).__name__}: "
+    return kind + " ".join(str(error).split())

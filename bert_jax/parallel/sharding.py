@@ -127,10 +127,8 @@ def arrays_by_path(tree: Any) -> dict[str, Any]:
 
 
 def array_shapes(tree: Any) -> dict[str, tuple[int, ...]]:
-    """The shape of each array by path, without the random key."""
-    shapes = {name: tuple(x.shape) for name, x in arrays_by_path(tree).items()}
-    shapes.pop("key", None)
-    return shapes
+    """The shape of each array by path."""
+    return {name: tuple(x.shape) for name, x in arrays_by_path(tree).items()}
 
 
 def shape_differences(

@@ -218,15 +218,15 @@ def test_parameters_are_read_while_the_run_replaces_its_checkpoints(
     """The run deletes the checkpoint that is read, after it has saved the next one."""
     source, state = saved
     shutil.copytree(source / "2", tmp_path / "1")
-    load = train_state._load_params
+    load = train_state._load
 
-    def load_replaced(path):
+    def load_replaced(path, abstract):
         if int(path.name) < 4:
             shutil.copytree(source / "2", path.with_name(str(int(path.name) + 1)))
             path.rmtree()
-        return load(path)
+        return load(path, abstract)
 
-    monkeypatch.setattr(train_state, "_load_params", load_replaced)
+    monkeypatch.setattr(train_state, "_load", load_replaced)
     params = read_params(tmp_path)
     assert jax.tree.all(jax.tree.map(np.array_equal, params, state["params"]))
     assert [path.name for path in tmp_path.iterdir()] == ["4"]
