@@ -17,7 +17,7 @@ import scipy
 from bert_jax.data.sequences import join, owners, token_windows
 from bert_jax.data.token_offsets import Tokens, encode_with_offsets
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import UserError, counted
+from bert_jax.errors import UserError
 from bert_jax.files import parse_json, reading
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks.rows import (
@@ -44,21 +44,19 @@ class SquadConfig:
     dir: str = setting("", "the folder of the files, hf:NAME or tfds:NAME")
     train: str = setting("", "a SQuAD file; empty: train-v1.1.json or train-v2.0.json")
     dev: str = setting("", "a SQuAD file; empty: dev-v1.1.json or dev-v2.0.json")
-    test: str = setting("", "a SQuAD file to write predictions for; empty: none")
+    test: str = setting("", "a SQuAD file; scored if it has answers; empty: none")
     train_articles: str = setting("", "a slice such as 0:36 of the file's articles")
     dev_articles: str = setting("", "as train_articles; dev may be the same file")
     version_2: bool = setting(False, "whether a question may have no answer")
     max_length: int = setting(384, "tokens of a window, question and context", least=8)
     stride: int = setting(128, "tokens between the starts of two windows", least=1)
-    max_question_length: int = setting(
-        64, "tokens of a question, at most half of a window", least=1
-    )
+    max_question_length: int = setting(64, "tokens of a question, at most", least=1)
     max_answer_length: int = setting(30, "tokens of an answer, at most", least=1)
     n_best: int = setting(20, "answers in the list of the best", least=1)
     null_threshold: float = setting(
         0.0,
-        "version_2: the answer is empty if its score exceeds the score of the best span by "
-        "more than this; a run tunes it on dev for the best F1",
+        "version_2: how much the score of the empty answer must exceed the best span's; a "
+        "run tunes it on dev for the best F1",
     )
     bad_answers: str = setting(
         "refuse",
@@ -69,11 +67,6 @@ class SquadConfig:
     def __post_init__(self):
         check_ranges(self, "data.")
 
-    @property
-    def question_tokens(self) -> int:
-        """The most tokens of a question in a window."""
-        return min(self.max_question_length, self.max_length // 2 - 2)
-
 
 @dataclasses.dataclass(frozen=True)
 class Question:
@@ -81,7 +74,6 @@ class Question:
 
     answers: the right ones, each with the index of its first character in the context.
     impossible: whether the context has no answer; None if unknown.
-    skipped: the number of answers that are left out.
     """
 
     id: str
@@ -90,12 +82,6 @@ class Question:
     where: str
     answers: tuple[tuple[str, int], ...] = ()
     impossible: bool | None = None
-    skipped: int = 0
-
-    @property
-    def labelled(self) -> bool:
-        """Whether the right answer is known."""
-        return bool(self.answers) or bool(self.impossible)
 
 
 class Window(NamedTuple):
@@ -116,29 +102,18 @@ class Span(NamedTuple):
     start: int | None = None
     end: int | None = None
 
-    @property
-    def score(self) -> float:
-        return self.start_logit + self.end_logit
 
-
-def answer_tokens(tokens: Tokens, text: str, start: int) -> tuple[int, int] | None:
-    """First and last token of the answer at a character; None if it has no tokens.
-
-    These are the tokens with a character of the answer. The original compares the tokens
-    of the answer with the tokens around its place, with the same result.
-    """
-    first = int(np.searchsorted(tokens.ends, start, side="right"))
-    last = int(np.searchsorted(tokens.starts, start + len(text), side="left")) - 1
-    return (first, last) if first <= last else None
+def _score(span: Span) -> float:
+    return span.start_logit + span.end_logit
 
 
 class SquadSource(Source):
     """SQuAD's files, or tables."""
 
-    @property
-    def label_names(self) -> Sequence[str]:
-        """A question without answers may have no other label than is_impossible."""
-        return [*super().label_names, "is_impossible"]
+    def any_label(self, records: Iterable[Record]) -> bool:
+        """Whether any question has an answer, or is known to have none."""
+        names = ("answers", "answer", "is_impossible")
+        return any(values.get(name) for _, values in records for name in names)
 
     def is_own(self, path: Path) -> bool:
         return ending(path) == ".json"
@@ -151,13 +126,7 @@ class SquadSource(Source):
     def read_file(self, path: Path, split: str) -> Iterator[Record]:
         if not self.is_own(path):
             return super().read_file(path, split)
-        entries = _squad_entries(path, getattr(self.config, f"{split}_articles", ""))
-        # The answers to SQuAD's test file are written, not scored.
-        labels = self.label_names if split == "test" else ()
-        return (
-            (where, {name: x for name, x in row.items() if name not in labels})
-            for where, row in entries
-        )
+        return read_squad(path, getattr(self.config, f"{split}_articles", ""))
 
 
 class Squad(Task):
@@ -179,9 +148,8 @@ class Squad(Task):
     def for_head(cls, checkpoint: Any) -> "Squad | None":
         """SQuAD 1.1, in windows of the paper's length."""
         longest = min(SquadConfig.max_length, checkpoint.config.max_positions)
-        return (
-            cls(SquadConfig(max_length=longest)) if checkpoint.head == "span" else None
-        )
+        config = SquadConfig(max_length=longest)
+        return cls(config) if checkpoint.head == cls.head else None
 
     def tuned(self, scores: dict[str, float]) -> "Squad":
         """The task with the threshold that reaches "tuned_f1", for SQuAD 2.0."""
@@ -191,23 +159,22 @@ class Squad(Task):
 
     def read(self, split: str, columns: Sequence[str] = ()) -> list[Question]:
         """The questions of "train", "dev" or "test"; see Task.read."""
-        found = super().read(split, columns)
-        rows = [row for row in found if row.answers or not row.skipped]
-        if skipped := sum(row.skipped for row in found):
-            logger.warning(
-                f"{split}: skipped {counted(skipped, 'answer')} not at the answer_start, "
-                f"and {counted(len(found) - len(rows), 'question')} without other answers"
-            )
-        seen = set()
-        for row in rows:
+        rows, seen = [], set()
+        for row in super().read(split, columns):
             # The official files have an answer for each id.
             if row.id in seen and split != "train":
                 raise UserError(
                     f"{row.where}: the id {row.id!r} occurs twice; expected every id once"
                 )
             seen.add(row.id)
-            none = not row.answers and not (row.impossible and self.config.version_2)
-            if none and self.labelled(split):
+            known = row.answers or (row.impossible and self.config.version_2)
+            if known or not self.labelled(split):
+                rows.append(row)
+            elif self.config.bad_answers == "skip":
+                logger.warning(
+                    f"{row.where} is left out, because it has no right answer"
+                )
+            else:
                 raise UserError(
                     f"{row.where} has no answer; expected at least one, or set "
                     "version_2=True for questions with is_impossible (SQuAD 2.0)"
@@ -217,36 +184,35 @@ class Squad(Task):
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Question:
         """A question. Without ``labelled`` its answers are not read.
 
-        "answers" (or "answer") is a text of the context, a list of texts, a list of (text,
-        start) pairs, or what SQuAD's JSON or Hugging Face's data set has.
+        "answers" (or "answer") is a text of the context, a list of texts, or what SQuAD's
+        JSON or Hugging Face's data set has.
         """
-        question, context = (
-            text_of(where, values, [n]) for n in ("question", "context")
-        )
-        check_texts(where, [question, context])
-        impossible = values.get("is_impossible")
+        texts = [text_of(where, values, [name]) for name in ("question", "context")]
+        check_texts(where, texts)
+        impossible, answers = values.get("is_impossible"), []
         if not isinstance(impossible, bool | None):
             raise UserError(f"{where}: is_impossible is no true or false")
-        given, answers = [], []
         if labelled and not impossible:
             with reading(f"{where}: the answer", "texts, or SQuAD's JSON"):
-                given = list(_given_answers(values, context))
-        for answer, start in given:
-            # A negative start would count from the end.
-            there = context[start : start + len(answer)] if start >= 0 else ""
-            if there == answer and answer.strip():
-                answers.append((answer, start))
-            elif self.config.bad_answers == "refuse":
-                raise UserError(
-                    f"{where}: the answer {answer!r} is not in the context at {start}, "
-                    f"where it has {there!r}; correct it, or leave such answers out with "
-                    "data.bad_answers=skip"
-                )
-        identity = "" if values.get("id") is None else str(values["id"])
-        skipped = len(given) - len(answers)
-        return Question(
-            identity, question, context, where, tuple(answers), impossible, skipped
+                answers = list(_given_answers(values, texts[1]))
+        right = tuple(x for x in answers if self._is_there(where, texts[1], *x))
+        index = "" if values.get("id") is None else str(values["id"])
+        return Question(index, *texts, where, right, impossible)
+
+    def _is_there(self, where: str, context: str, answer: str, start: int) -> bool:
+        """Whether the context has the answer at ``start``. Raises UserError if not."""
+        # A negative start would count from the end.
+        there = context[start : start + len(answer)] if start >= 0 else ""
+        right = there == answer and bool(answer.strip())
+        problem = (
+            f"{where}: the answer {answer!r} is not in the context at {start}, where "
         )
+        problem += f"it has {there!r}; correct it, or set data.bad_answers=skip"
+        if not right and self.config.bad_answers == "refuse":
+            raise UserError(problem)
+        if not right:
+            logger.warning(f"skipped: {problem}")
+        return right
 
     def rows(
         self, placed: Iterable[Placed], columns: Sequence[str] = (), *, labelled=False
@@ -268,34 +234,31 @@ class Squad(Task):
         tokens_of = encode_with_offsets(contexts, tokenizer)
         tokens_of = dict(zip(contexts, tokens_of, strict=True))
         questions = tokenizer.encode_batch([row.question for row in rows])
+        longest = min(config.max_question_length, config.max_length // 2 - 2)
         input_ids, token_type_ids, row_of, labels, extra = [], [], [], [], []
         for i, (row, ids) in enumerate(zip(rows, questions, strict=True)):
-            question = ids[: config.question_tokens]
-            tokens = tokens_of[row.context]
-            offset = len(question) + 2
+            question = ids[:longest]
+            tokens, offset = tokens_of[row.context], len(question) + 2
             room = config.max_length - offset - 1
-            answer = answer_tokens(tokens, *row.answers[0]) if row.answers else None
+            begin, end = (
+                _answer_tokens(tokens, *row.answers[0]) if row.answers else (0, -1)
+            )
             for first, stop in token_windows(len(tokens.ids), room, config.stride):
                 sequence, types = join(tokenizer, question, tokens.ids[first:stop])
                 input_ids.append(sequence)
                 token_type_ids.append(types)
                 row_of.append(i)
                 extra.append(Window(offset, tokens, first, stop))
-                label = (0, 0)
-                if answer and first <= answer[0] and answer[1] < stop:
-                    label = (answer[0] + offset - first, answer[1] + offset - first)
-                labels.append(label)
+                inside, start = first <= begin <= end < stop, offset - first
+                labels.append((begin + start, end + start) if inside else (0, 0))
         targets = {}
-        if all(row.labelled for row in rows):
+        if all(row.answers or row.impossible for row in rows):
             start, end = np.array(labels, np.int32).reshape(-1, 2).T
             targets = {"start": start, "end": end}
+        cut = sum(len(ids) > longest for ids in questions)
+        row_of = np.array(row_of, np.int32)
         return Features(
-            input_ids,
-            token_type_ids,
-            np.array(row_of, np.int32),
-            targets,
-            extra=extra,
-            truncated=sum(len(ids) > config.question_tokens for ids in questions),
+            input_ids, token_type_ids, row_of, targets, extra=extra, truncated=cut
         )
 
     def decode(
@@ -340,14 +303,14 @@ class Squad(Task):
     def outcomes(self, row: Question, answer: Answer) -> Iterator[Outcome]:
         """The answer. With SQuAD 2.0 its class is whether there is one."""
         right = [text for text, _ in row.answers] or [""]
-        gold = " / ".join(dict.fromkeys(right)) or "(no answer)"
-        found, classes = answer["answer"], None
+        found, exact = answer["answer"], bool(exact_match(answer["answer"], right))
+        names, classes = ("no answer", "answer"), None
         if self.config.version_2:
-            there = bool(row.answers), bool(found)
-            classes = tuple("answer" if x else "no answer" for x in there)
-        text, exact = f"{row.question} \u2016 {row.context}", exact_match(found, right)
-        found, p = found or "(no answer)", answer["probability"]
-        yield Outcome(text, gold, found, p, bool(exact), classes=classes)
+            classes = names[bool(row.answers)], names[bool(found)]
+        text = f"{row.question} \u2016 {row.context}"
+        gold = " / ".join(dict.fromkeys(right)) or "(no answer)"
+        shown, p = found or "(no answer)", answer["probability"]
+        yield Outcome(text, gold, shown, p, exact, classes=classes)
 
     def export(
         self, rows: list[Question], answers: list[Answer], split: str
@@ -366,34 +329,30 @@ class Squad(Task):
         self, row: Question, windows: Sequence[Window], logits: Outputs
     ) -> dict[str, Any]:
         """The answer to one question; logits: float (L, 2) of each window."""
-        config = self.config
-        spans = self._best_spans(row.context, windows, logits)
-        best = spans[0] if spans else Span("", 0.0, 0.0)
-        chosen, entries, null_odds = best, spans, {}
-        if config.version_2:
-            at_cls = (Span("", *map(float, values[0])) for values in logits)
-            null = min(at_cls, key=lambda span: span.score)
-            null_odds = {"null_odds": null.score - best.score}
-            if not spans or null.score - best.score > config.null_threshold:
+        entries = self._best_spans(row.context, windows, logits)
+        chosen, null_odds = entries[0] if entries else Span("", 0.0, 0.0), {}
+        if self.config.version_2:
+            null = min((Span("", *map(float, x[0])) for x in logits), key=_score)
+            odds = _score(null) - _score(chosen)
+            null_odds = {"null_odds": odds}
+            if not entries or odds > self.config.null_threshold:
                 chosen = null
-            # The n-best list has it, at the end if its score is low.
-            better = sum(span.score >= null.score for span in spans)
-            better, others = min(better, config.n_best), max(config.n_best - 1, 1)
-            entries = [*spans[:better], null, *spans[better:others]]
-        scores = [entry.score for entry in entries]
-        probabilities = scipy.special.softmax(scores).tolist() if entries else []
-        nbest = [
-            {"text": text, "probability": p, "start_logit": start, "end_logit": end}
-            for (text, start, end, *_), p in zip(entries, probabilities, strict=True)
-        ]
+            entries = sorted([*entries, null], key=_score, reverse=True)
+            entries = entries[: max(self.config.n_best, 2)]
+            # The list of the best has the empty answer also if its score is low.
+            entries += [] if null in entries else [null]
+        p = scipy.special.softmax([*map(_score, entries)]).tolist() if entries else []
         return {
             "id": row.id,
             "answer": chosen.text,
-            "probability": probabilities[entries.index(chosen)] if entries else 0.0,
+            "probability": p[entries.index(chosen)] if entries else 0.0,
             "start": chosen.start,
             "end": chosen.end,
             **null_odds,
-            "nbest": nbest,
+            "nbest": [
+                {"text": text, "probability": x, "start_logit": start, "end_logit": end}
+                for (text, start, end, *_), x in zip(entries, p, strict=True)
+            ],
         }
 
     def _best_spans(
@@ -411,15 +370,15 @@ class Squad(Task):
         ):
             inside = np.float64(values[offset : offset + stop - first])
             padded = np.append(inside[:, 1], np.full(longest, -np.inf))
-            own = first + np.flatnonzero(best[first:stop] == k)
-            starts = inside[own - first, :1]
-            sums[own] = starts + padded[(own - first)[:, None] + np.arange(longest)]
+            own = np.flatnonzero(best[first:stop] == k)
+            ends = padded[own[:, None] + np.arange(longest)]
+            sums[first + own] = inside[own, :1] + ends
         # Neither spans past the end of a window nor the logits of a diverged model.
         np.nan_to_num(sums, copy=False, nan=-np.inf, posinf=-np.inf, neginf=-np.inf)
         spans: dict[str, Span] = {}
         for i in map(int, np.argsort(-sums, axis=None, kind="stable")):
             first, more = divmod(i, longest)
-            if sums[first, more] == -np.inf:
+            if sums[first, more] == -np.inf or len(spans) == self.config.n_best:
                 break
             start, end = int(tokens.starts[first]), int(tokens.ends[first + more])
             text = context[start:end]
@@ -428,9 +387,19 @@ class Squad(Task):
                 place = window.offset + first - window.first
                 pair = float(values[place, 0]), float(values[place + more, 1])
                 spans[text] = Span(text, *pair, start, end)
-                if len(spans) == self.config.n_best:
-                    break
         return list(spans.values())
+
+
+def _answer_tokens(tokens: Tokens, text: str, start: int) -> tuple[int, int]:
+    """First and last token of the answer at a character; the last is smaller for none.
+
+    These are the tokens with a character of the answer. The original compares the tokens
+    of the answer with the tokens around its place, with the same result.
+    """
+    first = int(np.searchsorted(tokens.ends, start, side="right"))
+    return first, int(
+        np.searchsorted(tokens.starts, start + len(text), side="left")
+    ) - 1
 
 
 def _given_answers(
@@ -439,40 +408,34 @@ def _given_answers(
     """The answers of a row in any of their forms, with their starts."""
     given = values.get("answers", values.get("answer")) or []
     if isinstance(given, Mapping):  # Hugging Face has a list of texts and one of starts
-        given = zip(given["text"], given["answer_start"], strict=True)
+        for text, start in zip(given["text"], given["answer_start"], strict=True):
+            yield str(text), int(start)
+        return
     for answer in [given] if isinstance(given, str) else given:
         if isinstance(answer, str):
-            answer = answer, context.find(answer)
-        if isinstance(answer, Mapping):
-            answer = answer["text"], answer["answer_start"]
-        found, start = answer
-        yield str(found), int(start)
+            yield answer, context.find(answer)
+        else:
+            yield str(answer["text"]), int(answer["answer_start"])
 
 
-def _squad_entries(path: Path, articles: str) -> list[Record]:
+def read_squad(path: Path, articles: str = "") -> Iterator[Record]:
     """The questions of a SQuAD file, which may be gzipped, as dictionaries.
 
     articles: a Python slice of the file's articles, such as "0:36", so that one file can
     be split into train and dev; empty: all.
     """
-    if not re.fullmatch(r"(-?\d*:-?\d*)?", articles):
-        raise UserError(
-            f"articles={articles!r} is not a slice; expected such as '0:36'"
-        )
-    ends = [int(end) if end else None for end in (articles or ":").split(":")]
-    text = "".join(line for _, line in read_lines(path))
-    document = parse_json(text.removeprefix("\ufeff"), path, FORM)
+    ends = re.fullmatch(r"(-?\d+)?:(-?\d+)?", articles or ":")
+    if not ends:
+        raise UserError(f"articles={articles!r}, expected a slice such as 0:36")
+    chosen = slice(*(end and int(end) for end in ends.groups()))
+    text = "".join(line for _, line in read_lines(path)).removeprefix("\ufeff")
+    found = []
     with reading(path, FORM):
-        entries = [
-            {**entry, "context": paragraph["context"]}
-            for article in [*document["data"]][slice(*ends)]
-            for paragraph in article["paragraphs"]
-            for entry in paragraph["qas"]
-        ]
-        found = [(f"{path}: question {entry['id']}", entry) for entry in entries]
+        for article in [*parse_json(text, path, FORM)["data"]][chosen]:
+            for paragraph in article["paragraphs"]:
+                for entry in paragraph["qas"]:
+                    values = {**entry, "context": paragraph["context"]}
+                    found.append((f"{path}: question {entry['id']}", values))
     if not found:
-        raise UserError(
-            f"{path} has no questions, or articles={articles!r} leaves none; expected "
-            f"{FORM}"
-        )
-    return found
+        raise UserError(f"{path} has no questions in articles={articles or ':'}")
+    return iter(found)

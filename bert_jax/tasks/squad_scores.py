@@ -43,8 +43,8 @@ def scores_v1(
     answers: Sequence[str], right: Sequence[Sequence[str]]
 ) -> dict[str, float]:
     """Means in percent over all questions: "exact_match" and "f1"."""
-    measures = {"exact_match": exact_match, "f1": f1}
-    return {name: _percent([*map(x, answers, right)]) for name, x in measures.items()}
+    exact = _percent([*map(exact_match, answers, right)])
+    return {"exact_match": exact, "f1": _percent([*map(f1, answers, right)])}
 
 
 def scores_v2(

@@ -141,7 +141,18 @@ def test_files_by_their_official_names(tmp_path, folder):
         task = Squad(SquadConfig(dir=str(tmp_path / "none"), version_2=version_2))
         with pytest.raises(UserError, match=name):
             task.read("train")
+
+
+def test_a_test_file_is_scored_if_it_has_answers(folder):
     task = task_of(folder, test="all.json")
+    assert task.source.eval_splits == ("dev", "test")
+    questions = json.loads((folder / "all.json").read_text())
+    for article in questions["data"]:
+        for question in article["paragraphs"][0]["qas"]:
+            del question["is_impossible"]
+            question["answers"] = []
+    (folder / "test.json").write_text(json.dumps(questions))
+    task = task_of(folder, test="test.json")
     assert task.source.eval_splits == ("dev",)
     assert task.source.predict_splits == ("test",)
     assert [row.answers for row in task.read("test")] == [()] * 6

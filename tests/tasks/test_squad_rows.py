@@ -44,7 +44,6 @@ def test_a_file_of_both_versions(tmp_path):
     assert first.context == "the sea of a whale" and first.where.endswith("question q1")
     assert second.impossible is False and second.id == "q2"
     assert third.impossible is True and third.answers == ()
-    assert first.labelled and second.labelled and third.labelled
 
 
 @pytest.mark.parametrize(
@@ -72,17 +71,16 @@ def test_an_answer_that_does_not_stand_there(tmp_path, caplog, bad, found):
     )
     with pytest.raises(UserError) as error:
         read_questions(path)
-    message = str(error.value)
-    problem = f"the answer {bad[0]!r} is not in the context at {bad[1]}, where it has "
-    problem += repr(found)
-    assert message.startswith(f"{path}: question q1: {problem}; correct it")
-    assert message.endswith(" data.bad_answers=skip")
+    problem = f"{path}: question q1: the answer {bad[0]!r} is not in the context at "
+    problem += f"{bad[1]}, where it has {found!r}; correct it"
+    assert str(error.value).startswith(problem)
+    assert str(error.value).endswith(" data.bad_answers=skip")
     with caplog.at_level(logging.WARNING):
         rows = read_questions(path, bad_answers="skip")
     assert [row.id for row in rows] == ["q2", "q3"]
     assert {row.answers for row in rows} == {(("sea", 4),)}
-    assert "skipped 2 answers not at the" in caplog.text
-    assert "and 1 question without other answers" in caplog.text
+    assert caplog.text.count("skipped: ") == 2
+    assert f"{path}: question q1 is left out" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -90,27 +88,19 @@ def test_an_answer_that_does_not_stand_there(tmp_path, caplog, bad, found):
     [
         ({}, r"damaged \(KeyError\('data'\)\); expected SQuAD's JSON"),
         ([], "a JSON list, not an object; expected SQuAD"),
-        (b"\xff\xfe{}", "is not UTF-8"),
         ({"data": 3}, "damaged .*; expected SQuAD's JSON"),
-        ({"data": [{}]}, "damaged .*'paragraphs'"),
-        ({"data": [{"paragraphs": [{}]}]}, "damaged .*'qas'"),
         ({"data": [article("A", {"question": "a"})]}, "damaged .*'id'"),
         ({"data": [article("A")]}, "has no questions"),
         ({"data": [article("A", entry(), context=" ")]}, "question q1: empty text"),
         ({"data": [article("A", {**entry(), "question": " "})]}, "q1: empty text"),
-        (
-            {"data": [article("A", entry(answers=[("sea", "x")]))]},
-            "the answer is damag",
-        ),
-        ({"data": [article("A", entry(answers=[("", 4)]))]}, "the answer '' is not"),
+        ({"data": [article("A", entry(answers=[("a", "x")]))]}, "answer is damaged"),
         ({"data": [article("A", entry(answers=[(" ", 3)]))]}, "the answer ' ' is not"),
         ({"data": [article("A", entry(is_impossible="no"))]}, "is no true or false"),
     ],
 )
 def test_what_is_not_squad(tmp_path, document, message):
     path = tmp_path / "x.json"
-    raw = document if isinstance(document, bytes) else json.dumps(document).encode()
-    path.write_bytes(raw)
+    path.write_text(json.dumps(document))
     with pytest.raises(UserError, match=message) as error:
         read_questions(path)
     assert str(path) in str(error.value) and "\n" not in str(error.value)
@@ -131,7 +121,6 @@ def test_a_squad_file_may_be_gzipped_and_is_read_to_predict(tmp_path):
 FORMS = [
     "sea",
     ["sea"],
-    [("sea", 4)],
     [{"text": "sea", "answer_start": 4}],
     {"text": ["sea"], "answer_start": [4]},
 ]
@@ -165,7 +154,7 @@ def test_questions_of_tables_and_lines(parse, tmp_path):
     first, second = task.rows(task.source.rows_of(path))
     assert (first.id, first.question, first.context) == ("1", "Who?", "A whale.")
     assert (second.id, second.context) == ("2", "The\u2028sea.")
-    assert second.where == f"{path}:2" and not second.labelled
+    assert second.where == f"{path}:2"
     (row,) = parse(task, ["Who?\tA whale.\r\n"])
     assert (row.id, row.question, row.context) == ("1", "Who?", "A whale.")
 

@@ -43,12 +43,6 @@ def test_hand_computed_scores(answer, right, exact, expected):
     assert f1(answer, right, True) == pytest.approx(expected, rel=1e-12)
 
 
-def test_words_that_normalise_to_nothing():
-    """evaluate-v1.1.py finds no shared word; for evaluate-v2.0.py both are no answer."""
-    assert exact_match("the", ["a"]) == 1
-    assert f1("the", ["a"]) == 0 and f1("the", ["a"], True) == 1
-
-
 def test_scores_v1():
     # evaluate-v1.1.py finds nothing shared; to evaluate-v2.0.py both are no answer.
     assert exact_match("the", ["a"]) == 1
@@ -99,7 +93,7 @@ def evaluate_v2(preds, odds, gold):
     return found
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(10))
 def test_scores_v2_are_those_of_another_implementation(seed):
     rng = np.random.default_rng(seed)
     texts = np.array(["x y", "The X!", "x", "the", "an a", "q r", "q, q"])
@@ -114,7 +108,7 @@ def test_scores_v2_are_those_of_another_implementation(seed):
     assert official == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_best_threshold_is_the_best_of_all(seed):
     rng = np.random.default_rng(seed)
     n = 40
