@@ -224,7 +224,7 @@ def test_a_wrong_command_line_answers_without_jax(command, flags, message, golde
     assert message in done.stderr.splitlines()[-1]
     modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "ml_collections" in modules
-    assert not modules & {"jax", "flax", "optax", "grain", "sklearn"}
+    assert not modules & {"jax", "flax", "optax", "sklearn"}
 
 
 def test_infinity_is_a_number():

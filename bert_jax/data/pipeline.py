@@ -1,12 +1,12 @@
-"""Batches for the training loop: phases, host slices and a Grain iterator."""
+"""Batches for the training loop: phases, rows of a process, and drawing ahead."""
 
+import collections
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, SupportsIndex, TypeVar
+from typing import SupportsIndex, TypeVar
 
-import grain
 import numpy as np
 
 from bert_jax.data.examples import ExampleConfig, ExampleSource, Phase
@@ -105,61 +105,55 @@ class TrainingBatches:
         return packing.pack(source.draw(first + pairs), members, self.vocabulary.pad_id)
 
 
-def training_iterator(
-    batches: TrainingBatches,
+def eval_batches(
+    training: TrainingBatches, phase: Phase, documents: np.ndarray, mask_rate: float
+) -> TrainingBatches:
+    """``phase.steps`` batches of held-out documents, a row for each pair.
+
+    The batches have the store, examples and rows of ``training`` with another share of
+    masked tokens. If the documents give fewer examples, they repeat with other pairs and
+    masks.
+    """
+    config = dataclasses.replace(training.config, mask_rate=mask_rate)
+    held_out = {"documents": documents, "seed": 0, "stream": _EVAL_STREAM}
+    return dataclasses.replace(
+        training, phases=(phase,), config=config, packing=0, **held_out
+    )
+
+
+def drawn_ahead(
+    batches: Sequence[T],
     *,
     first: int = 0,
-    threads: int,
-    prefetch: int,
+    threads: int = 1,
+    prefetch: int = 1,
     timeout: float = 0,
-) -> Iterator[dict[str, np.ndarray]]:
+) -> Iterator[T]:
     """The batches from ``first`` on, drawn ahead in threads.
 
     A batch is a function of its number, so the number of finished steps is the position in
-    the data, for any number of hosts. timeout: seconds to wait for a batch before
-    StalledError is raised; 0 waits without limit.
+    the data, for any number of hosts. prefetch: number of batches drawn ahead. timeout:
+    seconds to wait for a batch before StalledError is raised; 0 waits without limit.
     """
-    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)
-    rest = grain.MapDataset.source(batches)[first:]
-    return within(timeout, iter(rest.to_iter_dataset(options)))
-
-
-def within(seconds: float, items: Iterator[T]) -> Iterator[T]:
-    """The items, drawn ahead in another thread. Raises StalledError if one is late.
-
-    seconds: longest time to wait for an item; 0 waits without limit.
-    """
-    end: Any = object()
-    pool = ThreadPoolExecutor(1, "batches")
-    drawn = pool.submit(next, items, end)
+    pool = ThreadPoolExecutor(threads, "batches")
+    numbers = iter(range(first, len(batches)))
+    drawn = collections.deque(
+        pool.submit(batches.__getitem__, n) for n in itertools.islice(numbers, prefetch)
+    )
     try:
-        while (item := drawn.result(seconds or None)) is not end:
-            drawn = pool.submit(next, items, end)
-            yield item
+        while drawn:
+            future = drawn.popleft()
+            batch = future.result(timeout or None)
+            for number in itertools.islice(numbers, 1):
+                drawn.append(pool.submit(batches.__getitem__, number))
+            yield batch
     except TimeoutError as error:
-        if drawn.done():  # the reader's own error
+        if future.done():  # the reader's own error
             raise
         raise StalledError(
-            f"no batch came for {seconds:g} s: a thread that reads hangs, perhaps on a "
+            f"no batch came for {timeout:g} s: a thread that reads hangs, perhaps on a "
             "disk; the same command resumes from the last checkpoint (data_timeout sets "
             "the time to wait)"
         ) from error
     finally:
-        pool.shutdown(wait=False)
-
-
-def eval_batches(
-    training: TrainingBatches, phase: Phase, documents: np.ndarray, mask_rate: float
-) -> Iterator[dict[str, np.ndarray]]:
-    """The same ``phase.steps`` batches of held-out documents each time it is called.
-
-    The batches have the store, examples and rows of ``training`` with another share of
-    masked tokens. Each pair has a row. If the documents give fewer examples, they repeat
-    with other pairs and masks.
-    """
-    config = dataclasses.replace(training.config, mask_rate=mask_rate)
-    held_out = {"documents": documents, "seed": 0, "stream": _EVAL_STREAM}
-    batches = dataclasses.replace(
-        training, phases=(phase,), config=config, packing=0, **held_out
-    )
-    return map(batches.__getitem__, range(phase.steps))
+        pool.shutdown(wait=False, cancel_futures=True)

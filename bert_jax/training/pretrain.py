@@ -15,9 +15,9 @@ from jax.sharding import Mesh
 from bert_jax.data.corpus import read_documents
 from bert_jax.data.pipeline import (
     TrainingBatches,
+    drawn_ahead,
     eval_batches,
     split_documents,
-    within,
 )
 from bert_jax.data.preparation import prepare
 from bert_jax.data.store import TokenStore
@@ -127,7 +127,7 @@ def _pretrain(
         drawn = eval_batches(batches, phase, held_out, config.eval_mask_rate)
         with Progress(
             "evaluating",
-            within(config.data_timeout, drawn),
+            drawn_ahead(drawn, timeout=config.data_timeout),
             total=phase.steps,
             unit="batches",
         ) as drawn:

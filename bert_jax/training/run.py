@@ -29,7 +29,7 @@ import optax
 from etils import epath
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.data.pipeline import training_iterator
+from bert_jax.data.pipeline import drawn_ahead
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import Preempted, UserError
 from bert_jax.files import read_json, reading, write_json
@@ -279,7 +279,7 @@ def _loop(
     config, progress = job.config, reporter.progress
     shapes = progress.setdefault("shapes", {})
     total, first = len(job.batches), int(state.step)
-    data = training_iterator(
+    data = drawn_ahead(
         job.batches,
         first=first,
         threads=job.threads,

@@ -4,14 +4,13 @@ import threading
 import numpy as np
 import pytest
 
-from bert_jax.data import pipeline
 from bert_jax.data.examples import ExampleConfig
 from bert_jax.data.pipeline import (
     Phase,
     TrainingBatches,
+    drawn_ahead,
     eval_batches,
     split_documents,
-    training_iterator,
 )
 from bert_jax.errors import StalledError
 
@@ -113,7 +112,7 @@ def test_packed_batches_have_the_pairs_of_the_others(make):
 
 @pytest.mark.parametrize("first", [0, 4, 6, 11])
 def test_the_iterator_begins_at_any_batch_and_runs_through_the_phases(make, first):
-    resumed = list(training_iterator(make(), first=first, threads=2, prefetch=3))
+    resumed = list(drawn_ahead(make(), first=first, threads=2, prefetch=3))
     assert len(resumed) == 11 - first
     for t, batch in enumerate(resumed, first):
         assert batch["input_ids"].shape == ((8, 32) if t < 6 else (4, 64))
@@ -161,35 +160,54 @@ def test_a_later_phase_of_the_same_length_has_examples_of_its_own(make):
     assert not np.any((first["input_ids"] == second["input_ids"]).all(axis=1))
 
 
-def test_a_thread_that_hangs_or_fails_is_noticed():
-    """Within the time that is given, and with the thread's own error."""
+class Reads:
+    """Three items; the second one is the result of a call."""
 
-    def draw(what):
-        yield 1
-        what()
-        yield 2
+    def __init__(self, call):
+        self.call = call
 
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, number):
+        return self.call() if number == 1 else number
+
+
+@pytest.mark.parametrize("error", [OSError, TimeoutError])
+def test_an_error_of_a_thread_is_raised(error):
     def fail():
-        raise OSError("disk")
+        raise error("disk")
 
-    assert list(pipeline.within(5, draw(lambda: None))) == [1, 2]
-    items = pipeline.within(5, draw(fail))
-    assert next(items) == 1
-    with pytest.raises(OSError, match="disk"):
+    items = drawn_ahead(Reads(fail), timeout=5)
+    assert next(items) == 0
+    with pytest.raises(error, match="disk"):
         next(items)
+
+
+def test_a_thread_that_hangs_is_noticed_and_ends_with_the_iterator():
+    before = set(threading.enumerate())  # those of the tests before may not have ended
     go_on = threading.Event()
-    items = pipeline.within(0.05, draw(go_on.wait))
-    assert next(items) == 1
+    items = drawn_ahead(Reads(go_on.wait), timeout=0.05)
+    assert next(items) == 0
+    (thread,) = set(threading.enumerate()) - before
     with pytest.raises(StalledError, match=r"no batch came for 0\.05 s: a thread"):
         next(items)
     go_on.set()
-
-
-def test_threads_end_with_the_iterator():
-    before = set(threading.enumerate())  # those of the tests before may not have ended
-    items = pipeline.within(0, iter(range(100)))
-    assert next(items) == 0
-    (thread,) = [t for t in set(threading.enumerate()) - before if "batches" in t.name]
-    items.close()
     thread.join(10)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(("threads", "prefetch"), [(1, 1), (2, 3), (3, 1)])
+def test_no_more_batches_are_drawn_ahead_than_asked(threads, prefetch):
+    drawn = []
+
+    class Counts(list):
+        def __getitem__(self, number):
+            drawn.append(number)
+            return number
+
+    items = drawn_ahead(Counts(range(20)), threads=threads, prefetch=prefetch)
+    for number in range(20):
+        assert next(items) == number
+        assert number <= max(drawn) <= number + prefetch
+    assert sorted(drawn) == list(range(20)) and list(items) == []

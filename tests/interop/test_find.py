@@ -355,7 +355,7 @@ def test_what_may_be_a_name(path, expected):
     ids=lambda text: text.partition(" ")[0],
 )
 def test_a_wrong_path_is_told_before_jax_is_imported(command, flag):
-    """Which takes seconds; so do Grain, scikit-learn and flax."""
+    """Which takes seconds; so do scikit-learn and flax."""
     name, *words = command.split()
     code = (
         "import sys\n"
@@ -366,7 +366,7 @@ def test_a_wrong_path_is_told_before_jax_is_imported(command, flag):
         f"        main([*{words}, {flag and flag + '='!r} + path])\n"
         "    except UserError as error:\n"
         "        print(error)\n"
-        "print(*{'jax', 'flax', 'grain', 'sklearn'} & sys.modules.keys())\n"
+        "print(*{'jax', 'flax', 'sklearn'} & sys.modules.keys())\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     error, address, imported = done.stdout.splitlines()

@@ -219,7 +219,7 @@ def test_a_workdir_without_a_checkpoint_belongs_to_nobody(
         raise RuntimeError("no memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr("bert_jax.training.run.training_iterator", fail)
+        patch.setattr("bert_jax.training.run.drawn_ahead", fail)
         with pytest.raises(RuntimeError, match="no memory"):
             run(configure(*short))
     assert (tmp_path / "config.json").exists()
@@ -232,8 +232,12 @@ def test_an_evaluation_whose_text_cannot_be_read_ends_the_run(
     configure, tmp_path, monkeypatch
 ):
     go_on = threading.Event()
-    hang = iter(go_on.wait, None)
-    monkeypatch.setattr(pretraining, "eval_batches", lambda *args: hang)
+
+    class Hanging(list):
+        def __getitem__(self, step):
+            go_on.wait()
+
+    monkeypatch.setattr(pretraining, "eval_batches", lambda *args: Hanging([0]))
     config = configure("--config.eval_every=1", "--config.data_timeout=1")
     with pytest.raises(StalledError, match="no batch came for 1 s"):
         pretrain(config, tmp_path, log=lambda line: None)

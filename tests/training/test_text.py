@@ -146,7 +146,7 @@ try:
     {command}.main(sys.argv[1:])
 except errors.UserError as error:
     print(error)
-print(sorted({{"jax", "grain", "orbax"}} & set(sys.modules)))
+print(sorted({{"jax", "orbax"}} & set(sys.modules)))
 """
 
 
