@@ -1,5 +1,6 @@
 """Several sequences in a row give what each gives alone."""
 
+import dataclasses
 import functools
 
 import jax
@@ -23,9 +24,12 @@ PLAIN = BertConfig(
 )
 
 
-def encode(params, tokens, compute=ComputeConfig(), **settings):
+def encode(params, tokens, compute=ComputeConfig(), config=PLAIN, **settings):
     apply = functools.partial(
-        BertModel(PLAIN, compute).apply, deterministic=True, method="encode", **settings
+        BertModel(config, compute).apply,
+        deterministic=True,
+        method="encode",
+        **settings,
     )
     run = jax.jit(lambda params, tokens: apply({"params": params}, tokens))
     return jax.device_get(run(params, tokens))
@@ -65,22 +69,24 @@ def params(packed):
     return jax.jit(init)(jax.random.key(0), packed)["params"]
 
 
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("changes", [{}, {"remat": True}, {"scan_layers": True}])
-def test_each_sequence_is_encoded_as_if_alone(changes, packed, params, alone):
-    """All layers, [CLS] computed alone or with all positions, and the pooled vectors."""
-    expected = encode(params, alone, hidden_states=True)
+def test_each_sequence_is_encoded_as_if_alone(changes, causal, packed, params, alone):
+    """All layers, the second token of each sequence alone, and the pooled vectors."""
+    config = dataclasses.replace(PLAIN, causal=causal)
+    expected = encode(params, alone, config=config, hidden_states=True)
     if "scan_layers" in changes:
         params = params | {"encoder": stack_layers(params["encoder"])}
-    compute = ComputeConfig(**changes)
-    whole = encode(params, packed, compute, pool=False, hidden_states=True)
-    first = encode(params, packed, compute, positions_BQ=packed.starts)
+    run = functools.partial(encode, params, packed, ComputeConfig(**changes), config)
+    whole = run(pool=False, hidden_states=True)
+    second = run(positions_BQ=packed.starts + 1)
     number = 0
     for r, row in enumerate(LENGTHS):
         for s, n in enumerate(row):
             begin = packed.starts[r, s]
             pairs = [
-                (first.sequence_BLD[r, s], expected.sequence_BLD[number, 0]),
-                (first.pooled_BD[r, s], expected.pooled_BD[number, 0]),
+                (second.sequence_BLD[r, s], expected.sequence_BLD[number, 1]),
+                (second.pooled_BD[r, s], expected.pooled_BD[number, 0]),
             ]
             states = zip(whole.hidden_states, expected.hidden_states, strict=True)
             pairs += [(x[r, begin : begin + n], y[number, :n]) for x, y in states]
