@@ -433,6 +433,6 @@ def test_next_sentence_of_two_texts_and_of_a_file_of_pairs(
             assert answer["probability"] == pytest.approx(probability, abs=1e-6)
     path.write_text("a dog\ta cat\nonly one\n")
     with pytest.raises(
-        UserError, match=r"pairs\.txt:2 has 1 value; expected two texts"
+        UserError, match=r"pairs\.txt:2 has 1 value; expected first, second"
     ):
         predict.main([*flags, "--input", str(path)])

@@ -18,7 +18,6 @@ import sys
 from pathlib import Path
 
 from bert_jax.commands import cli
-from bert_jax.errors import counted
 from bert_jax.files import check_output
 from bert_jax.progress import print_line
 
@@ -52,7 +51,7 @@ def main(argv: list[str]) -> None:
     )
     args = parser.parse_args(argv)
     from bert_jax.inference.embed import Embedder, check_ending, write_vectors
-    from bert_jax.inference.lines import given_rows, truncation
+    from bert_jax.inference.lines import given_rows
 
     check_ending(args.output)
     check_output(args.output, args.input)
@@ -64,12 +63,6 @@ def main(argv: list[str]) -> None:
         normalize=args.normalize,
         **cli.model_options(args),
     )
-    given = given_rows(None, args.input)
-    columns = tuple(args.columns)
-    counts = write_vectors(embedder, given, args.output, columns=columns)
-    lines, tokens = counted(counts["lines"], "line"), counted(counts["tokens"], "token")
-    print_line(f"{args.output}: {lines}, {tokens}, width {counts['width']}", sys.stderr)
-    if counts["truncated"]:
-        length = embedder.max_length
-        line = truncation(counts["truncated"], counts["lines"], "line", length)
-        print_line(line, sys.stderr)
+    rows = given_rows(embedder, None, args.input)
+    parts = embedder.stream(rows, columns=args.columns)
+    print_line(write_vectors(embedder, parts, args.output), sys.stderr)

@@ -22,7 +22,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bert_jax.commands import cli
 from bert_jax.errors import UserError, counted
@@ -30,7 +30,9 @@ from bert_jax.files import check_output
 from bert_jax.progress import print_line
 
 if TYPE_CHECKING:
-    from bert_jax.inference.score import Scorer
+    from numpy import ndarray
+
+    from bert_jax.inference.pretrained import Scorer
 
 
 def main(argv: list[str]) -> None:
@@ -45,11 +47,12 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     if bool(args.text or args.input) == bool(args.pairs):
         raise UserError("expected one of --text, --input and --pairs")
-    from bert_jax.inference.lines import on_screen
-    from bert_jax.inference.score import Scorer
+    from bert_jax.inference import lines
+    from bert_jax.inference.pretrained import Scorer
 
+    form = lines.output_format(args.output)
     check_output(args.output, args.input)
-    watched = on_screen(args.output) and not args.pairs
+    watched = lines.on_screen(args.output) and not args.pairs
     cli.start()
     scorer = Scorer(
         args.checkpoint,
@@ -59,49 +62,24 @@ def main(argv: list[str]) -> None:
     )
     if args.pairs:
         _compare(scorer, args)
-    else:
-        _write(scorer, args, watched)
-
-
-def _write(scorer: "Scorer", args: argparse.Namespace, watched: bool) -> None:
-    """Writes the score of each text as soon as it is known."""
-    from bert_jax.inference import lines
-
-    csv = lines.output_format(args.output) == "csv"
-    texts = args.text and [text for texts in args.text for text in texts]
-    given = lines.given_rows(texts, args.input, tabs=False)
-    form = lines.CsvTable().lines if csv else lines.json_lines
-    scores = scorer.stream(given.rows, given.total, tuple(args.columns))
-    rows = 0
-    with lines.open_output(args.output) as file:
-        for part in lines.chunks(scores, 1 if watched else lines.CHUNK):
-            for line in form(lines.Answers(part, [*map(_answer, part)])):
-                file.write(f"{line}\n")
-            rows += len(part)
-        if not rows:
-            raise UserError(f"{given.name} is empty; expected a text a line")
-
-
-def _answer(score: Any) -> dict[str, Any]:
-    values = score._asdict()
-    row_id = values.pop("id")
-    return values if row_id is None else {"id": row_id} | values
+        return
+    rows = lines.given_rows(scorer, args.text, args.input)
+    lines.write_answers(scorer, rows, args.output, form, columns=args.columns)
 
 
 def _compare(scorer: "Scorer", args: argparse.Namespace) -> None:
     """Prints the accuracy of each set of pairs and of all."""
-    from bert_jax.inference import score
+    from bert_jax.inference.pretrained import FIELDS, accuracy, read_sets
 
-    fields = tuple(args.fields.split(",")) if args.fields else score.FIELDS
+    fields = tuple(args.fields.split(",")) if args.fields else FIELDS
     if len(fields) != 2:
         raise UserError(f"--fields={args.fields}, expected two columns: GOOD,BAD")
-    right = []
-    sets = score.read_sets(args.pairs, fields)
-    for name, values in score.accuracy(scorer, sets):
-        right.append((name, values))
-        line = f"{values.mean():7.1%}  {len(values):6,}  {name}"
+
+    def report(name: str, right: "ndarray") -> None:
+        line = f"{right.mean():7.1%}  {len(right):6,}  {name}"
         print_line(line, sys.stderr if args.json else sys.stdout)
-    found = score.summary(right)
+
+    found = accuracy(scorer, read_sets(args.pairs, fields), report)
     if args.json:
         print_line(json.dumps(found._asdict(), indent=2))
     else:

@@ -1,101 +1,41 @@
-"""Runs a model on sequences of any number, on any number of devices and hosts."""
+"""Runs a model on rows and sequences of any number, on any number of devices and hosts."""
 
 import collections
 import dataclasses
 import functools
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from bert_jax.data import sequences
 from bert_jax.data.batching import Features, RowBatch, inference_batches
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import UserError
-from bert_jax.interop.checkpoint import (
-    Checkpoint,
-    check_length,
-    check_types,
-    check_vocabulary,
-)
+from bert_jax.errors import UserError, counted
+from bert_jax.interop import checkpoint as checks
+from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.load import load
 from bert_jax.model.config import ComputeConfig
 from bert_jax.model.heads import BertWithBiLstm
 from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.heads import jit_whole
-from bert_jax.parallel.mesh import (
-    MeshConfig,
-    batch_divisor,
-    make_mesh,
-    process_rows,
-    put_batch,
-    steps_ahead,
-)
+from bert_jax.parallel import mesh as meshes
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.progress import Progress
-from bert_jax.tasks.task import Task
+from bert_jax.tasks.rows import Placed, count_rows, given_columns, placed_rows
+from bert_jax.tasks.task import Outputs, Task
 
-CHUNK = 512  # sequences whose frozen features are in memory together
+logger = logging.getLogger(__name__)
 
-
-def opened(
-    source: Checkpoint | os.PathLike | str,
-    dtype: str | None = None,
-    batch_size: int = 1,
-    max_length: int = 0,
-) -> tuple[Checkpoint, str]:
-    """A checkpoint with a vocabulary, and its name in errors.
-
-    source: the checkpoint, or its path. dtype: a value of ComputeConfig.dtype; None for the
-    checkpoint's own. Raises UserError if batch_size or max_length is out of range.
-    """
-    if batch_size < 1:
-        raise UserError(f"batch_size={batch_size}, expected at least 1")
-    name = "the checkpoint"
-    if not isinstance(source, Checkpoint):
-        source, name = load(source), os.fspath(source)
-    check_vocabulary(source, name)
-    check_length(max_length, source, "max_length")
-    if dtype:
-        compute = dataclasses.replace(source.compute, dtype=dtype)
-        source = dataclasses.replace(source, compute=compute)
-    return source, name
-
-
-def single_text(
-    tokenizer: Tokenizer, where: str, text: str, limit: int, **options: bool
-) -> np.ndarray:
-    """[CLS] text [SEP], int32 (L,). Raises UserError for over ``limit`` tokens.
-
-    where: place of the text in errors. options: see Tokenizer.encode.
-    """
-    ids = tokenizer.encode(text, **options)
-    if len(ids) + 2 > limit:
-        raise UserError(
-            f"{where} has {len(ids) + 2} tokens, at most {limit} fit; shorten it"
-        )
-    return np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
-
-
-@dataclasses.dataclass(frozen=True)
-class Split:
-    """The rows of a split and their sequences."""
-
-    name: str
-    rows: Sequence[Any]
-    features: Features
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
-    """scores: empty for a split without labels."""
-
-    predictions: list[dict[str, Any]]
-    scores: dict[str, float]
+CHUNK = 4096  # rows that are in memory together
+HIDDEN = 512  # sequences whose frozen features are in memory together
+Columns = str | Sequence[str]  # the name of a column, or names
 
 
 def run_model(
@@ -104,7 +44,7 @@ def run_model(
     features: Features,
     *,
     mesh: Mesh,
-    done: Callable[[float], None] | None = None,
+    done: Callable[[float], None] = lambda share: None,
     **batching: Any,
 ) -> list[np.ndarray]:
     """The outputs of ``forward`` for each sequence, in order, on every process.
@@ -117,22 +57,20 @@ def run_model(
     """
     ended = 0
     outputs: list[Any] = [None] * len(features.input_ids)
-    batches = inference_batches(features, multiple=batch_divisor(mesh), **batching)
+    batches = inference_batches(
+        features, multiple=meshes.batch_divisor(mesh), **batching
+    )
     for batch, values in _with_outputs(forward, params, batches, mesh):
-        length = batch.arrays["input_ids"].shape[1]
-        by_token = values.shape[1] == length
+        by_token = values.shape[1] == batch.arrays["input_ids"].shape[1]
         for r, row in enumerate(batch.rows):
             start = 0
             for slot, sequence in enumerate(row):
                 end = start + len(features.input_ids[sequence])
-                if by_token:
-                    outputs[sequence] = values[r, start:end]
-                else:  # a view would keep the empty slots in memory
-                    outputs[sequence] = np.array(values[r, slot])
+                own = values[r, start:end] if by_token else values[r, slot]
+                outputs[sequence] = np.array(own)  # a view would keep the batch
                 start = end
             ended += len(row)
-        if done is not None:
-            done(ended / len(outputs))
+        done(ended / len(outputs))
     return outputs
 
 
@@ -144,14 +82,14 @@ def _with_outputs(
     Every process makes the whole batch and puts its own rows on its devices. It makes the
     next batches while an accelerator computes.
     """
-    ahead = steps_ahead(mesh)
+    ahead = meshes.steps_ahead(mesh)
     pending: collections.deque[tuple[RowBatch, jax.Array]] = collections.deque()
     for batch in batches:
         own = {
-            name: array[process_rows(mesh, len(array))]
+            name: array[meshes.process_rows(mesh, len(array))]
             for name, array in batch.arrays.items()
         }
-        pending.append((batch, forward(params, put_batch(own, mesh))))
+        pending.append((batch, forward(params, meshes.put_batch(own, mesh))))
         if len(pending) > ahead:
             first, outputs = pending.popleft()
             yield first, jax.device_get(outputs)
@@ -160,9 +98,9 @@ def _with_outputs(
 
 
 def runner(
+    checkpoint: Checkpoint,
     function: Callable,
     params: Any,
-    checkpoint: Checkpoint,
     *,
     batch_size: int,
     packed: bool = True,
@@ -174,21 +112,19 @@ def runner(
     devices. The returned function raises UserError for pairs if the model has one token
     type, and for outputs that are not finite.
     """
-    mesh = mesh or make_mesh(MeshConfig())
-    run = functools.partial(
-        run_model,
-        jit_whole(mesh, function),
-        on_devices(params, checkpoint.compute, mesh),
-        batch_size=batch_size,
-        limit=checkpoint.config.max_positions,
-        pad_id=checkpoint.tokenizer.pad_id,
-        mesh=mesh,
-        packed=packed and checkpoint.config.kind.attends,
-    )
+    mesh = mesh or meshes.make_mesh(meshes.MeshConfig())
+    forward = jit_whole(mesh, function)
+    params = on_devices(params, checkpoint.compute, mesh)
+    settings = {
+        "batch_size": batch_size,
+        "limit": checkpoint.config.max_positions,
+        "pad_id": checkpoint.tokenizer.pad_id,
+        "packed": packed and checkpoint.config.kind.attends,
+    }
 
-    def checked(features: Features, **options: Any) -> list[np.ndarray]:
-        check_types(features.token_type_ids, checkpoint.config)
-        outputs = run(features, **options)
+    def run(features: Features, **options: Any) -> list[np.ndarray]:
+        checks.check_types(features.token_type_ids, checkpoint.config)
+        outputs = run_model(forward, params, features, mesh=mesh, **settings, **options)
         if not all(np.isfinite(output).all() for output in outputs):
             raise UserError(
                 "the model's outputs are not finite numbers; take another checkpoint, such "
@@ -196,7 +132,7 @@ def runner(
             )
         return outputs
 
-    return checked
+    return run
 
 
 def on_devices(params: Any, compute: ComputeConfig, mesh: Mesh | None = None) -> Any:
@@ -214,8 +150,172 @@ def on_devices(params: Any, compute: ComputeConfig, mesh: Mesh | None = None) ->
         return leaf.astype(dtype) if of_product and leaf.dtype != dtype else leaf
 
     params = jax.tree.map_with_path(cast, params)
-    mesh = mesh or make_mesh(MeshConfig())
+    mesh = mesh or meshes.make_mesh(meshes.MeshConfig())
     return jax.device_put(params, tree_shardings(params, mesh))
+
+
+class Answers(NamedTuple):
+    """Some rows, in order, their sequences, and an answer to each row."""
+
+    rows: list[Any]
+    features: Features
+    answers: Sequence[Any]
+
+
+class Inference:
+    """Answers rows with a checkpoint: the base of Embedder, Predictor and Scorer.
+
+    checkpoint: anything that ``bert_jax.load`` reads, or a Checkpoint.
+    batch_size: number of rows of 32 tokens in a batch, which texts share; longer rows are
+      fewer. Accelerators are faster with more rows than the default.
+    max_length: maximum number of tokens of a sequence, with [CLS] and [SEP]; 0: as the
+      checkpoint was trained.
+    dtype: a value of ComputeConfig.dtype; None for the checkpoint's own.
+    show_progress: whether to show a progress bar; None: on a terminal and in a notebook.
+
+    A subclass makes ``_run`` with ``_runner``. It has ``_rows(placed, columns)``, which
+    checks rows, and ``_encode(rows)``, which returns their Features.
+
+    tabs: whether a line of text with tabs is a row of several texts. doing, noun: names of
+      the work and of a row in messages.
+    """
+
+    tabs, doing, noun = True, "predicting", "text"
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint | os.PathLike | str,
+        *,
+        batch_size: int = 32,
+        max_length: int = 0,
+        dtype: str | None = None,
+        show_progress: bool | None = None,
+    ):
+        self._name = "the checkpoint"
+        if not isinstance(checkpoint, Checkpoint):
+            self._name, checkpoint = os.fspath(checkpoint), load(checkpoint)
+        checks.check_vocabulary(checkpoint, self._name)
+        checks.check_length(max_length, checkpoint, "max_length")
+        if batch_size < 1:
+            raise UserError(f"batch_size={batch_size}, expected at least 1")
+        if dtype:
+            compute = dataclasses.replace(checkpoint.compute, dtype=dtype)
+            checkpoint = dataclasses.replace(checkpoint, compute=compute)
+        self.checkpoint, self.max_length = checkpoint, max_length
+        self._tokenizer, self._show = checkpoint.tokenizer, show_progress
+        self._runner = functools.partial(runner, checkpoint, batch_size=batch_size)
+
+    def __call__(self, rows: Any, *, columns: Columns = ()) -> Any:
+        """An answer for each row, in order.
+
+        rows: see :func:`bert_jax.tasks.rows.placed_rows`. columns: see :meth:`stream`.
+        Logs a warning with the number of truncated rows.
+        """
+        total = count_rows(rows)
+        answers, truncated = [], 0
+        for part in self.stream(self.placed(rows), columns=columns, total=total):
+            answers += part.answers
+            truncated += part.features.truncated
+        if truncated:
+            logger.warning(self.truncation(truncated, len(answers)))
+        return answers
+
+    def truncation(self, truncated: int, rows: int) -> str:
+        """The message about truncated rows."""
+        of = f"{truncated:,} of {counted(rows, self.noun)}"
+        return f"{of} truncated to max_length={self.max_length}"
+
+    def placed(self, rows: Any) -> Iterator[Placed]:
+        """The rows of any data, each with its place."""
+        return placed_rows(rows, tabs=self.tabs)
+
+    def stream(
+        self,
+        placed: Iterable[Placed],
+        size: int = CHUNK,
+        total: int | None = None,
+        columns: Columns = (),
+    ) -> Iterator[Answers]:
+        """Rows and answers, about ``size`` rows at a time, which memory holds together.
+
+        total: number of rows, if known. columns: names of the columns of the text or texts
+        in dictionaries, in order; empty: as trained, otherwise see
+        :func:`bert_jax.tasks.rows.text_columns`.
+        """
+        rows = self._rows(placed, given_columns(columns))
+        parts = chunks(self._together(rows), size, self._cost)
+        unit = f"{self.noun}s"
+        with Progress(self.doing, total=total, unit=unit, show=self._show) as progress:
+            for part in parts:
+                features = self._encode(part)
+                outputs = self._run(features, done=progress.part(len(part)))
+                yield Answers(part, features, self._decode(part, features, outputs))
+
+    def _decode(self, rows: list, features: Features, outputs: Outputs) -> Sequence:
+        """The answers to rows; by default the outputs of the model."""
+        del rows, features
+        return outputs
+
+    def _together(self, rows: Iterable[Any]) -> Iterator[list[Any]]:
+        """Groups of rows that are encoded together."""
+        return ([row] for row in rows)
+
+    def _cost(self, row: Any) -> float:
+        """Memory of a row and its outputs; 1 for an ordinary row."""
+        del row
+        return 1
+
+
+def chunks(
+    groups: Iterable[list[Any]], size: int, cost: Callable[[Any], float]
+) -> Iterator[list[Any]]:
+    """Whole groups of rows, joined as soon as the costs of the rows reach ``size``."""
+    chunk, total = [], 0.0
+    for rows in groups:
+        chunk += rows
+        total += sum(map(cost, rows))
+        if total >= size:
+            yield chunk
+            chunk, total = [], 0.0
+    if chunk:
+        yield chunk
+
+
+def text_features(
+    tokenizer: Tokenizer, rows: Sequence[tuple[str, ...]], max_length: int
+) -> Features:
+    """[CLS] A [SEP] or [CLS] A [SEP] B [SEP] of rows of one text or two.
+
+    A longer text loses its end; in a pair the longer text loses its end.
+    """
+    tokens = iter(tokenizer.encode_batch([text for row in rows for text in row]))
+    joined, truncated = [], 0
+    for row in rows:
+        parts = [next(tokens) for _ in row]
+        given = (*map(len, parts), 0)[:2]
+        kept = sequences.pair_lengths(*given, max_length - 1 - len(parts))
+        truncated += kept != given
+        cut = [part[:length] for part, length in zip(parts, kept, strict=False)]
+        joined.append(sequences.join(tokenizer, *cut))
+    input_ids, token_type_ids = map(list, zip(*joined, strict=True))
+    return Features(
+        input_ids, token_type_ids, np.arange(len(rows)), truncated=truncated
+    )
+
+
+class Split(NamedTuple):
+    """The rows of a split and their sequences."""
+
+    name: str
+    rows: Sequence[Any]
+    features: Features
+
+
+class Evaluation(NamedTuple):
+    """scores: empty for a split without labels."""
+
+    predictions: list[dict[str, Any]]
+    scores: dict[str, float]
 
 
 def evaluate(task: Task, split: Split, outputs: Sequence[np.ndarray]) -> Evaluation:
@@ -258,24 +358,20 @@ def with_hidden(
         return model.apply({"params": params}, tokens, method="features")
 
     params = {"bert": checkpoint.params["bert"]}
-    run = runner(vectors, params, checkpoint, batch_size=batch_size, mesh=mesh)
+    run = runner(checkpoint, vectors, params, batch_size=batch_size, mesh=mesh)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{split.name}-{jax.process_index()}.npy"
     shape = (int(lengths.sum()), model.width)
     path.unlink(missing_ok=True)  # a link, whose target would be overwritten
     states = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
     hidden = np.split(states, np.cumsum(lengths)[:-1])
-    with Progress(
-        f"features of {split.name}", total=len(lengths), unit="sequences"
-    ) as progress:
-        for first in range(0, len(lengths), CHUNK):
-            part = slice(first, first + CHUNK)
-            ids, types = features.input_ids[part], features.token_type_ids[part]
-            own = Features(ids, types, np.arange(len(ids)))
-            outputs = run(own, done=progress.part(len(ids)))
-            for place, output in zip(hidden[part], outputs, strict=True):
-                place[:] = output
+    parts = range(0, len(lengths), HIDDEN)
+    for first in Progress(f"features of {split.name}", parts, unit="parts"):
+        part = slice(first, first + HIDDEN)
+        ids, types = features.input_ids[part], features.token_type_ids[part]
+        outputs = run(Features(ids, types, np.arange(len(ids))))
+        for place, output in zip(hidden[part], outputs, strict=True):
+            place[:] = output
     states.flush()
     log(f"{split.name}: {shape[0]:,} vectors of {shape[1]:,} in {path}")
-    features = dataclasses.replace(features, hidden=hidden)
-    return dataclasses.replace(split, features=features)
+    return split._replace(features=dataclasses.replace(features, hidden=hidden))

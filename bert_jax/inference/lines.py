@@ -3,69 +3,42 @@
 import contextlib
 import csv
 import io
+import itertools
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
 from bert_jax.errors import UserError, counted, printable
 from bert_jax.files import ending, new_file
-from bert_jax.progress import aligned
-from bert_jax.tasks.rows import Placed, is_table, line_rows, placed_rows
+from bert_jax.inference.evaluation import Answers, Inference
+from bert_jax.progress import aligned, print_line
+from bert_jax.tasks.rows import Placed, line_rows
 
 STANDARD = "-"  # stdin, or stdout
-CHUNK = 4096  # rows that are in memory together
 # Columns with texts of the input, which are shortened to _WIDEST cells in a table.
 _INPUT = ("text", "text_a", "text_b", "context", "question", "first", "second")
 _WIDEST = 60
-T = TypeVar("T")
-
-
-def input_name(path: str) -> str:
-    """The name of an input in errors."""
-    return "stdin" if path == STANDARD else path
-
-
-def count_lines(path: str) -> int | None:
-    """The number of lines of a text file; None for tables, stdin and pipes."""
-    if path == STANDARD or not Path(path).is_file() or is_table(Path(path)):
-        return None
-    count, last = 0, b"\n"
-    with Path(path).open("rb") as file:
-        while part := file.read(1 << 20):
-            count, last = count + part.count(b"\n"), part
-    return count + (not last.endswith(b"\n"))
-
-
-class Given(NamedTuple):
-    """The rows of a command, the name of the input, and the number of rows if known."""
-
-    rows: Iterable[Placed]
-    name: str
-    total: int | None
 
 
 def given_rows(
-    texts: Sequence[str] | None,
-    path: str,
-    *,
-    tabs: bool = True,
-    read: Callable[[Path], Iterable[Placed]] | None = None,
-) -> Given:
-    """The rows of a command.
+    inference: Inference, texts: Sequence[Sequence[str]] | None, path: str
+) -> Iterator[Placed]:
+    """The rows of a command. Raises UserError if there are none.
 
-    texts: values of --text. path: value of --input, if texts is None. tabs: whether a line
-    with tabs is a row of several texts. read: function that reads a file, if placed_rows is
-    not enough.
+    texts: values of --text. path: value of --input, if texts is None.
     """
-    if texts is not None:
-        return Given(line_rows(texts, "--text", tabs=tabs), "--text", len(texts))
-    file = Path(path)
-    rows = read(file) if read else placed_rows(file, tabs=tabs)
-    return Given(rows, input_name(path), count_lines(path))
+    if texts:
+        lines = ["\t".join(row) for row in texts]
+        return line_rows(lines, "--text", tabs=inference.tabs)
+    rows = inference.placed(Path(path))
+    first = list(itertools.islice(rows, 1))
+    if not first:
+        raise UserError(f"{path} is empty; expected rows")
+    return itertools.chain(first, rows)
 
 
 def on_screen(path: str) -> bool:
@@ -84,48 +57,35 @@ def output_format(output: str, hint: str = "") -> str:
     return found
 
 
-def truncation(truncated: int, rows: int, noun: str, max_length: int) -> str:
-    """The message about truncated rows."""
-    verb = "is" if truncated == 1 else "are"
-    return (
-        f"{truncated:,} of {counted(rows, noun)} {verb} truncated to "
-        f"max_length={max_length}"
-    )
+def write_answers(
+    inference: Inference,
+    placed: Iterable[Placed],
+    output: str,
+    form: str,
+    **options: Any,
+) -> None:
+    """Writes an answer to each row as soon as it is known, and prints their number.
 
-
-def open_output(path: str) -> contextlib.AbstractContextManager[IO[str]]:
-    """A file that replaces an existing file when it is complete, or stdout for "-"."""
-    if path == STANDARD:
-        return contextlib.nullcontext(sys.stdout)
-    return new_file(Path(path), "w")
-
-
-def chunks(
-    items: Iterable[T], size: int, cost: Callable[[T], int] = lambda item: 1
-) -> Iterator[list[T]]:
-    """Lists of items, each list as soon as the costs of its items reach ``size``."""
-    chunk, total = [], 0
-    for item in items:
-        chunk.append(item)
-        total += cost(item)
-        if total >= size:
-            yield chunk
-            chunk, total = [], 0
-    if chunk:
-        yield chunk
-
-
-class Answers(NamedTuple):
-    """Some rows, in order, with an answer each.
-
-    task: its method ``cells`` makes the cells of aligned columns. truncated: number of
-    truncated rows.
+    output: a file that replaces an existing file when it is complete, or "-" for stdout.
+    form: "table", "csv" or "jsonl". options: see Inference.stream.
     """
-
-    rows: list[Any]
-    answers: list[dict[str, Any]]
-    task: Any = None
-    truncated: int = 0
+    shown, csv_table = on_screen(output), CsvTable()
+    stdout = contextlib.nullcontext(sys.stdout)
+    rows = truncated = 0
+    with stdout if output == STANDARD else new_file(Path(output), "w") as file:
+        for part in inference.stream(placed, **options):
+            if form == "table":
+                lines = table_lines(inference.task, part)
+            else:
+                lines = csv_table.lines(part) if form == "csv" else json_lines(part)
+            for line in lines:
+                file.write(f"{printable(line) if shown else line}\n")
+            file.flush()
+            rows += len(part.rows)
+            truncated += part.features.truncated
+    print_line(counted(rows, "row"), sys.stderr)
+    if truncated:
+        print_line(inference.truncation(truncated, rows), sys.stderr)
 
 
 def json_lines(part: Answers) -> Iterator[str]:
@@ -134,12 +94,15 @@ def json_lines(part: Answers) -> Iterator[str]:
         yield printable(json.dumps(answer, ensure_ascii=False, default=str))
 
 
-def table_lines(part: Answers) -> Iterator[str]:
-    """Aligned columns with a header. Long texts of the input are shortened."""
+def table_lines(task: Any, part: Answers) -> Iterator[str]:
+    """Aligned columns with a header. Long texts of the input are shortened.
+
+    task: its method ``cells`` makes the cells of a row and its answer.
+    """
     lines = [
         {name: _shown(name, text) for name, text in line.items()}
         for row, answer in zip(part.rows, part.answers, strict=True)
-        for line in part.task.cells(row, answer)
+        for line in task.cells(row, answer)
     ]
     names = list(dict.fromkeys(name for line in lines for name in line))
     cells = ([line.get(name, "") for name in names] for line in lines)
@@ -161,28 +124,20 @@ class CsvTable:
     written unchanged, with their control characters.
     """
 
-    def __init__(self):
-        self._names: dict[str, None] = {}
+    names: Sequence[str] = ()
 
     def lines(self, part: Answers) -> Iterator[str]:
         """The lines of some rows, after the header the first time.
 
-        Raises UserError for a value that no row of the first part has.
+        Raises ValueError for a value that no row of the first part has.
         """
-        rows = [_flat(answer) for answer in part.answers]
-        first = not self._names
-        self._names = self._names or dict.fromkeys(name for row in rows for name in row)
-        file = io.StringIO()
-        writer = csv.DictWriter(file, self._names, lineterminator="\n")
-        if first:
+        rows, file = [_flat(answer) for answer in part.answers], io.StringIO()
+        names = self.names or [*dict.fromkeys(name for row in rows for name in row)]
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        if not self.names:
             writer.writeheader()
-        try:
-            writer.writerows(rows)
-        except ValueError as error:
-            raise UserError(
-                f"an answer has other values than the first {CHUNK:,} answers ({error}); "
-                "expected the same values, or --format jsonl"
-            ) from error
+        self.names = names
+        writer.writerows(rows)
         yield file.getvalue().removesuffix("\n")
 
 
@@ -192,7 +147,9 @@ def _flat(answer: dict[str, Any]) -> dict[str, Any]:
     for name, value in answer.items():
         if isinstance(value, dict):
             cells |= {f"{name}.{key}": inner for key, inner in value.items()}
-        elif name != "nbest":
-            text = isinstance(value, list) and json.dumps(value, ensure_ascii=False)
-            cells[name] = text or value
+        elif isinstance(value, list):
+            cells[name] = json.dumps(value, ensure_ascii=False)
+        else:
+            cells[name] = value
+    cells.pop("nbest", None)
     return cells

@@ -4,19 +4,19 @@ import dataclasses
 import functools
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import softmax
 
+from bert_jax.data.batching import Shape, packed_rows
 from bert_jax.errors import UserError, check_arguments
 from bert_jax.inference.embed import Embedder
-from bert_jax.inference.evaluation import on_devices, opened
+from bert_jax.inference.evaluation import Columns, Inference, on_devices, text_features
 from bert_jax.inference.predict import Predictor
-from bert_jax.inference.score import Scorer
+from bert_jax.inference.pretrained import Scorer
 from bert_jax.interop.checkpoint import Checkpoint, check_types, check_vocabulary
 from bert_jax.interop.load import load as load_checkpoint
 from bert_jax.model.bert import BertModel, parameter_count
@@ -73,7 +73,7 @@ class Bert(Checkpoint):
         )
 
     def fill_mask(
-        self, texts: Any, *, columns: str | Sequence[str] = (), **options: Any
+        self, texts: Any, *, columns: Columns = (), **options: Any
     ) -> list[list[Any]]:
         """The likeliest tokens and their probabilities for each [MASK] of a text.
 
@@ -94,31 +94,16 @@ class Bert(Checkpoint):
     ) -> float | np.ndarray:
         """The probability that the second text follows the first; an array for lists.
 
-        In a pair that is too long the longer text loses its end. options: batch_size,
-        max_length and dtype of Embedder.
+        In a pair that is too long the longer text loses its end. options: see Predictor.
         """
-        # The objectives of the other models have no pairs, so they train no NSP head.
-        if "nsp" not in self.params or self.config.reads != "both sides":
-            raise UserError("this checkpoint has no NSP head; load a pretrained one")
         single = isinstance(first, str)
-        firsts = [first] if single else list(first)
-        seconds = [second] if single else list(second)
-        if len(firsts) != len(seconds):
-            raise UserError(
-                f"next_sentence got {len(firsts)} first and {len(seconds)} second texts; "
-                "expected as many of both"
-            )
-        embedder = self._kept(
-            "next_sentence", Embedder, {"pooling": "pooler"} | options
-        )
-        vectors_BD = embedder(list(zip(firsts, seconds, strict=True)))
-        head = self.params["nsp"]
-        logits_B2 = vectors_BD @ head["kernel"] + head["bias"]
-        probabilities_B = softmax(logits_B2, axis=-1)[:, 0]
-        return float(probabilities_B[0]) if single else probabilities_B
+        pairs = [(first, second)] if single else [*zip(first, second, strict=True)]
+        predict = self._kept("next_sentence", Predictor, options, next_sentence=True)
+        found = np.array([answer["probability"] for answer in predict(pairs)], float)
+        return float(found[0]) if single else found
 
     def encode(
-        self, texts: Any, *, columns: str | Sequence[str] = (), **options: Any
+        self, texts: Any, *, columns: Columns = (), **options: Any
     ) -> np.ndarray:
         """Vectors of texts, float32 (texts, W), or (W,) of a single text.
 
@@ -129,7 +114,7 @@ class Bert(Checkpoint):
         return vectors[0] if is_single(texts) else vectors
 
     def score(
-        self, texts: Any, *, columns: str | Sequence[str] = (), **options: Any
+        self, texts: Any, *, columns: Columns = (), **options: Any
     ) -> float | np.ndarray:
         """Pseudo-log-likelihoods, float64 (texts,), or a number for a single text.
 
@@ -139,7 +124,7 @@ class Bert(Checkpoint):
         return float(scores[0]) if is_single(texts) else scores
 
     def predict(
-        self, rows: Any, *, columns: str | Sequence[str] = (), **options: Any
+        self, rows: Any, *, columns: Columns = (), **options: Any
     ) -> dict[str, Any] | list[dict[str, Any]]:
         """The answers of a fine-tuned model. options: see Predictor.
 
@@ -155,7 +140,7 @@ class Bert(Checkpoint):
         data: Any,
         *,
         task: Task | None = None,
-        columns: str | Sequence[str] = (),
+        columns: Columns = (),
         **options: Any,
     ) -> dict[str, float]:
         """Scores in percent of a fine-tuned model on rows with labels, or a file of rows.
@@ -177,15 +162,25 @@ class Bert(Checkpoint):
         """The encoder's output for texts or pairs, all in one batch."""
         if attentions and not self.config.kind.attends:
             raise UserError("an LSTM has no attention; leave attentions=True out")
-        arrays = self._batch(texts)
-        found = self._encode(
-            self._bert, arrays, hidden_states=hidden_states, attentions=attentions
-        )
-        lengths = arrays["attention_mask"].sum(axis=1)
-        tokens = [
-            [self.tokenizer.tokens[t] for t in ids[:length]]
-            for ids, length in zip(arrays["input_ids"], lengths, strict=True)
-        ]
+        check_vocabulary(self, "the checkpoint")
+        rows = [row.texts for row in row_texts(placed_rows(texts))]
+        if not rows:
+            raise UserError("there are no texts; expected at least one")
+        limit, pad_id = self.config.max_positions, self.tokenizer.pad_id
+        features = text_features(self.tokenizer, rows, limit)
+        if features.truncated:
+            raise UserError(
+                f"a text is too long, at most {limit} tokens fit; shorten it"
+            )
+        check_types(features.token_type_ids, self.config)
+        shape = Shape(len(rows), int(features.lengths_UC.max()), 1)
+        arrays = packed_rows(features, [[i] for i in range(len(rows))], shape, pad_id)
+        inputs = ("input_ids", "token_type_ids", "attention_mask")
+        arrays = {name: arrays[name] for name in inputs}
+        compute = dataclasses.replace(self.compute, scan_layers=False)
+        model = BertModel(self.config, compute)
+        found = _encode(model, hidden_states, attentions, self._bert, *arrays.values())
+        tokens = [[self.tokenizer.tokens[t] for t in ids] for ids in features.input_ids]
         return Output(tokens, **arrays, **jax.device_get(found))
 
     def save(self, folder: os.PathLike | str) -> None:
@@ -202,58 +197,35 @@ class Bert(Checkpoint):
     def _cache(self) -> dict[Any, Any]:
         return {}
 
-    def _kept(self, method: str, kind: type, options: dict[str, Any]) -> Any:
+    def _kept(
+        self, method: str, kind: type, options: dict[str, Any], **more: Any
+    ) -> Any:
         """``kind(checkpoint, **options)``, made once for each set of options.
 
         method: name of the method that has these options, for errors.
         """
-        _, *known = inspect.signature(kind).parameters
+        kinds = [inspect.signature(each).parameters for each in (kind, Inference)]
+        known = [n for own in kinds for n in own if n not in ("checkpoint", "options")]
         check_arguments(method, options, known)
+        options = options | more
         key = kind, repr(sorted(options.items()))
         if key not in self._cache:
-            dtype = options.get("dtype")
-            self._cache[key] = kind(self._on_devices(dtype), **options)
+            self._cache[key] = kind(self._on_devices(options.get("dtype")), **options)
         return self._cache[key]
 
     def _on_devices(self, dtype: str | None = None) -> Checkpoint:
         """The checkpoint with its parameters on the devices, once for each dtype."""
-        checkpoint, _ = opened(self, dtype)
-        key = "on devices", checkpoint.compute.dtype
-        if key not in self._cache:
-            params = on_devices(checkpoint.params, checkpoint.compute)
-            self._cache[key] = dataclasses.replace(checkpoint, params=params)
-        return self._cache[key]
+        compute = dataclasses.replace(self.compute, dtype=dtype or self.compute.dtype)
+        if compute.dtype not in self._cache:
+            params = on_devices(self.params, compute)
+            found = dataclasses.replace(self, params=params, compute=compute)
+            self._cache[compute.dtype] = found
+        return self._cache[compute.dtype]
 
     @functools.cached_property
     def _bert(self) -> Any:
         """The encoder's parameters on the devices, with a name for each layer."""
         return with_scan(self._on_devices().params, False)["bert"]
-
-    @functools.cached_property
-    def _encode(self) -> Callable:
-        compute = dataclasses.replace(self.compute, scan_layers=False)
-        function = functools.partial(_encode, BertModel(self.config, compute))
-        return jax.jit(function, static_argnames=("hidden_states", "attentions"))
-
-    def _batch(self, texts: Any) -> dict[str, np.ndarray]:
-        """Arrays of texts, padded to the longest."""
-        check_vocabulary(self, "the checkpoint")
-        rows = [self.tokenizer(*row.texts) for row in row_texts(placed_rows(texts))]
-        if not rows:
-            raise UserError("there are no texts; expected at least one")
-        longest = max(len(row["input_ids"]) for row in rows)
-        if longest > self.config.max_positions:
-            raise UserError(
-                f"a text has {longest} tokens, at most {self.config.max_positions} fit; "
-                "shorten it"
-            )
-        padding = dict.fromkeys(rows[0], 0) | {"input_ids": self.tokenizer.pad_id}
-        arrays = {name: np.full((len(rows), longest), n) for name, n in padding.items()}
-        for name, array in arrays.items():
-            for i, row in enumerate(rows):
-                array[i, : len(row[name])] = row[name]
-        check_types(arrays["token_type_ids"], self.config)
-        return {name: array.astype(np.int32) for name, array in arrays.items()}
 
 
 def load(path: os.PathLike | str, **changes: Any) -> Bert:
@@ -278,35 +250,25 @@ def load(path: os.PathLike | str, **changes: Any) -> Bert:
     return Bert(**vars(load_checkpoint(path, **changes)))
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _encode(
-    model: BertModel,
-    params: Any,
-    batch: dict[str, jax.Array],
-    *,
-    hidden_states: bool,
-    attentions: bool,
+    model: BertModel, hidden_states: bool, attentions: bool, params: Any, *arrays: Any
 ) -> dict[str, jax.Array | None]:
     """The arrays of an Output that the model computes."""
     output, kept = model.apply(
         {"params": params},
-        batch["input_ids"],
-        batch["token_type_ids"],
-        batch["attention_mask"],
+        *arrays,
         deterministic=True,
         pool="pooler" in params,
         hidden_states=hidden_states,
         mutable=["attention"] if attentions else [],
     )
-    found = {
-        "last_hidden_state": output.sequence_BLD,
-        "pooled": output.pooled_BD,
-        "hidden_states": jnp.stack(output.hidden_states) if hidden_states else None,
-        "attentions": None,
-    }
+    found = {"last_hidden_state": output.sequence_BLD, "pooled": output.pooled_BD}
+    found |= {"hidden_states": None, "attentions": None}
+    if hidden_states:
+        found["hidden_states"] = jnp.stack(output.hidden_states)
     if attentions:
         layers = kept["attention"]["encoder"]
-        names = [f"layer_{i}" for i in range(model.config.num_layers)]
-        found["attentions"] = jnp.stack(
-            [layers[name]["attention"]["probabilities"][0] for name in names]
-        )
+        own = (layers[f"layer_{i}"]["attention"] for i in range(len(layers)))
+        found["attentions"] = jnp.stack([each["probabilities"][0] for each in own])
     return jax.tree.map(lambda x: x.astype(jnp.float32), found)

@@ -24,7 +24,7 @@ import numpy as np
 from bert_jax.data.corpus import find_sources
 from bert_jax.errors import DivergenceError, UserError, naming
 from bert_jax.files import write_json, write_text
-from bert_jax.inference import score
+from bert_jax.inference.pretrained import Scorer, accuracy, read_sets
 from bert_jax.interop.load import load
 from bert_jax.progress import Progress, print_line
 from bert_jax.runs import read_runs, spread
@@ -281,7 +281,7 @@ def _check_files(config: Any) -> None:
     if isinstance(config, FineTuneConfig):
         FAMILIES[config.family](config.data).source.check()
     elif isinstance(config, dict):
-        next(score.read_sets(map(Path, config["files"])))
+        next(read_sets(map(Path, config["files"])))
     elif isinstance(config, DataConfig):
         find_sources(config.corpus, language=config.language)
 
@@ -312,9 +312,9 @@ def _scored_pairs(config: dict[str, Any], before: Path, log: Log) -> Result:
         return {"scores": {}}
     sets = (
         (name, pairs[: config["first"] or None])
-        for name, pairs in score.read_sets(map(Path, config["files"]))
+        for name, pairs in read_sets(map(Path, config["files"]))
     )
-    found = score.summary(score.accuracy(score.Scorer(checkpoint), sets))
+    found = accuracy(Scorer(checkpoint), sets)
     log(f"{_PAIRS}: {found.accuracy:.1%} of {found.pairs:,}")
     return {"scores": {_PAIRS: 100 * found.accuracy}, "by_set": found.by_set}
 

@@ -20,7 +20,7 @@ from bert_jax.data.corpus import read_documents
 from bert_jax.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.inference.score import read_sets
+from bert_jax.inference.pretrained import read_sets
 from bert_jax.interop.config_json import read_config
 from bert_jax.interop.load import load
 from bert_jax.interop.tensorflow import read_checkpoint

@@ -169,12 +169,12 @@ def test_texts_that_are_cut_are_counted(sentiment, caplog):
     predict = sentiment[0]
     texts = ["a man " * 60, "a man", "the " * 94, "the " * 95]
     parts = predict.stream(predict.placed(texts), 2)
-    assert [part.truncated for part in parts] == [1, 1]
+    assert [part.features.truncated for part in parts] == [1, 1]
     with caplog.at_level("WARNING", "bert_jax"):
         predict(texts[1:3])
         assert not caplog.messages
         predict(texts)
-    assert caplog.messages == ["2 of 4 rows are truncated to max_length=96"]
+    assert caplog.messages == ["2 of 4 rows truncated to max_length=96"]
 
 
 def test_a_number(tmp_path):
@@ -191,7 +191,7 @@ def test_a_saved_task_knows_its_columns_and_length(tmp_path):
     own = saved("classification", **data, max_length=9)
     logits = tiny(tmp_path / "m", "sequence", 2, labels=labels, **own)
     predict = Predictor(tmp_path / "m")
-    assert (predict.family, predict.max_length) == ("classification", 9)
+    assert (predict.task.family, predict.max_length) == ("classification", 9)
     row = {"premise": "a man", "claim": "a man " * 9}
     assert_classes(predict([row]), logits("a man", "a man a man"))
     longer = Predictor(tmp_path / "m", max_length=96)
@@ -378,7 +378,7 @@ def test_labels_that_do_not_compete_are_decided_alone_and_two_numbers_refused(tm
     tiny(tmp_path / "m", "sequence", 2, labels=("x", "y"), problem_type=kind)
     predict = Predictor(tmp_path / "m")
     (answer,) = predict(["the man eats"])
-    assert predict.family == "multi_label"
+    assert predict.task.family == "multi_label"
     assert set(answer) == {"labels", "probabilities"}
     tiny(tmp_path / "n", "sequence", 2, labels=("x", "y"), problem_type="regression")
     with pytest.raises(UserError, match=r"the head gives 2 numbers \(regression\)"):
@@ -425,7 +425,7 @@ def test_a_model_on_frozen_features_predicts_as_it_was_scored(settings, tmp_path
     prepared = prepare(config, tmp_path, lambda line: None)
     finetune(config, prepared, RunFolder(tmp_path), lambda line: None)
     predict = Predictor(tmp_path)
-    assert (predict.family, predict.max_length) == (config.family, 24)
+    assert (predict.task.family, predict.max_length) == (config.family, 24)
     written = (tmp_path / "predictions/dev.conll").read_text().split()
     answers = predict([" ".join(row.words) for row in prepared.splits[0].rows])
     assert [tag for a in answers for tag in a["tags"]] == written[2::3]

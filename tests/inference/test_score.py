@@ -10,7 +10,7 @@ import pytest
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference import evaluation
-from bert_jax.inference.score import Scorer, accuracy, read_sets, summary
+from bert_jax.inference.pretrained import Scorer, accuracy, read_sets
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
@@ -112,9 +112,10 @@ def test_an_empty_text_has_no_tokens_and_the_score_0(checkpoint, causal):
     score = Scorer(checkpoint, batch_size=8)
     alone = score(["ship"])
     np.testing.assert_array_equal(score(["", " "]), [0, 0])
-    found = list(score.stream(placed_rows(["", "ship", ""])))
-    assert [(x.text, x.tokens) for x in found] == [("", 0), ("ship", 1), ("", 0)]
-    assert [x.log_probability for x in found] == [0, pytest.approx(alone[0]), 0]
+    (part,) = score.stream(placed_rows(["", "ship", ""]))
+    found = part.answers
+    assert [(x["text"], x["tokens"]) for x in found] == [("", 0), ("ship", 1), ("", 0)]
+    assert [x["log_probability"] for x in found] == [0, pytest.approx(alone[0]), 0]
     assert score([]).shape == (0,)
 
 
@@ -163,16 +164,16 @@ def test_accuracy_is_the_share_of_pairs_whose_good_sentence_scores_higher(tmp_pa
         return np.array([-len(text) for text in texts], float)
 
     sets = [("a", PAIRS), ("b", [("long", "x"), ("x", "y"), ("x", "long"), ("", "y")])]
-    right = list(accuracy(score, sets))
-    assert right[0][1].tolist() == [False, True]
-    assert right[1][1].tolist() == [False, False, True, True]  # a tie is wrong
-    found = summary([*right, right[0]])  # a name that occurs twice
-    assert found.by_set == {"a": 0.5, "b": 0.5}
+    reported = {}
+    found = accuracy(score, [*sets, sets[0]], reported.__setitem__)
+    assert reported["a"].tolist() == [False, True]
+    assert reported["b"].tolist() == [False, False, True, True]  # a tie is wrong
+    assert found.by_set == {"a": 0.5, "b": 0.5}  # a name that occurs twice
     assert (found.accuracy, found.pairs) == (0.5, 8)
     for name in ("y", "x"):
         (tmp_path / f"{name}.jsonl").write_text('{"yes": "a", "no": "bb"}\n')
     paths = [tmp_path / "x.jsonl", tmp_path / "y.jsonl"]
-    found = summary(accuracy(score, read_sets(paths, ("yes", "no"))))
+    found = accuracy(score, read_sets(paths, ("yes", "no")))
     assert found == (1.0, dict.fromkeys(map(str, paths), 1.0), 2)
 
 

@@ -12,8 +12,7 @@ from bert_jax.commands.config_file import parse
 from bert_jax.data.examples import ExampleConfig
 from bert_jax.errors import UserError
 from bert_jax.inference.embed import Embedder
-from bert_jax.inference.fill_mask import mlm_logits
-from bert_jax.inference.score import Scorer
+from bert_jax.inference.pretrained import Scorer, mlm_logits
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import load

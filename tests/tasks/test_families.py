@@ -114,11 +114,11 @@ def test_a_new_family(settings, monkeypatch, tmp_path):
     data = {"dir": config["data"]["dir"], "max_length": 24}
     score, predict = run(config | {"family": "clue", "data": data}, tmp_path)
     assert score > 90
-    assert predict.family == "clue"
+    assert predict.task.family == "clue"
     texts = ["the good man and the ship", "a bad dog"]
     (part,) = predict.stream(predict.placed(texts))
     assert [answer["clue"] for answer in part.answers] == ["good", "bad"]
-    assert list(table_lines(part)) == [
+    assert list(table_lines(predict.task, part)) == [
         "clue  text",
         "good  the good man and the ship",
         "bad   a bad dog",

@@ -1,0 +1,442 @@
+"""What a pretrained model answers: tokens of [MASK], next sentences, scores of texts.
+
+The pseudo-log-likelihood of a text is the sum of log p(token | all other tokens), with
+each token masked in turn (Salazar et al. 2020, "Masked Language Model Scoring"). It favours
+words of several tokens, because the other tokens of a word reveal the masked one. With
+``rest_of_word`` the later tokens of the word are masked too (Kauf and Ivanova 2023, "A
+Better Way to Do Masked Language Model Scoring"). A left-to-right model gives the
+log-likelihood: the sum of log p(token | tokens before it). A two-way LSTM gives the mean of
+the log-likelihoods of its two directions.
+
+A minimal pair is right if its good sentence has the higher score (Warstadt et al. 2020,
+"BLiMP").
+"""
+
+import dataclasses
+import re
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import softmax
+
+from bert_jax.data.batching import Features
+from bert_jax.data.tokenizer import MASK, Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.files import ending, parse_json, reading
+from bert_jax.inference.evaluation import Columns, Inference, text_features
+from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.model.bert import PADDING_LOGIT, BertForPreTraining
+from bert_jax.model.tokens import Tokens
+from bert_jax.objectives.objective import cross_entropy
+from bert_jax.tasks.rows import (
+    Placed,
+    Row,
+    by_position,
+    check_texts,
+    placed_rows,
+    row_texts,
+    text_of,
+)
+from bert_jax.tasks.task import Answer, Outputs, Task, with_id
+
+ROW = 64  # tokens of masked copies that take as much memory as an ordinary row
+FIELDS = ("sentence_good", "sentence_bad")
+_EXPECTED = "pairs as .jsonl, .csv, .tsv, .txt, or a zip of .jsonl"
+
+MinimalPair = tuple[str, str]  # the good sentence and the bad one
+
+
+class TokenizedText(NamedTuple):
+    """A text. input_ids: int32 (L,), with [CLS] and [SEP]."""
+
+    text: str
+    input_ids: np.ndarray
+    id: Any = None
+
+
+def tokenized(
+    tokenizer: Tokenizer,
+    where: str,
+    text: str,
+    row_id: Any,
+    limit: int,
+    **options: bool,
+) -> TokenizedText:
+    """[CLS] text [SEP]. Raises UserError for over ``limit`` tokens.
+
+    where: place of the text in errors. options: see Tokenizer.encode.
+    """
+    ids = tokenizer.encode(text, **options)
+    if (length := len(ids) + 2) > limit:
+        raise UserError(f"{where} has {length} tokens, at most {limit} fit; shorten it")
+    ids = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
+    return TokenizedText(text, ids, row_id)
+
+
+def single_texts(ids: list[np.ndarray], row: Any, **inputs: np.ndarray) -> Features:
+    """Features of sequences of one text. row: the number of the row of each."""
+    return Features(ids, [np.zeros_like(own) for own in ids], row, inputs=inputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class LmConfig:
+    """max_length: maximum number of tokens of a text. top: number of tokens of a [MASK]."""
+
+    max_length: int
+    top: int
+
+
+class FillMask(Task):
+    """Fills in blanks with the MLM head. The task needs no training and has no files."""
+
+    family = "fill_mask"
+    head = "pretraining"
+    columns: ClassVar = {"text": ("text",), "label": ("label",)}
+    any_columns, tabs = True, False
+
+    def __init__(self, config: LmConfig, tokenizer: Tokenizer):
+        super().__init__(config)
+        self._tokenizer = tokenizer
+        if not 1 <= config.top <= tokenizer.vocab_size:
+            raise UserError(
+                f"top={config.top}, expected 1 to {tokenizer.vocab_size}, the size of the "
+                "vocabulary"
+            )
+
+    def row(self, where: str, values: Mapping, labelled: bool = False) -> TokenizedText:
+        """A text and its tokens. Raises UserError for a text without [MASK]."""
+        del labelled
+        text, limit = text_of(where, values, ["text"]), self.config.max_length
+        if MASK not in text:
+            raise UserError(
+                f"{where}: no {MASK} in {text[:60]!r}; this checkpoint is not fine-tuned "
+                f"and only fills in {MASK}: put it where a token is missing, or fine-tune "
+                "the checkpoint with bert_jax.finetune"
+            )
+        place = self._tokenizer, where, text, values.get("id"), limit
+        return tokenized(*place, allow_mask=True)
+
+    def encode(self, rows: list[TokenizedText], tokenizer: Tokenizer) -> Features:
+        """A copy of a text for each of its blanks. "place": the position of the blank."""
+        places = [np.flatnonzero(row.input_ids == tokenizer.mask_id) for row in rows]
+        numbers = np.repeat(np.arange(len(rows)), [*map(len, places)])
+        copies = [rows[i].input_ids for i in numbers]
+        return single_texts(copies, numbers, place=np.concatenate(places))
+
+    def decode(self, rows: list, features: Features, outputs: Outputs) -> list[Answer]:
+        """{"text", "blanks": for each [MASK] a list of {"token", "probability"}}.
+
+        outputs: see :func:`top_tokens`.
+        """
+        answers = [with_id(row, {"text": row.text, "blanks": []}) for row in rows]
+        for i, (probabilities, ids) in zip(features.row, outputs, strict=True):
+            answers[i]["blanks"].append(
+                [
+                    {"token": self._tokenizer.tokens[int(t)], "probability": float(p)}
+                    for t, p in zip(ids, probabilities, strict=True)
+                ]
+            )
+        return answers
+
+    def cells(self, row: TokenizedText, answer: Answer) -> list[dict[str, str]]:
+        """A line of the table for each [MASK]."""
+        del row
+        lines = []
+        for number, blank in enumerate(answer["blanks"], 1):
+            tokens = (f"{entry['token']} {entry['probability']:.3f}" for entry in blank)
+            line = {"blank": str(number), "tokens": ", ".join(tokens)}
+            lines.append({"text": answer["text"]} | line)
+        return lines
+
+
+class Pair(NamedTuple):
+    """Two texts."""
+
+    texts: tuple[str, str]
+    id: Any
+
+
+class NextSentence(Task):
+    """Says whether a text follows another one, with the NSP head. It has no files."""
+
+    family = "next_sentence"
+    head = "pretraining"
+    columns: ClassVar = {name: (name,) for name in ("first", "second", "label")}
+    any_columns = True
+
+    def row(self, where: str, values: Mapping, labelled: bool = False) -> Pair:
+        """The two texts."""
+        del labelled
+        first, second = (text_of(where, values, [name]) for name in self._texts)
+        return Pair((first, second), values.get("id"))
+
+    def encode(self, rows: list[Pair], tokenizer: Tokenizer) -> Features:
+        """The pairs; in a pair that is too long the longer text loses its end."""
+        texts = [row.texts for row in rows]
+        return text_features(tokenizer, texts, self.config.max_length)
+
+    def decode(self, rows: list, features: Features, outputs: Outputs) -> list[Answer]:
+        """{"first", "second", "probability": that the second text follows the first}."""
+        del features
+        return [
+            with_id(row, {"first": row.texts[0], "second": row.texts[1]})
+            | {"probability": float(softmax(logits_2)[0])}
+            for row, logits_2 in zip(rows, outputs, strict=True)
+        ]
+
+    def cells(self, row: Pair, answer: Answer) -> list[dict[str, str]]:
+        """The texts and the probability."""
+        del row
+        return [answer | {"probability": f"{answer['probability']:.4f}"}]
+
+
+def next_sentence_logits(
+    model: BertForPreTraining, params: Any, batch: dict[str, jax.Array]
+) -> jax.Array:
+    """Logits of the NSP head, float32 (R, S, 2). The MLM head may be absent."""
+
+    def logits(model: BertForPreTraining) -> jax.Array:
+        encoded = model.bert.encode(Tokens.of_batch(batch), deterministic=True)
+        return model.nsp(encoded.pooled_BD).astype(jnp.float32)
+
+    return model.apply({"params": params}, method=logits)
+
+
+def top_tokens(
+    model: BertForPreTraining, top: int, params: Any, batch: dict[str, jax.Array]
+) -> jax.Array:
+    """Probabilities and ids of the likeliest tokens, float32 (R, S, 2, top)."""
+    logits_RSW = mlm_logits(model, params, batch, batch["starts"] + batch["place"])
+    probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits_RSW), top)
+    return jnp.stack([probabilities, ids.astype(jnp.float32)], axis=2)
+
+
+def mlm_params(checkpoint: Checkpoint) -> Any:
+    """The parameters, with a bias that excludes rows of the word table without a token.
+
+    The word table may have more rows than the vocabulary has tokens.
+    """
+    params, tokens = checkpoint.params, checkpoint.tokenizer.vocab_size
+    bias_V = params["mlm"]["output_bias"]
+    if tokens == len(bias_V):
+        return params
+    bias_V = jnp.asarray(bias_V).at[tokens:].set(PADDING_LOGIT)
+    return params | {"mlm": params["mlm"] | {"output_bias": bias_V}}
+
+
+def mlm_logits(
+    model: BertForPreTraining,
+    params: Any,
+    batch: dict[str, jax.Array],
+    positions_BQ: jax.Array,
+) -> jax.Array:
+    """Logits of the MLM head at some positions, float32 (B, Q, W).
+
+    A causal model predicts a token from the tokens before it. A two-way LSTM gives the
+    product of the predictions of both directions. The pooler and the NSP head may be
+    absent.
+    """
+    tokens = Tokens.of_batch(batch)
+
+    def logits(model: BertForPreTraining) -> jax.Array:
+        if model.config.reads != "both sides":
+            found = model.lm_logits(tokens, positions_BQ, deterministic=True)
+            return sum(jax.nn.log_softmax(own_BQW) for own_BQW in found)
+        encoded = model.bert.encode(
+            tokens, deterministic=True, positions_BQ=positions_BQ, pool=False
+        )
+        return model.mlm(encoded.sequence_BLD, model.bert.embeddings.word)
+
+    return model.apply({"params": params}, method=logits)
+
+
+class Scorer(Inference):
+    """Pseudo-log-likelihoods by a checkpoint with an MLM head, or log-likelihoods.
+
+    >>> score = Scorer("runs/base")
+    >>> score(["The cats sleep.", "The cats sleeps."])
+    array([-17.2, -24.9])
+
+    rest_of_word: whether the later tokens of a masked token's word are masked too.
+    max_length: a text of more tokens is an error. batch_size, ...: see Inference.
+
+    An answer of ``stream`` has the "text", its "log_probability" (natural, summed over its
+    tokens), the number of its "tokens", and the "id" of its row if that has one. An empty
+    text has 0 tokens and the log probability 0.
+    """
+
+    tabs, doing = False, "scoring"
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint | Path | str,
+        *,
+        rest_of_word: bool = False,
+        batch_size: int = 64,
+        **options: Any,
+    ):
+        super().__init__(checkpoint, batch_size=batch_size, **options)
+        config, compute = self.checkpoint.config, self.checkpoint.compute
+        if "mlm" not in self.checkpoint.params:
+            raise UserError(
+                f"{self._name} has no MLM head, so it gives no probabilities of tokens; "
+                "expected a pretrained checkpoint"
+            )
+        self.max_length = self.max_length or config.max_positions
+        self._rest_of_word, self._directed = rest_of_word, config.reads != "both sides"
+        if self._directed and rest_of_word:
+            raise UserError(
+                f"{self._name} reads {config.reads} and never sees the rest of a word; "
+                "leave rest_of_word out"
+            )
+        self._model = BertForPreTraining(config, compute)
+        function = self._given_one_side if self._directed else self._given_all_others
+        self._run = self._runner(function, mlm_params(self.checkpoint))
+
+    def __call__(self, rows: Any, *, columns: Columns = ()) -> np.ndarray:
+        """The log probability of each text, float64 (texts,)."""
+        answers = super().__call__(rows, columns=columns)
+        return np.array([answer["log_probability"] for answer in answers], float)
+
+    def _rows(self, placed: Iterable[Placed], columns: Columns) -> Iterator:
+        for where, (text,), row_id in row_texts(placed, columns, most=1):
+            yield tokenized(self._tokenizer, where, text, row_id, self.max_length)
+
+    def _cost(self, row: TokenizedText) -> float:
+        return len(row.input_ids) ** 2 / ROW
+
+    def _encode(self, rows: list[TokenizedText]) -> Features:
+        numbers, texts = np.arange(len(rows)), [row.input_ids for row in rows]
+        if self._directed:
+            return single_texts(texts, numbers)
+        sizes = [len(ids) - 2 for ids in texts]
+        return single_texts(
+            [copy for ids in texts for copy in self._masked(ids)],
+            np.repeat(numbers, sizes),
+            place=np.concatenate([1 + np.arange(size) for size in sizes]),
+            target=np.concatenate([ids[1:-1] for ids in texts]),
+        )
+
+    def _decode(self, rows: list, features: Features, outputs: Outputs) -> list[Answer]:
+        if self._directed:
+            sums = [logs[1:-1].sum(dtype=np.float64) for logs in outputs]
+        else:
+            sums = np.bincount(features.row, np.array(outputs), len(rows))
+        answers = []
+        for row, log in zip(rows, sums, strict=True):
+            answer = {"text": row.text, "log_probability": float(log)}
+            answers.append(with_id(row, answer | {"tokens": len(row.input_ids) - 2}))
+        return answers
+
+    def _masked(self, ids: np.ndarray) -> np.ndarray:
+        """A copy of a text for each of its n tokens, (n, n + 2), that token masked."""
+        places = 1 + np.arange(len(ids) - 2)
+        ends = places + 1
+        if self._rest_of_word:
+            # A word ends before the next token that does not continue one.
+            starts = np.flatnonzero(~self._tokenizer.continuation[ids])
+            ends = starts[np.searchsorted(starts, places, side="right")]
+        column = np.arange(len(ids))
+        masked = (column >= places[:, None]) & (column < ends[:, None])
+        return np.where(masked, np.int32(self._tokenizer.mask_id), ids)
+
+    def _given_one_side(self, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
+        """The log probability of each token given the tokens before it, float32 (R, L).
+
+        A two-way LSTM gives the mean of both directions. The values of the first and the
+        last token of a sequence have no meaning.
+        """
+        ids_RL = batch["input_ids"]
+        places_RL = jnp.broadcast_to(jnp.arange(ids_RL.shape[1]), ids_RL.shape)
+        inputs = {"params": params}, Tokens.of_batch(batch), places_RL
+        directions = self._model.apply(*inputs, deterministic=True, method="lm_logits")
+        losses = [cross_entropy(logits_RLW, ids_RL)[0] for logits_RLW in directions]
+        return -sum(losses) / len(losses)
+
+    def _given_all_others(self, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
+        """float32 (R, S): log probability of each sequence's target at its place."""
+        positions_RS = batch["starts"] + batch["place"]
+        logits_RSW = mlm_logits(self._model, params, batch, positions_RS)
+        return -cross_entropy(logits_RSW, batch["target"])[0]
+
+
+class Accuracy(NamedTuple):
+    """The share of right pairs, over all pairs and in each set."""
+
+    accuracy: float
+    by_set: dict[str, float]
+    pairs: int
+
+
+def read_sets(
+    paths: Iterable[Path], fields: Sequence[str] = FIELDS
+) -> Iterator[tuple[str, list[MinimalPair]]]:
+    """The path and the pairs of each set. A set is a file, or a file in a zip.
+
+    The rows of a table have the pair in the two columns ``fields``. Lines of text have it
+    in two columns with a tab between them, the good sentence first.
+
+    Raises UserError with the file and line of a row that is not a pair.
+    """
+    for path in map(Path, paths):
+        zipped = ending(path) == ".zip"
+        for name, rows in _zip_rows(path) if zipped else [(path, placed_rows(path))]:
+            pairs = [_pair(where, row, fields) for where, row in rows if row]
+            if not pairs:
+                raise UserError(f"{name} has no pairs; expected {_EXPECTED}")
+            yield str(name), pairs
+
+
+def _zip_rows(path: Path) -> Iterator[tuple[str, Iterator[Placed]]]:
+    """The name and the rows of each JSONL file in a zip, such as BLiMP's."""
+    with reading(path, _EXPECTED), zipfile.ZipFile(path) as archive:
+        # macOS puts a file "._NAME.jsonl", which is not JSON, beside each NAME.jsonl.
+        own = re.compile(r"(.*/)?[^./][^/]*\.jsonl")
+        # By entry, not by name: a zip may have a name twice.
+        members = [m for m in archive.infolist() if own.fullmatch(m.filename)]
+        if not members:
+            raise UserError(f"{path} has no .jsonl file; expected {_EXPECTED}")
+        for member in sorted(members, key=lambda member: member.filename):
+            name = f"{path}/{member.filename}"
+            with archive.open(member) as file:
+                yield name, _objects(name, file)
+
+
+def _objects(name: str, lines: Iterable[bytes]) -> Iterator[Placed]:
+    for number, line in enumerate(lines, 1):
+        where = f"{name}:{number}"
+        yield where, parse_json(line, where, "one object a line")
+
+
+def _pair(where: str, row: Row, fields: Sequence[str]) -> MinimalPair:
+    values = by_position(where, row, fields)
+    good, bad = (text_of(where, values, [name]) for name in fields)
+    check_texts(where, (good, bad))
+    return good, bad
+
+
+def accuracy(
+    score: Callable[[list[str]], np.ndarray],
+    sets: Iterable[tuple[str, Sequence[MinimalPair]]],
+    report: Callable[[str, np.ndarray], None] = lambda name, right: None,
+) -> Accuracy:
+    """The share of pairs whose good sentence has the higher score.
+
+    score: a function from texts to their log probabilities. A pair of equal scores is
+    wrong. sets: results of :func:`read_sets`. If a path occurs twice, its pairs count
+    twice. report: function of the name of each set, and whether each of its pairs is right.
+    """
+    by_set: dict[str, np.ndarray] = {}
+    for name, pairs in sets:
+        scores = score([text for pair in pairs for text in pair]).reshape(-1, 2)
+        right = scores[:, 0] > scores[:, 1]
+        report(name, right)
+        by_set[name] = np.append(by_set.get(name, []), right)
+    every = np.concatenate([*by_set.values()])
+    means = {name: float(right.mean()) for name, right in by_set.items()}
+    return Accuracy(float(every.mean()), means, len(every))
