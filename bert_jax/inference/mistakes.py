@@ -4,8 +4,8 @@ The folder WORKDIR/predictions of a run, and the output of evaluate, contain thr
 
 SPLIT.errors.jsonl, SPLIT.errors.html
     At most LONGEST errors, the most confident first; for regression, the largest
-    difference first. A line has "text", "gold", "predicted", "confidence" (probability of
-    the predicted answer, null for regression) and "where" (file and line, or the row in
+    difference first. An error has "text", "gold", "predicted", "confidence" (probability of
+    the predicted answer; not for regression) and "where" (file and line, or the row in
     Python). "id" is the row's id, if it has one. Tagging adds "word", the wrong word.
 SPLIT.confusion.json
     {"split": "dev", "of": "rows" or "words", "labels": [...], "counts": [[...], ...]}.
@@ -26,16 +26,10 @@ from bert_jax.tasks.task import Answer, Task
 
 LONGEST = 200  # errors in a file
 
-_PAGE = """<!doctype html>
-<meta charset="utf-8">
-<title>{title}</title>
-<style>
-:root {{ color-scheme: light dark; font: 15px/1.45 system-ui, sans-serif; }}
-th, td {{ text-align: left; vertical-align: top; padding: .4em .7em;
-  border-bottom: 1px solid gray; overflow-wrap: anywhere; min-width: 5em; }}
-</style>
+_PAGE = """<!doctype html><meta charset="utf-8"><title>{title}</title>
+<style>:root {{ color-scheme: light dark; font: 15px/1.45 system-ui, sans-serif; }}
+td {{ vertical-align: top; padding: .4em; border-bottom: 1px solid gray; }}</style>
 <h1>{title}</h1>
-<p>{caption}</p>
 <table>
 {rows}
 </table>
@@ -48,20 +42,18 @@ def worst_errors(
     """All errors on rows with labels, the worst first; see the head of this file."""
     errors = []
     for row, answer in zip(rows, answers, strict=True):
+        place = {"where": row.where, "id": getattr(row, "id", None)}
         for outcome in task.outcomes(row, answer):
-            if not outcome.right:
-                place = {name: getattr(row, name, None) for name in ("where", "id")}
-                error = outcome._asdict() | place
-                names = {"text", "gold", "predicted", "confidence"}
-                names |= {n for n in ("word", *place) if error[n] is not None}
-                errors.append({n: error[n] for n in error if n in names})
+            error = outcome._asdict() | place
+            if not error.pop("right"):
+                del error["classes"]
+                errors.append({n: x for n, x in error.items() if x is not None})
     return sorted(errors, key=_weight, reverse=True)
 
 
 def _weight(error: dict[str, Any]) -> float:
-    if error["confidence"] is None:
-        return abs(error["predicted"] - error["gold"])
-    return error["confidence"]
+    found = error.get("confidence")
+    return abs(error["predicted"] - error["gold"]) if found is None else found
 
 
 def confusion(
@@ -71,12 +63,9 @@ def confusion(
 
     Both are empty if the task has no classes.
     """
-    counts = collections.Counter(
-        outcome.classes
-        for row, answer in zip(rows, answers, strict=True)
-        for outcome in task.outcomes(row, answer)
-        if outcome.classes
-    )
+    pairs = zip(rows, answers, strict=True)
+    found = (outcome.classes for pair in pairs for outcome in task.outcomes(*pair))
+    counts = collections.Counter(filter(None, found))
     seen = {label for pair in counts for label in pair}
     labels = list(task.labels) if seen and seen <= {*task.labels} else sorted(seen)
     return labels, [[counts[a, b] for b in labels] for a in labels]
@@ -91,11 +80,10 @@ def majority_warning(counts: Sequence[Sequence[int]]) -> str:
     right = sum(row[i] for i, row in enumerate(counts))
     if sum(total > 0 for total in totals) < 2 or right > max(totals):
         return ""
-    share = 100 * max(totals) / sum(totals)
     return (
-        f"{100 * right / sum(totals):.1f}% are right, and always the largest class "
-        f"would give {share:.1f}%: the run has learned nothing; try another seed, more "
-        "epochs or, if it is off, optimizer.bias_correction=True"
+        f"{right / sum(totals):.1%} are right, and always the largest class would give "
+        f"{max(totals) / sum(totals):.1%}: the run has learned nothing; try another seed, "
+        "more epochs or, if it is off, optimizer.bias_correction=True"
     )
 
 
@@ -104,34 +92,24 @@ def write_mistakes(
 ) -> list[Path]:
     """Writes the files of a split (see the head of this file), and returns their paths."""
     errors = worst_errors(task, rows, answers)
+    title = f"{len(errors):,} errors in {len(rows):,} rows of {split}, the worst first"
+    errors = errors[:LONGEST]
     paths = [folder / f"{split}.errors.jsonl", folder / f"{split}.errors.html"]
     # default=str: an id may be a date, or another value that JSON does not have.
-    lines = (json.dumps(e, ensure_ascii=False, default=str) for e in errors[:LONGEST])
+    lines = (json.dumps(error, ensure_ascii=False, default=str) for error in errors)
     write_text(paths[0], "".join(f"{line}\n" for line in lines))
-    write_text(paths[1], _page(split, errors, len(rows)))
+    names = [*dict.fromkeys(name for error in errors for name in error)]
+    table = [names, *([error.get(name, "") for name in names] for error in errors)]
+    cells = [
+        [f"{x:.4f}" if isinstance(x, float) else str(x) for x in row] for row in table
+    ]
+    lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in cells)
+    page = "\n".join(f"<tr>{line}</tr>" for line in lines)
+    write_text(paths[1], _PAGE.format(title=html.escape(title), rows=page))
     labels, counts = confusion(task, rows, answers)
     if labels:
         kind = "words" if task.head == "token" else "rows"
-        content = {"split": split, "of": kind, "labels": labels}
+        content = {"split": split, "of": kind, "labels": labels, "counts": counts}
         paths.append(folder / f"{split}.confusion.json")
-        write_json(paths[-1], content | {"counts": counts})
+        write_json(paths[-1], content)
     return paths
-
-
-def _page(split: str, errors: list[dict[str, Any]], rows: int) -> str:
-    """The page of the worst errors."""
-    shown = errors[:LONGEST]
-    names = list(dict.fromkeys(n for e in shown for n in e if e[n] is not None))
-    table = [("th", names)]
-    table += [("td", [error.get(name, "") for name in names]) for error in shown]
-    lines = []
-    for tag, row in table:
-        texts = (f"{x:.4f}" if isinstance(x, float) else str(x) for x in row)
-        cells = (f"<{tag}>{html.escape(text)}</{tag}>" for text in texts)
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    return _PAGE.format(
-        title=html.escape(f"Errors on {split}"),
-        caption=f"{len(errors):,} errors in {rows:,} rows, the worst first; {len(shown)} "
-        "are shown.",
-        rows="\n".join(lines),
-    )

@@ -44,7 +44,7 @@ def test_the_most_confident_errors_come_first():
 def shown(task, rows, predictions):
     errors = worst_errors(task, rows_of(task, rows), predictions)
     names = ("text", "gold", "predicted", "confidence")
-    return [tuple(error[name] for name in names) for error in errors]
+    return [tuple(error.get(name) for name in names) for error in errors]
 
 
 def test_errors_of_every_family():
@@ -148,13 +148,13 @@ def test_the_files(tmp_path):
     page = paths[1].read_text()
     assert page.count("<tr>") == 1 + LONGEST
     assert html.escape(text) in page and text not in page
-    assert f"{count} errors in {count} rows" in page
+    assert f"{count} errors in {count} rows of dev" in page
     assert json.loads(paths[2].read_text()) == {
         "split": "dev",
         "of": "rows",
         "labels": ["a", "b"],
         "counts": [[0, count], [0, 0]],
     }
-    assert "<th>confidence</th>" in page and "<td>0.5122</td>" in page
+    assert "<td>confidence</td>" in page and "<td>0.5122</td>" in page
     none = write_mistakes(tmp_path / "n", NUMBERS, "dev", *[[]] * 2)
     assert [path.name for path in none] == ["dev.errors.jsonl", "dev.errors.html"]
