@@ -53,7 +53,8 @@ def inspect(
         max_predictions=math.ceil(config.mask_rate * sequence_length),
         seed=seed,
     )
-    return {"path": str(path), "what": "text"} | _text(source, examples)
+    drawn = drawn_examples(source, np.arange(examples))
+    return {"path": str(path), "what": "text"} | _text(source) | {"examples": drawn}
 
 
 def _checkpoint(path: os.PathLike | str) -> Values:
@@ -66,43 +67,33 @@ def _checkpoint(path: os.PathLike | str) -> Values:
     checkpoint = load(path, scan_layers=False)
     config, tokenizer = checkpoint.config, checkpoint.tokenizer
     parameters = []
-    arrays = flatten_dict(checkpoint.params, sep="/")
-    for name in sorted(arrays, key=_by_number):
-        array = arrays[name]
+    for name, array in flatten_dict(checkpoint.params, sep="/").items():
         if "/word/" in name and len(array) == config.word_rows:
             array = array[: config.vocab_size]  # the other rows are padding
-        parameters.append(
-            {
-                "name": name,
-                "shape": list(array.shape),
-                "dtype": checkpoint.dtypes.get(name, "float32"),
-                "count": array.size,
-                "mean": float(array.mean(dtype=np.float64)),
-                "deviation": float(array.std(dtype=np.float64)),
-            }
-        )
+        row = {"name": name, "shape": [*array.shape]}
+        row |= {"dtype": checkpoint.dtypes.get(name, "float32"), "count": array.size}
+        row["mean"] = float(array.mean(dtype=np.float64))
+        parameters.append(row | {"deviation": float(array.std(dtype=np.float64))})
+    # layer_2 comes before layer_10.
+    parameters.sort(
+        key=lambda row: [x.zfill(4) for x in re.split(r"(\d+)", row["name"])]
+    )
     names = ("source", "head", "labels", "missing", "unexpected")
     return {name: getattr(checkpoint, name) for name in names} | {
         "config": dataclasses.asdict(config),
         "vocabulary": tokenizer and _summary(tokenizer),
-        "count": sum(parameter["count"] for parameter in parameters),
+        "count": sum(row["count"] for row in parameters),
         "parameters": parameters,
     }
 
 
-def _by_number(name: str) -> list[str]:
-    """Sorts layer_2 before layer_10."""
-    return [part.zfill(4) for part in re.split(r"(\d+)", name)]
-
-
-def _text(source: ExampleSource, examples: int) -> Values:
+def _text(source: ExampleSource) -> Values:
     store, info = source.store, source.store.info
     offsets, bounds = store.sentence_offsets, store.document_sentences
-    unknown = 0
-    for ranges in np.array_split(
-        np.stack([bounds[:-1], bounds[1:]], axis=1), -(-info.documents // _DOCUMENTS)
-    ):
-        ids = np.concatenate(store.read_sentences(ranges)) & ~np.int64(store.word_bit)
+    unknown, ranges = 0, np.stack([bounds[:-1], bounds[1:]], axis=1)
+    for first in range(0, info.documents, _DOCUMENTS):
+        ids = np.concatenate(store.read_sentences(ranges[first : first + _DOCUMENTS]))
+        ids &= ~ids.dtype.type(store.word_bit)
         unknown += int(np.count_nonzero(ids == source.vocabulary.unk_id))
     return {
         "documents": info.documents,
@@ -116,52 +107,14 @@ def _text(source: ExampleSource, examples: int) -> Values:
             "tokens of a document": _lengths(np.diff(offsets[bounds])),
         },
         "settings": info.settings,
-        "examples": drawn_examples(source, np.arange(examples)),
     }
 
 
 def _lengths(lengths: np.ndarray) -> dict[str, float]:
-    quantiles = np.quantile(lengths, list(_QUANTILES.values()), method="higher")
-    values = dict(zip(_QUANTILES, quantiles.tolist(), strict=True))
-    return {"mean": float(lengths.mean()), **values}
-
-
-def drawn_examples(source: ExampleSource, samples: Sequence[int]) -> list[Values]:
-    """The training examples with these numbers, in ascending order, as tokens.
-
-    "a" and "b" are the tokens that the model reads; "b" is empty if there is no second
-    text. "masked" has for each prediction "position" (0 is [CLS]), "shown" (the token at
-    this position) and "token" (the right token). "is_next" is whether B follows A; None
-    without next sentence prediction.
-    """
-    batch, tokens = source.draw(samples), source.vocabulary.tokens
-    examples = []
-    for i, length in enumerate(batch["attention_mask"].sum(axis=1)):
-        ids, types = batch["input_ids"][i, :length], batch["token_type_ids"][i, :length]
-        used = batch["mlm_weights"][i] > 0
-        positions = batch["mlm_positions"][i][used].tolist()
-        right = batch["mlm_ids"][i][used].tolist()
-        has_label = source.config.next_sentence
-        examples.append(
-            {
-                "a": [tokens[t] for t in ids[types == 0]],
-                "b": [tokens[t] for t in ids[types == 1]],
-                "masked": [
-                    {"position": p, "shown": tokens[ids[p]], "token": tokens[t]}
-                    for p, t in zip(positions, right, strict=True)
-                ],
-                "is_next": not batch["nsp_labels"][i] if has_label else None,
-            }
-        )
-    return examples
-
-
-def marked(example: Values) -> list[str]:
-    """The tokens of an example, with {the right token} after each predicted token."""
-    tokens = [*example["a"], *example["b"]]
-    for masked in example["masked"]:
-        tokens[masked["position"]] += f"{{{masked['token']}}}"
-    return tokens
+    quantiles = np.quantile(lengths, [*_QUANTILES.values()], method="higher").tolist()
+    return {"mean": float(lengths.mean())} | dict(
+        zip(_QUANTILES, quantiles, strict=True)
+    )
 
 
 def _summary(tokenizer: Tokenizer) -> Values:
@@ -173,32 +126,54 @@ def _summary(tokenizer: Tokenizer) -> Values:
     }
 
 
+def drawn_examples(source: ExampleSource, samples: Sequence[int]) -> list[Values]:
+    """The training examples with these numbers, in ascending order, as texts of tokens.
+
+    "tokens": their number. "a" and "b": what the model reads, as shown{right} where it
+    predicts; "b" is empty if there is no second text. "is_next": whether B follows A;
+    None without next sentence prediction.
+    """
+    batch, tokens = source.draw(samples), source.vocabulary.tokens
+    examples = []
+    for i, ids in enumerate(batch["input_ids"]):
+        length = int(batch["attention_mask"][i].sum())
+        cut = length - int(batch["token_type_ids"][i].sum())
+        shown = [tokens[t] for t in ids[:length]]
+        used = batch["mlm_weights"][i] > 0
+        right = batch["mlm_ids"][i][used]
+        for place, token in zip(batch["mlm_positions"][i][used], right, strict=True):
+            shown[place] += f"{{{tokens[token]}}}"
+        example = {
+            "tokens": length,
+            "a": " ".join(shown[:cut]),
+            "b": " ".join(shown[cut:]),
+        }
+        is_next = not batch["nsp_labels"][i] if source.config.next_sentence else None
+        examples.append(example | {"is_next": is_next})
+    return examples
+
+
 def describe(found: Values) -> Iterator[str]:
     """The result of :func:`inspect` in lines: single values, tables, examples."""
-    single, tables = {}, []
+    lengths = [{"": name} | row for name, row in found.get("lengths", {}).items()]
+    single = []
     for name, value in found.items():
-        if name == "lengths":
-            tables.append([{"": n, **lengths} for n, lengths in value.items()])
-        elif name == "parameters":
-            tables.append(value)
-        elif isinstance(value, dict):
-            single |= {f"{name}.{key}": inner for key, inner in value.items()}
-        elif name != "examples":
-            single[name] = value
-    yield from aligned([name, _cell(value)] for name, value in single.items())
-    for rows in tables:
-        yield ""
-        kinds = [*map(type, rows[0].values())]
-        numbers = next(i for i, kind in enumerate(kinds) if kind in (int, float))
-        cells = [[_cell(value) for value in row.values()] for row in rows]
-        yield from aligned([[*rows[0]], *cells], right=numbers)
+        if name not in ("lengths", "parameters", "examples"):
+            inner = value if isinstance(value, dict) else {"": value}
+            single += [
+                [f"{name}.{key}".strip("."), _cell(x)] for key, x in inner.items()
+            ]
+    yield from aligned(single)
+    for rows, right in ((lengths, 1), (found.get("parameters"), 3)):
+        if rows:
+            yield ""
+            cells = [[_cell(value) for value in row.values()] for row in rows]
+            yield from aligned([[*rows[0]], *cells], right=right)
+    labels = {True: ", B follows A", False: ", B is from elsewhere", None: ""}
     for number, example in enumerate(found.get("examples", ())):
-        label = {True: ", B follows A", False: ", B is from elsewhere", None: ""}
-        tokens, cut = marked(example), len(example["a"])
-        yield f"\nexample {number}: {len(tokens)} tokens{label[example['is_next']]}"
-        for name, part in (("A", tokens[:cut]), ("B", tokens[cut:])):
-            if part:
-                yield f"  {name}: {' '.join(part)}"
+        label = labels[example["is_next"]]
+        yield f"\nexample {number}: {example['tokens']} tokens{label}"
+        yield from (f"  {x.upper()}: {example[x]}" for x in "ab" if example[x])
 
 
 def _cell(value: Any) -> str:

@@ -25,7 +25,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError, counted, naming
-from bert_jax.inference.inspection import drawn_examples, marked
+from bert_jax.inference.inspection import drawn_examples
 from bert_jax.inference.predict import Predictor
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.load import load
@@ -157,7 +157,7 @@ def _pretrain(
             identity=to_dict(config) | {"text": text},
             change_settings=change_settings,
             tokenizer=tokenizer,
-            texts={"examples": [" ".join(marked(example)) for example in examples]},
+            texts={"examples": [f"{x['a']} {x['b']}".strip() for x in examples]},
             given=_given(config, tokenizer, log) if starts else None,
             evaluates=evaluates,
             evaluate=evaluate,

@@ -76,27 +76,32 @@ def test_examples_are_those_that_training_draws(store, text):
     assert len(text["examples"]) == 40
     masked = 0
     for i, example in enumerate(text["examples"]):
-        tokens = [*example["a"], *example["b"]]
-        ids = [tokenizer.ids[token] for token in tokens]
-        assert ids == batch["input_ids"][i, : len(ids)].tolist()
-        assert len(ids) == batch["attention_mask"][i].sum()
-        assert len(example["b"]) == batch["token_type_ids"][i].sum()
+        parts = [example["a"].split(), example["b"].split()]
+        assert (
+            example["tokens"]
+            == batch["attention_mask"][i].sum()
+            == len([*parts[0], *parts[1]])
+        )
+        assert len(parts[1]) == batch["token_type_ids"][i].sum()
         assert example["is_next"] is (batch["nsp_labels"][i] == 0).item()
-        for j, mask in enumerate(example["masked"]):
-            assert tokens[mask["position"]] == mask["shown"]
-            assert tokenizer.ids[mask["token"]] == batch["mlm_ids"][i, j]
-            masked += mask["shown"] == "[MASK]"
-        assert len(example["masked"]) == batch["mlm_weights"][i].sum()
+        weights = batch["mlm_weights"][i] > 0
+        places = batch["mlm_positions"][i][weights].tolist()
+        right = batch["mlm_ids"][i][weights].tolist()
+        right = dict(zip(places, (tokenizer.tokens[t] for t in right), strict=True))
+        for place, shown in enumerate((*parts[0], *parts[1])):
+            token = tokenizer.tokens[batch["input_ids"][i, place]]
+            asked = f"{{{right[place]}}}" if place in right else ""
+            assert shown == token + asked
+            masked += bool(asked) and token == "[MASK]"
     assert 0.7 < masked / batch["mlm_weights"].sum() < 0.9
 
 
 def test_an_example_is_shown_with_its_masks_and_its_label(text):
     shown = "\n".join(describe(text))
     example = text["examples"][0]
-    mask = example["masked"][0]
-    assert f" {mask['shown']}{{{mask['token']}}} " in shown
     follows = "B follows A" if example["is_next"] else "B is from elsewhere"
-    assert f"example 0: {len(example['a'] + example['b'])} tokens, {follows}\n" in shown
+    expected = f"example 0: {example['tokens']} tokens, {follows}\n"
+    assert f"{expected}  A: {example['a']}\n  B: {example['b']}\n" in shown
 
 
 def test_a_checkpoint_is_a_table_of_its_parameters(golden):
