@@ -289,32 +289,3 @@ def attention_lines(model: "Bert", text: "Text", layer: int, head: int) -> Pictu
     ]
     picture.legend(handles=handles, loc="outside lower center", ncols=3)
     return picture
-
-
-@_styled
-def study(content: Mapping[str, Any]) -> Picture:
-    """The table of a study: a panel for each metric, a point for each seed.
-
-    content: the object in the table.json of a study. A bar is the mean with its standard
-    error.
-    """
-    variants = content["variants"]
-    metrics = list(dict.fromkeys(m for own in variants.values() for m in own["scores"]))
-    if not metrics:
-        raise UserError("no part of the study is finished; expected one with scores")
-    title = f"{len(variants)} variants, {len(content['seeds'])} seeds; "
-    title += "bars: mean ± standard error"
-    size = {"width": 3.4, "height": 0.3 * len(variants) + 0.9}
-    picture, panels = _figure(title, len(metrics), 3, **size)
-    for axes, metric in zip(panels, metrics, strict=True):
-        for place, own in enumerate(variants.values()):
-            if found := own["scores"].get(metric):
-                values, mean = found["scores"], found["mean"]
-                error = found["deviation"] / math.sqrt(len(values))
-                axes.plot(values, [place] * len(values), "o", color=_COLOURS[3])
-                axes.errorbar(mean, place, xerr=error, fmt="k|", markersize=12)
-        axes.set_yticks(range(len(variants)), list(variants))
-        axes.set_ylim(len(variants) - 0.5, -0.5)
-        axes.set_title(metric)
-        axes.grid(True, axis="x")
-    return picture

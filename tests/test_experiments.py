@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.bert import parameter_count
 from bert_jax.settings import describe, differences, to_dict
 from bert_jax.training.config import DataConfig, train_config
-from bert_jax.training.study import Study, flops
+from bert_jax.training.sweep import Study, flops
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 FILES = sorted(EXPERIMENTS.glob("*.py"))
@@ -43,8 +43,8 @@ def test_a_study_says_what_on_what_result_and_command(path, tmp_path, monkeypatc
     study, folder = study_command._open(f"{path}:{tmp_path}")
     assert folder == Path("runs", path.stem)
     assert study_command._open(f"{path.stem}:{tmp_path}")[0] == study
-    parts = Study(study, tmp_path).parts
-    works = [p.config for name, p in parts.items() if name.startswith("pretrain/")]
+    configs = Study(study, tmp_path).configs
+    works = [configs[name] for name in configs if name.startswith("pretrain/")]
     different = {repr(variant.pretrain) for variant in study.variants.values()}
     assert len(works) == 3 * len(different)
     if study.equal_compute:

@@ -291,8 +291,9 @@ class Task(abc.ABC):
 
     def saved_config(self) -> Any:
         """The config with the labels of the data, so that predict needs no data."""
-        labels = {"labels": self.labels} if self.labels else {}
-        return dataclasses.replace(self.config, **labels)
+        if not self.labels or not hasattr(self.config, "labels"):
+            return self.config
+        return dataclasses.replace(self.config, labels=self.labels)
 
     def label_counts(self, features: Features) -> dict[str, int]:
         """How many rows, or words, have each label, in the order of the outputs."""

@@ -376,8 +376,7 @@ def train_config(settings: Mapping[str, Any]) -> TrainConfig:
     """Builds a TrainConfig from nested mappings, checking every name and type."""
     if "total_steps" in settings.get("optimizer", {}):
         raise UserError(
-            "optimizer.total_steps is the sum of the phases' steps; "
-            "set phases[0].steps instead"
+            "optimizer.total_steps is the sum of the phases' steps; set phases[0].steps"
         )
     return from_settings(TrainConfig, with_compute(settings), "")
 
@@ -396,22 +395,19 @@ def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:
     return from_settings(FineTuneConfig, settings | {"data": data}, "")
 
 
-# The settings that --change_settings may change in an unfinished run. A group's name
-# means all of its settings.
+# The settings that an unfinished run may change. A group's name means all of its settings.
 _MAY_CHANGE = (
     *("mesh", "accumulation", "log_every", "checkpoint_every", "profile_steps"),
     *("tracker", "data_timeout", "optimizer.spike_norm", "optimizer.skip_spikes"),
+    *("eval_batch_size", "keep_checkpoints", "prompts"),
+    *("data.threads", "data.prefetch", "data.packing"),
 )
 _PRETRAINING_MAY_CHANGE = (
     *("compute.dtype", "compute.remat", "compute.attention_impl"),
-    *("compute.float32_gradients", "data.packing", "data.threads", "data.prefetch"),
-    *("data.path", "keep_checkpoints", "prompts"),  # the store's content is compared
+    *("compute.float32_gradients", "data.path"),  # the store's content is compared
 )
-# Further settings of pretraining that --change_settings may change. They change its scores.
+# Further settings of pretraining that may change. They change its scores.
 _CHANGE_SCORES = ("optimizer", "eval_every", "eval_batches", "eval_mask_rate")
-_FINE_TUNING_MAY_CHANGE = ("eval_batch_size",)
-# Keys of config.json beside the settings.
-_NO_SETTINGS = ("text", "rows", "changes")
 
 Change = tuple[str, Any, Any]  # name, old value, new value
 
@@ -419,22 +415,19 @@ Change = tuple[str, Any, Any]  # name, old value, new value
 def changed_settings(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
     """The settings of a run that differ between two versions of its config.json.
 
-    A setting that ``old`` does not have gets its default. The checksum "rows" of
-    fine-tuning counts if both have it. Raises UserError if ``old`` has a setting that does
+    A setting that ``old`` does not have gets its default. "text" and "rows", which describe
+    the data, count if both have them. Raises UserError if ``old`` has a setting that does
     not exist any more.
     """
     if "family" in new or "phases" in new:
         read = finetune_config if "family" in new else train_config
-        settings = {k: v for k, v in old.items() if k not in _NO_SETTINGS}
+        data = ("text", "rows", "changes")
+        settings = {name: old[name] for name in old if name not in data}
         old = old | to_dict(read(settings))
-    ignored = {"changes", "sweep"}
-    if "rows" not in old or "rows" not in new:
-        ignored.add("rows")
-    return [
-        change
-        for change in differences(old, new)
-        if re.split(r"[.[]", change[0])[0] not in ignored
-    ]
+    for name in ("text", "rows"):
+        old, new = {name: new.get(name)} | old, {name: old.get(name)} | new
+    same = {"changes": None, "sweep": None}
+    return differences(old | same, new | same)
 
 
 def more_steps(change: Change, new: dict[str, Any]) -> bool:
@@ -451,25 +444,23 @@ def resume_differences(
     *,
     same_scores: bool = False,
 ) -> list[str]:
-    """The settings that no flag can change in a run, as "name: old -> new".
+    """The settings that a run cannot change, as "name: old -> new".
 
     old, new: see :func:`changed_settings`. free: further settings that may differ.
     same_scores: whether settings that change the scores, and the steps, must be equal.
     """
-    own = _FINE_TUNING_MAY_CHANGE
+    free = (*_MAY_CHANGE, *free)
     if "family" not in new:
-        own = _PRETRAINING_MAY_CHANGE + (() if same_scores else _CHANGE_SCORES)
-    free = (*_MAY_CHANGE, *own, *free)
-    only = ", but a run can only get more steps, in its last phase"
+        free += _PRETRAINING_MAY_CHANGE + (() if same_scores else _CHANGE_SCORES)
+    is_free = re.compile(rf"({'|'.join(free)})\b").match
     try:
         changes = changed_settings(old, new)
     except UserError as error:
         return [str(error)]
     return [
-        shown_change(change) + only * change[0].endswith("].steps")
+        shown_change(change)
         for change in changes
-        if not any(re.match(rf"{re.escape(f)}($|[.[])", change[0]) for f in free)
-        and (same_scores or not more_steps(change, new))
+        if not is_free(change[0]) and (same_scores or not more_steps(change, new))
     ]
 
 

@@ -1,46 +1,120 @@
-"""Fine-tuning runs in workdirs: a single run, or a sweep over the paper's grid.
+"""Many runs with a folder each and one table: sweeps and studies.
 
-A finished run has a results.json, which is written last. The same command runs what is not
-finished. A sweep trains every point of the grid with every seed and keeps the best model.
+A finished run has a file that is written last: results.json of a fine-tuning, part.json of
+another part of a study. The same command runs what is not finished.
+
+A sweep trains every point of a grid with every seed. Its runs are in sweep/, and sweep.json
+and sweep.md have the table. best/ and predictions/ are of the best run. Other runs keep no
+weights.
+
+A study pretrains variants with several seeds, fine-tunes them and scores minimal pairs. Its
+folder contains
+  study.json: all settings of the study. It can be run again from this file.
+  pretrain/VARIANT-seedS, finetune/VARIANT-TASK-seedS, pairs/VARIANT-seedS: the runs.
+    Fine-tunings keep no weights.
+  table.json and table.md: the table.
 """
 
 import functools
 import itertools
+import math
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bert_jax.errors import DivergenceError, UserError
-from bert_jax.files import new_folder, read_json, reading, replace_folder, write_json
+import numpy as np
+from ml_collections import ConfigDict
+
+from bert_jax.errors import DivergenceError, UserError, naming
+from bert_jax.files import (
+    new_folder,
+    read_json,
+    reading,
+    replace_folder,
+    write_json,
+    write_text,
+)
+from bert_jax.inference.pretrained import Scorer, accuracy, read_sets
+from bert_jax.interop.load import load
 from bert_jax.parallel.processes import from_leader, on_leader
 from bert_jax.progress import Progress, print_line
-from bert_jax.runs import RESULTS, spread
+from bert_jax.runs import RESULTS, read_runs, spread
 from bert_jax.settings import to_dict
+from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.task import Task
 from bert_jax.training.config import (
     FineTuneConfig,
-    SweepConfig,
+    StudyConfig,
+    TrainConfig,
+    finetune_config,
     resume_differences,
+    train_config,
 )
 from bert_jax.training.finetune import (
     BEST,
     FEATURES,
     PREDICTIONS,
+    Prepared,
     delete_checkpoints,
     finetune,
     prepare,
     show,
 )
-from bert_jax.training.run import Differences, Log, check_owner, open_workdir
+from bert_jax.training.pretrain import pretrain, pretraining_objective
+from bert_jax.training.run import Log, check_owner, open_workdir
 from bert_jax.training.workdir import RunFolder
 
-SWEEP = "sweep"  # the folder of a sweep's runs
-DIVERGED = "diverged"  # key in the results of a run that has no scores
+SWEEP, DIVERGED = "sweep", "diverged"
+# The settings that a run of a sweep has in its name.
 _GRID = ("batch_size", "optimizer.learning_rate", "epochs", "seed")
-_KEPT = "kept.json"  # in the folder of the runs: the run whose model is in best/
+_COLUMNS = {"diverged": "{}", "flops": "{:.3g}", "seconds": "{:,.0f}"}
 
 Results = dict[str, Any]
+
+
+def finished(
+    workdir: Path, config: Any, free: Sequence[str] = (), model: Path | None = None
+) -> Results | None:
+    """The results of a run. None if it is not finished.
+
+    config: a config, or the content of config.json. free: settings that may differ from
+    ``config``. model: a folder that a finished run must have. Raises UserError if the
+    workdir belongs to another run, or has lost a file.
+    """
+    path = workdir / _marker(config)
+    if not path.exists():
+        return None
+    expected = "the results of a run; delete it to run it again"
+    with reading(path, expected):
+        results = read_json(path, expected)
+        if path.name == RESULTS and DIVERGED not in results:
+            float(scores_of(results)[results["main_metric"]])
+    for needed in (workdir / "config.json", model):
+        if needed and not needed.exists() and DIVERGED not in results:
+            raise UserError(
+                f"{path} is the result of a run, but {needed} is missing; put it back, or "
+                f"delete {path} to run it again"
+            )
+    identity = config if isinstance(config, dict) else to_dict(config)
+    differences = functools.partial(resume_differences, free=free, same_scores=True)
+    check_owner(workdir, identity, differences)
+    return results
+
+
+def _marker(config: Any) -> str:
+    """The last file of a run."""
+    return RESULTS if isinstance(config, FineTuneConfig) else "part.json"
+
+
+def scores_of(results: Results) -> dict[str, float]:
+    """The scores of a run by metric; of a fine-tuning its main metric on dev."""
+    if DIVERGED in results:
+        return {}
+    if metric := results.get("main_metric"):
+        return {metric: next(iter(results["scores"].values()))[metric]}
+    return results["scores"]
 
 
 def run_one(
@@ -57,17 +131,156 @@ def run_one(
     change_settings: resume an unfinished run with other settings than before.
     """
     with open_workdir(workdir, log) as (folder, log):
-        results = from_leader(lambda: _finished_runs({"": config}, folder.local, SWEEP))
-        results = results[""]
+        place = folder.local
+        if (place / SWEEP).exists():
+            raise UserError(
+                f"{workdir} holds a sweep; use another workdir (--sweep resumes a sweep)"
+            )
+        results = from_leader(lambda: finished(place, config, model=place / BEST))
         if results is None:
-            prepared = prepare(config, folder.local, log, task)
+            prepared = prepare(config, place, log, task)
             results = finetune(config, prepared, folder, log, change_settings)
         else:
             delete_checkpoints(folder)  # a killed run may have left them
             for split, scores in results["scores"].items():
                 log(f"finished before: {split}: {show(scores)}")
-        shutil.rmtree(folder.local / FEATURES, ignore_errors=True)
+        shutil.rmtree(place / FEATURES, ignore_errors=True)
         return results
+
+
+class _Runs:
+    """Runs in a folder, and a table of their scores.
+
+    A kind of runs has the methods _run(name), which returns the results of a run, and
+    _end(name), which deletes weights that are not needed any more.
+    configs: the runs by name, in an order in which they can run. A name is the path of the
+    run's folder. variants: the runs of each variant, with a task ("" without one).
+    """
+
+    free: tuple[str, ...] = ()  # settings in which a finished run may differ
+
+    def __init__(self, folder: Path, log: Log, seeds: Sequence[int]):
+        self.folder, self.log, self.seeds = folder, log, seeds
+        self.configs: dict[str, Any] = {}
+        self.variants: dict[str, list[tuple[str, str]]] = {}
+
+    def add(self, variant: str, task: str, name: str, config: Any) -> None:
+        """Adds a run, which several variants may share, to a variant."""
+        self.configs[name] = config
+        self.variants.setdefault(variant, []).append((task, name))
+
+    def result(self, name: str) -> Results | None:
+        """The results of a run. None if it is not finished.
+
+        Raises UserError if its folder contains a run with other settings.
+        """
+        return finished(self.folder / name, self.configs[name], self.free)
+
+    def missing(self) -> list[str]:
+        """The names of the runs that are not finished."""
+        return [name for name in self.configs if self.result(name) is None]
+
+    def run_all(self, names: Sequence[str]) -> None:
+        """Runs several runs. A run that diverges is finished, too."""
+        for name in Progress("runs", names, unit="runs"):
+            self.log(f"== {name}")
+            try:
+                results = self._run(name)
+            except DivergenceError as error:
+                self.log(f"diverged: {error}")
+                results = {DIVERGED: str(error)}
+            path = self.folder / name / _marker(self.configs[name])
+            on_leader(functools.partial(write_json, path, results))
+            self._end(name)
+
+    def table(self) -> Results:
+        """A JSON-able table of the finished runs.
+
+        "variants" has for each variant: "scores" by metric, each with "mean", "deviation"
+        and "scores" of the seeds, and the "difference" of its mean from the first
+        variant's; "diverged", the number of runs that diverged; "tokens" and "flops" of one
+        pretraining; "seconds", the mean of the pretrainings.
+        """
+        results = {name: self.result(name) for name in self.configs}
+        variants = {
+            name: _summary([(task, results[run] or {}) for task, run in runs])
+            for name, runs in self.variants.items()
+        }
+        first, *others = (variant["scores"] for variant in variants.values())
+        for scores in others:
+            for metric in scores.keys() & first.keys():
+                difference = _difference(scores[metric], first[metric])
+                scores[metric]["difference"] = difference
+        return {
+            "parts": len(results),
+            "finished": sum(result is not None for result in results.values()),
+            "seeds": list(self.seeds),
+            "variants": variants,
+        }
+
+    def write_table(self, path: Path, **more: Any) -> Results:
+        """Writes the table, with more values, as JSON and as Markdown, and logs it."""
+        content = self.table() | more
+        text = "\n".join(_table_lines(content["variants"])) + (
+            f"\n\nMean ± deviation over the seeds {', '.join(map(str, self.seeds))}; in "
+            f"brackets the difference from {next(iter(self.variants))} ± its standard "
+            f"error. {content['finished']} of {content['parts']} runs are finished."
+        )
+        write_json(path, content)
+        write_text(path.with_suffix(".md"), f"{text}\n")
+        self.log(text)
+        return content
+
+
+def _summary(runs: Sequence[tuple[str, Results]]) -> Results:
+    """The finished runs of a variant, as :meth:`_Runs.table` has them."""
+    scores: dict[str, list[float]] = {}
+    for task, results in runs:
+        for metric, value in scores_of(results).items() if results else ():
+            scores.setdefault(f"{task} {metric}".strip(), []).append(value)
+    pretrainings = [results for _, results in runs if "flops" in results]
+    counts = {n: results[n] for results in pretrainings for n in ("tokens", "flops")}
+    return counts | {
+        "seconds": spread([results["seconds"] for results in pretrainings])["mean"],
+        "diverged": sum(DIVERGED in results for _, results in runs),
+        "scores": {metric: spread(values) for metric, values in scores.items()},
+    }
+
+
+def _difference(own: Results, first: Results) -> Results:
+    """The difference of two means, and its standard error for several seeds."""
+    error, both = None, (own, first)
+    if all(len(one["scores"]) > 1 for one in both):
+        error = math.hypot(*(s["deviation"] / len(s["scores"]) ** 0.5 for s in both))
+    return {"mean": own["mean"] - first["mean"], "standard_error": error}
+
+
+def _table_lines(variants: Mapping[str, Results]) -> list[str]:
+    """The lines of a Markdown table with a row for each variant."""
+    metrics = list(dict.fromkeys(m for own in variants.values() for m in own["scores"]))
+    columns = [n for n in _COLUMNS if any(own.get(n) for own in variants.values())]
+    rows = [["", *metrics, *columns]]
+    for name, own in variants.items():
+        cells = [_cell(own["scores"].get(metric)) for metric in metrics]
+        cells += [_COLUMNS[n].format(own[n]) if own.get(n) else "-" for n in columns]
+        rows.append([name, *cells])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rows.insert(1, ["-" * width for width in widths])
+    return [f"| {' | '.join(map(str.ljust, row, widths))} |" for row in rows]
+
+
+def _cell(found: Results | None) -> str:
+    """Such as "80.1 ± 2.0 (+1.5 ± 0.9)": mean, deviation, difference, standard error."""
+    if found is None:
+        return "-"
+    cell = f"{found['mean']:.1f}"
+    if len(found["scores"]) > 1:
+        cell += f" ± {found['deviation']:.1f}"
+    if difference := found.get("difference"):
+        error = difference["standard_error"]
+        cell += f" ({difference['mean']:+.1f}"
+        cell += ")" if error is None else f" ± {error:.1f})"
+    return cell
 
 
 def run_sweep(
@@ -79,184 +292,226 @@ def run_sweep(
 ) -> Results:
     """Runs every point of the grid with every seed, and returns the table of sweep.json.
 
-    Logs the mean and the deviation of each point. ``workdir``/best is the best model of all
-    runs there. The other runs keep their results, but not their weights. A run that
-    diverges is counted and not run again.
+    ``workdir``/best is the best model of all runs there, also of runs of earlier grids. A
+    run that diverges is counted and not run again.
     change_settings: resume an unfinished run with other settings than before.
     """
-    grid = _grid(config)
     with open_workdir(workdir, log) as (folder, log):
-        results = from_leader(lambda: _finished_runs(grid, folder.local, "config.json"))
-        prepared = None
-        for name, run_config in Progress("sweep", grid.items(), unit="runs"):
-            run_folder = folder.child(f"{SWEEP}/{name}")
-            if results[name] is None:
-                prepared = prepared or prepare(config, folder.local, log)
-                log(f"== {name}")
-                arguments = run_config, prepared, run_folder, log, change_settings
-                try:
-                    results[name] = finetune(*arguments)
-                except DivergenceError as error:
-                    log(f"diverged: {error}")
-                    metric = prepared.task.main_metric
-                    results[name] = {"main_metric": metric, DIVERGED: True}
-                    path = run_folder.local / RESULTS
-                    on_leader(functools.partial(write_json, path, results[name]))
-            delete_checkpoints(run_folder)
-            on_leader(functools.partial(_keep_best, results, folder))
+        sweep = _Sweep(config, folder, log, change_settings)
+        sweep.run_all(from_leader(sweep.missing))
         shutil.rmtree(folder.local / FEATURES, ignore_errors=True)
-        return from_leader(lambda: _write_table(config.sweep, results, folder, log))
+        table = from_leader(sweep.finish)
+        on_leader(folder.upload)
+        return table
 
 
-def _grid(config: FineTuneConfig) -> dict[str, FineTuneConfig]:
-    """The runs of the grid by name: all points with the first seed, then the next."""
-    grid, runs = config.sweep, {}
-    for seed, *point in itertools.product(grid.seeds, *_points(grid)):
-        batch_size, rate, epochs = point
-        own = {"seed": seed, "batch_size": batch_size, "epochs": epochs}
-        optimizer = replace(config.optimizer, learning_rate=rate)
-        runs[_name(seed, *point)] = replace(config, optimizer=optimizer, **own)
-    return runs
+class _Sweep(_Runs):
+    """The runs of a sweep in the folder sweep/ of its workdir."""
 
+    def __init__(
+        self, config: FineTuneConfig, workdir: RunFolder, log: Log, change: bool
+    ):
+        grid = config.sweep
+        super().__init__(workdir.local / SWEEP, log, grid.seeds)
+        self.config, self.workdir, self.change = config, workdir, change
+        for seed, size, rate, epochs in itertools.product(
+            grid.seeds, grid.batch_size, grid.learning_rate, grid.epochs
+        ):
+            optimizer = replace(config.optimizer, learning_rate=rate)
+            own = {"batch_size": size, "epochs": epochs, "seed": seed}
+            point = f"batch{size}-rate{rate:g}-epochs{epochs}"
+            own = replace(config, optimizer=optimizer, **own)
+            self.add(point, "", f"{point}-seed{seed}", own)
 
-def _points(grid: SweepConfig) -> tuple[tuple, tuple, tuple]:
-    return grid.batch_size, grid.learning_rate, grid.epochs
+    def missing(self) -> list[str]:
+        if (self.workdir.local / "config.json").exists():
+            raise UserError(
+                f"{self.workdir.local} holds a single run; use another workdir"
+            )
+        self._keep_best()
+        return super().missing()
 
+    @functools.cached_property
+    def prepared(self) -> Prepared:
+        return prepare(self.config, self.workdir.local, self.log)
 
-def _name(seed: int, batch_size: int, rate: float, epochs: int) -> str:
-    return f"batch{batch_size}-rate{rate:g}-epochs{epochs}-seed{seed}"
+    def _run(self, name: str) -> Results:
+        folder = self.workdir.child(f"{SWEEP}/{name}")
+        arguments = self.prepared, folder, self.log, self.change
+        return finetune(self.configs[name], *arguments)
 
+    def _end(self, name: str) -> None:
+        delete_checkpoints(self.workdir.child(f"{SWEEP}/{name}"))
+        on_leader(self._keep_best)
 
-def finished(
-    workdir: Path,
-    identity: dict[str, Any],
-    marker: str = RESULTS,
-    differences: Differences = resume_differences,
-) -> Results | None:
-    """The content of ``marker``, a run's last file. None if the run is not finished.
+    def _keep_best(self) -> str:
+        """Moves the model of the best run to best/. Deletes models of other finished runs.
 
-    Raises UserError if the workdir belongs to a run whose settings differ from
-    ``identity``, or if it has lost its config.json.
-    """
-    path = workdir / marker
-    if not path.exists():
-        return None
-    with reading(path, "the results of a run; delete it to run it again"):
-        results = read_json(path, "the results of a run")
-        if marker == RESULTS and DIVERGED not in results:
-            _dev_score(results)
-    if DIVERGED not in results and not (workdir / "config.json").exists():
-        raise UserError(
-            f"{path} is the result of a run, but there is no config.json; put it back, or "
-            f"delete {marker} to run it again"
-        )
-    check_owner(workdir, identity, differences)
-    return results
-
-
-def _finished_runs(
-    runs: dict[str, FineTuneConfig], workdir: Path, other: str
-) -> dict[str, Results | None]:
-    """The results of each run, None if it is not finished.
-
-    Raises UserError if ``other`` exists: a sweep in the workdir of a single run, or the
-    opposite, would replace its best model. Also if a finished run of the sweep has settings
-    outside the grid that differ from those of ``runs``.
-    """
-    if (workdir / other).exists():
-        raise UserError(
-            f"{workdir} holds a {'sweep' if other == SWEEP else 'single run'}; use "
-            "another workdir (--sweep resumes a sweep)"
-        )
-    folder = workdir
-    if other != SWEEP:
-        folder, identity = workdir / SWEEP, to_dict(next(iter(runs.values())))
-        differences = functools.partial(resume_differences, free=_GRID)
-        for path in sorted(folder.glob(f"*/{RESULTS}")):  # also those of other points
-            check_owner(path.parent, identity, differences)
-    return {name: finished(folder / name, to_dict(runs[name])) for name in runs}
-
-
-def _dev_score(results: Results) -> float:
-    return next(iter(results["scores"].values()))[results["main_metric"]]
-
-
-def _best_run(results: dict[str, Results | None]) -> str:
-    """The first run with the best dev score; "" if no run has a score."""
-    scores = {
-        name: _dev_score(found)
-        for name, found in results.items()
-        if found is not None and DIVERGED not in found
-    }
-    return max(scores, key=scores.__getitem__, default="")
-
-
-def _with_kept(results: dict[str, Results | None], runs: Path) -> dict[str, Any]:
-    """Also the run whose model is in best/, which may be of an earlier grid."""
-    if not (runs / _KEPT).exists():
-        return results
-    name = read_json(runs / _KEPT, "the name of the best run").get("run")
-    # Only folders of this sweep: a path such as ../other would lose the model there.
-    for path in runs.glob(f"*/{RESULTS}"):
-        if path.parent.name == name:
-            return {name: read_json(path, "the results of a run")} | results
-    return results
-
-
-def _keep_best(results: dict[str, Results | None], folder: RunFolder) -> None:
-    """Moves the model of the best run to best/. Deletes models of other finished runs."""
-    runs = folder.local / SWEEP
-    results = _with_kept(results, runs)
-    best = _best_run(results)
-    for name, found in results.items():
-        model = runs / name / BEST
-        if name == best and model.exists():
-            # First the record: after a kill the next call finds the model and moves it.
-            write_json(runs / _KEPT, {"run": name})
-            replace_folder(model, folder.local / BEST)
-        elif found is not None:
+        Returns the best of all runs, also of earlier grids: the first by name of several,
+        and "" if no run has a score.
+        """
+        scores = {}
+        for path in sorted(self.folder.glob(f"*/{RESULTS}")):
+            name = path.parent.name
+            free = () if name in self.configs else _GRID
+            own = self.configs.get(name, self.config)
+            scores[name] = [*scores_of(finished(path.parent, own, free)).values()]
+        best = max(filter(scores.get, scores), key=scores.get, default="")
+        for name in scores:
+            model = self.folder / name / BEST
+            if name == best and model.exists():
+                replace_folder(model, self.workdir.local / BEST)
             shutil.rmtree(model, ignore_errors=True)
-    folder.upload()
+        self.workdir.upload()
+        return best
 
-
-def _write_table(
-    grid: SweepConfig, results: dict[str, Results], folder: RunFolder, log: Log
-) -> Results:
-    """Logs the points from the worst to the best, and writes sweep.json."""
-    workdir, runs = folder.local, folder.local / SWEEP
-    every = _with_kept(results, runs)
-    best = _best_run(every)
-    metric, rows = next(iter(results.values()))["main_metric"], []
-    for point in itertools.product(*_points(grid)):
-        found = [results[_name(seed, *point)] for seed in grid.seeds]
-        scores = [_dev_score(run) for run in found if DIVERGED not in run]
-        row = dict(zip(("batch_size", "learning_rate", "epochs"), point, strict=True))
-        row |= spread(scores) | {"best": max(scores, default=None)}
-        rows.append(row | {"diverged": len(found) - len(scores)})
-    for row in sorted(rows, key=lambda row: (bool(row["scores"]), row["mean"] or 0)):
-        log(_line(row, metric))
-    if not best:
-        raise UserError(f"every run in {runs} diverged; lower sweep.learning_rate")
-    kept = read_json(runs / _KEPT, "the name of the best run").get("run")
-    if kept != best or not (workdir / BEST).exists():
-        raise UserError(
-            f"the model of the best run is no longer in {workdir / BEST}; delete "
-            f"{runs / best / RESULTS} to run it again"
+    def finish(self) -> Results:
+        """Writes the table, and the predictions of the best run."""
+        best, workdir = self._keep_best(), self.workdir.local
+        if not best:
+            raise UserError(
+                f"every run in {self.folder} diverged; lower sweep.learning_rate"
+            )
+        own = self.configs.get(best, self.config)
+        results = finished(self.folder / best, own, _GRID, model=workdir / BEST)
+        with new_folder(workdir / PREDICTIONS, overwrite=True) as predictions:
+            source = self.folder / best / PREDICTIONS
+            shutil.copytree(source, predictions, dirs_exist_ok=True)
+        ((metric, value),) = scores_of(results).items()
+        table = self.write_table(workdir / "sweep.json", metric=metric, best_run=best)
+        self.log(
+            f"best: {best}, {metric} {value:.2f}; its model is in {workdir / BEST}"
         )
-    with new_folder(workdir / PREDICTIONS, overwrite=True) as predictions:
-        shutil.copytree(runs / best / PREDICTIONS, predictions, dirs_exist_ok=True)
-    score = _dev_score(every[best])
-    log(f"best: {best}, {metric} {score:.2f}; its model is in {workdir / BEST}")
-    content = {"metric": metric, "best_run": best, "points": rows}
-    write_json(workdir / "sweep.json", content)
-    folder.upload()
-    return content
+        return table
 
 
-def _line(row: Results, metric: str) -> str:
-    point = "batch {batch_size:<3} rate {learning_rate:<7g} epochs {epochs}"
-    line = point.format(**row)
-    if row["scores"]:
-        line += f"  {metric} {row['mean']:.2f} +- {row['deviation']:.2f}"
-        line += f"  (best {row['best']:.2f} of {len(row['scores'])})"
-    return line + f"  {row['diverged']} diverged" * bool(row["diverged"])
+class Study(_Runs):
+    """A study in a folder on a disk.
+
+    seeds: instead of the config's. Raises UserError that names the variant and the task
+    whose settings are wrong.
+    """
+
+    free = ("init_from",)  # the folder of the study may have moved
+
+    def __init__(
+        self,
+        config: StudyConfig,
+        folder: Path,
+        log: Log = print_line,
+        seeds: Sequence[int] = (),
+    ):
+        super().__init__(folder, log, seeds or config.seeds)
+        self.config = config
+        self.pretraining: dict[str, str] = {}  # the one that a run needs, by its name
+        configs = _pretrainings(config)
+        for seed, name in itertools.product(self.seeds, configs):
+            # Variants with the same pretraining share it.
+            shared = next(other for other in configs if configs[other] == configs[name])
+            before = f"pretrain/{shared}-seed{seed}"
+            self.add(name, "", before, replace(configs[name], seed=seed))
+            for task, settings in config.tasks.items():
+                merged = ConfigDict(settings, type_safe=False)
+                merged.update(config.variants[name].finetune)
+                merged.update({"init_from": str(folder / before), "seed": seed})
+                with naming(f"{name}, {task}"):
+                    tuned = finetune_config(merged.to_dict())
+                run = f"finetune/{name}-{task}-seed{seed}"
+                self.add(name, task, run, tuned)
+                self.pretraining[run] = before
+            if config.pairs:
+                pairs = {"files": list(config.pairs), "first": config.pairs_per_set}
+                run = f"pairs/{shared}-seed{seed}"
+                self.add(name, "", run, pairs)
+                self.pretraining[run] = before
+
+    def run(self) -> None:
+        """Runs all parts that are not finished. Raises UserError if a part fails."""
+        missing = self.missing()
+        for config in map(self.configs.get, missing):  # a missing file shows now
+            if isinstance(config, FineTuneConfig):
+                FAMILIES[config.family](config.data).source.check()
+            elif isinstance(config, dict):
+                next(read_sets(config["files"]))
+        write_json(self.folder / "study.json", to_dict(self.config))
+        self.run_all(missing)
+
+    def _run(self, name: str) -> Results:
+        config, folder = self.configs[name], self.folder / name
+        before = self.pretraining.get(name)
+        if before and DIVERGED in self.result(before):
+            raise DivergenceError(f"{before} diverged")
+        if isinstance(config, FineTuneConfig):
+            return run_one(config, folder, self.log)
+        if isinstance(config, TrainConfig):
+            pretrain(config, folder, self.log)
+            return _pretrained(config, folder)
+        results = _scored_pairs(config, self.folder / before, self.log)
+        write_json(folder / "config.json", config)
+        return results
+
+    def _end(self, name: str) -> None:
+        shutil.rmtree(self.folder / name / BEST, ignore_errors=True)
+
+
+def _pretrainings(study: StudyConfig) -> dict[str, TrainConfig]:
+    """The config of each variant's pretraining, with the steps of equal compute."""
+    configs: dict[str, TrainConfig] = {}
+    for name, variant in study.variants.items():
+        with naming(name):
+            config = train_config(variant.pretrain)
+            config.data.check_text()
+            work = flops(config)
+        if study.equal_compute and configs:
+            share = flops(next(iter(configs.values()))) / work
+            phases = (
+                replace(phase, steps=max(1, round(phase.steps * share)))
+                for phase in config.phases
+            )
+            config = replace(config, phases=tuple(phases))
+        configs[name] = config
+    return configs
+
+
+def flops(config: TrainConfig) -> float:
+    """Floating point operations of a whole pretraining, without packing."""
+    objective, total = pretraining_objective(config), 0.0
+    for phase in config.phases:
+        shapes = {
+            "input_ids": (phase.batch_size, phase.sequence_length),
+            "mlm_ids": (phase.batch_size, phase.max_predictions),
+            "nsp_labels": (phase.batch_size,),
+        }
+        batch = {name: np.broadcast_to(0, shape) for name, shape in shapes.items()}
+        total += phase.steps * objective.flops(batch)
+    return total
+
+
+def _pretrained(config: TrainConfig, folder: Path) -> Results:
+    """The results of a pretraining: its last evaluation, and its cost."""
+    (run,) = read_runs([folder])
+    scores = {}
+    for name in run.scores:
+        if values := run.series("eval", name)[1]:
+            scores[f"held-out {name}"] = values[-1] * run.percent(name)
+    return {
+        "scores": scores,
+        "tokens": run.tokens([config.total_steps])[0],
+        "flops": flops(config),
+        "seconds": max(run.series("train", "seconds")[1]),
+    }
+
+
+def _scored_pairs(config: dict[str, Any], pretraining: Path, log: Log) -> Results:
+    """The accuracy of a pretrained model on minimal pairs; no score without MLM."""
+    checkpoint = load(pretraining)
+    if "mlm" not in checkpoint.params:
+        log(f"{pretraining.name} has no MLM head, and scores no pairs")
+        return {"scores": {}}
+    sets = (
+        (name, pairs[: config["first"] or None])
+        for name, pairs in read_sets(config["files"])
+    )
+    found = accuracy(Scorer(checkpoint), sets)
+    log(f"minimal pairs: {found.accuracy:.1%} of {found.pairs:,}")
+    return {"scores": {"minimal pairs": 100 * found.accuracy}, "by_set": found.by_set}

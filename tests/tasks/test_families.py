@@ -132,3 +132,11 @@ def test_a_label_that_occurs_twice_is_refused(family):
     """A saved model with such labels could not be loaded."""
     with pytest.raises(UserError, match=r"data\.labels=.*, expected each label once"):
         getattr(bert_jax.tasks, family)(labels=("x", "y", "x"))
+
+
+def test_labels_need_no_setting():
+    """A family whose labels are always the same."""
+    family = FAMILIES["multiple_choice"]
+    task = family(family.config_class(task="swag"))
+    task.labels = ("a", "b")
+    assert task.saved_config() == task.config

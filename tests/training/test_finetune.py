@@ -235,7 +235,8 @@ def test_a_finished_run_is_not_run_again(short, settings, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("config.json", None, "there is no config.json; put it back"),
+        ("config.json", None, "config.json is missing; put it back"),
+        ("best", None, "best is missing; put it back, or delete .*results.json"),
         ("config.json", b"[1]", "holds a JSON list, not an object"),
         ("config.json", b'{"batch_size": {}, "data": 7}', r"another run|is damaged \("),
         ("config.json", b"\xff", "is not JSON"),
@@ -246,11 +247,11 @@ def test_a_finished_run_is_not_run_again(short, settings, monkeypatch):
 def test_a_damaged_file_of_a_finished_run_is_named(
     name, content, message, short, settings, tmp_path
 ):
-    for file in ("config.json", "results.json"):
+    for file in {"config.json", "results.json"} - {name}:
         shutil.copy(short[0] / file, tmp_path)
-    if content is None:
-        (tmp_path / name).unlink()
-    else:
+    if name != "best":
+        (tmp_path / "best").mkdir()
+    if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
         run_one(short_config(settings), tmp_path)

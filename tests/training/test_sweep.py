@@ -1,21 +1,24 @@
-"""Sweeps: run whole, interrupted, and again."""
+"""Single runs, sweeps and studies: whole, interrupted, and again."""
 
 import dataclasses
 import json
 import shutil
 import statistics
-import types
 
+import jax
 import pytest
 
+from bert_jax.commands import study as command
 from bert_jax.errors import DivergenceError, UserError
 from bert_jax.files import locked, write_json
 from bert_jax.interop.load import load
-from bert_jax.settings import to_dict
+from bert_jax.parallel.mesh import make_mesh
+from bert_jax.runs import read_runs
+from bert_jax.settings import from_settings, to_dict
+from bert_jax.training import pretrain, sweep
 from bert_jax.training import run as engine
-from bert_jax.training import sweep
-from bert_jax.training.config import SweepConfig, finetune_config
-from bert_jax.training.sweep import run_one, run_sweep
+from bert_jax.training.config import StudyConfig, SweepConfig, finetune_config
+from bert_jax.training.sweep import Study, flops, run_one, run_sweep
 
 GRID = dict(batch_size=(8,), learning_rate=(1e-5, 1e-2), epochs=(2,), seeds=(0, 1))
 NAMES = [
@@ -64,7 +67,7 @@ def score_of(workdir, name):
 
 def check_end(workdir, expected):
     """Both workdirs have the same best model and table, and no other weights."""
-    for name in ("best/model.safetensors", "sweep.json"):
+    for name in ("best/model.safetensors", "sweep.json", "sweep.md"):
         assert (workdir / name).read_bytes() == (expected / name).read_bytes()
     assert [p.parent for p in workdir.rglob("model.safetensors")] == [workdir / "best"]
     answers = "predictions/dev_predictions.tsv"
@@ -80,25 +83,26 @@ def test_every_point_runs_with_every_seed_and_the_best_model_stays(whole):
     assert len(steps) == 4 and len({id(step) for step in steps}) == 1
     scores = {name: score_of(workdir, name) for name in NAMES}
     assert len(set(scores.values())) == len(NAMES)
-    for row, names in zip(content["points"], (NAMES[::2], NAMES[1::2]), strict=True):
-        own = [scores[name] for name in names]
-        assert row["scores"] == own
-        assert (row["mean"], row["deviation"]) == (
-            statistics.mean(own),
-            statistics.stdev(own),
-        )
+    points = {
+        "batch8-rate1e-05-epochs2": NAMES[::2],
+        "batch8-rate0.01-epochs2": NAMES[1::2],
+    }
+    assert list(content["variants"]) == list(points)
+    for point, names in points.items():
+        own, found = [scores[name] for name in names], content["variants"][point]
+        assert found["scores"]["pearson"]["scores"] == own
+        mean, deviation = statistics.mean(own), statistics.stdev(own)
+        assert found["scores"]["pearson"]["mean"] == mean
+        assert found["scores"]["pearson"]["deviation"] == deviation
+        assert f"| {point.ljust(24)} | {mean:.1f} ± {deviation:.1f}" in log[-2]
     best = max(scores, key=scores.get)
-    assert content["best_run"] == best
+    assert (content["best_run"], content["metric"]) == (best, "pearson")
+    assert log[-1].startswith(f"best: {best}, pearson {scores[best]:.2f}; ")
     assert load(workdir).extra["scores"]["pearson"] == scores[best]
     assert {p.name for p in (workdir / "sweep" / best).iterdir()} == {
         *("config.json", "metrics.jsonl", "predictions", "results.json", "tensorboard")
     }
     check_end(workdir, workdir)
-    row = max(content["points"], key=lambda row: row["mean"])
-    *_, line, last = log
-    assert f"rate {row['learning_rate']:<7g} epochs 2" in line
-    assert f"pearson {row['mean']:.2f} +- {row['deviation']:.2f}" in line
-    assert last.startswith(f"best: {best}, pearson ")
 
 
 def test_a_run_of_a_sweep_is_the_run_of_its_config_alone(
@@ -132,16 +136,14 @@ def test_an_interrupted_sweep_resumes_bit_for_bit(whole, config, tmp_path):
 
 
 def score(config):
-    """The score of a made-up run. The second run is the best."""
+    """The score of a made-up run. The fourth run is the best."""
     return 9 - abs(config.seed - 100 * config.optimizer.learning_rate)
 
 
 @pytest.fixture
 def run(config, monkeypatch):
     """A function that runs a sweep of made-up runs: its result, and the runs it ran."""
-    task = types.SimpleNamespace(main_metric="pearson")
-    prepared = types.SimpleNamespace(task=task)
-    monkeypatch.setattr(sweep, "prepare", lambda *_: prepared)
+    monkeypatch.setattr(sweep, "prepare", lambda *_: None)
 
     def run(workdir, diverges=lambda config: False, **changes):
         def finetune(config, prepared, folder, log, change_settings):
@@ -184,7 +186,7 @@ def test_a_finished_sweep_runs_nothing_again(made, run, tmp_path):
     assert target.read_text() == "content"  # not written through the link
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES[::3])
 def test_a_run_without_results_runs_again_alone(name, made, run):
     whole, copy = made
     (copy / "sweep" / name / "results.json").unlink()
@@ -207,35 +209,23 @@ def test_points_may_be_added_in_any_order(made, run):
     grid = SweepConfig(**GRID | {"learning_rate": (1e-6, 1e-5, 1e-2)})
     content, names, _ = run(copy, sweep=grid)
     assert names == [f"batch8-rate1e-06-epochs2-seed{seed}" for seed in (0, 1)]
-    assert len(content["points"]) == 3
+    assert len(content["variants"]) == 3
     assert content["best_run"] == NAMES[3]
     # The best model of all runs stays, also of runs that are not in the grid.
     best = (copy / "best/model.safetensors").read_text()
     content, _, _ = run(copy, sweep=SweepConfig(**GRID | {"learning_rate": (1e-6,)}))
-    assert content["best_run"] == NAMES[3]
+    assert (content["best_run"], len(content["variants"])) == (NAMES[3], 1)
     assert (copy / "best/model.safetensors").read_text() == best
 
 
 def test_a_best_model_that_was_deleted_is_reported(made, run):
     whole, copy = made
     shutil.rmtree(copy / "best")
-    with pytest.raises(UserError, match="the model of the best run is no longer in"):
+    with pytest.raises(UserError, match=rf"{NAMES[3]}/results.json .*best is missing"):
         run(copy)
     (copy / "sweep" / NAMES[3] / "results.json").unlink()
     assert run(copy)[1] == [NAMES[3]]
     check_end(copy, whole)
-
-
-def test_a_model_out_of_the_workdir_is_neither_moved_nor_deleted(made, run):
-    """A workdir from elsewhere may name any folder as its best run."""
-    whole, copy = made
-    name = {"run": f"../../{whole.name}/sweep/{NAMES[0]}"}
-    model = whole / "sweep" / NAMES[0] / "best"
-    model.mkdir()
-    write_json(copy / "sweep" / sweep._KEPT, name)
-    with pytest.raises(UserError, match="the model of the best run is no longer in"):
-        run(copy)
-    assert model.exists()
 
 
 def test_a_run_that_diverges_is_counted_and_not_run_again(run, tmp_path):
@@ -248,8 +238,8 @@ def test_a_run_that_diverges_is_counted_and_not_run_again(run, tmp_path):
     assert content["best_run"] == NAMES[0]
     (model,) = tmp_path.rglob("model.safetensors")
     assert NAMES[0] in model.read_text()
-    assert [row["diverged"] for row in content["points"]] == [1, 2]
-    assert "batch 8   rate 0.01    epochs 2  2 diverged" in log
+    assert [own["diverged"] for own in content["variants"].values()] == [1, 2]
+    assert "| batch8-rate0.01-epochs2  | -       | 2        |" in log[-2]
     assert run(tmp_path, diverges)[:2] == (content, [])
     shutil.rmtree(tmp_path)
     with pytest.raises(UserError, match=r"every run in .*sweep diverged; lower"):
@@ -272,4 +262,273 @@ def test_other_settings_are_refused_before_anything_runs(made, run, config, tmp_
     odd = SweepConfig(batch_size=(8, 9))
     with pytest.raises(UserError, match="batch_size=9 is not a multiple of"):
         run(tmp_path / "odd", sweep=odd, accumulation=2)
-    assert not (tmp_path / "odd").exists()
+
+
+FILE = """
+def pretraining(objective="mlm_nsp", causal=False):
+    return dict(
+        model=dict(vocab_size=600, hidden_size=16, num_layers=1, num_heads=2,
+                   intermediate_size=32, max_positions=16, causal=causal),
+        objective=f"bert_jax.objectives.{objective}",
+        data=dict(corpus=("{text}",), vocabulary_size=600, holdout=0.2, threads=1,
+                  examples=dict(next_sentence=not causal)),
+        optimizer=dict(learning_rate=1e-3),
+        phases=(dict(steps=4, sequence_length=16, batch_size=8, max_predictions=3),),
+        log_every=2, eval_every=4, eval_batches=1,
+    )
+
+def get_study(task):
+    causal = pretraining("causal", causal=True)
+    task = dict(family="classification", batch_size=8, epochs=1,
+                data=dict(task="table", dir=task, max_length=16),
+                optimizer=dict(learning_rate=1e-3))
+    return dict(
+        variants=dict(
+            both=dict(pretrain=pretraining()),
+            left=dict(pretrain=causal),
+            left_slow=dict(pretrain=causal,
+                           finetune=dict(optimizer=dict(learning_rate=1e-5))),
+        ),
+        tasks=dict(topic=task),
+        seeds=(0, 1),
+        pairs=("{pairs}",),
+        pairs_per_set=2,
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def file(small_store, settings, tmp_path_factory):
+    """FILE:ARGUMENT of the study."""
+    folder = tmp_path_factory.mktemp("study")
+    pair = {"sentence_good": "the sea is here", "sentence_bad": "sea the here is"}
+    (folder / "order.jsonl").write_text(f"{json.dumps(pair)}\n" * 3)
+    path = folder / "small.py"
+    text = FILE.replace("{text}", str(small_store[0].parent / "text.txt"))
+    path.write_text(text.replace("{pairs}", str(folder / "order.jsonl")))
+    return f"{path}:{settings('classification')['data']['dir']}"
+
+
+@pytest.fixture(scope="module")
+def study(file):
+    return command._open(file)[0]
+
+
+def one_variant(study, name="left", **changes):
+    """The study of one variant and seed, whose pretraining has some settings changed."""
+    settings = study.variants[name].pretrain
+    for group, value in changes.items():
+        group_of = settings.get(group)
+        value = group_of | value if isinstance(value, dict) else value
+        settings = settings | {group: value}
+    variant = dataclasses.replace(study.variants[name], pretrain=settings)
+    return dataclasses.replace(study, variants={name: variant}, seeds=(3,))
+
+
+@pytest.fixture(scope="module")
+def resumed(study, tmp_path_factory, one_device):
+    """A study that was interrupted and resumed: its folder, and the parts of both calls."""
+    folder, first, second = tmp_path_factory.mktemp("resumed"), [], []
+
+    def interrupt(line):
+        first.append(line)
+        if line.startswith("step 2/4"):
+            raise KeyboardInterrupt
+
+    with one_device(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            pretrain, "make_mesh", lambda config: make_mesh(config, jax.devices()[:1])
+        )
+        with pytest.raises(KeyboardInterrupt):
+            Study(one_variant(study), folder, interrupt).run()
+        Study(one_variant(study), folder, second.append).run()
+    return folder, ran(first), ran(second)
+
+
+def test_an_interrupted_study_resumes_and_its_table_has_the_runs_scores(study, resumed):
+    folder, first, second = resumed
+    names = ["pretrain/left-seed3", "finetune/left-topic-seed3", "pairs/left-seed3"]
+    done = Study(one_variant(study), folder)
+    assert list(done.configs) == names
+    assert (first, second) == (names[:1], names)
+    table = done.table()
+    assert (table["finished"], table["parts"]) == (3, 3)
+    own = table["variants"]["left"]
+    assert (own["tokens"], own["flops"]) == (4 * 8 * 16, flops(done.configs[names[0]]))
+    run, tuned = read_runs([folder / name for name in names[:2]])
+    lm = 100 * run.series("eval", "lm_accuracy")[1][-1]
+    assert own["scores"]["held-out lm_accuracy"]["scores"] == [lm]
+    accuracy = tuned.results["scores"]["dev"]["accuracy"]
+    assert own["scores"]["topic accuracy"]["scores"] == [accuracy]
+    assert own["scores"]["minimal pairs"]["mean"] in (0, 50, 100)  # of two pairs
+    assert run.config["seed"] == tuned.config["seed"] == 3
+    assert not list(folder.rglob("*.safetensors"))
+
+
+PHASE = dict(steps=5, sequence_length=16, batch_size=8, max_predictions=3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"log_every": 1}, ""),  # does not change scores
+        ({"phases": (PHASE,)}, r"left-seed3 holds another run .*steps: 4 -> 5"),
+        ({"optimizer": {"learning_rate": 2e-3}}, "learning_rate: 0.001 -> 0.002"),
+        ({"eval_batches": 2}, "eval_batches: 1 -> 2"),
+        ({"data": {"lower_case": False}}, "left-seed3 holds another run .*lower_case"),
+    ],
+)
+def test_finished_parts_with_other_settings_are_refused(
+    study, resumed, changes, message
+):
+    log = []
+    other = Study(one_variant(study, **changes), resumed[0], log.append)
+    if message:
+        with pytest.raises(UserError, match=message):
+            other.run()
+    else:
+        other.run()
+    assert ran(log) == []
+
+
+@pytest.fixture(scope="module")
+def done(study, tmp_path_factory):
+    """The whole study with made-up results: the study and its log."""
+    folder, log = tmp_path_factory.mktemp("runs") / "small", []
+
+    def run(self, name):
+        config, kind = self.configs[name], name.partition("/")[0]
+        own = config if isinstance(config, dict) else to_dict(config)
+        write_json(self.folder / name / "config.json", own)
+        number = float(sum(map(ord, name)) % 97)
+        if kind == "finetune":
+            return {"main_metric": kind, "scores": {"dev": {kind: number}}}
+        scores = {} if name.startswith("pairs/left") else {kind: number}
+        counts = {"tokens": 512, "flops": 1e15, "seconds": 7.0}
+        return {"scores": scores} | (counts if kind == "pretrain" else {})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Study, "_run", run)
+        done = Study(study, folder, log.append)
+        done.run()
+        done.write_table(folder / "table.json")
+        return done, log
+
+
+def test_the_table_has_means_deviations_and_differences(done):
+    study, log = done
+    names, table, folder = list(study.configs), study.table(), study.folder
+    assert ran(log) == names
+    assert len(names) == table["parts"] == table["finished"] == 14
+    # Variants with the same pretraining share it.
+    assert sum(name.startswith("pretrain") for name in names) == 4
+    assert json.loads((folder / "table.json").read_text()) == table
+    both, left, slow = table["variants"].values()
+
+    def scores(part):
+        return sweep.scores_of(study.result(part))[part.partition("/")[0]]
+
+    assert both["scores"]["pairs"]["scores"] == [
+        scores(f"pairs/both-seed{seed}") for seed in (0, 1)
+    ]
+    assert "pairs" not in left["scores"]
+    assert left["scores"]["pretrain"] == slow["scores"]["pretrain"]
+    assert (both["flops"], both["tokens"], both["seconds"]) == (1e15, 512, 7)
+    own = [scores(f"finetune/left_slow-topic-seed{seed}") for seed in (0, 1)]
+    first = [scores(f"finetune/both-topic-seed{seed}") for seed in (0, 1)]
+    error = (statistics.variance(own) / 2 + statistics.variance(first) / 2) ** 0.5
+    mean = statistics.mean(own) - statistics.mean(first)
+    assert slow["scores"]["topic finetune"] == {
+        "mean": statistics.mean(own),
+        "deviation": statistics.stdev(own),
+        "scores": own,
+        "difference": {"mean": mean, "standard_error": pytest.approx(error)},
+    }
+    assert "difference" not in both["scores"]["topic finetune"]
+    lines = (folder / "table.md").read_text().splitlines()
+    assert [line.split()[1] for line in lines[2:5]] == ["both", "left", "left_slow"]
+    assert "14 of 14 runs are finished" in lines[-1]
+    assert "\n".join(lines) in log
+    cell = f"{statistics.mean(own):.1f} ± {statistics.stdev(own):.1f}"
+    assert f"| {cell} ({mean:+.1f} ± {error:.1f}) |" in lines[4]
+    assert len({(len(line), line.count("|")) for line in lines[:5]}) == 1
+
+
+def test_a_study_s_folder_is_enough_to_run_it_again(done, capsys):
+    folder = done[0].folder
+    again, where = command._open(str(folder))
+    assert (again, where) == (from_settings(StudyConfig, vars(again), ""), folder)
+    assert Study(again, folder).configs == done[0].configs
+    command.main([str(folder), "--table"])
+    assert (folder / "table.md").read_text() in capsys.readouterr().out
+
+
+def test_a_seed_may_be_added_and_other_pairs_are_another_study(study, done):
+    folder = done[0].folder
+    table = Study(study, folder, seeds=(0, 1, 2)).table()
+    assert (table["finished"], table["parts"]) == (14, 21)
+    with pytest.raises(UserError, match=r"another run \(first: 2 -> 1"):
+        Study(dataclasses.replace(study, pairs_per_set=1), folder).run()
+
+
+def test_a_run_that_diverges_is_counted_and_so_are_those_that_need_it(
+    file, study, tmp_path, monkeypatch
+):
+    def diverge(*_):
+        raise DivergenceError("the loss became nan")
+
+    monkeypatch.setattr(sweep, "pretrain", diverge)
+    monkeypatch.setattr(command.cli, "start", lambda: None)
+    command.main([file, "--workdir", str(tmp_path), "--seeds", "0"])
+    table = json.loads((tmp_path / "table.json").read_text())
+    assert table["finished"] == table["parts"] == 7
+    assert table["variants"]["both"]["diverged"] == 3
+    assert table["variants"]["both"]["scores"] == {}
+    assert "diverged" in (tmp_path / "table.md").read_text()
+    # Its folder has all seeds of the study.
+    assert to_dict(command._open(str(tmp_path))[0]) == to_dict(study)
+
+
+def test_equal_compute_is_equal_to_a_step(study, tmp_path):
+    phases = ({**PHASE, "steps": 1000},)
+    variants = {
+        name: dataclasses.replace(
+            variant, pretrain=variant.pretrain | {"phases": phases}
+        )
+        for name, variant in study.variants.items()
+    }
+    equal = dataclasses.replace(study, variants=variants, equal_compute=True)
+    configs = Study(equal, tmp_path).configs
+    both, left = (configs[f"pretrain/{name}-seed0"] for name in ("both", "left"))
+    assert both.total_steps == 1000
+    assert left.total_steps < 700  # it predicts every token
+    assert abs(flops(left) / flops(both) - 1) < 1 / left.total_steps
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seeds": ()}, "seeds are empty"),
+        ({"epochs": 2}, r"epochs is not a setting"),
+        ({"variants": {"a": {"pretrain": {"modle": {}}}}}, "^a: modle is not"),
+        ({"tasks": {"x": {"family": "sorting"}}}, "^both, x: family='sorting'"),
+    ],
+)
+def test_a_wrong_study_is_one_line(study, change, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        Study(from_settings(StudyConfig, vars(study) | change, ""), tmp_path)
+    with pytest.raises(UserError, match="--seeds: invalid"):
+        command.main(["x.py", "--seeds", "a"])
+
+
+@pytest.mark.parametrize("group", ["tasks", "pairs"])
+def test_a_missing_file_is_named_before_anything_runs(study, group, tmp_path):
+    task, log = study.tasks["topic"], []
+    gone = {
+        "tasks": {"topic": task | {"data": task["data"] | {"dir": "nowhere"}}},
+        "pairs": ("nowhere",),
+    }
+    other = dataclasses.replace(study, **{group: gone[group]})
+    with pytest.raises(UserError, match="nowhere"):
+        Study(other, tmp_path, log.append).run()
+    assert (log, list(tmp_path.iterdir())) == ([], [])
