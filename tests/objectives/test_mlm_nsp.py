@@ -6,7 +6,7 @@ import pytest
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
-from bert_jax.objectives.objective import cross_entropy_sums
+from bert_jax.objectives.objective import cross_entropy_sums, totals
 
 
 @jax.jit
@@ -138,6 +138,12 @@ def test_eval_sums_add_over_batches(small_model_config, make_batch):
     assert metrics["loss"] == pytest.approx(
         metrics["mlm_loss"] + metrics["nsp_loss"], rel=1e-6
     )
+
+
+def test_sums_of_many_batches_lose_nothing():
+    """float32 has no number between 2**24 and 2**24 + 2."""
+    batches = [{"mlm_weight": np.float32(x)} for x in (2**24, 1, 1, 1)]
+    assert totals(batches)["mlm_weight"] == 2**24 + 3
 
 
 def test_without_next_sentence_nothing_is_said_of_it(small_model_config, make_batch):

@@ -56,10 +56,19 @@ def test_word_table_is_split_over_model_alone():
         ("layer_0/intermediate/kernel", (8, 32), P("data", "model")),
         ("layer_0/intermediate/kernel", (6, 32), P(None, "model")),  # 4 divides not 6
         ("layers/intermediate/kernel", (3, 8, 32), P(None, "data", "model")),
+        ("pooler/kernel", (8, 16), P(None, "data")),  # the longest
     ],
 )
 def test_fsdp_splits_a_whole_dimension_over_data(name, shape, expected):
     assert partition_spec(f"params/bert/encoder/{name}", shape, split=4) == expected
+
+
+def test_only_fsdp_splits_kernels_over_data():
+    mesh = make_mesh(MeshConfig(data=4, model=2))
+    tree = {"intermediate": {"kernel": jnp.ones((8, 32))}}
+    for fsdp, shard in ((False, (8, 16)), (True, (2, 16))):
+        (sharding,) = jax.tree.leaves(tree_shardings(tree, mesh, fsdp=fsdp))
+        assert sharding.shard_shape((8, 32)) == shard
 
 
 def test_fsdp_leaves_looked_up_tables_whole():
