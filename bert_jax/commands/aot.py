@@ -24,7 +24,6 @@ from bert_jax.errors import UserError
 from bert_jax.progress import print_line
 from bert_jax.training.config import train_config
 
-_BYTES = ("hbm_bytes", "argument_bytes", "temp_bytes")
 # Settings that lower the memory of a step, the cheapest first.
 _SMALLER = (
     "--config.compute.dtype=bfloat16, --config.compute.scan_layers=False, "
@@ -56,25 +55,19 @@ def main(argv: list[str]) -> int:
 
 
 def text(report: dict[str, Any]) -> str:
-    """A report in lines. GiB are 2**30 bytes; GB and MB are powers of ten."""
-    gib = {name: f"{report[name] / (1 << 30):.2f} GiB" for name in _BYTES}
-    seconds, estimate = report["roofline_seconds"], report["compiler_seconds"]
-    traffic = sorted(report["collectives"].items())
-    lines = {
-        "topology": f"{report['topology']}, chips: {report['chips']}",
-        "batch x length": f"{report['batch_size']} x {report['sequence_length']}",
-        "memory of a device": gib["hbm_bytes"],
-        "state and batch": gib["argument_bytes"],
-        "temporaries": gib["temp_bytes"],
-        "fits": "yes" if report["fits"] else f"no; try in this order: {_SMALLER}",
-        "work of a device": f"{report['flops'] / 1e12:.3g} TFLOP",
-        "memory traffic": seconds and f"{report['bytes_accessed'] / 1e9:.3g} GB",
-        "roofline": f"{seconds:.4f} s" if seconds else "unknown",
-        "compiler's estimate": estimate and f"{estimate:.4f} s",
-        "collectives": ", ".join(
-            f"{own['count']} {kind} {own['bytes'] / 1e6:,.0f} MB"
-            for kind, own in traffic
-        ),
-        "compiled in": f"{report['compile_seconds']:.0f} s",
-    }
-    return "\n".join(f"{name:20} {line}" for name, line in lines.items() if line)
+    """A report in lines. GiB are 2**30 bytes; TFLOP and MB are powers of ten."""
+    shown = dict(report)
+    for name, value in report.items():
+        if value is None:
+            shown[name] = "unknown"
+        elif "bytes" in name:
+            shown[name] = f"{value / (1 << 30):.2f} GiB"
+        elif name.endswith("seconds"):
+            shown[name] = f"{value:.4f} s"
+    shown["flops"] = f"{report['flops'] / 1e12:.3g} TFLOP"
+    shown["collectives"] = ", ".join(
+        f"{own['count']} {kind} {own['bytes'] / 1e6:,.0f} MB"
+        for kind, own in sorted(report["collectives"].items())
+    )
+    shown["fits"] = "yes" if report["fits"] else f"no; try in this order: {_SMALLER}"
+    return "\n".join(f"{name:18} {line}" for name, line in shown.items())

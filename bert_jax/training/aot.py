@@ -97,31 +97,28 @@ def named_topology(name: str, num_slices: int = 1) -> Topology:
     Needs the TPU's compiler (libtpu) or JAX's CUDA plugin, but no TPU or GPU.
     """
     kind, _, shape = name.partition(":")
-    if kind not in CHIPS or not re.fullmatch(r"\d+(x\d+)*", shape):
-        raise UserError(
-            f"--topology={name}, expected one of {', '.join(CHIPS)} and a shape, such as "
-            "v2:4x4, v4:2x2x4 or h100:8"
-        )
-    chip = CHIPS[kind]
+    chip = CHIPS.get(kind)
     # Without these variables libtpu queries a metadata server and CUDA needs a driver.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
-    platform, extra, options = "tpu", "tpu", {"topology_name": name}
-    if chip.target:
-        platform, extra, sizes = "cuda", "gpu", f"{num_slices}x1x{shape}"
-        options = {"target_config": chip.target, "topology": sizes}
-    else:
-        if num_slices > 1:
-            options["num_slices"] = num_slices
-        if kind == "v4":
-            options["chip_config_name"] = "megacore"  # one device a chip, as in jobs
+    platform, options = "tpu", {"topology_name": name}
+    if num_slices > 1:
+        options["num_slices"] = num_slices
+    if chip and chip.target:
+        platform = "cuda"
+        options = {"target_config": chip.target, "topology": f"{num_slices}x1x{shape}"}
+    elif kind == "v4":
+        options["chip_config_name"] = "megacore"  # one device a chip, as in jobs
     try:
+        if not chip or not re.fullmatch(r"\d+(x\d+)*", shape):
+            raise ValueError("no such chip or shape")
         described = topologies.get_topology_desc(platform=platform, **options)
     except Exception as error:  # JAX and the plugins raise several types
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(
-            f"--topology={name} failed ({reason}); expected a shape that exists, and the "
-            f"compiler: pip install 'bert_jax[{extra}]'"
+            f"--topology={name} failed ({reason}); expected one of {', '.join(CHIPS)} and "
+            "a shape that exists, such as v2:4x4, v4:2x2x4 or h100:8, and the compiler: "
+            "pip install 'bert_jax[tpu]' or 'bert_jax[gpu]'"
         ) from error
     label = f"{num_slices} x {name}" if num_slices > 1 else name
     return Topology(label, chip, list(described.devices))
@@ -220,14 +217,13 @@ def abstract_batch(
     fewer rows, depending on the text.
     """
     B, L, M = phase.batch_size, phase.sequence_length, phase.max_predictions
-    tokens = ["input_ids", "token_type_ids", "attention_mask"]
-    labels = {"nsp_labels": (B,)}
+    shapes = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), (B, L))
+    shapes["nsp_labels"] = (B,)
     if config.packs:
         slots, M = row_limits(L, config.data.examples.mask_rate)
-        tokens.append("segment_ids")
-        labels = dict.fromkeys(("nsp_labels", "starts", "nsp_weights"), (B, slots))
-    masked = ("mlm_positions", "mlm_ids", "mlm_weights")
-    shapes = dict.fromkeys(tokens, (B, L)) | dict.fromkeys(masked, (B, M)) | labels
+        shapes["segment_ids"] = (B, L)
+        shapes |= dict.fromkeys(("nsp_labels", "starts", "nsp_weights"), (B, slots))
+    shapes |= dict.fromkeys(("mlm_positions", "mlm_ids", "mlm_weights"), (B, M))
     return {
         name: jax.ShapeDtypeStruct(
             shape,
