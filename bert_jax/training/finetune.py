@@ -220,8 +220,6 @@ class _FineTuning:
         given = self._params(self.checkpoint, fresh_head=self.config.fresh_head)
         if self.frozen:  # its vectors are in the features
             given = {name: part for name, part in given.items() if name == "bilstm"}
-        tokens = self.checkpoint.tokenizer.tokens
-        examples = self.prepared.train.features.input_ids[:4]
         return Job(
             config=self.config,
             objective=self.objective,
@@ -230,7 +228,6 @@ class _FineTuning:
             identity=to_dict(self.config) | {"rows": self._checksum()},
             change_settings=change_settings,
             given=given,
-            texts={"examples": [" ".join(tokens[t] for t in ids) for ids in examples]},
             evaluates=self._evaluates,
             evaluate=self._evaluate,
         )

@@ -4,7 +4,6 @@ import importlib
 import json
 import math
 import os
-import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ from bert_jax.files import write_text
 from bert_jax.objectives.objective import Batch, Objective
 from bert_jax.progress import Progress
 from bert_jax.runs import METRICS, read_metrics
-from bert_jax.training.config import FineTuneConfig, RunConfig
+from bert_jax.training.config import RunConfig
 from bert_jax.training.optimizer import Schedule, learning_rate
 
 # Dense bfloat16 FLOP/s of a device by JAX's name for it, from the vendors' data sheets.
@@ -31,9 +30,7 @@ PEAK_FLOPS = {
     "TPU v5 lite": 197e12,
     "TPU v5e": 197e12,
     "TPU v5": 459e12,
-    "TPU v5p": 459e12,
-    "TPU v6 lite": 918e12,
-    "TPU v6e": 918e12,
+    "TPU v6": 918e12,
     "TPU7x": 1153.5e12,
     "Tesla V100": 125e12,
     "Tesla T4": 65e12,
@@ -44,6 +41,11 @@ PEAK_FLOPS = {
     "NVIDIA B200": 2250e12,
 }
 
+_ADVICE = (
+    "the last good checkpoint is kept: lower optimizer.learning_rate, or set "
+    "compute.dtype=float32 or optimizer.skip_spikes=True, and resume with the same workdir "
+    "and change_settings, or start again with another workdir"
+)
 TENSORBOARD = "tensorboard"  # the folder of its files and of profiles
 
 
@@ -115,21 +117,35 @@ class Reporter:
             return
         (step, device_sums, rates), self._pending = self._pending, None
         sums = {k: float(v) for k, v in jax.device_get(device_sums).items()}
-        check_finite(step, sums, self._config)
-        self._check_skipped(step, int(sums["skipped"]), sums["steps"])
+        check_finite(step, sums)
+        steps, skipped = sums["steps"], int(sums["skipped"])
+        if skipped:
+            line = (
+                f"skipped {skipped} of {skipped + steps:.0f} batches before step {step}"
+            )
+            line += (
+                ", whose loss or gradient norm was not finite or over the spike_norm"
+            )
+            if not (self._config.optimizer.skip_spikes and steps):
+                raise DivergenceError(f"{line}; {_ADVICE}")
+            self.log(f"warning: {line}")
         for name in ("tokens", "computed_tokens"):
             self.progress[name] = self.progress.get(name, 0.0) + sums[name]
-        metrics = self._objective.metrics(sums)
-        metrics["loss"] = sums["step_loss"] / sums["steps"]
         with jax.transfer_guard("allow"):  # the schedule is computed on a device
-            metrics["learning_rate"] = float(learning_rate(self._schedule, step - 1))
-        metrics["grad_norm"] = sums["grad_norm"] / sums["steps"]
-        metrics["padding"] = 1 - sums["tokens"] / sums["computed_tokens"]
+            rate = float(learning_rate(self._schedule, step - 1))
+        metrics = self._objective.metrics(sums) | {
+            "loss": sums["step_loss"] / steps,
+            "learning_rate": rate,
+            "grad_norm": sums["grad_norm"] / steps,
+            "padding": 1 - sums["tokens"] / sums["computed_tokens"],
+        }
         if self._config.optimizer.skip_spikes:
-            metrics["skipped"] = int(sums["skipped"])
+            metrics["skipped"] = skipped
         self.write(step, "train", metrics | rates)
-        parts = [f"loss {metrics['loss']:.4f}", self._objective.summary(metrics)]
-        left = ""
+        parts, left = (
+            [f"loss {metrics['loss']:.4f}", self._objective.summary(metrics)],
+            "",
+        )
         if rates["tokens_per_second"] is not None:
             parts.append(f"{rates['tokens_per_second']:,.0f} tokens/s")
             left = f"  {self.bar.format_interval(rates['seconds_left'])} left"
@@ -137,50 +153,21 @@ class Reporter:
         self.bar.set_postfix_str(status, refresh=False)
         self.log(f"step {step}/{self._total}  {status}{left}")
 
-    def _check_skipped(self, step: int, count: int, steps: float) -> None:
-        """Logs skipped batches. Raises DivergenceError if the run must stop at them."""
-        if not count:
-            return
-        settings, change = self._config.optimizer, ""
-        over = f"a gradient norm over {settings.spike_norm:g}, or "
-        found = f"{count} batch{'es' * (count > 1)} before step {step} had "
-        found += over * bool(settings.spike_norm)
-        found += "a number that is not finite, and was skipped"
-        found += ", as all since the last report" * (not steps)
-        if settings.skip_spikes and steps:
-            self.log(f"warning: {found}")
-            return
-        if not settings.skip_spikes:
-            change = "set optimizer.skip_spikes=True to skip them, and resume with the "
-            change += "same workdir and change_settings; or "
-        raise DivergenceError(
-            f"{found}: {change}lower the learning rate, and {_start_again(self._config)}"
-        )
-
     def write(self, step: int, split: str, metrics: dict[str, float | None]) -> None:
         """Writes metrics of a split, in process 0; see MetricWriter."""
         if self._writer is not None:
             self._writer.write(step, split, metrics)
 
 
-def check_finite(step: int, values: dict[str, Any], config: RunConfig) -> None:
-    """Raises DivergenceError if a value is not finite. config: config of the run."""
+def check_finite(step: int, values: dict[str, Any]) -> None:
+    """Raises DivergenceError if a value is not finite."""
     names = {"step_loss": "loss", "grad_norm": "gradient norm"}
     for name, value in values.items():
         if not math.isfinite(float(value)):
             raise DivergenceError(
                 f"the {names.get(name, name)} became {float(value)} in the steps before "
-                f"step {step}; the last good checkpoint is kept: lower "
-                "optimizer.learning_rate or set compute.dtype=float32, "
-                f"and {_start_again(config)}"
+                f"step {step}; {_ADVICE}"
             )
-
-
-def _start_again(config: RunConfig) -> str:
-    """How to continue with other settings that change the scores."""
-    if isinstance(config, FineTuneConfig):  # a run cannot change these settings
-        return "start again with another workdir"
-    return "resume with the same workdir and change_settings"
 
 
 def open_tracker(
@@ -199,9 +186,9 @@ def open_tracker(
         raise UserError(
             f"tracker={name!r} needs its library: pip install {name}"
         ) from error
-    own = {"name": run, "id": run_id}
-    if name == "trackio":
-        own = {"name": f"{run}-{run_id}"}
+    own = {"name": f"{run}-{run_id}"}
+    if name == "wandb":
+        own = {"name": run, "id": run_id}
     library.init(project="bert_jax", config=config, resume="allow", **own)
     return library
 
@@ -238,10 +225,6 @@ class MetricWriter:
             self._tensorboard.add_scalar(name, value, step)
         if self._tracker is not None:
             self._tracker.log(numbers, step=step)
-
-    def write_text(self, step: int, name: str, text: str) -> None:
-        """Shows a text in TensorBoard, indented so that Markdown keeps its lines."""
-        self._tensorboard.add_text(name, textwrap.indent(text, " " * 4), step)
 
     def sync(self) -> None:
         """Writes all lines to the disk, before a checkpoint of the same step.

@@ -1,6 +1,5 @@
 """A pretraining run from its config: text, batches and objective for the engine."""
 
-import contextlib
 import dataclasses
 import functools
 import importlib
@@ -25,13 +24,12 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError, counted, naming
-from bert_jax.inference.inspection import drawn_examples
 from bert_jax.inference.predict import Predictor
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.load import load
 from bert_jax.interop.surgery import stretched, with_new_words
 from bert_jax.interop.train_state import newest_step
-from bert_jax.model.bert import BertForPreTraining, parameter_count
+from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.heads import jit_whole
 from bert_jax.objectives.objective import Params, PretrainingObjective
@@ -48,11 +46,9 @@ from bert_jax.remote import local_copy
 from bert_jax.runs import CURVES
 from bert_jax.settings import to_dict
 from bert_jax.training.config import DataConfig, TrainConfig
-from bert_jax.training.metrics import MetricWriter, Reporter
+from bert_jax.training.metrics import Reporter
 from bert_jax.training.run import Job, Log, draw_run, open_workdir, run
 from bert_jax.training.workdir import RunFolder
-
-_EXAMPLES = 4  # that TensorBoard shows
 
 
 def pretrain(
@@ -139,13 +135,12 @@ def _pretrain(
         reporter.write(step, "eval", metrics)
         reporter.log(f"step {step}  eval: {objective.eval_summary(metrics)}")
 
-    log(_description(config, store))
+    log(_description(config, objective, store))
     text = {
         "documents": store.info.documents,
         "tokens": store.info.tokens,
         "vocabulary": store.info.vocabulary_fingerprint,
     }
-    examples = drawn_examples(batches.sources[0], range(_EXAMPLES))
     # A resumed run has its own parameters.
     starts = config.init_from and not newest_step(folder.checkpoints)
     state, _, first = run(
@@ -157,7 +152,6 @@ def _pretrain(
             identity=to_dict(config) | {"text": text},
             change_settings=change_settings,
             tokenizer=tokenizer,
-            texts={"examples": [f"{x['a']} {x['b']}".strip() for x in examples]},
             given=_given(config, tokenizer, log) if starts else None,
             evaluates=evaluates,
             evaluate=evaluate,
@@ -173,18 +167,8 @@ def _pretrain(
         log(f"finished before, after {config.total_steps:,} steps")
     if config.prompts:
         params = on_every_host(state.params)
-        lines = _filled(config, objective.model, params, tokenizer)
-
-        def log_prompts() -> None:
-            for line in lines:
-                log(line)
-            if not finished:
-                step = config.total_steps
-                with contextlib.closing(MetricWriter(folder.local, step)) as writer:
-                    writer.write_text(step, "blanks", "\n".join(lines))
-                folder.upload()
-
-        on_leader(log_prompts)
+        for line in _filled(config, objective.model, params, tokenizer):
+            log(line)
 
     def draw() -> None:
         if not finished or not (folder.local / CURVES).exists():
@@ -245,28 +229,19 @@ def open_text(
             f"{directory} was prepared with another vocabulary than it contains; prepare "
             "the text again"
         )
-    if not config.path:
-        _check_settings(config, store, tokenizer)
-    return store, tokenizer
-
-
-def _check_settings(
-    config: DataConfig, store: TokenStore, tokenizer: Tokenizer
-) -> None:
-    """Raises UserError if the text of the workdir was prepared with other settings."""
-    settings = store.info.settings
+    prepared = store.info.settings
     found = {
-        "corpus": tuple(settings["inputs"]),
-        "language": settings.get("language", "en"),
+        "corpus": tuple(prepared["inputs"]),
+        "language": prepared.get("language", "en"),
         "lower_case": tokenizer.lower_case,
     }
-    for name, value in found.items():
-        if value != (expected := getattr(config, name)):
-            raise UserError(
-                f"the text of the workdir was prepared with data.{name}={value!r}, "
-                f"expected {expected!r}; use another workdir, or delete the folder text "
-                "of this one"
-            )
+    other = [name for name in found if found[name] != getattr(config, name)]
+    if other and not config.path:
+        raise UserError(
+            f"{directory} was prepared with data.{other[0]}={found[other[0]]!r}, expected "
+            f"{getattr(config, other[0])!r}; use another workdir, or delete this folder"
+        )
+    return store, tokenizer
 
 
 def prepare_corpus(config: DataConfig, directory: Path, log: Log) -> None:
@@ -315,17 +290,20 @@ def _given(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Params:
     return checkpoint.params
 
 
-def _description(config: TrainConfig, store: TokenStore) -> str:
-    model = config.model
+def _description(
+    config: TrainConfig, objective: PretrainingObjective, store: TokenStore
+) -> str:
     phases = ", ".join(
         f"{p.steps:,} steps of {p.batch_size} x {p.sequence_length}"
         for p in config.phases
     )
+    params = jax.eval_shape(objective.init, jax.random.key(0))
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
     device = jax.devices()[0]
     return (
-        f"BERT with {model.num_layers} layers, width {model.hidden_size}, "
-        f"{parameter_count(model):,} parameters; {phases}; {store.info.tokens:,} tokens "
-        f"in {counted(store.info.documents, 'document')}; {jax.device_count()} x "
+        f"BERT with {config.model.num_layers} layers, width {config.model.hidden_size}, "
+        f"{count:,} parameters; {phases}; {store.info.tokens:,} tokens in "
+        f"{counted(store.info.documents, 'document')}; {jax.device_count()} x "
         f"{device.device_kind}"
     )
 

@@ -19,21 +19,20 @@ import functools
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import optax
-from etils import epath
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.data.pipeline import drawn_ahead
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import Preempted, UserError
 from bert_jax.files import read_json, reading, write_json
-from bert_jax.interop.train_state import CheckpointStore
+from bert_jax.interop.train_state import CheckpointStore, newest_step
 from bert_jax.objectives.objective import Batch, Objective, Params
 from bert_jax.parallel.mesh import put_batch, steps_ahead
 from bert_jax.parallel.processes import (
@@ -42,8 +41,7 @@ from bert_jax.parallel.processes import (
     on_leader,
     stop_requests,
 )
-from bert_jax.runs import CURVES
-from bert_jax.settings import describe
+from bert_jax.runs import CURVES, RESULTS
 from bert_jax.training.config import (
     RunConfig,
     changed_settings,
@@ -86,8 +84,7 @@ class Job:
       identities of a workdir and of this run; returns differences that no flag allows.
     change_settings: resume an unfinished run although other settings changed.
     given: parameters that replace new, random ones; any part of the model.
-    texts: lines by name for TensorBoard, such as examples. keep_checkpoints, threads,
-      prefetch: see TrainConfig.
+    keep_checkpoints, threads, prefetch: see TrainConfig.
     """
 
     config: RunConfig
@@ -101,7 +98,6 @@ class Job:
     change_settings: bool = False
     tokenizer: Tokenizer | None = None
     given: Params | None = None
-    texts: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     keep_checkpoints: int = 1
     threads: int = 1
     prefetch: int = 8
@@ -115,11 +111,10 @@ def open_workdir(
 
     Raises UserError that names the process if another run has the workdir.
     """
-    log = log if is_leader() else lambda line: None
     folder = RunFolder(workdir)
     with folder.held():
         folder.fetch()
-        yield folder, log
+        yield folder, log if is_leader() else lambda line: None
 
 
 def run(
@@ -151,36 +146,38 @@ def run(
         store = CheckpointStore(folder.checkpoints, job.keep_checkpoints)
         stack.push(store)
         stop_requested = stack.enter_context(stop_requests())
-        state, notes = _first_state(job, optimizer, abstract, store, log)
+        if restored := store.restore(abstract, log):
+            state, notes = restored
+            log(f"resuming at step {int(state.step):,}")
+        else:
+            given, notes = job.given, {}
+            state = init_state(job.objective, optimizer, abstract, config.seed, given)
+            if given and (new := new_parameters(abstract, given)):
+                log(f"initialised at random: {', '.join(new)}")
         first, progress = int(state.step), notes.get("progress", {})
-        identity, changed = job.identity, False
+        identity, changes = job.identity, {}
         if notes:
-            changes = _check_changes(job, notes["config"], first)
-            changed = bool(changes)
-            if first == total and not changed:
+            changes = _check_changes(job, notes["config"], first, log)
+            if first == total and not changes:
                 return state, progress, first
-            if changed:
-                log(_change_line(changes, first, total))
-                changes = [{"step": first, "settings": changes}]
-            changes = [*notes["config"].get("changes", []), *changes]
-            identity = identity | ({"changes": changes} if changes else {})
+            history = notes["config"].get("changes", [])
+            if changes:
+                history = [*history, {"step": first, "settings": changes}]
+            identity = identity | ({"changes": history} if history else {})
 
         def open_writer() -> MetricWriter:
             if job.tokenizer is not None:
                 job.tokenizer.save(folder.local)
-            if not changed:  # otherwise the first save writes it
+            if not changes:  # otherwise the first save writes it
                 write_json(folder.local / "config.json", identity)
-            run_id, name = "", folder.local.name
+            tracker = None
             if config.tracker:
                 run_id = progress.setdefault("tracker_id", secrets.token_hex(8))
-            tracker = open_tracker(config.tracker, name, run_id, identity)
+                tracker = open_tracker(
+                    config.tracker, folder.local.name, run_id, identity
+                )
             writer = MetricWriter(folder.local, first, tracker)
             stack.callback(writer.close)
-            texts = {} if first else dict(job.texts)
-            if changed or not first:
-                texts["config"] = describe(config)
-            for name, text in texts.items():
-                writer.write_text(first, name, "\n".join(text))
             return writer
 
         writer = on_leader(open_writer)
@@ -207,36 +204,18 @@ def run(
         return state, progress, first
 
 
-def _first_state(
-    job: Job,
-    optimizer: optax.GradientTransformation,
-    abstract: TrainState,
-    store: CheckpointStore,
-    log: Log,
-) -> tuple[TrainState, dict[str, Any]]:
-    """State and notes of the newest undamaged checkpoint, or a new state without notes."""
-    restored = store.restore(abstract, log)
-    if restored is not None:
-        log(f"resuming at step {int(restored[0].step):,}")
-        return restored
-    state = init_state(job.objective, optimizer, abstract, job.config.seed, job.given)
-    if job.given and (new := new_parameters(abstract, job.given)):
-        log(f"initialised at random: {', '.join(new)}")
-    return state, {}
-
-
 def _check_changes(
-    job: Job, before: dict[str, Any], step: int
+    job: Job, before: dict[str, Any], step: int, log: Log
 ) -> dict[str, dict[str, Any]]:
     """The settings that changed since the checkpoint: "from" and "to" by name.
 
-    Raises UserError if the run does not accept them. A finished run accepts more steps of
-    its last phase and nothing else. An unfinished run accepts changes with
+    Logs them. Raises UserError if the run does not accept them. A finished run accepts
+    more steps of its last phase and nothing else. An unfinished run accepts changes with
     ``job.change_settings``.
     """
-    changes = changed_settings(before, job.identity)
+    changes, total = changed_settings(before, job.identity), len(job.batches)
     added = [change for change in changes if more_steps(change, job.identity)]
-    old_total = len(job.batches) - sum(after - before for _, before, after in added)
+    old_total = total - sum(after - before for _, before, after in added)
     shown = "; ".join(map(shown_change, changes))
     if step == old_total and changes != added:
         raise UserError(
@@ -249,17 +228,12 @@ def _check_changes(
             "settings, or another workdir, or set change_settings to change them from "
             "here on"
         )
-    return {name: {"from": before, "to": after} for name, before, after in changes}
-
-
-def _change_line(changes: dict[str, dict[str, Any]], step: int, total: int) -> str:
-    shown = [shown_change((name, *values.values())) for name, values in changes.items()]
-    if any(name.endswith("].steps") for name in changes):
-        shown.append(
-            f"from here on, the learning rate follows the schedule of a run of {total:,} "
-            "steps"
+    if changes:
+        log(
+            f"settings change after step {step:,}: {shown}; from here on, the learning "
+            f"rate follows the schedule of a run of {total:,} steps"
         )
-    return f"settings change after step {step:,}: {'; '.join(shown)}"
+    return {name: {"from": before, "to": after} for name, before, after in changes}
 
 
 def _loop(
@@ -341,7 +315,7 @@ def _loop(
                 # The sums belong to the parameters before this step, the norm to those
                 # after it.
                 norm = {"norm of the parameters": norm_fn(state.params)}
-                check_finite(step, jax.device_get(sums | norm), config)
+                check_finite(step, jax.device_get(sums | norm))
             if evaluates:
                 job.evaluate(step, state.params, reporter)
             if saves:
@@ -376,12 +350,8 @@ def draw_run(folder: RunFolder, log: Log) -> None:
 
 def _check_folder(job: Job, folder: RunFolder) -> None:
     """Raises UserError if the workdir contains something of another run."""
-    checkpoints = epath.Path(folder.checkpoints)
-    saved = checkpoints.iterdir() if checkpoints.exists() else ()
-    results = ("best", "results.json")
-    if any(path.name.isdecimal() for path in saved) or any(
-        (folder.local / name).exists() for name in results
-    ):
+    results = [folder.local / name for name in ("best", RESULTS)]
+    if newest_step(folder.checkpoints) or any(path.exists() for path in results):
         check_owner(folder.local, job.identity, job.differences)
 
 

@@ -85,14 +85,11 @@ def test_a_report_is_a_line_and_goes_to_trackers(tracker, tmp_path):
     writer = MetricWriter(tmp_path, 0, library)
     writer.write(5, "train", {"loss": 2.5, "mfu": None})
     writer.write(5, "eval", {"loss": float("inf"), "accuracy": 0.5})
-    writer.write_text(0, "config", "seed = 3\nname = 'x'")
     writer.close()
     first, last = (tmp_path / "metrics.jsonl").read_text().splitlines()
     expected = {"step": 5, "split": "train", "loss": 2.5, "mfu": None}
     assert json.loads(first) == expected
     assert json.loads(last)["loss"] == float("inf")
-    (events,) = (tmp_path / "tensorboard").iterdir()
-    assert b"    seed = 3\n    name = 'x'" in events.read_bytes()
     assert tracker == [
         (
             "init",
