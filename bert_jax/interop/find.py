@@ -27,10 +27,17 @@ ORIGINS = {
 SAFETENSORS, TORCH, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
 BILSTM = "bilstm.safetensors"  # the BiLSTM on an encoder, under our names
 MODULES = "modules.json"  # the list of modules of sentence-transformers
+# What from_hub downloads first, and then the first form of weights that a model has.
 _SMALL = (
     *("config.json", "bert_config.json", "tokenizer_config.json", "tokenizer.json"),
     *("vocab.txt", "spiece.model", "added_tokens.json", "special_tokens_map.json"),
     *(MODULES, "sentence_bert_config.json", "config_sentence_transformers.json"),
+)
+_SHARDS = "-?????-of-?????"
+_WEIGHTS = (
+    (SAFETENSORS, SAFETENSORS + INDEX, f"model{_SHARDS}.safetensors"),
+    (TORCH, TORCH + INDEX, f"pytorch_model{_SHARDS}.bin"),
+    ("*.ckpt.index", "*.ckpt.data-*"),
 )
 _HUB_NAME = re.compile(
     r"(?P<name>(?:\w[\w.-]*/)?\w[\w.-]*)(?:@(?P<revision>[\w./-]+))?"
@@ -91,14 +98,11 @@ def find_prefix(path: Path) -> Path | None:
     """
     if path.name and path.with_name(f"{path.name}.index").is_file():
         return path
-    found = sorted(path.glob("*.index"))  # an index of shards ends in .index.json
+    # An index of shards ends in .index.json.
+    found = [file.with_suffix("") for file in sorted(path.glob("*.index"))]
     if len(found) > 1:
-        names = ", ".join(file.stem for file in found)
-        raise UserError(
-            f"{path} holds {len(found)} TensorFlow checkpoints ({names}); name one, such "
-            f"as {found[-1].with_suffix('')}"
-        )
-    return found[0].with_suffix("") if found else None
+        raise UserError(f"{path} holds {', '.join(map(str, found))}; name one of them")
+    return found[0] if found else None
 
 
 def list_modules(folder: Path) -> list[tuple[str, str]]:
@@ -125,34 +129,23 @@ def hub_name(path: os.PathLike | str) -> tuple[str, str | None] | None:
 def from_hub(path: os.PathLike | str, *, weights: bool = True) -> Path:
     """The folder, in huggingface_hub's cache, of a model ``NAME`` or ``NAME@REVISION``.
 
-    Downloads the missing files: config, vocabulary, configs of the modules in modules.json
-    and, with ``weights``, one form of the weights: safetensors before PyTorch's before
-    Google's. If the hub does not answer, the cache is used. Raises UserError with the way
-    to get the files.
+    Downloads the missing files: config, vocabulary and, with ``weights``, the folders in
+    modules.json and one form of the weights: safetensors before PyTorch's before Google's.
+    If the hub does not answer, the cache is used. Raises UserError with the way to get the
+    files.
     """
-    from huggingface_hub import HfApi
-
     folder = _download(path, _SMALL)
     if (folder / "config.json").is_file():
         with naming(path):  # before the weights of another kind of model come
             read_config(folder / "config.json")
-    parts = [part for _, part in list_modules(folder) if part]
-    if parts:
-        _download(path, [f"{part}/config.json" for part in parts])
     if not weights:
         return folder
-    name, revision = hub_name(path)
-    try:
-        about = HfApi().model_info(name, revision=revision)
-    except Exception as error:  # of no common type
+    parts = [f"{part}/*" for _, part in list_modules(folder) if part]
+    for form in _WEIGHTS:
+        folder = _download(path, [*_SMALL, *form, *parts, BILSTM])
         if find_weights(folder) or find_prefix(folder):
             return folder
-        raise _not_given(path, error) from error
-    files = [file.rfilename for file in about.siblings]
-    wanted = _weights_of(files) or ["*.ckpt.index", "*.ckpt.data-*"]
-    for part in parts:
-        wanted += _weights_of(files, f"{part}/")
-    return _download(path, [*wanted, BILSTM])
+    raise _not_given(path, "it has no weights, or answers no more: try again later")
 
 
 class _Bar(tqdm):
@@ -163,50 +156,24 @@ class _Bar(tqdm):
 
 
 def _download(path: os.PathLike | str, files: Sequence[str]) -> Path:
-    from huggingface_hub import constants, errors, snapshot_download
+    from huggingface_hub import errors, snapshot_download
 
     name, revision = hub_name(path)
-    hub = constants.ENDPOINT
+    options = {"allow_patterns": files, "tqdm_class": _Bar}
     try:
-        folder = snapshot_download(
-            name, revision=revision, allow_patterns=files, tqdm_class=_Bar
-        )
-        return Path(folder)
-    except errors.RevisionNotFoundError as error:
-        raise UserError(
-            f"{hub}/{name} has no revision {revision}; expected a branch, a tag or a "
-            "commit of it"
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise UserError(
-            f"{path} does not exist here, and {hub} has no model of this name that you "
-            f"may read (one that is private or gated needs hf auth login); {_EXPECTED}"
-        ) from error
+        return Path(snapshot_download(name, revision=revision, **options))
     except Exception as error:  # of no common type
-        raise _not_given(path, error) from error
+        offline = isinstance(error, errors.LocalEntryNotFoundError)
+        raise _not_given(path, error.__cause__ if offline else error) from error
 
 
-def _not_given(path: os.PathLike | str, error: Exception) -> UserError:
-    """The message for a model that could not be downloaded."""
+def _not_given(path: os.PathLike | str, reason: object) -> UserError:
+    """The error about a model that could not be downloaded."""
     from huggingface_hub import constants
 
-    cause = error.__cause__ or error
-    reason = (str(cause).splitlines() or [type(cause).__name__])[0]
-    if getattr(getattr(cause, "response", None), "status_code", None) == 429:
-        reason = f"rate limit: wait, or log in with 'hf auth login'; {reason}"
+    reason = " ".join(str(reason).split())[:400] or type(reason).__name__
     return UserError(
         f"{path} does not exist here, and {constants.ENDPOINT} did not give it ({reason}); "
         f"correct the path, or run 'hf download {hub_name(path)[0]} --local-dir FOLDER' "
-        "where there is a network and name that folder"
+        f"where there is a network and name that folder; {_EXPECTED}"
     )
-
-
-def _weights_of(files: Sequence[str], folder: str = "") -> list[str]:
-    """The files with the weights of a folder, safetensors before PyTorch's."""
-    for name in (folder + SAFETENSORS, folder + TORCH):
-        if name in files:
-            return [name]
-        if name + INDEX in files:
-            stem, _, ending = name.rpartition(".")
-            return [name + INDEX, f"{stem}-?????-of-?????.{ending}"]
-    return []

@@ -7,13 +7,13 @@ are read: the zip archive (torch 1.6 and later) and the older stream of pickles
 """
 
 import collections
+import functools
 import io
-import mmap
 import pickle
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import IO, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -92,35 +92,23 @@ _DTYPES = {
 }
 
 
-class _Storage(NamedTuple):
-    """An array of numbers in the file, which several tensors may share."""
-
-    key: str
-    dtype: np.dtype
-
-
-class _Tensor(NamedTuple):
-    """A view of a storage. offset and stride count numbers, not bytes."""
-
-    storage: _Storage
-    offset: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-
-
 # Python's form, because in C's form a damaged memo index takes up to 64 GiB of memory.
 class _Unpickler(pickle._Unpickler):
-    """Unpickles a state dict, each tensor as a _Tensor.
+    """Unpickles a state dict. A pickle can call only what find_class returns.
 
-    A pickle can call only what find_class returns.
+    read: function of key, dtype and length that returns the numbers of a storage.
     """
+
+    def __init__(self, file: IO[bytes], read: Callable[..., np.ndarray]):
+        super().__init__(file)
+        self._read = read
 
     def find_class(self, module: str, name: str) -> Any:
         path = f"{module}.{name}"
         # Each object here is immutable or new, so a pickle cannot change the library.
         allowed = {
             "collections.OrderedDict": collections.OrderedDict,
-            "torch._utils._rebuild_tensor_v2": lambda *args: _Tensor(*args[:4]),
+            "torch._utils._rebuild_tensor_v2": lambda *args: _view(*args[:4]),
             "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
         } | {storage: storage for storage in _DTYPES}
         if path not in allowed:
@@ -130,39 +118,45 @@ class _Unpickler(pickle._Unpickler):
             )
         return allowed[path]
 
-    def persistent_load(self, pid: Any) -> _Storage:
-        kind, storage_type, key, _, _, *view = pid
+    def persistent_load(self, pid: Any) -> np.ndarray:
+        kind, storage_type, key, _, length, *view = pid
         if kind != "storage" or any(part is not None for part in view):
             raise ValueError("an unknown kind of storage")
-        return _Storage(key, _DTYPES[storage_type])
+        return self._read(key, _DTYPES[storage_type], length)
+
+    def state_dict(self) -> Tensors:
+        """The tensors by name."""
+        state = self.load()
+        if not isinstance(state, dict):
+            raise ValueError(f"it holds a {type(state).__name__}, no state dict")
+        for name, value in state.items():
+            if not isinstance(name, str) or not isinstance(value, np.ndarray):
+                raise ValueError(f"{name!r:.100} is no tensor")
+        return dict(state)
+
+
+def _view(
+    storage: np.ndarray, offset: int, shape: tuple[int, ...], stride: tuple[int, ...]
+) -> np.ndarray:
+    """A tensor, which shares the numbers of its storage."""
+    size = storage.itemsize
+    strides = [step * size for step in stride]
+    # NumPy raises ValueError for a view that reaches beyond its storage.
+    return np.ndarray(shape, storage.dtype, storage, offset * size, strides)
 
 
 def read_torch(path: Path) -> Tensors:
-    """Reads the tensors of a state dict, such as a pytorch_model.bin, without copies.
+    """Reads the tensors of a state dict, such as a pytorch_model.bin.
 
     Raises UserError for a damaged file, for a file of other objects than tensors, and for
     a pickle that would run code.
     """
     expected = "a whole file of tensors as torch.save writes it; copy it again"
     with reading(path, expected), naming(path):
-        if zipfile.is_zipfile(path):
-            state, buffers = _read_zip(path)
-        else:
-            state, buffers = _read_stream(path)
-        # NumPy raises ValueError for a view that reaches beyond its storage.
-        return {
-            name: np.ndarray(
-                tensor.shape,
-                tensor.storage.dtype,
-                buffers[tensor.storage.key],
-                tensor.offset * tensor.storage.dtype.itemsize,
-                [step * tensor.storage.dtype.itemsize for step in tensor.stride],
-            )
-            for name, tensor in state.items()
-        }
+        return (_read_zip if zipfile.is_zipfile(path) else _read_stream)(path)
 
 
-def _read_zip(path: Path) -> tuple[dict[str, _Tensor], dict[str, bytes]]:
+def _read_zip(path: Path) -> Tensors:
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         pickled = next(name for name in names if name.endswith("/data.pkl"))
@@ -170,35 +164,31 @@ def _read_zip(path: Path) -> tuple[dict[str, _Tensor], dict[str, bytes]]:
         order = f"{root}byteorder"
         if order in names and archive.read(order) != b"little":
             raise ValueError("its numbers are big-endian")
-        state = _state_dict(io.BytesIO(archive.read(pickled)))
-        keys = {tensor.storage.key for tensor in state.values()}
-        return state, {key: archive.read(f"{root}data/{key}") for key in keys}
+
+        @functools.cache
+        def read(key: str, dtype: np.dtype, length: int) -> np.ndarray:
+            return np.frombuffer(archive.read(f"{root}data/{key}"), dtype)
+
+        return _Unpickler(io.BytesIO(archive.read(pickled)), read).state_dict()
 
 
-def _read_stream(path: Path) -> tuple[dict[str, _Tensor], dict[str, memoryview]]:
+def _read_stream(path: Path) -> Tensors:
+    storages: dict[str, np.ndarray] = {}
+
+    def read(key: str, dtype: np.dtype, length: int) -> np.ndarray:
+        return storages.setdefault(key, np.zeros(length, dtype))
+
     with path.open("rb") as file:
-        magic, protocol, system = (_Unpickler(file).load() for _ in range(3))
+        magic, protocol, system = (_Unpickler(file, read).load() for _ in range(3))
         if magic != _MAGIC or protocol != _PROTOCOL:
             raise ValueError("it does not start with torch's magic number")
         if system["little_endian"] is not True:
             raise ValueError("its numbers are big-endian")
-        state = _state_dict(file)
-        dtypes = dict(tensor.storage for tensor in state.values())
-        content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        buffers = {}
-        for key in _Unpickler(file).load():
-            # The count of numbers precedes the numbers of a storage.
-            size = int.from_bytes(file.read(8), "little") * dtypes[key].itemsize
-            buffers[key] = content[file.tell() : file.tell() + size]
-            file.seek(size, io.SEEK_CUR)
-    return state, buffers
-
-
-def _state_dict(file: BinaryIO) -> dict[str, _Tensor]:
-    state = _Unpickler(file).load()
-    if not isinstance(state, dict):
-        raise ValueError(f"it holds a {type(state).__name__}, no state dict")
-    for name, value in state.items():
-        if not isinstance(name, str) or not isinstance(value, _Tensor):
-            raise ValueError(f"{name!r:.100} is no tensor")
+        state = _Unpickler(file, read).state_dict()
+        # The numbers of the storages follow, each after their count.
+        for key in _Unpickler(file, read).load():
+            content = storages[key].view(np.uint8)
+            count = int.from_bytes(file.read(8), "little")
+            if count != len(storages[key]) or file.readinto(content) != len(content):
+                raise ValueError(f"the numbers of storage {key} are cut")
     return state
