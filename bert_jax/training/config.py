@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -44,30 +45,20 @@ class OptimizerConfig:
     beta1: float = setting(0.9, "decay of the gradients' mean", least=0, below=1)
     beta2: float = setting(0.999, "decay of the squares' mean", least=0, below=1)
     epsilon: float = setting(1e-6, "added to the root of the squares' mean", above=0)
-    weight_decay: float = setting(
-        0.01, "times the learning rate; not for biases and LayerNorm", least=0
-    )
+    weight_decay: float = setting(0.01, "not for biases and LayerNorm", least=0)
     clip_norm: float = setting(
         1.0, "maximum norm of all gradients; inf: no clipping", above=0, most=math.inf
     )
     bias_correction: bool = setting(
-        False,
-        "correct the bias of both means in the first steps, unlike the original; it keeps "
-        "small fine-tuning tasks from collapsing",
+        False, "correct both means in the first steps; helps small fine-tuning tasks"
     )
     spike_norm: float = setting(
-        0.0,
-        "gradient norm above which a batch is skipped and the run stops; 0: only NaN or "
-        "infinity",
-        least=0,
+        0.0, "gradient norm that stops the run; 0: only NaN and infinity do", least=0
     )
-    skip_spikes: bool = setting(
-        False, "skip such a batch, and one with NaN or infinity, and continue"
-    )
+    skip_spikes: bool = setting(False, "skip such a batch, and continue")
     name: str = setting(
         "adam",
-        "adam; lamb, for batches of thousands; muon, for the encoder's kernels, with Adam "
-        "for all other parameters (docs/objectives.md)",
+        "adam; lamb, for batches of thousands; muon (docs/objectives.md)",
         one_of=("adam", "lamb", "muon"),
     )
 
@@ -88,8 +79,7 @@ class RunConfig:
     init_from: str = setting(
         "",
         "checkpoint to start from: a Hugging Face folder, Google's bert_model.ckpt, a "
-        "workdir, or a name on a hub (org/name, org/name@revision). Fine-tuning needs one. "
-        "Pretraining initialises missing parameters randomly",
+        "workdir, or a name on a hub (org/name, org/name@revision)",
     )
     compute: ComputeConfig = setting(factory=ComputeConfig)
     mesh: MeshConfig = setting(factory=MeshConfig)
@@ -97,7 +87,7 @@ class RunConfig:
         0, "random seed of parameters, example order, masks and dropout", **_SEED
     )
     accumulation: int = setting(
-        1, "microbatches of a step; more need less memory for the same update", least=1
+        1, "microbatches of a step, to need less memory", least=1
     )
     data_timeout: int = setting(
         300, "seconds without a batch after which the run stops; 0: never", least=0
@@ -105,32 +95,25 @@ class RunConfig:
     log_every: int = setting(100, "steps between reports", least=1)
     checkpoint_every: int = setting(10_000, "steps between checkpoints", least=1)
     profile_steps: str = setting(
-        "",
-        "first and last step of a profile, such as 10:20, which is written to the "
-        "workdir's tensorboard folder for XProf and TensorBoard; empty: no profile",
+        "", "first and last step of a profile for XProf and TensorBoard, such as 10:20"
     )
     tracker: str = setting(
-        "",
-        "library that also receives the metrics, wandb or trackio; it must be installed",
-        one_of=("", "wandb", "trackio"),
+        "", "library that also receives the metrics", one_of=("", "wandb", "trackio")
     )
 
     def __post_init__(self):
         check_ranges(self)
-        first, last = self.profiled_steps
-        if last < first:
+        form = re.fullmatch(r"[1-9]\d*:\d+", self.profile_steps or "1:1")
+        if not form or operator.gt(*self.profiled_steps):
             raise UserError(
                 f"profile_steps={self.profile_steps!r}, expected the first and the last "
-                "step, such as 10:20; set profile_steps"
+                "step, such as 10:20"
             )
 
     @property
-    def profiled_steps(self) -> tuple[int, int]:
+    def profiled_steps(self) -> tuple[int, ...]:
         """The first and the last step of a profile; (0, 0) for none."""
-        match = re.fullmatch(r"([1-9]\d*):(\d+)", self.profile_steps)
-        if match:
-            return int(match[1]), int(match[2])
-        return (1, 0) if self.profile_steps else (0, 0)
+        return tuple(map(int, (self.profile_steps or "0:0").split(":")))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,29 +121,19 @@ class DataConfig:
     """The text of pretraining, and how examples are drawn from it."""
 
     path: str = setting("", "output of bert_jax prepare; empty: corpus is prepared")
-    corpus: tuple[str, ...] = setting(
-        (), "inputs, as for prepare, that are prepared into the workdir"
-    )
-    language: str = setting(
-        "en", "language of corpus, whose abbreviations do not end a sentence"
-    )
+    corpus: tuple[str, ...] = setting((), "inputs, as for prepare, to prepare here")
+    language: str = setting("en", "language of corpus, for the ends of sentences")
     vocabulary_size: int = setting(
         30_522, "tokens of the vocabulary that is trained on corpus", least=1
     )
     lower_case: bool = setting(True, "whether that vocabulary has no capitals")
     keep_accents: bool = setting(
-        False,
-        "whether that vocabulary without capitals has accents and vowel signs, which "
-        "Google's tokenizer removes",
+        False, "whether that vocabulary has accents and vowel signs without capitals"
     )
-    holdout: float = setting(
-        0.01, "share of the documents for evaluation", least=0, below=1
-    )
+    holdout: float = setting(0.01, "share of the text for evaluation", least=0, below=1)
     examples: ExampleConfig = setting(factory=ExampleConfig)
     packing: bool = setting(
-        False,
-        "whether pairs share rows, for smaller batches and the same update up to dropout "
-        "masks; off for LSTMs",
+        False, "whether pairs share rows, for smaller batches; off for LSTMs"
     )
     threads: int = setting(2, "threads of each host that draw batches", least=1)
     prefetch: int = setting(8, "batches drawn ahead of the step", least=1)
@@ -174,10 +147,8 @@ class DataConfig:
         if self.path and not is_remote(self.path):
             if not Path(self.path).exists():
                 raise UserError(
-                    f"{self.path} does not exist; write it with bert_jax vocabulary "
-                    f"--input TEXT --size {self.vocabulary_size} --output vocab.txt and "
-                    "bert_jax prepare --input TEXT --vocabulary vocab.txt --output "
-                    f"{self.path}, or set data.path"
+                    f"{self.path} does not exist; write it with bert_jax vocabulary --size "
+                    f"{self.vocabulary_size} and bert_jax prepare, or set data.path"
                 )
             read_info(Path(self.path))
 
@@ -190,17 +161,12 @@ class TrainConfig(RunConfig):
     data: DataConfig
     phases: tuple[Phase, ...]
     objective: str = setting(
-        "bert_jax.objectives.mlm_nsp",
-        "module with a function pretraining(), one of bert_jax or your own",
+        "bert_jax.objectives.mlm_nsp", "module with a function pretraining()"
     )
     eval_every: int = setting(10_000, "steps between evaluations; 0: none", least=0)
     eval_batches: int = setting(100, "batches of an evaluation", least=1)
     eval_mask_rate: float = setting(
-        0.15,
-        "share of the tokens that evaluations predict, up to max_predictions of the last "
-        "phase. Runs with other data.examples.mask_rate then compare",
-        above=0,
-        below=1,
+        0.15, "share of the tokens that evaluations predict", above=0, below=1
     )
     keep_checkpoints: int = setting(3, "number of checkpoints to keep", least=1)
     prompts: tuple[str, ...] = setting(
@@ -237,23 +203,18 @@ class ModelSettings:
     hidden_dropout: float = setting_like(BertConfig, "hidden_dropout", 0.1)
     attention_dropout: float = setting_like(BertConfig, "attention_dropout", 0.1)
     activation: str = setting(
-        "",
-        "empty: the checkpoint's; Google's checkpoints since February 2019 need gelu_tanh, "
-        "which their config files cannot name",
+        "", "gelu_tanh for Google's checkpoints since 2019; empty: the checkpoint's"
     )
     pooling: str = setting(
         "",
-        "input of a classifier, token or mean; empty: the checkpoint's",
+        "input of a classifier; empty: the checkpoint's",
         one_of=("", *POOLINGS),
     )
     max_positions: int = setting(
         0, "larger position table, for longer texts; 0: the checkpoint's", least=0
     )
     initializer_range: float = setting(
-        0.0,
-        "standard deviation of a new head or pooler, cut at two of them; 0: the "
-        "checkpoint's",
-        least=0,
+        0.0, "standard deviation of a new head; 0: the checkpoint's", least=0
     )
 
     def changes(self) -> dict[str, Any]:
@@ -286,17 +247,12 @@ class SweepConfig:
 class FineTuneConfig(RunConfig):
     """All settings of a fine-tuning."""
 
-    family: str = setting(
-        doc="kind of task: classification, multi_label, tagging, multiple_choice, "
-        "question_answering or sentence_vectors"
-    )
+    family: str = setting(doc="kind of task, such as classification or tagging")
     data: Any  # the config of the family
     optimizer: FineTuneOptimizer = setting(factory=FineTuneOptimizer)
-    fresh_head: bool = setting(
-        False, "initialise the head randomly though the checkpoint has one"
-    )
+    fresh_head: bool = setting(False, "initialise the head randomly in any case")
     freeze: bool = setting(
-        False, "train only the head, the pooler and an LSTM's layer weights"
+        False, "train only the head, pooler and LSTM's layer weights"
     )
     model: ModelSettings = setting(factory=ModelSettings)
     features: FeatureConfig = setting(factory=FeatureConfig)
@@ -308,10 +264,7 @@ class FineTuneConfig(RunConfig):
     epochs: int = setting(3, "number of times that each example is used", least=1)
     evaluations: int = setting(1, "evaluations on dev in an epoch", least=1)
     buckets: int = setting(
-        2,
-        "maximum number of length buckets. A batch has sequences of one bucket, and each "
-        "bucket compiles a program. More buckets mean less padding",
-        least=1,
+        2, "maximum number of length buckets. Each bucket compiles a program", least=1
     )
     train_rows: int = setting(0, "number of training rows to use; 0: all", least=0)
     log_every: int = setting_like(RunConfig, "log_every", 50)
@@ -333,9 +286,7 @@ class FineTuneConfig(RunConfig):
 class Variant:
     """A pretraining of a study, and what its fine-tunings change."""
 
-    pretrain: Any = setting(
-        doc="settings of its pretraining; variants with equal settings share the run"
-    )
+    pretrain: Any = setting(doc="settings of its pretraining; equal ones share a run")
     finetune: Any = setting(
         factory=dict,
         doc="settings of its fine-tunings that replace the tasks' settings",
@@ -356,13 +307,10 @@ class StudyConfig:
     seeds: tuple[int, ...] = setting(
         (0, 1, 2), "seeds, each for a pretraining and its fine-tunings", **_SEED
     )
-    pairs: tuple[str, ...] = setting(
-        (), "files of minimal pairs, as for bert_jax score"
-    )
+    pairs: tuple[str, ...] = setting((), "files of minimal pairs, as for score --pairs")
     pairs_per_set: int = setting(0, "use the first pairs of each set; 0: all", least=0)
     equal_compute: bool = setting(
-        False,
-        "scale the steps of each pretraining to the floating point operations of the first",
+        False, "scale the steps of each pretraining to the FLOPs of the first"
     )
 
     def __post_init__(self):
@@ -374,10 +322,6 @@ class StudyConfig:
 
 def train_config(settings: Mapping[str, Any]) -> TrainConfig:
     """Builds a TrainConfig from nested mappings, checking every name and type."""
-    if "total_steps" in settings.get("optimizer", {}):
-        raise UserError(
-            "optimizer.total_steps is the sum of the phases' steps; set phases[0].steps"
-        )
     return from_settings(TrainConfig, with_compute(settings), "")
 
 

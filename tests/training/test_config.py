@@ -78,7 +78,7 @@ def one(**changes):
             r"learning_rate=inf, expected .* below inf",
         ),
         ("optimizer.epsilon", math.nan, r"epsilon=nan, expected above 0"),
-        ("optimizer.total_steps", 3, "sum of the phases' steps"),
+        ("optimizer.total_steps", 3, "total_steps is not a setting"),
         ("model.max_positions", 16, r"phases\[1\]\.sequence_length=32 is over"),
     ],
 )
