@@ -87,18 +87,17 @@ class ExampleConfig:
         check_ranges(self, "data.examples.")
         if self.mask_share + self.random_share > 1 + 1e-9:
             raise UserError(
-                f"mask_share={self.mask_share}, random_share={self.random_share}: expected "
-                "shares that add to at most 1; set data.examples"
+                f"data.examples: mask_share={self.mask_share}, random_share="
+                f"{self.random_share}; expected shares that add to at most 1"
             )
         if self.sentence_order and not self.next_sentence:
             raise UserError(
-                "sentence_order=True, but next_sentence=False makes no pairs; set "
-                "data.examples.next_sentence=True"
+                "data.examples: sentence_order=True, but next_sentence=False makes no "
+                "pairs; expected next_sentence=True"
             )
 
 
-@dataclasses.dataclass(frozen=True)
-class EpochPlan:
+class EpochPlan(NamedTuple):
     """One entry for each example; all arrays (n,).
 
     document: position in the list of planned documents. first: first sentence of A (number
@@ -114,27 +113,9 @@ class EpochPlan:
     random_next: np.ndarray  # bool
     target: np.ndarray  # uint16
 
-    def __len__(self) -> int:
-        return len(self.document)
-
-
-class _Spans(NamedTuple):
-    """Sentences of the pairs of a batch, and their lengths before they are cut.
-
-    a, b: int64 (B, 2), first and stop of the sentences. a_lengths, b_lengths: int64 (B,),
-    in tokens; b_lengths is 0 without B. random_next: bool (B,), B does not follow A.
-    """
-
-    a: np.ndarray
-    b: np.ndarray
-    a_lengths: np.ndarray
-    b_lengths: np.ndarray
-    random_next: np.ndarray
-
-    def totals(self, L: int) -> np.ndarray:
-        """Tokens of each pair that is cut to ``L``, [CLS] and [SEP] included."""
-        tokens = np.minimum(self.a_lengths + self.b_lengths, L - 3)
-        return tokens + 2 + (self.b_lengths > 0)
+    def take(self, where: np.ndarray) -> "EpochPlan":
+        """Some examples of the plan. where: their numbers, or a mask."""
+        return EpochPlan(*(column[where] for column in self))
 
 
 @dataclasses.dataclass(eq=False)
@@ -173,7 +154,7 @@ class ExampleSource:
         self._begins, self._ends = bounds[self.documents], bounds[self.documents + 1]
         self._plan = functools.lru_cache(maxsize=2)(self._make_plan)
         self._lock = threading.Lock()
-        self.epoch_size = len(self.plan(0)[0])
+        self.epoch_size = len(self.plan(0)[1])
 
     def plan(self, epoch: int) -> tuple[EpochPlan, np.ndarray]:
         """The plan of an epoch and its shuffled order; the last two are kept."""
@@ -193,17 +174,24 @@ class ExampleSource:
         for epoch, indices in self._by_epoch(samples):
             words_BW = self._words(_CONTENT, epoch, indices, ends[-1])
             cuts_BW, keys_BL, choices_BW, _ = np.split(words_BW, ends, axis=1)
-            batch = self._pairs(self._spans(epoch, indices), cuts_BW)
+            batch = self._pairs(*self._spans(epoch, indices), cuts_BW)
             words_BM2 = choices_BW.reshape(-1, M, 2)
             parts.append(batch | self._mask(batch, keys_BL, words_BM2))
         return {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
 
     def lengths(self, samples: Sequence[int]) -> np.ndarray:
         """Tokens of the samples with these numbers, int64, without reading them."""
-        spans = [
-            self._spans(epoch, indices) for epoch, indices in self._by_epoch(samples)
-        ]
-        return np.concatenate([span.totals(self.sequence_length) for span in spans])
+        parts = [self._spans(*part)[0] for part in self._by_epoch(samples)]
+        return self._totals(self._tokens(np.concatenate(parts)))
+
+    def _tokens(self, spans: np.ndarray) -> np.ndarray:
+        """Tokens of each span of sentences."""
+        return np.diff(self.store.sentence_offsets[spans])[..., 0]
+
+    def _totals(self, lengths_B2: np.ndarray) -> np.ndarray:
+        """Tokens of pairs of texts of these lengths, [CLS] and [SEP] included."""
+        tokens_B = np.minimum(lengths_B2.sum(1), self.sequence_length - 3)
+        return tokens_B + 2 + (lengths_B2[:, 1] > 0)
 
     def _by_epoch(self, samples: Sequence[int]) -> list[tuple[int, np.ndarray]]:
         """The epochs of ascending samples, and the examples of each epoch."""
@@ -222,7 +210,7 @@ class ExampleSource:
         plan = plan_epoch(
             self.store, self.documents, rng, self.sequence_length, self.config
         )
-        return plan, rng.permutation(np.arange(len(plan), dtype=np.uint32))
+        return plan, rng.permutation(np.arange(len(plan.first), dtype=np.uint32))
 
     def _words(
         self, purpose: int, epoch: int, indices: np.ndarray, count: int
@@ -238,76 +226,77 @@ class ExampleSource:
             rows_CW[:] = bits.random_raw(rows_CW.size).reshape(rows_CW.shape)
         return words_BW
 
-    def _spans(self, epoch: int, indices: np.ndarray) -> _Spans:
-        """The sentences of A and B of the examples ``indices`` of an epoch."""
+    def _spans(self, epoch: int, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The sentences of A and B of the examples ``indices`` of an epoch.
+
+        Returns the first sentence and the stop of A and of B, int64 (B, 2, 2), and whether
+        B does not follow A, bool (B,).
+        """
         words_BW = self._words(_PLACES, epoch, indices, _PLACE_WORDS)
         plan, order = self.plan(epoch)
-        rows = order[indices % len(plan)]
-        offsets = self.store.sentence_offsets
-        a_starts = plan.first[rows].astype(np.int64)
-        a_stops = a_starts + plan.a_count[rows]
-        a_lengths = offsets[a_stops] - offsets[a_starts]
-        b_starts, b_stops = a_stops.copy(), a_stops + plan.b_count[rows]
-        random_next = plan.random_next[rows]
-        elsewhere = random_next & (plan.b_count[rows] == 0)
-        others, starts = self._other_sentences(
-            plan.document[rows][elsewhere].astype(np.int64),
-            a_stops[elsewhere],
-            words_BW[elsewhere],
+        plan = plan.take(order[indices % len(order)])
+        middle_B = plan.first.astype(np.int64) + plan.a_count
+        spans = np.stack([plan.first, middle_B, middle_B, middle_B + plan.b_count], 1)
+        spans = spans.reshape(-1, 2, 2)
+        elsewhere_B = plan.random_next & (plan.b_count == 0)
+        swapped_B = plan.random_next & ~elsewhere_B
+        spans[swapped_B] = spans[swapped_B][:, ::-1]
+        spans[elsewhere_B, 1] = self._other_sentences(
+            plan.take(elsewhere_B), spans[elsewhere_B, 0], words_BW[elsewhere_B]
         )
-        needs = np.maximum(plan.target[rows] - a_lengths, 1)[elsewhere]
-        b_starts[elsewhere] = starts
-        b_stops[elsewhere] = stops_at(offsets, starts, self._ends[others], needs)
-        a, b = np.stack([a_starts, a_stops], 1), np.stack([b_starts, b_stops], 1)
-        swapped = random_next & ~elsewhere
-        a[swapped], b[swapped] = b[swapped], a[swapped]
-        lengths = (offsets[text[:, 1]] - offsets[text[:, 0]] for text in (a, b))
-        return _Spans(a, b, *lengths, random_next)
-
-    def _pairs(self, spans: _Spans, words_BW: np.ndarray) -> dict[str, np.ndarray]:
-        """Reads and joins A and B, cut to the sequence length."""
-        B, L = len(spans.a_lengths), self.sequence_length
-        a_sizes, b_sizes = pair_lengths(spans.a_lengths, spans.b_lengths, L - 3)
-        # The number of tokens that a text loses at its start.
-        a_fronts = binomial_half(spans.a_lengths - a_sizes, words_BW[:, :_CUT_WORDS])
-        b_fronts = binomial_half(spans.b_lengths - b_sizes, words_BW[:, _CUT_WORDS:])
-        texts = self.store.read_sentences(np.concatenate([spans.a, spans.b]))
-
-        ends, totals = a_sizes + 1, spans.totals(L)  # ends of A and of the pair
-        input_ids_BL = np.full((B, L), self.vocabulary.pad_id, np.int32)
-        input_ids_BL[:, 0] = self.vocabulary.cls_id
-        for end in (ends, totals - 1):  # the same without B
-            input_ids_BL[np.arange(B), end] = self.vocabulary.sep_id
-        for i, (a, b) in enumerate(zip(texts[:B], texts[B:], strict=True)):
-            input_ids_BL[i, 1 : ends[i]] = a[a_fronts[i] :][: a_sizes[i]]
-            b_ids = b[b_fronts[i] :][: b_sizes[i]]
-            input_ids_BL[i, ends[i] + 1 :][: len(b_ids)] = b_ids
-        in_text_BL = np.arange(L) < totals[:, None]
-        in_b_BL = in_text_BL & (np.arange(L) > ends[:, None])
-        return {
-            "input_ids": input_ids_BL,
-            "token_type_ids": in_b_BL.astype(np.int32),
-            "attention_mask": in_text_BL.astype(np.int32),
-            "nsp_labels": spans.random_next.astype(np.int32),
-        }
+        return spans, plan.random_next
 
     def _other_sentences(
-        self, documents_B: np.ndarray, a_stops_B: np.ndarray, words_B2: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Another document and a sentence of it for each row.
+        self, plan: EpochPlan, a_spans: np.ndarray, words_BW: np.ndarray
+    ) -> np.ndarray:
+        """The sentences of a random B for each example of ``plan``: int64 (B, 2).
 
         A single document gives B as well, but never the sentence that follows A: the label
         NotNext must be true.
         """
         D = len(self.documents)
-        draws_B2 = masking.uniform(words_B2)
-        steps_B = 1 + (draws_B2[:, 0] * (D - 1)).astype(np.int64)
-        others_B = (documents_B + steps_B) % D
+        document_B, text_B = masking.uniform(words_BW)[:, :2].T
+        others_B = (plan.document + 1 + (document_B * (D - 1)).astype(np.int64)) % D
         begins_B, ends_B = self._begins[others_B], self._ends[others_B]
-        follows_B = (others_B == documents_B) & (a_stops_B < ends_B)
+        follows_B = (others_B == plan.document) & (a_spans[:, 1] < ends_B)
         sizes_B = ends_B - begins_B - follows_B
-        starts_B = begins_B + (draws_B2[:, 1] * sizes_B).astype(np.int64)
-        return others_B, starts_B + (follows_B & (starts_B >= a_stops_B))
+        starts_B = begins_B + (text_B * sizes_B).astype(np.int64)
+        starts_B += follows_B & (starts_B >= a_spans[:, 1])
+        needs_B = np.maximum(plan.target - self._tokens(a_spans), 1)
+        offsets = self.store.sentence_offsets
+        return np.stack([starts_B, stops_at(offsets, starts_B, ends_B, needs_B)], 1)
+
+    def _pairs(
+        self, spans: np.ndarray, random_next: np.ndarray, words_BW: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Reads and joins A and B, cut to the sequence length."""
+        B, L = len(spans), self.sequence_length
+        lengths_B2 = self._tokens(spans)
+        sizes_B2 = np.stack(pair_lengths(*lengths_B2.T, L - 3), 1)
+        # The number of tokens that a text loses at its start.
+        words_BW = words_BW.reshape(2 * B, _CUT_WORDS)
+        fronts = binomial_half((lengths_B2 - sizes_B2).ravel(), words_BW)
+        texts = self.store.read_sentences(spans.reshape(-1, 2))
+
+        ends_B, totals_B = sizes_B2[:, 0] + 1, self._totals(lengths_B2)
+        input_ids_BL = np.full((B, L), self.vocabulary.pad_id, np.int32)
+        input_ids_BL[:, 0] = self.vocabulary.cls_id
+        for end_B in (ends_B, totals_B - 1):  # the same without B
+            input_ids_BL[np.arange(B), end_B] = self.vocabulary.sep_id
+        begins = np.stack([np.ones_like(ends_B), ends_B + 1], 1).ravel().tolist()
+        places = zip(begins, sizes_B2.ravel().tolist(), fronts.tolist(), strict=True)
+        for i, (text, (begin, size, front)) in enumerate(
+            zip(texts, places, strict=True)
+        ):
+            input_ids_BL[i // 2, begin : begin + size] = text[front : front + size]
+        in_text_BL = np.arange(L) < totals_B[:, None]
+        in_b_BL = in_text_BL & (np.arange(L) > ends_B[:, None])
+        return {
+            "input_ids": input_ids_BL,
+            "token_type_ids": in_b_BL.astype(np.int32),
+            "attention_mask": in_text_BL.astype(np.int32),
+            "nsp_labels": random_next.astype(np.int32),
+        }
 
     def _mask(
         self, batch: dict[str, np.ndarray], keys_BL: np.ndarray, words_BM2: np.ndarray
@@ -315,11 +304,8 @@ class ExampleSource:
         """Chooses and replaces tokens; changes batch["input_ids"] in place."""
         config, vocabulary, M = self.config, self.vocabulary, self.max_predictions
         input_ids_BL, bit = batch["input_ids"], self.store.word_bit
-        if bit:
-            continues_BL = (input_ids_BL & bit) > 0
-            input_ids_BL &= ~bit
-        elif config.masking != "token":
-            continues_BL = vocabulary.continuation[input_ids_BL]
+        marked_BL = (input_ids_BL & bit) > 0  # tokens that continue a segmenter's word
+        input_ids_BL &= ~bit
         totals_B = batch["attention_mask"].sum(1)
         counts_B = masking.prediction_counts(totals_B, config.mask_rate, M)
         special_BL = np.isin(input_ids_BL, (vocabulary.cls_id, vocabulary.sep_id))
@@ -327,18 +313,15 @@ class ExampleSource:
         if config.masking == "token":
             positions_BM = masking.choose_tokens(candidates_BL, keys_BL, counts_B, M)
         else:
+            continues_BL = marked_BL if bit else vocabulary.continuation[input_ids_BL]
             longest = config.max_ngram if config.masking == "ngram" else 1
             positions_BM = masking.choose_words(
                 candidates_BL, continues_BL, keys_BL, counts_B, M, longest
             )
+        shares = config.mask_share, config.random_share
+        mask_id, size = vocabulary.mask_id, vocabulary.vocab_size
         return masking.replace(
-            input_ids_BL,
-            positions_BM,
-            words_BM2,
-            mask_id=vocabulary.mask_id,
-            vocab_size=vocabulary.vocab_size,
-            mask_share=config.mask_share,
-            random_share=config.random_share,
+            input_ids_BL, positions_BM, words_BM2, mask_id, size, *shares
         )
 
 
@@ -361,12 +344,10 @@ def plan_epoch(
     is absent if the chunk has a single sentence. With ``sentence_order`` the B of every
     chunk of several sentences follows A, and A and B are swapped in half the chunks.
     """
-    sentence_offsets, bounds = store.sentence_offsets, store.document_sentences
+    bounds = store.document_sentences
     begins, ends = bounds[documents], bounds[documents + 1]
-    groups = np.searchsorted(
-        np.cumsum(ends - begins) // _GROUP_SENTENCES,
-        np.arange(1, int((ends - begins).sum()) // _GROUP_SENTENCES + 1),
-    )
+    group = np.cumsum(ends - begins) // _GROUP_SENTENCES
+    groups = np.flatnonzero(np.diff(group, prepend=0))
     longest = sequence_length - 3
     targets = np.full(len(documents), longest)
     position = begins.copy()
@@ -377,7 +358,7 @@ def plan_epoch(
         while len(active):
             start, target = position[active], targets[active]
             # The chunk ends with the sentence that reaches the target, or the document.
-            stop = stops_at(sentence_offsets, start, ends[active], target)
+            stop = stops_at(store.sentence_offsets, start, ends[active], target)
             count = stop - start
             several = count > 1
             a_count = np.ones(len(active), np.int64)
@@ -391,7 +372,7 @@ def plan_epoch(
             # The sentences after A go back where they were not used.
             position[active] = start + a_count + b_count
             active = active[position[active] < ends[active]]
-    sentence = np.uint32 if len(sentence_offsets) < 1 << 32 else np.int64
+    sentence = np.uint32 if len(store.sentence_offsets) < 1 << 32 else np.int64
     dtypes = (np.uint32, sentence, np.uint16, np.uint16, bool, np.uint16)
     columns = map(np.concatenate, zip(*rounds, strict=True))
     return EpochPlan(*(c.astype(t) for c, t in zip(columns, dtypes, strict=True)))

@@ -97,7 +97,6 @@ def replace(
     input_ids_BL: np.ndarray,
     positions_BM: np.ndarray,
     words_BM2: np.ndarray,
-    *,
     mask_id: int,
     vocab_size: int,
     mask_share: float,

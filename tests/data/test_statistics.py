@@ -17,7 +17,7 @@ DEVIATIONS = 4
 
 
 def statistics(source, tokenizer, length):
-    size = sum(len(source.plan(epoch)[0]) for epoch in range(EPOCHS))
+    size = sum(len(source.plan(epoch)[1]) for epoch in range(EPOCHS))
     batches = [
         source.draw(range(first, first + 1024)) for first in range(0, size - 1024, 1024)
     ]
