@@ -20,14 +20,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import parse_json, reading
 from bert_jax.settings import check_ranges, setting
-from bert_jax.tasks.rows import (
-    Placed,
-    Record,
-    check_texts,
-    ending,
-    read_lines,
-    text_of,
-)
+from bert_jax.tasks.rows import Placed, Record, check_texts, ending, read_lines, text_of
 from bert_jax.tasks.source import Source
 from bert_jax.tasks.squad_scores import exact_match, scores_v1, scores_v2
 from bert_jax.tasks.task import Answer, Features, Outcome, Outputs, Task
@@ -189,30 +182,29 @@ class Squad(Task):
         """
         texts = [text_of(where, values, [name]) for name in ("question", "context")]
         check_texts(where, texts)
-        impossible, answers = values.get("is_impossible"), []
+        impossible, given, right = values.get("is_impossible"), [], []
         if not isinstance(impossible, bool | None):
             raise UserError(f"{where}: is_impossible is no true or false")
         if labelled and not impossible:
             with reading(f"{where}: the answer", "texts, or SQuAD's JSON"):
-                answers = list(_given_answers(values, texts[1]))
-        right = tuple(x for x in answers if self._is_there(where, texts[1], *x))
-        index = "" if values.get("id") is None else str(values["id"])
-        return Question(index, *texts, where, right, impossible)
-
-    def _is_there(self, where: str, context: str, answer: str, start: int) -> bool:
-        """Whether the context has the answer at ``start``. Raises UserError if not."""
-        # A negative start would count from the end.
-        there = context[start : start + len(answer)] if start >= 0 else ""
-        right = there == answer and bool(answer.strip())
-        problem = (
-            f"{where}: the answer {answer!r} is not in the context at {start}, where "
-        )
-        problem += f"it has {there!r}; correct it, or set data.bad_answers=skip"
-        if not right and self.config.bad_answers == "refuse":
-            raise UserError(problem)
-        if not right:
+                given = list(_given_answers(values, texts[1]))
+        for answer, start in given:
+            # A negative start would count from the end.
+            there = texts[1][start : start + len(answer)] if start >= 0 else ""
+            if there == answer and answer.strip():
+                right.append((answer, start))
+                continue
+            problem = (
+                f"{where}: the answer {answer!r} is not in the context at {start}, "
+            )
+            problem += (
+                f"where it has {there!r}; correct it, or set data.bad_answers=skip"
+            )
+            if self.config.bad_answers == "refuse":
+                raise UserError(problem)
             logger.warning(f"skipped: {problem}")
-        return right
+        index = "" if values.get("id") is None else str(values["id"])
+        return Question(index, *texts, where, tuple(right), impossible)
 
     def rows(
         self, placed: Iterable[Placed], columns: Sequence[str] = (), *, labelled=False
@@ -316,11 +308,10 @@ class Squad(Task):
         self, rows: list[Question], answers: list[Answer], split: str
     ) -> dict[str, str]:
         """The files of run_squad.py, in a folder named after the split."""
-        contents = {"predictions": "answer", "nbest_predictions": "nbest"}
-        if self.config.version_2:
-            contents["null_odds"] = "null_odds"
+        names = {"predictions": "answer", "nbest_predictions": "nbest"}
+        names |= {"null_odds": "null_odds"} if self.config.version_2 else {}
         files = {}
-        for name, key in contents.items():
+        for name, key in names.items():
             content = {answer["id"]: answer[key] for answer in answers}
             files[f"{split}/{name}.json"] = json.dumps(content, indent=4) + "\n"
         return files

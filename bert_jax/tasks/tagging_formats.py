@@ -218,22 +218,3 @@ def scores(gold: Tags, predicted: Tags, scheme: str) -> dict[str, float]:
         f1 = prf(zero_division=0)[2]
         found |= {f"f1/{name}": value for name, value in zip(types, f1, strict=True)}
     return {name: 100 * float(value) for name, value in found.items()}
-
-
-def surface_f1(
-    sentences: Sequence[Sequence[str]], gold: Tags, predicted: Tags, scheme: str
-) -> float:
-    """F1 over the different (text, type) pairs of all sentences, in percent.
-
-    This is the second measure of WNUT-17 (Derczynski et al. 2017).
-    """
-
-    def forms(tags: Tags) -> set[tuple[str, str]]:
-        rows = zip(sentences, tags, strict=True)
-        found = (
-            (words, entity) for words, row in rows for entity in entities(row, scheme)
-        )
-        return {(" ".join(words[start:end]), x) for words, (x, start, end) in found}
-
-    a, b = forms(gold), forms(predicted)
-    return 200 * len(a & b) / max(len(a) + len(b), 1)

@@ -19,6 +19,7 @@ import numpy as np
 import scipy
 
 from bert_jax.data import sequences
+from bert_jax.data.batching import IGNORED, Features
 from bert_jax.data.sequences import Window
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted
@@ -27,15 +28,7 @@ from bert_jax.tasks import tagging_formats as formats
 from bert_jax.tasks.rows import Placed, Record, Row, ending, is_table, value_of
 from bert_jax.tasks.source import Source, by_position
 from bert_jax.tasks.tagging_formats import TaggedSentence
-from bert_jax.tasks.task import (
-    IGNORED,
-    Answer,
-    Features,
-    Outcome,
-    Outputs,
-    Task,
-    with_id,
-)
+from bert_jax.tasks.task import Answer, Outcome, Outputs, Task, with_id
 
 _FILES = {
     ("conll2003", "train"): ("eng.train", "train.txt"),
@@ -360,14 +353,10 @@ class Tagging(Task):
     def score(
         self, rows: list[TaggedSentence], answers: list[Answer]
     ) -> dict[str, float]:
-        """See tagging_formats.scores; WNUT-17 also has "surface_f1"."""
+        """See tagging_formats.scores."""
         gold = [list(row.tags) for row in rows]
         predicted = [answer["tags"] for answer in answers]
-        scores = formats.scores(gold, predicted, self.scheme)
-        if self.config.task == "wnut17":
-            pairs = [row.words for row in rows], gold, predicted
-            scores["surface_f1"] = formats.surface_f1(*pairs, self.scheme)
-        return scores
+        return formats.scores(gold, predicted, self.scheme)
 
     def outcomes(self, row: TaggedSentence, answer: Answer) -> Iterator[Outcome]:
         """The tag of each word. The classes are types of entities, without B- and I-."""

@@ -1,7 +1,7 @@
 """WNUT-17: new and rare names in tweets, posts and comments. 3,394 sentences.
 
 Data: wnut17train.conll, emerging.dev.conll, emerging.test.annotated.
-Result: entity F1 and surface F1, on dev and test.
+Result: entity F1 on dev and test.
 Run:
   bert_jax finetune --config experiments/finetune/wnut17.py \\
       --config.init_from=CHECKPOINT --config.data.dir=ner/wnut17

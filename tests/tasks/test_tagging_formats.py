@@ -259,16 +259,6 @@ def test_spans_and_scores_of_random_tags():
             assert [t[1:] for t in well_formed] == [t[1:] for t in tags]
 
 
-def test_surface_forms_count_once():
-    sentences = [["Paris", "saw", "Paris"], ["paris"], ["New", "York"]]
-    gold = [["B-LOC", "O", "B-LOC"], ["B-LOC"], ["B-LOC", "I-LOC"]]
-    predicted = [["B-LOC", "O", "B-PER"], ["O"], ["B-LOC", "I-LOC"]]
-    # Three forms in gold, three predicted, two in both.
-    score = formats.surface_f1(sentences, gold, predicted, "iob2")
-    assert score == pytest.approx(200 / 3)
-    assert formats.surface_f1([["a"]], [["O"]], [["O"]], "iob2") == 0
-
-
 def test_word_scores():
     gold, predicted = [list("BEBE"), list("SSBE")], [list("BMME"), list("SSSS")]
     # Right are two one-character words of the five in gold and the five found.
