@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
-from bert_jax.data import packing
-from bert_jax.data.packing import HostRows, Rows, best_fit, round_up
+from bert_jax.data.packing import HostRows, Rows, best_fit, lay_out, placed, round_up
 
 IGNORED = -1  # a label that neither the loss nor a metric counts
 
@@ -34,6 +33,9 @@ EVEN_LENGTH = 1200
 LENGTHS = (32, 64, 96, 128, 192, 256, 384, 512)
 SHORT = 16
 SLOT = 4  # a row may hold a sequence for so many tokens; the shortest one has three
+
+# The numbers of the sequences in each row of a batch, and its arrays.
+RowBatch = tuple[list[list[int]], dict[str, np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,10 +130,13 @@ class EpochBatches:
         # Divides the rows of a part; all parts of a step have the same number of rows.
         parts = self.accumulation
         self._multiple = math.lcm(self.multiple, parts) // parts
+        weights = np.ones(len(self.features.row), np.float32)
+        targets = {"weights": weights} | self.features.targets
+        self._weighted = dataclasses.replace(self.features, targets=targets)
         self._sizes_U = self.features.lengths_UC.sum(axis=1)
         self._classes = length_classes(self._sizes_U, self.batch_size, self.buckets)
         # Threads ask for batches at the same time, of two epochs at an epoch's end.
-        self.order = functools.lru_cache(maxsize=2)(self._order)
+        self._order = functools.lru_cache(maxsize=2)(self._shuffled)
         self.shapes = self._choose_shapes()
 
     @property
@@ -146,8 +151,14 @@ class EpochBatches:
         epoch, number = divmod(int(step), self.steps_per_epoch)
         if not 0 <= epoch < self.epochs:
             raise IndexError(f"step {step} of {len(self)}")
-        arrays = self._arrays(self.order(epoch)[number])
+        arrays = self._arrays(self._order(epoch)[number])
         return {name: v[self.rows(len(v))] for name, v in arrays.items()}
+
+    def _shuffled(self, epoch: int) -> list[np.ndarray]:
+        """The units of each batch of an epoch."""
+        batches = list(itertools.chain(*self._sorted(self.seed, epoch)))
+        random = np.random.default_rng((self.seed, epoch, 1))
+        return [batches[i] for i in random.permutation(len(batches))]
 
     def _sorted(self, seed: int, epoch: int) -> list[list[np.ndarray]]:
         """The units of an epoch's batches, for each class; then those of the last batch.
@@ -168,15 +179,9 @@ class EpochBatches:
         batches.append([rest] if len(rest) else [])
         return [batch for batch in batches if batch]
 
-    def _order(self, epoch: int) -> list[np.ndarray]:
-        batches = list(itertools.chain(*self._sorted(self.seed, epoch)))
-        random = np.random.default_rng((self.seed, epoch, 1))
-        return [batches[i] for i in random.permutation(len(batches))]
-
     def _place(self, units: np.ndarray, length: int, slots: int) -> list[list[int]]:
         """Rows for a part's sequences, numbered unit by unit."""
-        lengths = self.features.lengths_UC[units].ravel()
-        return best_fit(lengths, length, slots)
+        return best_fit(self.features.lengths_UC[units].ravel(), length, slots)
 
     def _choose_shapes(self) -> tuple[Shape, ...]:
         """The cheapest shape for each class, ordered by cost.
@@ -242,25 +247,20 @@ class EpochBatches:
         self, units: np.ndarray, shape: Shape, rows: list[list[int]]
     ) -> dict[str, np.ndarray]:
         """The arrays of a part. rows: the numbers, within the part, of its sequences."""
-        features, C = self.features, self.features.choices
-        R, S = shape.rows, shape.slots
+        features, C = self._weighted, self.features.choices
         sequences = (units[:, None] * C + np.arange(C)).ravel()
         in_rows = [sequences[members] for members in rows]
         arrays = packed_rows(features, in_rows, shape, self.pad_id)
-        slots = np.zeros(len(sequences), np.int32)
-        for r, members in enumerate(rows):
-            slots[members] = r * S + np.arange(len(members))
-        if C == 1:
-            outer, where = (R, S), np.divmod(slots, S)
-        else:
-            most = -(-self.batch_size // self.accumulation)
-            outer, where = (round_up(most, self._multiple),), np.s_[: len(units)]
-            arrays["slots"] = packing.placed((*outer, C), where, slots.reshape(-1, C))
-        values = {"weights": np.ones(len(features.row), np.float32)} | features.targets
-        for name in values.keys() - arrays.keys():
-            own = values[name][units]
-            full = (*outer, *own.shape[1:])
-            arrays[name] = packing.placed(full, where, own, dtype=own.dtype)
+        if C > 1:
+            slots = np.zeros(len(sequences), np.int32)
+            for r, members in enumerate(rows):
+                slots[members] = r * shape.slots + np.arange(len(members))
+            U = round_up(-(-self.batch_size // self.accumulation), self._multiple)
+            values = {name: own[units] for name, own in features.targets.items()}
+            values["slots"] = slots.reshape(-1, C)
+            for name, own in values.items():
+                full = (U, *own.shape[1:])
+                arrays[name] = placed(full, np.s_[: len(units)], own, dtype=own.dtype)
         return arrays
 
 
@@ -294,35 +294,32 @@ def packed_rows(
     """The arrays of some rows. rows: the numbers of the sequences in each row.
 
     "input_ids", "token_type_ids", "attention_mask", "segment_ids", "starts", "hidden" and
-    targets of tokens as EpochBatches has them.
+    targets as EpochBatches has them, but no targets of choices; inputs (R, S).
     """
-    arrays, places = packing.lay_out(features.lengths_UC.ravel(), rows, shape)
+    arrays, places = lay_out(features.lengths_UC.ravel(), rows, shape)
     used_RL = arrays["attention_mask"] > 0
     tokens = {
         "input_ids": (features.input_ids, np.int32(pad_id)),
         "token_type_ids": (features.token_type_ids, np.int32(0)),
     }
-    for name, values in features.targets.items():
-        if isinstance(values, list):
-            tokens[name] = values, np.int32(IGNORED)
     if features.hidden is not None:
         tokens["hidden"] = features.hidden, np.float32(0)
+    sequences = {}
+    for name, values in (features.inputs | features.targets).items():
+        if isinstance(values, list):
+            tokens[name] = values, np.int32(IGNORED)
+        elif features.choices == 1:
+            sequences[name] = values[places.sequences]
     for name, (values, padding) in tokens.items():
         none = values[0][:0]  # a part of a small batch may have no sequence
         flat = np.concatenate([none, *(values[i] for i in places.sequences)])
         full = (*used_RL.shape, *flat.shape[1:])
-        arrays[name] = packing.placed(full, used_RL, flat, padding, padding.dtype)
+        arrays[name] = placed(full, used_RL, flat, padding, padding.dtype)
+    for name, own in sequences.items():
+        full = (*arrays["starts"].shape, *own.shape[1:])
+        where = (places.rows, places.slots)
+        arrays[name] = placed(full, where, own, dtype=own.dtype)
     return arrays
-
-
-class RowBatch(NamedTuple):
-    """R rows of L tokens. rows: the numbers of the sequences in each, in order.
-
-    arrays: "input_ids", ... as packed_rows() makes them, without targets.
-    """
-
-    rows: list[list[int]]
-    arrays: dict[str, np.ndarray]
 
 
 def inference_batches(
@@ -336,42 +333,28 @@ def inference_batches(
 ) -> Iterator[RowBatch]:
     """Every sequence of ``features`` once, none longer than ``limit``, the longest first.
 
-    batch_size: rows of LENGTHS[0] tokens; of longer rows a batch has fewer, with about as
-    many tokens. A batch of fewer rows is padded to a power of two. multiple: the number of
-    rows is a multiple of it. packed: whether sequences share rows.
+    The arrays are those of packed_rows() without targets. batch_size: rows of LENGTHS[0]
+    tokens; of longer rows a batch has fewer, with about as many tokens. A batch of fewer
+    rows is padded to a power of two. multiple: the number of rows is a multiple of it.
+    packed: whether sequences share rows.
     """
-    untargeted = dataclasses.replace(features, targets={})
+    features = dataclasses.replace(features, targets={})
     lengths = features.lengths_UC.ravel()
-    for length, rows in rows_by_length(lengths, limit, packed):
-        count = max(batch_size * LENGTHS[0] // length, 1)
-        count = round_up(min(count, 1 << (len(rows) - 1).bit_length()), multiple)
-        for first in range(0, len(rows), count):
-            part = rows[first : first + count]
-            shape = Shape(count, length, _slots(length, packed))
-            arrays = packed_rows(untargeted, part, shape, pad_id)
-            for name, values in features.inputs.items():
-                arrays[name] = np.zeros((count, shape.slots), values.dtype)
-                for r, row in enumerate(part):
-                    arrays[name][r, : len(row)] = values[row]
-            yield RowBatch(part, arrays)
-
-
-def rows_by_length(
-    lengths: np.ndarray, limit: int, packed: bool = True
-) -> Iterator[tuple[int, list[list[int]]]]:
-    """Row lengths, the longest first, and the sequences of each row."""
     choices = [*(n for n in LENGTHS if n < limit), limit]
     if lengths.sum() <= SHORT <= limit:
         choices = [SHORT]
     left = np.arange(len(lengths))
     for shorter, length in zip([0, *choices][-2::-1], choices[::-1], strict=True):
-        rows = best_fit(lengths[left], length, _slots(length, packed))
+        slots = max(length // SLOT, 1) if packed else 1
+        fitted = best_fit(lengths[left], length, slots)
         # Shorter sequences fill the rows that are needed for longer ones, and no others.
-        rows = [row for row in rows if lengths[left[row[0]]] > shorter]
-        if rows:
-            yield length, [left[row].tolist() for row in rows]
-            left = np.delete(left, np.concatenate(rows))
-
-
-def _slots(length: int, packed: bool) -> int:
-    return max(length // SLOT, 1) if packed else 1
+        fitted = [row for row in fitted if lengths[left[row[0]]] > shorter]
+        if not fitted:
+            continue
+        rows = [left[row].tolist() for row in fitted]
+        left = np.delete(left, np.concatenate(fitted))
+        count = max(batch_size * LENGTHS[0] // length, 1)
+        count = round_up(min(count, 1 << (len(rows) - 1).bit_length()), multiple)
+        for first in range(0, len(rows), count):
+            part = rows[first : first + count]
+            yield part, packed_rows(features, part, Shape(count, length, slots), pad_id)

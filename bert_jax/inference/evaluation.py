@@ -60,9 +60,9 @@ def run_model(
     batches = inference_batches(
         features, multiple=meshes.batch_divisor(mesh), **batching
     )
-    for batch, values in _with_outputs(forward, params, batches, mesh):
-        by_token = values.shape[1] == batch.arrays["input_ids"].shape[1]
-        for r, row in enumerate(batch.rows):
+    for (rows, arrays), values in _with_outputs(forward, params, batches, mesh):
+        by_token = values.shape[1] == arrays["input_ids"].shape[1]
+        for r, row in enumerate(rows):
             start = 0
             for slot, sequence in enumerate(row):
                 end = start + len(features.input_ids[sequence])
@@ -84,12 +84,12 @@ def _with_outputs(
     """
     ahead = meshes.steps_ahead(mesh)
     pending: collections.deque[tuple[RowBatch, jax.Array]] = collections.deque()
-    for batch in batches:
+    for rows, arrays in batches:
         own = {
             name: array[meshes.process_rows(mesh, len(array))]
-            for name, array in batch.arrays.items()
+            for name, array in arrays.items()
         }
-        pending.append((batch, forward(params, meshes.put_batch(own, mesh))))
+        pending.append(((rows, arrays), forward(params, meshes.put_batch(own, mesh))))
         if len(pending) > ahead:
             first, outputs = pending.popleft()
             yield first, jax.device_get(outputs)
