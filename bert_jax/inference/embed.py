@@ -141,7 +141,8 @@ class Embedder(Inference):
         for i, activation in enumerate(self._activations):
             layer = self._dense[str(i)]
             vectors = jnp.matmul(vectors, layer["kernel"], precision="highest")
-            vectors = ACTIVATIONS[activation](vectors + layer.get("bias", 0))
+            bias = jnp.broadcast_to(layer.get("bias", 0), vectors.shape)
+            vectors = ACTIVATIONS[activation](vectors + bias)
         return normalized(vectors) if self._normalize else vectors
 
 

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import UserError, naming
-from bert_jax.files import read_json, reading, write_json
+from bert_jax.errors import UserError
+from bert_jax.files import read_json, write_json, write_text
 from bert_jax.interop.find import MODULES, SAFETENSORS, list_modules
 from bert_jax.interop.weights import read_weights, write_safetensors
 from bert_jax.model.config import BertConfig
@@ -34,11 +35,12 @@ _OLD_POOLINGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-ACTIVATIONS = {"Identity": lambda x: x, "Tanh": np.tanh}
+ACTIVATIONS = {"Identity": lambda x: x, "Tanh": jnp.tanh}
 _TORCH = {
     "Identity": "torch.nn.modules.linear.Identity",
     "Tanh": "torch.nn.modules.activation.Tanh",
 }
+_TYPES = "sentence_transformers.models"  # the package of the modules
 _INSTEAD = "to use the encoder alone, remove modules.json"
 
 
@@ -51,24 +53,37 @@ def read_modules(
     """
     modules = list_modules(folder)
     kinds, paths = [kind for kind, _ in modules], [name for _, name in modules]
-    if not (folder / MODULES).is_file() or kinds == ["Transformer"]:
+    if not modules or kinds == ["Transformer"]:
         return {}, {}
-    with naming(folder / MODULES):
-        dense = [name for kind, name in modules if kind == "Dense"]
-        normalize = kinds[-1:] == ["Normalize"]
-        expected = ["Transformer", "Pooling", *["Dense"] * len(dense)]
-        if kinds != [*expected, *["Normalize"] * normalize] or paths[0]:
-            raise UserError(
-                f"the modules are {', '.join(kinds)}; expected Transformer in the folder "
-                f"itself, Pooling, any number of Dense, and Normalize or not; {_INSTEAD}"
-            )
+    dense = [name for kind, name in modules if kind == "Dense"]
+    normalize = kinds[-1] == "Normalize"
+    expected = ["Transformer", "Pooling", *["Dense"] * len(dense)]
+    if kinds != [*expected, *["Normalize"] * normalize] or paths[0]:
+        raise UserError(
+            f"{folder / MODULES}: the modules are {', '.join(kinds)}; expected Transformer "
+            "in the folder itself, Pooling, any number of Dense, and Normalize or not; "
+            f"{_INSTEAD}"
+        )
+    # A truncated vector has another width, and a prompt may be left out of the mean.
+    own = _settings(folder / _CONFIG, truncate_dim=[])
+    prompts, default = own.get("prompts") or {}, own.get("default_prompt_name")
+    if default not in (None, *prompts):
+        raise UserError(
+            f"{folder / _CONFIG}: default_prompt_name={default!r}, expected one of the "
+            "prompts"
+        )
+    included = [True] if prompts.get(default) else [True, False]
+    pooling = _settings(folder / paths[1] / "config.json", include_prompt=included)
     settings = {
-        "pooling": _read_pooling(folder / paths[1] / "config.json"),
+        "pooling": _pooling(folder / paths[1], pooling),
         "activations": [],
         "normalize": normalize,
-        "max_length": _read_length(folder, config.max_positions, tokenizer),
+        "max_length": _length(folder, config.max_positions, tokenizer),
+        "prompts": prompts,
+        "default_prompt_name": default,
+        "similarity_fn_name": own.get("similarity_fn_name"),
+        "include_prompt": pooling.get("include_prompt", True),
     }
-    settings |= _read_prompts(folder / _CONFIG, folder / paths[1] / "config.json")
     params, width = {}, config.hidden_size
     for i, name in enumerate(dense):
         activation, params[str(i)] = _read_dense(folder / name, width)
@@ -77,8 +92,22 @@ def read_modules(
     return settings, params
 
 
-def _read_pooling(path: Path) -> str:
-    config = read_json(path, "a pooling of sentence-transformers")
+def _settings(path: Path, **known: list[Any]) -> dict[str, Any]:
+    """The settings in a file, if there is one.
+
+    known: the values that a setting may have. Raises UserError for another value.
+    """
+    config = read_json(path, "settings of a module") if path.is_file() else {}
+    for name, values in known.items():
+        if config.get(name) not in [None, *values]:
+            raise UserError(
+                f"{path}: {name}={config[name]!r} is not supported, expected one of "
+                f"{[None, *values]}; {_INSTEAD}"
+            )
+    return config
+
+
+def _pooling(folder: Path, config: Mapping[str, Any]) -> str:
     keys = [key for key, value in config.items() if value and key.startswith(_OLD)]
     modes = [_OLD_POOLINGS.get(key, key) for key in keys]
     if not any(key.startswith(_OLD) for key in config):
@@ -88,76 +117,35 @@ def _read_pooling(path: Path) -> str:
         modes = modes[0]
     if modes not in ("mean", "cls"):
         raise UserError(
-            f"{path}: the pooling is {modes!r}; expected 'mean' or 'cls'; {_INSTEAD}"
+            f"{folder}: the pooling is {modes!r}; expected 'mean' or 'cls'; {_INSTEAD}"
         )
     return modes
 
 
-def _read_length(folder: Path, positions: int, tokenizer: Tokenizer | None) -> int:
+def _length(folder: Path, positions: int, tokenizer: Tokenizer | None) -> int:
     """Tokens of a text: in the settings of the Transformer, or of the tokenizer."""
-    path = folder / _TRANSFORMER
-    config = read_json(path, "a Transformer's settings") if path.is_file() else {}
-    length = config.get("max_seq_length")
-    other = folder / "tokenizer_config.json"
-    if length is None and other.is_file():
-        length = read_json(other, "a tokenizer's settings").get("model_max_length")
-    with reading(path, "a Transformer's settings"), naming(path):
-        if config.get("do_lower_case") and tokenizer and not tokenizer.lower_case:
-            raise UserError(
-                "do_lower_case=True, but the tokenizer is cased; set do_lower_case in "
-                "tokenizer_config.json instead"
-            )
-        output = config.get("module_output_name", "token_embeddings")
-        if output != "token_embeddings":
-            raise UserError(
-                f"module_output_name={output!r}, expected 'token_embeddings'; {_INSTEAD}"
-            )
-        if length is None:
-            return positions
-        return min(length, positions)
-
-
-def _read_prompts(path: Path, pooling: Path) -> dict[str, Any]:
-    config = read_json(path, "settings of a model") if path.is_file() else {}
-    prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
-    with naming(path):
-        if default not in (None, *prompts):
-            raise UserError(
-                f"default_prompt_name={default!r}, expected one of the prompts"
-            )
-        if config.get("truncate_dim") is not None:
-            raise UserError(f"truncate_dim is not supported; {_INSTEAD}")
-    included = read_json(pooling, "a pooling").get("include_prompt", True)
-    if not included and prompts.get(default):
-        raise UserError(
-            f"{pooling}: include_prompt={included} is not supported; {_INSTEAD}"
-        )
-    return {
-        "prompts": prompts,
-        "default_prompt_name": default,
-        "similarity_fn_name": config.get("similarity_fn_name"),
-        "include_prompt": included,
-    }
+    cased = tokenizer is not None and not tokenizer.lower_case
+    config = _settings(
+        folder / _TRANSFORMER,
+        module_output_name=["token_embeddings"],
+        do_lower_case=[False] if cased else [True, False],
+    )
+    other = _settings(folder / "tokenizer_config.json").get("model_max_length")
+    lengths = config.get("max_seq_length", other), positions
+    return min(length for length in lengths if length is not None)
 
 
 def _read_dense(folder: Path, width: int) -> tuple[str, dict[str, np.ndarray]]:
     """The activation and the parameters of a Dense module. width: of its input."""
-    path = folder / "config.json"
-    config = read_json(path, "a Dense module's settings")
-    activation = str(config.get("activation_function", _TORCH["Tanh"]))
-    name = activation.rpartition(".")[2]
-    sentence = "sentence_embedding"
-    with naming(path):
-        if name not in ACTIVATIONS:
-            raise UserError(
-                f"activation_function={activation!r}, expected one of "
-                f"{', '.join(_TORCH.values())}; {_INSTEAD}"
-            )
-        names = (config.get(f"module_{end}_name") for end in ("input", "output"))
-        if config.get("use_residual") or {*names} - {None, sentence}:
-            raise UserError(
-                f"expected a Dense module of {sentence} without a residual; {_INSTEAD}"
-            )
+    vector = ["sentence_embedding"]
+    config = _settings(
+        folder / "config.json",
+        activation_function=[*_TORCH.values()],
+        use_residual=[False],
+        module_input_name=vector,
+        module_output_name=vector,
+    )
+    name = (config.get("activation_function") or "Tanh").rpartition(".")[2]
     tensors = read_weights(folder)
     shapes = {tensor: array.shape for tensor, array in tensors.items()}
     rows = shapes.get("linear.weight", (0,))[:1]
@@ -177,39 +165,33 @@ def write_modules(
     folder: Path, settings: Mapping[str, Any], dense: Mapping[str, Any], width: int
 ) -> None:
     """Writes the modules as sentence-transformers and :func:`read_modules` read them."""
-    names = [f"{i + 2}_Dense" for i in range(len(dense))]
-    kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
-    kinds += [("Dense", name) for name in names]
-    if settings["normalize"]:
-        kinds.append(("Normalize", f"{len(kinds)}_Normalize"))
+    kinds = ["Pooling", *["Dense"] * len(dense), *["Normalize"] * settings["normalize"]]
+    paths = ["", *(f"{i}_{kind}" for i, kind in enumerate(kinds, 1))]
     modules = [
-        {
-            "idx": i,
-            "name": str(i),
-            "path": path,
-            "type": f"sentence_transformers.models.{kind}",
-        }
-        for i, (kind, path) in enumerate(kinds)
+        {"idx": i, "name": str(i), "path": path, "type": f"{_TYPES}.{kind}"}
+        for i, (kind, path) in enumerate(
+            zip(["Transformer", *kinds], paths, strict=True)
+        )
     ]
-    for _, path in kinds[1:]:
+    for path in paths[1:]:
         (folder / path).mkdir()
-    (folder / MODULES).write_text(json.dumps(modules, indent=2) + "\n")
+    write_text(folder / MODULES, json.dumps(modules, indent=2) + "\n")
     modes = {key: mode == settings["pooling"] for key, mode in _OLD_POOLINGS.items()}
     pooling = {"word_embedding_dimension": width} | modes
     if not settings.get("include_prompt", True):
         pooling["include_prompt"] = False
     write_json(folder / "1_Pooling/config.json", pooling)
-    for i, (name, activation) in enumerate(
-        zip(names, settings["activations"], strict=True)
-    ):
-        kernel, bias = np.asarray(dense[str(i)]["kernel"]), dense[str(i)].get("bias")
-        tensors = {"linear.weight": np.ascontiguousarray(kernel.T)}
-        if bias is not None:
-            tensors["linear.bias"] = np.asarray(bias)
-        write_safetensors(folder / name / SAFETENSORS, tensors)
-        sizes = {"in_features": kernel.shape[0], "out_features": kernel.shape[1]}
-        rest = {"bias": bias is not None, "activation_function": _TORCH[activation]}
-        write_json(folder / name / "config.json", sizes | rest)
+    for i, activation in enumerate(settings["activations"]):
+        tensors = {
+            f"linear.{name.replace('kernel', 'weight')}": np.array(array.T, order="C")
+            for name, array in dense[str(i)].items()
+        }
+        write_safetensors(folder / paths[i + 2] / SAFETENSORS, tensors)
+        outputs, inputs = tensors["linear.weight"].shape
+        sizes = {"in_features": inputs, "out_features": outputs}
+        rest = {"bias": "bias" in dense[str(i)]}
+        rest["activation_function"] = _TORCH[activation]
+        write_json(folder / paths[i + 2] / "config.json", sizes | rest)
     length = {"max_seq_length": settings["max_length"], "do_lower_case": False}
     write_json(folder / _TRANSFORMER, length)
     keys = ("prompts", "default_prompt_name", "similarity_fn_name")

@@ -114,12 +114,8 @@ FIRST_LAST = {"pooling_mode_first_last_avg": True, "pooling_mode_mean_tokens": F
         (POOLING, {"pooling_mode": "weightedmean"}, "the pooling is 'weightedmean'"),
         (POOLING, {"include_prompt": False}, "include_prompt=False is not supported"),
         (DENSE, {"activation_function": "torch.nn.ReLU"}, "activation_function='torch"),
-        (DENSE, {"use_residual": True}, "without a residual"),
-        (
-            DENSE,
-            {"module_input_name": "token_embeddings"},
-            "a Dense module of sentence",
-        ),
+        (DENSE, {"use_residual": True}, "use_residual=True is not supported"),
+        (DENSE, {"module_input_name": "token_embeddings"}, "module_input_name='token"),
         ("config_sentence_transformers.json", {"truncate_dim": 4}, "truncate_dim"),
         (
             "config_sentence_transformers.json",
