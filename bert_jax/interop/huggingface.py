@@ -24,13 +24,12 @@ from bert_jax.data.tokenizer import (
     WordPieceTokenizer,
 )
 from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
-from bert_jax.errors import UserError, listed, naming
+from bert_jax.errors import UserError, naming
 from bert_jax.files import new_folder, read_json, write_json, write_text
 from bert_jax.interop.checkpoint import (
     Checkpoint,
     check_params,
     class_names,
-    parameter_shapes,
 )
 from bert_jax.interop.config_json import OWN, config_from_dict, config_to_dict
 from bert_jax.interop.find import BILSTM, SAFETENSORS
@@ -42,6 +41,7 @@ from bert_jax.interop.modules import (
 )
 from bert_jax.interop.names import HEADS, from_params, guess_head, to_params
 from bert_jax.interop.weights import (
+    Tensors,
     read_safetensors,
     read_weights,
     write_safetensors,
@@ -84,10 +84,10 @@ _WORDS = "bert.embeddings.word_embeddings.weight"
 _MLM_BIAS = "cls.predictions.bias"
 _POSITIONS = "bert.embeddings.position_embeddings.weight"
 # Names of pre-LN layers in transformers, and in our table. Both are of the same arrays.
-_PRE_NORM_LAYERS = (
-    (".attention.ln.", ".attention.output.LayerNorm."),
-    (".ln.", ".output.LayerNorm."),
-)
+_PRE_NORM_LAYERS = {
+    ".attention.ln.": ".attention.output.LayerNorm.",
+    ".ln.": ".output.LayerNorm.",
+}
 
 
 def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
@@ -100,85 +100,59 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
     settings = read_json(path, "a BERT config")
     with naming(path):
         config = config_from_dict(settings, **changes)
-    if settings.get("model_type") == OWN:
-        return _read_own(folder, settings, config)
+    own = settings.get("model_type") == OWN
     tensors = read_weights(folder)
     with naming(folder):
-        tensors = standard_names(tensors)
-        _take_tied(tensors)
+        read = _own_params if own else _their_params
+        head, found = read(tensors, settings, config)
+    params = found.pop("params")
+    if (folder / BILSTM).is_file():
+        flat = read_safetensors(folder / BILSTM)
+        params["bilstm"] = traverse_util.unflatten_dict(flat, sep="/")
+        head = "features"
+    tokenizer = load_tokenizer(folder) if find_vocabulary(folder) else None
+    modules, dense = read_modules(folder, config, tokenizer)
+    if len(params) == 1:  # the encoder alone
+        head = modules.get("pooling", head if own else "none")
+    if dense:
+        params["dense"] = dense
+    extra = settings.get("bert_jax") or {}
+    with naming(path):
+        return Checkpoint(
+            config=config,
+            params=params,
+            tokenizer=tokenizer,
+            head=head,
+            labels=class_names(params, head, settings.get("id2label")),
+            problem_type=settings.get("problem_type"),
+            extra=extra | ({EXTRA: modules} if modules else {}),
+            source="bert_jax" if own else "huggingface",
+            **found,
+        )
+
+
+def _own_params(
+    tensors: Tensors, settings: Mapping[str, Any], config: BertConfig
+) -> tuple[str, dict[str, Any]]:
+    """Head and parameters of what :func:`save_huggingface` wrote in our own form."""
+    params, head = traverse_util.unflatten_dict(tensors, sep="/"), settings.get("head")
+    return head, {"params": params, "missing": check_params(params, config, head)}
+
+
+def _their_params(
+    tensors: Tensors, settings: Mapping[str, Any], config: BertConfig
+) -> tuple[str, dict[str, Any]]:
+    """Head and parameters of what transformers wrote."""
+    tensors = standard_names(tensors)
+    _take_tied(tensors)
     if config.positions != "learned":
         tensors.pop(_POSITIONS, None)  # written for transformers alone
     names = map(_bert_name, settings.get("architectures") or ())
     known = [_ARCHITECTURES[name] for name in names if name in _ARCHITECTURES]
     guessed = guess_head(tensors, "huggingface"), None, None
     head, parts, _ = known[0] if known else guessed
-    with naming(folder):
-        converted = to_params(tensors, config, "huggingface", head=head, expected=parts)
-    params = converted.params | _bilstm(folder)
-    if "bilstm" in params:
-        head = "features"
-    elif len(params) == 1:
-        head = "none"
-    return _checkpoint(
-        folder,
-        settings,
-        config=config,
-        params=params,
-        head=head,
-        missing=converted.missing,
-        unexpected=converted.unexpected,
-        dtypes=converted.dtypes,
-    )
-
-
-def _bilstm(folder: Path) -> dict[str, Any]:
-    """The parameters of a BiLSTM, under "bilstm", if the folder has one."""
-    if not (folder / BILSTM).is_file():
-        return {}
-    flat = read_safetensors(folder / BILSTM)
-    return {"bilstm": traverse_util.unflatten_dict(flat, sep="/")}
-
-
-def _read_own(folder: Path, settings: dict[str, Any], config: BertConfig) -> Checkpoint:
-    """Reads what :func:`save_huggingface` wrote in our own form."""
-    flat = read_weights(folder)
-    unknown = sorted({*flat} - {*parameter_shapes(config, 1)})
-    if unknown or not any(name.startswith("bert/encoder/") for name in flat):
-        raise UserError(
-            f"{folder}: the weights belong to another config ("
-            f"{listed(unknown) or 'no encoder'}); copy the whole folder again"
-        )
-    params = traverse_util.unflatten_dict(flat, sep="/") | _bilstm(folder)
-    head = settings.get("head")
-    with naming(folder):
-        missing = check_params(params, config, head)
-    found = dict(config=config, params=params, head=head, missing=missing)
-    return _checkpoint(folder, settings, source="bert_jax", **found)
-
-
-def _checkpoint(
-    folder: Path, settings: dict[str, Any], source: str = "huggingface", **found: Any
-) -> Checkpoint:
-    """A Checkpoint with the tokenizer, the modules and the settings of a folder."""
-    tokenizer = load_tokenizer(folder) if find_vocabulary(folder) else None
-    modules, dense = read_modules(folder, found["config"], tokenizer)
-    params, head = found["params"], found["head"]
-    if modules and len(params) == 1:  # the encoder alone
-        head = modules["pooling"]
-    if dense:
-        params = params | {"dense": dense}
-    with naming(folder / "config.json"):
-        checkpoint = Checkpoint(
-            tokenizer=tokenizer,
-            labels=class_names(params, head, settings.get("id2label")),
-            problem_type=settings.get("problem_type"),
-            extra=settings.get("bert_jax") or {},
-            source=source,
-            **found | {"params": params, "head": head},
-        )
-    if modules:
-        checkpoint.extra[EXTRA] = modules
-    return checkpoint
+    converted = to_params(tensors, config, "huggingface", head=head, expected=parts)
+    return head, converted._asdict()
 
 
 def misfit(checkpoint: Checkpoint) -> str:
@@ -211,9 +185,9 @@ def save_huggingface(
     empty, unless ``overwrite``.
     """
     config, tokenizer, head = checkpoint.config, checkpoint.tokenizer, checkpoint.head
-    params = dict(checkpoint.params)
+    params = jax.device_get(dict(checkpoint.params))
     # transformers has no architecture with these.
-    bilstm, dense = params.pop("bilstm", None), params.pop("dense", {})
+    bilstm, dense = params.pop("bilstm", {}), params.pop("dense", {})
     if config.causal:
         params.pop("nsp", None)  # which nothing trains
     settings = config_to_dict(config) | {"dtype": "float32"}
@@ -225,26 +199,24 @@ def save_huggingface(
             )
         architecture = None
         settings |= {"architectures": [], "model_type": OWN, "head": head}
-        params = jax.device_get(with_scan(params, scan=False))
-        flat = traverse_util.flatten_dict(params, sep="/")
-        tensors = {name: np.asarray(a, order="C") for name, a in flat.items()}
+        tensors = _flat(with_scan(params, scan=False))
     else:
         params = _with_position_table(params, config)
         tensors = from_params(params, config, "huggingface")
-        known = head if head in HEADS else "none"
-        architecture = _architecture_of(known, params)
+        architecture = _architecture_of(head if head in HEADS else "none", params)
         if config.causal and architecture == "BertForMaskedLM":
             architecture = "BertLMHeadModel"
         if architecture == "BertModel":
             tensors = {name.removeprefix("bert."): a for name, a in tensors.items()}
         if config.pre_norm:
-            tensors = {_pre_norm_name(name): a for name, a in tensors.items()}
+            theirs = {ours: theirs for theirs, ours in _PRE_NORM_LAYERS.items()}
+            tensors = {_renamed(name, theirs): a for name, a in tensors.items()}
             other = f"Megatron{architecture}"
             architecture = _PRE_NORM_NAMES.get(architecture, other)
         settings["architectures"] = [architecture]
     if head in ("sequence", "token"):
         outputs = len(params["classifier"]["bias"])
-        names = list(checkpoint.labels) or [f"LABEL_{i}" for i in range(outputs)]
+        names = checkpoint.labels or [f"LABEL_{i}" for i in range(outputs)]
         if len(names) != outputs:
             raise UserError(
                 f"{len(names)} labels for a classifier of {outputs} outputs; give one "
@@ -252,18 +224,17 @@ def save_huggingface(
             )
         settings["id2label"] = dict(enumerate(names))
         settings["label2id"] = {name: i for i, name in enumerate(names)}
-    if checkpoint.problem_type is not None:
-        settings["problem_type"] = checkpoint.problem_type
-    if tokenizer is not None:
-        settings["pad_token_id"] = tokenizer.pad_id
-    if extra := {n: value for n, value in checkpoint.extra.items() if n != EXTRA}:
-        settings["bert_jax"] = extra
+    settings |= {
+        "problem_type": checkpoint.problem_type,
+        "pad_token_id": tokenizer and tokenizer.pad_id,
+        "bert_jax": {n: x for n, x in checkpoint.extra.items() if n != EXTRA} or None,
+    }
+    settings = {name: value for name, value in settings.items() if value is not None}
     modules = vector_settings(head, checkpoint.extra, config.max_positions)
     with new_folder(Path(directory), overwrite=overwrite) as folder:
         write_safetensors(folder / SAFETENSORS, tensors, {"format": "pt"})
-        if bilstm is not None:
-            flat = traverse_util.flatten_dict(jax.device_get(bilstm), sep="/")
-            write_safetensors(folder / BILSTM, flat)
+        if bilstm:
+            write_safetensors(folder / BILSTM, _flat(bilstm))
         if tokenizer is not None:
             write_tokenizer(folder, tokenizer, config)
         if modules is not None and not misfit(checkpoint):
@@ -272,6 +243,12 @@ def save_huggingface(
         size = sum(array.size for array in tensors.values())
         text = _model_card(checkpoint, architecture, size, card)
         write_text(folder / "README.md", text)
+
+
+def _flat(params: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Parameters under our names."""
+    flat = traverse_util.flatten_dict(params, sep="/")
+    return {name: np.asarray(array, order="C") for name, array in flat.items()}
 
 
 def _with_position_table(params: dict[str, Any], config: BertConfig) -> dict[str, Any]:
@@ -289,32 +266,20 @@ def _bert_name(architecture: str) -> str:
     return own.get(architecture, architecture.removeprefix("Megatron"))
 
 
-def _pre_norm_name(name: str) -> str:
-    """The name in transformers of a tensor of a pre-LN BERT."""
-    for theirs, ours in _PRE_NORM_LAYERS:
-        if ".layer." in name and ours in name:
-            return name.replace(ours, theirs)
-    return name
+def _renamed(name: str, layers: Mapping[str, str]) -> str:
+    """The name of a tensor, with the first of the layers that it has replaced."""
+    old = next((old for old in layers if ".layer." in name and old in name), "")
+    return name.replace(old, layers.get(old, ""))
 
 
 def standard_names(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Tensors under the names of names.py, without buffers that hold no weights."""
-    words = "embeddings.word_embeddings.weight"
-    bare = words in tensors
-    prefixes = {name.removesuffix(words) for name in tensors if name.endswith(words)}
-    if prefixes and not prefixes & {"", "bert."}:
-        raise UserError(
-            f"the tensor names start with {min(prefixes)!r}; expected 'bert.' or names of "
-            "a bare encoder, as save_pretrained writes them; rename the tensors"
-        )
+    bare = "embeddings.word_embeddings.weight" in tensors
     result = {}
     for name, array in tensors.items():
         name = f"bert.{name}" if bare and name.startswith(_PREFIXES) else name
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
-        for theirs, ours in _PRE_NORM_LAYERS:
-            if ".layer." in name and theirs in name:
-                name = name.replace(theirs, ours)
-                break
+        name = _renamed(name, _PRE_NORM_LAYERS)
         if not name.endswith("embeddings.position_ids"):
             result[name] = array
     return result
@@ -408,20 +373,16 @@ def _model_card(
     """
     from huggingface_hub import ModelCardData  # takes 0.3 s to import
 
-    _, _, task = _ARCHITECTURES.get(_bert_name(architecture or ""), (None,) * 3)
-    metadata = ModelCardData(
-        library_name="transformers" if architecture else "bert_jax",
-        pipeline_tag=task,
-        tags=["bert", "bert_jax"],
-    )
+    name, ours = architecture or "bert_jax", architecture is None
+    _, _, task = _ARCHITECTURES.get(_bert_name(name), (None,) * 3)
+    library = "bert_jax" if ours else "transformers"
+    tags = {"pipeline_tag": task, "tags": ["bert", "bert_jax"]}
     # A bar would end the table's cell.
     names = ", ".join(checkpoint.labels).replace("|", "\\|")
     return _CARD.read_text("utf-8").format(
-        metadata=metadata.to_yaml(),
-        architecture=architecture or "bert_jax",
-        transformers=_CARD_TRANSFORMERS.format(architecture=architecture)
-        if architecture
-        else "",
+        metadata=ModelCardData(library_name=library, **tags).to_yaml(),
+        architecture=name,
+        transformers="" if ours else _CARD_TRANSFORMERS.format(architecture=name),
         size=size,
         config=checkpoint.config,
         labels=f"| labels | {names} |\n" if names else "",

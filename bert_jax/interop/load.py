@@ -120,13 +120,11 @@ def _read(local: Path, run: os.PathLike, changes: dict[str, Any]) -> Checkpoint:
     return read_huggingface(path, **changes)
 
 
-def _had_pairs(settings: Mapping[str, Any]) -> bool:
-    """Whether a run's examples were pairs of texts, which train the NSP head."""
-    for group in ("data", "examples"):
-        settings = settings.get(group)
-        if not isinstance(settings, Mapping):
-            return True
-    return settings.get("next_sentence", True)
+def _nested(settings: Any, *names: str) -> Any:
+    """A setting in groups; None without it."""
+    for name in names:
+        settings = settings.get(name) if isinstance(settings, Mapping) else None
+    return settings
 
 
 def _read_workdir(
@@ -143,18 +141,16 @@ def _read_workdir(
     # An objective may train more than a BERT: another head, a generator.
     known = ("bert", "mlm", "nsp", "classifier", "qa_outputs", "bilstm", "dense")
     every = read_params(checkpoints)
-    if not _had_pairs(settings):
-        every.pop("nsp", None)  # a head that the run did not train
+    if _nested(settings, "data", "examples", "next_sentence") is False:
+        every.pop("nsp", None)  # the examples were no pairs, which train this head
     params = {name: every[name] for name in known if name in every}
     others = {name: part for name, part in every.items() if name not in known}
     head = settings.get("head") or ("pretraining" if "mlm" in params else "none")
     with naming(workdir):
         missing = check_params(params, config, head)
     tokenizer = load_tokenizer(workdir) if find_vocabulary(workdir) else None
-    text = settings.get("text")
-    trained_with = text.get("vocabulary") if isinstance(text, Mapping) else None
-    checked = tokenizer is not None and trained_with is not None
-    if checked and not tokenizer.has_fingerprint(trained_with):
+    trained_with = _nested(settings, "text", "vocabulary")
+    if tokenizer and trained_with and not tokenizer.has_fingerprint(trained_with):
         raise UserError(
             f"{workdir}: its vocabulary is not the one that the run was trained with; "
             "copy the vocabulary from where the run was"

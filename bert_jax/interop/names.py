@@ -138,8 +138,9 @@ def to_params(
         if absent and part == "bert":
             raise UserError(
                 f"the weights lack {len(absent)} of the {len(names)} tensors of an "
-                f"encoder of {config.num_layers} layers ({listed(absent)}); expected a "
-                "BERT and the config file of the same model"
+                f"encoder of {config.num_layers} layers ({listed(absent)}), and have "
+                f"{listed(sorted(tensors), 2)}; expected a BERT and the config file of "
+                "the same model"
             )
         if absent:
             if part in expected or len(absent) < len(names):

@@ -9,10 +9,11 @@ from flax import linen as nn
 
 from bert_jax.data.tokenizer import Tokenizer, WordPieceTokenizer
 from bert_jax.data.wordpiece import PREFIX
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, listed
 from bert_jax.interop.checkpoint import Checkpoint, Params, initial_shapes
 from bert_jax.interop.modules import EXTRA
 from bert_jax.model.heads import BertWithBiLstm
+from bert_jax.parallel.sharding import array_shapes, shape_differences
 
 _NEW_HEAD = "set fresh_head=True to start with a new head"
 
@@ -122,46 +123,24 @@ def head_params(
     same_kind = checkpoint.head == ("features" if bilstm else head)
     if not same_kind or fresh_head or name not in checkpoint.params:
         return given, [*new, name]
-    given[name] = checkpoint.params[name]
-    if bilstm:
-        _check_bilstm(checkpoint, model, shapes[name], labels)
-    else:
-        _check_head(given[name], shapes[name])
-        _check_labels(checkpoint.labels, labels)
-    return given, new
-
-
-def _check_head(found: Params, expected: Params) -> None:
-    outputs, needed = (part["kernel"].shape[-1] for part in (found, expected))
-    if outputs != needed:
+    trained = checkpoint.extra.get("data", {}).get("labels", ())
+    trained = tuple(trained if bilstm else checkpoint.labels)
+    if labels and trained and tuple(labels) != trained:
         raise UserError(
-            f"the checkpoint's head has {outputs} outputs, the task needs {needed}; "
-            f"{_NEW_HEAD}"
-        )
-
-
-def _check_bilstm(
-    checkpoint: Checkpoint,
-    model: BertWithBiLstm,
-    expected: Params,
-    labels: Sequence[str],
-) -> None:
-    _check_labels(checkpoint.extra.get("data", {}).get("labels", ()), labels)
-    sizes, found = (
-        jax.tree.map(np.shape, tree) for tree in (expected, checkpoint.params["bilstm"])
-    )
-    own = model.feature_config.layers
-    layers = checkpoint.extra.get("features", {}).get("layers", own)
-    if sizes != found or tuple(layers) != own:
-        raise UserError(
-            "the checkpoint's BiLSTM has other layers or sizes than the settings in "
-            f"features; set the old values, or {_NEW_HEAD}"
-        )
-
-
-def _check_labels(found: Sequence[str], labels: Sequence[str]) -> None:
-    if labels and found and tuple(labels) != tuple(found):
-        raise UserError(
-            f"the checkpoint's head was trained for {', '.join(found)}, the task has "
+            f"the checkpoint's head was trained for {', '.join(trained)}, the task has "
             f"{', '.join(labels)}; {_NEW_HEAD}"
         )
+    given[name] = checkpoint.params[name]
+    found, needed = map(array_shapes, (given[name], shapes[name]))
+    wrong = shape_differences(found, needed)
+    if bilstm:
+        own = model.feature_config.layers
+        layers = checkpoint.extra.get("features", {}).get("layers", own)
+        if tuple(layers) != own:
+            wrong.append(f"features.layers is {layers}, not {own}")
+    if wrong:
+        raise UserError(
+            f"the checkpoint's head does not fit the task: {listed(wrong)}; use the "
+            f"settings that it was trained with, or {_NEW_HEAD}"
+        )
+    return given, new

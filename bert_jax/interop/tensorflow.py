@@ -53,7 +53,6 @@ class _Entry(NamedTuple):
     offset: int
     size: int
     masked_crc: int
-    sliced: bool
 
 
 def read_tensorflow(prefix: Path, **changes: Any) -> Checkpoint:
@@ -66,8 +65,11 @@ def read_tensorflow(prefix: Path, **changes: Any) -> Checkpoint:
     path = folder / "bert_config.json"
     with naming(path):
         config = config_from_dict(read_json(path, "a BERT config"), **changes)
-    variables = read_checkpoint(prefix).items()
-    variables = {name: a for name, a in variables if not _is_optimizer_state(name)}
+    variables = {
+        name: array
+        for name, array in read_checkpoint(prefix).items()
+        if name != "global_step" and not name.endswith(("/adam_m", "/adam_v"))
+    }
     head = guess_head(variables, "google")
     with naming(prefix):
         # Without any head it is a pretraining checkpoint that was cut down.
@@ -86,16 +88,12 @@ def read_tensorflow(prefix: Path, **changes: Any) -> Checkpoint:
     )
 
 
-def _is_optimizer_state(name: str) -> bool:
-    return name == "global_step" or name.endswith(("/adam_m", "/adam_v"))
-
-
 def read_checkpoint(prefix: Path | str) -> dict[str, np.ndarray]:
     """All numeric variables of the checkpoint ``prefix``, such as dir/bert_model.ckpt.
 
     The arrays are read-only views of the mapped files, so that the optimizer slots of a
     big checkpoint cost no memory. String variables are left out. Raises UserError for
-    a missing, truncated or altered file, and for partitioned variables.
+    a missing, truncated or altered file.
     """
     index = Path(f"{prefix}.index")
     expected = (
@@ -132,8 +130,6 @@ def _read_variable(
     name: str, entry: _Entry, path: Path, data: np.ndarray
 ) -> np.ndarray:
     with reading(path, f"the whole variable {name} of numbers; copy the files again"):
-        if entry.sliced:
-            raise ValueError("the variable is partitioned")
         raw = data[entry.offset : entry.offset + entry.size]
         if google_crc32c.value(raw) != _unmask(entry.masked_crc):
             raise ValueError("its bytes do not match their checksum")
@@ -156,11 +152,9 @@ def _read_block(file: bytes, offset: int, size: int) -> Iterator[tuple[bytes, by
     end = offset + size
     if end + _BLOCK_TRAILER_BYTES > len(file):
         raise ValueError("a block ends beyond the file")
-    compression, masked_crc = struct.unpack_from("<BI", file, end)
+    (masked_crc,) = struct.unpack_from("<I", file, end + 1)
     if google_crc32c.value(file[offset : end + 1]) != _unmask(masked_crc):
         raise ValueError("a block does not match its checksum")
-    if compression != 0:
-        raise ValueError("it is compressed, which TensorFlow does not do")
     block = file[offset:end]
     (restarts,) = struct.unpack_from("<I", block, size - 4)
     entries_end = size - 4 * (restarts + 1)
@@ -175,12 +169,12 @@ def _read_block(file: bytes, offset: int, size: int) -> Iterator[tuple[bytes, by
 
 
 def _read_entry(message: bytes) -> _Entry:
-    """BundleEntryProto: dtype 1, shape 2, shard 3, offset 4, size 5, crc 6, slices 7."""
+    """BundleEntryProto: dtype 1, shape 2, shard 3, offset 4, size 5, crc 6."""
     fields = _read_message(message)
     dims = _read_message(_last(fields, 2, b"")).get(2, [])
     shape = tuple(_last(_read_message(dim), 1) for dim in dims)
     dtype, *place = (_last(fields, number) for number in (1, 3, 4, 5, 6))
-    return _Entry(dtype, shape, *place, sliced=7 in fields)
+    return _Entry(dtype, shape, *place)
 
 
 def _unmask(masked: int) -> int:

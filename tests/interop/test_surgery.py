@@ -151,9 +151,9 @@ def test_a_pooler_that_no_head_looks_at_is_dropped(head, make_checkpoint):
             ("sequence", LABELS, 3),
             ("a", "b"),
             2,
-            "head has 3 outputs, the task needs 2",
+            "head was trained for",
         ),
-        (("sequence", (), 1), LABELS, 3, "head has 1 outputs, the task needs 3"),
+        (("sequence", (), 1), LABELS, 3, "bias is (1,), expected (3,)"),
         (
             ("sequence", LABELS, 3),
             ("yes", "no", "perhaps"),
@@ -207,10 +207,10 @@ def test_a_bilstm_is_made_beside_the_frozen_encoder_or_kept(make_checkpoint, tag
     assert set(new) == {"bert"}
     for model, labels, message in (
         (tagger(2), LABELS[:2], "was trained for no, yes, perhaps"),
-        (tagger(layers=(-1, 0)), LABELS, "has other layers or sizes"),
-        (tagger(layers=(-1,)), LABELS, "has other layers or sizes"),
-        (tagger(width=8), LABELS, "has other layers or sizes"),
-        (tagger(lstm_layers=1), LABELS, "has other layers or sizes"),
+        (tagger(layers=(-1, 0)), LABELS, "features.layers is [0, -1]"),
+        (tagger(layers=(-1,)), LABELS, "features.layers is [0, -1]"),
+        (tagger(width=8), LABELS, "expected (8, "),
+        (tagger(lstm_layers=1), LABELS, "expected none"),
     ):
         with pytest.raises(UserError, match=r"fresh_head=True") as error:
             head_params(trained, model, "token", labels)
