@@ -84,17 +84,14 @@ def owners(offsets: np.ndarray, words: Window, windows: list[Window]) -> np.ndar
     _check_is_max_context).
     """
     first, last = words
-    best = np.full((last - first, 2), -1)
-    owner = np.full(last - first, -1)
+    best, owner = np.full(last - first, -1), np.full(last - first, -1)
     for i, (start, stop) in enumerate(windows):
         own = np.arange(max(start, first), min(stop, last))
         left = offsets[own] - offsets[start]
         right = offsets[stop] - offsets[own + 1]
-        context = np.stack([np.minimum(left, right), left + right], axis=1)
-        old = best[own - first]
-        better = (context[:, 0] > old[:, 0]) | (
-            (context[:, 0] == old[:, 0]) & (context[:, 1] > old[:, 1])
-        )
+        # The sum counts only if the shorter contexts are equal.
+        context = np.minimum(left, right) * 2 * offsets[-1] + left + right
+        better = context > best[own - first]
         taken = own[better] - first
         best[taken], owner[taken] = context[better], i
     return owner

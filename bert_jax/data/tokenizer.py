@@ -17,7 +17,7 @@ import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, Splitter, WordIds
+from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, Cache, Splitter
 from bert_jax.errors import UserError
 from bert_jax.files import new_file, write_json
 
@@ -186,11 +186,11 @@ class WordPieceTokenizer(Tokenizer):
         self._splitter = Splitter(lower_case, strip_accents)
         self.strip_accents = self._splitter.strip_accents
         self._rules = lower_case, self.strip_accents, longest_word
-        model = models.WordPiece(
+        self._model = models.WordPiece(
             self.ids, unk_token=UNK, max_input_chars_per_word=longest_word
         )
-        self._word_ids = WordIds(model, self.unk_id, self._splitter, self.dtype)
-        self.library = tokenizers.Tokenizer(model)
+        self._word_ids = Cache(self._ids_of)
+        self.library = tokenizers.Tokenizer(self._model)
         self.library.normalizer = normalizers.BertNormalizer(
             lowercase=lower_case, strip_accents=self.config()["strip_accents"]
         )
@@ -201,6 +201,16 @@ class WordPieceTokenizer(Tokenizer):
         """Ids of each text, read-only; see Tokenizer.encode_batch."""
         words, ids = self._splitter.rough_words, self._word_ids.__getitem__
         return [np.frombuffer(b"".join(map(ids, words(t))), self.dtype) for t in texts]
+
+    def _ids_of(self, rough_word: str) -> bytes:
+        """The bytes of the ids of a rough word of Splitter."""
+        ids: list[int] = []
+        for word in self._splitter.words(rough_word):
+            try:
+                ids += [token.id for token in self._model.tokenize(word)]
+            except UnicodeEncodeError:  # a lone surrogate, which no token has
+                ids.append(self.unk_id)
+        return np.array(ids, self.dtype).tobytes()
 
     def decode(self, ids: Sequence[int]) -> str:
         """Tokens joined by spaces, continuations to the word before them."""

@@ -11,9 +11,6 @@ import re
 import unicodedata
 from collections.abc import Callable
 
-import numpy as np
-from tokenizers.models import WordPiece
-
 LONGEST_WORD = 200  # characters; a longer word is [UNK]
 CACHED_WORDS = 1 << 18  # about 30 MB
 PREFIX = "##"  # of a token inside a word
@@ -35,32 +32,38 @@ def _is_word(char: str) -> bool:
     return bool(_IDEOGRAPH.match(char)) or unicodedata.category(char).startswith("P")
 
 
-class _Table(dict):
-    """Replacements of characters for str.translate, computed at the first use."""
+class Cache(dict):
+    """Results of a function of a character's code or of a word, computed at first use."""
 
-    def __init__(self, change: Callable[[str], str]):
-        self._change = change
+    def __init__(self, function: Callable):
+        self._function = function
 
-    def __missing__(self, code: int) -> str:
-        self[code] = self._change(chr(code))
-        return self[code]
+    def __missing__(self, key):
+        result = self._function(key)
+        if isinstance(key, int) or len(key) <= LONGEST_WORD:
+            if len(self) >= CACHED_WORDS:
+                self.clear()  # frequent words return at once
+            self[key] = result
+        return result
 
 
-def _clean(char: str) -> str:
+def _clean(code: int) -> str:
     """Drops control characters, and replaces every kind of space by a space."""
+    char = chr(code)
     category = unicodedata.category(char)
     if char in "\t\n\r" or category == "Zs":
         return " "
     return "" if char in "\0\ufffd" or category in ("Cc", "Cf") else char
 
 
-def _apart(char: str) -> str:
+def _apart(code: int) -> str:
     """Puts spaces around ideographs and punctuation."""
+    char = chr(code)
     return f" {char} " if _is_word(char) else char
 
 
-def _apart_without_accents(char: str) -> str:
-    return "" if unicodedata.category(char) == "Mn" else _apart(char)
+def _apart_without_accents(code: int) -> str:
+    return "" if unicodedata.category(chr(code)) == "Mn" else _apart(code)
 
 
 @functools.cache
@@ -90,8 +93,8 @@ class Splitter:
     def __init__(self, lower_case: bool, strip_accents: bool | None = None):
         self.lower_case = lower_case
         self.strip_accents = lower_case if strip_accents is None else strip_accents
-        self._clean = _Table(_clean)
-        self._apart = _Table(_apart_without_accents if self.strip_accents else _apart)
+        self._clean = Cache(_clean)
+        self._apart = Cache(_apart_without_accents if self.strip_accents else _apart)
         self._find = _find_rough_words()
 
     def rough_words(self, text: str) -> list[str]:
@@ -113,30 +116,3 @@ class Splitter:
                 for i in parts
             )
         return rough_word.translate(self._apart).split()
-
-
-class WordIds(dict):
-    """Maps a rough word to the bytes of its ids, computed at the first use."""
-
-    def __init__(
-        self, model: WordPiece, unk_id: int, splitter: Splitter, dtype: np.dtype
-    ):
-        self._model, self._unk_id = model, unk_id
-        self._splitter, self._dtype = splitter, dtype
-
-    def __missing__(self, rough_word: str) -> bytes:
-        words = self._splitter.words(rough_word)
-        ids = [i for word in words for i in self._cut(word)]
-        content = np.array(ids, self._dtype).tobytes()
-        if len(rough_word) <= LONGEST_WORD:
-            if len(self) >= CACHED_WORDS:
-                self.clear()  # frequent words return at once
-            self[rough_word] = content
-        return content
-
-    def _cut(self, word: str) -> list[int]:
-        """The longest tokens from the left; [UNK] if no tokens match the word."""
-        try:
-            return [token.id for token in self._model.tokenize(word)]
-        except UnicodeEncodeError:  # a lone surrogate, which no token has
-            return [self._unk_id]
