@@ -142,6 +142,10 @@ def reading(where: object, expected: str) -> Iterator[None]:
             IsADirectoryError: f"{where} is a folder",
         }.get(type(error), f"cannot read {where} ({error.strerror or error})")
         raise UserError(f"{what}; expected {expected}") from error
+    except ImportError as error:
+        raise UserError(
+            f"{where} needs a library that reads it ({error}): pip install {error.name}"
+        ) from error
     except Exception as error:  # parsers raise many types for a damaged file
         raise UserError(
             f"{where} is damaged ({error!r:.200}); expected {expected}"

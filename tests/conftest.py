@@ -281,7 +281,7 @@ def _nothing_is_left():
     level, propagate, handlers = logger.level, logger.propagate, [*logger.handlers]
     environment, folder = dict(os.environ), Path.cwd()
     settings, actions = jax.config.values, [signal.getsignal(n) for n in signals]
-    for warns_once in (source.in_order_of, source._warn_of_positions):
+    for warns_once in (source.in_order_of, source.names_by_number):
         warns_once.cache_clear()
     yield
     logger.setLevel(level)

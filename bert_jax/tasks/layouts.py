@@ -9,7 +9,6 @@ classes, and relatedness from 1 to 5. Its metrics are SemEval's.
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping
 
 TABLE = "table"
@@ -21,123 +20,102 @@ class Layout:
     """A data set and its task.
 
     columns: "text_a", "text_b" (of pairs) and "label", each with the names that the column
-      has in files and data sets. id: the column of the id.
+      has in files and data sets.
     files: the possible files of each split; empty: SPLIT.csv, SPLIT.jsonl and so on.
-    scored: the eval splits with labels; the first one picks the checkpoint. Empty: dev, and
-      test if it has labels.
     labels: in the order of the outputs; empty for regression, or for the labels of the
       training rows. The second label is the positive class of F1.
     metrics: names in text_classification.scores; the first one picks the checkpoint.
-    limits: of the numbers in a file of predictions.
-    server: the file that the task's server expects, for each predicted split.
+      Correlations mean that labels are numbers.
+    server: the file that the task's server expects, for each split without labels.
     header: the columns of files of train and dev that have no header line.
     skip_short: whether published files have rows with too few columns, which are left out.
-    tfds: splits that tensorflow-datasets has in another data set.
     """
 
     columns: Mapping[str, tuple[str, ...]]
-    id: str = "index"
-    files: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    scored: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
+    files: Mapping[str, tuple[str, ...]]
+    labels: tuple[str, ...] = ("0", "1")
     metrics: tuple[str, ...] = ("accuracy",)
-    regression: bool = False
-    limits: tuple[float, float] = (-math.inf, math.inf)
     server: Mapping[str, str] = dataclasses.field(default_factory=dict)
     header: tuple[str, ...] = ()
     skip_short: bool = False
-    tfds: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def scored(self) -> tuple[str, ...]:
+        """The splits with labels besides train. The first one picks the checkpoint."""
+        return tuple(x for x in self.files if x not in ("train", *self.server))
+
+    @property
+    def regression(self) -> bool:
+        """Whether labels are numbers."""
+        return {*self.metrics} & {*CORRELATIONS} != set()
 
 
-def _glue(server: str, *columns: str, **settings) -> Layout:
-    """A task of GLUE. columns: the names of text_a, text_b of pairs and label."""
+def _columns(names: str) -> dict[str, tuple[str, ...]]:
+    """The columns of text_a, of text_b in pairs, and of the label, with their names."""
+    columns = [tuple(column.split("|")) for column in names.split(", ")]
+    own = ("text_a", "text_b", "label") if len(columns) > 2 else ("text_a", "label")
+    return dict(zip(own, columns, strict=True))
+
+
+def _glue(server: str, columns: str, **settings) -> Layout:
     # Microsoft's own test file of MRPC has another name.
     test = ("test.tsv", "msr_paraphrase_test.txt")
     files = {"train": ("train.tsv",), "dev": ("dev.tsv",), "test": test}
-    names = ("text_a", *["text_b"] * (len(columns) > 2), "label")
-    columns = {n: tuple(c.split("|")) for n, c in zip(names, columns, strict=True)}
-    own = dict(files=files, scored=("dev",), server={"test": server}, labels=("0", "1"))
-    return Layout(columns, **(own | settings))
+    return Layout(_columns(columns), files, server={"test": server}, **settings)
 
 
 def _sick(label: str, **settings) -> Layout:
-    columns = {"text_a": ("sentence_A",), "text_b": ("sentence_B",)}
-    files = {
-        "train": ("SICK_train.txt",),
-        "dev": ("SICK_trial.txt",),
-        "test": ("SICK_test_annotated.txt",),
-    }
-    return Layout(
-        columns | {"label": tuple(label.split("|"))},
-        id="pair_ID",
-        files=files,
-        scored=("dev", "test"),
-        skip_short=True,  # in some copies line 29 of train has blanks instead of tabs
-        **settings,
-    )
+    names = dict(train="SICK_train", dev="SICK_trial", test="SICK_test_annotated")
+    files = {split: (f"{name}.txt",) for split, name in names.items()}
+    columns = _columns(f"sentence_A, sentence_B, {label}")
+    # In some copies line 29 of train has blanks instead of tabs.
+    return Layout(columns, files, skip_short=True, **settings)
 
 
 _ENTAILED = ("entailment", "not_entailment")
+_MNLI = ("dev_matched", "dev_mismatched", "test_matched", "test_mismatched")
 _AX = ("diagnostic.tsv", "AX.tsv", "../diagnostic/diagnostic.tsv", "../AX/AX.tsv")
-_MATCHED = ("dev_matched", "dev_mismatched", "test_matched", "test_mismatched")
-_MNLI = Layout(
-    {
-        "text_a": ("sentence1", "premise"),
-        "text_b": ("sentence2", "hypothesis"),
-        "label": ("gold_label", "label"),
-    },
-    files={name: (f"{name}.tsv",) for name in ("train", *_MATCHED)} | {"ax": _AX},
-    scored=_MATCHED[:2],
-    labels=("entailment", "neutral", "contradiction"),
-    server=dict(test_matched="MNLI-m.tsv", test_mismatched="MNLI-mm.tsv", ax="AX.tsv"),
-    tfds={"ax": "tfds:glue/ax:test"},
-)
 
 LAYOUTS: dict[str, Layout] = {
     "cola": _glue(
         "CoLA.tsv",
-        "sentence",
-        "label",
+        "sentence, label",
         metrics=("matthews", "accuracy"),
         header=("source", "label", "star", "sentence"),
     ),
-    "sst2": _glue("SST-2.tsv", "sentence", "label"),
+    "sst2": _glue("SST-2.tsv", "sentence, label"),
     "mrpc": _glue(
         "MRPC.tsv",
-        "#1 String|sentence1",
-        "#2 String|sentence2",
-        "Quality|label",
+        "#1 String|sentence1, #2 String|sentence2, Quality|label",
         metrics=("f1", "accuracy"),
     ),
     "stsb": _glue(
         "STS-B.tsv",
-        "sentence1",
-        "sentence2",
-        "score|label",
+        "sentence1, sentence2, score|label",
         metrics=("spearman", "pearson", "pearson_spearman"),
         labels=(),
-        regression=True,
-        limits=(0.0, 5.0),
     ),
     "qqp": _glue(
         "QQP.tsv",
-        "question1",
-        "question2",
-        "is_duplicate|label",
+        "question1, question2, is_duplicate|label",
         metrics=("f1", "accuracy"),
         skip_short=True,  # line ends in some questions cut their rows in two
     ),
-    "qnli": _glue("QNLI.tsv", "question", "sentence", "label", labels=_ENTAILED),
-    "rte": _glue("RTE.tsv", "sentence1", "sentence2", "label", labels=_ENTAILED),
-    "wnli": _glue("WNLI.tsv", "sentence1", "sentence2", "label"),
-    "mnli": _MNLI,
-    "ax": dataclasses.replace(_MNLI, files={"ax": _AX}, scored=()),
+    "qnli": _glue("QNLI.tsv", "question, sentence, label", labels=_ENTAILED),
+    "rte": _glue("RTE.tsv", "sentence1, sentence2, label", labels=_ENTAILED),
+    "wnli": _glue("WNLI.tsv", "sentence1, sentence2, label"),
+    "mnli": Layout(
+        _columns("sentence1|premise, sentence2|hypothesis, gold_label|label"),
+        {name: (f"{name}.tsv",) for name in ("train", *_MNLI)} | {"ax": _AX},
+        labels=("entailment", "neutral", "contradiction"),
+        server=dict(
+            test_matched="MNLI-m.tsv", test_mismatched="MNLI-mm.tsv", ax="AX.tsv"
+        ),
+    ),
     "sick_entailment": _sick(
         "entailment_judgment|entailment_label",
         labels=("ENTAILMENT", "NEUTRAL", "CONTRADICTION"),
     ),
-    "sick_relatedness": _sick(
-        "relatedness_score", metrics=CORRELATIONS, regression=True
-    ),
-    TABLE: Layout({}, id="", metrics=()),  # its columns are settings
+    "sick_relatedness": _sick("relatedness_score", metrics=CORRELATIONS, labels=()),
+    TABLE: Layout({}, {}, labels=(), metrics=()),  # its columns are settings
 }

@@ -4,15 +4,14 @@ A row is a text, a tuple of values, or a dictionary of values by column name. Ea
 a place for error messages, such as "row 12" or "dev.csv:7". The first row of Python
 data is row 0. Only a ``Path`` names a file: a ``str`` is a text.
 
-CSV is RFC 4180: a quoted value may contain commas and line ends. TSV is GLUE's: a
-quotation mark is text. JSONL has one object a line. JSON has a list of objects, or lines of
-JSONL. Parquet needs pyarrow. Text is UTF-8 and may be gzipped.
+Formats of tables: CSV is RFC 4180, where a quoted value may contain commas and line ends.
+TSV is GLUE's, where a quotation mark is text. JSONL has an object on each line. JSON has a
+list of rows, or lines of JSONL. Parquet needs pyarrow. Text is UTF-8 and may be gzipped.
 """
 
 import csv
 import itertools
 import logging
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
@@ -26,23 +25,126 @@ from bert_jax.files import decode_lines, parse_json, reading, valid_text
 logger = logging.getLogger(__name__)
 
 STDIN = Path("-")
-_OBJECTS = (".jsonl", ".ndjson", ".json", ".parquet")
-FORMATS = (".csv", ".tsv", *_OBJECTS)
-ENDINGS = tuple(ending + packed for ending in FORMATS for packed in ("", ".gz"))
+FORMATS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
+PAIR = ("text", "text_b")  # the columns of two texts
 _LONGEST_FIELD = (1 << 31) - 1  # characters of a CSV value; Python's default is 131,072
+_ESCAPES = str.maketrans({c: ascii(c)[1:-1] for c in "\t\n\r\v\f\x85\u2028\u2029"})
 
-Record = tuple[str, dict[str, Any]]  # ("file:line", value of each column)
+Row = str | tuple[Any, ...] | dict[str, Any]
+Placed = tuple[str, Row]  # a place and the row there
+Record = tuple[str, dict[str, Any]]  # a place and the values by column
+
+
+def is_single(data: Any) -> bool:
+    """Whether the data is one row."""
+    # A numpy array without dimensions contains one text.
+    return isinstance(data, str | tuple | Mapping) or getattr(data, "ndim", None) == 0
+
+
+def count_rows(data: Any) -> int | None:
+    """The number of rows; None for a file or a generator."""
+    if is_single(data):
+        return 1
+    return len(data) if isinstance(data, Sized) else None
+
+
+def placed_rows(data: Any, name: str = "", *, tabs: bool = True) -> Iterator[Placed]:
+    """The rows of any data, each with its place.
+
+    data: one row; a list or generator of rows; a pandas or polars data frame; an Arrow
+      table; a data set of Hugging Face; an array of texts; or the Path of a file, which is
+      a table by its ending, or has a row on each line. Path("-") is stdin.
+    name: of the data, such as "train", for the places of rows.
+    tabs: see :func:`line_rows`.
+
+    Raises UserError for any other data.
+    """
+    if not isinstance(data, Path):
+        yield from _numbered(
+            _rows(data, name or "the input"), f"{name}, row" if name else "row"
+        )
+    elif is_table(data):
+        yield from read_rows(data)
+    else:
+        lines = (line for _, line in read_lines(data))
+        yield from line_rows(lines, "stdin" if data == STDIN else str(data), tabs=tabs)
+
+
+def line_rows(
+    lines: Iterable[str], name: str, *, tabs: bool = True
+) -> Iterator[Placed]:
+    """A row for each line of text. name: of the lines, for the places of rows.
+
+    tabs: whether a line with tabs is a tuple of texts; otherwise each line is one text.
+    """
+    for number, line in enumerate(lines, 1):
+        line = line.rstrip("\r\n")
+        parts = tuple(line.split("\t")) if tabs else (line,)
+        yield f"{name}:{number}", parts if len(parts) > 1 else line
+
+
+def _rows(data: Any, name: str) -> Iterable[Any]:
+    """The rows of Python data, which may be of other types than Row."""
+    if is_single(data):
+        return [data]
+    if hasattr(data, "iter_rows"):  # polars
+        return data.iter_rows(named=True)
+    if hasattr(data, "to_pylist"):  # Arrow
+        check_names(name, getattr(data, "column_names", []))
+        return data.to_pylist()
+    if hasattr(data, "iterrows"):  # pandas
+        check_names(name, [*map(str, data.columns)])
+        return data.to_dict("records")
+    unordered = bytes | bytearray | set | frozenset
+    if isinstance(data, Iterable) and not isinstance(data, unordered):
+        return data
+    raise UserError(
+        f"{name} is of type {type(data).__name__}; expected a text, a tuple or a "
+        "dictionary, a list of them, a data frame, a data set, or the Path of a file"
+    )
+
+
+def _numbered(rows: Iterable[Any], name: str) -> Iterator[Placed]:
+    """Rows of any type with their numbers from 0."""
+    for number, row in enumerate(rows):
+        for method in ("_asdict", "to_dict"):  # of a named tuple, of a pandas Series
+            if hasattr(row, method):
+                row = getattr(row, method)()
+        row = plain(row)
+        if not isinstance(row, str | list | dict):
+            raise UserError(
+                f"{name} {number} is of type {type(row).__name__}; expected a text, a "
+                "tuple or a dictionary"
+            )
+        yield f"{name} {number}", tuple(row) if isinstance(row, list) else row
+
+
+def plain(value: Any) -> Any:
+    """A value of numpy, pandas or another library as a value of Python.
+
+    Missing values (NaN, NaT, NA of pandas) become None.
+    """
+    if isinstance(value, str):
+        return valid_text(str(value))
+    if isinstance(value, bytes):  # tensorflow-datasets has no texts
+        return value.decode(errors="replace")
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [*map(plain, value)]
+    if isinstance(value, Mapping):
+        return {str(name): plain(inner) for name, inner in value.items()}
+    kind = type(value).__name__
+    missing = kind in ("NAType", "NaTType") or (kind == "float" and value != value)
+    return None if missing else value
+
+
+# Files
 
 
 def ending(path: Path) -> str:
     """The ending of a file's name in small letters, without .gz."""
-    packed = files.ending(path) == ".gz"
-    return files.ending(path.with_suffix("") if packed else path)
-
-
-def has_objects(path: Path) -> bool:
-    """Whether a file contains objects, by its ending."""
-    return ending(path) in _OBJECTS
+    return files.ending(path.with_suffix("") if files.ending(path) == ".gz" else path)
 
 
 def is_table(path: Path) -> bool:
@@ -51,12 +153,8 @@ def is_table(path: Path) -> bool:
 
 
 def read_rows(
-    path: Path,
-    *,
-    header: Sequence[str] = (),
-    skip_short: bool = False,
-    txt: bool = False,
-) -> Iterator[Record]:
+    path: Path, *, header: Sequence[str] = (), skip_short: bool = False
+) -> Iterator[Placed]:
     """The place of each row of a table, and its values by column.
 
     A column without a name is left out (pandas writes its index there). Blank lines are
@@ -64,46 +162,37 @@ def read_rows(
 
     header: the names of the columns of a CSV or TSV file without a header line.
     skip_short: leave out rows with too few columns, with a warning.
-    txt: whether a .txt file is TSV, as in some published data sets.
 
     Raises UserError with file and line for a row that is not as expected.
     """
-    if has_objects(path):
-        for where, row in _objects(path):
-            yield where, plain(row)
-        return
-    if not (is_table(path) or (txt and ending(path) == ".txt")):
-        raise UserError(
-            f"{path} is no table by its name; expected one of {', '.join(FORMATS)}, "
-            "with or without .gz"
-        )
+    if ending(path) == ".parquet":
+        yield from _numbered(_parquet(path), f"{path}: row")
+    elif ending(path) in FORMATS[2:]:
+        yield from _objects(path)
+    else:
+        yield from _records(path, header, skip_short)
+
+
+def _records(path: Path, header: Sequence[str], skip_short: bool) -> Iterator[Record]:
+    """The rows of a CSV file, or of any other file as TSV."""
     rows = _fields(path)
     header = header or next((row for _, row in rows), ())
     if not header:
         raise UserError(f"{path} is empty; expected a header and rows")
     check_names(path, [name for name in header if name])
-    short: list[str] = []
     for line, row in rows:
         if row == [] or (len(header) > 1 and row == [""]):
             continue
-        if len(row) < len(header) and skip_short:
-            short.append(str(line))
+        if len(row) == len(header):
+            values = dict(zip(header, row, strict=True))
+            values.pop("", None)
+            yield f"{path}:{line}", values
             continue
-        if len(row) != len(header):
-            raise UserError(
-                f"{path}:{line}: row has {counted(len(row), 'column')}, the header has "
-                f"{len(header)} ({', '.join(header)}); "
-                f"{header_hint(header) or 'fix the row'}"
-            )
-        yield (
-            f"{path}:{line}",
-            {name: x for name, x in zip(header, row, strict=True) if name},
-        )
-    if short:
-        logger.warning(
-            f"{path}: left out {counted(len(short), 'row')} of too few columns: line "
-            f"{listed(short)}"
-        )
+        came = f"{path}:{line}: row has {counted(len(row), 'column')}, the header has "
+        came += f"{len(header)} ({', '.join(header)})"
+        if len(row) > len(header) or not skip_short:
+            raise UserError(f"{came}; {header_hint(header) or 'fix the row'}")
+        logger.warning(f"{came}; the row is left out")
 
 
 def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -126,44 +215,34 @@ def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _objects(path: Path) -> Iterator[Record]:
-    if ending(path) == ".parquet":
-        yield from _read_parquet(path)
-        return
-    lines = read_lines(path)
+    """The rows of a JSON list, or of lines with an object each."""
+    lines, expected = (
+        read_lines(path),
+        "one object a line, or in .json a list of objects",
+    )
     if ending(path) == ".json":
-        lines = list(lines)
-        if not lines or lines[0][1].lstrip("\ufeff ").startswith("["):
+        lines = [*lines]
+        text = "".join(line for _, line in lines)
+        if text.lstrip().startswith("["):
             # The list is the value of an object, because parse_json reads objects.
-            text = "".join(text for _, text in lines).removeprefix("\ufeff")
-            expected = "a list of objects, or one object a line"
-            document = parse_json(f'{{"rows": {text}}}', path, expected, unique=True)
-            for number, row in enumerate(document["rows"]):
-                where = f"{path}: row {number}"
-                if not isinstance(row, dict):
-                    raise UserError(
-                        f"{where} is of type {type(row).__name__}; expected an object"
-                    )
-                yield where, row
+            found = parse_json(f'{{"rows": {text}}}', path, expected, unique=True)
+            for where, row in _numbered(found["rows"], f"{path}: row"):
+                yield where, by_position(where, row, ())
             return
     for line, text in lines:
         if text.strip():
             where = f"{path}:{line}"
-            yield where, parse_json(text, where, "one object a line", unique=True)
+            yield where, plain(parse_json(text, where, expected, unique=True))
 
 
-def _read_parquet(path: Path) -> Iterator[Record]:
-    try:
+def _parquet(path: Path) -> Iterator[dict[str, Any]]:
+    with reading(path, "a Parquet file"):
         from pyarrow import parquet
-    except ImportError as error:
-        raise UserError(
-            f"{path} needs a library that reads it ({error}): pip install pyarrow"
-        ) from error
-    with reading(path, "a Parquet file"), parquet.ParquetFile(path) as file:
-        check_names(path, file.schema_arrow.names)
-        numbers = itertools.count()
-        for batch in file.iter_batches():
-            for row in batch.to_pylist():
-                yield f"{path}: row {next(numbers)}", row
+
+        with parquet.ParquetFile(path) as file:
+            check_names(path, file.schema_arrow.names)
+            for batch in file.iter_batches():
+                yield from batch.to_pylist()
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -171,74 +250,60 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     if path == STDIN:
         yield from decode_lines(sys.stdin.buffer, "stdin")
         return
-    if not path.exists() or path.is_dir():
-        problem = "is a folder" if path.is_dir() else "does not exist"
-        raise UserError(f"{path} {problem}; expected a file of rows")
     # fsspec, which reads compressed files, cannot read a pipe.
-    with open_text(path) if path.is_file() else path.open("rb") as file:
+    opened = open_text if path.is_file() else lambda path: path.open("rb")
+    with reading(path, "a file of rows"), opened(path) as file:
         yield from decode_lines(file, path)
 
 
 def check_names(where: object, names: Sequence[str]) -> None:
     """Raises UserError for the name of a column that occurs twice."""
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(
-                f"{where}: column {name!r} occurs twice; rename one of them"
-            )
+    if twice := {repr(name) for name in names if names.count(name) > 1}:
+        raise UserError(f"{where}: column {listed([*twice])} occurs twice; rename one")
 
 
-def plain(value: Any) -> Any:
-    """A value of numpy, pandas or another library as a value of Python.
-
-    Missing values (NaN, NaT, NA of pandas) become None.
-    """
-    if isinstance(value, str):
-        return valid_text(str(value))
-    if type(value).__name__ in ("NAType", "NaTType"):
-        return None
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        return [*map(plain, value)]
-    if isinstance(value, Mapping):
-        return {str(name): plain(inner) for name, inner in value.items()}
-    return None if isinstance(value, float) and value != value else value
+def header_hint(columns: Sequence[str]) -> str:
+    """Advice if these names are probably no header of a table; otherwise ""."""
+    single = len(columns) == 1
+    # pandas names a column without a header by its number.
+    odd = [x for x in columns if x.count(" ") > 2 or (x.isdecimal() and not single)]
+    if odd or (single and {*";|\t,"} & {*columns[0]}):
+        return "the file needs a header, with commas in .csv and tabs in .tsv"
+    return ""
 
 
-def value_of(
-    where: str, values: Mapping[str, Any], names: Iterable[str], hint: str = ""
-) -> Any:
+def escaped(text: str) -> str:
+    """Text for a cell of a TSV file: a tab becomes "\\t", a line end "\\n"."""
+    return text.translate(_ESCAPES)
+
+
+# Values and texts of a row
+
+
+def value_of(where: str, values: Mapping[str, Any], names: Sequence[str]) -> Any:
     """The value of a row in the first of these columns that the row has.
 
     Raises UserError for a missing value, which no other column replaces, and for a row
-    without any of these columns. hint: what to change then.
+    without any of these columns.
     """
-    names = [name for name in dict.fromkeys(names) if name]
     name = next((name for name in names if name in values), None)
     if name is None:
-        columns = [*values]
-        hints = [f"the columns are {', '.join(columns) or 'none'}", hint]
-        hints = [*filter(None, [*hints, header_hint(columns)])]
-        expected = " or ".join(map(repr, names))
-        raise UserError(f"{where}: no column {expected}; {'; '.join(hints)}")
+        came = f"{where}: no column {' or '.join(map(repr, names))}"
+        hint = header_hint([*values]) or (
+            "rename one, or name it with columns= (to train, with data.text_a, data.label)"
+        )
+        raise UserError(f"{came}; the columns are {', '.join(values)}; {hint}")
     if values[name] is None:
         raise UserError(f'{where}: "{name}" is missing; fill it in or drop the row')
     return values[name]
 
 
-def text_of(
-    where: str, values: Mapping[str, Any], names: Sequence[str], hint: str = ""
-) -> str:
+def text_of(where: str, values: Mapping[str, Any], names: Sequence[str]) -> str:
     """The text that :func:`value_of` finds."""
-    found = value_of(where, values, names, hint)
+    found = value_of(where, values, names)
     if not isinstance(found, str):
-        name = next(name for name in names if name in values)
-        columns = "; a dictionary is one row (pandas.DataFrame makes rows of columns)"
-        hint = columns if isinstance(found, list | tuple) else ""
-        raise UserError(
-            f'{where}: "{name}" is of type {type(found).__name__}; expected text{hint}'
-        )
+        name, kind = next(x for x in names if x in values), type(found).__name__
+        raise UserError(f'{where}: "{name}" is of type {kind}; expected text')
     return found
 
 
@@ -248,149 +313,20 @@ def check_texts(where: str, texts: Iterable[str], *, gaps: bool = False) -> None
         raise UserError(f"{where}: empty text; expected words, fix or drop the row")
 
 
-def header_hint(columns: Sequence[str]) -> str:
-    """Advice if these names are probably no header of a table; otherwise ""."""
-    separators = sorted({c for name in columns for c in name if c in ";|\t,"})
-    if len(columns) == 1 and separators:
-        return (
-            f"the header has {' or '.join(map(repr, separators))} between its names; "
-            "expected commas in a .csv file and tabs in a .tsv file"
-        )
-    # pandas names a column without a header by its number.
-    numbers = len(columns) > 1 and any(map(str.isdecimal, columns))
-    if numbers or any(name.count(" ") > 2 for name in columns):
-        return (
-            "if these are a row of the file, put a line with names of columns above it"
-        )
-    return ""
-
-
-_ESCAPES = str.maketrans({c: ascii(c)[1:-1] for c in "\t\n\r\v\f\x85\u2028\u2029"})
-
-
-def escaped(text: str) -> str:
-    """Text for a cell of a TSV file: a tab becomes "\\t", a line end "\\n"."""
-    return text.translate(_ESCAPES)
-
-
-Row = str | tuple[Any, ...] | dict[str, Any]
-Placed = tuple[str, Row]  # a place and the row there
-PAIR = ("text_a", "text_b")  # the columns of two texts
-
-EXPECTED = (
-    "a text, a tuple or a dictionary, a list of them, a data frame, a data set, or the "
-    "Path of a file"
-)
-
-
-def is_single(data: Any) -> bool:
-    """Whether the data is one row."""
-    # A numpy array without dimensions holds one text.
-    return isinstance(data, str | tuple | Mapping) or getattr(data, "ndim", None) == 0
-
-
-def count_rows(data: Any) -> int | None:
-    """The number of rows; None for a file or a generator."""
-    if is_single(data):
-        return 1
-    return len(data) if isinstance(data, Sized) else None
-
-
-def placed_rows(data: Any, name: str = "", *, tabs: bool = True) -> Iterator[Placed]:
-    """The rows of any data, each with its place.
-
-    data: one row; a list or generator of rows; a pandas or polars data frame; an Arrow
-      table; a data set of Hugging Face; an array of texts; or the Path of a file, which is
-      a table by its ending, or has a row a line. Path("-") is stdin.
-    name: of the data, such as "train", for the places of rows.
-    tabs: see :func:`line_rows`.
-
-    Raises UserError for any other data.
-    """
-    if isinstance(data, Path):
-        if is_table(data):
-            yield from read_rows(data)
-        else:
-            name = "stdin" if data == STDIN else str(data)
-            lines = (line for _, line in read_lines(data))
-            yield from line_rows(lines, name, tabs=tabs)
-        return
-    place = f"{name}, row" if name else "row"
-    for number, row in enumerate(_rows(data, name or "the input")):
-        where = f"{place} {number}"
-        yield where, _row(row, where)
-
-
-def line_rows(
-    lines: Iterable[str], name: str, *, tabs: bool = True
-) -> Iterator[Placed]:
-    """A row for each line of text. name: of the lines, for the places of rows.
-
-    tabs: whether a line with tabs is a tuple of texts; otherwise each line is one text.
-    """
-    for number, line in enumerate(lines, 1):
-        line = line.rstrip("\r\n").removeprefix("\ufeff")
-        yield (
-            f"{name}:{number}",
-            tuple(line.split("\t")) if tabs and "\t" in line else line,
-        )
-
-
-def _rows(data: Any, name: str) -> Iterable[Any]:
-    if getattr(data, "ndim", None) == 0:  # numpy.array("a text")
-        data = data.item()
-    if is_single(data):
-        if isinstance(data, str) and is_table(Path(data)) and _is_file(data):
-            logger.warning(
-                f"{data!r} is read as a text; give Path({data!r}) for the file"
-            )
-        return [data]
-    if hasattr(data, "iter_rows"):  # polars
-        return data.iter_rows(named=True)
-    if hasattr(data, "to_pylist"):  # Arrow
-        check_names(name, getattr(data, "column_names", []))
-        return data.to_pylist()
-    if hasattr(data, "to_dict") and hasattr(data, "columns"):  # pandas
-        check_names(name, [*map(str, data.columns)])
-        return data.to_dict("records")
-    unordered = bytes | bytearray | set | frozenset
-    if isinstance(data, Iterable) and not isinstance(data, unordered):
-        return data
-    raise UserError(f"{name} is of type {type(data).__name__}; expected {EXPECTED}")
-
-
-def _is_file(text: str) -> bool:
-    return os.path.isfile(text)  # noqa: PTH113 (Path raises OSError for a long text)
-
-
-def _row(row: Any, where: str) -> Row:
-    for method in ("_asdict", "to_dict"):  # of a named tuple, of a pandas Series
-        if hasattr(row, method):
-            row = getattr(row, method)()
-    row = plain(row)
-    if isinstance(row, str | dict):
-        return row
-    if isinstance(row, list):
-        return tuple(row)
-    came = "missing" if row is None else f"of type {type(row).__name__}"
-    raise UserError(f"{where} is {came}; expected a text, a tuple or a dictionary")
-
-
 def by_position(
     where: str, row: Row, names: Sequence[str], *, fewer: bool = False
 ) -> dict[str, Any]:
     """The values of a row by name. A text or a tuple has its values in this order.
 
-    fewer: whether values at the end may be left out; they are then None.
+    fewer: whether values at the end may be left out.
     """
     if isinstance(row, dict):
         return row
     values = (row,) if isinstance(row, str) else row
     if len(values) > len(names) or not (values if fewer else len(values) == len(names)):
-        raise UserError(
-            f"{where} has {counted(len(values), 'value')}; expected {', '.join(names)}"
-        )
-    return dict(itertools.zip_longest(names, values))
+        came = f"{where} has {counted(len(values), 'value')}"
+        raise UserError(f"{came}; expected {', '.join(names) or 'an object'}")
+    return dict(zip(names, values, strict=False))
 
 
 def given_columns(columns: str | int | Sequence[str | int]) -> tuple[str, ...]:
@@ -403,65 +339,57 @@ def given_columns(columns: str | int | Sequence[str | int]) -> tuple[str, ...]:
     return tuple(map(str, columns))
 
 
-def text_columns(where: str, row: dict[str, Any], most: int = 2) -> tuple[str, ...]:
+def text_columns(where: str, row: dict[str, Any], most: int) -> tuple[str, ...]:
     """The columns of the text, or of the two texts, if the user names none.
 
     In this order: "text_a" and "text_b", "text" and "text_b", "text", and the only column
     besides "id" that has a text or a missing value.
 
-    most: how many texts are read. Raises UserError for two texts if it is 1, because either
-    of them may be meant.
+    most: how many texts are read. If it is 1, either of "text" and "text_b" may be meant,
+    so they are refused.
     """
     first = "text_a" if "text_a" in row else "text"
-    if row.keys() >= {first, "text_b"}:
-        if most == 1:
-            raise UserError(
-                f"{where} has the columns {first} and text_b; expected one text, so name "
-                f"its column, such as columns={first}"
-            )
+    if most == 2 and row.keys() >= {first, "text_b"}:
         return first, "text_b"
-    if "text" in row:
+    if "text" in row and "text_b" not in row:
         return ("text",)
     found = [n for n, x in row.items() if n != "id" and isinstance(x, str | None)]
-    hint = header_hint(found)
-    if len(found) == 1 and not hint:
+    if len(found) == 1 and not header_hint(found):
         return tuple(found)
-    raise UserError(
-        f"{where}: the columns are {', '.join(row) or 'none'}; expected one of texts, or "
-        f"columns= with the name of the text's column{hint and '; '}{hint}"
-    )
+    came = f"{where}: the columns are {', '.join(row) or 'none'}"
+    hint = header_hint(found) or "name the column of the text with columns="
+    raise UserError(f"{came}; expected one column of texts; {hint}")
 
 
-def with_columns(
-    placed: Iterable[Placed], names: Sequence[str], columns: Sequence[str] = ()
+def in_columns(
+    placed: Iterable[Placed],
+    names: Sequence[Sequence[str]],
+    columns: Sequence[str] | None = None,
 ) -> Iterator[Placed]:
-    """The rows, of which dictionaries have their texts under ``names``.
+    """The rows. Raises UserError for a value in another column than in rows before.
 
-    columns: the columns of the texts, if the user names them. Otherwise
-      :func:`text_columns` finds the columns of each row. Raises UserError if two rows have
-      their texts in different columns.
+    names: the names that the column of each value may have, the task's own name first.
+    columns: the columns of the texts in order, as the user names them; (): the columns that
+      :func:`text_columns` finds. The texts of dictionaries then have the task's own names.
     """
-    first = tuple(columns)
-    if len(first) > len(names):
-        raise UserError(
-            f"columns has {counted(len(first), 'name')} ({', '.join(first)}); expected "
-            f"{len(names)}, for {', '.join(names)}"
-        )
+    own, used = [first for first, *_ in names], {}
+    if len(columns or ()) > len(own):
+        raise UserError(f"columns={columns}, expected at most {', '.join(own)}")
     for where, row in placed:
         if isinstance(row, dict):
-            found = tuple(columns) or text_columns(where, row, len(names))
-            first = first or found
-            if found != first:
-                raise UserError(
-                    f"{where}: the text is in {' and '.join(found)}, in the rows before "
-                    f"in {' and '.join(first)}; expected the same columns in all rows, or "
-                    "columns= with their names"
-                )
-            # A user may name a column of lists, such as words to tag.
-            get = value_of if columns else text_of
-            values = [get(where, row, [column]) for column in found]
-            others = {name: x for name, x in row.items() if name not in names}
-            row = others | dict(zip(names, values, strict=False))
+            if columns is None:
+                found = [next((n for n in some if n in row), None) for some in names]
+            else:
+                found = columns or text_columns(where, row, len(own))
+                others = {name: x for name, x in row.items() if name not in own}
+                texts = [value_of(where, row, [column]) for column in found]
+                row = others | dict(zip(own, texts, strict=False))
+            for name, column in itertools.zip_longest(own, found, fillvalue=""):
+                if column is not None and used.setdefault(name, column) != column:
+                    raise UserError(
+                        f"{where} has {name!r} in the column {column!r}, the rows before "
+                        f"in {used[name]!r}; expected the same columns in all rows"
+                    )
         yield where, row
 
 
@@ -482,23 +410,11 @@ def row_texts(
 ) -> Iterator[Texts]:
     """The texts of each row, at most ``most`` of them.
 
-    columns: see with_columns. pairs: whether a dictionary may have two texts if the user
+    columns: see in_columns. pairs: whether a dictionary may have two texts if the user
     names no columns.
     """
-    names = PAIR[: most if pairs or columns else 1]
-    for where, row in with_columns(placed, names, columns):
-        identity = None
-        if isinstance(row, dict):
-            identity = row.get("id")
-            row = tuple(text_of(where, row, [n]) for n in names if n in row)
-        texts = (row,) if isinstance(row, str) else row
-        if not 1 <= len(texts) <= most:
-            expected = "a text" if most == 1 else "a text, or a tuple of two"
-            raise UserError(
-                f"{where} has {counted(len(texts), 'value')}; expected {expected}"
-            )
-        for text in texts:
-            if not isinstance(text, str):
-                came = "missing" if text is None else f"of type {type(text).__name__}"
-                raise UserError(f"{where}: the text is {came}; expected text")
-        yield Texts(where, texts, identity)
+    own = PAIR[: most if pairs or columns else 1]
+    for where, row in in_columns(placed, [[name] for name in own], columns):
+        values = by_position(where, row, PAIR[:most], fewer=True)
+        texts = [text_of(where, values, [x]) for x in PAIR[:most] if x in values]
+        yield Texts(where, tuple(texts), values.get("id"))

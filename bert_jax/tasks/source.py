@@ -2,18 +2,22 @@
 
 import contextlib
 import functools
-import hashlib
-import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bert_jax.data.corpus import TFDS, Dataset, find_dataset
-from bert_jax.errors import UserError, counted, listed
-from bert_jax.tasks.rows import ENDINGS, Placed, Record, placed_rows, read_rows
+from bert_jax.errors import UserError, listed
+from bert_jax.files import reading
+from bert_jax.tasks.rows import (
+    FORMATS,
+    Placed,
+    Record,
+    is_table,
+    placed_rows,
+    read_rows,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -31,13 +35,19 @@ class Source:
     of its own form has a subclass.
 
     columns: of the task; the last one is the label.
+    given: rows of Python, or of other files, of each split, which replace the rows of dir.
     splits: all splits that there may be.
     """
 
     splits: tuple[str, ...] = SPLITS
 
-    def __init__(self, config: Any, columns: Mapping[str, tuple[str, ...]]):
-        self.config, self.columns = config, columns
+    def __init__(
+        self,
+        config: Any,
+        columns: Mapping[str, tuple[str, ...]],
+        given: Mapping[str, Sequence[Record]] | None = None,
+    ):
+        self.config, self.columns, self.given = config, columns, given
 
     @functools.cached_property
     def eval_splits(self) -> tuple[str, ...]:
@@ -67,11 +77,17 @@ class Source:
         # An empty cell of a CSV file is a missing value.
         return any(x not in (None, "") and str(x) not in ("-1", "-1.0") for x in labels)
 
-    def records(self, split: str) -> Iterator[Record]:
+    def records(self, split: str) -> Iterator[Placed]:
         """The place of each row of a split, and its values by column."""
-        if self._in_files:
-            return self.read_file(self.path(split), split)
-        return self.rows_of(self._data(split), self.place(split))
+        found = self._find(split)
+        if self.given is not None:
+            return iter(found)
+        if isinstance(found, Path):
+            return self.read_file(found, split)
+        rows = found
+        if isinstance(found, Dataset):
+            rows = (row for _, row in found.examples(0, found.rows))
+        return self._with_names(placed_rows(rows, self.place(split)), found.features)
 
     def rows_of(
         self, data: Any, name: str = "", *, tabs: bool = True
@@ -90,58 +106,55 @@ class Source:
         del path
         return False
 
-    def read_file(self, path: Path, split: str) -> Iterator[Record]:
+    def read_file(self, path: Path, split: str) -> Iterator[Placed]:
         """The rows of a file of a split. By default the file is a table."""
         del split
+        if not is_table(path):
+            raise UserError(
+                f"{path} is no table by its name; expected one of {', '.join(FORMATS)}, "
+                "with or without .gz"
+            )
         return read_rows(path)
 
     def file_names(self, split: str) -> Sequence[str]:
         """The possible names of a split's file, if the config names none."""
-        return [split + end for end in ENDINGS]
+        return [split + end + packed for end in FORMATS for packed in ("", ".gz")]
 
     def has(self, split: str) -> bool:
         """Whether a split exists, or the config names its file."""
-        if getattr(self.config, split, ""):
+        if self.given is None and getattr(self.config, split, ""):
             return True
         with contextlib.suppress(UserError):
-            return bool(self.path(split) if self._in_files else self._data(split))
+            self._find(split)
+            return True
         return False
 
     def place(self, split: str) -> str:
         """The file or the name of a split, for messages."""
+        if self.given is not None:
+            return split
         if self._in_files:
             return str(self.path(split))
-        name = self.data_split(split)
-        return name if name.startswith(TFDS) else f"{self.config.dir}:{name}"
+        name = getattr(self.config, split, "") or split.replace("dev", "validation")
+        return f"{self.config.dir}:{name}"
 
     def path(self, split: str) -> Path:
         """The file of a split. Raises UserError if there is none."""
-        given = getattr(self.config, split, "")
-        names, folder = [given] if given else self.file_names(split), self.config.dir
-        paths = (Path(folder, name) for name in names)
-        if path := next((path for path in paths if path.is_file()), None):
+        given, folder = getattr(self.config, split, ""), Path(self.config.dir)
+        names = [given] if given else self.file_names(split)
+        if path := next((folder / x for x in names if (folder / x).is_file()), None):
             return path
-        there = []
-        if folder and Path(folder).is_dir():
-            there = sorted(path.name for path in Path(folder).iterdir())
-        found = f" (it has {listed(there)})" * bool(there)
-        setting = hasattr(self.config, split) * f", or data.{split} to a file in it"
-        more, train = "", [name for name in there if name.startswith("train")]
-        if split == "dev" and train and not given:
-            more = f"put some rows of {train[0]} into {names[0]}, or "
-        raise UserError(
-            f"{folder or 'data.dir'} has no {listed(names)}{found}; {more}set data.dir to "
-            f"the folder of the data set{setting}"
+        there = (
+            sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
         )
-
-    def data_split(self, split: str) -> str:
-        """The name of a split in a data set, or "tfds:NAME:SPLIT" of another one."""
-        return getattr(self.config, split, "") or split.replace("dev", "validation")
+        raise UserError(
+            f"{self.config.dir or 'data.dir'} has no {listed(names)} (it has "
+            f"{listed(there) or 'no files'}); set data.dir to the folder of the data set, "
+            "or data.train, data.dev and data.test to its files"
+        )
 
     def check(self) -> None:
         """Raises UserError if the file to learn from, or the file of dev, is missing."""
-        if not self.eval_splits:
-            raise UserError("the task has no dev split; to predict ax, fine-tune mnli")
         for split in ("train", self.eval_splits[0]) if self._in_files else ():
             self.path(split)
 
@@ -149,132 +162,50 @@ class Source:
     def _in_files(self) -> bool:
         return not self.config.dir.startswith((HUB, TFDS))
 
-    def _data(self, split: str) -> Any:
-        if self.config.dir.startswith(TFDS):
-            return _Examples(find_dataset(self.place(split)))
-        return _read_hub(self.config.dir, self.data_split(split))
+    def _find(self, split: str) -> Any:
+        """The given rows, the Path or the data set of a split; UserError without one."""
+        if self.given is not None:
+            if split not in self.given:
+                needed = "give them, or the labels with labels="
+                raise UserError(f"there are no rows of {split}; {needed}")
+            return self.given[split]
+        if self._in_files:
+            return self.path(split)
+        name = self.place(split)
+        if name.startswith(TFDS):
+            return find_dataset(name)
+        return _read_hub(self.config.dir, name.removeprefix(f"{self.config.dir}:"))
 
     def _with_names(
         self, placed: Iterable[Placed], features: Mapping[str, Any]
     ) -> Iterator[Placed]:
         """The rows, with the name of each class instead of its number.
 
-        features: of the columns of a data set. See in_order_of. A class of -1
-        is a missing label.
+        features: of the columns of a data set. See :func:`in_order_of`. A class of -1 is a
+        missing label.
         """
-        column = next((name for name in self.label_names if name in features), "")
-        feature = features.get(column)
-        feature = getattr(feature, "feature", feature)  # of a list
-        names = tuple(getattr(feature, "names", None) or ())
-        if names and self.labels:
-            names = in_order_of(names, self.labels)
+        column = next((name for name in self.label_names if name in features), None)
+        feature = features[column] if column else None
+        names = getattr(
+            getattr(feature, "feature", feature), "names", None
+        )  # of a list
+        if not names:
+            yield from placed
+            return
+        names = in_order_of(tuple(names), self.labels) if self.labels else names
         known = dict(enumerate(names)) | {-1: None}
         for where, row in placed:
-            if names and isinstance(row, dict):
-                value = row.get(column)
-                if isinstance(value, list):
-                    row[column] = [known.get(item, item) for item in value]
-                else:
-                    row[column] = known.get(value, value)
-            yield where, row
-
-
-class GivenRows(Source):
-    """Rows of Python, or of other files, in place of the rows of a source.
-
-    given: the rows of each split. dev has labels; of the other splits those are scored in
-    which any row has a label.
-    """
-
-    def __init__(self, source: Source, given: dict[str, list[Record]]):
-        super().__init__(source.config, source.columns)
-        self._given, labelled = given, source.any_label
-        # The first split picks the checkpoint, so dev is before test.
-        order = [*(s for s in source.splits if s in given and s != "test"), *given]
-        names = [split for split in dict.fromkeys(order) if split != "train"]
-        scored = {s for s in names if s == "dev" or labelled(given[s])}
-        self.eval_splits = tuple(s for s in names if s in scored)
-        self.predict_splits = tuple(s for s in names if s not in scored)
-
-    def has(self, split: str) -> bool:
-        return split in self._given
-
-    def place(self, split: str) -> str:
-        return split
-
-    def records(self, split: str) -> Iterator[Record]:
-        if split not in self._given:
-            raise UserError(
-                f"there are no rows of {split}; give them, or the labels with labels="
-            )
-        return iter(self._given[split])
-
-    def name(self) -> str:
-        """A name that other rows do not have, because a run on them is another run."""
-        content = json.dumps(self._given, sort_keys=True, default=str).encode()
-        return f"{ROWS}{hashlib.sha256(content).hexdigest()[:12]}"
-
-
-def check_given(split: str, data: Any) -> None:
-    """Raises UserError for data that are probably not meant as the rows of a split."""
-    if split == "train" and isinstance(data, tuple | Mapping):
-        raise UserError(
-            f"train is a {type(data).__name__}, which is one row; expected a list of "
-            "rows, a data frame or a data set; pandas.DataFrame makes rows of a "
-            "dictionary of columns"
-        )
-    if isinstance(data, str):
-        raise UserError(
-            f"{split} is the text {data!r}; expected rows, or Path({data!r}) for a file"
-        )
-
-
-def hold_out(
-    rows: list[Record], share: float, seed: int
-) -> tuple[list[Record], list[Record]]:
-    """The rows of train, and a share of them, drawn with ``seed``, for dev."""
-    if not 0 <= seed < 1 << 32:  # as in the config of a run
-        raise UserError(f"seed={seed}, expected at least 0 and below {1 << 32}")
-    count = max(round(share * len(rows)), 1)
-    if count >= len(rows):
-        raise UserError(
-            f"train has {counted(len(rows), 'row')}, which dev would take; expected "
-            "more rows, or dev="
-        )
-    drawn = {*np.random.default_rng(seed).permutation(len(rows))[:count].tolist()}
-    return (
-        [row for i, row in enumerate(rows) if i not in drawn],
-        [row for i, row in enumerate(rows) if i in drawn],
-    )
-
-
-class _Examples:
-    """The rows of a data set of tensorflow-datasets, with texts instead of bytes.
-
-    features: of the columns, as a data set of the hub has them.
-    """
-
-    def __init__(self, found: Dataset):
-        self._found = found
-        self.features = {name: found.features[name] for name in found.features}
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for _, example in self._found.examples(0, self._found.rows):
-            yield {
-                name: value.decode() if isinstance(value, bytes) else value
-                for name, value in example.items()
-            }
+            value = row.get(column)
+            several = isinstance(value, list)
+            found = [known.get(x, x) for x in (value if several else [value])]
+            yield where, row | {column: found if several else found[0]}
 
 
 @functools.cache
 def _read_hub(directory: str, split: str) -> Any:
     """A split of the data set hf:NAME or hf:NAME:CONFIG."""
-    try:
+    with reading(directory, "a data set of the hub"):
         import datasets
-    except ImportError as error:
-        raise UserError(
-            f"{directory} needs a library that reads it ({error}): pip install datasets"
-        ) from error
     names = directory.removeprefix(HUB).split(":", 1)
     known = datasets.get_dataset_split_names(*names)
     if split.partition("[")[0] not in known:
@@ -282,8 +213,11 @@ def _read_hub(directory: str, split: str) -> Any:
     return datasets.load_dataset(*names, split=split)
 
 
+# Names of classes
+
+
 @functools.cache  # warns once
-def in_order_of(outputs: Sequence[str], labels: Sequence[str]) -> tuple[str, ...]:
+def in_order_of(outputs: tuple[str, ...], labels: tuple[str, ...]) -> tuple[str, ...]:
     """The label of a task for each class of a data set or output of a head, by name.
 
     A name of another case matches if no name is equal. Names that are numbers, such as
@@ -295,37 +229,28 @@ def in_order_of(outputs: Sequence[str], labels: Sequence[str]) -> tuple[str, ...
     if None not in found and len({*found}) == len(outputs):
         return tuple(found)
     numbers = [str(i) for i in range(len(outputs))]
-    numbered = any(
-        [name.upper().removeprefix("LABEL_") for name in names] == numbers
-        for names in (outputs, labels)
-    )
-    if numbered and len(outputs) == len(labels):
-        pairs = zip(outputs, labels, strict=True)
-        shown = ", ".join(f"{output} is {label}" for output, label in pairs)
-        logger.warning(f"classes are matched by position: {shown}")
-        return tuple(labels)
-    raise UserError(
-        f"the classes are {', '.join(outputs)}, the labels of the task "
-        f"{', '.join(labels)}; give the task labels= with the names of the classes"
-    )
+    given = [
+        [x.upper().removeprefix("LABEL_") for x in own] for own in (outputs, labels)
+    ]
+    if numbers not in given or len(outputs) != len(labels):
+        came = f"the classes are {', '.join(outputs)}, the labels of the task "
+        needed = "give the task labels= with the names of the classes"
+        raise UserError(f"{came}{', '.join(labels)}; {needed}")
+    shown = ", ".join(map(" is ".join, zip(outputs, labels, strict=True)))
+    logger.warning(f"classes are matched by position: {shown}")
+    return tuple(labels)
 
 
-def by_number(labels: Sequence[str]) -> dict[int, str]:
-    """The label for each class number; empty if the name of any label is a number."""
-    if any(name.lstrip("+-").replace(".", "", 1).isdecimal() for name in labels):
-        return {}
-    return dict(enumerate(labels))
-
-
-def by_position(labels: Sequence[str], number: int) -> str | None:
-    """The label for a class number, with a warning; None if there is none."""
-    name = by_number(labels).get(number)
-    if name is not None:
-        _warn_of_positions(labels)
-    return name
+def has_number(labels: Sequence[str]) -> bool:
+    """Whether the name of any label is a number."""
+    return any(x.lstrip("+-").replace(".", "", 1).isdecimal() for x in labels)
 
 
 @functools.cache  # warns once
-def _warn_of_positions(labels: Sequence[str]) -> None:
+def names_by_number(labels: tuple[str, ...]) -> dict[int, str]:
+    """The label for each class number, with a warning; none if a name is a number."""
+    if not labels or has_number(labels):
+        return {}
     numbers = listed([*map(str, range(len(labels)))])
     logger.warning(f"labels {numbers} are read as {listed(labels)}, by position")
+    return dict(enumerate(labels))

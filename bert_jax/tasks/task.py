@@ -1,10 +1,11 @@
 """The interface of a fine-tuning task: rows, sequences, answers and scores."""
 
 import abc
-import collections
 import copy
 import dataclasses
 import functools
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -16,14 +17,14 @@ from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import write_text
-from bert_jax.tasks import rows as row_reader
-from bert_jax.tasks.rows import Placed, Row
-from bert_jax.tasks.source import GivenRows, Source, check_given, hold_out
+from bert_jax.tasks.rows import Placed, Record, Row, by_position, in_columns, is_single
+from bert_jax.tasks.source import ROWS, Source
 
 # "mean" and "cls" are poolings, which make a vector of a sequence.
 Head = Literal["sequence", "token", "choice", "span", "mean", "cls"]
 Outputs = Sequence[np.ndarray]  # float32 logits of each sequence
 Answer = dict[str, Any]  # the answer to a row, which JSON can hold
+Answers = list[Answer]
 
 
 class Outcome(NamedTuple):
@@ -85,11 +86,7 @@ class Task(abc.ABC):
             raise UserError(f"data.labels={labels}, expected each label once")
 
     def __repr__(self) -> str:
-        values = dataclasses.asdict(self.config)
-        fields = dataclasses.fields(self.config)
-        chosen = [f.name for f in fields if values[f.name] != f.default]
-        shown = ", ".join(f"{name}={values[name]!r}" for name in chosen)
-        return f"{type(self).__name__}({shown})"
+        return f"{type(self).__name__}({self.config})"
 
     @classmethod
     def for_head(cls, checkpoint: Any) -> "Task | None":
@@ -135,30 +132,33 @@ class Task(abc.ABC):
         held_out: the share of the training rows, drawn with ``seed``, that become dev.
         columns: the columns of the texts, in order, instead of the columns in the config.
         """
-        given = {}
+        given: dict[str, list[Record]] = {}
         for split, data in splits.items():
-            check_given(split, data)
-            own = isinstance(data, Path) and not columns
-            read = self.source.read_file if own else self.source.rows_of
+            if is_single(data):
+                came = f"{split} is a {type(data).__name__}, which is one row"
+                raise UserError(
+                    f"{came}; expected a list of rows, or the Path of a file"
+                )
+            source = self.source
+            read = source.read_file if isinstance(data, Path) else source.rows_of
             placed = read(data, split)
             if columns:
-                placed = row_reader.with_columns(placed, self._texts, columns)
+                placed = in_columns(placed, self._names(labelled=False), columns)
             given[split] = [
-                (where, self.values(where, row, labelled=True)) for where, row in placed
+                (x, self.values(x, row, labelled=True)) for x, row in placed
             ]
-        if not given.get("train", True):
-            raise UserError("train is empty; expected rows to learn from")
         if held_out:
-            if not self.source.any_label(given["train"]):
-                raise UserError(
-                    "train has no labels, and the scores on dev need them; give dev= rows "
-                    "with labels"
-                )
-            given["train"], given["dev"] = hold_out(given["train"], held_out, seed)
-        source = GivenRows(self.source, given)
-        task = type(self)(dataclasses.replace(self.config, dir=source.name()))
+            # Drawn by number, so that the rows keep their order.
+            rows, count = given["train"], max(round(held_out * len(given["train"])), 1)
+            dev = {*np.random.default_rng(seed).permutation(len(rows))[:count].tolist()}
+            given["train"] = [row for i, row in enumerate(rows) if i not in dev]
+            given["dev"] = [row for i, row in enumerate(rows) if i in dev]
+        # A run on other rows is another run.
+        content = json.dumps(given, sort_keys=True, default=str).encode()
+        name = ROWS + hashlib.sha256(content).hexdigest()[:12]
+        task = type(self)(dataclasses.replace(self.config, dir=name))
         task.columns, task.any_columns = self.columns, self.any_columns
-        task.source = source
+        task.source = self.source_class(task.config, self.columns, given)
         return task
 
     def labelled(self, split: str) -> bool:
@@ -187,17 +187,8 @@ class Task(abc.ABC):
         instead of the columns in the config.
         """
         if columns or (self.any_columns and not labelled):
-            placed = row_reader.with_columns(placed, self._texts, columns)
-        names = list(self.columns.values())[: None if labelled else -1]
-        used: dict[str, str] = {}
-        for where, row in placed:
-            for own in names if isinstance(row, dict) else ():
-                name = next((name for name in own if name in row), None)
-                if name and name != used.setdefault(own[0], name):
-                    raise UserError(
-                        f"{where} has the column {name!r} where the rows before have "
-                        f"{used[own[0]]!r}; expected the same columns in all rows"
-                    )
+            placed = in_columns(placed, self._names(labelled=False), columns)
+        for where, row in in_columns(placed, self._names(labelled=labelled)):
             yield self.row(where, self.values(where, row, labelled=labelled), labelled)
 
     def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
@@ -205,13 +196,12 @@ class Task(abc.ABC):
 
         labelled: whether a tuple may have a label.
         """
-        names = [own[0] for own in self.columns.values()][: None if labelled else -1]
-        return row_reader.by_position(where, row, names, fewer=labelled)
+        names = [first for first, *_ in self._names(labelled=labelled)]
+        return by_position(where, row, names, fewer=labelled)
 
-    @property
-    def _texts(self) -> list[str]:
-        """The names of the columns without the label."""
-        return [own[0] for own in self.columns.values()][:-1]
+    def _names(self, *, labelled: bool) -> list[tuple[str, ...]]:
+        """The names that each column may have, the label's only if ``labelled``."""
+        return [*self.columns.values()][: None if labelled else -1]
 
     @abc.abstractmethod
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Any:
@@ -224,9 +214,7 @@ class Task(abc.ABC):
         """The tokenised sequences of rows, with targets if the rows have labels."""
 
     @abc.abstractmethod
-    def decode(
-        self, rows: list[Any], features: Features, outputs: Outputs
-    ) -> list[Answer]:
+    def decode(self, rows: list[Any], features: Features, outputs: Outputs) -> Answers:
         """An answer with probabilities for each row.
 
         outputs: in the order of ``features``: (C,) for head "sequence", () for "choice",
@@ -237,13 +225,11 @@ class Task(abc.ABC):
     def cells(self, row: Any, answer: Answer) -> list[dict[str, str]]:
         """The lines of a table that show an answer, each a text for every column."""
 
-    def score(self, rows: list[Any], answers: list[Answer]) -> dict[str, float]:
+    def score(self, rows: list[Any], answers: Answers) -> dict[str, float]:
         """Metrics in percent, with main_metric among them."""
         raise NotImplementedError
 
-    def export(
-        self, rows: list[Any], answers: list[Answer], split: str
-    ) -> dict[str, str]:
+    def export(self, rows: list[Any], answers: Answers, split: str) -> dict[str, str]:
         """The answers in the official form of the task: the text of each file by name."""
         raise NotImplementedError
 
@@ -253,7 +239,7 @@ class Task(abc.ABC):
         yield from ()
 
     def write(
-        self, rows: list[Any], answers: list[Answer], split: str, directory: Path
+        self, rows: list[Any], answers: Answers, split: str, directory: Path
     ) -> list[Path]:
         """Writes the files of :meth:`export`, and returns their paths."""
         files = self.export(rows, answers, split)
@@ -295,55 +281,29 @@ class Task(abc.ABC):
             return self.config
         return dataclasses.replace(self.config, labels=self.labels)
 
-    def label_counts(self, features: Features) -> dict[str, int]:
-        """How many rows, or words, have each label, in the order of the outputs."""
-        numbers = _targets(features)
-        if not self.labels or not len(numbers):
-            return {}
-        several = numbers.ndim == 2  # 0 or 1 for each label
-        length = len(self.labels)
-        counts = (
-            numbers.sum(axis=0) if several else np.bincount(numbers, minlength=length)
-        )
-        return dict(zip(self.labels, map(int, counts), strict=True))
+    def golds(self, row: Any) -> Sequence[str]:
+        """The labels of a row, for counts of labels."""
+        del row
+        return ()
 
-    def warnings(self, features: Features, tokenizer: Tokenizer) -> list[str]:
+    def warnings(
+        self, rows: Sequence[Any], features: Features, tokenizer: Tokenizer
+    ) -> list[str]:
         """Likely mistakes in the training rows, a line each."""
         del tokenizer
-        found = []
-        share = features.truncated / max(len({*features.row.tolist()}), 1)
-        if share > 0.1:
-            name = self.length_setting
+        found, name = [], self.length_setting
+        if features.truncated > 0.1 * len(rows):
             found.append(
-                f"{100 * share:.0f}% of the rows are longer than {name}="
+                f"{features.truncated / len(rows):.0%} of the rows are longer than {name}="
                 f"{getattr(self.config, name)} and lose text; raise data.{name}"
             )
-        alike = collections.defaultdict(list)
-        for label in self.labels:
-            alike["".join(label.split()).casefold()].append(label)
-        found += [
-            f"the labels {', '.join(map(repr, labels))} differ only by blanks or capitals; "
-            "write them alike if they are one class"
-            for labels in alike.values()
-            if len(labels) > 1
-        ]
-        targets = _targets(features)
-        if len(targets) and (targets == targets[0]).all():
+        if len({"".join(x.split()).casefold() for x in self.labels}) < len(self.labels):
             found.append(
-                "all training rows have the same label, so no other answer is learned"
+                "labels differ only by blanks or capitals; are they one class?"
             )
+        if len({gold for row in rows for gold in self.golds(row)}) == 1:
+            found.append("all rows have the same label, so no other answer is learned")
         return found
-
-
-def _targets(features: Features) -> np.ndarray:
-    """The target of the loss for each row or word, without those that do not count."""
-    if words := features.targets.get("labels"):
-        numbers = np.concatenate(words)
-        return numbers[numbers != IGNORED]
-    numbers = np.asarray(features.targets.get("label", ()))
-    if len(numbers) == len(features.row):  # a row may have several windows
-        numbers = numbers[np.unique(features.row, return_index=True)[1]]
-    return numbers
 
 
 def with_id(row: Any, answer: dict[str, Any]) -> dict[str, Any]:

@@ -24,28 +24,17 @@ from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted, listed
 from bert_jax.settings import check_ranges, setting
+from bert_jax.tasks import rows as read
+from bert_jax.tasks import task as base
 from bert_jax.tasks.layouts import CORRELATIONS, LAYOUTS, TABLE, Layout
-from bert_jax.tasks.rows import (
-    Record,
-    check_texts,
-    escaped,
-    read_rows,
-    text_columns,
-    text_of,
-    value_of,
-)
-from bert_jax.tasks.rows import Row as AnyRow
-from bert_jax.tasks.source import SPLITS, Source, by_number, by_position
-from bert_jax.tasks.task import (
-    Answer,
-    Features,
-    Outcome,
-    Outputs,
-    Task,
-    id_text,
-    with_id,
-)
+from bert_jax.tasks.source import SPLITS, Source, has_number, names_by_number
+from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs, with_id
 
+_IDS = ("index", "pair_ID")  # columns of ids in GLUE and SICK
+_FLOATS = (
+    "expected texts or whole numbers (pandas has floats in a column with a missing "
+    "value); regression=True learns numbers"
+)
 # The problem_type of transformers' config.json for a head that gives sets of labels.
 SEVERAL_LABELS = "multi_label_classification"
 
@@ -54,29 +43,18 @@ SEVERAL_LABELS = "multi_label_classification"
 class TableConfig:
     """Files and columns of a table of texts."""
 
-    task: str = setting(
-        TABLE, "table: CSV, TSV, JSONL, JSON or Parquet", one_of=(TABLE,)
-    )
+    task: str = setting(TABLE, "table: CSV, TSV, JSONL, JSON, Parquet", one_of=(TABLE,))
     dir: str = setting(
-        "",
-        "the folder of the data set; tfds:NAME, as tfds:glue/mrpc; or hf:NAME or "
-        "hf:NAME:CONFIG of Hugging Face's hub, which needs datasets",
+        "", "the folder of the data set, tfds:NAME, hf:NAME or hf:NAME:CONFIG"
     )
-    train: str = setting(
-        "",
-        "a file below dir, or a split of tfds; empty: the usual name: train.csv, ...",
-    )
+    train: str = setting("", "a file in dir, or a split of tfds or hf; empty: as usual")
     dev: str = setting("", "as train")
-    test: str = setting(
-        "", "as train; scored if it has labels, predicted if it has none"
-    )
+    test: str = setting("", "as train; scored if it has labels, else predicted")
     text_a: str = setting("text", "table: the column of the text")
     text_b: str = setting("", "table: the column of the second text; empty: no pairs")
     label: str = setting("label", "table: the column of the label")
     id: str = setting("id", "table: the column of the id, which may be missing")
-    max_length: int = setting(
-        128, "tokens of a sequence, [CLS] and [SEP] included", least=5
-    )
+    max_length: int = setting(128, "tokens of a sequence with [CLS] and [SEP]", least=5)
 
     @property
     def layout(self) -> Layout:
@@ -107,24 +85,19 @@ class TextConfig(TableConfig):
     )
     head_tokens: int = setting(128, "head_tail: tokens kept of the start", least=1)
     stride: int = setting(
-        64,
-        "windows: tokens from the start of one to the next, if it holds them",
-        least=1,
+        64, "windows: tokens from the start of one to the next", least=1
     )
 
     def __post_init__(self):
         check_ranges(self, "data.")
+        room = self.max_length - 2 - self.pair
         if self.truncation == "windows" and self.pair:
             raise UserError(
-                "truncation=windows is for single texts, and the task has two; expected "
-                "head, tail or head_tail"
+                "truncation=windows is for single texts, and rows are pairs"
             )
-        room = self.max_length - 2 - self.pair
         if self.truncation == "head_tail" and self.head_tokens >= room:
-            raise UserError(
-                f"head_tokens={self.head_tokens} leaves no room for the end; expected 1 to "
-                f"{room - 1} at max_length={self.max_length}"
-            )
+            came = f"head_tokens={self.head_tokens}, expected 1 to {room - 1}"
+            raise UserError(f"{came} at max_length={self.max_length}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +106,7 @@ class ClassificationConfig(TextConfig):
 
     task: str = setting(
         "",
-        "one of GLUE's (cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, ax), "
+        "one of GLUE's (cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli), "
         "sick_entailment or sick_relatedness; or table: CSV, TSV or JSONL with columns",
         one_of=LAYOUTS,
     )
@@ -168,38 +141,41 @@ class Row:
         return " \u2016 ".join(filter(None, (self.text_a, self.text_b)))
 
 
+Rows = list[Row]
+
+
 class TextSource(Source):
     """The files of a data set of labelled texts."""
 
     @property
+    def _files(self) -> Mapping[str, Sequence[str]]:
+        return self.config.layout.files if self.given is None else {}
+
+    @property
     def splits(self) -> tuple[str, ...]:
-        return tuple(self.config.layout.files) or SPLITS
+        return tuple(self._files) or SPLITS
 
     @functools.cached_property
     def eval_splits(self) -> tuple[str, ...]:
-        layout = self.config.layout
-        return layout.scored if layout.files else super().eval_splits
+        return self.config.layout.scored if self._files else super().eval_splits
 
     @property
     def labels(self) -> tuple[str, ...]:
         return super().labels or self.config.layout.labels
 
     def file_names(self, split: str) -> Sequence[str]:
-        return self.config.layout.files.get(split) or super().file_names(split)
+        return self._files.get(split) or super().file_names(split)
 
-    def data_split(self, split: str) -> str:
-        return self.config.layout.tfds.get(split) or super().data_split(split)
-
-    def read_file(self, path: Path, split: str) -> Iterator[Record]:
+    def read_file(self, path: Path, split: str) -> Iterator[read.Placed]:
         layout = self.config.layout
-        published = bool(layout.files)
+        if not layout.files:
+            return super().read_file(path, split)
         if split == "test":  # published files of test have a header and complete rows
-            return read_rows(path, txt=published)
-        header, short = layout.header, layout.skip_short
-        return read_rows(path, header=header, skip_short=short, txt=published)
+            return read.read_rows(path)
+        return read.read_rows(path, header=layout.header, skip_short=layout.skip_short)
 
 
-class Classification(Task):
+class Classification(base.Task):
     """A class or a number for a text or a pair of texts.
 
     Metrics: accuracy; f1 and accuracy for MRPC and QQP; matthews for CoLA; pearson,
@@ -215,41 +191,33 @@ class Classification(Task):
 
     def __init__(self, config: TableConfig):
         super().__init__(config)
-        layout, defaults = config.layout, type(config)
+        layout = config.layout
         self.regression = layout.regression or getattr(config, "regression", False)
         own = CORRELATIONS if self.regression else self.table_metrics
-        published = self.regression == layout.regression and layout.metrics
-        self.metrics = published or own
+        self.metrics = layout.metrics or own
         self.main_metric = self.metrics[0]
-        others = {"text_a": ("text_a", "text"), "label": self.label_names}
-        others |= {"text_b": ("text_b",)} if config.pair else {}
+        usual = {"text_a": ("text_a", "text"), "text_b": ("text_b",)}
         self.columns = {}
-        for name in ("text_a", "text_b", "label"):
-            if name in others:
-                own = getattr(config, name)
-                chosen = (own,) if own != getattr(defaults, name) else ()
-                names = (*chosen, *layout.columns.get(name, ()), own, *others[name])
+        for name, others in (usual | {"label": self.label_names}).items():
+            own, names = getattr(config, name), layout.columns.get(name, ())
+            chosen = own != getattr(type(config), name)
+            names = (own, *names, *others) if chosen else (*names, own, *others)
+            if name != "text_b" or config.pair:
                 self.columns[name] = tuple(filter(None, dict.fromkeys(names)))
 
     @classmethod
     def for_head(cls, checkpoint: Any) -> "Classification | None":
         """The task of texts or pairs; without labels, regression."""
-        labels, several = checkpoint.labels, checkpoint.problem_type == SEVERAL_LABELS
-        if checkpoint.head != cls.head or several != (
-            cls.problem_type == SEVERAL_LABELS
-        ):
+        labels, problem = checkpoint.labels, checkpoint.problem_type
+        several = problem == SEVERAL_LABELS
+        if checkpoint.head != cls.head or several != (cls is MultiLabel):
             return None
-        if checkpoint.problem_type == "regression" and labels:
-            raise UserError(
-                f"the head gives {len(labels)} numbers (regression); expected one number "
-                "for a text"
-            )
-        regression = {} if labels else {"regression": True}
+        if problem == "regression" and labels:
+            came = f"the head gives {len(labels)} numbers (regression)"
+            raise UserError(f"{came}; expected one number for a text")
+        settings = {"labels": labels} if labels else {"regression": True}
         longest = checkpoint.config.max_positions
-        config = cls.config_class(
-            task=TABLE, text_a="text_a", labels=labels, max_length=longest, **regression
-        )
-        task = cls(config)
+        task = cls(cls.config_class(task=TABLE, max_length=longest, **settings))
         label = task.columns.pop("label")
         task.columns |= {"text_b": ("text_b",), "label": label}
         task.any_columns = True
@@ -263,67 +231,56 @@ class Classification(Task):
     def labels(self) -> tuple[str, ...]:
         if self.regression:
             return ()
-        if known := self.config.labels or self.config.layout.labels:
-            return known
+        if self.source.labels:
+            return self.source.labels
         rows = []
         for where, values in self.source.records("train"):
-            own = self._values(where, self._value(where, values, "label"))
+            own = self._classes(where, self._given_label(where, values))
             rows.append([_class_name(where, value) for value in own])
-        labels = sorted({*itertools.chain(*rows)})
-        single = all(len(own) == 1 for own in rows)
-        place = self.source.place("train")
+        labels, place = sorted({*itertools.chain(*rows)}), self.source.place("train")
         if all(re.fullmatch(r"-?\d+\.0+", label) for label in labels):
+            came = f"{place}: the labels {listed(labels)} are floats"
+            raise UserError(f"{came}; {_FLOATS}, and labels= keeps these names")
+        single = max(map(len, rows), default=0) == 1
+        most = 0.9 * len(rows) if single and len(rows) > 20 else len(labels)
+        if not 1 < len(labels) <= most:
             raise UserError(
-                f"{place}: the labels {listed(labels)} are floats; expected texts or whole "
-                f"numbers, such as {int(float(labels[0]))} (pandas has floats in a column "
-                "with a missing value; regression=True learns numbers; labels= keeps these "
-                "names)"
-            )
-        if len(labels) == 1:
-            raise UserError(
-                f"{place}: every training row has the label {labels[0]!r}; expected two "
-                "labels at least"
-            )
-        if single and len(rows) > 20 and len(labels) > 0.9 * len(rows):
-            raise UserError(
-                f"{place}: {len(rows)} rows have {len(labels)} different labels, such as "
-                f"{labels[0][:60]!r}; are the columns of text and label swapped? "
-                "regression=True learns numbers, and labels= names classes of one row each"
+                f"{place}: {len(rows)} rows have {counted(len(labels), 'different label')} "
+                f"({listed([label[:60] for label in labels])}); expected two at least, and "
+                "several rows of each: are the columns of text and label swapped? "
+                "regression=True learns numbers, labels= names classes of one row each"
             )
         return tuple(labels)
 
-    def values(self, where: str, row: AnyRow, *, labelled: bool) -> dict[str, Any]:
+    def values(self, where: str, row: read.Row, *, labelled: bool) -> dict[str, Any]:
         """For a head that was trained elsewhere, a row is a text or a pair."""
         single = isinstance(row, str) or len(row) == 1 + labelled
         if self.any_columns and not isinstance(row, dict) and single:
-            values = [row] if isinstance(row, str) else row
-            return dict(zip(("text_a", "label"), values, strict=False))
+            return read.by_position(where, row, ("text", "label"), fewer=True)
         return super().values(where, row, labelled=labelled)
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
-        names = [*self.columns][:-1]
+        names, label = [*self.columns][:-1], None
         if self.any_columns and "text_b" not in values:
             names = names[:1]
-        texts = [self._value(where, values, name, text_of) for name in names]
-        columns = (self.config.layout.id, self.config.id, "id", "idx")
-        ids = (values[name] for name in columns if values.get(name) is not None)
-        label = None
-        if labelled:
-            check_texts(where, texts, gaps=self.config.task != TABLE)
-            label = self._label(where, self._value(where, values, "label"))
+        texts = [read.text_of(where, values, self.columns[name]) for name in names]
         own = {*self.columns["text_a"]} - {"text_a"}
         if len(texts) == 1 and "text_b" in values and not values.keys() & own:
-            text_columns(where, values, most=1)  # either text may be meant
-        return Row(where, *texts, label=label, id=next(ids, None))
+            read.text_columns(where, values, most=1)  # either text may be meant
+        if labelled:
+            read.check_texts(where, texts, gaps=self.config.task != TABLE)
+            label = self._label(where, self._given_label(where, values))
+        ids = (self.config.id, "id", "idx", *_IDS * bool(self.config.layout.files))
+        found = (values[name] for name in ids if values.get(name) is not None)
+        return Row(where, *texts, label=label, id=next(found, None))
 
-    def _value(
-        self, where: str, values: Mapping[str, Any], name: str, get: Any = value_of
-    ) -> Any:
-        hint = f"name it with columns=NAME, or to train with data.{name}=NAME"
-        hint *= self.config.task == TABLE
-        return get(where, values, self.columns[name], hint)
+    def golds(self, row: Row) -> Sequence[str]:
+        return [row.label]
 
-    def _values(self, where: str, value: Any) -> Sequence[Any]:
+    def _given_label(self, where: str, values: Mapping[str, Any]) -> Any:
+        return read.value_of(where, values, self.columns["label"])
+
+    def _classes(self, where: str, value: Any) -> Sequence[Any]:
         """The classes in the label of a row, by name or number."""
         return [value]
 
@@ -340,56 +297,45 @@ class Classification(Task):
         """The class with a name, or with a number from 0."""
         name = _class_name(where, value)
         if name not in self.label_ids and isinstance(value, int):
-            name = by_position(self.labels, value) or name
+            name = names_by_number(self.labels).get(value, name)
         # Models of 0.1.0 have the names of JSON for the classes of a column of booleans.
         if name in ("True", "False") and name.lower() in self.label_ids:
             name = name.lower()
         if name not in self.label_ids:
-            raise UserError(
-                f"{where}: label {name!r} is not in the label set "
-                f"{', '.join(self.labels)}"
-            )
+            known = ", ".join(self.labels)
+            raise UserError(f"{where}: label {name!r} is not in the label set {known}")
         return name
 
-    def encode(self, rows: list[Row], tokenizer: Tokenizer) -> Features:
-        for row in rows:
-            count, before = (1 + (x.text_b is not None) for x in (row, rows[0]))
-            if count != before:
-                raise UserError(
-                    f"{row.where} has {counted(count, 'text')}, the rows before have "
-                    f"{before}; expected the same number in all rows"
-                )
-        config, truncated = self.config, 0
-        how = config.truncation, config.head_tokens
-        first = tokenizer.encode_batch([row.text_a for row in rows])
-        second = tokenizer.encode_batch([row.text_b or "" for row in rows])
-        input_ids, token_type_ids, numbers = [], [], []
-        for number, row in enumerate(rows):
-            pair = row.text_b is not None
-            texts = [first[number], *[second[number]] * pair]
-            room, lengths = config.max_length - 2 - pair, [len(text) for text in texts]
+    def encode(self, rows: Rows, tokenizer: Tokenizer) -> Features:
+        pair, config = bool(rows and rows[0].text_b is not None), self.config
+        if other := [row for row in rows if (row.text_b is not None) != pair]:
+            came = f"{other[0].where} has {counted(2 - pair, 'text')}, the rows before"
+            raise UserError(f"{came} {1 + pair}; expected the same number in all rows")
+        sides = [(row.text_a, row.text_b)[: 1 + pair] for row in rows]
+        encoded = iter(tokenizer.encode_batch([text for own in sides for text in own]))
+        room, truncated = config.max_length - 2 - pair, 0
+        joined, numbers = [], []
+        for number, own in enumerate(sides):
+            texts = [next(encoded) for _ in own]
+            lengths = [len(text) for text in texts]
             if config.truncation == "windows":
                 spans = sequences.token_windows(*lengths, room, config.stride)
                 cut = [[texts[0][start:stop]] for start, stop in spans]
             else:
+                how = config.truncation, config.head_tokens
                 kept = sequences.pair_lengths(*lengths, room) if pair else [room]
-                own = zip(texts, kept, strict=True)
-                cut = [[sequences.cut(*text, *how) for text in own]]
+                parts = zip(texts, kept, strict=True)
+                cut = [[sequences.cut(*part, *how) for part in parts]]
                 truncated += sum(lengths) > room
-            for parts in cut:
-                ids, types = sequences.join(tokenizer, *parts)
-                input_ids.append(ids)
-                token_type_ids.append(types)
-                numbers.append(number)
-        row_numbers = np.array(numbers, np.int32)
-        targets = {}
+            joined += [sequences.join(tokenizer, *parts) for parts in cut]
+            numbers += [number] * len(cut)
+        row_numbers, targets = np.array(numbers, np.int32), {}
         if rows and all(row.label is not None for row in rows):
             labels = self._targets([row.label for row in rows])
             labels = labels.astype(np.float32) if self.regression else labels
             targets = {"label": labels[row_numbers]}
-        return Features(
-            input_ids, token_type_ids, row_numbers, targets, truncated=truncated
-        )
+        ids, types = [ids for ids, _ in joined], [types for _, types in joined]
+        return Features(ids, types, row_numbers, targets, truncated=truncated)
 
     def _targets(self, labels: list[Any]) -> np.ndarray:
         """The labels of rows as numbers: (rows, ...)."""
@@ -397,24 +343,19 @@ class Classification(Task):
             return np.array(labels, np.float64)
         return np.array([self.label_ids[label] for label in labels], np.int32)
 
-    def decode(
-        self, rows: list[Row], features: Features, outputs: Outputs
-    ) -> list[Answer]:
+    def decode(self, rows: Rows, features: Features, outputs: Outputs) -> Answers:
         logits = np.zeros((len(rows), self.outputs))
         values = np.asarray(outputs, np.float64).reshape(-1, self.outputs)
         np.add.at(logits, features.row, values)
         logits /= np.bincount(features.row, minlength=len(rows))[:, None]
-        answers = map(self._answer, logits if self.regression else self._shares(logits))
-        return [with_id(row, a) for row, a in zip(rows, answers, strict=True)]
+        found = zip(rows, map(self._answer, logits), strict=True)
+        return [with_id(row, answer) for row, answer in found]
 
-    def _shares(self, logits: np.ndarray) -> np.ndarray:
-        """The probabilities of classes: float64 (rows, C)."""
-        return scipy.special.softmax(logits, axis=1)
-
-    def _answer(self, p: np.ndarray) -> Answer:
-        """The answer of a row. p: its probabilities, or its number, float64 (C,)."""
+    def _answer(self, logits: np.ndarray) -> Answer:
+        """The answer of a row from its logits, or its number, float64 (C,)."""
         if self.regression:
-            return {"value": float(p[0])}
+            return {"value": float(logits[0])}
+        p = scipy.special.softmax(logits)
         return {
             "label": self.labels[p.argmax()],
             "probability": float(p.max()),
@@ -423,53 +364,46 @@ class Classification(Task):
 
     def cells(self, row: Row, answer: Answer) -> list[dict[str, str]]:
         """The label with its probability, the labels or the value; then the texts."""
-        cells = {
-            name: f"{x:.4f}" if isinstance(x, float) else self._shown(x)
-            for name, x in answer.items()
-            if name not in ("id", "probabilities")
-        }
-        texts = {"text_a": row.text_a, "text_b": row.text_b}
-        texts = texts if row.text_b is not None else {"text": row.text_a}
-        return [with_id(row, cells | texts)]
+        shown = {name: x for name, x in answer.items() if name != "probabilities"}
+        for name, value in shown.items():
+            if name != "id":
+                number = isinstance(value, float)
+                shown[name] = f"{value:.4f}" if number else self._shown(value)
+        pair = {"text_a": row.text_a, "text_b": row.text_b}
+        return [shown | (pair if row.text_b is not None else {"text": row.text_a})]
 
     def _shown(self, label: Any) -> str:
         """A label, or an answer, as text."""
-        if self.regression:
-            return f"{np.clip(label, *self.config.layout.limits):.3f}"
-        return label
+        return f"{label:.3f}" if self.regression else label
 
-    def score(self, rows: list[Row], answers: list[Answer]) -> dict[str, float]:
+    def score(self, rows: Rows, answers: Answers) -> dict[str, float]:
         truth = self._targets([row.label for row in rows])
         predicted = self._targets([_given(answer) for answer in answers])
         return scores(self.metrics, truth, predicted)
 
     def outcomes(self, row: Row, answer: Answer) -> Iterator[Outcome]:
-        gold, found = row.label, _given(answer)
-        if self.regression:
-            yield Outcome(row.text, gold, found, None, right=False)
-        else:
-            p, right = answer["probability"], gold == found
-            yield Outcome(row.text, gold, found, p, right, classes=(gold, found))
+        gold, found, p = row.label, _given(answer), answer.get("probability")
+        classes = None if self.regression else (gold, found)
+        right = gold == found and not self.regression
+        yield Outcome(row.text, gold, found, p, right, classes=classes)
 
-    def export(
-        self, rows: list[Row], answers: list[Answer], split: str
-    ) -> dict[str, str]:
+    def export(self, rows: Rows, answers: Answers, split: str) -> dict[str, str]:
         """The file that GLUE's server expects, or SPLIT_predictions.tsv.
 
-        SPLIT_predictions.tsv also has the probability of a class.
+        SPLIT_predictions.tsv also has the probability of a class. STS-B's server expects
+        numbers from 0 to 5.
         """
         server = self.config.layout.server.get(split)
-        names = ["index", "prediction"]
-        names += ["probability"] * (
-            not (server or self.regression or self.problem_type)
-        )
-        lines = ["\t".join(names)]
-        for i, (row, answer) in enumerate(zip(rows, answers, strict=True)):
-            cells = [id_text(row, i), self._shown(_given(answer))]
-            if "probability" in names:
-                cells.append(f"{answer['probability']:.6f}")
-            lines.append("\t".join(map(escaped, cells)))
-        return {server or f"{split}_predictions.tsv": "\n".join(lines) + "\n"}
+        lines = [["index", "prediction"]]
+        for number, (row, answer) in enumerate(zip(rows, answers, strict=True)):
+            found = _given(answer)
+            found = np.clip(found, 0, 5) if server and self.regression else found
+            lines.append([base.id_text(row, number), self._shown(found)])
+            if "probability" in answer and not server:
+                lines[0][2:] = ["probability"]
+                lines[-1].append(f"{answer['probability']:.6f}")
+        text = "".join("\t".join(map(read.escaped, line)) + "\n" for line in lines)
+        return {server or f"{split}_predictions.tsv": text}
 
 
 class MultiLabel(Classification):
@@ -485,10 +419,13 @@ class MultiLabel(Classification):
     label_names = ("label", "labels")
     table_metrics = ("f1_micro", "f1_macro", "exact_match")
 
-    def _label(self, where: str, value: Any) -> tuple[str, ...]:
-        return tuple(self._class(where, x) for x in self._values(where, value))
+    def golds(self, row: Row) -> Sequence[str]:
+        return row.label
 
-    def _values(self, where: str, value: Any) -> Sequence[Any]:
+    def _label(self, where: str, value: Any) -> tuple[str, ...]:
+        return tuple(self._class(where, x) for x in self._classes(where, value))
+
+    def _classes(self, where: str, value: Any) -> Sequence[Any]:
         """The labels in a list, or in a cell with separators or a list of JSON.
 
         A list of floats or booleans has a 0 or 1 for each label. So has a list of whole
@@ -505,7 +442,8 @@ class MultiLabel(Classification):
             return values
         labels, whole = self.config.labels, all(type(x) is int for x in values)
         binary = all(x in (0, 1) for x in values)
-        if binary and len(values) == len(labels) and (by_number(labels) or not whole):
+        fits = len(values) == len(labels) and not (whole and has_number(labels))
+        if binary and fits:
             return [name for name, x in zip(labels, values, strict=True) if x]
         if (binary and not whole) or (whole and len({*values}) < len(values)):
             raise UserError(
@@ -521,11 +459,9 @@ class MultiLabel(Classification):
             row[[self.label_ids[name] for name in own]] = 1
         return targets
 
-    def _shares(self, logits: np.ndarray) -> np.ndarray:
-        return scipy.special.expit(logits)
-
-    def _answer(self, p: np.ndarray) -> Answer:
-        shares = dict(zip(self.labels, p.tolist(), strict=True))
+    def _answer(self, logits: np.ndarray) -> Answer:
+        p = scipy.special.expit(logits).tolist()
+        shares = dict(zip(self.labels, p, strict=True))
         given = [name for name, x in shares.items() if x >= self.config.threshold]
         return {"labels": given, "probabilities": shares}
 
@@ -549,11 +485,8 @@ def _given(answer: Answer) -> Any:
 def _class_name(where: str, value: Any) -> str:
     """The name of a class: a text, or a whole number."""
     if not isinstance(value, str | int):
-        raise UserError(
-            f"{where}: the label {value!r} is of type {type(value).__name__}; expected a "
-            "text or a whole number (pandas has floats in a column with a missing value; "
-            "regression=True learns numbers)"
-        )
+        came = f"{where}: the label {value!r} is of type {type(value).__name__}"
+        raise UserError(f"{came}; {_FLOATS}")
     if not str(value).strip():
         raise UserError(f"{where}: empty label; expected a class, fix or drop the row")
     return str(value)
@@ -572,22 +505,23 @@ def scores(
     from scipy import stats
     from sklearn import metrics as sklearn
 
-    f1 = {"f1": dict(labels=[1]), "f1_micro": dict(average="micro"), "f1_macro": {}}
+    f1 = functools.partial(sklearn.f1_score, average="macro", zero_division=0)
+    functions = {
+        "accuracy": sklearn.accuracy_score,
+        "exact_match": sklearn.accuracy_score,
+        "matthews": sklearn.matthews_corrcoef,
+        "f1": functools.partial(f1, labels=[1]),
+        "f1_micro": functools.partial(f1, average="micro"),
+        "f1_macro": f1,
+    }
     found = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a score that is not defined
         for name in metrics:
-            if name in f1:
-                how = dict(average="macro", zero_division=0) | f1[name]
-                found[name] = sklearn.f1_score(truth, predicted, **how)
-            elif name in CORRELATIONS:
-                functions = [getattr(stats, f"{part}r") for part in name.split("_")]
-                own = [
-                    f(truth, predicted).statistic for f in functions if len(truth) > 1
-                ]
-                found[name] = np.nan_to_num(own or [0.0]).mean()
-            elif name == "matthews":
-                found[name] = sklearn.matthews_corrcoef(truth, predicted)
-            else:  # accuracy, exact_match
-                found[name] = sklearn.accuracy_score(truth, predicted)
-    return {name: 100 * float(score) for name, score in found.items()}
+            kinds = [functions[name]] if name in functions else []
+            if name in CORRELATIONS and len(truth) > 1:
+                kinds = [getattr(stats, f"{part}r") for part in name.split("_")]
+            own = [kind(truth, predicted) for kind in kinds]
+            own = [getattr(score, "statistic", score) for score in own]
+            found[name] = 100 * float(np.nan_to_num(own or [0.0]).mean())
+    return found

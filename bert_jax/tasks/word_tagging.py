@@ -26,7 +26,7 @@ from bert_jax.errors import UserError, counted
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks import tagging_formats as formats
 from bert_jax.tasks.rows import Placed, Record, Row, ending, is_table, value_of
-from bert_jax.tasks.source import Source, by_position
+from bert_jax.tasks.source import Source, names_by_number
 from bert_jax.tasks.tagging_formats import TaggedSentence
 from bert_jax.tasks.task import Answer, Outcome, Outputs, Task, with_id
 
@@ -225,7 +225,8 @@ class Tagging(Task):
 
     def _name(self, where: str, tag: Any) -> str:
         """A tag, which may be given by its number in the labels."""
-        name = by_position(self.config.labels, tag) if isinstance(tag, int) else tag
+        number = isinstance(tag, int)
+        name = names_by_number(self.config.labels).get(tag) if number else tag
         if not (name and isinstance(name, str)):
             raise UserError(
                 f"{where}: the tag {tag!r} has no name; set data.labels to the names of "
@@ -290,9 +291,14 @@ class Tagging(Task):
             truncated=truncated,
         )
 
-    def warnings(self, features: Features, tokenizer: Tokenizer) -> list[str]:
+    def golds(self, row: TaggedSentence) -> Sequence[str]:
+        return row.tags or ()
+
+    def warnings(
+        self, rows: Sequence[Any], features: Features, tokenizer: Tokenizer
+    ) -> list[str]:
         """Also an uncased vocabulary for names."""
-        found = super().warnings(features, tokenizer)
+        found = super().warnings(rows, features, tokenizer)
         if self.kind == "entities" and tokenizer.lower_case:
             found.append(
                 "the vocabulary has no capitals, which mark names: use another"

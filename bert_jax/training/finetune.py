@@ -1,5 +1,6 @@
 """A fine-tuning run from its config: data, batches, objective, evaluation, results."""
 
+import collections
 import dataclasses
 import functools
 import time
@@ -145,9 +146,11 @@ def _read_split(
         f"{mean:.1f} tokens on average"
     )
     if name == "train":
-        if labels := task.label_counts(features):
-            log(f"labels: {_shown_labels(labels)}")
-        for warning in task.warnings(features, tokenizer):
+        counts = collections.Counter(gold for row in rows for gold in task.golds(row))
+        if task.labels:
+            shown = {label: counts[label] for label in task.labels}
+            log(f"labels: {_shown_labels(shown)}")
+        for warning in task.warnings(rows, features, tokenizer):
             log(f"warning: {name}: {warning}")
     return Split(name, rows, features)
 

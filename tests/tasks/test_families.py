@@ -22,7 +22,6 @@ from bert_jax.training.sweep import run_one
 MOODS = Layout(
     {"text_a": ("text",), "label": ("label",)},
     files={"train": ("train.csv",), "dev": ("dev.csv",)},
-    scored=("dev",),
     labels=("no", "yes"),
     metrics=("f1_macro", "accuracy"),
 )

@@ -1,4 +1,4 @@
-"""Sources of rows: a data set of a hub, and rows in place of files."""
+"""Sources of rows: a data set of a hub, rows in place of files, names of classes."""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -8,6 +8,7 @@ import pytest
 import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.tasks import source
+from bert_jax.tasks.source import in_order_of, names_by_number
 
 SPLITS = {
     "train": [{"text": "good", "label": 1}, {"text": "bad", "label": 0}],
@@ -32,7 +33,7 @@ def hub(monkeypatch):
 
     def load_dataset(*names, split):
         calls.append((*names, split))
-        return Split(SPLITS[split])
+        return Split(SPLITS[split.partition("[")[0]])
 
     module = ModuleType("datasets")
     module.load_dataset = load_dataset
@@ -54,6 +55,8 @@ def test_a_data_set_of_the_hub(hub):
     assert [row.label for row in rows] == ["pos", "neg", "pos", None]
     assert rows[1].where == "hf:org/reviews:english:train, row 1"
     assert ("org/reviews", "english", "validation") in hub
+    part = bert_jax.tasks.classification(dir="hf:org/reviews", train="train[:50%]")
+    assert len(part.read("train")) == 2 and hub[-1] == ("org/reviews", "train[:50%]")
     task.source.check()
 
 
@@ -152,7 +155,7 @@ def test_a_test_split_of_labels_minus_one_is_predicted(name, content, tmp_path):
 def test_a_hub_needs_its_library_and_a_split(hub, monkeypatch):
     monkeypatch.delitem(SPLITS, "validation")
     task = bert_jax.tasks.classification(dir="hf:org/reviews")
-    with pytest.raises(UserError, match="has no split validation; it has train, test"):
+    with pytest.raises(UserError, match=r"has no split validation; it has train, test"):
         task.read("dev")
     monkeypatch.setitem(sys.modules, "datasets", None)
     source._read_hub.cache_clear()
@@ -177,38 +180,29 @@ def test_rows_stand_in_for_files():
         _ = task.with_rows(dev=rows).labels
     # The first split picks the checkpoint, so it is never the test split.
     for splits in ({"dev": rows}, {"held_out": 0.34}):
-        given = task.with_rows(train=rows, test=rows, other=["b"], more=["c"], **splits)
+        given = task.with_rows(train=rows, test=rows, **splits)
         assert given.source.eval_splits == ("dev", "test")
-        assert given.source.predict_splits == ("other", "more")
-    with pytest.raises(UserError, match=f"seed={1 << 32}, expected at least 0 and bel"):
-        task.with_rows(train=rows, held_out=0.34, seed=1 << 32)
     held_out = task.with_rows(train=rows, held_out=0.34)
     found = [row.text_a for split in ("train", "dev") for row in held_out.read(split)]
     assert sorted(found) == sorted(text for text, _ in rows) and len(found) == 3
+    drawn = {
+        task.with_rows(train=rows, held_out=0.34, seed=i).config.dir for i in range(9)
+    }
+    assert len(drawn) == 3  # each row is dev with some seed
     signs = [("bad", "-1")] * 5 + [("good", "1")]  # -1 may be a class
     assert len(task.with_rows(train=signs, held_out=0.1).read("dev")) == 1
-    with pytest.raises(UserError, match="train has no labels"):
-        task.with_rows(train=signs[:5], held_out=0.1)
 
 
-@pytest.mark.parametrize("train", [{"text": ["a", "b"], "label": [0, 1]}, ("a", "b")])
-def test_one_row_is_nothing_to_learn_from(train):
-    """A dictionary is one row, also if its values are columns."""
-    task = bert_jax.tasks.classification()
-    kind = type(train).__name__
-    with pytest.raises(
-        UserError,
-        match=f"^train is a {kind}, which is one row; expected a list of rows",
-    ):
-        task.with_rows(train=train)
+@pytest.mark.parametrize("data", [{"text": ["a", "b"]}, ("a", "b"), "a.csv"])
+def test_one_row_is_no_split(data):
+    """A dictionary is one row, also if its values are columns, and a name is a text."""
     rows = [("a", "0"), ("b", "1")]
-    columns = {"text": ["a", "b"], "label": ["0", "1"]}
-    task = task.with_rows(train=rows, dev=columns)
-    with pytest.raises(
-        UserError,
-        match=r'^dev, row 0: "text" is of type list; .* a dictionary is one row \(pandas',
-    ):
-        task.read("dev")
+    for split in ("train", "dev", "test"):
+        splits = {"train": rows, "dev": rows} | {split: data}
+        with pytest.raises(
+            UserError, match=rf"^{split} is a .*one row; expected a list"
+        ):
+            bert_jax.tasks.classification().with_rows(**splits)
 
 
 def test_an_empty_cell_of_a_table_is_no_label(tmp_path):
@@ -224,3 +218,26 @@ def test_an_empty_cell_of_a_table_is_no_label(tmp_path):
         ("test",),
     )
     assert [row.label for row in task.read("test")] == [None, None]
+
+
+def test_a_class_finds_its_label_by_name(caplog):
+    outputs = ("Neutral", "contradiction", "ENTAILMENT")
+    labels = ("entailment", "neutral", "contradiction")
+    assert in_order_of(outputs, labels) == ("neutral", "contradiction", "entailment")
+    assert in_order_of(("b", "B", "a"), ("a", "B", "b")) == ("b", "B", "a")
+    assert not caplog.records
+    assert in_order_of(("LABEL_0", "LABEL_1"), ("no", "yes")) == ("no", "yes")
+    assert "LABEL_0 is no, LABEL_1 is yes" in caplog.text
+    assert in_order_of(("bad", "good"), ("0", "1")) == ("0", "1")
+    for outputs in (("x", "yes"), ("LABEL_0",), ("Yes", "YES")):
+        with pytest.raises(UserError, match=r"the classes are .*, the labels"):
+            in_order_of(outputs, ("no", "yes"))
+
+
+def test_a_number_is_a_class_unless_a_name_is_a_number(caplog):
+    assert names_by_number(("no", "1")) == {}
+    assert not caplog.records
+    for _ in range(2):
+        assert names_by_number(("worse", "better")) == {0: "worse", 1: "better"}
+    (record,) = caplog.records
+    assert record.message == "labels 0, 1 are read as worse, better, by position"

@@ -138,7 +138,6 @@ def test_regression(make, tokenizer):
             r"dev\.csv:2: label 'nan'; expected a number",
         ),
         ({}, {}, r"has no dev\.csv, dev\.csv\.gz, .*data\.dir"),
-        ({}, {}, r"; put some rows of train\.csv into dev\.csv, or set data\.dir"),
         ({}, {"dev": "valid.csv"}, r"has no valid\.csv \(it has train\.csv\); set"),
     ],
 )
@@ -156,7 +155,7 @@ def test_bad_rows_of_a_table(make, files, settings, message):
         ({"truncation": "windows", "text_b": "b"}, "windows is for single texts"),
         ({"truncation": "windows", "task": "mrpc"}, "windows is for single texts"),
         ({"stride": 0}, "data.stride=0, expected at least 1"),
-        ({"truncation": "head_tail"}, "head_tokens=128 leaves no room for the end"),
+        ({"truncation": "head_tail"}, "head_tokens=128, expected 1 to 125"),
         ({"max_length": 4, "text_b": "b"}, "data.max_length=4, expected at least 5"),
     ],
 )
@@ -258,7 +257,7 @@ def test_windows_train_with_the_label_of_their_row_and_predict_its_mean(
 def test_parse_lines_and_objects(parse, make):
     task = make({}, text_a="left", text_b="right", labels=("x", "y"))
     lines = [
-        "\ufeffa b\tc\r\n",
+        "a b\tc\r\n",
         {"text_a": "d", "text_b": "e", "id": 5},
     ]
     assert [(r.text_a, r.text_b, r.id, r.where) for r in parse(task, lines, "in")] == [
@@ -372,7 +371,7 @@ def test_truncated_rows_and_one_label_are_warned_of(tokenizer, settings, label, 
         texts = ["a b c d e"] * long + ["a b c d"] * (10 - long)
         rows = [(text, label or "xy"[i % 2]) for i, text in enumerate(texts)]
         rows = task.with_rows(train=rows).read("train")
-        found = task.warnings(task.encode(rows, tokenizer), tokenizer)
+        found = task.warnings(rows, task.encode(rows, tokenizer), tokenizer)
         assert ("20% of the rows are longer than max_length=6" in str(found)) == (
             long > 1
         )
@@ -436,9 +435,7 @@ def test_a_bool_is_the_class_that_pandas_writes_into_a_csv_file(tmp_path):
 def test_labels_that_are_floats_are_refused_as_in_python(make):
     """pandas writes a column of whole numbers with a gap as 0.0 and 1.0."""
     files = {"train.csv": "text,label\na,1.0\nb,0.0\n"}
-    with pytest.raises(
-        UserError, match=r"the labels 0\.0, 1\.0 are floats; .* as 0 \("
-    ):
+    with pytest.raises(UserError, match=r"the labels 0\.0, 1\.0 are floats; expected"):
         make(files).read("train")
     assert make(files, regression=True).read("train")[0].label == 1.0
     assert make(files, labels=("0.0", "1.0")).read("train")[0].label == "1.0"

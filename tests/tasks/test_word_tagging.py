@@ -351,11 +351,11 @@ def test_an_uncased_vocabulary_is_warned_of_where_capitals_tell(uncased):
     cased = WordPieceTokenizer(uncased.tokens, lower_case=False)
     rows = [make_row("Ann saw Rome", "B-PER O B-LOC")]
     names, task = make_task(), make_task(labels=("DT", "NN"))
-    (warning,) = names.warnings(names.encode(rows, uncased), uncased)
+    (warning,) = names.warnings(rows, names.encode(rows, uncased), uncased)
     assert "no capitals" in warning and "\n" not in warning
-    assert names.warnings(names.encode(rows, cased), cased) == []
+    assert names.warnings(rows, names.encode(rows, cased), cased) == []
     features = task.encode([make_row("the sea", "DT NN")], uncased)
-    assert task.warnings(features, uncased) == []
+    assert task.warnings(rows, features, uncased) == []
 
 
 @pytest.mark.parametrize(
