@@ -391,7 +391,7 @@ def test_the_column_of_the_text_may_be_named(checkpoint, capsys, tmp_path):
     predict.main([*flags, "--columns", "title", "review"])
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert model.predict(pairs) == found
-    with pytest.raises(UserError, match=r"columns has 3 names"):
+    with pytest.raises(UserError, match=r"columns=.*, expected at most text, text_b"):
         model.predict(rows, columns=("a", "b", "c"))
 
 

@@ -42,7 +42,7 @@ def worst_errors(
     """All errors on rows with labels, the worst first; see the head of this file."""
     errors = []
     for row, answer in zip(rows, answers, strict=True):
-        place = {"where": row.where, "id": getattr(row, "id", None)}
+        place = {name: getattr(row, name, None) for name in ("where", "id")}
         for outcome in task.outcomes(row, answer):
             error = outcome._asdict() | place
             if not error.pop("right"):

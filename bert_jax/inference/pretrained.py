@@ -172,7 +172,7 @@ class NextSentence(Task):
     def row(self, where: str, values: Mapping, labelled: bool = False) -> Pair:
         """The two texts."""
         del labelled
-        first, second = (text_of(where, values, [name]) for name in self._texts)
+        first, second = (text_of(where, values, [name]) for name in ("first", "second"))
         return Pair((first, second), values.get("id"))
 
     def encode(self, rows: list[Pair], tokenizer: Tokenizer) -> Features:

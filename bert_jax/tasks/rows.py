@@ -92,7 +92,7 @@ def _rows(data: Any, name: str) -> Iterable[Any]:
     if hasattr(data, "to_pylist"):  # Arrow
         check_names(name, getattr(data, "column_names", []))
         return data.to_pylist()
-    if hasattr(data, "iterrows"):  # pandas
+    if hasattr(data, "to_dict") and hasattr(data, "columns"):  # pandas
         check_names(name, [*map(str, data.columns)])
         return data.to_dict("records")
     unordered = bytes | bytearray | set | frozenset

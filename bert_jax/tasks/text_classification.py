@@ -238,7 +238,7 @@ class Classification(base.Task):
             own = self._classes(where, self._given_label(where, values))
             rows.append([_class_name(where, value) for value in own])
         labels, place = sorted({*itertools.chain(*rows)}), self.source.place("train")
-        if all(re.fullmatch(r"-?\d+\.0+", label) for label in labels):
+        if labels and all(re.fullmatch(r"-?\d+\.0+", label) for label in labels):
             came = f"{place}: the labels {listed(labels)} are floats"
             raise UserError(f"{came}; {_FLOATS}, and labels= keeps these names")
         single = max(map(len, rows), default=0) == 1

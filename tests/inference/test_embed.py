@@ -209,7 +209,7 @@ def test_the_command_reads_a_column_of_a_table(run, make):
 @pytest.mark.parametrize(
     ("content", "output", "message"),
     [
-        ("a\tb\tc\n", "x.npz", "in.txt:1 has 3 values; expected a text, or a tuple"),
+        ("a\tb\tc\n", "x.npz", "in.txt:1 has 3 values; expected text, text_b"),
         ("", "x.npz", "in.txt is empty"),
         ("a\n", "x.npy", r"x.npy, expected a name in .npz or"),
     ],
