@@ -8,7 +8,6 @@ from bert_jax.data.examples import ExampleConfig, ExampleSource, binomial_half
 from bert_jax.data.masking import prediction_counts
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
-from bert_jax.settings import check_ranges
 
 
 @pytest.fixture(scope="module")
@@ -58,23 +57,44 @@ def segments(batch, tokenizer):
     return result
 
 
-def test_label_0_means_that_b_follows_a_in_the_text(array_store, uncased, draw):
+def numbered(array_store, documents, size):
     """Sentence n consists of the id 1000 + n, so every segment tells its sentences."""
-    documents = np.arange(1000, 1500).reshape(20, 25)
-    store = array_store([[np.full(4, n) for n in document] for document in documents])
-    batch = draw(store, 1024)
-    labels = batch["nsp_labels"]
-    assert 0.4 < labels.mean() < 0.7
-    uncut = 0
+    sentences = np.arange(1000, 1500)[: documents * size].reshape(documents, size)
+    return array_store([[np.full(4, n) for n in document] for document in sentences])
+
+
+@pytest.mark.parametrize("documents", [1, 20])
+def test_label_0_means_that_b_follows_a_in_the_text(
+    array_store, uncased, draw, documents
+):
+    """Also in a single document, which gives the random B as well."""
+    batch = draw(numbered(array_store, documents, 25), 1024)
+    labels, uncut = batch["nsp_labels"], 0
+    assert 0.4 < labels.mean() < 0.8
     for (a, b), label in zip(segments(batch, uncased), labels, strict=True):
         assert set(np.diff(a)) | set(np.diff(b)) <= {0, 1}
         same_document = (a[0] - 1000) // 25 == (b[0] - 1000) // 25
-        assert same_document == (label == 0)
+        assert documents == 1 or same_document == (label == 0)
         # Where nothing was cut, B begins with the very next sentence.
-        if label == 0 and len(a) % 4 == len(b) % 4 == 0 and len(a) + len(b) < 61:
-            assert b[0] == a[-1] + 1
-            uncut += 1
+        if len(a) % 4 == len(b) % 4 == 0 and len(a) + len(b) < 61:
+            assert (b[0] == a[-1] + 1) == (label == 0)
+            uncut += label == 0
     assert uncut > 50
+
+
+def test_sentence_order_swaps_half_of_the_pairs(array_store, uncased, draw):
+    """As ALBERT's create_pretraining_data.py."""
+    batch = draw(numbered(array_store, 20, 25), 1024, sentence_order=True)
+    labels, elsewhere = batch["nsp_labels"], 0
+    for (a, b), label in zip(segments(batch, uncased), labels, strict=True):
+        # What is cut off one text, at its beginning or end, leaves a gap.
+        follows, precedes = 0 < b[0] - a[-1] < 12, 0 < a[0] - b[-1] < 12
+        if label and not precedes:
+            elsewhere += 1  # of a chunk of one sentence, at the end of a document
+        else:
+            assert (follows, precedes) == (label == 0, label == 1)
+    assert elsewhere < 0.1 * len(labels)
+    assert labels.sum() - elsewhere == pytest.approx(0.5 * len(labels), abs=64)
 
 
 def test_words_are_masked_where_no_spaces_are_written(array_store, source):
@@ -85,6 +105,20 @@ def test_words_are_masked_where_no_spaces_are_written(array_store, source):
     batch = source(store, tokenizer, masking="whole_word").draw(range(128))
     wanted = prediction_counts(batch["attention_mask"].sum(1), 0.15, 10)
     assert batch["mlm_weights"].sum() > 0.98 * wanted.sum() > 500
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"masking": "word"},
+        {"mask_rate": 0.0},
+        {"mask_share": 0.95},
+        {"next_sentence": False, "sentence_order": True},
+    ],
+)
+def test_impossible_settings_are_named(settings):
+    with pytest.raises(UserError, match=r"data\.examples"):
+        ExampleConfig(**settings)
 
 
 def test_masks_never_fall_on_special_tokens_or_padding(moby_dick, uncased, draw):
@@ -140,39 +174,6 @@ def test_odd_corpora_give_whole_examples(lengths, array_store, uncased, draw):
         assert len(b) >= 1
 
 
-def test_a_single_document_never_calls_its_own_continuation_not_next(
-    array_store, uncased, draw
-):
-    """Sentence n consists of the id 1000 + n, so every segment tells its sentences."""
-    store = array_store([[np.full(8, 1000 + n) for n in range(30)]])
-    batch = draw(store, 512)
-    labels = batch["nsp_labels"]
-    assert 0.4 < labels.mean() < 0.8
-    for (a, b), label in zip(segments(batch, uncased), labels, strict=True):
-        assert (b[0] == a[-1] + 1) == (label == 0)
-
-
-def test_sentence_order_swaps_half_of_the_pairs(array_store, uncased, draw):
-    """As ALBERT's create_pretraining_data.py; sentence n consists of the id 1000 + n."""
-    documents = np.arange(1000, 1500).reshape(20, 25)
-    store = array_store([[np.full(4, n) for n in document] for document in documents])
-    batch = draw(store, 1024, sentence_order=True)
-    labels, elsewhere = batch["nsp_labels"], 0
-    for (a, b), label in zip(segments(batch, uncased), labels, strict=True):
-        # What is cut off one text, at its beginning or end, leaves a gap.
-        follows, precedes = 0 < b[0] - a[-1] < 12, 0 < a[0] - b[-1] < 12
-        if label and not precedes:
-            elsewhere += 1  # of a chunk of one sentence, at the end of a document
-        else:
-            assert (follows, precedes) == (label == 0, label == 1)
-    assert elsewhere < 0.1 * len(labels)
-    assert labels.sum() - elsewhere == pytest.approx(0.5 * len(labels), abs=64)
-    same = draw(store, 1024)["nsp_labels"]  # of pairs that a chunk makes alike
-    assert 0.4 < same.mean() < 0.7
-    with pytest.raises(UserError, match=r"sentence_order=True, but next_sentence=F"):
-        ExampleConfig(next_sentence=False, sentence_order=True)
-
-
 @pytest.mark.parametrize("length", [32, 128])
 @pytest.mark.parametrize("next_sentence", [True, False])
 def test_samples_and_their_lengths_depend_on_their_numbers_alone(
@@ -198,15 +199,6 @@ def test_samples_and_their_lengths_depend_on_their_numbers_alone(
 def test_impossible_lengths_are_named(predictions, moby_dick, source):
     with pytest.raises(UserError, match="expected 1 to sequence_length - 3 = 61"):
         source(moby_dick, predictions=predictions)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"masking": "word"}, {"mask_rate": 0.0}, {"mask_share": 0.95}],
-)
-def test_impossible_settings_are_named(settings):
-    with pytest.raises(UserError, match=r"data\.examples"):
-        check_ranges(ExampleConfig(**settings), "data.examples.")
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 200, 512, 3000])
@@ -239,6 +231,7 @@ def plan(lengths, bounds, seed=0, documents=None, **settings):
 
 def test_every_sentence_is_used_exactly_once_as_a_or_following_b():
     lengths, bounds = make_corpus()
+    assert not plan(lengths, bounds, next_sentence=False).random_next.any()
     result = plan(lengths, bounds)
     used = np.zeros(len(lengths), int)
     for first, a, b in zip(result.first, result.a_count, result.b_count, strict=True):
@@ -275,13 +268,6 @@ def test_chunks_are_what_the_original_makes_of_the_same_choices():
         assert position == bounds[d + 1]
 
 
-def test_a_chunk_of_one_sentence_has_a_random_next():
-    lengths = np.full(100, 200, np.uint16)
-    result = plan(lengths, np.array([0, 100]))
-    assert len(result.first) == 100
-    assert result.random_next.all()
-
-
 def test_short_targets_are_uniform_and_as_frequent_as_asked():
     lengths = np.full(20_000, 50, np.uint16)
     bounds = np.arange(20_001)
@@ -291,13 +277,6 @@ def test_short_targets_are_uniform_and_as_frequent_as_asked():
     assert short.mean() == pytest.approx(0.1 * 123 / 124, abs=0.0085)
     assert targets.min() == 2
     assert targets[short].mean() == pytest.approx(63, abs=4 * 36 / 2000**0.5)
-
-
-def test_without_next_sentence_b_always_follows():
-    lengths, bounds = make_corpus(2)
-    result = plan(lengths, bounds, next_sentence=False)
-    assert not result.random_next.any()
-    assert (result.b_count == 0).mean() < 0.5
 
 
 def test_a_subset_of_documents_is_planned_as_if_it_were_the_corpus():

@@ -63,12 +63,21 @@ def test_words_are_masked_whole_and_within_the_count(rows):
         assert sizes[b] == 5 or min(left) > 5 - sizes[b]
 
 
-def test_a_segment_that_starts_with_a_continuation_starts_a_word():
+@pytest.mark.parametrize(
+    ("keys", "continuation", "expected"),
+    [
+        # The second segment starts with a continuation: a word of its own.
+        ([9, 8, 7, 6, 1, 2, 3], [0, 0, 0, 0, 1, 1, 0], [4, 5]),
+        # A run of two words from the last one of a segment is this word alone.
+        ([0, 1 << 32, (1 << 32) - 1, 0, 5 << 32, 6 << 32, 0], [0] * 7, [1, 2]),
+    ],
+)
+def test_words_and_runs_end_with_their_segment(keys, continuation, expected):
+    """[CLS] a b [SEP] c d [SEP]"""
     candidates = np.array([[0, 1, 1, 0, 1, 1, 0]], bool)
-    continuation = np.array([[0, 0, 0, 0, 1, 1, 0]], bool)
-    keys = np.array([[9, 8, 7, 6, 1, 2, 3]], np.uint64)
-    positions = masking.choose_words(candidates, continuation, keys, np.array([2]), 2)
-    assert positions.tolist() == [[4, 5]]
+    words = candidates, np.array([continuation], bool), np.array([keys], np.uint64)
+    positions = masking.choose_words(*words, np.array([2]), 2, max_ngram=2)
+    assert positions.tolist() == [expected]
 
 
 def test_runs_of_words_have_albert_s_lengths():
@@ -93,15 +102,6 @@ def test_runs_of_words_have_albert_s_lengths():
             assert covered[inside & (runs <= offset)].mean() < 0.1
     shares = [(runs == n).mean() for n in (1, 2, 3)]
     assert shares == pytest.approx([6 / 11, 3 / 11, 2 / 11], abs=4 * 0.5 / B**0.5)
-
-
-def test_a_run_ends_where_its_segment_ends():
-    """[CLS] a b [SEP] c d: a run of two words from b on is b alone, then a is next."""
-    candidates = np.array([[False, True, True, False, True, True]])
-    keys = np.array([[0, 1 << 32, (1 << 32) - 1, 0, 5 << 32, 6 << 32]], np.uint64)
-    words = candidates, np.zeros((1, 6), bool), keys
-    positions = masking.choose_words(*words, np.array([2]), 2, max_ngram=2)
-    assert positions.tolist() == [[1, 2]]
 
 
 @pytest.mark.parametrize(

@@ -80,18 +80,14 @@ def test_packed_rows_hold_the_same_examples(batch, packed):
     assert packed["mlm_weights"].sum() == batch["mlm_weights"].sum()
 
 
-def test_what_no_example_fills_is_padding(packed, uncased):
+def test_padding_is_a_few_percent(batch, packed, uncased):
+    """Of 96 pairs a third is padding when each has its row."""
+    assert 1 - batch["attention_mask"].mean() > 0.3
     padding = packed["attention_mask"] == 0
+    assert padding.mean() < 0.08 and len(padding) % 4 == 0
     assert np.all(packed["input_ids"][padding] == uncased.pad_id)
     assert not packed["token_type_ids"][padding].any()
     assert packed["nsp_weights"].dtype == packed["mlm_weights"].dtype == np.float32
-
-
-def test_padding_is_a_few_percent(batch, packed):
-    """Of 96 pairs a third is padding when each has its row."""
-    assert 1 - batch["attention_mask"].mean() > 0.3
-    assert np.mean(packed["attention_mask"] == 0) < 0.08
-    assert len(packed["input_ids"]) % 4 == 0
 
 
 def test_a_batch_that_fits_no_count_has_the_rows_it_needs(batch, uncased):

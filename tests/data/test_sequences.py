@@ -7,23 +7,19 @@ from bert_jax.data.sequences import owners, pair_lengths, token_windows, windows
 
 
 def test_pair_lengths_are_those_of_run_classifier():
-    for first in range(12):
-        for second in range(12):
-            for room in range(2, 14):
-                a, b = list(range(first)), list(range(second))
-                while len(a) + len(b) > room:
-                    (a if len(a) > len(b) else b).pop()
-                expected = len(a), len(b)
-                assert pair_lengths(first, second, room) == expected
-
-
-def test_pairs_of_a_batch_are_cut_as_each_alone():
-    first, second = np.random.default_rng(0).integers(0, 200, (2, 500))
-    left = np.stack(pair_lengths(first, second, 61), axis=1)
-    alone = [
-        pair_lengths(int(a), int(b), 61) for a, b in zip(first, second, strict=True)
-    ]
-    assert np.array_equal(left, alone)
+    """Of arrays, as of each pair alone."""
+    for room in range(2, 14):
+        lengths = np.array(list(itertools.product(range(12), repeat=2)))
+        expected = []
+        for first, second in lengths:
+            a, b = list(range(first)), list(range(second))
+            while len(a) + len(b) > room:
+                (a if len(a) > len(b) else b).pop()
+            expected.append((len(a), len(b)))
+        assert np.stack(pair_lengths(*lengths.T, room), 1).tolist() == [
+            *map(list, expected)
+        ]
+        assert pair_lengths(11, 7, room) == expected[11 * 12 + 7]
 
 
 @pytest.mark.parametrize(

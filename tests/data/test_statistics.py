@@ -49,7 +49,7 @@ def statistics(source, tokenizer, length):
         ("L128", 128, 20, "token"),
         pytest.param("L512", 512, 76, "token", marks=pytest.mark.long),
         pytest.param("L128_whole_word", 128, 20, "whole_word", marks=pytest.mark.long),
-        ("L512_whole_word", 512, 76, "whole_word"),
+        pytest.param("L512_whole_word", 512, 76, "whole_word", marks=pytest.mark.long),
     ],
 )
 def test_statistics_agree_with_the_original(
