@@ -81,17 +81,8 @@ def squad(**settings: Any) -> Squad:
 
 def _task(family: str, settings: dict[str, Any], **own: Any) -> Any:
     # Imported late: who only tokenises or pretrains needs no scikit-learn.
-    from bert_jax.errors import UserError, hint
     from bert_jax.settings import from_settings
     from bert_jax.tasks.families import FAMILIES
 
     kind = FAMILIES[family]
-    known = [*kind.config_class.__dataclass_fields__]
-    for name in settings:
-        if name not in known:
-            near = hint(name, known) or f"expected one of {', '.join(known)}."
-            raise UserError(
-                f"{name} is not a setting of the task; {near} Settings of a run, such as "
-                "epochs, are arguments of bert_jax.finetune"
-            )
     return kind(from_settings(kind.config_class, settings | own, "data"))

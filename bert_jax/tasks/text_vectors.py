@@ -17,7 +17,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting, setting_like
 from bert_jax.tasks.layouts import TABLE
-from bert_jax.tasks.task import Answer, Features, Head, Outcome, Outputs, with_id
+from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs, with_id
 from bert_jax.tasks.text_classification import Classification, Row, TableConfig
 
 TASKS = ("stsb", "sick_relatedness", TABLE)
@@ -30,9 +30,7 @@ class SentenceVectorsConfig(TableConfig):
 
     text_a: str = setting_like(TableConfig, "text_a", "text_a")
     text_b: str = setting("text_b", "table: the column of the second text")
-    task: str = setting(
-        TABLE, "stsb, sick_relatedness, or table: CSV, TSV or JSONL", one_of=TASKS
-    )
+    task: str = setting(TABLE, "stsb, sick_relatedness or table", one_of=TASKS)
     loss: str = setting(
         "cosine",
         "cosine: the cosine of a pair is its label, scaled to 0 to 1 over the training "
@@ -40,9 +38,7 @@ class SentenceVectorsConfig(TableConfig):
         one_of=("cosine", "contrastive"),
     )
     positive_from: float = setting(
-        0.0,
-        "contrastive: the least label of a training pair, others are left out; 0: every "
-        "pair is learned from, with a label or without",
+        0.0, "contrastive: the least label of a training pair; 0: pairs need no label"
     )
     pooling: str = setting(
         "",
@@ -60,14 +56,12 @@ class SentenceVectors(Classification):
 
     family = "sentence_vectors"
     config_class = SentenceVectorsConfig
-    head = ""  # of an object: its pooling
     problem_type = None
 
     def __init__(self, config: SentenceVectorsConfig):
         super().__init__(config)
         self.regression, self.metrics = True, ("pearson", "spearman")
-        self.main_metric = "pearson"
-        self.head: Head = config.pooling or "mean"
+        self.main_metric, self.head = "pearson", config.pooling or "mean"
         self.whole_batch = config.loss == "contrastive"
 
     @classmethod
@@ -80,55 +74,46 @@ class SentenceVectors(Classification):
 
     def fitted(self, positions: int, pooling: str) -> "SentenceVectors":
         task = super().fitted(positions, pooling)
-        if self.config.pooling or pooling not in POOLINGS:
-            return task
-        task = task.changed(pooling=pooling)
-        task.head = pooling
+        if not self.config.pooling and pooling in POOLINGS:
+            task = task.changed(pooling=pooling)
+            task.head = pooling
         return task
 
     def labelled(self, split: str) -> bool:
-        if split == "train" and self.whole_batch and not self.config.positive_from:
-            return False
-        return super().labelled(split)
+        unused = self.whole_batch and not self.config.positive_from
+        return super().labelled(split) and not (split == "train" and unused)
 
     def read(self, split: str, columns: Sequence[str] = ()) -> list[Row]:
         rows, least = super().read(split, columns), self.config.positive_from
-        if split != "train":
-            return rows
-        if self.whole_batch:
+        if split == "train" and self.whole_batch:
             return [row for row in rows if not least or row.label >= least]
-        if len({row.label for row in rows}) < 2:
-            raise UserError(
-                f"{self.config.dir}: all training pairs have one label; expected two "
-                "numbers at least, or data.loss=contrastive"
-            )
+        if split == "train" and len({row.label for row in rows}) < 2:
+            came = f"{self.config.dir}: all training pairs have one label"
+            raise UserError(f"{came}; expected two at least, or data.loss=contrastive")
         return rows
+
+    def golds(self, row: Row) -> Sequence[str]:
+        """None: pairs need no label, or different labels."""
+        del row
+        return ()
 
     def encode(self, rows: list[Row], tokenizer: Tokenizer) -> Features:
         room = self.config.max_length - 2
-        parts = tokenizer.encode_batch(
-            [text for row in rows for text in (row.text_a, row.text_b)]
-        )
+        texts = [text for row in rows for text in (row.text_a, row.text_b)]
+        parts = tokenizer.encode_batch(texts)
         joined = [sequences.join(tokenizer, part[:room]) for part in parts]
         long = np.array([len(part) > room for part in parts]).reshape(-1, 2)
-        targets = {}
-        labels = [row.label for row in rows]
+        labels, targets = [row.label for row in rows], {}
         if rows and not self.whole_batch and None not in labels:
             low, high = min(labels), max(labels)
             scaled = (np.array(labels) - low) / max(high - low, 1e-9)
             targets = {"label": scaled.astype(np.float32)}
-        return Features(
-            [ids for ids, _ in joined],
-            [types for _, types in joined],
-            np.repeat(np.arange(len(rows), dtype=np.int32), 2),
-            targets,
-            choices=2,
-            truncated=int(long.any(axis=1).sum()),
-        )
+        ids, types = [ids for ids, _ in joined], [types for _, types in joined]
+        numbers = np.repeat(np.arange(len(rows), dtype=np.int32), 2)
+        truncated = int(long.any(axis=1).sum())
+        return Features(ids, types, numbers, targets, choices=2, truncated=truncated)
 
-    def decode(
-        self, rows: list[Row], features: Features, outputs: Outputs
-    ) -> list[Answer]:
+    def decode(self, rows: list[Row], features: Features, outputs: Outputs) -> Answers:
         """{"value": the cosine}."""
         vectors = np.asarray(outputs, np.float64).reshape(len(rows), 2, -1)
         cosines = (vectors[:, 0] * vectors[:, 1]).sum(axis=1)

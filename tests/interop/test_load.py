@@ -188,9 +188,7 @@ def test_two_tensorflow_checkpoints_in_a_folder_must_be_named(golden, tmp_path):
         shutil.copy(file, tmp_path)
         if "ckpt" in file.name:
             shutil.copy(file, tmp_path / file.name.replace("bert_model", "other"))
-    with pytest.raises(
-        UserError, match=r"holds .*bert_model.ckpt, "
-    ):
+    with pytest.raises(UserError, match=r"holds .*bert_model.ckpt, "):
         bert_jax.load(tmp_path)
     assert bert_jax.load(tmp_path / "other.ckpt").source == "tensorflow"
 
