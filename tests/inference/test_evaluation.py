@@ -10,7 +10,7 @@ from bert_jax.objectives.heads import jit_forward
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
 
-HEADS = ("sequence", "choice", "token", "span")
+HEADS = ("choice", "span")  # outputs of a sequence, of its tokens
 BATCH = 8
 COUNTS = (1, BATCH - 1, BATCH, BATCH + 1)
 

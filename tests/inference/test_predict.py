@@ -416,6 +416,7 @@ def test_sizes_that_cannot_be(tmp_path):
         Predictor(tmp_path / "m")
 
 
+@pytest.mark.long
 def test_a_model_on_frozen_features_predicts_as_it_was_scored(settings, tmp_path):
     features = {"layers": (-2, -1), "width": 8}
     changes = {"epochs": 1, "log_every": 100, "features": features}

@@ -1,71 +1,230 @@
+import dataclasses
+import json
+import zipfile
+
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from bert_jax.data.tokenizer_files import load_tokenizer
+from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
-from bert_jax.inference.predict import Predictor
+from bert_jax.inference import evaluation
+from bert_jax.inference.pretrained import Scorer, accuracy, read_sets
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bert import BertForPreTraining
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.objectives.causal import Causal
 from bert_jax.objectives.mlm_nsp import MlmNsp
+from bert_jax.tasks.rows import placed_rows
 
-TEXTS = ["the [MASK] of the sea", "a [MASK] and [MASK] ship ."]
+TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] the ship sail ##or ##s see un ##known ."
+TOKENIZER = WordPieceTokenizer(TOKENS.split(), True)
+CONFIG = BertConfig(
+    vocab_size=TOKENIZER.vocab_size,
+    hidden_size=32,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=64,
+    max_positions=48,
+    initializer_range=0.5,
+)
+TEXTS = [
+    "the sailors see unknown ships .",
+    "ship",
+    "the sailor sees the ship. " * 5,
+    "unknown sailors.",
+]
 
 
 @pytest.fixture(scope="module")
-def fill(small_store):
-    directory, vocab_size = small_store
-    tokenizer = load_tokenizer(directory)
-    model = BertForPreTraining(
-        BertConfig(
-            vocab_size=vocab_size,
-            hidden_size=16,
-            num_layers=1,
-            num_heads=2,
-            intermediate_size=32,
-            max_positions=40,
-            initializer_range=0.5,
-        )
+def checkpoint():
+    params = MlmNsp(BertForPreTraining(CONFIG)).init(jax.random.key(0))
+    return Checkpoint(CONFIG, jax.device_get(params), TOKENIZER, head="pretraining")
+
+
+@jax.jit
+def _logits(params, ids_BL, length, position):
+    output = BertForPreTraining(CONFIG).apply(
+        {"params": params},
+        ids_BL,
+        jnp.zeros_like(ids_BL),
+        jnp.int32(jnp.arange(CONFIG.max_positions) < length)[None],
+        jnp.full((1, 1), position),
+        deterministic=True,
     )
-    params = jax.jit(MlmNsp(model).init)(jax.random.key(0))
-    checkpoint = Checkpoint(model.config, params, tokenizer, "pretraining")
-
-    def fill(texts, length=32, top=3):
-        answers = Predictor(checkpoint, max_length=length, top=top)(texts)
-        assert [answer["text"] for answer in answers] == texts
-        return [
-            [[(g["token"], g["probability"]) for g in blank] for blank in a["blanks"]]
-            for a in answers
-        ]
-
-    return fill
+    return output.mlm_logits_BMV[0, 0]
 
 
-def test_each_blank_gets_its_likeliest_tokens(fill, small_store):
-    answers = fill(TEXTS, top=5)
-    assert [len(blanks) for blanks in answers] == [1, 2]
-    tokens = set(load_tokenizer(small_store[0]).tokens)
-    for blanks in answers:
-        for blank in blanks:
-            probabilities = [p for _, p in blank]
-            assert probabilities == sorted(probabilities, reverse=True)
-            assert 0 < sum(probabilities) <= 1
-            assert {token for token, _ in blank} <= tokens
+def one_by_one(checkpoint, text, *, rest_of_word):
+    """The same sum, one masked copy after the other and without packing."""
+    tokens = TOKENIZER.tokenize(text)
+    ids = [TOKENIZER.cls_id, *(TOKENIZER.ids[t] for t in tokens), TOKENIZER.sep_id]
+    total = 0.0
+    for i in range(1, len(ids) - 1):
+        masked = list(ids)
+        masked[i] = TOKENIZER.mask_id
+        after = i + 1
+        while rest_of_word and after < len(ids) - 1 and tokens[after - 1][:2] == "##":
+            masked[after] = TOKENIZER.mask_id
+            after += 1
+        padding = [TOKENIZER.pad_id] * (CONFIG.max_positions - len(ids))
+        logits_V = _logits(
+            checkpoint.params, jnp.array([masked + padding]), len(ids), i
+        )
+        total += jax.nn.log_softmax(logits_V)[ids[i]]
+    return float(total)
 
 
-def test_neither_padding_nor_neighbours_change_an_answer(fill):
-    together = fill(TEXTS)
-    for i, text in enumerate(TEXTS):
-        (alone,) = fill([text], length=40)
-        for blank, other in zip(alone, together[i], strict=True):
-            assert [token for token, _ in blank] == [token for token, _ in other]
-            assert [p for _, p in blank] == pytest.approx(
-                [p for _, p in other], abs=1e-5
-            )
+@pytest.mark.parametrize("rest_of_word", [False, True])
+def test_scores_are_those_of_one_masked_copy_at_a_time(checkpoint, rest_of_word):
+    score = Scorer(checkpoint, rest_of_word=rest_of_word, batch_size=8)
+    expected = [one_by_one(checkpoint, t, rest_of_word=rest_of_word) for t in TEXTS]
+    np.testing.assert_allclose(score(TEXTS), expected, rtol=0, atol=1e-4)
 
 
-def test_a_text_without_a_blank_or_too_long_is_named(fill):
-    with pytest.raises(UserError, match=r"row 0: no \[MASK\] in 'the sea'"):
-        fill(["the sea"])
-    with pytest.raises(UserError, match="at most 8 fit"):
-        fill(["[MASK] " + "sea " * 30], length=8)
+def test_another_dtype_rounds(checkpoint):
+    exact, rounded = (Scorer(checkpoint, dtype=d)(TEXTS) for d in (None, "bfloat16"))
+    np.testing.assert_allclose(exact, rounded, rtol=0.02)
+    assert np.abs(exact - rounded).max() > 1e-4
+
+
+def test_kernels_are_cast_once_and_the_scores_stay_the_same(checkpoint, monkeypatch):
+    held = evaluation.on_devices(checkpoint.params, ComputeConfig(dtype="bfloat16"))
+    dtypes = jax.tree.map_with_path(
+        lambda path, leaf: (path[1].key, path[-1].key, leaf.dtype.name), held
+    )
+    for part, name, dtype in jax.tree.leaves(
+        dtypes, is_leaf=lambda x: type(x) is tuple
+    ):
+        cast = part == "encoder" and name == "kernel"
+        assert dtype == ("bfloat16" if cast else "float32")
+    once = Scorer(checkpoint, dtype="bfloat16")(TEXTS)
+    monkeypatch.setattr(evaluation, "on_devices", lambda params, *_: params)
+    at_each_call = Scorer(checkpoint, dtype="bfloat16")(TEXTS)
+    np.testing.assert_array_equal(once, at_each_call)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_an_empty_text_has_no_tokens_and_the_score_0(checkpoint, causal):
+    config = dataclasses.replace(CONFIG, causal=causal)
+    checkpoint = dataclasses.replace(checkpoint, config=config)
+    score = Scorer(checkpoint, batch_size=8)
+    alone = score(["ship"])
+    np.testing.assert_array_equal(score(["", " "]), [0, 0])
+    (part,) = score.stream(placed_rows(["", "ship", ""]))
+    found = part.answers
+    assert [(x["text"], x["tokens"]) for x in found] == [("", 0), ("ship", 1), ("", 0)]
+    assert [x["log_probability"] for x in found] == [0, pytest.approx(alone[0]), 0]
+    assert score([]).shape == (0,)
+
+
+def test_what_cannot_be_scored_is_named(checkpoint):
+    with pytest.raises(UserError, match="row 0 has 102 tokens, at most 48 fit"):
+        Scorer(checkpoint)(["ship " * 100])
+    with pytest.raises(UserError, match="batch_size=0, expected at least 1"):
+        Scorer(checkpoint, batch_size=0)
+    params = {"bert": checkpoint.params["bert"]}
+    with pytest.raises(UserError, match="no MLM head"):
+        Scorer(Checkpoint(CONFIG, params, TOKENIZER, head="none"))
+
+
+PAIRS = [("a good one .", "a bad"), ("it is", "it are here")]
+ROWS = [dict(sentence_good=good, sentence_bad=bad, UID=1) for good, bad in PAIRS]
+LINES = "".join(f"{json.dumps(row)}\n" for row in ROWS)
+FILES = {
+    "a.jsonl": LINES,
+    "a.csv": "sentence_good,sentence_bad,more\n"
+    + "".join(f"{good},{bad},x\n" for good, bad in PAIRS),
+    "a.txt": "".join(f"{good}\t{bad}\n" for good, bad in PAIRS),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_each_form_gives_the_same_pairs(name, tmp_path):
+    path = tmp_path / name
+    path.write_text(FILES[name])
+    assert list(read_sets([path])) == [(str(path), PAIRS)]
+
+
+def test_each_file_of_a_zip_is_a_set(tmp_path):
+    path = tmp_path / "all.zip"
+    with zipfile.ZipFile(path, "w") as archive, pytest.warns(UserWarning):
+        archive.writestr("data/b.jsonl", LINES)
+        archive.writestr("data/a.jsonl", LINES)
+        archive.writestr("data/b.jsonl", LINES.splitlines()[0])  # the name once more
+        archive.writestr("README", "no pairs")
+        archive.writestr("__MACOSX/data/._a.jsonl", b"\0\xb0")  # as BLiMP's has
+    a, b = f"{path}/data/a.jsonl", f"{path}/data/b.jsonl"
+    assert list(read_sets([path])) == [(a, PAIRS), (b, PAIRS), (b, PAIRS[:1])]
+
+
+def test_accuracy_is_the_share_of_pairs_whose_good_sentence_scores_higher(tmp_path):
+    def score(texts):  # the shorter text has the higher score
+        return np.array([-len(text) for text in texts], float)
+
+    sets = [("a", PAIRS), ("b", [("long", "x"), ("x", "y"), ("x", "long"), ("", "y")])]
+    reported = {}
+    found = accuracy(score, [*sets, sets[0]], reported.__setitem__)
+    assert reported["a"].tolist() == [False, True]
+    assert reported["b"].tolist() == [False, False, True, True]  # a tie is wrong
+    assert found.by_set == {"a": 0.5, "b": 0.5}  # a name that occurs twice
+    assert (found.accuracy, found.pairs) == (0.5, 8)
+    for name in ("y", "x"):
+        (tmp_path / f"{name}.jsonl").write_text('{"yes": "a", "no": "bb"}\n')
+    paths = [tmp_path / "x.jsonl", tmp_path / "y.jsonl"]
+    found = accuracy(score, read_sets(paths, ("yes", "no")))
+    assert found == (1.0, dict.fromkeys(map(str, paths), 1.0), 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", "one\ttwo\n\nthree\n", "a.txt:3 has 1 value; expected sentence_good"),
+        ("a.txt", "one\ttwo\tthree\n", "a.txt:1 has 3 values"),
+        ("a.txt", "\n", r"a\.txt has no pairs"),
+        ("a.jsonl", '{"sentence_good": "a"}\n', "a.jsonl:1.*sentence_bad"),
+        ("a.jsonl", '{"sentence_good": "a", "sentence_bad": ""}\n', "a.jsonl:1"),
+        ("a.zip", "no zip", "is not a zip file"),
+        ("none.txt", None, "does not exist"),
+    ],
+)
+def test_what_is_no_pair_is_named(name, content, message, tmp_path):
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=message):
+        list(accuracy(lambda texts: np.zeros(len(texts)), read_sets([tmp_path / name])))
+
+
+def test_a_left_to_right_model_gives_the_log_likelihood():
+    """Packed and at once, as one token after the other from those before it."""
+    config = dataclasses.replace(CONFIG, causal=True)
+    model = BertForPreTraining(config)
+    params = jax.device_get(Causal(model).init(jax.random.key(0)))
+    checkpoint = Checkpoint(config, params, TOKENIZER, head="pretraining")
+    scores = Scorer(checkpoint)(TEXTS)
+
+    @jax.jit
+    def logits(ids_BL, length):
+        mask_BL = jnp.int32(jnp.arange(config.max_positions) < length)[None]
+        places = jnp.arange(config.max_positions)[None]
+        output = model.apply(
+            {"params": params},
+            ids_BL,
+            jnp.zeros_like(ids_BL),
+            mask_BL,
+            places,
+            deterministic=True,
+        )
+        return jax.nn.log_softmax(output.mlm_logits_BMV[0])
+
+    for text, score in zip(TEXTS, scores, strict=True):
+        ids = [TOKENIZER.cls_id, *TOKENIZER.encode(text)]
+        total = 0.0
+        for i, token in enumerate(ids[1:], 1):
+            row = np.zeros((1, config.max_positions), np.int32)
+            row[0, :i] = ids[:i]  # what comes after is not even there
+            total += float(logits(row, i)[i - 1, token])
+        assert score == pytest.approx(total, abs=1e-4)
+    with pytest.raises(UserError, match="never sees the rest of a word"):
+        Scorer(checkpoint, rest_of_word=True)

@@ -25,6 +25,8 @@ from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
 from bert_jax.training.state import abstract_state, init_state
 
+EVAL = "deterministic"
+
 
 @pytest.fixture(scope="module")
 def folders(golden):
@@ -88,10 +90,10 @@ def test_a_stretched_table_of_positions_leaves_short_texts_as_they_were(
 
     def apply(checkpoint, ids):
         zeros = np.zeros_like(ids)
-        return BertForPreTraining(checkpoint.config).apply(
-            {"params": checkpoint.params}, ids, zeros, zeros + 1, zeros,
-            deterministic=True,
-        ).mlm_logits_BMW  # fmt: skip
+        run = jax.jit(BertForPreTraining(checkpoint.config).apply, static_argnames=EVAL)
+        arrays = ids, zeros, zeros + 1, zeros
+        output = run({"params": checkpoint.params}, *arrays, deterministic=True)
+        return output.mlm_logits_BMW
 
     ids = np.random.default_rng(0).integers(5, 61, (2, 19), np.int32)
     np.testing.assert_array_equal(apply(longer, ids), apply(whole, ids))
@@ -193,6 +195,7 @@ def test_two_tensorflow_checkpoints_in_a_folder_must_be_named(golden, tmp_path):
     assert bert_jax.load(tmp_path / "other.ckpt").source == "tensorflow"
 
 
+@pytest.mark.long
 def test_weights_of_a_sharded_run_are_read_whole(small_model_config, tmp_path):
     """From eight devices, with the optimizer beside them, to the host."""
     mesh = make_mesh(MeshConfig(data=2, model=2, replica=2))
@@ -362,6 +365,7 @@ def test_a_workdir_of_an_earlier_version_loads(workdir, golden):
     same(bert_jax.load(workdir, scan_layers=False).params, before.params)
 
 
+@pytest.mark.long
 def test_a_workdir_needs_no_table_of_names(workdir):
     """A variant of the model loads from its own workdirs before others know of it."""
     code = f"import sys, bert_jax; bert_jax.load({str(workdir)!r}); print(*sys.modules)"

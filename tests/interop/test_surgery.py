@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -9,9 +10,6 @@ from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.surgery import head_params
 from bert_jax.model.config import FeatureConfig
 from bert_jax.model.heads import (
-    BertForSequence,
-    BertForSpans,
-    BertForTokens,
     make_model,
 )
 from bert_jax.objectives.heads import HEADS, FrozenTagging
@@ -25,6 +23,7 @@ KEY = jax.random.key(7)
 def make_checkpoint(model_config, init_params):
     """A function of (head, labels, outputs): a checkpoint with such a head."""
 
+    @functools.cache
     def make(head, labels=(), outputs=3):
         params = init_params(make_model(model_config(), head, outputs, FULL))
         return Checkpoint(model_config(), params, None, head, labels)
@@ -32,11 +31,16 @@ def make_checkpoint(model_config, init_params):
     return make
 
 
+@functools.cache
+def init(model, head):
+    return jax.jit(HEADS[head](model).init)
+
+
 def initial(checkpoint, head, labels=(), outputs=3, key=KEY, **options):
     """What a run begins with, and which parts the checkpoint did not give."""
     model = make_model(checkpoint.config, head, outputs, FULL)
     given, new = head_params(checkpoint, model, head, labels, **options)
-    drawn = jax.jit(HEADS[head](model).init)(key)
+    drawn = init(model, head)(key)
     return {name: given.get(name, part) for name, part in drawn.items()} | {
         "bert": drawn["bert"] | given["bert"]
     }, new
@@ -44,14 +48,6 @@ def initial(checkpoint, head, labels=(), outputs=3, key=KEY, **options):
 
 def same(a, b):
     return jax.tree.all(jax.tree.map(np.array_equal, a, b))
-
-
-def test_each_head_has_its_module(model_config):
-    config = model_config()
-    assert make_model(config, "sequence", 3, FULL) == BertForSequence(config, 3)
-    assert make_model(config, "choice", 1, FULL) == BertForSequence(config, 1)
-    assert make_model(config, "token", 5, FULL) == BertForTokens(config, 5)
-    assert make_model(config, "span", 2, FULL) == BertForSpans(config)
 
 
 def test_the_encoder_is_the_checkpoints_and_the_head_is_new(make_checkpoint):
