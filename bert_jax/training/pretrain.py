@@ -5,6 +5,7 @@ import functools
 import importlib
 import itertools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -310,20 +311,16 @@ def _description(
 
 def _filled(
     config: TrainConfig, model: nn.Module, params: Params, tokenizer: Tokenizer
-) -> list[str]:
+) -> Iterator[str]:
     """The prompts of the config, with the most probable tokens of each blank."""
-    kind, compute = "pretraining", model.compute
-    predict = Predictor(
-        Checkpoint(model.config, params, tokenizer, kind, compute=compute),
-        max_length=config.phases[-1].sequence_length,
-        top=3,
-        show_progress=False,
+    checkpoint = Checkpoint(
+        model.config, params, tokenizer, "pretraining", compute=model.compute
     )
-    lines = []
+    length = config.phases[-1].sequence_length
+    predict = Predictor(checkpoint, max_length=length, top=3, show_progress=False)
     for answer in predict(list(config.prompts)):
-        guesses = " | ".join(
+        guesses = [
             ", ".join(f"{guess['token']} {guess['probability']:.0%}" for guess in blank)
             for blank in answer["blanks"]
-        )
-        lines.append(f"{answer['text']}  ->  {guesses}")
-    return lines
+        ]
+        yield f"{answer['text']}  ->  {' | '.join(guesses)}"

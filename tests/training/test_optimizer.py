@@ -1,5 +1,4 @@
 import dataclasses
-import functools
 import math
 
 import jax
@@ -50,19 +49,6 @@ def test_the_papers_rate(step, rate):
     )
 
 
-def test_the_rate_is_the_same_traced():
-    schedule = functools.partial(learning_rate, PAPER_SCHEDULE)
-    steps = jnp.array([0, 1, 9_999, 10_000, 123_456, 1_000_000])
-    traced = jax.jit(jax.vmap(schedule))(steps)
-    np.testing.assert_allclose(traced, [schedule(s) for s in steps], rtol=1e-6)
-
-
-def test_without_warmup_the_first_update_has_the_full_rate():
-    schedule = make_schedule(dataclasses.replace(SHORT, warmup_steps=0), TOTAL)
-    assert float(learning_rate(schedule, 0)) == pytest.approx(0.01)
-    assert float(learning_rate(schedule, 6)) == pytest.approx(0.005)
-
-
 def test_warmup_may_be_a_share_of_the_steps():
     share = dataclasses.replace(PAPER, warmup_steps=0, warmup=0.1)
     assert make_schedule(share, 99).warmup_steps == 9
@@ -71,8 +57,9 @@ def test_warmup_may_be_a_share_of_the_steps():
     )
 
 
-@pytest.mark.parametrize("steps", [1, 5, 10, 99, 1000])
-@pytest.mark.parametrize("warmup", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize(
+    ("steps", "warmup"), [(1, 0.0), (99, 0.0), (5, 0.1), (99, 0.1), (1000, 0.5)]
+)
 def test_the_learning_rate_warms_up_and_decays_linearly(steps, warmup):
     config = OptimizerConfig(learning_rate=3e-5, warmup=warmup)
     schedule = make_schedule(config, steps)
@@ -207,7 +194,7 @@ def test_muon_moves_the_encoders_kernels_in_all_directions_alike():
         ("pooler", "kernel"): (16, 16),
     }
     grads = traverse_util.unflatten_dict(
-        {path: rng.normal(size=shape) for path, shape in shapes.items()}
+        {path: np.float32(rng.normal(size=shape)) for path, shape in shapes.items()}
     )
 
     def update(name):
