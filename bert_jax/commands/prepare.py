@@ -9,7 +9,6 @@ usage:
 """
 
 import shlex
-import sys
 from pathlib import Path
 
 from bert_jax.commands import cli
@@ -21,8 +20,8 @@ from bert_jax.files import is_remote
 from bert_jax.progress import print_line
 
 
-def main(argv: list[str]) -> int:
-    """Parses the command line and prepares; 130 after Ctrl-C."""
+def main(argv: list[str]) -> None:
+    """Parses the command line and prepares."""
     parser = cli.argument_parser(__doc__)
     cli.add_corpus_flags(parser)
     parser.add_argument(
@@ -32,9 +31,7 @@ def main(argv: list[str]) -> int:
         help="vocab.txt, a SentencePiece .model, or the folder of one",
     )
     parser.add_argument("--output", required=True, metavar="DIR")
-    parser.add_argument(
-        "--workers", type=int, default=0, help="processes (the cores, at most 4)"
-    )
+    parser.add_argument("--workers", type=int, default=0, help="processes (at most 4)")
     parser.add_argument("--shards", type=int, default=0, help="files in the store")
     parser.add_argument(
         "--segmenter",
@@ -51,19 +48,11 @@ def main(argv: list[str]) -> int:
     inputs, output, beam = (settings.pop(name) for name in ("input", "output", "beam"))
     cli.log_to_screen()
     tokenizer = load_tokenizer(settings.pop("vocabulary"))
-    try:
-        if beam is not None:
-            options = shlex.split(beam)
-            report = prepare_with_beam(inputs, tokenizer, output, options, **settings)
-        elif is_remote(output):
-            raise UserError(
-                f"--output={output}, expected a folder of this machine; only --beam "
-                "writes to an object store"
-            )
-        else:
-            report = prepare(inputs, tokenizer, Path(output), **settings)
-    except KeyboardInterrupt:
-        print_line("interrupted; the same command finishes the work", sys.stderr)
-        return 130
+    if beam is not None:
+        options = shlex.split(beam)
+        report = prepare_with_beam(inputs, tokenizer, output, options, **settings)
+    elif is_remote(output):
+        raise UserError(f"--output={output} is in an object store, which needs --beam")
+    else:
+        report = prepare(inputs, tokenizer, Path(output), **settings)
     print_line(f"{output}: {report}")
-    return 0

@@ -11,19 +11,14 @@ usage:
 """
 
 import argparse
-import collections
 import itertools
 from pathlib import Path
 
 from bert_jax.commands import cli
 from bert_jax.data.corpus import left_out, read_documents
+from bert_jax.data.corpus_formats import Reading
 from bert_jax.data.tokenizer_files import load_tokenizer
-from bert_jax.data.vocabulary_training import (
-    KINDS,
-    balanced,
-    extend_vocabulary,
-    train_vocabulary,
-)
+from bert_jax.data.vocabulary_training import KINDS, extend_vocabulary, train_vocabulary
 from bert_jax.errors import UserError
 from bert_jax.files import check_output, ending
 from bert_jax.progress import print_line
@@ -39,12 +34,6 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--size", type=int, default=30522, help="tokens (%(default)s)")
     parser.add_argument("--extend", metavar="FILE")
     parser.add_argument("--words", type=int, default=1000, help="(%(default)s)")
-    parser.add_argument(
-        "--smoothing",
-        type=float,
-        metavar="0.7",
-        help="each --input is a language; its share is to the power of this",
-    )
     parser.add_argument("--kind", choices=KINDS, default="wordpiece")
     parser.add_argument(
         "--cased", action="store_true", help="keep capitals and accents"
@@ -54,23 +43,15 @@ def main(argv: list[str]) -> None:
         action="store_true",
         help="lower-case text, but keep accents and vowel signs (Hindi, Arabic, ...)",
     )
-    parser.add_argument("--min_frequency", type=int, default=2, metavar="N")
     args = parser.parse_args(argv)
     _check(args, parser)
     cli.log_to_screen()
-    dropped: collections.Counter[str] = collections.Counter()
-    groups = [args.input] if args.smoothing is None else [[x] for x in args.input]
-    languages = [_sentences(group, args, dropped) for group in groups]
-    sentences = languages[0]
-    if args.smoothing is not None:
-        sentences = balanced(languages, args.smoothing)
+    reading = Reading(args.format, args.text_field, args.language)
+    documents = read_documents(args.input, reading)
+    sentences = itertools.chain.from_iterable(documents)
     if args.extend:
-        tokenizer = extend_vocabulary(
-            load_tokenizer(args.extend),
-            sentences,
-            args.words,
-            min_frequency=args.min_frequency,
-        )
+        old = load_tokenizer(args.extend)
+        tokenizer = extend_vocabulary(old, sentences, args.words)
     else:
         tokenizer = train_vocabulary(
             sentences,
@@ -78,27 +59,19 @@ def main(argv: list[str]) -> None:
             kind=args.kind,
             lower_case=not args.cased,
             keep_accents=args.keep_accents,
-            min_frequency=args.min_frequency,
         )
-        if tokenizer.vocab_size < args.size:
-            print_line(
-                f"the text gives {tokenizer.vocab_size:,} tokens, fewer than "
-                f"{args.size:,}"
-            )
-    args.output.parent.mkdir(parents=True, exist_ok=True)
     tokenizer.save_as(args.output)
     print_line(
-        f"wrote {tokenizer.vocab_size:,} tokens to {args.output}; {left_out(dropped)}"
+        f"wrote {tokenizer.vocab_size:,} tokens to {args.output}; "
+        f"{left_out(reading.dropped)}"
     )
 
 
 def _check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Raises UserError for a flag without effect, and for a wrong --output."""
     unused = {"size", "kind", "cased", "keep_accents"} if args.extend else {"words"}
-    if args.cased:
-        unused |= {"keep_accents"}
-    if args.kind == "sentencepiece":
-        unused |= {"keep_accents", "min_frequency"}
+    if args.cased or args.kind == "sentencepiece":
+        unused.add("keep_accents")
     for name in unused:
         if getattr(args, name) != parser.get_default(name):
             raise UserError(
@@ -109,23 +82,3 @@ def _check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
             f"--output={args.output}, expected a {_ENDINGS[args.kind]} file for {args.kind}"
         )
     check_output(args.output, *args.input, args.extend)
-
-
-def _sentences(
-    inputs: list[str], args: argparse.Namespace, dropped: collections.Counter[str]
-) -> itertools.chain[str]:
-    """The sentences of the inputs; UserError if there are none."""
-    documents = read_documents(
-        inputs,
-        format=args.format,
-        text_field=args.text_field,
-        language=args.language,
-        dropped=dropped,
-    )
-    first = next(documents, None)
-    if first is None:
-        raise UserError(
-            f"{', '.join(inputs)} has no text; expected at least one sentence: check "
-            "--input and --format"
-        )
-    return itertools.chain(first, itertools.chain.from_iterable(documents))

@@ -6,19 +6,18 @@ pipeline lists the text before and joins the index after, which is little work. 
 has the same bytes as a store of ``prepare``.
 """
 
-import collections
 import dataclasses
 import functools
-import importlib
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_jax.data.preparation import UNFINISHED, Counts, Part, Report, Writer, prepare
-from bert_jax.data.store import part_path, shard_name
+from bert_jax.data.preparation import UNFINISHED, Missing, Part, Report, Writer, prepare
+from bert_jax.data.store import part_path, shard_path
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, naming
 from bert_jax.files import is_remote, open_remote
 
 
@@ -35,7 +34,7 @@ def prepare_with_beam(
     prepare. The same call continues an interrupted one.
     """
     try:
-        importlib.import_module("apache_beam")
+        import apache_beam  # noqa: F401
     except ImportError as error:
         raise UserError(
             f"--beam needs Apache Beam ({error}): pip install 'bert_jax[beam]'"
@@ -44,65 +43,56 @@ def prepare_with_beam(
     if not is_remote(output):
         return prepare(inputs, tokenizer, Path(output), run=run, **settings)
     remote = open_remote(output)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, naming(output):
         local = Path(folder) / "store"
-        _copy_files(remote, local, (UNFINISHED, "index.json", "index/part-*"))
-        whole = (local / "index.json").exists()
-        try:
-            report = prepare(inputs, tokenizer, local, run=run, **settings)
-        except UserError as error:
-            raise UserError(str(error).replace(str(local), output)) from error
-        if not whole:
-            _copy_files(local, remote, ("*", "index/*.npy"))
-            for path in (remote / UNFINISHED, *remote.glob("index/part-*")):
-                path.unlink(missing_ok=True)
+        _copy_files(remote, local, UNFINISHED, "index.json", "index/part-*")
+        report = prepare(inputs, tokenizer, local, run=run, **settings)
+        _copy_files(local, remote, "*.*", "index/*.npy")
+        for path in (remote / UNFINISHED, *remote.glob("index/part-*")):
+            path.unlink(missing_ok=True)
     return report
 
 
-def _copy_files(source: Any, target: Any, patterns: Sequence[str]) -> None:
+def _copy_files(source: Any, target: Any, *patterns: str) -> None:
     """Copies files to another folder. index.json, which finishes a store, is the last."""
     from etils import epath
 
     source, target = epath.Path(source), epath.Path(target)
     found = [path for pattern in patterns for path in source.glob(pattern)]
     for path in sorted(found, key=lambda path: path.name == "index.json"):
-        if path.is_dir():
-            continue
         place = target / path.relative_to(source)
         place.parent.mkdir(parents=True, exist_ok=True)
         path.copy(place, overwrite=True)
 
 
 def _run(
-    writer: Writer, missing: dict[int, list[Part]], *, options: list[str], output: str
-) -> Iterator[Counts]:
+    writer: Writer, missing: Missing, *, options: list[str], output: str
+) -> Iterator[Counter[str]]:
     """Writes the missing shards in a pipeline; yields the counts of all shards."""
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    local, write = writer.directory, writer
+    write: Callable = writer
     if is_remote(output):
-        if (local / UNFINISHED).exists():
-            _copy_files(local, output, (UNFINISHED,))
-        write = functools.partial(_write_remote, writer=writer, output=output)
-    with_counts = functools.partial(_write_counted, write=write)
+        _copy_files(writer.directory, output, UNFINISHED)
+        write = functools.partial(_write_remote, writer, output)
     # A shard is minutes of work: fusing it with the list of shards would leave one worker.
     pipeline = beam.Pipeline(options=PipelineOptions(options))
     _ = (
         pipeline
         | "shards" >> beam.Create(list(missing.items()))
         | "spread" >> beam.Reshuffle()
-        | "write" >> beam.MapTuple(with_counts)
+        | "write" >> beam.MapTuple(functools.partial(_count, write))
     )
     result = pipeline.run()
     result.wait_until_finish()
     if is_remote(output):
-        _copy_files(open_remote(output), local, ("index/part-*",))
+        _copy_files(output, writer.directory, "index/part-*")
     counters = result.metrics().query()["counters"]
-    yield collections.Counter({c.key.metric.name: c.result for c in counters})
+    yield Counter({c.key.metric.name: c.result for c in counters})
 
 
-def _write_counted(shard: int, parts: list[Part], *, write: Callable) -> None:
+def _count(write: Callable, shard: int, parts: list[Part]) -> None:
     """Writes a shard and adds its counts to the counters of the pipeline."""
     from apache_beam.metrics import Metrics
 
@@ -111,14 +101,15 @@ def _write_counted(shard: int, parts: list[Part], *, write: Callable) -> None:
 
 
 def _write_remote(
-    shard: int, parts: list[Part], *, writer: Writer, output: str
-) -> Counts:
+    writer: Writer, output: str, shard: int, parts: list[Part]
+) -> Counter[str]:
     """Writes a shard on this machine, and copies it to the store; its part is the last."""
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
-        count = dataclasses.replace(writer, directory=directory)(shard, parts)
-        name = shard_name(shard, writer.settings["shards"])
-        for path in (directory / name, part_path(directory, shard)):
-            place = str(path.relative_to(directory))
-            _copy_files(directory, output, (place,))
-    return count
+        counts = dataclasses.replace(writer, directory=directory)(shard, parts)
+        for path in (
+            shard_path(directory, shard, writer.settings["shards"]),
+            part_path(directory, shard),
+        ):
+            _copy_files(directory, output, str(path.relative_to(directory)))
+    return counts

@@ -5,13 +5,13 @@ lists of sentences. A document that is longer than LONGEST_DOCUMENT is cut, so m
 not depend on the file (Markdown is read whole).
 """
 
-import collections
-import dataclasses
 import html
 import itertools
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -21,8 +21,6 @@ from bert_jax.files import parse_json
 
 Lines = Iterable[str]  # without their ends
 Documents = Iterator[list[str]]  # sentences
-# The texts of a document that are kept, and the number of the others by reason.
-Choice = tuple[Sequence[str], Mapping[str, int]]
 
 # Characters. No book is this long; a file without any document boundary may be.
 LONGEST_DOCUMENT = 16 << 20
@@ -38,67 +36,64 @@ _ASCII_MARKS = tuple(".!?…")
 _SENTENCE_MARKS = (*_ASCII_MARKS, *"。！？｡।॥۔؟።։။។៕།")
 _CLOSING = "\"'”“’‘»«)]」』）】》〉"
 _END_MARKS = (*_SENTENCE_MARKS, *_CLOSING, ":", ";")
-# Lines that end a paragraph or a chapter, and that no text is equal to.
-_PARAGRAPH, _CHAPTER = "\n", "\f"
+# A line that ends a chapter. An empty line ends a paragraph.
+_CHAPTER = "\f"
 
-# Reasons to leave text out, as reports name them.
-HEADINGS = "headings"
-UNMARKED = "lines without an end mark"
-CODE = "blocks of code, tables or front matter"
+# What is left out, as reports name it.
+PASSAGES = "headings, list items, tables or blocks of code"
 EMPTY = "documents without text"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Reading:
     """How text is read, and how much of it was left out.
 
+    format: one of FORMATS, or "auto", which chooses for each file, see detect_format.
     text_field: key of the text in JSONL rows and tfds examples. language: see
-    split_sentences. dropped: number of headings, lines or documents that were left out, by
-    reason.
+    split_sentences. dropped: how many PASSAGES, and EMPTY documents, were left out.
     """
 
+    format: str = "auto"
     text_field: str = "text"
     language: str = "en"
-    dropped: collections.Counter[str] = dataclasses.field(
-        default_factory=collections.Counter
-    )
+    dropped: Counter[str] = field(default_factory=Counter)
 
 
 def _runs(lines: Lines) -> Iterator[list[str]]:
-    """Lists of the lines between two marks; an empty list for each _CHAPTER."""
+    """Lists of the lines between empty lines; an empty list for each _CHAPTER."""
     run: list[str] = []
     size = 0
-    for line in itertools.chain(lines, [_PARAGRAPH]):
-        if run and (line in (_PARAGRAPH, _CHAPTER) or size >= LONGEST_DOCUMENT):
+    for line in itertools.chain(lines, [""]):
+        if run and (line in ("", _CHAPTER) or size >= LONGEST_DOCUMENT):
             yield run
             run, size = [], 0
         if line == _CHAPTER:
             yield []
-        elif line != _PARAGRAPH:
+        elif line:
             run.append(line)
             size += len(line)
 
 
 def _documents(
     texts: Iterable[str],
-    choose: Callable[[Sequence[str]], Choice],
+    choose: Callable[[Sequence[str]], Sequence[str]],
     reading: Reading,
     shortest: int = 0,
 ) -> Documents:
     """Joins texts to documents.
 
-    texts: a _PARAGRAPH ends a document of at least ``shortest`` sentences. choose: leaves
-    out some texts of a document.
+    texts: an empty text ends a document of at least ``shortest`` sentences. choose: the
+    texts of a document that are kept.
     """
     document: list[str] = []
-    for run in itertools.chain(_runs(texts), [None]):
-        document += run or ()
-        kept, dropped = choose(document)
+    for run in itertools.chain(_runs(texts), [[]]):
+        document += run
+        kept = choose(document)
         sentences = [s for t in kept for s in split_sentences(t, reading.language)]
         is_long = sum(map(len, document)) >= LONGEST_DOCUMENT
         if run and len(sentences) < shortest and not is_long:
             continue  # joined with the next
-        reading.dropped.update(dropped)
+        reading.dropped[PASSAGES] += len(document) - len(kept)
         if sentences:
             yield sentences
         elif document:
@@ -109,9 +104,9 @@ def _documents(
 def _prose_documents(
     lines: Lines, reading: Reading, shortest: int = SHORT_CHAPTER
 ) -> Documents:
-    """The documents of marked lines, joined to paragraphs."""
-    texts = (" ".join(run) or _PARAGRAPH for run in _runs(lines))
-    return _documents(texts, _prose, reading, shortest)
+    """The documents of lines, which are joined to paragraphs."""
+    paragraphs = (" ".join(run) for run in _runs(lines))
+    return _documents(paragraphs, _prose, reading, shortest)
 
 
 def _has_marks(texts: Sequence[str]) -> bool:
@@ -134,20 +129,18 @@ def _width(text: str) -> int:
     return len(text) + sum(unicodedata.east_asian_width(c) in "WF" for c in text)
 
 
-def _prose(texts: Sequence[str]) -> Choice:
+def _prose(texts: Sequence[str]) -> Sequence[str]:
     """The paragraphs without headings: short ones that have no end mark.
 
     Nothing is a heading in a document of a language without known marks.
     """
     kept = [t for t in texts if t.endswith(_END_MARKS) or _width(t) >= HEADING]
-    if len(kept) == len(texts) or not _has_marks(texts):
-        return texts, {}
-    return kept, {HEADINGS: len(texts) - len(kept)}
+    return kept if len(kept) == len(texts) or _has_marks(texts) else texts
 
 
 def read_lines_format(lines: Lines, reading: Reading) -> Documents:
     """One sentence a line, kept as it is; blank lines between documents."""
-    return _runs(line.strip() or _PARAGRAPH for line in lines)
+    return _runs(map(str.strip, lines))
 
 
 def read_paragraphs_format(lines: Lines, reading: Reading) -> Documents:
@@ -165,7 +158,7 @@ def _plain_lines(lines: Lines) -> Iterator[str]:
         text = line.strip()
         if line.startswith("\f") or (blank >= 2 and text):
             yield _CHAPTER
-        yield text or _PARAGRAPH
+        yield text
         blank = 0 if text else blank + 1
 
 
@@ -190,11 +183,11 @@ def read_wikiextractor_format(lines: Lines, reading: Reading) -> Documents:
     return _documents(_wiki_lines(lines, reading.dropped), _passages, reading)
 
 
-def _wiki_lines(lines: Lines, dropped: collections.Counter[str]) -> Iterator[str]:
+def _wiki_lines(lines: Lines, dropped: Counter[str]) -> Iterator[str]:
     title = ""
     for line in lines:
         if line.startswith(("<doc ", "</doc>")):
-            yield _PARAGRAPH
+            yield ""
             found = _TITLE.search(line)
             title = html.unescape(found[1]) if found else ""
             continue
@@ -202,24 +195,20 @@ def _wiki_lines(lines: Lines, dropped: collections.Counter[str]) -> Iterator[str
         text = html.unescape(re.sub(_TAG, " ", line) if "<" in line else line)
         text = " ".join(_EMPTY_PARENTHESES.sub("", text).split())
         if text and text == title:
-            dropped[HEADINGS] += 1
+            dropped[PASSAGES] += 1
         elif text:
             yield text
 
 
-def _passages(lines: Sequence[str]) -> Choice:
+def _passages(lines: Sequence[str]) -> Sequence[str]:
     texts = [
         line
         for line in lines
         if _width(line) >= HEADING or not line.rstrip(_CLOSING).endswith(_ASCII_MARKS)
     ]
-    kept = [t for t in texts if t.rstrip(_CLOSING).endswith(_SENTENCE_MARKS)]
     if not _has_marks(texts):
-        kept = texts
-    return kept, {
-        HEADINGS: len(lines) - len(texts),
-        UNMARKED: len(texts) - len(kept),
-    }
+        return texts
+    return [t for t in texts if t.rstrip(_CLOSING).endswith(_SENTENCE_MARKS)]
 
 
 # A line of this width that another follows was wrapped; shorter ones end where they
@@ -239,44 +228,43 @@ def text_sentences(text: str, reading: Reading) -> list[str]:
 def _web_lines(text: str) -> Iterator[str]:
     for line in text.split("\n"):
         line = " ".join(line.split())
-        yield line or _PARAGRAPH
+        yield line
         if _width(line) not in _WRAPPED:
-            yield _PARAGRAPH
+            yield ""
 
 
 def read_jsonl_format(lines: Lines, reading: Reading) -> Documents:
     """One JSON object a line, its text in ``reading.text_field``."""
-    field = reading.text_field
-    expected = f'a JSON object with text in "{field}"'
+    expected = f'a JSON object with text in "{reading.text_field}"'
     for line in lines:
         if not line.strip():
             continue
         row = parse_json(line, "the line", expected)
-        if not isinstance(text := row.get(field), str):
+        if not isinstance(text := row.get(reading.text_field), str):
             found = ", ".join(sorted(row)[:8])
             raise UserError(f"expected {expected}, found {found}; set --text_field")
         if sentences := text_sentences(text, reading):
             yield sentences
-        elif not text.strip():
-            reading.dropped[EMPTY] += 1
 
 
 _ADDRESS = r"\((?:[^()\n]|\([^()\n]*\))*+\)"  # of a link, with one level of parentheses
-# Markdown, what replaces it, and the reason for which it is counted as left out.
-_MARKDOWN = (
-    (r"\A---\s*\n(?s:.*?)^[ \t]*---.*$", "", CODE),
-    (r"^ {0,3}(```|~~~)(?s:.*?)(?:^[ \t]*\1.*$|\Z)", "", CODE),
-    (r"(?:^[ \t]*\|.*(?:\n|\Z))+", "\n", CODE),
-    (r"^[ \t]{0,3}#{1,6}([ \t].*)?$", _CHAPTER, HEADINGS),
-    (r"^[ \t]*(\*\*|__)[^*_\n]*\1[ \t]*$", "", HEADINGS),  # a line that is bold
-    (r"^[ \t]{0,3}([-*_=])([ \t]*\1){2,}[ \t]*$", "", ""),  # a rule
-    (r"^[> \t]*(?:(?:[-*+]|\d{1,3}[.)])[ \t]+)", "\n", ""),  # an item of a list
-    (r"^[> \t]+", "", ""),
-    (rf"!\[[^\[\]\n]*+\]{_ADDRESS}", "", ""),
-    (rf"\[([^\[\]\n]*+)\](?:{_ADDRESS}|\[[^\[\]\n]*+\])", r"\1", ""),
-    (rf"(`+)(.+?)\1|{_TAG}", lambda found: found[2] or " ", ""),
-    (r"(?<!\w)[*_]+(?=\S)|(?<=\S)[*_]+(?!\w)|`+", "", ""),
-    (r"\\([\\`*_{}\[\]()#+\-.!>~|])", r"\1", ""),
+# Markdown that is left out, and is counted: its pattern, and what replaces it.
+_LEFT_OUT = (
+    (r"\A---\s*\n(?s:.*?)^[ \t]*---.*$", ""),  # front matter
+    (r"^ {0,3}(```|~~~)(?s:.*?)(?:^[ \t]*\1.*$|\Z)", ""),  # code
+    (r"(?:^[ \t]*\|.*(?:\n|\Z))+", "\n"),  # a table
+    (r"^[ \t]{0,3}#{1,6}([ \t].*)?$", _CHAPTER),  # a header
+    (r"^[ \t]*(\*\*|__)[^*_\n]*\1[ \t]*$", ""),  # a line that is bold
+)
+_MARKS = (
+    (r"^[ \t]{0,3}([-*_=])([ \t]*\1){2,}[ \t]*$", ""),  # a rule
+    (r"^[> \t]*(?:(?:[-*+]|\d{1,3}[.)])[ \t]+)", "\n"),  # an item of a list
+    (r"^[> \t]+", ""),
+    (rf"!\[[^\[\]\n]*+\]{_ADDRESS}", ""),
+    (rf"\[([^\[\]\n]*+)\](?:{_ADDRESS}|\[[^\[\]\n]*+\])", r"\1"),
+    (rf"(`+)(.+?)\1|{_TAG}", lambda found: found[2] or " "),
+    (r"(?<!\w)[*_]+(?=\S)|(?<=\S)[*_]+(?!\w)|`+", ""),
+    (r"\\([\\`*_{}\[\]()#+\-.!>~|])", r"\1"),
 )
 
 
@@ -288,14 +276,15 @@ def read_markdown_format(lines: Lines, reading: Reading) -> Documents:
     joined with the next.
     """
     text = "\n".join(lines)
-    for pattern, replacement, reason in _MARKDOWN:
+    for pattern, replacement in _LEFT_OUT:
         text, count = re.subn(pattern, replacement, text, flags=re.MULTILINE)
-        if reason:
-            reading.dropped[reason] += count
+        reading.dropped[PASSAGES] += count
+    for pattern, replacement in _MARKS:
+        text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
+    lines = text.split("\n")
     plain = (
-        " ".join(html.unescape(line).split())
-        or (_CHAPTER if line == _CHAPTER else _PARAGRAPH)
-        for line in text.split("\n")
+        line if line == _CHAPTER else " ".join(html.unescape(line).split())
+        for line in lines
     )
     return _prose_documents(plain, reading)
 
@@ -310,48 +299,38 @@ def _has_sentence_lines(head: str, language: str) -> bool:
     return followed and ended > 0.7 * len(filled) and sentences < 1.3 * len(filled)
 
 
-def _starts_doc(line: str) -> bool:
-    return line.startswith("<doc ")
-
-
-def _is_blank(line: str) -> bool:
-    return not line.strip()
-
-
 class TextFormat(NamedTuple):
     """How one text format is read.
 
-    read(lines, reading): yields documents, raises UserError for a bad line and counts
-    dropped text. is_boundary(line): whether a reader can start at this line, so that
-    several processes can read one file; None if a file must be read completely. suffixes:
-    suffixes of file names that have this format, in lower case.
+    read(lines, reading): yields documents, raises UserError for a bad line and counts what
+    is left out. boundary: pattern of lines at which a reader can start, so that several
+    processes can read one file; None if a file must be read completely. suffixes: suffixes
+    of file names that have this format, in lower case. start: text with which only files
+    of this format start.
     """
 
     read: Callable[[Lines, Reading], Documents]
-    is_boundary: Callable[[str], bool] | None = None
+    boundary: str | None = None
     suffixes: tuple[str, ...] = ()
+    start: str = ""
 
 
+_BLANK = r"\s*$"
 FORMATS: dict[str, TextFormat] = {
-    "paragraphs": TextFormat(read_paragraphs_format, _is_blank),
-    "lines": TextFormat(read_lines_format, _is_blank),
+    "paragraphs": TextFormat(read_paragraphs_format, _BLANK),
+    "lines": TextFormat(read_lines_format, _BLANK),
     "markdown": TextFormat(read_markdown_format, suffixes=(".md", ".markdown")),
-    "jsonl": TextFormat(
-        read_jsonl_format, lambda line: True, suffixes=(".jsonl", ".ndjson", ".json")
-    ),
-    "wikiextractor": TextFormat(read_wikiextractor_format, _starts_doc),
+    "jsonl": TextFormat(read_jsonl_format, "", (".jsonl", ".ndjson", ".json"), '{"'),
+    "wikiextractor": TextFormat(read_wikiextractor_format, "<doc ", start="<doc "),
 }
 
 
 def detect_format(name: str, head: str, language: str = "en") -> str:
     """The format of a file from the suffix of its name, or from the start of its text."""
     suffixes = {suffix.lower() for suffix in PurePath(name).suffixes[-2:]}
-    for format, how in FORMATS.items():
-        if suffixes.intersection(how.suffixes):
-            return format
     head = head.lstrip()
-    if _starts_doc(head):
-        return "wikiextractor"
-    if head.startswith('{"'):
-        return "jsonl"
+    for format, how in FORMATS.items():
+        starts = how.start and head.startswith(how.start)
+        if starts or suffixes.intersection(how.suffixes):
+            return format
     return "lines" if _has_sentence_lines(head, language) else "paragraphs"

@@ -6,7 +6,6 @@ interrupted preparation that runs again keeps the finished shards.
 """
 
 import bisect
-import collections
 import contextlib
 import dataclasses
 import hashlib
@@ -19,12 +18,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -40,14 +40,6 @@ from bert_jax.settings import differences
 
 logger = logging.getLogger(__name__)
 
-# Counts of a shard: "text_bytes", "tokens", "unknown", and the reasons of Reading.dropped.
-Counts = collections.Counter[str]
-
-
-class OtherTextError(UserError):
-    """The folder contains text that was prepared in another way."""
-
-
 # Text and settings of a preparation, until index.json is written.
 UNFINISHED = "unfinished.json"
 # Bytes of text in a shard: enough shards for the workers, few enough to open, and small
@@ -58,14 +50,7 @@ _MOST_WORKERS = 4
 _MOST_SHARDS = 10_000  # each is mapped while it is read; Linux allows 65,530 mappings
 
 
-class Part(NamedTuple):
-    """Bytes [start, stop) of a source."""
-
-    source: corpus.Source
-    start: int
-    stop: int
-
-
+Part = tuple[corpus.Source, int, int]  # bytes [start, stop) of a source
 Missing = dict[int, list[Part]]  # the parts of each shard that is not yet written
 
 
@@ -73,32 +58,27 @@ Missing = dict[int, list[Part]]  # the parts of each shard that is not yet writt
 class Report:
     """Result of :func:`prepare`.
 
-    info describes the whole store. The other fields count the work of this call: they are
-    0 if the text was already prepared. text_bytes: bytes of text, estimated for compressed
-    files. dropped: number of dropped headings, lines and documents, by reason.
+    info describes the whole store. counts has what this call did, and is empty if the text
+    was already prepared: "text_bytes" (estimated for compressed files), "tokens",
+    "unknown", and the numbers of Reading.dropped.
     """
 
     info: store.StoreInfo
     seconds: float
-    text_bytes: int
-    tokens: int
-    unknown: int
-    dropped: Mapping[str, int]
+    counts: Counter[str]
 
     def __str__(self) -> str:
-        info = self.info
-        total = (
-            f"{counted(info.documents, 'document')}, "
-            f"{counted(info.sentences, 'sentence')}, {counted(info.tokens, 'token')}"
-        )
-        if not self.text_bytes:
+        info, counts = self.info, self.counts
+        nouns = ("document", "sentence", "token")
+        total = ", ".join(counted(getattr(info, f"{noun}s"), noun) for noun in nouns)
+        if not counts:
             return f"{total}; was already prepared"
-        rate = self.text_bytes / 1e6 / max(self.seconds, 1e-9)
-        unknown = 100 * self.unknown / max(1, self.tokens)
+        unknown = counts["unknown"] / max(1, counts["tokens"])
+        size = counts["text_bytes"] / 1e6
         return (
-            f"{total}; {self.text_bytes / 1e6:.1f} MB of text in {self.seconds:.1f} s "
-            f"({rate:.1f} MB/s), {unknown:.2f}% unknown tokens; "
-            f"{corpus.left_out(self.dropped)}"
+            f"{total}; {size:.1f} MB of text in {self.seconds:.1f} s "
+            f"({size / self.seconds:.1f} MB/s), {unknown:.2%} unknown tokens; "
+            f"{corpus.left_out(counts)}"
         )
 
 
@@ -113,11 +93,11 @@ def prepare(
     workers: int = 0,
     shards: int = 0,
     segmenter: str = "",
-    run: Callable[["Writer", Missing], Generator[Counts]] | None = None,
+    run: Callable[["Writer", Missing], Generator[Counter[str]]] | None = None,
 ) -> Report:
     """Reads, splits and tokenises ``inputs`` into a store in ``directory``.
 
-    inputs, format: see corpus.read_documents. text_field, language: see
+    inputs: see corpus.read_documents. format, text_field, language: see
     corpus_formats.Reading. workers, shards: numbers of processes and shards; 0 chooses.
     segmenter: finds words in text without spaces, see open_segmenter. run: writes the
     missing shards and yields their counts, instead of processes of this machine.
@@ -128,19 +108,12 @@ def prepare(
     if not 0 <= shards <= _MOST_SHARDS:
         raise UserError(f"shards={shards}, expected 0 to {_MOST_SHARDS:,}")
     check_output(directory, *inputs)
-    sources = corpus.find_sources(inputs, format=format, language=language)
-    prints = [*map(corpus.fingerprint, sources)]
+    sources = corpus.find_sources(inputs, Reading(format, text_field, language))
     total = sum(source.size for source in sources)
-    shards = shards or shard_count(total)
-    lines = zip(sources, prints, strict=True)
-    contents = "".join(f"{s.size} {s.format} {version}\n" for s, version in lines)
+    shards, version = shards or shard_count(total), _fingerprint(sources)
     settings = {
         "inputs": list(inputs),
-        "text": {
-            "files": len(sources),
-            "bytes": total,
-            "fingerprint": hashlib.sha256(contents.encode()).hexdigest()[:16],
-        },
+        "text": {"files": len(sources), "bytes": total, "fingerprint": version},
         "format": format,
         "text_field": text_field,
         "language": language,
@@ -152,11 +125,12 @@ def prepare(
         settings["words"] = segmenter
     vocabulary = tokenizer.fingerprint()
     identity = {"vocabulary_fingerprint": vocabulary, "settings": settings}
-    counts: Counts = collections.Counter()
+    counts: Counter[str] = Counter()
     with locked(directory):
-        store.remove_unfinished(directory)
         info = _find_same(directory, identity)
         if info is None:
+            for path in directory.rglob(".*.tmp"):  # of a killed process
+                path.unlink()
             write_json(directory / UNFINISHED, identity)
             tokenizer.save(directory)
             missing = {
@@ -165,14 +139,14 @@ def prepare(
                 if not store.part_path(directory, shard).exists()
             }
             write = Writer(tokenizer, directory, settings)
-            done = total - sum(map(_text_bytes, missing.values()))
-            bar = {"total": total, "initial": done, "unit": "B", "unit_scale": True}
             written = run(write, missing) if run else write.all(missing, workers)
-            with contextlib.closing(written), Progress("preparing", **bar) as progress:
+            size = _text_bytes(itertools.chain(*missing.values()))
+            progress = Progress("preparing", total=size, unit="B", unit_scale=True)
+            with contextlib.closing(written), progress:
                 for count in written:
                     counts.update(count)
                     progress.update(count["text_bytes"])
-            if prints != [*map(corpus.fingerprint, sources)]:
+            if version != _fingerprint(sources):
                 raise UserError(
                     f"the text changed while it was read; remove {directory} and run the "
                     "same command again"
@@ -181,12 +155,16 @@ def prepare(
         (directory / UNFINISHED).unlink(missing_ok=True)
     if info.documents == 1:
         logger.warning(
-            "1 document: no boundaries were found, and next sentence prediction needs "
-            "several; if a line is a sentence, set --format lines; if the text is not "
-            "English, set --language"
+            "1 document, and next sentence prediction needs several; if a line is a "
+            "sentence, set --format lines; if the text is not English, set --language"
         )
-    numbers = [counts.pop(name, 0) for name in ("text_bytes", "tokens", "unknown")]
-    return Report(info, time.monotonic() - started, *numbers, dropped=counts)
+    return Report(info, time.monotonic() - started, counts)
+
+
+def _fingerprint(sources: Sequence[corpus.Source]) -> str:
+    """Identifies the text of all sources."""
+    lines = [f"{s.size} {s.format} {corpus.fingerprint(s)}\n" for s in sources]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
 
 
 def shard_count(size: int) -> int:
@@ -210,13 +188,13 @@ def plan_shards(sources: Sequence[corpus.Source], shards: int) -> list[list[Part
         cuts = sorted({first, end, *(inner if source.splittable else ())})
         for start, stop in itertools.pairwise(cuts):
             shard = bisect.bisect_right(bounds, start) - 1
-            plan[shard].append(Part(source, start - first, stop - first))
+            plan[shard].append((source, start - first, stop - first))
         first = end
     return plan
 
 
-def _text_bytes(parts: Sequence[Part]) -> int:
-    return sum(part.stop - part.start for part in parts)
+def _text_bytes(parts: Iterable[Part]) -> int:
+    return sum(stop - start for _, start, stop in parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,42 +205,37 @@ class Writer:
     directory: Path
     settings: dict[str, Any]
 
-    def __call__(self, shard: int, parts: Sequence[Part]) -> Counts:
-        """Reads, splits and tokenises the parts of one shard."""
+    def __call__(self, shard: int, parts: Sequence[Part]) -> Counter[str]:
+        """Reads, splits and tokenises the parts of one shard; see Report.counts."""
         tokenizer, settings = self.tokenizer, self.settings
-        reading = Reading(settings["text_field"], settings["language"])
-        counts = collections.Counter(text_bytes=_text_bytes(parts), tokens=0, unknown=0)
-        segmenter = settings.get("words", "")
-        segment = open_segmenter(segmenter) if segmenter else None
-        dtype, word_bit = store.stored_type(tokenizer.vocab_size, words=bool(segmenter))
+        field, language = settings["text_field"], settings["language"]
+        reading = Reading(text_field=field, language=language)
+        counts, segmenter = reading.dropped, settings.get("words")
+        counts["text_bytes"] = _text_bytes(parts)
+        segment = segmenter and open_segmenter(segmenter)
+        dtype, bit = store.stored_type(tokenizer.vocab_size, words=bool(segmenter))
         documents = (corpus.read_source(*part, reading) for part in parts)
-        with store.shard_writer(
-            self.directory, shard, settings["shards"], dtype
-        ) as write:
+        place = self.directory, shard, settings["shards"]
+        with store.shard_writer(*place, dtype) as write:
             for _, document in itertools.chain.from_iterable(documents):
-                if segment is None:
-                    sentences = stored = tokenizer.encode_batch(document)
+                if segment:
+                    words = encode_words(document, tokenizer, segment)
+                    sentences = [ids | bit * continues for ids, continues in words]
                 else:
-                    sentences, words = encode_words(document, tokenizer, segment)
-                    pairs = zip(sentences, words, strict=True)
-                    stored = [ids | word_bit * continues for ids, continues in pairs]
-                write(stored)
-                ids = np.concatenate(sentences)
+                    sentences = tokenizer.encode_batch(document)
+                write(sentences)
+                ids = np.concatenate(sentences) | bit
                 counts["tokens"] += len(ids)
-                counts["unknown"] += int(np.count_nonzero(ids == tokenizer.unk_id))
-        counts.update(reading.dropped)
+                counts["unknown"] += int((ids == tokenizer.unk_id | bit).sum())
         return counts
 
-    def all(self, missing: Missing, workers: int) -> Iterator[Counts]:
+    def all(self, missing: Missing, workers: int) -> Iterator[Counter[str]]:
         """Writes shards in ``workers`` processes, or in this process for one.
 
         The first error stops all processes, and so does closing this iterator.
         """
-        if not workers:
-            known = hasattr(os, "sched_getaffinity")  # Linux: the cores of a container
-            cores = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
-            workers = min(_MOST_WORKERS, cores)
-        workers = min(workers, len(missing))
+        default = min(_MOST_WORKERS, os.cpu_count() or 1)
+        workers = min(workers or default, len(missing))
         if workers <= 1:
             yield from itertools.starmap(self, missing.items())
             return
@@ -303,30 +276,27 @@ def _exit_with(parent: Connection) -> None:
     os._exit(1)
 
 
-def _work(shard: int, parts: list[Part]) -> Counts:
+def _work(shard: int, parts: list[Part]) -> Counter[str]:
     return _write(shard, parts)
 
 
 def _find_same(directory: Path, identity: dict[str, Any]) -> store.StoreInfo | None:
     """The finished store in ``directory``, or None.
 
-    Raises OtherTextError if the folder contains other text, finished or not.
+    Raises UserError if the folder contains other text, finished or not.
     """
     info = store.read_info(directory) if (directory / "index.json").exists() else None
     if info is None and not any(directory.glob("index/part-*.npz")):
         return None
     found = vars(info) if info else read_json(directory / UNFINISHED, "settings")
-    old, new = (
-        {"vocabulary": values["vocabulary_fingerprint"], **values["settings"]}
-        for values in (found, identity)
-    )
+    found = {name: found.get(name) for name in identity}
     differing = [
         f"{name} was {str(was)[:48]}, now {str(now)[:48]}"
-        for name, was, now in differences(old, new)
-        if not name.startswith("inputs")  # the same text may have another path
+        for name, was, now in differences(found, identity)
+        if not name.startswith("settings.inputs")  # the text may have another path
     ]
     if differing:
-        raise OtherTextError(
+        raise UserError(
             f"{directory} contains text prepared with other settings "
             f"({'; '.join(differing)}); use another folder, or delete this one"
         )

@@ -69,12 +69,9 @@ def _raw_documents() -> Iterator[list[str]]:
     for path in sorted(library.rglob("*.py")):
         if any(map(_LEFT_OUT.fullmatch, path.relative_to(library).parts)):
             continue
-        try:
-            tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError):  # a template
-            continue
         rest: list[str] = []
-        for sentences in map(prose_sentences, _docstrings(tree)):
+        for text in _docstrings(ast.parse(path.read_bytes())):
+            sentences = prose_sentences(text)
             if len(sentences) >= _LONG_DOCSTRING:
                 yield sentences
             else:

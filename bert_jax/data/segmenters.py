@@ -7,7 +7,7 @@ with Whole Word Masking for Chinese BERT").
 
 import importlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -16,34 +16,30 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 
 Segmenter = Callable[[str], Iterable[str]]
-_NAMED = {"jieba": "jieba:lcut"}  # Chinese
 
 
 def open_segmenter(name: str) -> Segmenter:
     """The segmenter "jieba" (Chinese), or the function of "MODULE:FUNCTION"."""
-    module, _, function = _NAMED.get(name, name).partition(":")
+    module, _, function = name.partition(":")
     try:
-        library = importlib.import_module(module)
-        segmenter = getattr(library, function)
+        segmenter = getattr(importlib.import_module(module), function or "lcut")
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(
             f"the segmenter {name} is not there ({error}); expected jieba, which needs pip "
             "install 'bert_jax[chinese]', or MODULE:FUNCTION"
         ) from error
-    if name == "jieba":
-        library.setLogLevel(logging.WARNING)
+    logging.getLogger("jieba").setLevel(logging.WARNING)  # not each dictionary it loads
     return segmenter
 
 
 def encode_words(
     sentences: Sequence[str], tokenizer: Tokenizer, segmenter: Segmenter
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Token ids of each sentence, and whether each token continues a word: bool (T,).
 
     A token continues a word if no new word of the segmenter starts in it, or if the
     vocabulary marks it as a continuation, such as "##s".
     """
-    every_ids, every_continues = [], []
     tokens = encode_with_offsets(sentences, tokenizer)
     for sentence, (ids, starts, ends) in zip(sentences, tokens, strict=True):
         # Number of words that start before each character.
@@ -51,9 +47,7 @@ def encode_words(
         continues = before[ends] == before[starts]
         # Also a token after the mark of a space, which covers no character.
         continues[1:] |= starts[1:] == starts[:-1]
-        every_ids.append(ids)
-        every_continues.append(continues | tokenizer.continuation[ids])
-    return every_ids, every_continues
+        yield ids, continues | tokenizer.continuation[ids]
 
 
 def _word_starts(text: str, segmenter: Segmenter) -> np.ndarray:

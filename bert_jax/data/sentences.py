@@ -47,10 +47,6 @@ def split_sentences(paragraph: str, language: str = "en") -> list[str]:
     new sentence, so lower-cased text is split.
     """
     parts = _segment(_BLANKED.sub(" ", paragraph), language)
-    if len(parts) <= 1:
-        sentence = paragraph.strip()
-        return [sentence] if sentence else []
-
     sentences: list[list[str]] = []  # each of pieces that belong together
     start = end = 0
     for part in parts:
@@ -82,23 +78,20 @@ def _segment(text: str, language: str) -> list[str]:
     """The parts of a text. Long text is passed on in pieces."""
     parts, rest = [], ""
     for start in range(0, len(text), _AT_ONCE):
-        *done, rest = _segment_once(rest + text[start : start + _AT_ONCE], language)
+        piece = rest + text[start : start + _AT_ONCE]
+        try:
+            *done, rest = sentencex.segment(language, piece)
+        except BaseException as error:
+            # A panic of its Rust code, which is no Exception, would end a run of hours at
+            # the same paragraph each time: that paragraph stays whole.
+            if type(error).__name__ != "PanicException":
+                raise
+            done, rest = [], piece
         parts += done
         if len(rest) >= _AT_ONCE:  # too long for a sentence
             parts.append(rest)
             rest = ""
     return [*parts, rest] if rest else parts
-
-
-def _segment_once(text: str, language: str) -> list[str]:
-    try:
-        return sentencex.segment(language, text)
-    except BaseException as error:
-        # A panic of its Rust code, which is no Exception, would end a run of hours at
-        # the same paragraph each time: that paragraph stays whole.
-        if type(error).__name__ != "PanicException":
-            raise
-        return [text]
 
 
 def _goes_on(before: str, sentence: str) -> bool:

@@ -16,10 +16,9 @@ All arrays are mapped into memory, so reading a random sentence needs no system 
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -30,20 +29,13 @@ from bert_jax.files import new_file, read_json, reading, write_json
 FORMAT = 2
 
 
-class Shard(NamedTuple):
-    """A file of token ids."""
-
-    name: str
-    tokens: int
-
-
 @dataclasses.dataclass(frozen=True)
 class StoreInfo:
     """The contents of index.json.
 
-    vocabulary_fingerprint: Tokenizer.fingerprint. settings: text and settings of
-    ``prepare``. word_bit: bit of the tokens that continue a word; 0 if the vocabulary
-    marks these tokens.
+    vocabulary_fingerprint: Tokenizer.fingerprint. shards: name and number of tokens of
+    each file. settings: text and settings of ``prepare``. word_bit: bit of the tokens that
+    continue a word; 0 if the vocabulary marks these tokens.
     """
 
     documents: int
@@ -52,7 +44,7 @@ class StoreInfo:
     token_dtype: str
     vocab_size: int
     vocabulary_fingerprint: str
-    shards: tuple[Shard, ...]
+    shards: list[list]
     settings: dict[str, Any]
     format: int = FORMAT
     word_bit: int = 0
@@ -65,9 +57,9 @@ def stored_type(vocab_size: int, *, words: bool) -> tuple[np.dtype, int]:
     return dtype, ((1 << 15) if dtype.itemsize == 2 else (1 << 30)) * words
 
 
-def shard_name(shard: int, shards: int) -> str:
-    """The file name of shard number ``shard`` of ``shards``."""
-    return f"shard-{shard:05d}-of-{shards:05d}.tokens"
+def shard_path(directory: Path, shard: int, shards: int) -> Path:
+    """The file of shard number ``shard`` of ``shards``."""
+    return directory / f"shard-{shard:05d}-of-{shards:05d}.tokens"
 
 
 def part_path(directory: Path, shard: int) -> Path:
@@ -84,7 +76,6 @@ def shard_writer(
     Yields a function that appends one document, the token ids of its sentences. Empty
     sentences and empty documents are skipped.
     """
-    path, part_file = directory / shard_name(shard, shards), part_path(directory, shard)
     lengths, sizes = [], []
 
     def write(sentences: Sequence[np.ndarray]) -> None:
@@ -94,22 +85,14 @@ def shard_writer(
             lengths.extend(filled)
             sizes.append(len(filled))
 
+    # The part is renamed last.
     with (
-        new_file(part_file) as part,
-        new_file(path) as file,
-    ):  # the part is renamed last
+        new_file(part_path(directory, shard)) as part,
+        new_file(shard_path(directory, shard, shards)) as file,
+    ):
         yield write
-        np.savez(
-            part,
-            sentence_lengths=np.array(lengths, np.int64),
-            document_sizes=np.array(sizes, np.int64),
-        )
-
-
-def remove_unfinished(directory: Path) -> None:
-    """Removes the temporary files of killed processes."""
-    for path in (*directory.glob(".*.tmp"), *directory.glob("index/.*.tmp")):
-        path.unlink()
+        arrays = {"sentence_lengths": lengths, "document_sizes": sizes}
+        np.savez(part, **{key: np.array(a, np.int64) for key, a in arrays.items()})
 
 
 def finish_store(
@@ -124,10 +107,9 @@ def finish_store(
     settings = identity["settings"]
     shards = settings["shards"]
     parts = [part_path(directory, shard) for shard in range(shards)]
-    index = directory / "index"
-    tokens = _write_sums(index / "sentence_offsets.npy", parts, "sentence_lengths")
-    sizes = _write_sums(index / "document_sentences.npy", parts, "document_sizes")
-    if not sum(tokens):
+    sentences, tokens = _write_sums(parts, "sentence_lengths", "sentence_offsets")
+    documents, _ = _write_sums(parts, "document_sizes", "document_sentences")
+    if not sentences:
         for path in (*parts, *directory.glob("shard-*")):
             path.unlink()
         raise UserError(
@@ -135,14 +117,15 @@ def finish_store(
             "--input and --format"
         )
     dtype, word_bit = stored_type(vocab_size, words="words" in settings)
-    named = (Shard(shard_name(i, shards), n) for i, n in enumerate(tokens))
+    names = (shard_path(directory, shard, shards).name for shard in range(shards))
+    named = zip(names, tokens, strict=True)
     info = StoreInfo(
-        documents=sum(len(_part(path, "document_sizes")) for path in parts),
-        sentences=sum(sizes),
+        documents=documents,
+        sentences=sentences,
         tokens=sum(tokens),
         token_dtype=dtype.str,
         vocab_size=vocab_size,
-        shards=tuple(shard for shard in named if shard.tokens),
+        shards=[[name, count] for name, count in named if count],
         word_bit=word_bit,
         **identity,
     )
@@ -152,20 +135,23 @@ def finish_store(
     return info
 
 
-def _write_sums(path: Path, parts: Sequence[Path], key: str) -> list[int]:
-    """Writes 0 and the running sums of an array of all parts; returns each part's sum."""
-    # One part is in memory at a time.
-    count = 1 + sum(len(_part(path, key)) for path in parts)
+def _write_sums(parts: Sequence[Path], key: str, name: str) -> tuple[int, list[int]]:
+    """Writes 0 and the running sums of the array ``key`` of all parts as NAME.npy.
+
+    Returns the length of the array, and its sum in each part. One part is in memory at a
+    time.
+    """
+    count = sum(len(_part(part, key)) for part in parts)
     totals = [0]
-    with new_file(path) as file:
-        header = {"descr": "<i8", "fortran_order": False, "shape": (count,)}
+    with new_file(parts[0].with_name(f"{name}.npy")) as file:
+        header = {"descr": "<i8", "fortran_order": False, "shape": (count + 1,)}
         np.lib.format.write_array_header_1_0(file, header)
         file.write(np.zeros(1, np.int64))
-        for path in parts:
-            sums = totals[-1] + np.cumsum(_part(path, key))
+        for part in parts:
+            sums = totals[-1] + np.cumsum(_part(part, key))
             file.write(sums)
             totals.append(int(sums[-1]) if len(sums) else totals[-1])
-    return np.diff(totals).tolist()
+    return count, np.diff(totals).tolist()
 
 
 def _part(path: Path, key: str) -> np.ndarray:
@@ -180,22 +166,20 @@ def _part(path: Path, key: str) -> np.ndarray:
 def read_info(directory: Path) -> StoreInfo:
     """Reads index.json. Raises UserError if ``directory`` is not a finished store."""
     path = directory / "index.json"
-    if not path.is_file():
-        raise UserError(
-            f"{directory} is not a finished store (no index.json); run bert_jax prepare "
-            f"--input TEXT --vocabulary vocab.txt --output {directory}"
-        )
-    expected = "the index of a store; prepare the text again"
+    expected = (
+        f"prepared text of format {FORMAT}; run bert_jax prepare --input TEXT "
+        f"--vocabulary vocab.txt --output {directory}"
+    )
     values = read_json(path, expected)
-    if (found := values.get("format")) != FORMAT:
-        raise UserError(
-            f"{path} has format {found}, expected {FORMAT}; prepare the text again"
-        )
-    for name in ("checksum", "index_checksums"):  # of old versions
-        values.pop(name, None)
     with reading(path, expected):
-        values["shards"] = tuple(Shard(*shard[:2]) for shard in values["shards"])
-        return StoreInfo(**values)
+        if values["format"] != FORMAT:
+            raise UserError(
+                f"{path} has format {values['format']}; expected {expected}"
+            )
+        # Version 0.1.0 also has checksums.
+        values["shards"] = [shard[:2] for shard in values["shards"]]
+        known = StoreInfo.__dataclass_fields__
+        return StoreInfo(**{name: values[name] for name in known if name in values})
 
 
 class TokenStore:
@@ -210,21 +194,22 @@ class TokenStore:
         self.directory = Path(directory)
         self.info = info = read_info(self.directory)
         self.word_bit = info.word_bit
-        tokens = [shard.tokens for shard in info.shards]
+        dtype, index = np.dtype(info.token_dtype), self.directory / "index"
+        self._shards = [
+            _map(self.directory / name, dtype, n) for name, n in info.shards
+        ]
+        tokens = [count for _, count in info.shards]
         self._ends = np.cumsum(tokens)
         self._starts = self._ends - tokens
-        self._shard = functools.cache(self._open)
-        self.sentence_offsets = self._index("sentence_offsets", info.sentences)
-        self.document_sentences = self._index("document_sentences", info.documents)
+        self.sentence_offsets = _map(
+            index / "sentence_offsets.npy", np.int64, info.sentences + 1
+        )
+        self.document_sentences = _map(
+            index / "document_sentences.npy", np.int64, info.documents + 1
+        )
         with reading(self.directory / "index.json", "as many tokens as the index has"):
             if not self.sentence_offsets[-1] == info.tokens == sum(tokens):
                 raise ValueError(f"{info.tokens:,} tokens")
-        for shard in info.shards:
-            size = shard.tokens * np.dtype(info.token_dtype).itemsize
-            path = self.directory / shard.name
-            with reading(path, f"{size:,} bytes; copy it, or prepare the text, again"):
-                if (found := path.stat().st_size) != size:
-                    raise ValueError(f"{found:,} bytes")
 
     def read_sentences(self, ranges: np.ndarray) -> list[np.ndarray]:
         """Token ids of the sentences [start, stop) of each range, one array for a range.
@@ -237,23 +222,19 @@ class TokenStore:
         shards = np.searchsorted(self._ends[:-1], offsets[:, 0], "right")
         offsets -= self._starts[shards, None]
         places = zip(shards.tolist(), offsets.tolist(), strict=True)
-        return [self._shard(shard)[start:stop] for shard, (start, stop) in places]
+        return [self._shards[shard][start:stop] for shard, (start, stop) in places]
 
-    def _index(self, name: str, count: int) -> np.ndarray:
-        """An array of the index, mapped.
 
-        It is not a memmap: slicing a memmap takes three times as long.
-        """
-        path = self.directory / "index" / f"{name}.npy"
-        with reading(
-            path, f"an index of {count:,}; copy it, or prepare the text, again"
-        ):
+def _map(path: Path, dtype: np.dtype | type, count: int) -> np.ndarray:
+    """The numbers of a file, mapped into memory.
+
+    It is not a memmap: slicing a memmap takes three times as long.
+    """
+    with reading(path, f"{count:,} numbers; copy it, or prepare the text, again"):
+        if path.suffix == ".npy":
             array = np.asarray(np.load(path, mmap_mode="r"))
-            if (array.shape, array.dtype) != ((count + 1,), np.int64):
-                raise ValueError(f"{array.dtype} of shape {array.shape}")
-        return array
-
-    def _open(self, number: int) -> np.ndarray:
-        """The token ids of a shard, mapped."""
-        path = self.directory / self.info.shards[number].name
-        return np.asarray(np.memmap(path, np.dtype(self.info.token_dtype), "r"))
+        else:
+            array = np.asarray(np.memmap(path, dtype, "r"))
+        if (array.shape, array.dtype) != ((count,), dtype):
+            raise ValueError(f"{array.size:,} numbers of type {array.dtype}")
+    return array

@@ -1,23 +1,17 @@
 """Making a vocabulary: WordPiece in Google's layout, or SentencePiece."""
 
-import collections
 import io
-import itertools
 import logging
 import random
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 import sentencepiece
 import tokenizers
 
 from bert_jax.data.tokenizer import (
-    CLS,
-    MASK,
-    PAD,
-    SEP,
     SPECIAL_TOKENS,
-    UNK,
     SentencePieceTokenizer,
     Tokenizer,
     WordPieceTokenizer,
@@ -26,21 +20,23 @@ from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, Splitter
 from bert_jax.errors import UserError
 
 KINDS = ("wordpiece", "sentencepiece")
+PAD, UNK, *_OTHER_SPECIAL = SPECIAL_TOKENS
 # Google's vocabularies keep 994 slots for tokens of one's own: 99 after [PAD], the rest
 # after [MASK] (uncased_L-12_H-768_A-12/vocab.txt). A small vocabulary has none.
 UNUSED = 994
 _UNUSED_FIRST = 99
 _SMALLEST_WITH_UNUSED = 8000
+# WordPiece joins only tokens that are neighbours this often. A new word of
+# extend_vocabulary occurs this often too.
+_MIN_FREQUENCY = 2
 # Different words counted at a time, about 400 MB; beyond it the rarest are forgotten.
 _COUNTED_WORDS = 3_000_000
 # The trainer reads the words of a corpus of this many words; a larger one is scaled down.
 _TRAINED_WORDS = 20_000_000
-# SentencePiece learns from at most this many sentences, since its memory grows with them,
-# and so does a vocabulary of several languages.
+# SentencePiece learns from at most this many sentences, since its memory grows with them.
 _SAMPLED = 200_000
 # The alphabet covers this share of the characters; a word with a rarer one is [UNK].
 _ALPHABET_COVERAGE = 0.99999
-_NO_WORDS = "the input holds no words; expected text to make tokens of"
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +48,6 @@ def train_vocabulary(
     kind: str = "wordpiece",
     lower_case: bool = True,
     keep_accents: bool = False,
-    min_frequency: int = 2,
 ) -> Tokenizer:
     """Trains a tokenizer of ``size`` tokens, special and unused ones counted.
 
@@ -60,13 +55,8 @@ def train_vocabulary(
     Devanagari their vowel signs. Google's tokenizer removes both. Cased text and
     SentencePiece always keep them.
     The different words are in memory, or for SentencePiece a sample of the sentences. The
-    same sentences give the same vocabulary. A small text gives fewer tokens: WordPiece
-    joins only tokens that are neighbours at least ``min_frequency`` times.
+    same sentences give the same vocabulary. A small text gives fewer tokens.
     """
-    if kind not in KINDS:
-        raise UserError(f"kind {kind!r}, expected one of {', '.join(KINDS)}")
-    if min_frequency < 0:
-        raise UserError(f"min_frequency={min_frequency}, expected 0 or more")
     if size <= len(SPECIAL_TOKENS):
         raise UserError(
             f"size {size}, expected more than the {len(SPECIAL_TOKENS)} special tokens; "
@@ -74,41 +64,14 @@ def train_vocabulary(
         )
     if kind == "sentencepiece":
         return _train_sentencepiece(sentences, size, lower_case)
+    if kind != "wordpiece":
+        raise UserError(f"kind {kind!r}, expected one of {', '.join(KINDS)}")
     splitter = Splitter(lower_case, lower_case and not keep_accents)
-    return _train_wordpiece(sentences, size, splitter, min_frequency)
-
-
-def balanced(
-    languages: Sequence[Iterable[str]], smoothing: float, limit: int = _SAMPLED
-) -> list[str]:
-    """A sample of sentences in which small languages have more than their share.
-
-    A language with n sentences gets a share of n ** ``smoothing``: 1 keeps the shares, 0
-    makes them equal, and multilingual BERT has 0.7 (multilingual.md of the original). If a
-    language has fewer sentences than its share, they are repeated.
-    """
-    if not 0 <= smoothing <= 1:
-        raise UserError(f"--smoothing={smoothing}, expected 0 to 1; 0.7 is Google's")
-    samples = [_sample(own, limit) for own in languages]
-    total = sum(count for count, _ in samples)
-    size = min(limit, total)
-    weights = [count**smoothing if count else 0.0 for count, _ in samples]
-    chosen: list[str] = []
-    for (count, sample), weight in zip(samples, weights, strict=True):
-        wanted = round(size * weight / max(sum(weights), 1))
-        random.Random(0).shuffle(sample)
-        chosen += itertools.islice(itertools.cycle(sample), wanted)
-        shares = f"{count / max(total, 1):.1%} to {wanted / max(size, 1):.1%}"
-        logger.info(f"{count:,} sentences: from {shares} of all")
-    return chosen
+    return _train_wordpiece(sentences, size, splitter)
 
 
 def extend_vocabulary(
-    tokenizer: Tokenizer,
-    sentences: Iterable[str],
-    count: int,
-    *,
-    min_frequency: int = 2,
+    tokenizer: Tokenizer, sentences: Iterable[str], count: int
 ) -> Tokenizer:
     """A WordPiece vocabulary with up to ``count`` words of a text after its own tokens.
 
@@ -119,45 +82,39 @@ def extend_vocabulary(
         raise UserError(
             f"a vocabulary of kind {tokenizer.kind} cannot be extended; expected wordpiece"
         )
-    if count < 1:
-        raise UserError(f"{count} new words, expected 1 or more")
-    splitter = Splitter(tokenizer.lower_case, tokenizer.strip_accents)
-    words = count_words(sentences, splitter)
+    words = count_words(
+        sentences, Splitter(tokenizer.lower_case, tokenizer.strip_accents)
+    )
     saved = {
         word: number * (len(tokenizer.encode(word)) - 1)
         for word, number in words.items()
-        if number >= min_frequency and any(map(str.isalpha, word))
+        if number >= _MIN_FREQUENCY and any(map(str.isalpha, word))
     }
     gaining = [word for word in saved if saved[word] and word not in tokenizer.ids]
-    if not gaining:
+    new = sorted(gaining, key=lambda word: (-saved[word], word))[: max(0, count)]
+    if not new:
         raise UserError(
-            "the text has no words of several tokens that occur often enough; expected "
-            "text of another kind, or a smaller --min_frequency"
+            f"no word to add; expected --words={count} of 1 or more, and a text with "
+            "words of several tokens that occur more than once"
         )
-    new = sorted(gaining, key=lambda word: (-saved[word], word))[:count]
-    share = sum(saved[word] for word in new) / sum(saved.values())
-    logger.info(
-        f"{len(new):,} new words; words of several tokens need {share:.1%} fewer tokens "
-        "beyond their first"
-    )
+    logger.info(f"{len(new):,} new words")
     return tokenizer.with_tokens([*tokenizer.tokens, *new])
 
 
 def _train_wordpiece(
-    sentences: Iterable[str], size: int, splitter: Splitter, min_frequency: int
+    sentences: Iterable[str], size: int, splitter: Splitter
 ) -> Tokenizer:
     words = count_words(sentences, splitter)
-    if not words:
-        raise UserError(_NO_WORDS)
     first = list(SPECIAL_TOKENS)
     if size >= _SMALLEST_WITH_UNUSED:  # Google's layout: [MASK] is number 103
         unused = [f"[unused{i}]" for i in range(UNUSED)]
         first = [PAD, *unused[:_UNUSED_FIRST], *first[1:], *unused[_UNUSED_FIRST:]]
     alphabet = _alphabet(words, limit=max(size // 3, 100))
-    if len(first) + len(alphabet) > size:
+    if not 0 < len(alphabet) <= size - len(first):
         raise UserError(
-            f"a vocabulary of {size} tokens has no room for {len(first)} special tokens "
-            f"and the {len(alphabet)} characters of the text; set a larger --size"
+            f"a vocabulary of {size} tokens cannot have {len(first)} special tokens and "
+            f"the {len(alphabet)} characters of the text; expected text, and a larger "
+            "--size"
         )
     logger.info(f"training on {len(words):,} different words")
     known = {token.removeprefix(PREFIX) for token in alphabet}
@@ -169,7 +126,7 @@ def _train_wordpiece(
     # the same text gives the same vocabulary.
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=size,
-        min_frequency=min_frequency,
+        min_frequency=_MIN_FREQUENCY,
         special_tokens=first + alphabet,
         show_progress=sys.stderr.isatty(),
     )
@@ -184,15 +141,15 @@ def count_words(sentences: Iterable[str], splitter: Splitter) -> dict[str, int]:
 
     Rough words are counted first, because most words of a text repeat.
     """
-    rough: collections.Counter[str] = collections.Counter()
+    rough: Counter[str] = Counter()
     rarest = 1
     for sentence in sentences:
         rough.update(splitter.rough_words(sentence))
         while len(rough) > _COUNTED_WORDS:
-            rough = collections.Counter({w: n for w, n in rough.items() if n > rarest})
+            rough = Counter({w: n for w, n in rough.items() if n > rarest})
             # The counter must shrink well below the limit, or every word would prune it.
             rarest += len(rough) > _COUNTED_WORDS // 2
-    words: collections.Counter[str] = collections.Counter()
+    words: Counter[str] = Counter()
     for rough_word, count in rough.items():
         for word in splitter.words(rough_word):
             if len(word) <= LONGEST_WORD:
@@ -205,7 +162,7 @@ def _alphabet(words: dict[str, int], limit: int) -> list[str]:
 
     A third of the vocabulary at most: Chinese needs thousands, English some hundreds.
     """
-    counts: collections.Counter[str] = collections.Counter()
+    counts: Counter[str] = Counter()
     tokens = set()
     for word, count in words.items():
         tokens.update(word[0], (f"{PREFIX}{char}" for char in word[1:]))
@@ -232,9 +189,7 @@ def _repeat(words: dict[str, int]) -> Iterator[str]:
 def _train_sentencepiece(
     sentences: Iterable[str], size: int, lower_case: bool
 ) -> Tokenizer:
-    _, sample = _sample(sentences, _SAMPLED)
-    if not sample:
-        raise UserError(_NO_WORDS)
+    sample = _sample(sentences, _SAMPLED)
     logger.info(f"training on {len(sample):,} sentences")
     if lower_case:
         sample = [sentence.lower() for sentence in sample]
@@ -255,31 +210,29 @@ def _train_sentencepiece(
             unk_piece=UNK,
             bos_id=-1,
             eos_id=-1,
-            control_symbols=[CLS, SEP, MASK],
+            control_symbols=_OTHER_SPECIAL,
             num_threads=1,  # several threads add numbers in another order
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:
         reason = str(error).strip().splitlines()[-1]
         raise UserError(
-            f"SentencePiece cannot make {size} tokens of this text ({reason}); set another "
-            "--size"
+            f"SentencePiece cannot make {size} tokens of this text ({reason}); expected "
+            "more text, or another --size"
         ) from error
     return SentencePieceTokenizer(model.getvalue(), lower_case)
 
 
-def _sample(sentences: Iterable[str], limit: int) -> tuple[int, list[str]]:
-    """The number of sentences, and a uniform sample of at most ``limit`` sentences.
+def _sample(sentences: Iterable[str], limit: int) -> list[str]:
+    """A uniform sample of at most ``limit`` sentences.
 
     SentencePiece's own sampling differs from run to run.
     """
     rng = random.Random(0)
     sample: list[str] = []
-    count = 0
-    for sentence in filter(str.strip, sentences):
+    for count, sentence in enumerate(filter(str.strip, sentences)):
         if count < limit:
             sample.append(sentence)
         elif (place := rng.randrange(count + 1)) < limit:
             sample[place] = sentence
-        count += 1
-    return count, sample
+    return sample

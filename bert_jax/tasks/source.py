@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_jax.data.corpus import TFDS, Dataset, find_dataset
+from bert_jax.data.corpus import TFDS, find_dataset
 from bert_jax.errors import UserError, listed
 from bert_jax.files import reading
 from bert_jax.tasks.rows import (
@@ -84,10 +84,10 @@ class Source:
             return iter(found)
         if isinstance(found, Path):
             return self.read_file(found, split)
-        rows = found
-        if isinstance(found, Dataset):
-            rows = (row for _, row in found.examples(0, found.rows))
-        return self._with_names(placed_rows(rows, self.place(split)), found.features)
+        rows, info = found, found
+        if self.config.dir.startswith(TFDS):
+            rows, info = iter(found), found.dataset_info
+        return self._with_names(placed_rows(rows, self.place(split)), info.features)
 
     def rows_of(
         self, data: Any, name: str = "", *, tabs: bool = True

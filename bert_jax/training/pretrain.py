@@ -13,6 +13,7 @@ from flax import linen as nn
 from jax.sharding import Mesh
 
 from bert_jax.data.corpus import read_documents
+from bert_jax.data.corpus_formats import Reading
 from bert_jax.data.pipeline import (
     TrainingBatches,
     drawn_ahead,
@@ -248,7 +249,7 @@ def open_text(
 def prepare_corpus(config: DataConfig, directory: Path, log: Log) -> None:
     """Writes vocabulary and store of config.corpus."""
     log(f"preparing {', '.join(config.corpus)} in {directory}")
-    documents = read_documents(config.corpus, language=config.language)
+    documents = read_documents(config.corpus, Reading(language=config.language))
     tokenizer = train_vocabulary(
         itertools.chain.from_iterable(documents),
         config.vocabulary_size,

@@ -34,7 +34,7 @@ def tokenizer():
 
 def words_of(text, tokenizer, segmenter=longest):
     """The tokens of a text, joined where one continues a word."""
-    (ids,), (continues,) = encode_words([text], tokenizer, segmenter)
+    ((ids, continues),) = encode_words([text], tokenizer, segmenter)
     assert ids.tolist() == tokenizer.encode(text).tolist()
     words = []
     for token, goes_on in zip(ids, continues, strict=True):

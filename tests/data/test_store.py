@@ -1,15 +1,10 @@
 import json
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
-from bert_jax.data.store import (
-    TokenStore,
-    finish_store,
-    part_path,
-    remove_unfinished,
-    shard_writer,
-)
+from bert_jax.data.store import TokenStore, finish_store, part_path, shard_writer
 from bert_jax.data.tokenizer import token_dtype
 from bert_jax.errors import UserError
 
@@ -86,27 +81,15 @@ def test_ids_over_uint16_take_four_bytes(tmp_path):
 
 
 def test_an_unfinished_shard_leaves_no_part_behind(tmp_path):
-    writer = shard_writer(tmp_path, 0, 1, token_dtype(100))
-    with pytest.raises(KeyboardInterrupt), writer as write:
-        write([np.array([1, 2])])
-        raise KeyboardInterrupt
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-    with shard_writer(tmp_path, 0, 1, token_dtype(100)) as write:
-        write([np.array([1, 2])])
-        assert not part_path(tmp_path, 0).exists()
-    assert part_path(tmp_path, 0).exists()
-    assert not list(tmp_path.rglob("*.tmp"))
-
-
-def test_what_a_killed_process_was_writing_is_removed(tmp_path):
-    with shard_writer(tmp_path, 0, 1, token_dtype(100)) as write:
-        write([np.array([1, 2])])
-    for name in (".shard-00001-of-00002.tokens.7.tmp", "index/.part-00001.npz.7.tmp"):
-        (tmp_path / name).touch()
-    (tmp_path / "mine.tmp").touch()
-    remove_unfinished(tmp_path)
-    assert {path.name for path in tmp_path.rglob("*.tmp")} == {"mine.tmp"}
-    assert part_path(tmp_path, 0).exists()
+    for interrupted in (True, False):
+        end = pytest.raises(KeyboardInterrupt) if interrupted else nullcontext()
+        with end, shard_writer(tmp_path, 0, 1, token_dtype(100)) as write:
+            write([np.array([1, 2])])
+            assert not part_path(tmp_path, 0).exists()
+            if interrupted:
+                raise KeyboardInterrupt
+        assert part_path(tmp_path, 0).exists() != interrupted
+        assert not list(tmp_path.rglob("*.t*mp"))
 
 
 def test_no_text_at_all_is_an_error(tmp_path):
@@ -120,12 +103,15 @@ def test_a_damaged_index_is_named(tmp_path):
     values = json.loads(index.read_text())
     for content, message in (
         # Format 1 was ArrayRecord files.
-        (json.dumps(values | {"format": 1}), "format 1, expected 2; prepare the text"),
-        (json.dumps(values | {"sentences": 3}), "expected an index of 3"),
+        (
+            json.dumps(values | {"format": 1}),
+            "format 1; expected prepared text of format 2",
+        ),
+        (json.dumps(values | {"sentences": 3}), "expected 4 numbers"),
         (json.dumps(values | {"tokens": 3}), "3 tokens"),
         ("{", "is not JSON"),
         ('{"format": 2}', "index.json is damaged"),
-        (None, "is not a finished store"),
+        (None, "index.json does not exist; expected prepared text"),
     ):
         index.write_text(content) if content else index.unlink()
         with pytest.raises(UserError, match=message):

@@ -51,7 +51,7 @@ def tokenizer() -> WordPieceTokenizer:
 
 
 def corpus(folder: Path) -> None:
-    for document in read_documents([str(folder)], format="auto"):
+    for document in read_documents([str(folder)]):
         tokenizer().encode_batch(document)
 
 

@@ -171,7 +171,7 @@ def test_a_wrong_path_is_told_before_jax_is_imported(
         **{"cwd": tmp_path, "capture_output": True, "text": True},
     )
     message, modules = done.stdout.splitlines()
-    assert "none" in message or ". is not a finished store" in message
+    assert "none" in message or "index.json does not exist" in message
     assert modules == "[]"
     assert not list(tmp_path.iterdir())
 
