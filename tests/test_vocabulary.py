@@ -109,13 +109,11 @@ def test_the_output_needs_the_kinds_suffix(text, tmp_path):
 def test_an_output_that_is_an_input_is_refused(tmp_path):
     text, path = "The whale is good.\n" * 9, tmp_path / "a.txt"
     path.write_text(text)
-    for flags in (["--input", str(path)], ["--input", __file__, "--extend", str(path)]):
-        with pytest.raises(UserError, match=r"a\.txt is also an input"):
-            vocabulary.main([*flags, "--output", str(path)])
-    assert path.read_text() == text
-    with pytest.raises(
-        UserError, match=r"vocab\.txt is in the input folder .*; expect"
+    for output, *flags in (
+        (path, "--input", path),
+        (path, "--input", __file__, "--extend", path),
+        (tmp_path / "new" / "vocab.txt", "--input", tmp_path),
     ):
-        vocabulary.main(
-            ["--input", str(tmp_path), "--output", str(tmp_path / "new" / "vocab.txt")]
-        )
+        with pytest.raises(UserError, match="is the input .*, or in it; expected"):
+            vocabulary.main(list(map(str, [*flags, "--output", output])))
+    assert path.read_text() == text
