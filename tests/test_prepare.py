@@ -72,8 +72,8 @@ def test_text_without_boundaries_of_documents_is_warned_of(
         ({"--vocabulary": "no.txt"}, "no.txt"),
         ({"--shards": "-1"}, "shards=-1, expected 0 to 10,000"),
         ({"--language": "English"}, "language 'English', expected a code such as en"),
-        ({"--output": "other.txt"}, "expected a folder"),
-        ({"--output": "text.txt"}, "text.txt is also an input; expected another name"),
+        ({"--output": "other.txt"}, "File exists (other.txt)"),
+        ({"--output": "text.txt"}, "text.txt is the input text.txt, or in it"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys, changed, message):
