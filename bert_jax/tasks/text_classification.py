@@ -73,14 +73,12 @@ class TextConfig(TableConfig):
 
     labels: tuple[str, ...] = setting(
         (),
-        "table: the labels in the order of the outputs, of two the second is positive; "
-        "empty: the labels of the training rows, sorted",
+        "table: labels in the order of the outputs; empty: labels of train, sorted",
     )
     truncation: str = setting(
         "head",
         "what is kept of a longer text: head, tail, head_tail, or windows: overlapping "
-        "sequences, each trained with the row's label, whose logits are averaged; the "
-        "longer text of a pair loses tokens until both fit",
+        "sequences with the row's label, whose logits are averaged",
         one_of=("head", "tail", "head_tail", "windows"),
     )
     head_tokens: int = setting(128, "head_tail: tokens kept of the start", least=1)
@@ -92,9 +90,7 @@ class TextConfig(TableConfig):
         check_ranges(self, "data.")
         room = self.max_length - 2 - self.pair
         if self.truncation == "windows" and self.pair:
-            raise UserError(
-                "truncation=windows is for single texts, and rows are pairs"
-            )
+            raise UserError("truncation=windows is for single texts, not for pairs")
         if self.truncation == "head_tail" and self.head_tokens >= room:
             came = f"head_tokens={self.head_tokens}, expected 1 to {room - 1}"
             raise UserError(f"{came} at max_length={self.max_length}")
@@ -106,8 +102,7 @@ class ClassificationConfig(TextConfig):
 
     task: str = setting(
         "",
-        "one of GLUE's (cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli), "
-        "sick_entailment or sick_relatedness; or table: CSV, TSV or JSONL with columns",
+        "a task of GLUE, sick_entailment or sick_relatedness; or table: CSV, TSV, JSONL",
         one_of=LAYOUTS,
     )
     regression: bool = setting(False, "table: whether labels are numbers")
@@ -192,9 +187,11 @@ class Classification(base.Task):
     def __init__(self, config: TableConfig):
         super().__init__(config)
         layout = config.layout
-        self.regression = layout.regression or getattr(config, "regression", False)
-        own = CORRELATIONS if self.regression else self.table_metrics
-        self.metrics = layout.metrics or own
+        if layout.metrics:
+            self.regression, self.metrics = layout.regression, layout.metrics
+        else:
+            self.regression = getattr(config, "regression", False)
+            self.metrics = CORRELATIONS if self.regression else self.table_metrics
         self.main_metric = self.metrics[0]
         usual = {"text_a": ("text_a", "text"), "text_b": ("text_b",)}
         self.columns = {}
@@ -235,7 +232,8 @@ class Classification(base.Task):
             return self.source.labels
         rows = []
         for where, values in self.source.records("train"):
-            own = self._classes(where, self._given_label(where, values))
+            given = read.value_of(where, values, self.columns["label"])
+            own = self._classes(where, given)
             rows.append([_class_name(where, value) for value in own])
         labels, place = sorted({*itertools.chain(*rows)}), self.source.place("train")
         if labels and all(re.fullmatch(r"-?\d+\.0+", label) for label in labels):
@@ -246,9 +244,8 @@ class Classification(base.Task):
         if not 1 < len(labels) <= most:
             raise UserError(
                 f"{place}: {len(rows)} rows have {counted(len(labels), 'different label')} "
-                f"({listed([label[:60] for label in labels])}); expected two at least, and "
-                "several rows of each: are the columns of text and label swapped? "
-                "regression=True learns numbers, labels= names classes of one row each"
+                f"({listed([label[:60] for label in labels])}); are text and label "
+                "swapped? regression=True learns numbers, and labels= names the classes"
             )
         return tuple(labels)
 
@@ -269,16 +266,14 @@ class Classification(base.Task):
             read.text_columns(where, values, most=1)  # either text may be meant
         if labelled:
             read.check_texts(where, texts, gaps=self.config.task != TABLE)
-            label = self._label(where, self._given_label(where, values))
+            given = read.value_of(where, values, self.columns["label"])
+            label = self._label(where, given)
         ids = (self.config.id, "id", "idx", *_IDS * bool(self.config.layout.files))
         found = (values[name] for name in ids if values.get(name) is not None)
         return Row(where, *texts, label=label, id=next(found, None))
 
     def golds(self, row: Row) -> Sequence[str]:
         return [row.label]
-
-    def _given_label(self, where: str, values: Mapping[str, Any]) -> Any:
-        return read.value_of(where, values, self.columns["label"])
 
     def _classes(self, where: str, value: Any) -> Sequence[Any]:
         """The classes in the label of a row, by name or number."""

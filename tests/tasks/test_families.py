@@ -22,7 +22,7 @@ from bert_jax.training.sweep import run_one
 MOODS = Layout(
     {"text_a": ("text",), "label": ("label",)},
     files={"train": ("train.csv",), "dev": ("dev.csv",)},
-    labels=("no", "yes"),
+    labels=("no", "1"),
     metrics=("f1_macro", "accuracy"),
 )
 
@@ -99,12 +99,17 @@ def test_every_setting_of_a_family_says_what_it_means(family):
         assert len(field.metadata["doc"]) > 5, field.name
 
 
-def test_a_new_task_on_an_existing_head(settings, monkeypatch, tmp_path):
+def test_a_new_task_on_an_existing_head(monkeypatch, tmp_path):
     monkeypatch.setitem(LAYOUTS, "moods", MOODS)
-    score, predict = run(settings("classification", data={"task": "moods"}), tmp_path)
-    assert score == 100
-    answers = predict(["sea good ship", "sea bad ship"])
-    assert [answer["label"] for answer in answers] == ["yes", "no"]
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.csv").write_text("text,label\ngood,1\nbad,no\n")
+    settings = {"task": "moods", "dir": str(tmp_path)}
+    config = finetune_config(
+        {"family": "classification", "init_from": "x", "data": settings}
+    )
+    task = FAMILIES["classification"](config.data)
+    assert [row.label for row in task.read("train")] == ["1", "no"]
+    assert (task.main_metric, task.source.eval_splits) == ("f1_macro", ("dev",))
 
 
 def test_a_new_family(settings, monkeypatch, tmp_path):

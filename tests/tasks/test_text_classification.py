@@ -7,6 +7,7 @@ import pytest
 
 import bert_jax
 from bert_jax.errors import UserError
+from bert_jax.tasks.layouts import CORRELATIONS
 from bert_jax.tasks.text_classification import (
     Classification,
     ClassificationConfig,
@@ -37,18 +38,17 @@ def segments(features):
     return ["".join(map(str, ids)) for ids in features.token_type_ids]
 
 
+def splits(task):
+    return task.source.eval_splits, task.source.predict_splits
+
+
 TRAIN = "text,label\na b,good\nc,bad\nd,good\n"
 
 
 def test_table_reads_splits_labels_and_targets(make, tokenizer):
     task = make({"train.csv": TRAIN, "dev.csv": "id,text,label\n7,a,bad\n"})
-    assert task.labels == ("bad", "good")
-    assert task.outputs == 2
-    assert (task.main_metric, task.source.eval_splits, task.source.predict_splits) == (
-        "accuracy",
-        ("dev",),
-        (),
-    )
+    assert (task.labels, task.outputs) == (("bad", "good"), 2)
+    assert (task.main_metric, splits(task)) == ("accuracy", (("dev",), ()))
     rows = task.read("train")
     features = task.encode(rows, tokenizer)
     assert letters(tokenizer, features) == ["<ab>", "<c>", "<d>"]
@@ -63,16 +63,10 @@ def test_table_reads_splits_labels_and_targets(make, tokenizer):
 def test_a_tables_test_split_is_scored_if_it_has_labels(make):
     files = {"train.csv": TRAIN, "dev.csv": TRAIN, "test.csv": "text,label\na,good\n"}
     task = make(files)
-    assert (task.source.eval_splits, task.source.predict_splits) == (
-        ("dev", "test"),
-        (),
-    )
+    assert splits(task) == (("dev", "test"), ())
     assert task.read("test")[0].label == "good"
     task = make(files | {"test.csv": "text\na\n"})
-    assert (task.source.eval_splits, task.source.predict_splits) == (
-        ("dev",),
-        ("test",),
-    )
+    assert splits(task) == (("dev",), ("test",))
     assert task.read("test")[0].label is None
 
 
@@ -82,25 +76,16 @@ def test_a_class_may_be_given_by_its_number_unless_names_are_numbers(make, caplo
     assert [row.label for row in task.read("dev")] == ["poor", "fine"]
     assert caplog.messages == ["labels 0, 1 are read as poor, fine, by position"]
     for names in (("1", "2", "3"), ("-1", "1"), ("0.5", "1.5")):
-        with pytest.raises(
-            UserError, match=r"dev\.jsonl:1: label '0' is not in the label"
-        ):
+        with pytest.raises(UserError, match=r"dev\.jsonl:1: label '0' is not in the"):
             make({"dev.jsonl": dev}, labels=names).read("dev")
 
 
 def test_pairs_with_chosen_columns_and_files(make, tokenizer):
-    task = make(
-        {"t.tsv": 'left\tright\tclass\n"a\tb c\tx\nd\te\ty\n'},
-        train="t.tsv",
-        text_a="left",
-        text_b="right",
-        label="class",
-    )
+    names = dict(train="t.tsv", text_a="left", text_b="right", label="class")
+    task = make({"t.tsv": 'left\tright\tclass\n"a\tb c\tx\nd\te\ty\n'}, **names)
     rows = task.read("train")
-    assert [(r.text_a, r.text_b, r.label) for r in rows] == [
-        ('"a', "b c", "x"),
-        ("d", "e", "y"),
-    ]
+    found = [(row.text_a, row.text_b, row.label) for row in rows]
+    assert found == [('"a', "b c", "x"), ("d", "e", "y")]
     features = task.encode(rows[1:], tokenizer)
     assert letters(tokenizer, features) == ["<d>e>"]
     assert segments(features) == ["00011"]
@@ -254,47 +239,36 @@ def test_windows_train_with_the_label_of_their_row_and_predict_its_mean(
     }
 
 
-def test_parse_lines_and_objects(parse, make):
+def test_rows_to_predict(parse, make):
     task = make({}, text_a="left", text_b="right", labels=("x", "y"))
-    lines = [
-        "a b\tc\r\n",
-        {"text_a": "d", "text_b": "e", "id": 5},
-    ]
-    assert [(r.text_a, r.text_b, r.id, r.where) for r in parse(task, lines, "in")] == [
+    objects = {"text_a": "d", "text_b": "e", "id": 5}, {"text_a": "", "text_b": " "}
+    found = parse(task, ["a b\tc\r\n", *objects], "in")
+    assert [(row.text_a, row.text_b, row.id, row.where) for row in found] == [
         ("a b", "c", None, "in:1"),
         ("d", "e", 5, "in:2"),
+        ("", " ", None, "in:3"),
     ]
     (row,) = parse(task, [{"right": "g", "left": "f"}])
     assert (row.text_a, row.text_b) == ("f", "g")
-    (row,) = parse(make({}, labels=("x",)), [{"text": "a"}])
-    assert (row.text_a, row.text_b, row.label) == ("a", None, None)
+    single = make({}, labels=("x", "y"))
+    found = parse(single, ["\n", "a"]) + parse(single, [{"text": "b"}])
+    assert [(row.text_a, row.text_b, row.label) for row in found] == [
+        *(("", None, None), ("a", None, None), ("b", None, None))
+    ]
 
 
 @pytest.mark.parametrize(
     "line, message",
     [
-        ("a", "in:2 has 1 value; expected text, b$"),
-        ("a\tb\tc", "in:2 has 3 values; expected text, b$"),
-        (
-            {"text_a": "a", "other": "b"},
-            "in:2: no column 'b' or 'text_b'.*are text_a, other",
-        ),
-        (
-            {"text_a": "a", "text_b": 3},
-            'in:2: "text_b" is of type int; expected text',
-        ),
+        ("a", r"in:2 has 1 value; expected text, b$"),
+        ("a\tb\tc", r"in:2 has 3 values; expected text, b$"),
+        ({"text_a": "a", "c": "b"}, "in:2: no column 'b' or 'text_b'.*are text_a, c;"),
+        ({"text_a": "a", "text_b": 3}, 'in:2: "text_b" is of type int; expected text'),
     ],
 )
 def test_bad_lines(parse, make, line, message):
     with pytest.raises(UserError, match=message):
         parse(make({}, text_b="b"), ["a\tb", line])
-
-
-def test_an_empty_line_is_an_empty_text(parse, make):
-    rows = parse(make({}, labels=("x", "y")), ["\n", "a"])
-    assert [row.text_a for row in rows] == ["", "a"]
-    (pair,) = parse(make({}, text_b="b"), ["a\t "])
-    assert (pair.text_a, pair.text_b) == ("a", " ")
 
 
 def test_written_predictions(make, tmp_path):
@@ -316,44 +290,29 @@ def test_written_predictions(make, tmp_path):
     )
 
 
-def test_classification_by_hand():
+def test_scores_by_hand():
     truth, predicted = [1, 1, 1, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0, 1, 1]
     # 2 true positives, 1 false negative, 2 false positives, 3 true negatives.
     found = scores(("accuracy", "f1", "f1_macro", "matthews"), truth, predicted)
     f1, other = 2 * 2 / (2 * 2 + 1 + 2), 2 * 3 / (2 * 3 + 1 + 2)
-    assert found == {
-        "accuracy": pytest.approx(62.5),
-        "f1": pytest.approx(100 * f1),
-        "f1_macro": pytest.approx(50 * (f1 + other)),
-        "matthews": pytest.approx(100 * (2 * 3 - 2 * 1) / math.sqrt(4 * 3 * 5 * 4)),
-    }
-
-
-def test_regression_metrics_by_hand():
-    names = ("pearson", "spearman", "pearson_spearman")
-    found = scores(names, [1, 2, 3, 4], [1, 3, 2, 10])
+    matthews = (2 * 3 - 2 * 1) / math.sqrt(4 * 3 * 5 * 4)
+    expected = [62.5, 100 * f1, 50 * (f1 + other), 100 * matthews]
+    assert list(found.values()) == pytest.approx(expected)
+    found = scores(CORRELATIONS, [1, 2, 3, 4], [1, 3, 2, 10])
     x, y = np.array([-1.5, -0.5, 0.5, 1.5]), np.array([-3, -1, -2, 6])
-    pearson = x @ y / math.sqrt((x @ x) * (y @ y))
-    spearman = 1 - 6 * 2 / (4 * 15)  # ranks 1 3 2 4
-    assert found == {
-        "pearson": pytest.approx(100 * pearson),
-        "spearman": pytest.approx(100 * spearman),
-        "pearson_spearman": pytest.approx(50 * (pearson + spearman)),
-    }
+    pearson = 100 * x @ y / math.sqrt((x @ x) * (y @ y))
+    spearman = 100 * (1 - 6 * 2 / (4 * 15))  # ranks 1 3 2 4
+    expected = [pearson, spearman, (pearson + spearman) / 2]
+    assert list(found.values()) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("predicted", [[2, 2, 2], [2, 2 + 1e-15, 2]])
-def test_constant_predictions_score_finite_numbers(predicted):
-    names = ("pearson", "spearman", "pearson_spearman")
-    found = scores(names, [1, 2, 3], predicted)
-    assert all(abs(score) < 1e-9 for score in found.values())
-    assert scores(names, [1], [1]) == dict.fromkeys(names, 0)
+def test_scores_that_are_not_defined_are_zero():
+    for predicted in ([2, 2, 2], [2, 2 + 1e-15, 2]):
+        found = scores(CORRELATIONS, [1, 2, 3], predicted)
+        assert all(abs(score) < 1e-9 for score in found.values())
+    assert scores(CORRELATIONS, [1], [1]) == dict.fromkeys(CORRELATIONS, 0)
     names = ("f1", "f1_macro", "matthews")
-    assert scores(names, [0, 0], [0, 0]) == {
-        "f1": 0,
-        "f1_macro": 100,
-        "matthews": 0,
-    }
+    assert scores(names, [0, 0], [0, 0]) == {"f1": 0, "f1_macro": 100, "matthews": 0}
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,9 @@ def test_contrastive_pairs_need_no_label_or_one_that_is_high(vocabulary):
     own = task(loss="contrastive")
     without = own.with_rows(train=[pair[:2] for pair in PAIRS], dev=PAIRS)
     assert [row.label for row in without.read("train")] == [None] * 3
-    assert own.encode(without.read("train"), vocabulary).targets == {}
+    rows = without.read("train")
+    features = own.encode(rows, vocabulary)
+    assert features.targets == {} and own.warnings(rows, features, vocabulary) == []
     high = task(loss="contrastive", positive_from=2.0).with_rows(train=PAIRS)
     assert [row.label for row in high.read("train")] == [5, 2]
     with pytest.raises(UserError, match=r"^dev, row 0: no column 'label'"):
@@ -79,7 +81,11 @@ def test_what_cannot_be_is_refused(settings, model_config, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "data", [dict(pooling="cls"), dict(loss="contrastive", positive_from=4.0)]
+    "data",
+    [
+        dict(pooling="cls", loss="contrastive", positive_from=4.0),
+        pytest.param({}, marks=pytest.mark.long),
+    ],
 )
 def test_a_run_learns_and_encode_gives_its_vectors(
     data, settings, one_device, tmp_path
