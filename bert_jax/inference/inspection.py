@@ -74,10 +74,7 @@ def _checkpoint(path: os.PathLike | str) -> Values:
         row |= {"dtype": checkpoint.dtypes.get(name, "float32"), "count": array.size}
         row["mean"] = float(array.mean(dtype=np.float64))
         parameters.append(row | {"deviation": float(array.std(dtype=np.float64))})
-    # layer_2 comes before layer_10.
-    parameters.sort(
-        key=lambda row: [x.zfill(4) for x in re.split(r"(\d+)", row["name"])]
-    )
+    parameters.sort(key=lambda row: by_number(row["name"]))
     names = ("source", "head", "labels", "missing", "unexpected")
     return {name: getattr(checkpoint, name) for name in names} | {
         "config": dataclasses.asdict(config),
@@ -85,6 +82,11 @@ def _checkpoint(path: os.PathLike | str) -> Values:
         "count": sum(row["count"] for row in parameters),
         "parameters": parameters,
     }
+
+
+def by_number(name: str) -> list[str]:
+    """A key that sorts layer_2 before layer_10."""
+    return [part.zfill(4) for part in re.split(r"(\d+)", name)]
 
 
 def _text(source: ExampleSource) -> Values:

@@ -387,10 +387,9 @@ def _answer_tokens(tokens: Tokens, text: str, start: int) -> tuple[int, int]:
     These are the tokens with a character of the answer. The original compares the tokens
     of the answer with the tokens around its place, with the same result.
     """
-    first = int(np.searchsorted(tokens.ends, start, side="right"))
-    return first, int(
-        np.searchsorted(tokens.starts, start + len(text), side="left")
-    ) - 1
+    first = np.searchsorted(tokens.ends, start, side="right")
+    stop = np.searchsorted(tokens.starts, start + len(text), side="left")
+    return int(first), int(stop) - 1
 
 
 def _given_answers(

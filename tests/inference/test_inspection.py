@@ -11,7 +11,7 @@ from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
-from bert_jax.inference.inspection import describe, inspect
+from bert_jax.inference.inspection import by_number, describe, inspect
 
 
 @pytest.fixture(scope="module")
@@ -47,17 +47,21 @@ def test_inspect_checks_prepared_text(tmp_path, small_store):
         inspect(tmp_path / "store")
 
 
-def test_settings_and_unknown_tokens_are_shown(tmp_path):
+def test_settings_and_unknown_tokens_are_shown(tmp_path, monkeypatch):
+    # Documents are read in parts.
+    monkeypatch.setattr("bert_jax.inference.inspection._DOCUMENTS", 2)
     text, directory = tmp_path / "text.txt", tmp_path / "store"
-    text.write_text("Der Wal ist schön.\nEr schwimmt.\n" * 9 + "\u13a0\n")
+    text.write_text("Der Wal ist schön.\nEr schwimmt.\n\n" * 9 + "\u13a0 \u13a0\n")
     vocabulary = train_vocabulary(["der wal ist schön ."] * 9, 90, keep_accents=True)
     prepare([str(text)], vocabulary, directory, workers=1, language="de")
     found = inspect(directory, examples=0)
     tokenizer = load_tokenizer(directory)
     ids = [i for line in text.read_text().splitlines() for i in tokenizer.encode(line)]
+    assert found["documents"] == 10
     assert found["unknown"] == ids.count(tokenizer.unk_id) / len(ids) > 0
     lines = [line.split(maxsplit=1) for line in describe(found)]
     assert ["settings.language", "de"] in lines
+    assert ["vocabulary.cased", "False"] in lines
     assert ["vocabulary.accents", "True"] in lines
     assert ["vocabulary.size", str(vocabulary.vocab_size)] in lines
 
@@ -129,6 +133,8 @@ def test_a_checkpoint_is_a_table_of_its_parameters(golden):
 
 
 def test_types_are_those_of_the_files(golden):
+    names = ["layer_2/b", "layer_10/a", "layer_2/a"]
+    assert sorted(names, key=by_number) == ["layer_2/a", "layer_2/b", "layer_10/a"]
     found = inspect(golden / "huggingface/sharded")
     assert {row["dtype"] for row in found["parameters"]} == {"bfloat16"}
 

@@ -114,11 +114,11 @@ def test_rows_of_different_numbers_of_choices(tmp_path, tokenizer):
 
 def test_truncation_cuts_the_longer_one_and_counts_rows(parse, tmp_path, tokenizer):
     task = build(tmp_path, "table", {}, max_length=8)
-    lines = ["a b c d\te f g h\tx", "a\tb\tc", "a b c d e f\tg\th"]
+    lines = ["a b c d\te f g h\tx", "a b c\tb d\tc", "a b c d e f\tg\th"]
     features = task.encode(parse(task, lines, "in"), tokenizer)
     assert letters(tokenizer, features) == [
         *("<abc>ef>", "<abcd>x>"),
-        *("<a>b>", "<a>c>"),
+        *("<abc>bd>", "<abc>c>"),
         *("<abcd>g>", "<abcd>h>"),
     ]
     assert features.truncated == 2
