@@ -3,9 +3,10 @@
 import collections
 import dataclasses
 import functools
+import itertools
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -100,14 +101,12 @@ def prepare(
     length, default = task.config.max_length, config.data.max_length
     if length != default:
         log(
-            f"max_length is {length}, the position table of the checkpoint; the default "
-            f"is {default}"
+            f"max_length is {length}, as the checkpoint's position table, not {default}"
         )
     check_length(length, checkpoint, "data.max_length")
     if task.whole_batch and config.accumulation > 1:
         raise UserError(
-            f"accumulation={config.accumulation}, but the contrastive loss compares all "
-            "texts of a batch; set accumulation=1"
+            f"accumulation={config.accumulation}, expected 1 for the contrastive loss"
         )
     mesh, sizes = make_mesh(config.mesh), (task.head, task.outputs, config.features)
     model = make_model(checkpoint.config, *sizes, checkpoint.compute)
@@ -120,10 +119,8 @@ def prepare(
             folder = workdir / FEATURES
             split = with_hidden(split, model, checkpoint, folder, **settings)
         splits.append(split)
-    forward = jit_forward(mesh, model)
-    return Prepared(
-        checkpoint, task, mesh, model, forward, splits[0], tuple(splits[1:])
-    )
+    forward, (train, *others) = jit_forward(mesh, model), splits
+    return Prepared(checkpoint, task, mesh, model, forward, train, tuple(others))
 
 
 @unwatched()  # a task reports no progress of reading and tokenising
@@ -147,9 +144,9 @@ def _read_split(
     )
     if name == "train":
         counts = collections.Counter(gold for row in rows for gold in task.golds(row))
-        if task.labels:
-            shown = {label: counts[label] for label in task.labels}
-            log(f"labels: {_shown_labels(shown)}")
+        labels = [f"{label!r} ({counts[label]:,})" for label in task.labels]
+        if labels:
+            log(f"labels: {listed(labels, most=10)}")
         for warning in task.warnings(rows, features, tokenizer):
             log(f"warning: {name}: {warning}")
     return Split(name, rows, features)
@@ -194,13 +191,9 @@ class _FineTuning:
     def __init__(
         self, config: FineTuneConfig, prepared: Prepared, folder: RunFolder, log: Log
     ):
-        self.config, self.prepared, self.folder, self.log = (
-            config,
-            prepared,
-            folder,
-            log,
-        )
-        self.task, self.checkpoint = prepared.task, prepared.checkpoint
+        self.config, self.folder, self.log = config, folder, log
+        self.prepared, self.task = prepared, prepared.task
+        self.checkpoint = prepared.checkpoint
         self.frozen = bool(config.features.layers)
         kind = FrozenTagging if self.frozen else HEADS[self.task.head]
         self.objective = kind(prepared.model, ENCODER if config.freeze else "")
@@ -223,6 +216,7 @@ class _FineTuning:
         given = self._params(self.checkpoint, fresh_head=self.config.fresh_head)
         if self.frozen:  # its vectors are in the features
             given = {name: part for name, part in given.items() if name == "bilstm"}
+        steps = self.batches.steps_per_epoch
         return Job(
             config=self.config,
             objective=self.objective,
@@ -231,7 +225,7 @@ class _FineTuning:
             identity=to_dict(self.config) | {"rows": self._checksum()},
             change_settings=change_settings,
             given=given,
-            evaluates=self._evaluates,
+            evaluates=lambda step: is_evaluated(step, steps, self.config.evaluations),
             evaluate=self._evaluate,
         )
 
@@ -240,10 +234,9 @@ class _FineTuning:
         checksum, labelled = 0, self.task.source.eval_splits
         scored = [split for split in self.prepared.splits if split.name in labelled]
         for split in (self.prepared.train, *scored):
-            features = split.features
-            for values in (features.input_ids, *features.targets.values()):
-                for value in values:
-                    checksum = zlib.crc32(np.asarray(value).tobytes(), checksum)
+            columns = split.features.input_ids, *split.features.targets.values()
+            for value in itertools.chain(*columns):
+                checksum = zlib.crc32(np.asarray(value).tobytes(), checksum)
         return checksum
 
     def _params(self, checkpoint: Checkpoint, *, fresh_head: bool = False) -> Params:
@@ -251,12 +244,6 @@ class _FineTuning:
         head = self.task.head, self.task.labels
         model = self.prepared.model
         return head_params(checkpoint, model, *head, fresh_head=fresh_head)[0]
-
-    def _evaluates(self, step: int) -> bool:
-        """Whether dev is scored after a step."""
-        steps = self.batches.steps_per_epoch
-        evaluated = evaluation_steps(steps, self.config.evaluations)
-        return step > 0 and (step - 1) % steps + 1 in evaluated
 
     def _evaluate(self, step: int, params: Params, reporter: Reporter) -> None:
         """Scores dev, and saves the parameters if they are the best so far."""
@@ -291,7 +278,7 @@ class _FineTuning:
 
     def _save_best(self, task: Task, params: Params, scores: dict[str, float]) -> None:
         extra = {"family": self.config.family, "data": to_dict(task.saved_config())}
-        extra, head = extra | {"scores": scores}, task.head
+        extra["scores"], head = scores, task.head
         if self.frozen:
             params = params | {"bert": self.checkpoint.params["bert"]}
         if "bilstm" in params:
@@ -358,31 +345,24 @@ class _FineTuning:
         """Writes the predictions and mistakes of a split, in process 0."""
         folder = self.folder.local / PREDICTIONS
         content = split.rows, evaluation.predictions
-        for path in task.write(*content, split.name, folder):
-            self.log(f"predictions of {split.name}: {path}")
-        if not evaluation.scores:
-            return
-        for path in write_mistakes(folder, task, split.name, *content):
-            kind = "confusion" if "confusion" in path.name else "errors"
-            self.log(f"{kind} of {split.name}: {path}")
-        warning = majority_warning(confusion(task, *content)[1])
-        if len(split.rows) < _FEW:
-            few = counted(len(split.rows), "row")
-            warning = f"the scores of {few} mean nothing; give more rows"
-        if warning:
-            self.log(f"warning: {split.name}: {warning}")
+        task.write(*content, split.name, folder)
+        self.log(f"predictions of {split.name}: {folder}")
+        if evaluation.scores:
+            write_mistakes(folder, task, split.name, *content)
+            warning = majority_warning(confusion(task, *content)[1])
+            if len(split.rows) < _FEW:
+                few = counted(len(split.rows), "row")
+                warning = f"the scores of {few} mean nothing; give more rows"
+            if warning:
+                self.log(f"warning: {split.name}: {warning}")
 
 
-def evaluation_steps(steps: int, evaluations: int) -> set[int]:
-    """The steps of an epoch, from 1, after which dev is scored: evenly, and the last."""
-    return {-(-steps * (i + 1) // evaluations) for i in range(evaluations)}
+def is_evaluated(step: int, steps: int, evaluations: int) -> bool:
+    """Whether dev is scored after a step: evenly in an epoch of ``steps``, and at its end.
 
-
-def _shown_labels(counts: Mapping[str, int]) -> str:
-    """Labels with their counts, in quotes if they start or end with a space."""
-    names = (name if name == name.strip() != "" else repr(name) for name in counts)
-    pairs = zip(names, counts.values(), strict=True)
-    return listed([f"{name} ({count:,})" for name, count in pairs], most=10)
+    step: from 1, over all epochs.
+    """
+    return step * evaluations // steps > (step - 1) * evaluations // steps >= 0
 
 
 def show(scores: dict[str, float]) -> str:

@@ -93,25 +93,22 @@ def finetune(
             "there is nothing to learn from; give train=rows (dev and test need it), or "
             "the task a dir of files"
         )
-    optimizer = {
-        field.name: settings.pop(field.name)
-        for field in fields(FineTuneOptimizer)
-        if field.name in settings
-    }
+    names = [field.name for field in fields(FineTuneOptimizer)]
+    optimizer = {name: settings.pop(name) for name in names if name in settings}
     settings["optimizer"] = settings.get("optimizer", {}) | optimizer
     if train is not None:
-        splits, held_out = {"train": train, "dev": dev, "test": test}, 0.0
+        share = 0.0
         if dev is None or isinstance(dev, numbers.Real):
-            splits["dev"], held_out = None, HELD_OUT if dev is None else float(dev)
-            if not 0 < held_out < 1:
+            share, dev = HELD_OUT if dev is None else float(dev), None
+            if not 0 < share < 1:
                 raise UserError(
-                    f"dev={dev}, expected rows, or a share of the training rows above 0 "
+                    f"dev={share}, expected rows, or a share of the training rows above 0 "
                     "and below 1, such as 0.1; the scores on dev pick the best model"
                 )
-            log(f"dev: {held_out:.0%} of the training rows, which are not learned from")
+            log(f"dev: {share:.0%} of the training rows, which are not learned from")
+        splits = {"train": train, "dev": dev, "test": test}
         splits = {name: rows for name, rows in splits.items() if rows is not None}
-        seed = settings.get("seed", 0)
-        task = task.with_rows(held_out=held_out, seed=seed, **splits)
+        task = task.with_rows(held_out=share, seed=settings.get("seed", 0), **splits)
     settings |= {"family": task.family, "data": task.config}
     config = finetune_config(settings | {"init_from": os.fspath(init_from)})
     workdir = epath.Path(workdir or tempfile.mkdtemp(prefix="bert_jax-"))
@@ -123,30 +120,18 @@ def finetune(
 
 def _check_names(task: Task, settings: Mapping[str, Any]) -> None:
     """Raises UserError for an argument that is no setting of a run."""
-    of_task = [field.name for field in fields(task.config)]
-    own = ["train", "dev", "test", "workdir"]
-    own += [
-        f.name for kind in (FineTuneConfig, FineTuneOptimizer) for f in fields(kind)
-    ]
-    of_groups = [
-        group + field.name
-        for group, _, own_fields in groups(FineTuneConfig)
-        for field in own_fields
-        if group not in ("", "optimizer.", "sweep.")
-    ]
-
-    def shown(name: str) -> str:
-        group, _, leaf = name.rpartition(".")
-        if name in of_task and name not in own:
-            return f"bert_jax.tasks.classification({name}=...)"
-        return f"{group}=dict({leaf}=...)" if group else name
-
+    kinds = (FineTuneConfig, FineTuneOptimizer)
+    own = [field.name for kind in kinds for field in fields(kind)]
+    known = {name: name for name in (*own, "train", "dev", "test", "workdir")}
+    for field in fields(task.config):
+        known.setdefault(field.name, f"bert_jax.tasks.classification({field.name}=...)")
+    for group, _, leaves in groups(FineTuneConfig):
+        if group not in ("", "optimizer.", "sweep."):
+            for field in leaves:
+                shown = f"{group[:-1]}=dict({field.name}=...)"
+                known.setdefault(f"{group}{field.name}", shown)
     for name in settings:
-        if name in of_task and name not in own:
-            raise UserError(
-                f"{name} is a setting of the task; give it there, as in {shown(name)}"
-            )
         if name not in own:
-            near = hint(name, [*own, *of_task, *of_groups], shown)
+            near = hint(name, [*known], known.__getitem__)
             near = near or f"expected one of {', '.join(sorted(own))}"
             raise UserError(f"{name} is not an argument of finetune; {near}")

@@ -30,7 +30,7 @@ from bert_jax.tasks.families import FAMILIES
 from bert_jax.training import finetune, sweep
 from bert_jax.training import run as engine
 from bert_jax.training.config import finetune_config
-from bert_jax.training.finetune import evaluation_steps
+from bert_jax.training.finetune import is_evaluated
 from bert_jax.training.sweep import run_one
 
 # Choices and questions are in test_from_python.py.
@@ -129,6 +129,7 @@ def test_the_feature_based_approach_trains_the_bilstm_alone(settings, tmp_path):
 def test_what_a_run_leaves(finished):
     _, workdir, results, said = finished("classification")
     assert {path.name for path in workdir.iterdir()} == {
+        ".lock",
         "config.json",
         "metrics.jsonl",
         "tensorboard",
@@ -192,7 +193,7 @@ def test_the_best_model_is_kept_though_a_later_one_is_saved(
     def scored(task, split, outputs):
         task, evaluation = evaluate_tuned(task, split, outputs)
         given = {task.main_metric: next(scores)}
-        return task, dataclasses.replace(evaluation, scores=given)
+        return task, evaluation._replace(scores=given)
 
     def noted(self, step, params, reporter):
         seen.append(jax.device_get(params))
@@ -342,8 +343,7 @@ def test_a_loss_that_is_not_finite_stops_before_a_model_is_saved(settings, tmp_p
     with pytest.raises(UserError, match="lower optimizer") as error:
         run_one(wild, workdir, [].append)
     assert "\n" not in str(error.value)
-    # A fine-tuning run refuses another learning rate, also with --change_settings.
-    assert str(error.value).endswith("and start again with another workdir")
+    assert str(error.value).endswith("or start again with another workdir")
     assert not [path for path in workdir.iterdir() if "best" in path.name]
     assert not (workdir / "results.json").exists()
     # It left nothing to lose, so the user can do as told.
@@ -476,10 +476,17 @@ def test_the_deadline_stops_while_rows_are_read_and_tokenised(
 
 
 def test_dev_is_scored_evenly_and_at_the_end():
-    assert evaluation_steps(10, 1) == {10}
-    assert evaluation_steps(10, 2) == {5, 10}
-    assert evaluation_steps(10, 3) == {4, 7, 10}
-    assert evaluation_steps(3, 10) == {1, 2, 3}
+    def evaluated(steps, evaluations):
+        return [
+            step
+            for step in range(2 * steps + 1)
+            if is_evaluated(step, steps, evaluations)
+        ]
+
+    assert evaluated(10, 1) == [10, 20]
+    assert evaluated(10, 2) == [5, 10, 15, 20]
+    assert evaluated(10, 3) == [4, 7, 10, 14, 17, 20]
+    assert evaluated(3, 10) == [1, 2, 3, 4, 5, 6]
 
 
 def test_features_are_not_written_through_a_link(settings, tmp_path):

@@ -117,12 +117,11 @@ def test_labels_and_warnings_are_logged(checkpoint_dir):
     lines = "\n".join(log)
     for line in (
         "dev: 1 row, 1 of them truncated, 1 sequence, ",
-        "labels: bad (5), good (4), 'good ' (2), x0 (1), x1 (1), ",
-        "x6 (1) and 2 more\n",
+        "labels: 'bad' (5), 'good' (4), 'good ' (2), 'x0' (1), 'x1' (1), ",
+        "'x6' (1) and 2 more\n",
         "longer than max_length=5 and lose text; raise data.max_length\n",
         "warning: train: labels differ only by blanks or capitals",
         "warning: dev: the scores of 1 row mean nothing; give more rows",
-        "confusion of dev: ",
     ):
         assert line in lines
 
@@ -226,7 +225,7 @@ def test_the_default_length_fits_the_position_table(checkpoint_dir, tmp_path):
         log=log.append,
         epochs=1,
     )
-    line = "max_length is 32, the position table of the checkpoint; the default is 384"
+    line = "max_length is 32, as the checkpoint's position table, not 384"
     assert line in log
     saved = load(tmp_path).extra["data"]
     assert saved["max_length"] == 32
@@ -317,7 +316,7 @@ def test_a_text_is_no_file():
         ),
         (
             {"max_length": 9},
-            r"^max_length is a setting of the task.*\(max_length=\.\.\.\)",
+            r"^max_length is not .* mean .*classification\(max_length=\.\.\.\)",
         ),
         (
             {"train": [("good", "a")] * 9, "batch_size": 0},
@@ -330,7 +329,7 @@ def test_a_text_is_no_file():
         *(
             (
                 {"train": [("good", "a")] * 9, "dev": share},
-                f"^dev={share}, expected rows, or a share .* above 0 and below 1, such",
+                f"^dev={float(share)}, expected rows, or a share .* above 0 and below 1",
             )
             for share in (0, True, 1.0, -0.1, np.float32(1.5))
         ),
