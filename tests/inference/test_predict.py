@@ -1,6 +1,4 @@
-import dataclasses
 import json
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -360,17 +358,6 @@ def test_questions_keep_their_numbers_and_squad_files_are_read(reader, tmp_path)
     assert len({json.dumps(answer["nbest"][0]["text"]) for answer in answers}) == 1
 
 
-def test_a_short_model_answers_questions(tmp_path, monkeypatch):
-    short = dataclasses.replace(CONFIG, max_positions=16)
-    monkeypatch.setattr(sys.modules[__name__], "CONFIG", short)
-    tiny(tmp_path / "m", "span", 2)
-    predict = Predictor(tmp_path / "m")
-    assert predict.max_length == 16
-    question, context = "who eats ? " * 20, "the big man sees a film . a dog eats " * 9
-    (answer,) = predict([(question, context)])
-    assert context[answer["start"] : answer["end"]] == answer["answer"] != ""
-
-
 def test_labels_that_do_not_compete_are_decided_alone_and_two_numbers_refused(tmp_path):
     kind = "multi_label_classification"
     tiny(tmp_path / "m", "sequence", 2, labels=("x", "y"), problem_type=kind)
@@ -402,14 +389,8 @@ def test_a_head_without_its_pooler_is_refused(tmp_path):
         Predictor(tmp_path / "m")
 
 
-def test_sizes_that_cannot_be(tmp_path):
+def test_a_folder_without_a_vocabulary_is_refused(tmp_path):
     tiny(tmp_path / "m", "sequence", 2, labels=("x", "y"))
-    with pytest.raises(
-        UserError, match="max_length=97 is over the position table of 96"
-    ):
-        Predictor(tmp_path / "m", max_length=97)
-    with pytest.raises(UserError, match="batch_size=0"):
-        Predictor(tmp_path / "m", batch_size=0)
     (tmp_path / "m/vocab.txt").unlink()
     (tmp_path / "m/tokenizer.json").unlink()
     with pytest.raises(UserError, match="has no vocabulary"):

@@ -336,45 +336,45 @@ def test_what_may_be_a_name(path, expected):
     assert hub_name(path) == expected
 
 
-@pytest.mark.parametrize(
-    ("command", "flag"),
-    [
-        ("train --config tests/../experiments/tiny.py", "--config.init_from"),
-        (
-            "finetune --config tests/../experiments/finetune/glue.py:rte",
-            "--config.init_from",
-        ),
-        ("predict --input -", "--checkpoint"),
-        ("embed --input - --output x.npz", "--checkpoint"),
-        ("score --input -", "--checkpoint"),
-        ("evaluate --data x", "--checkpoint"),
-        ("score --pairs x", "--checkpoint"),
-        ("convert --output x", "--input"),
-        ("inspect", ""),
-    ],
-    ids=lambda text: text.partition(" ")[0],
-)
-def test_a_wrong_path_is_told_before_jax_is_imported(command, flag):
+COMMANDS = {
+    "train --config tests/../experiments/tiny.py": "--config.init_from",
+    "finetune --config tests/../experiments/finetune/glue.py:rte": "--config.init_from",
+    "predict --input -": "--checkpoint",
+    "embed --input - --output x.npz": "--checkpoint",
+    "score --input -": "--checkpoint",
+    "score --pairs x": "--checkpoint",
+    "evaluate --data x": "--checkpoint",
+    "convert --output x": "--input",
+    "inspect": "",
+}
+
+
+def test_a_wrong_path_is_named_before_jax_is_imported():
     """Which takes seconds; so do scikit-learn and flax."""
-    name, *words = command.split()
-    code = (
-        "import sys\n"
-        f"from bert_jax.commands.{name} import main\n"
-        "from bert_jax.errors import UserError\n"
-        "for path in ('/nowhere', 'https://huggingface.co/a/b'):\n"
-        "    try:\n"
-        f"        main([*{words}, {flag and flag + '='!r} + path])\n"
-        "    except UserError as error:\n"
-        "        print(error)\n"
-        "print(*{'jax', 'flax', 'sklearn'} & sys.modules.keys())\n"
-    )
+    code = """if True:
+        import importlib, sys
+        from bert_jax.errors import UserError
+        for line, flag in COMMANDS.items():
+            name, *words = line.split()
+            main = importlib.import_module(f"bert_jax.commands.{name}").main
+            for path in ('/nowhere', 'https://huggingface.co/a/b'):
+                try:
+                    main([*words, f"{flag}={path}" if flag else path])
+                except UserError as error:
+                    print(error)
+        print(*{'jax', 'flax', 'sklearn'} & sys.modules.keys())
+    """.replace("COMMANDS", repr(COMMANDS))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    error, address, imported = done.stdout.splitlines()
-    assert error.startswith("/nowhere does not exist; expected a Hugging Face folder")
-    assert address.startswith("https://huggingface.co/a/b is a web address")
+    *errors, imported = done.stdout.splitlines()
+    assert len(errors) == 2 * len(COMMANDS)
+    for error in errors[::2]:
+        assert error.startswith("/nowhere does not exist; expected a Hugging Face fol")
+    for error in errors[1::2]:
+        assert error.startswith("https://huggingface.co/a/b is a web address")
     assert imported == ""
 
 
+@pytest.mark.long
 def test_a_command_takes_a_name(hub, tmp_path):
     """With HF_ENDPOINT, as a mirror is named."""
     names = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
