@@ -36,7 +36,7 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", {devices})
 from bert_jax.commands import cli
 from bert_jax.errors import UserError
-from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
+from bert_jax.parallel.mesh import MeshConfig, make_mesh, process_rows, put_batch
 from bert_jax.parallel.processes import (
     check_same, from_leader, is_leader, on_leader, stop_requests, wait_for_all,
 )
@@ -129,14 +129,19 @@ assert from_leader(lambda: [jax.process_index(), None]) == [0, None]
 # Pairs of 3 + 3 devices: each process has rows of its own, and some of the other's.
 for model, rows in (1, 24), (2, 18), (3, 24), (6, 12):
     mesh = make_mesh(MeshConfig(model=model))
-    batch = put_batch({"x": np.zeros((12, 4))}, mesh)  # 12 of this process
-    assert batch["x"].shape == (rows, 4), (mesh, batch["x"].shape)
+    own = process_rows(mesh, rows)
+    assert len(own) == 12, (mesh, own)
+    batch = put_batch({"x": own}, mesh)
+    for shard in batch["x"].addressable_shards:
+        assert np.array_equal(shard.data, np.arange(rows)[shard.index]), (mesh, shard)
 fails(lambda: check_same(process, "numbers"))
 print(jax.process_index(), jax.process_count(), jax.device_count())
 """
 
 
-@pytest.mark.parametrize("launcher", [slurm, open_mpi])
+@pytest.mark.parametrize(
+    "launcher", [slurm, pytest.param(open_mpi, marks=pytest.mark.long)]
+)
 def test_a_job_is_found_in_the_environment(launcher, job_number):
     environments = [launcher(job_number, process) for process in range(2)]
     jobs = start_two(MEMBER, 0, devices=3, environments=environments)

@@ -256,9 +256,8 @@ def test_a_config_names_an_objective_of_ones_own(configure, monkeypatch, tmp_pat
     assert metrics["accuracy"] > 0.6  # half of the tokens are of each text
 
 
-@pytest.mark.parametrize(
-    "implementation", ["xla", pytest.param("splash", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("implementation", ["xla", "splash"])
 def test_every_attention_trains_evaluates_and_answers(
     configure, tmp_path, implementation
 ):

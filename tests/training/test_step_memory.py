@@ -51,6 +51,9 @@ def _head(name, config, compute):
     return HEADS[name](make_model(config, name, 3, FeatureConfig(), compute))
 
 
+LONG = ("fsdp", "model", "model, scan and remat")
+
+
 def largest_array(kind, mode, dtype):
     """Numbers of the largest float array of a step's program, and a device's share.
 
@@ -101,7 +104,13 @@ def largest_array(kind, mode, dtype):
 @pytest.mark.parametrize(
     "dtype", [pytest.param("float32", marks=pytest.mark.long), "bfloat16"]
 )
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode",
+    [
+        *("fsdp and scan", "all and accumulation"),
+        *(pytest.param(mode, marks=pytest.mark.long) for mode in LONG),
+    ],
+)
 def test_a_device_computes_its_own_rows(mode, dtype):
     """With dropout, forward and backward, whichever way the parameters are split."""
     largest, share = largest_array("masked", mode, dtype)
