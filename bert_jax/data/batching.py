@@ -161,7 +161,7 @@ class EpochBatches:
         return [batches[i] for i in random.permutation(len(batches))]
 
     def _sorted(self, seed: int, epoch: int) -> list[list[np.ndarray]]:
-        """The units of an epoch's batches, for each class; then those of the last batch.
+        """The units of an epoch's batches, for each class, and of the last batch.
 
         The units of a class are sorted by length and cut into ``batch_size`` groups. Each
         batch has one unit of every group, so that all batches have about as many tokens
@@ -333,8 +333,8 @@ def inference_batches(
 ) -> Iterator[RowBatch]:
     """Every sequence of ``features`` once, none longer than ``limit``, the longest first.
 
-    The arrays are those of packed_rows() without targets. batch_size: rows of LENGTHS[0]
-    tokens; of longer rows a batch has fewer, with about as many tokens. A batch of fewer
+    packed_rows() makes the arrays, without targets. batch_size: rows of LENGTHS[0] tokens;
+    of longer rows a batch has fewer, with about as many tokens. A batch of fewer
     rows is padded to a power of two. multiple: the number of rows is a multiple of it.
     packed: whether sequences share rows.
     """

@@ -217,14 +217,12 @@ class ExampleSource:
     ) -> np.ndarray:
         """At least ``count`` random words of each example: uint64 (B, words)."""
         counters = -(-int(count) // 4)  # Philox gives four words a count
-        words_BW = np.empty((len(indices), 4 * counters), np.uint64)
-        gaps = np.flatnonzero(np.diff(indices) != 1) + 1
-        runs = zip(np.split(words_BW, gaps), np.split(indices, gaps), strict=True)
-        for rows_CW, run in runs:
-            first = int(run[0]) if len(run) else 0
-            bits = self._bits(purpose, epoch, first * counters)
-            rows_CW[:] = bits.random_raw(rows_CW.size).reshape(rows_CW.shape)
-        return words_BW
+        parts = [np.empty(0, np.uint64)]
+        for run in np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1):
+            if len(run):
+                bits = self._bits(purpose, epoch, int(run[0]) * counters)
+                parts.append(bits.random_raw(len(run) * 4 * counters))
+        return np.concatenate(parts).reshape(len(indices), 4 * counters)
 
     def _spans(self, epoch: int, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The sentences of A and B of the examples ``indices`` of an epoch.
@@ -283,12 +281,11 @@ class ExampleSource:
         input_ids_BL[:, 0] = self.vocabulary.cls_id
         for end_B in (ends_B, totals_B - 1):  # the same without B
             input_ids_BL[np.arange(B), end_B] = self.vocabulary.sep_id
-        begins = np.stack([np.ones_like(ends_B), ends_B + 1], 1).ravel().tolist()
-        places = zip(begins, sizes_B2.ravel().tolist(), fronts.tolist(), strict=True)
-        for i, (text, (begin, size, front)) in enumerate(
-            zip(texts, places, strict=True)
-        ):
-            input_ids_BL[i // 2, begin : begin + size] = text[front : front + size]
+        begins = np.stack([np.ones_like(ends_B), ends_B + 1], 1).ravel()
+        places = np.stack([begins, sizes_B2.ravel(), fronts], 1).tolist()
+        for i, (begin, size, front) in enumerate(places):
+            text = texts[i][front : front + size]
+            input_ids_BL[i // 2, begin : begin + size] = text
         in_text_BL = np.arange(L) < totals_B[:, None]
         in_b_BL = in_text_BL & (np.arange(L) > ends_B[:, None])
         return {

@@ -69,7 +69,7 @@ def test_label_0_means_that_b_follows_a_in_the_text(
 ):
     """Also in a single document, which gives the random B as well."""
     batch = draw(numbered(array_store, documents, 25), 1024)
-    labels, uncut = batch["nsp_labels"], 0
+    labels, uncut, begins = batch["nsp_labels"], 0, set()
     assert 0.4 < labels.mean() < 0.8
     for (a, b), label in zip(segments(batch, uncased), labels, strict=True):
         assert set(np.diff(a)) | set(np.diff(b)) <= {0, 1}
@@ -79,7 +79,11 @@ def test_label_0_means_that_b_follows_a_in_the_text(
         if len(a) % 4 == len(b) % 4 == 0 and len(a) + len(b) < 61:
             assert (b[0] == a[-1] + 1) == (label == 0)
             uncut += label == 0
+        if label:
+            begins.add((b[0] - 1000) % 25)
     assert uncut > 50
+    # A random B begins with any sentence of its document, also the last.
+    assert begins == set(range(25))
 
 
 def test_sentence_order_swaps_half_of_the_pairs(array_store, uncased, draw):
