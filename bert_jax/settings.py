@@ -10,7 +10,7 @@ import math
 import operator
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from bert_jax.errors import UserError, hint
 
@@ -59,19 +59,34 @@ _ENDS = {
 }
 
 
-def all_settings(
-    config: Any, name: str = ""
-) -> Iterator[tuple[str, dataclasses.Field, Any]]:
-    """Full name, field and value of each setting, also of groups in tuples."""
+class Setting(NamedTuple):
+    """full: name with all groups. value: REQUIRED if a type has no default for it."""
+
+    full: str
+    field: dataclasses.Field
+    value: Any
+    group: type
+
+
+def all_settings(config: Any, name: str = "") -> Iterator[Setting]:
+    """The settings of a config, or of its type with their defaults.
+
+    name: prefix of their names, such as "data.". A tuple of groups of a type is shown by
+    its first group.
+    """
+    group = config if isinstance(config, type) else type(config)
+    hints = typing.get_type_hints(group)
     for field in dataclasses.fields(config):
-        full, value = name + field.name, getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            yield from all_settings(value, f"{full}.")
-        elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
-            for i, item in enumerate(value):
-                yield from all_settings(item, f"{full}[{i}].")
+        full, kind = name + field.name, hints[field.name]
+        value = getattr(config, field.name, REQUIRED)
+        item = (*typing.get_args(kind), None)[0]
+        if dataclasses.is_dataclass(value if kind is Any else kind):
+            yield from all_settings(kind if value is REQUIRED else value, f"{full}.")
+        elif dataclasses.is_dataclass(item):
+            for i, one in enumerate([item] if value is REQUIRED else value):
+                yield from all_settings(one, f"{full}[{i}].")
         else:
-            yield full, field, value
+            yield Setting(full, field, value, group)
 
 
 def check_ranges(config: Any, name: str = "") -> None:
@@ -79,7 +94,7 @@ def check_ranges(config: Any, name: str = "") -> None:
 
     name: prefix of the config's settings, such as "data.".
     """
-    for full, field, value in all_settings(config, name):
+    for full, field, value, _ in all_settings(config, name):
         own = field.metadata.get("limits", {})
         for item in value if isinstance(value, tuple) else (value,):
             ends = {} if own.get("at most") == math.inf else _ENDS.get(type(item), {})
@@ -96,7 +111,7 @@ def describe(config: Any) -> list[str]:
     """A config's settings, a line each: full name, value and meaning."""
     return [
         f"{full} = {value!r}  # {field.metadata.get('doc', '')}"
-        for full, field, value in all_settings(config)
+        for full, field, value, _ in all_settings(config)
     ]
 
 
@@ -104,31 +119,6 @@ def setting_like(kind: Any, name: str, default: Any) -> Any:
     """The setting ``name`` of the dataclass ``kind``, with another default."""
     field = kind.__dataclass_fields__[name]
     return dataclasses.field(default=default, metadata=field.metadata)
-
-
-def groups(
-    kind: type, name: str = ""
-) -> Iterator[tuple[str, type, list[dataclasses.Field]]]:
-    """The groups of settings of a config's type, the type itself first.
-
-    Yields the prefix of the group's settings, such as "data.examples.", the group's type
-    and its settings without nested groups.
-    """
-    hints = typing.get_type_hints(kind)
-    nested, own = [], []
-    for field in dataclasses.fields(kind):
-        # A group, or one of several in a tuple.
-        hint = hints[field.name]
-        item = (*typing.get_args(hint), None)[0]
-        if dataclasses.is_dataclass(hint):
-            nested.append((hint, f"{name}{field.name}."))
-        elif dataclasses.is_dataclass(item):
-            nested.append((item, f"{name}{field.name}[0]."))
-        elif "doc" in field.metadata:
-            own.append(field)
-    yield name, kind, own
-    for group, full in nested:
-        yield from groups(group, full)
 
 
 def from_settings(kind: type[T], value: Any, name: str) -> T:

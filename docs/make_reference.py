@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bert_jax.__main__ import COMMANDS
 from bert_jax.commands.config_file import named_configs
-from bert_jax.settings import REQUIRED, groups
+from bert_jax.settings import REQUIRED, all_settings
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.training.config import FineTuneConfig, StudyConfig, TrainConfig, Variant
 
@@ -56,19 +56,21 @@ the settings:
 
 def tables(kind: type, name: str = "", level: str = "##") -> str:
     """The settings of a config's type in Markdown, with a table for each group."""
+    rows = {(name.removesuffix("."), kind): []}  # its own settings come first
+    for full, field, default, group in all_settings(kind, name):
+        if field.default_factory is not REQUIRED:
+            default = field.default_factory()
+        shown = "must be given" if default is REQUIRED else f"`{default!r}`"
+        row = f"| `{full}` | {shown} | {field.metadata.get('doc')} |"
+        if "doc" in field.metadata:
+            rows.setdefault((full.rpartition(".")[0], group), []).append(row)
     parts = []
-    for full, group, fields in groups(kind, name):
-        heading = f"{level}{'#' * (full.count('.') - name.count('.'))} "
-        heading += f"`{full.removesuffix('.').removesuffix('[0]')}`\n"
-        rows = ["| setting | default | meaning |", "|---|---|---|"]
-        for field in fields:
-            default = field.default
-            if field.default_factory is not REQUIRED:
-                default = field.default_factory()
-            shown = "must be given" if default is REQUIRED else f"`{default!r}`"
-            rows.append(f"| `{full}{field.name}` | {shown} | {field.metadata['doc']} |")
+    for (full, group), own in rows.items():
+        heading = f"{level}{'#' * (full.count('.') - name.count('.') + 1)} "
+        heading += f"`{full.removesuffix('[0]')}`\n"
         text = inspect.getdoc(group).replace("``", "`")
-        parts += [heading * (full != name) + text, "\n".join(rows)]
+        parts += [heading * (full != name.removesuffix(".")) + text]
+        parts += ["\n".join(["| setting | default | meaning |", "|---|---|---|", *own])]
     return "\n\n".join(parts)
 
 

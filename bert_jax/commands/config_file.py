@@ -72,7 +72,7 @@ def parse(
             parser.add_argument(f"--{name}", type=type(default), default=default)
     given = parser.parse_known_args(argv)[0].config
     config = read(load_file(given, "get_config", named_configs()))
-    names = [name for name, _, _ in all_settings(config)]
+    names = [found.full for found in all_settings(config)]
     settings = to_dict(config)
     for name in names:
         group, key = _place(settings, name)

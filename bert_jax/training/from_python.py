@@ -13,7 +13,7 @@ from etils import epath
 from bert_jax.errors import UserError, hint
 from bert_jax.inference.model import Bert, load
 from bert_jax.progress import print_line
-from bert_jax.settings import groups
+from bert_jax.settings import all_settings
 from bert_jax.tasks.task import Task
 from bert_jax.training.config import (
     FineTuneConfig,
@@ -125,11 +125,10 @@ def _check_names(task: Task, settings: Mapping[str, Any]) -> None:
     known = {name: name for name in (*own, "train", "dev", "test", "workdir")}
     for field in fields(task.config):
         known.setdefault(field.name, f"bert_jax.tasks.classification({field.name}=...)")
-    for group, _, leaves in groups(FineTuneConfig):
-        if group not in ("", "optimizer.", "sweep."):
-            for field in leaves:
-                shown = f"{group[:-1]}=dict({field.name}=...)"
-                known.setdefault(f"{group}{field.name}", shown)
+    for setting in all_settings(FineTuneConfig):
+        group, dot, leaf = setting.full.rpartition(".")
+        if dot and group not in ("optimizer", "sweep"):
+            known.setdefault(setting.full, f"{group}=dict({leaf}=...)")
     for name in settings:
         if name not in own:
             near = hint(name, [*known], known.__getitem__)
