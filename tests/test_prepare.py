@@ -19,32 +19,16 @@ def command(monkeypatch, *arguments):
 
 
 def test_prepares_and_sums_up(tmp_path, monkeypatch, capsys):
-    text = tmp_path / "text.txt"
+    text, store = tmp_path / "text.txt", tmp_path / "s"
     text.write_text("One sentence here.\nAnother one.\n\nA second document.\n")
-    arguments = (
-        "--input",
-        text,
-        "--vocabulary",
-        VOCABULARY,
-        "--output",
-        tmp_path / "s",
-    )
+    arguments = ("--input", text, "--vocabulary", VOCABULARY, "--output", store)
     assert command(monkeypatch, *arguments) == 0
     out = capsys.readouterr().out
     assert "2 documents, 3 sentences, 11 tokens" in out
     assert "0.00% unknown tokens; left out: nothing" in out
-    assert TokenStore(tmp_path / "s").info.settings["inputs"] == [str(text)]
+    assert TokenStore(store).info.settings["inputs"] == [str(text)]
     assert command(monkeypatch, *arguments) == 0
     assert "was already prepared" in capsys.readouterr().out
-
-
-def test_the_language_is_a_flag(tmp_path, monkeypatch, capsys):
-    text = tmp_path / "text.jsonl"
-    text.write_text('{"text": "Prof. Dr. Abel kam bzw. ging. Am 3. Mai kam er."}')
-    flags = ("--input", text, "--vocabulary", VOCABULARY, "--output", tmp_path / "s")
-    assert command(monkeypatch, *flags, "--language", "de") == 0
-    assert "2 sentences" in capsys.readouterr().out
-    assert TokenStore(tmp_path / "s").info.settings["language"] == "de"
 
 
 def test_text_without_boundaries_of_documents_is_warned_of(
@@ -61,6 +45,7 @@ def test_text_without_boundaries_of_documents_is_warned_of(
     assert "--format lines; if the text is not English, set --language" in err
     assert command(monkeypatch, *flags, tmp_path / "de", "--language", "de") == 0
     out, err = capsys.readouterr()
+    assert TokenStore(tmp_path / "de").info.settings["language"] == "de"
     assert "2 documents, 5 sentences" in out
     assert "no boundaries" not in err
 

@@ -66,17 +66,6 @@ def test_a_pipeline_writes_the_same_bytes(text, expected, tmp_path):
     assert not again.counts
 
 
-def test_a_pipeline_splits_by_the_language(text, tmp_path):
-    beam()
-    (tmp_path / "a.jsonl").write_text('{"text": "Dr. Abel kam bzw. ging. Er kam."}\n')
-    inputs, settings = [str(tmp_path / "a.jsonl")], {"language": "de", "shards": 1}
-    output = str(tmp_path / "store")
-    report = prepare_with_beam(inputs, text[1], output, [], **settings)
-    assert report.info.sentences == 2
-    prepare(inputs, text[1], tmp_path / "here", **settings)
-    assert files(output) == files(tmp_path / "here")
-
-
 def test_from_a_bucket_into_a_bucket_and_on_from_an_interruption(
     text, expected, bucket, monkeypatch
 ):

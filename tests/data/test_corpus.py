@@ -243,8 +243,9 @@ def test_detect_format(name, head, format):
 
 
 def test_folders_and_globs_are_sorted_and_skip_empty_and_hidden_files(tmp_path):
+    tmp_path /= ".cache"  # hidden itself, which does not count
     for name in ("b/2.txt", "a/1.txt", "c.txt", "b/10.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(f"This is {name}.\nSo.\n")
     (tmp_path / "empty.txt").write_text(" \n")
     for name in (".hidden", "b/.hidden.txt"):
@@ -256,6 +257,7 @@ def test_folders_and_globs_are_sorted_and_skip_empty_and_hidden_files(tmp_path):
         ["This is b/2.txt.", "So."],
     ]
     assert len(read(tmp_path / "**" / "*.txt")) == 4
+    assert len(read(tmp_path / "[ac].txt")) == 1
     assert len(read(tmp_path / "a", tmp_path / "c.txt")) == 2
 
 

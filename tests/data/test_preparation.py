@@ -175,6 +175,7 @@ def test_interrupted_run_goes_on_and_ends_equal(
     assert contents(directory) == contents(whole)
 
 
+@pytest.mark.long
 def test_killed_run_goes_on_and_leaves_no_process(prepared, text, tokenizer, tmp_path):
     whole, _ = prepared
     directory = tmp_path / "store"

@@ -7,31 +7,44 @@ from bert_jax.data import python_docs
 from bert_jax.data.corpus import read_documents
 
 
-@pytest.fixture(scope="module")
-def documents():
-    return list(read_documents(["python-docs"]))
-
-
-def test_size_is_what_a_small_model_needs(documents):
+@pytest.mark.long
+def test_the_text_of_python_is_english_for_a_small_model():
+    documents = list(read_documents(["python-docs"]))
     sentences = [s for document in documents for s in document]
+    words = [word for s in sentences for word in s.split()]
     assert len(documents) > 700
     assert len(sentences) > 14_000
-    assert sum(len(s.split()) for s in sentences) > 190_000
-    assert min(map(len, documents)) >= 2
+    assert len(words) > 190_000
     assert len(set(sentences)) == len(sentences)
     size = sum(map(len, sentences))
     assert size == pytest.approx(python_docs.SIZE, rel=0.2)
-
-
-def test_reads_as_english(documents):
-    sentences = [s for document in documents for s in document]
-    words = [word for s in sentences for word in s.split()]
     plain = sum(word.strip(".,;:()'\"").isalpha() for word in words)
     assert plain > 0.85 * len(words)
     assert not [s for s in sentences if ">>>" in s or "::=" in s or "``" in s]
     assert all(s[-1] in ".!?\"')" for s in sentences)
     common = collections.Counter(word.lower() for word in words)
     assert common.most_common(1)[0][0] == "the"
+
+
+def test_documents_are_topics_and_docstrings_without_repetitions(tmp_path, monkeypatch):
+    """A long docstring is a document; the short ones of a module are one together."""
+    said = [f"This is the sentence with number {i} of all." for i in range(20)]
+    monkeypatch.setattr(python_docs.topics, "topics", {"b": said[0], "a": said[1]})
+    monkeypatch.setattr(python_docs.sysconfig, "get_path", lambda name: str(tmp_path))
+    names = ["b.py", "a.py", "tests/c.py", "site-packages/d.py", "e/f.py"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+    long = " ".join(said[2:8])
+    (tmp_path / "b.py").write_text(f'"""{said[8]} {said[2]}"""\ndef f():\n "{said[9]}"')
+    (tmp_path / "a.py").write_text(
+        f'"{said[10]}"\nclass A:\n "{long}"\n x = "{said[19]}"'
+    )
+    (tmp_path / "e/f.py").write_text(f'"{said[11]}"\ndef g():\n "{said[12]}"')
+    for name in names[2:4]:
+        (tmp_path / name).write_text(f'"{said[13]} {said[14]}"')
+    documents = python_docs.read_documents.__wrapped__()
+    # Topics of a single sentence, and the rest of a.py, are no documents.
+    assert documents == [said[2:8], said[8:10], said[11:13]]
 
 
 def test_prose_without_code_grammar_tables_and_marks():
