@@ -33,7 +33,7 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.errors import UserError
 from bert_jax.model.bert import parameter_count
-from bert_jax.parallel.config import MeshConfig
+from bert_jax.model.config import MeshConfig
 from bert_jax.parallel.mesh import batch_sharding, make_mesh, put_batch
 from bert_jax.parallel.sharding import partition_spec
 from bert_jax.training import aot

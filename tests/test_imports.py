@@ -15,7 +15,7 @@ ALLOWED = {
     **{f"{name}.py": set() for name in sorted(LOWEST)},
     "data": set(),
     "model": set(),
-    "parallel": set(),
+    "parallel": {"model"},
     "tasks": {"data"},
     "interop": {"data", "model", "parallel"},
     "objectives": {"data", "model", "parallel", "tasks"},

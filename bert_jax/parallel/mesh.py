@@ -10,7 +10,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.errors import UserError, counted
-from bert_jax.parallel.config import MeshConfig
+from bert_jax.model.config import MeshConfig
 from bert_jax.parallel.sharding import ACTIVATIONS
 
 AXES = ("replica", "data", "model")

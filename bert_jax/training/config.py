@@ -18,8 +18,8 @@ from bert_jax.model.config import (
     BertConfig,
     ComputeConfig,
     FeatureConfig,
+    MeshConfig,
 )
-from bert_jax.parallel.config import MeshConfig
 from bert_jax.settings import (
     check_ranges,
     differences,

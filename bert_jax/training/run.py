@@ -80,8 +80,7 @@ class Job:
     evaluates: function of a step; whether ``evaluate(step, params, reporter)`` follows this
       step. Step 0 has the first parameters. ``reporter.progress`` is a dictionary of JSON
       values that each checkpoint contains, such as the best score so far.
-    identity: the settings, as config.json contains them. differences: function of the
-      identities of a workdir and of this run; returns differences that no flag allows.
+    identity: the settings, as config.json contains them.
     change_settings: resume an unfinished run although other settings changed.
     given: parameters that replace new, random ones; any part of the model.
     keep_checkpoints, threads, prefetch: see TrainConfig.
@@ -94,7 +93,6 @@ class Job:
     identity: dict[str, Any]
     evaluates: Callable[[int], bool]
     evaluate: Callable[[int, Params, Reporter], None]
-    differences: Differences = resume_differences
     change_settings: bool = False
     tokenizer: Tokenizer | None = None
     given: Params | None = None
@@ -352,7 +350,7 @@ def _check_folder(job: Job, folder: RunFolder) -> None:
     """Raises UserError if the workdir contains something of another run."""
     results = [folder.local / name for name in ("best", RESULTS)]
     if newest_step(folder.checkpoints) or any(path.exists() for path in results):
-        check_owner(folder.local, job.identity, job.differences)
+        check_owner(folder.local, job.identity)
 
 
 def check_owner(

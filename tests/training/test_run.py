@@ -113,7 +113,6 @@ def make_job():
             batches=Batches(),
             mesh=mesh,
             identity={"name": "bigrams"},
-            differences=lambda old, new: [] if old == new else ["name"],
             evaluates=lambda step: step % 4 == 0,
             evaluate=lambda step, params, reporter: reporter.progress.setdefault(
                 "evaluated", []
@@ -353,7 +352,7 @@ def test_clocks_that_jump_change_nothing(make_job, metric_lines, tmp_path, monke
 def test_a_workdir_with_a_checkpoint_belongs_to_its_run(make_job, tmp_path):
     folder = RunFolder(tmp_path)
     run(make_job(), folder, lambda line: None)
-    with pytest.raises(UserError, match=r"holds another run \(name\); use that config"):
+    with pytest.raises(UserError, match=r"another run .name: 'bigrams' -> 'other'"):
         run(make_job(identity={"name": "other"}), folder, lambda line: None)
 
 
@@ -368,7 +367,7 @@ def test_an_unfinished_run_takes_other_settings_only_on_request(make_job, tmp_pa
         return dict(evaluates=lambda step: step == at, evaluate=evaluate)
 
     def job(rate, **changes):
-        return make_job(identity={"rate": rate}, differences=lambda *_: [], **changes)
+        return make_job(identity={"mesh": rate}, **changes)
 
     def config():
         return json.loads((tmp_path / "config.json").read_text())
@@ -376,27 +375,27 @@ def test_an_unfinished_run_takes_other_settings_only_on_request(make_job, tmp_pa
     folder, lines = RunFolder(tmp_path), []
     with pytest.raises(KeyboardInterrupt):
         run(job(0.1, **stops(5)), folder, print)
-    message = r"has done 4 steps with other settings \(rate: 0.1 -> 0.2\); .*change_set"
+    message = r"has done 4 steps with other settings \(mesh: 0.1 -> 0.2\); .*change_set"
     with pytest.raises(UserError, match=message):
         run(job(0.2), folder, print)
-    assert config() == {"rate": 0.1}
+    assert config() == {"mesh": 0.1}
     # No step with the new setting is saved.
     with pytest.raises(KeyboardInterrupt):
         run(job(0.2, change_settings=True, **stops(5)), folder, print)
-    assert config() == {"rate": 0.1}
+    assert config() == {"mesh": 0.1}
     with pytest.raises(KeyboardInterrupt):
         run(job(0.1, **stops(5)), folder, print)
     with pytest.raises(KeyboardInterrupt):
         run(job(0.2, change_settings=True, **stops(7)), folder, lines.append)
-    assert "settings change after step 4: rate: 0.1 -> 0.2; " in "\n".join(lines)
-    first = {"step": 4, "settings": {"rate": {"from": 0.1, "to": 0.2}}}
-    assert config() == {"rate": 0.2, "changes": [first]}
+    assert "settings change after step 4: mesh: 0.1 -> 0.2; " in "\n".join(lines)
+    first = {"step": 4, "settings": {"mesh": {"from": 0.1, "to": 0.2}}}
+    assert config() == {"mesh": 0.2, "changes": [first]}
     run(job(0.3, change_settings=True), folder, print)
-    second = {"step": 6, "settings": {"rate": {"from": 0.2, "to": 0.3}}}
-    finished = {"rate": 0.3, "changes": [first, second]}
+    second = {"step": 6, "settings": {"mesh": {"from": 0.2, "to": 0.3}}}
+    finished = {"mesh": 0.3, "changes": [first, second]}
     assert config() == finished
     run(job(0.3), folder, print)
-    with pytest.raises(UserError, match=r"the run is finished, .*\(rate: 0.3 -> 0.1\)"):
+    with pytest.raises(UserError, match=r"the run is finished, .*\(mesh: 0.3 -> 0.1\)"):
         run(job(0.1, change_settings=True), folder, print)
     assert config() == finished
 

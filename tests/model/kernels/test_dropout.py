@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.model.config import MeshConfig
 from bert_jax.model.kernels.dropout import (
     drop,
     keep_mask,
@@ -14,7 +15,6 @@ from bert_jax.model.kernels.dropout import (
     mask_from_philox,
     mask_from_words,
 )
-from bert_jax.parallel.config import MeshConfig
 from bert_jax.parallel.mesh import batch_sharding, make_mesh, traced_on
 
 MASKS = pytest.mark.parametrize(
