@@ -101,12 +101,10 @@ def _documents(
         document = []
 
 
-def _prose_documents(
-    lines: Lines, reading: Reading, shortest: int = SHORT_CHAPTER
-) -> Documents:
+def _prose_documents(lines: Lines, reading: Reading) -> Documents:
     """The documents of lines, which are joined to paragraphs."""
     paragraphs = (" ".join(run) for run in _runs(lines))
-    return _documents(paragraphs, _prose, reading, shortest)
+    return _documents(paragraphs, _prose, reading, SHORT_CHAPTER)
 
 
 def _has_marks(texts: Sequence[str]) -> bool:
@@ -221,7 +219,7 @@ def text_sentences(text: str, reading: Reading) -> list[str]:
 
     A line is a paragraph, except where the text is hard-wrapped. Headings are dropped.
     """
-    documents = _prose_documents(_web_lines(text), reading, shortest=0)
+    documents = _prose_documents(_web_lines(text), reading)
     return list(itertools.chain.from_iterable(documents))
 
 

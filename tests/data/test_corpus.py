@@ -134,7 +134,7 @@ This paragraph of the text was wrapped by hand at about sixty
 characters, as Mr. Smith does. It has two sentences.
 
 "This is the second one," he said. One. Two. Three. Four.
-Five. Six.
+Five.
 
 
 
@@ -152,8 +152,7 @@ PARAGRAPHS_DOCUMENTS = [
         "Two.",
         "Three.",
         "Four.",
-        "Five.",
-        "Six.",
+        "Five.",  # the eighth
     ],
     ["The next document begins here.", "It is short."],
 ]

@@ -76,7 +76,10 @@ def store(tokenizer, tmp_path, monkeypatch):
     ] * 8
     path, store = tmp_path / "text.txt", tmp_path / "store"
     path.write_text("\n".join([*sentences, "", *sentences]))
-    prepare([str(path)], tokenizer, store, workers=1, segmenter="dictionary:cut")
+    report = prepare(
+        [str(path)], tokenizer, store, workers=1, segmenter="dictionary:cut"
+    )
+    assert report.counts["unknown"] == 16  # a character of every third sentence
     return [str(path)], store
 
 

@@ -4,7 +4,13 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from bert_jax.data.store import TokenStore, finish_store, part_path, shard_writer
+from bert_jax.data.store import (
+    TokenStore,
+    finish_store,
+    part_path,
+    shard_writer,
+    stored_type,
+)
 from bert_jax.data.tokenizer import token_dtype
 from bert_jax.errors import UserError
 
@@ -78,6 +84,13 @@ def test_ids_over_uint16_take_four_bytes(tmp_path):
     write(tmp_path, [[[ids]]], vocab_size=80_000)
     read = TokenStore(tmp_path).read_sentences(np.array([[0, 1]]))[0]
     assert read.tolist() == [70_000, 3]
+
+
+@pytest.mark.parametrize("size", [300, 1 << 15, 1 + (1 << 15), 1 + (1 << 16)])
+def test_the_bit_of_words_is_above_every_id(size):
+    dtype, bit = stored_type(size, words=True)
+    assert size <= bit < min(np.iinfo(dtype).max, np.iinfo(np.int32).max)
+    assert stored_type(size, words=False) == (token_dtype(size), 0)
 
 
 def test_an_unfinished_shard_leaves_no_part_behind(tmp_path):
