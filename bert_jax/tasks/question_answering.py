@@ -163,16 +163,18 @@ class Squad(Task):
             known = row.answers or (row.impossible and self.config.version_2)
             if known or not self.labelled(split):
                 rows.append(row)
-            elif self.config.bad_answers == "skip":
-                logger.warning(
-                    f"{row.where} is left out, because it has no right answer"
-                )
             else:
-                raise UserError(
-                    f"{row.where} has no answer; expected at least one, or set "
-                    "version_2=True for questions with is_impossible (SQuAD 2.0)"
+                hint = "version_2=True for questions with is_impossible (SQuAD 2.0)"
+                self._skip(
+                    f"{row.where} has no answer", f"expected at least one, or {hint}"
                 )
         return rows
+
+    def _skip(self, problem: str, hint: str) -> None:
+        """Raises UserError, or logs the problem if bad_answers is "skip"."""
+        if self.config.bad_answers == "refuse":
+            raise UserError(f"{problem}; {hint}")
+        logger.warning(f"skipped: {problem}")
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Question:
         """A question. Without ``labelled`` its answers are not read.
@@ -193,16 +195,14 @@ class Squad(Task):
             there = texts[1][start : start + len(answer)] if start >= 0 else ""
             if there == answer and answer.strip():
                 right.append((answer, start))
-                continue
-            problem = (
-                f"{where}: the answer {answer!r} is not in the context at {start}, "
-            )
-            problem += (
-                f"where it has {there!r}; correct it, or set data.bad_answers=skip"
-            )
-            if self.config.bad_answers == "refuse":
-                raise UserError(problem)
-            logger.warning(f"skipped: {problem}")
+            else:
+                problem = (
+                    f"{where}: the answer {answer!r} is not in the context at {start}"
+                )
+                hint = (
+                    "correct it, or leave such answers out with data.bad_answers=skip"
+                )
+                self._skip(f"{problem}, where it has {there!r}", hint)
         index = "" if values.get("id") is None else str(values["id"])
         return Question(index, *texts, where, tuple(right), impossible)
 
@@ -232,9 +232,8 @@ class Squad(Task):
             question = ids[:longest]
             tokens, offset = tokens_of[row.context], len(question) + 2
             room = config.max_length - offset - 1
-            begin, end = (
-                _answer_tokens(tokens, *row.answers[0]) if row.answers else (0, -1)
-            )
+            answer = (row.answers or [("", 0)])[0]
+            begin, end = _answer_tokens(tokens, *answer)
             for first, stop in token_windows(len(tokens.ids), room, config.stride):
                 sequence, types = join(tokenizer, question, tokens.ids[first:stop])
                 input_ids.append(sequence)

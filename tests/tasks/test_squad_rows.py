@@ -79,8 +79,8 @@ def test_an_answer_that_does_not_stand_there(tmp_path, caplog, bad, found):
         rows = read_questions(path, bad_answers="skip")
     assert [row.id for row in rows] == ["q2", "q3"]
     assert {row.answers for row in rows} == {(("sea", 4),)}
-    assert caplog.text.count("skipped: ") == 2
-    assert f"{path}: question q1 is left out" in caplog.text
+    assert caplog.text.count("skipped: ") == 3
+    assert f"skipped: {path}: question q1 has no answer" in caplog.text
 
 
 @pytest.mark.parametrize(
