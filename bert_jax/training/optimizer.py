@@ -13,7 +13,6 @@ import optax
 from bert_jax.parallel.sharding import path_name
 from bert_jax.training.config import OptimizerConfig
 
-
 # The norm of gradients in float32 is smaller, or infinite: it sums their squares.
 _LARGEST_NORM = 1e20
 
