@@ -9,6 +9,8 @@ from bert_jax.data.masking import prediction_counts
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
 
+FIRST = 40_000  # needs all 16 bits
+
 
 @pytest.fixture(scope="module")
 def source(uncased):
@@ -58,8 +60,8 @@ def segments(batch, tokenizer):
 
 
 def numbered(array_store, documents, size):
-    """Sentence n consists of the id 1000 + n, so every segment tells its sentences."""
-    sentences = np.arange(1000, 1500)[: documents * size].reshape(documents, size)
+    """Sentence n consists of the id FIRST + n, so every segment tells its sentences."""
+    sentences = FIRST + np.arange(documents * size).reshape(documents, size)
     return array_store([[np.full(4, n) for n in document] for document in sentences])
 
 
@@ -73,14 +75,14 @@ def test_label_0_means_that_b_follows_a_in_the_text(
     assert 0.4 < labels.mean() < 0.8
     for (a, b), label in zip(segments(batch, uncased), labels, strict=True):
         assert set(np.diff(a)) | set(np.diff(b)) <= {0, 1}
-        same_document = (a[0] - 1000) // 25 == (b[0] - 1000) // 25
+        same_document = (a[0] - FIRST) // 25 == (b[0] - FIRST) // 25
         assert documents == 1 or same_document == (label == 0)
         # Where nothing was cut, B begins with the very next sentence.
         if len(a) % 4 == len(b) % 4 == 0 and len(a) + len(b) < 61:
             assert (b[0] == a[-1] + 1) == (label == 0)
             uncut += label == 0
         if label:
-            begins.add((b[0] - 1000) % 25)
+            begins.add((b[0] - FIRST) % 25)
     assert uncut > 50
     # A random B begins with any sentence of its document, also the last.
     assert begins == set(range(25))
@@ -203,6 +205,16 @@ def test_samples_and_their_lengths_depend_on_their_numbers_alone(
 def test_impossible_lengths_are_named(predictions, moby_dick, source):
     with pytest.raises(UserError, match="expected 1 to sequence_length - 3 = 61"):
         source(moby_dick, predictions=predictions)
+
+
+def test_a_long_text_loses_tokens_at_both_ends(array_store, draw):
+    """By a coin for each of 139 tokens, as truncate_seq_pair of the original."""
+    store = array_store([[np.arange(2000, 2200)]])
+    batch = draw(store, 256, next_sentence=False, short_sequence_rate=0)
+    fronts = unmasked(batch)[:, 1] - 2000
+    deviation = 139**0.5 / 2
+    assert fronts.mean() == pytest.approx(139 / 2, abs=4 * deviation / 256**0.5)
+    assert fronts.std() == pytest.approx(deviation, rel=4 / (2 * 256) ** 0.5)
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 200, 512, 3000])

@@ -152,12 +152,15 @@ def test_evaluation_reads_the_held_out_documents_alone(make, array_store):
     }
 
 
-def test_a_later_phase_of_the_same_length_has_examples_of_its_own(make):
+def test_later_phases_and_evaluations_have_examples_of_their_own(make):
     first, second = (
         dataclasses.replace(make(), phases=(PHASES[0], PHASES[0]))[step]
         for step in (0, PHASES[0].steps)
     )
     assert not np.any((first["input_ids"] == second["input_ids"]).all(axis=1))
+    training = dataclasses.replace(make(), seed=0)
+    evaluation = eval_batches(training, PHASES[0], training.documents, 0.15)
+    assert not same(evaluation[0], training[0])
 
 
 class Reads:
