@@ -66,8 +66,9 @@ def run_model(
             start = 0
             for slot, sequence in enumerate(row):
                 end = start + len(features.input_ids[sequence])
-                own = values[r, start:end] if by_token else values[r, slot]
-                outputs[sequence] = np.array(own)  # a view would keep the batch
+                # A view of a slot would keep the batch's empty slots in memory.
+                own = values[r, start:end] if by_token else values[r, slot].copy()
+                outputs[sequence] = own
                 start = end
             ended += len(row)
         done(ended / len(outputs))
