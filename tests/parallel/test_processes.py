@@ -208,6 +208,9 @@ used = RunFolder(f"{folder}/used")
 fails(lambda: used.held().__enter__())
 fails(RunFolder(f"{folder}/file").fetch)
 fails(lambda: used.prepared("text", "last", lambda place: fail(OSError("full"))))
+own = Path(f"{folder}/disk_of_{process}")
+on_leader(lambda: [own.mkdir(), (own / "config.json").write_text("{}")])
+fails(lambda: RunFolder(own).check_shared("config.json"))
 assert from_leader(lambda: 0) == 0
 """
 
@@ -224,8 +227,13 @@ def test_an_error_in_process_0_is_an_error_in_all(port, tmp_path):
     assert first[3].startswith(f"UserError: {tmp_path / 'used'} is in use by process")
     assert first[4].startswith("FileExistsError")
     assert first[5] == "OSError: full"
+    for number, lines in enumerate((first, other)):
+        shared = (
+            f"{tmp_path}/disk_of_{number}/config.json; give a workdir that all hosts"
+        )
+        assert shared in lines[-1]
     line = "UserError: process 0 failed and prints the reason; correct it and run the "
-    assert other == [line + "same command again"] * 6
+    assert other[:6] == [line + "same command again"] * 6
 
 
 FAILS = """
