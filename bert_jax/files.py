@@ -287,25 +287,33 @@ def locked(
     """Creates a folder and locks it, at most until this process ends.
 
     wait: wait while another process has the lock. Otherwise raises UserError that names
-    this process and the folder, or ``name``. The lock file stays in the folder.
+    this process and the folder, or ``name``.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-    with os.fdopen(os.open(folder / LOCK, flags, 0o666), "r+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError as error:
-            raise UserError(
-                f"{name or folder} is in use by {lock_owner(file.read(1000))}; wait until "
-                "it ends, or use another folder"
-            ) from error
-        except OSError:  # a file system without locks
-            logging.getLogger(__name__).warning(
-                f"the file system of {folder} has no locks: start no second run there"
-            )
+    path, flags = folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    with contextlib.ExitStack() as stack:
+        held = False
+        while not held:
+            descriptor = os.open(path, flags, 0o666)
+            file = stack.enter_context(os.fdopen(descriptor, "r+"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError as error:
+                raise UserError(
+                    f"{name or folder} is in use by {lock_owner(file.read(1000))}; wait "
+                    "until it ends, or use another folder"
+                ) from error
+            except OSError:  # a file system without locks
+                logging.getLogger(__name__).warning(
+                    f"the file system of {folder} has no locks: start no second run there"
+                )
+            # The last owner may have deleted the file after it was opened here.
+            with contextlib.suppress(FileNotFoundError):
+                held = os.path.samestat(os.fstat(descriptor), path.stat())
         file.truncate()
         file.write(this_process())
         file.flush()
+        stack.callback(path.unlink, missing_ok=True)
         yield
 
 

@@ -192,8 +192,10 @@ def test_a_folder_is_one_process_s_until_it_ends(tmp_path):
             with pytest.raises(UserError, match=name), locked(folder):
                 pytest.fail("taken twice")
         child.kill()
+    assert (folder / ".lock").exists()
     with locked(folder):
         assert json.loads((folder / ".lock").read_text())["process"] == os.getpid()
+    assert not list(folder.iterdir())
 
 
 def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch, caplog):

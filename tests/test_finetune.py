@@ -49,22 +49,6 @@ def command(start):
     return command
 
 
-def test_a_sweep_and_its_second_call(command, files, tmp_path):
-    arguments = ("--sweep", "--config", files / "config.py", "--workdir", tmp_path)
-    first = command(*arguments)
-    assert first.returncode == 0, first.stderr
-    assert "== batch4-rate0.001-epochs1-seed0" in first.stdout
-    assert "== batch4-rate0.001-epochs1-seed1" in first.stdout
-    table = json.loads((tmp_path / "sweep.json").read_text())
-    (point,) = table["variants"].values()
-    assert len(point["scores"]["accuracy"]["scores"]) == 2
-    assert (tmp_path / "best" / "model.safetensors").is_file()
-    second = command(*arguments)
-    assert second.returncode == 0, second.stderr
-    assert "==" not in second.stdout
-    assert second.stdout.splitlines() == first.stdout.splitlines()[-6:]
-
-
 # Twelve steps in three epochs, with dropout and packed rows: what is lost would show.
 RESUMED = (
     "--config.epochs=3", "--config.batch_size=2", "--config.sweep.epochs=(3,)",
@@ -88,23 +72,31 @@ def of_a_run(workdir, metric_lines):
 
 @pytest.fixture(scope="module")
 def whole(command, files, tmp_path_factory):
-    """The workdirs of a run and of a sweep that nobody stopped."""
+    """The workdir of a sweep that nobody stopped, and its output."""
     path = tmp_path_factory.mktemp("whole")
-    for name, flags in (("run", ()), ("sweep", ("--sweep",))):
-        done = command(
-            *("--config", files / "config.py", "--workdir", path / name),
-            *(*RESUMED, *flags),
-        )
-        assert done.returncode == 0, done.stderr
-    return path
+    arguments = ("--sweep", "--config", files / "config.py", "--workdir", path)
+    done = command(*arguments, *RESUMED)
+    assert done.returncode == 0, done.stderr
+    return path, done.stdout
 
 
-def test_each_run_is_drawn_into_its_workdir(whole):
-    runs = [whole / "run", *(whole / "sweep" / "sweep").glob("batch*")]
-    assert len(runs) == 3
-    for run in runs:
-        for name in ("curves.png", "predictions/dev.confusion.png"):
-            assert (run / name).read_bytes().startswith(b"\x89PNG")
+def test_a_sweep_and_its_second_call(command, whole, files):
+    workdir, output = whole
+    names = [f"batch2-rate0.001-epochs3-seed{seed}" for seed in (0, 1)]
+    assert all(f"== {name}" in output for name in names)
+    table = json.loads((workdir / "sweep.json").read_text())
+    (point,) = table["variants"].values()
+    assert len(point["scores"]["accuracy"]["scores"]) == 2
+    assert (workdir / "best" / "model.safetensors").is_file()
+    for name in names:
+        for picture in ("curves.png", "predictions/dev.confusion.png"):
+            content = (workdir / "sweep" / name / picture).read_bytes()
+            assert content.startswith(b"\x89PNG")
+    arguments = ("--sweep", "--config", files / "config.py", "--workdir", workdir)
+    second = command(*arguments, *RESUMED)
+    assert second.returncode == 0, second.stderr
+    assert "==" not in second.stdout
+    assert second.stdout.splitlines() == output.splitlines()[-6:]
 
 
 def test_asked_to_stop_it_saves_and_ends_with_75(
@@ -125,7 +117,8 @@ def test_asked_to_stop_it_saves_and_ends_with_75(
     done = command(*arguments)
     assert done.returncode == 0, done.stderr
     assert "resuming at step" in done.stdout
-    assert of_a_run(tmp_path, metric_lines) == of_a_run(whole / "run", metric_lines)
+    other = whole[0] / "sweep/batch2-rate0.001-epochs3-seed0"
+    assert of_a_run(tmp_path, metric_lines) == of_a_run(other, metric_lines)
 
 
 def test_a_user_error_is_one_line_and_exit_code_2(command, files, tmp_path):
@@ -151,7 +144,7 @@ def test_a_user_error_is_one_line_and_exit_code_2(command, files, tmp_path):
         (["--config.data.max_length=17"], "is over the position table of 16"),
         (["--config.data.task=rt"], "data.task='rt', expected one of cola, sst2"),
         (["--config.family=bert"], "family='bert', expected one of"),
-        (["extra"], "unexpected argument 'extra'; use bert_jax finetune"),
+        (["extra"], "unrecognized arguments: extra; bert_jax finetune --help"),
         (["--lr", "1e-4"], "did you mean --optimizer.learning_rate?"),
         (["--learning_rate=3e-4"], "did you mean --optimizer.learning_rate?"),
         (["--sweeep"], "sweeep"),

@@ -5,7 +5,7 @@ The short form sends SIGKILL, and one Ctrl-C during a save. The long form also s
 SIGTERM, uses a bucket, and kills one of four processes. In the end the files equal, bit
 for bit, the files of an undisturbed run.
 
-``make test`` kills a pretraining three times, ``make test-all`` runs ten kills. The long
+``make test`` kills a pretraining twice, ``make test-all`` runs nine kills. The long
 form, 200 of them (some 40 minutes):
 ``python -m pytest tests/faults/test_kills.py -n0 --kills 200``.
 """
@@ -29,7 +29,7 @@ from tests.faults.ends import PHASES
 ENDS = Path(__file__).parent / "ends.py"
 # Kills of each work: in make test-all, and of 200.
 SHARES = {
-    "pretraining": (3, 40),
+    "pretraining": (2, 40),
     "fine-tuning": (2, 40),
     "sweep": (1, 15),
     "prepare": (1, 28),
