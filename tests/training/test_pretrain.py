@@ -15,14 +15,12 @@ from safetensors.numpy import load_file, save_file
 
 import bert_jax
 from bert_jax.commands.config_file import parse
-from bert_jax.data.pipeline import TrainingBatches
-from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import StalledError, UserError
-from bert_jax.inference.inspection import drawn_examples
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.interop.train_state import read_params
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.training import pretrain as pretraining
@@ -250,8 +248,11 @@ def test_a_config_names_an_objective_of_ones_own(configure, monkeypatch, tmp_pat
     flags = ("--config.objective=sides.py", "--config.prompts=()")
     with pytest.raises(UserError, match=r"bert_jax\.objectives\.mlm_nsp, \.causal"):
         pretraining.pretraining_objective(configure(*flags))
-    config = configure("--config.objective=sides", *flags[1:])
-    metrics = pretrain(config, tmp_path, log=lambda line: None)
+    config, lines = configure("--config.objective=sides", *flags[1:]), []
+    metrics = pretrain(config, tmp_path, lines.append)
+    params = read_params(tmp_path / "checkpoints")
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    assert f" {count:,} parameters" in lines[0] and "mlm" not in params
     assert set(metrics) == {"loss", "accuracy"}
     assert metrics["accuracy"] > 0.6  # half of the tokens are of each text
 
@@ -287,39 +288,6 @@ def test_every_attention_trains_evaluates_and_answers(
     )
     assert 0 <= model.evaluate(rows)["accuracy"] <= 100
     assert len(model.predict(["the whale"])) == 1
-
-
-def test_examples_show_what_is_masked(configure, small_store):
-    store, tokenizer = TokenStore(small_store[0]), load_tokenizer(small_store[0])
-    config = configure()
-    batches = TrainingBatches(
-        store,
-        tokenizer,
-        config.phases,
-        config.data.examples,
-        seed=3,
-        documents=np.arange(store.info.documents),
-    )
-    drawn = batches[0]
-    for row, example in enumerate(drawn_examples(batches.sources[0], range(4))):
-        words = f"{example['a']} {example['b']}".split()
-        assert example["tokens"] == len(words) == drawn["attention_mask"][row].sum()
-        right = {
-            position: tokenizer.tokens[token]
-            for position, token, weight in zip(
-                *(
-                    drawn[f"mlm_{name}"][row]
-                    for name in ("positions", "ids", "weights")
-                ),
-                strict=True,
-            )
-            if weight
-        }
-        for place, word in enumerate(words):
-            shown = tokenizer.tokens[drawn["input_ids"][row, place]]
-            asked = f"{{{right[place]}}}" if place in right else ""
-            assert word == shown + asked
-        assert right
 
 
 def test_a_finished_run_takes_more_steps_and_says_what_they_mean(
