@@ -113,7 +113,8 @@ def _expand(text: str, reading: Reading) -> list[Source]:
     if text.startswith(TFDS):
         rows = find_dataset(text)
         # A slice of a split has no size.
-        size = int(_split_info(rows).num_bytes or 1000 * len(rows) or 1)
+        size = rows.dataset_info.splits[rows.split].num_bytes
+        size = int(size or 1000 * len(rows) or 1)
         return [Source(text, "tfds", size, splittable=True)]
     if is_remote(text):
         open_remote(text)  # raises UserError if no library reads this store
@@ -160,8 +161,9 @@ def fingerprint(source: Source) -> str:
         return python_docs.FINGERPRINT
     if source.format == "tfds":
         rows = find_dataset(source.name)
-        info, version = _split_info(rows), rows.dataset_info.version
-        facts = f"{version} {rows.split} {info.num_examples} {info.num_bytes}"
+        about, split = rows.dataset_info, rows.dataset_info.splits[rows.split]
+        size = f"{split.num_examples} {split.num_bytes}"
+        facts = f"{about.version} {rows.split} {size}"
         digest = hashlib.sha256(facts.encode())
     elif is_remote(source.name):
         store, path = fsspec.core.url_to_fs(source.name)
@@ -279,10 +281,6 @@ def find_dataset(text: str) -> Sequence[dict[str, Any]]:
             "folder of the data set, or make it with tfds build "
             f"{name} --file_format=array_record"
         ) from error
-
-
-def _split_info(rows: Any) -> Any:
-    return rows.dataset_info.splits[rows.split]
 
 
 def _read_dataset(

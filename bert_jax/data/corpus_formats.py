@@ -39,7 +39,7 @@ _END_MARKS = (*_SENTENCE_MARKS, *_CLOSING, ":", ";")
 # A line that ends a chapter. An empty line ends a paragraph.
 _CHAPTER = "\f"
 
-# What is left out, as reports name it.
+# Names of omitted text in reports.
 PASSAGES = "headings, list items, tables or blocks of code"
 EMPTY = "documents without text"
 
@@ -144,8 +144,8 @@ def read_lines_format(lines: Lines, reading: Reading) -> Documents:
 def read_paragraphs_format(lines: Lines, reading: Reading) -> Documents:
     """Paragraphs between blank lines, hard-wrapped or not; headings are dropped.
 
-    A document ends with the file, at two blank lines in a row, or at a form feed, where
-    it has at least SHORT_CHAPTER sentences by then.
+    A document ends with the file, and after SHORT_CHAPTER sentences or more at two blank
+    lines in a row or at a form feed.
     """
     return _prose_documents(_plain_lines(lines), reading)
 

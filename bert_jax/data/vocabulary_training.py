@@ -26,8 +26,8 @@ PAD, UNK, *_OTHER_SPECIAL = SPECIAL_TOKENS
 UNUSED = 994
 _UNUSED_FIRST = 99
 _SMALLEST_WITH_UNUSED = 8000
-# WordPiece joins only tokens that are neighbours this often. A new word of
-# extend_vocabulary occurs this often too.
+# WordPiece joins tokens that are neighbours this often, and extend_vocabulary adds words
+# that occur this often.
 _MIN_FREQUENCY = 2
 # Different words counted at a time, about 400 MB; beyond it the rarest are forgotten.
 _COUNTED_WORDS = 3_000_000

@@ -105,6 +105,16 @@ def test_from_a_bucket_into_a_bucket_and_on_from_an_interruption(
     assert new == old
 
 
+def test_the_file_that_finishes_a_store_is_copied_last(tmp_path):
+    source, target = tmp_path / "a", tmp_path / "b"
+    source.mkdir()
+    (source / "index.json").touch()
+    (source / "vocab.txt").symlink_to("gone")  # which cannot be copied
+    with pytest.raises(FileNotFoundError):
+        pipelines._copy_files(source, target, "*.*")
+    assert not (target / "index.json").exists()
+
+
 def test_documents_are_read_from_a_bucket(text, bucket):
     folder, _ = text
     for path in folder.iterdir():

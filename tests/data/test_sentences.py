@@ -84,6 +84,11 @@ def test_space_of_several_bytes_before_a_mark():
     ]
 
 
+def test_a_long_text_has_the_sentences_of_its_parts():
+    sentences = [f"The ship with number {i} is at sea." for i in range(1000)]
+    assert split_sentences(" ".join(sentences)) == sentences
+
+
 def test_a_paragraph_on_which_the_library_panics_stays_whole(monkeypatch):
     class PanicException(BaseException):
         pass
