@@ -67,6 +67,17 @@ def test_what_was_left_out_is_printed(tmp_path, capsys):
     assert capsys.readouterr().out.endswith(f"; left out: 1 {PASSAGES}\n")
 
 
+def test_the_command_extends_a_vocabulary_by_words(tmp_path, golden):
+    old = golden / "tokenizer" / "uncased_vocab.txt"
+    path, output = tmp_path / "a.txt", tmp_path / "vocab.txt"
+    path.write_text("The zymurgist met zymurgists and a quahogger.\n" * 9)
+    flags = ["--input", str(path), "--output", str(output), "--words", "2"]
+    vocabulary.main([*flags, "--extend", str(old)])
+    tokens = [load_tokenizer(path).tokens for path in (old, output)]
+    assert tokens[1][: len(tokens[0])] == tokens[0]
+    assert len(tokens[1]) == len(tokens[0]) + 2
+
+
 def test_keep_accents_is_saved(tmp_path):
     path, output = tmp_path / "a.txt", tmp_path / "vocab.txt"
     path.write_text("में मे म।\n" * 9)
