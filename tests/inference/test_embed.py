@@ -216,13 +216,21 @@ def test_the_command_names_what_is_wrong(content, output, message, run):
         run(content, output=output)
 
 
-def test_parts_change_nothing(make, tmp_path):
-    files = []
-    for name, size in (("a.npz", 4096), ("b.npz", 5)):
-        parts = make().stream(placed_rows(sentences(23)), size)
-        assert "23 lines" in write_vectors(make(), parts, tmp_path / name)
-        files.append(np.load(tmp_path / name)["embeddings"])
-    np.testing.assert_allclose(*files, atol=1e-5)
+@pytest.mark.parametrize("pooling", ["mean", "none"])
+def test_parts_change_nothing(pooling, make, tmp_path):
+    embed, written = make(pooling=pooling, max_length=24), []
+    for size in (4096, 5):
+        parts = embed.stream(placed_rows(sentences(23)), size)
+        path = tmp_path / "x.npz"
+        said = write_vectors(embed, parts, path)
+        with np.load(path) as file:
+            written.append((said, dict(file)))
+    (said, whole), (other, in_parts) = written
+    assert said == other
+    assert "23 lines" in said and "6 of 23 texts truncated" in said
+    assert whole.keys() == in_parts.keys()
+    for name, array in whole.items():
+        np.testing.assert_allclose(in_parts[name], array, atol=1e-5)
 
 
 PARTS = [

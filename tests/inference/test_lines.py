@@ -1,11 +1,13 @@
 import csv
+import types
 
 import pytest
 
-from bert_jax.inference.evaluation import Answers, chunks
+from bert_jax.inference.evaluation import Answers, Inference, chunks
 from bert_jax.inference.lines import (
     CsvTable,
     table_lines,
+    write_answers,
 )
 from bert_jax.tasks.question_answering import Squad, SquadConfig
 from bert_jax.tasks.tagging_formats import TaggedSentence
@@ -98,3 +100,20 @@ def test_csv_refuses_a_value_without_a_column():
     assert lines(label="b") == ["b,"]
     with pytest.raises(ValueError, match="fieldnames: 'value'"):
         lines(label="b", value=1.0)
+
+
+def test_rows_of_all_parts_are_counted(tmp_path, capsys):
+    class Parts(Inference):
+        def __init__(self):
+            self.max_length = 9
+
+        def stream(self, placed):
+            for rows in placed:
+                cut = types.SimpleNamespace(truncated=1)
+                yield Answers(rows, cut, [{"label": row} for row in rows])
+
+    path = tmp_path / "x.jsonl"
+    write_answers(Parts(), [["a", "b"], ["c"]], str(path), "jsonl")
+    assert path.read_text().split("\n")[1:] == ['{"label": "b"}', '{"label": "c"}', ""]
+    said = "3 rows\n2 of 3 texts truncated to max_length=9\n"
+    assert capsys.readouterr().err == said

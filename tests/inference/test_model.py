@@ -152,8 +152,9 @@ def test_options_share_one_copy_of_the_parameters(folder):
     model = bert_jax.load(folder)
     others = jax.live_arrays(), held()  # alive, so that nothing else takes their places
     model.encode("the ship .")
-    for options in ({"layers": (0,)}, {"layers": (-2, -1)}, {"normalize": True}):
-        model.encode("the ship .", **options)
+    several = {"layers": (0,)}, {"layers": (-2, -1)}, {"normalize": True}
+    found = [model.encode("the ship .", **options) for options in several]
+    assert [vector.shape for vector in found] == [(32,), (64,), (32,)]
     model.score("the ship .")
     model.fill_mask("the [MASK] .")
     model("the ship .")
