@@ -10,7 +10,8 @@ from etils import epath
 from bert_jax.commands import prepare as command
 from bert_jax.data import beam as pipelines
 from bert_jax.data.beam import prepare_with_beam
-from bert_jax.data.corpus import read_documents
+from bert_jax.data.corpus import find_sources, fingerprint, read_documents
+from bert_jax.data.corpus_formats import Reading
 from bert_jax.data.preparation import prepare
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
@@ -128,6 +129,11 @@ def test_documents_are_read_from_a_bucket(text, bucket):
     )
     with pytest.raises(UserError, match="no such file or folder"):
         list(read_documents([f"{bucket}/nothing"]))
+    # Another text of the same size is another text.
+    (source,) = find_sources([f"{bucket}/text/a.txt"], Reading())
+    before, place = fingerprint(source), epath.Path(source.name)
+    place.write_bytes(place.read_bytes()[::-1])
+    assert fingerprint(source) != before
 
 
 def test_the_command_says_what_is_missing(text, tmp_path, monkeypatch):
