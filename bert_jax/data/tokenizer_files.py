@@ -193,8 +193,7 @@ def _read_tokenizer_json(
                     "the file that the model was not trained with"
                 )
     if is_google:
-        longest = model.get(LONGEST, 100)  # the library's default
-        return WordPieceTokenizer(tokenizer.tokens, lower, accents, longest)
+        return WordPieceTokenizer(tokenizer.tokens, lower, accents, model[LONGEST])
     return tokenizer
 
 

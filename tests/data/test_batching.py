@@ -238,6 +238,26 @@ def test_few_shapes_hold_all_batches_with_little_padding(buckets, devices):
     assert 1 - real / sum(mask.size for mask in masks) < (0.15 if devices == 1 else 0.2)
 
 
+def test_parts_of_a_step_have_about_as_many_tokens():
+    batches = make_batches(labelled(random_lengths(2000)), accumulation=2)
+    masks = [arrays["attention_mask"] for arrays in batches]
+    tokens = [[mask[part::2].sum() for part in range(2)] for mask in masks]
+    more, fewer = np.sort(tokens, axis=1).mean(axis=0)[::-1]
+    assert more < 1.3 * fewer
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_a_batch_that_fits_no_shape_has_the_rows_it_needs(parts):
+    features = labelled(random_lengths(400))
+    batches = make_batches(features, batch_size=64, accumulation=parts)
+    expected = [units_of(arrays) for arrays in batches]
+    batches.shapes = tuple(
+        shape._replace(rows=shape.rows // parts // 2 * parts)
+        for shape in batches.shapes
+    )
+    assert [units_of(arrays) for arrays in batches] == expected
+
+
 def test_classes_leave_the_least_padding(monkeypatch):
     """Against every way to cut the sorted batches into at most ``most`` classes."""
     monkeypatch.setattr("bert_jax.data.batching.WORTH", 0)
@@ -355,6 +375,7 @@ def test_short_sequences_do_not_lie_in_long_rows_that_nothing_needs():
         ([9], {}, (1, 16)),
         ([8, 8], {}, (1, 16)),
         ([8, 9], {}, (1, 32)),
+        ([64], {}, (1, 64)),
         ([300], {}, (1, 384)),
         ([300], {"limit": 300}, (1, 300)),
         ([5], {"limit": 6}, (1, 6)),

@@ -93,6 +93,8 @@ def test_sentencepiece_words_between_spaces():
     # The mark of a space shares its word's first character.
     expected = [("▁whale", "Whale"), ("▁", "z"), ("[UNK]", "zé"), ("▁sea", "sea")]
     assert found == expected
+    # The lower-cased letter has two characters.
+    assert characters("\u0130\u0130 sea", tokenizer)[-1] == ("▁sea", "sea")
 
 
 def test_text_without_tokens(uncased):

@@ -318,7 +318,9 @@ def test_words_of_tokenizers_that_mark_spaces(golden, mixed):
     found = words_of(load_tokenizer(folder / "added"), "the <e1> cats")
     assert found == ["the", "<e1>", "cat##s"]
     for name, space in (("bpe", "\u0120"), ("unigram", "\u2581")):
-        found = words_of(load_tokenizer(folder / name), "the cat's")
+        tokenizer = load_tokenizer(folder / name)
+        found = words_of(tokenizer, "the cat's")
+        assert not tokenizer.continuation[: len(SPECIAL)].any()
         assert found == [f"{space}the", f"{space}cat's"]
 
 
