@@ -75,6 +75,11 @@ def test_programs_are_kept_below_the_users_cache(configured, monkeypatch, tmp_pa
     configured(None)
     startup.keep_programs("")
     assert Path(jax.config.jax_compilation_cache_dir) == folder
+    # Programs for another processor crash on this one.
+    monkeypatch.setattr(startup.Path, "read_text", lambda path: "flags : sse2\n")
+    configured(None)
+    startup.keep_programs("")
+    assert Path(jax.config.jax_compilation_cache_dir) != folder
 
 
 def test_a_user_without_a_home_keeps_no_programs(configured, monkeypatch):

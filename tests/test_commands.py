@@ -86,6 +86,12 @@ WORKS = {
     "runs/sweep": HEAD | RUN | {"embed pooler"},
 }
 
+# Their commands run the same code as those of another checkpoint.
+LIKE = {
+    *("exported/causal", "exported/two_way_classification"),
+    *("runs/finetune_unfinished", "runs/sweep"),
+}
+
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
@@ -126,7 +132,10 @@ def test_every_command_is_tested():
     assert tested | OTHERS == {*NAMES}
 
 
-@pytest.mark.parametrize("checkpoint", WORKS)
+@pytest.mark.parametrize(
+    "checkpoint",
+    [pytest.param(name, marks=[pytest.mark.long] * (name in LIKE)) for name in WORKS],
+)
 def test_every_command_works_or_ends_with_one_line(
     checkpoint, files, tmp_path, monkeypatch
 ):

@@ -146,6 +146,7 @@ def test_a_wrong_file_is_one_line(config, text, message):
         ("--config", "--config: expected one argument"),
         ("--config none.py", "none.py is not a file or the name of a config; known"),
         ("--config sst", r"did you mean sst2\?$"),
+        ("--config sst2:rte", "task 'sst2:rte', expected"),
         ("--config experiments/finetune/swga.py", r"did you mean swag\?$"),
     ],
 )

@@ -14,6 +14,7 @@ from bert_jax.model.config import FeatureConfig
 from bert_jax.settings import (
     check_ranges,
     describe,
+    differences,
     from_settings,
     setting,
     setting_like,
@@ -109,6 +110,13 @@ def test_a_config_is_described_by_name_value_and_meaning():
         "more[0].rate = 0.2  # probability of dropping a value",
         "kind = 'big'  # size of the model",
     ]
+
+
+def test_differences_are_named_whichever_side_has_the_setting():
+    one, two = {"a": [{"x": 1}], "b": {}}, {"a": [{"x": 1}, {"x": 2}], "b": {"c": [3]}}
+    assert differences(one, two) == [("a[1].x", None, 2), ("b.c", None, [3])]
+    assert differences(two, one) == [("a[1].x", 2, None), ("b.c", [3], None)]
+    assert differences(two, two) == []
 
 
 @pytest.mark.parametrize(
