@@ -352,10 +352,8 @@ class _Sweep(_Runs):
         """
         scores = {}
         for path in sorted(self.folder.glob(f"*/{RESULTS}")):
-            name = path.parent.name
-            free = () if name in self.configs else _GRID
-            own = self.configs.get(name, self.config)
-            scores[name] = [*scores_of(finished(path.parent, own, free)).values()]
+            results = finished(path.parent, self.config, _GRID)
+            scores[path.parent.name] = [*scores_of(results).values()]
         best = max(filter(scores.get, scores), key=scores.get, default="")
         for name in scores:
             model = self.folder / name / BEST
@@ -372,8 +370,8 @@ class _Sweep(_Runs):
             raise UserError(
                 f"every run in {self.folder} diverged; lower sweep.learning_rate"
             )
-        own = self.configs.get(best, self.config)
-        results = finished(self.folder / best, own, _GRID, model=workdir / BEST)
+        model = workdir / BEST
+        results = finished(self.folder / best, self.config, _GRID, model=model)
         with new_folder(workdir / PREDICTIONS, overwrite=True) as predictions:
             source = self.folder / best / PREDICTIONS
             shutil.copytree(source, predictions, dirs_exist_ok=True)

@@ -103,8 +103,10 @@ def test_resuming_compares_model_and_data(settings):
     old = to_dict(train_config(settings))
     assert resume_differences(old, old) == []
     settings["model"] |= {"num_layers": 2, "dtype": "bfloat16"}
-    settings |= {"seed": 3, "log_every": 7}
+    settings |= {"seed": 3, "log_every": 7, "eval_batches": 7}
     new = to_dict(train_config(settings))
+    same_scores = resume_differences(old, new, same_scores=True)
+    assert "eval_batches: 100 -> 7" in same_scores
     assert resume_differences(old, new) == [
         "seed: 0 -> 3",
         "model.num_layers: 1 -> 2",
@@ -177,6 +179,7 @@ def test_settings_become_the_config_of_their_family():
         ("activation", "gelu_tanh", None),
         ("initializer_range", 0.03, None),
         ("hidden_dropout", 0.0, 0.1),
+        ("attention_dropout", 0.0, 0.1),
     ],
 )
 def test_settings_of_the_checkpoint_change_only_if_they_are_given(name, value, default):

@@ -420,6 +420,12 @@ def test_the_table_has_means_deviations_and_differences(done):
     names, table, folder = list(study.configs), study.table(), study.folder
     assert ran(log) == names
     assert len(names) == table["parts"] == table["finished"] == 14
+    tuned = study.configs["finetune/left_slow-topic-seed1"]
+    assert tuned.seed == study.configs["pretrain/left-seed1"].seed == 1
+    assert tuned.init_from == str(folder / "pretrain/left-seed1")
+    # The variant changes one setting of a group.
+    assert tuned.optimizer.learning_rate == 1e-5
+    assert (tuned.data.max_length, tuned.batch_size) == (16, 8)
     # Variants with the same pretraining share it.
     assert sum(name.startswith("pretrain") for name in names) == 4
     assert json.loads((folder / "table.json").read_text()) == table
