@@ -164,7 +164,7 @@ def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
     rows = frame.to_dict("records")
     (tmp_path / "dev.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     log = []
-    arguments = dict(init_from=str(checkpoint_dir), train=rows, epochs=1)
+    arguments = dict(init_from=str(checkpoint_dir), train=rows, epochs=1, warmup=0.0)
     arguments |= dict(dev=tmp_path / "dev.jsonl", log=log.append)
     model = bert_jax.finetune(task, **arguments, test=rows[:9])
     assert set(model.scores) == {"dev", "test"}
