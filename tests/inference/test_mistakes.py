@@ -48,11 +48,9 @@ def shown(task, rows, predictions):
 
 
 def test_errors_of_every_family():
-    answers = [{"value": 1.5}, {"value": 4.0}]
-    assert shown(NUMBERS, [("x", 1), ("y", 2)], answers) == [
-        ("y", 2.0, 4.0, None),
-        ("x", 1.0, 1.5, None),
-    ]
+    answers = [{"value": 1.5}, {"value": 0.0}]
+    found = shown(NUMBERS, [("x", 1), ("y", 2)], answers)
+    assert found == [("y", 2.0, 0.0, None), ("x", 1.0, 1.5, None)]
     answers = [{"choice": 1, "text": "d", "probability": 0.6}]
     answers.append({"choice": 0, "text": "c", "probability": 0.7})
     rows = [("x", ["c", "d"], 0), ("y", ["c", "d"], 0)]
@@ -158,3 +156,7 @@ def test_the_files(tmp_path):
     assert "<td>confidence</td>" in page and "<td>0.5122</td>" in page
     none = write_mistakes(tmp_path / "n", NUMBERS, "dev", *[[]] * 2)
     assert [path.name for path in none] == ["dev.errors.jsonl", "dev.errors.html"]
+    rows = rows_of(TAGS, [(["Rome"], ["B-LOC"])])
+    answers = [{"tags": ["O"], "probabilities": [1]}]
+    path = write_mistakes(tmp_path, TAGS, "dev", rows, answers)[-1]
+    assert json.loads(path.read_text())["of"] == "words"

@@ -108,8 +108,8 @@ def test_the_tuned_threshold_does_what_it_promises(folder, uncased):
         assert again[reached] == pytest.approx(scores[name], abs=1e-9)
         assert again[name] == scores[name] >= scores[reached]
     # What predict builds the task from.
-    tuned = task.tuned(scores)
-    assert tuned.saved_config().null_threshold == scores["tuned_f1_threshold"]
+    tuned = task.tuned(scores | {"tuned_f1_threshold": 1.25})
+    assert tuned.saved_config().null_threshold == 1.25
     assert task_of(folder, version_2=False).tuned({}).config.null_threshold == 0
 
 

@@ -84,6 +84,8 @@ def test_every_word_counts_and_is_predicted_once(uncased, context):
     assert (np.diff(features.row) >= 0).all()
     assert max(map(len, features.input_ids)) <= 24
     assert max(np.bincount(features.row)) > 3
+    longer = make_task(max_length=24, stride=22, document_context=context)
+    assert len(longer.encode(rows, uncased).row) < len(features.row)
     seen = [[] for _ in rows]
     for row, labels, (words, positions) in zip(
         features.row, features.targets["labels"], features.extra, strict=True
