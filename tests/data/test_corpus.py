@@ -470,7 +470,14 @@ def test_each_document_of_a_dump_is_judged_alone(tmp_path):
     english, thai = LANGUAGES["English"], LANGUAGES["Thai"]
     items = ["a list item that is long enough to be a sentence but has no end mark"] * 2
     lines = ['<doc title="A">', "A", english, *items, "Head.", english, "</doc>"]
-    lines += ['<doc title="เมือง">', "เมือง", thai, "หัวข้อ.", thai, "</doc>"]
+    lines += [
+        '<doc title="เมือง &amp; ค">',
+        "เมือง &amp; ค",
+        thai,
+        "หัวข้อ.",
+        thai,
+        "</doc>",
+    ]
     path = tmp_path / "wiki_00"
     path.write_text("\n".join(lines))
     reading = Reading()
