@@ -81,8 +81,8 @@ class CheckpointStore:
 
         notes: JSON-serialisable values, saved with the state.
 
-        Copies the arrays before it returns, so that the caller may donate them. Raises
-        UserError if this save cannot start or the save before failed.
+        Copies arrays and notes before it returns, so that the caller may donate or change
+        them. Raises UserError if this save cannot start or the save before failed.
         """
         notes = _with_checksums(state, notes)
         self.wait()

@@ -13,7 +13,6 @@ changed, and the old and new value of each.
 
 import collections
 import contextlib
-import copy
 import dataclasses
 import functools
 import os
@@ -192,9 +191,7 @@ def run(
 
         def save(step: int, state: TrainState) -> None:
             on_leader(write_small_files)
-            # A copy: it is written in the background.
-            notes = {"config": identity, "progress": copy.deepcopy(progress)}
-            store.save(step, state, notes)
+            store.save(step, state, {"config": identity, "progress": progress})
 
         scheduled = jax.device_put(schedule, NamedSharding(job.mesh, PartitionSpec()))
         train_step = functools.partial(train_step, schedule=scheduled)
