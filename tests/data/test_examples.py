@@ -194,6 +194,8 @@ def test_samples_and_their_lengths_depend_on_their_numbers_alone(
     lengths = own.lengths(range(first, first + 300))
     assert np.array_equal(lengths, batch["attention_mask"].sum(axis=1))
     assert len(np.unique(lengths)) > 5
+    second = batch["token_type_ids"].sum(axis=1)  # tokens of B and its [SEP], or none
+    assert not (second == 1).any() and (second == 0).any() != next_sentence
     some = np.sort(np.random.default_rng(0).choice(300, 80, replace=False))
     for name, array in own.draw(first + some).items():
         assert np.array_equal(array, batch[name][some])
