@@ -215,6 +215,8 @@ def test_tables_without_header_and_with_short_rows(file, caplog):
     with caplog.at_level(logging.WARNING):
         assert cells(path, "b", skip_short=True) == [("2", "2"), ("4", "5")]
     assert [x.partition(": ")[0] for x in caplog.messages] == [f"{path}:3", f"{path}:5"]
+    with pytest.raises(UserError, match=r"c\.tsv:3: row has 3 columns"):
+        cells(file("c.tsv", "a\tb\n1\n1\t2\t3\n"), "b", skip_short=True)
 
 
 @pytest.mark.parametrize(

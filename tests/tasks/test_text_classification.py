@@ -1,6 +1,7 @@
 import datetime
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from bert_jax.tasks.layouts import CORRELATIONS
 from bert_jax.tasks.text_classification import (
     Classification,
     ClassificationConfig,
+    MultiLabel,
     scores,
 )
 
@@ -421,3 +423,35 @@ def test_classes_of_booleans_have_either_form_of_their_names():
             train=[("a", names[0]), ("b", values)]
         )
         assert task.read("train")[1].label == names[1]
+
+
+def test_both_texts_of_a_pair_need_words(make):
+    task = make({"dev.csv": "text,b,label\na, ,x\n"}, text_b="b", labels=("x", "y"))
+    with pytest.raises(UserError, match=r"dev\.csv:2: empty text"):
+        task.read("dev")
+
+
+def test_a_row_of_two_texts_is_not_read_as_one(make):
+    task = make({}, labels=("x", "y"))
+    rows = [{"text_a": "a", "text_b": "b", "label": "x"}]
+    with pytest.raises(UserError, match=r"^dev, row 0: the columns are text_a, text_b"):
+        task.with_rows(dev=rows).read("dev")
+
+
+def test_a_head_from_elsewhere_reads_texts_or_pairs():
+    config = SimpleNamespace(max_positions=64)
+    head = SimpleNamespace(head="sequence", labels=("x", "y"), config=config)
+    head.problem_type = None
+    assert MultiLabel.for_head(head) is None
+    task = Classification.for_head(head)
+    for rows in ([("a", "x"), ("b", "y")], [("a", "b", "x")]):
+        found = task.with_rows(dev=rows).read("dev")
+        second = None if len(rows) > 1 else "b"
+        first = found[0]
+        assert (first.text_a, first.text_b, first.label) == ("a", second, "x")
+    head.problem_type = "multi_label_classification"
+    assert Classification.for_head(head) is None
+    assert MultiLabel.for_head(head).labels == ("x", "y")
+    head.problem_type = "regression"
+    with pytest.raises(UserError, match="expected one number for a text"):
+        Classification.for_head(head)

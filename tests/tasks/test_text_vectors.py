@@ -55,6 +55,12 @@ def test_a_pair_is_two_sequences(vocabulary):
     )
 
 
+def test_pairs_that_lose_text_are_counted(vocabulary):
+    pairs = [("good good good", "bad", 1), ("good good good good", "bad", 2)]
+    own = task(max_length=5).with_rows(train=pairs)
+    assert own.encode(own.read("train"), vocabulary).truncated == 1
+
+
 def test_contrastive_pairs_need_no_label_or_one_that_is_high(vocabulary):
     own = task(loss="contrastive")
     without = own.with_rows(train=[pair[:2] for pair in PAIRS], dev=PAIRS)
@@ -149,7 +155,8 @@ def test_a_run_keeps_the_modules_of_its_checkpoint(settings, one_device, tmp_pat
 
 def test_a_pooling_that_is_named_is_kept():
     named, unnamed = task(pooling="mean"), task()
-    assert named.fitted(512, "cls").head == "mean"
+    kept = named.fitted(512, "cls")
+    assert (kept.head, kept.config.max_length) == ("mean", 128)
     fitted = unnamed.fitted(64, "cls")
     assert (fitted.head, fitted.config.pooling) == ("cls", "cls")
     assert (fitted.config.max_length, unnamed.config.max_length) == (64, 128)
