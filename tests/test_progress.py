@@ -113,6 +113,15 @@ def test_what_is_printed_and_logged_cannot_steer_the_terminal(stream):
     )
 
 
+def test_a_log_record_needs_no_reader(stream):
+    class Closed(io.StringIO):
+        def flush(self):
+            raise BrokenPipeError
+
+    stream(Closed())
+    LogHandler().emit(logging.makeLogRecord({"msg": "step 2"}))
+
+
 def test_columns_are_aligned_and_numbers_to_the_right():
     rows = [["name", "count"], ["北京", 1_000], ["a", 7]]
     assert list(aligned(rows)) == ["name  count", "北京  1000", "a     7"]
