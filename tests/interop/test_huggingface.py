@@ -339,6 +339,16 @@ def test_what_transformers_has_no_class_for_is_refused(folder, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_causal_model_is_saved_without_the_nsp_head(folder, tmp_path):
+    """Nothing trains it; transformers' class for these models has none."""
+    whole = read_huggingface(folder / "pretraining")
+    config = dataclasses.replace(whole.config, causal=True)
+    save_huggingface(tmp_path / "out", dataclasses.replace(whole, config=config))
+    settings = json.loads((tmp_path / "out/config.json").read_text())
+    assert settings["architectures"] == ["BertLMHeadModel"]
+    assert {*read_huggingface(tmp_path / "out").params} == {"bert", "mlm"}
+
+
 def test_damaged_files_are_one_line_each(folder, tmp_path, copy):
     weights = copy / "model.safetensors"
     content = weights.read_bytes()
