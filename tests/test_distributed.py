@@ -16,17 +16,17 @@ import pytest
 from etils import epath
 from safetensors.numpy import load_file
 
+from bert_jax.commands import config_file
+from bert_jax.training.config import train_config
+from bert_jax.training.pretrain import pretrain
 from bert_jax.training.workdir import RunFolder
 
 REPOSITORY = Path(__file__).parent.parent
 STEPS = 32  # some seconds: time to stop it in
 # Rows over half of the devices, heads and feed-forward over 2. The job of four processes
 # has 8 devices in all, the others 4: one run, whatever the mesh.
-RUN = (
-    "--config.mesh.data=-1",
-    "--config.mesh.model=2",
-    f"--config.phases[0].steps={STEPS}",
-)
+RUN = ("--config.mesh.data=-1", "--config.mesh.model=2")
+LONG = (*RUN, f"--config.phases[0].steps={STEPS}")
 # Between processes the sums of gradients are added in another order.
 TOLERANCE = 2e-5
 # What Gloo, which joins CPUs, says of each process. Its threads break into one another's
@@ -109,24 +109,15 @@ def wait_for_step(job, wanted):
     raise AssertionError(f"the job ended before: {printed}")
 
 
-@pytest.fixture(scope="module")
-def one_process(one_phase, tmp_path_factory):
-    """The workdir of a run of one process with all devices."""
-    workdir = tmp_path_factory.mktemp("one")
-    logs = workdir / "logs"
-    code, output = finish(
-        start(1, logs, "--config", one_phase, "--workdir", workdir, *RUN), logs
-    )
-    assert code == 0, output
-    return workdir
-
-
 @pytest.fixture
-def check_equal(one_process, metric_lines):
-    """A function that checks a workdir's metrics against those of one process."""
+def check_equal(one_phase, metric_lines, tmp_path):
+    """A function that checks a workdir's metrics against those of this process."""
 
-    def check(workdir):
-        lines, expected = metric_lines(workdir), metric_lines(one_process)
+    def check(workdir, *flags):
+        own = tmp_path / "one"
+        argv = ["--config", str(one_phase), *flags]
+        pretrain(config_file.parse(argv, "bert_jax train", train_config).config, own)
+        lines, expected = metric_lines(workdir), metric_lines(own)
         assert len(lines) == len(expected)
         for line, other in zip(lines, expected, strict=True):
             assert line == pytest.approx(other, abs=TOLERANCE)
@@ -158,7 +149,7 @@ def test_two_processes_train_as_one(check_equal, one_phase, tmp_path):
     job = start(2, logs, *arguments)
     code, output = finish(job, logs)
     assert code == 0, output
-    check_equal(tmp_path / "run")
+    check_equal(tmp_path / "run", *RUN)
     (other,) = [path.read_text() for path in logs.iterdir()]
     # Only process 0 logs.
     assert set(re.findall(r"[^\s\d]+", other)) <= set(GLOO.split())
@@ -173,7 +164,7 @@ def test_killed_or_asked_to_stop_it_goes_on_with_other_hosts(
     The workdir is gs://, and no process has a file that another one wrote on a disk.
     """
     logs = tmp_path / "logs"
-    arguments = ("--config", one_phase, "--workdir", bucket, *RUN)
+    arguments = ("--config", one_phase, "--workdir", bucket, *LONG)
     job = start(2, logs, *arguments)
     printed = wait_for_step(job, 12)  # the save at step 10 waited for that at step 5
     assert "preparing" in printed
@@ -202,7 +193,7 @@ def test_killed_or_asked_to_stop_it_goes_on_with_other_hosts(
     assert "gcsfs" not in output
     folder = RunFolder(bucket)
     folder.fetch()
-    check_equal(folder.local)
+    check_equal(folder.local, *LONG)
 
 
 FINE_TUNING = (
