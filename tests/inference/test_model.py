@@ -216,7 +216,7 @@ def test_braces_and_tabs_of_a_text_are_text(model):
     np.testing.assert_array_equal(model.encode("the\tship sees"), plain)
 
 
-@pytest.mark.parametrize("data", [5, [None], [b"x"], {"text": None}])
+@pytest.mark.parametrize("data", [5, b"x", [None], {"text": None}])
 def test_what_is_no_text_is_refused(model, data):
     with pytest.raises(UserError, match=r"(of type|missing).*(expected|fill it in)"):
         model.encode(data)

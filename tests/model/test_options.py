@@ -161,7 +161,5 @@ def test_what_transformers_cannot_hold_is_refused(golden, tmp_path):
         jax.tree.map(np.testing.assert_array_equal, again.params, checkpoint.params)
     # Weights under other names are no file of ours.
     shutil.copy(folder / "model.safetensors", tmp_path / reason)
-    with pytest.raises(
-        UserError, match=r"belong to another config \(bert\.emb.*again$"
-    ):
+    with pytest.raises(UserError, match="no encoder among the parameters"):
         load(tmp_path / reason)
