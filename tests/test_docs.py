@@ -119,6 +119,18 @@ def test_every_link_leads_somewhere(page):
     assert broken == []
 
 
+@each_page
+def test_every_file_that_a_page_names_exists(page):
+    """Files of the package, its tests, configs and scripts; comments of blocks too."""
+    package = ROOT / "bert_jax"
+    folders = ["tests", "bert_jax", "experiments", "launch", "docs"]
+    folders += [path.name for path in package.iterdir() if path.is_dir()]
+    pattern = rf"(?<![\w./-])((?:{'|'.join(folders)})/[\w./]+\.(?:py|md|sh|yaml))\b"
+    names = re.findall(pattern, page.read_text())
+    lost = [x for x in names if not any((r / x).exists() for r in (ROOT, package))]
+    assert lost == []
+
+
 def test_every_page_is_in_the_sidebar():
     entries = []
     for block in blocks(DOCS / "index.md"):
