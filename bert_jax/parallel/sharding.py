@@ -60,9 +60,6 @@ def partition_spec(
 
     more: rules that go before RULES. split: devices along 'data' that share the memory of
     each matrix (FSDP); 1: none.
-
-    Raises UserError for a tensor of two or more dimensions without a rule, because a
-    large replicated tensor can exhaust the memory of a device.
     """
     for pattern, spec in (*more, *RULES):
         if re.search(pattern, name):
@@ -70,14 +67,28 @@ def partition_spec(
             if split > 1 and re.search(_SPLIT_OVER_DATA, name):
                 spec = _split_over_data(spec, shape[layers:], split)
             return P(*(None,) * layers, *spec)
-    if len(shape) - ("encoder/layers/" in name) > 1:  # scanned layers are stacked
-        end = "/".join(name.split("/")[-2:])
-        spec = f"PartitionSpec({', '.join(['None'] * len(shape))})"
-        raise UserError(
-            f"no sharding rule matches {name} of shape {shape}; add one to the rules of "
-            f'the objective: (r"{end}$", {spec}) replicates it on all devices'
-        )
     return P()
+
+
+def check_rules(tree: Any, more: Rules = ()) -> None:
+    """Raises UserError with the rules that are missing for the leaves of a tree.
+
+    Each tensor of two or more dimensions needs a rule, because a large replicated tensor
+    can exhaust the memory of a device. more: see partition_spec.
+    """
+    missing: dict[str, str] = {}  # the first tensor that needs a rule, by rule
+    for name, shape in array_shapes(tree).items():
+        found = any(re.search(pattern, name) for pattern, _ in (*more, *RULES))
+        if not found and len(shape) - ("encoder/layers/" in name) > 1:  # stacked layers
+            end = "/".join(name.split("/")[-2:])
+            spec = f"PartitionSpec({', '.join(['None'] * len(shape))})"
+            missing.setdefault(f'(r"{end}$", {spec})', f"{name} of shape {shape}")
+    if missing:
+        raise UserError(
+            f"no sharding rule matches {', '.join(missing.values())}; add rules to the "
+            "objective, such as these, which replicate on all devices: "
+            f"{', '.join(missing)}"
+        )
 
 
 def _split_over_data(spec: P, shape: tuple[int, ...], split: int) -> P:
@@ -100,8 +111,10 @@ def tree_shardings(
 
     more: see partition_spec. fsdp: the devices of a slice share the memory of every
     matrix. Slices do not, so that only gradients cross the network between slices. Raises
-    UserError if an axis of the mesh does not divide the dimension that it splits.
+    UserError if a tensor has no rule (:func:`check_rules`), or if an axis of the mesh does
+    not divide the dimension that it splits.
     """
+    check_rules(tree, more)
     split = mesh.shape["data"] if fsdp else 1
 
     def sharding(path: tuple[Any, ...], leaf: Any) -> NamedSharding:

@@ -1,3 +1,4 @@
+import re
 from functools import partial
 
 import jax
@@ -9,17 +10,27 @@ from jax.sharding import PartitionSpec as P
 from bert_jax.errors import UserError
 from bert_jax.model.layers import split
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, traced_on
-from bert_jax.parallel.sharding import partition_spec, path_name, tree_shardings
+from bert_jax.parallel.sharding import (
+    check_rules,
+    partition_spec,
+    path_name,
+    tree_shardings,
+)
 
 
-def test_a_big_tensor_without_a_rule_is_an_error_that_names_a_rule():
-    with pytest.raises(UserError, match="no sharding rule matches params/new") as error:
-        partition_spec("params/new/table", (4, 4))
-    assert '(r"new/table$", PartitionSpec(None, None))' in str(error.value)
-    rules = ((r"new/table$", P(None, None)),)
-    assert partition_spec("params/new/table", (4, 4), more=rules) == P(None, None)
-    assert partition_spec("params/new/bias", (4,)) == P()
-    assert partition_spec("step", ()) == P()
+def test_an_error_names_every_tensor_without_a_rule_and_the_rules_to_add():
+    params = {"new": {"table": jnp.ones((4, 4)), "bias": jnp.ones(4)}}
+    params["head"] = {"kernel": jnp.ones((2, 3, 4))}
+    tree = {"params": params, "opt_state": {"mu": params}, "step": jnp.ones(())}
+    with pytest.raises(UserError, match="no sharding rule matches") as error:
+        tree_shardings(tree, make_mesh(MeshConfig()))
+    named = re.findall(r'\(r"([^"]+)", PartitionSpec\(([^)]*)\)\)', str(error.value))
+    assert named == [("head/kernel$", "None, None, None"), ("new/table$", "None, None")]
+    rules = tuple((end, P(*spec.count("None") * [None])) for end, spec in named)
+    for leaf in jax.tree.leaves(
+        tree_shardings(tree, make_mesh(MeshConfig()), more=rules)
+    ):
+        assert leaf.is_fully_replicated
 
 
 def test_moments_lie_where_their_parameter_lies_and_layers_are_never_split():
@@ -31,9 +42,10 @@ def test_moments_lie_where_their_parameter_lies_and_layers_are_never_split():
 
 
 def test_a_stack_of_vectors_is_no_big_tensor():
-    assert partition_spec("params/bert/encoder/layers/norm/scale", (3, 8)) == P()
+    layers = {"norm": {"scale": jnp.ones((3, 8))}}
+    check_rules({"encoder": {"layers": layers}})
     with pytest.raises(UserError, match="no sharding rule"):
-        partition_spec("params/bert/encoder/layers/new/table", (3, 8, 8))
+        check_rules({"encoder": {"layers": {"new": {"table": jnp.ones((3, 8, 8))}}}})
 
 
 def test_names_join_dicts_fields_and_positions():
