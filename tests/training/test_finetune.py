@@ -129,7 +129,6 @@ def test_the_feature_based_approach_trains_the_bilstm_alone(settings, tmp_path):
 def test_what_a_run_leaves(finished):
     _, workdir, results, said = finished("classification")
     assert {path.name for path in workdir.iterdir()} == {
-        ".lock",
         "config.json",
         "metrics.jsonl",
         "tensorboard",
