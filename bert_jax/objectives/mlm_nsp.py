@@ -35,8 +35,8 @@ from bert_jax.parallel.sharding import Rules
 class MlmNsp:
     """Mean loss of the masked tokens plus mean loss of the sentence pairs.
 
-    next_sentence: whether pairs are learned from. sentence_order: whether the pairs teach
-    sentence order, which names their metrics "sop" instead of "nsp".
+    next_sentence: whether the loss includes the sentence pairs. sentence_order: whether
+    the pairs teach sentence order; their metrics are then "sop" instead of "nsp".
     """
 
     model: BertForPreTraining
@@ -55,18 +55,14 @@ class MlmNsp:
         return tuple(name for part in self.parts for name in sum_names(part))
 
     def init(self, key: jax.Array) -> Params:
-        ids_BL, positions_BM = (
-            jnp.zeros((1, 8), jnp.int32),
-            jnp.zeros((1, 2), jnp.int32),
-        )
-        inputs = ids_BL, ids_BL, ids_BL + 1, positions_BM
+        ids_BL = jnp.zeros((1, 8), jnp.int32)
+        inputs = ids_BL, ids_BL, ids_BL + 1, ids_BL[:, :2]
         return self.model.init(key, *inputs, deterministic=True)["params"]
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """The original adds 1e-5 to the number of masked tokens."""
-        weights = {
-            f"{n}_loss": jnp.sum(w) for n, (_, w) in self._answers(batch).items()
-        }
+        """Numbers of masked tokens, plus 1e-5 as in the original, and of pairs."""
+        answers = self._answers(batch).items()
+        weights = {f"{part}_loss": jnp.sum(own) for part, (_, own) in answers}
         return weights | {"mlm_loss": weights["mlm_loss"] + 1e-5}
 
     def sums(
@@ -81,22 +77,19 @@ class MlmNsp:
             method="logits",
         )
         sums = {}
-        logits = output.mlm_logits_BMW, output.nsp_logits_B2
-        for (part, answers), own in zip(
-            self._answers(batch).items(), logits, strict=False
-        ):
-            sums |= cross_entropy_sums(part, own, *answers)
+        for part, (labels, weights) in self._answers(batch).items():
+            is_mlm = part == "mlm"
+            logits = output.mlm_logits_BMW if is_mlm else output.nsp_logits_B2
+            sums |= cross_entropy_sums(part, logits, labels, weights)
         return sums
 
     def _answers(self, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
         """Labels and weights of each part: (B, M) of tokens, (B, S) of pairs."""
         labels_BS = batch["nsp_labels"].reshape(len(batch["input_ids"]), -1)
         ones_BS = jnp.ones(labels_BS.shape, jnp.float32)
-        answers = (
-            (batch["mlm_ids"], batch["mlm_weights"]),
-            (labels_BS, batch.get("nsp_weights", ones_BS)),
-        )
-        return dict(zip(self.parts, answers, strict=False))
+        pairs = labels_BS, batch.get("nsp_weights", ones_BS)
+        tokens = batch["mlm_ids"], batch["mlm_weights"]
+        return {part: tokens if part == "mlm" else pairs for part in self.parts}
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         metrics = {}

@@ -1,6 +1,6 @@
 """The interface of an objective, and the sums and metrics that objectives share.
 
-A new objective is a file beside this one.
+The setting ``objective`` names the module of a new objective, in any package.
 """
 
 from collections.abc import Sequence
@@ -95,10 +95,10 @@ def check_model(
     reads: str = "both sides",
     pairs: bool = False,
 ) -> None:
-    """Raises UserError if an objective cannot train a model, or learns from no pairs.
+    """Raises UserError if an objective cannot train a model, or does not use the pairs.
 
-    reads: see BertConfig. pairs: data.examples.next_sentence, if the objective learns
-    from no pairs.
+    reads: what the objective needs, see BertConfig. pairs: the setting
+    data.examples.next_sentence, from an objective that does not learn from pairs.
     """
     if model.reads != reads:
         encoder = "lstm" if reads == "each side alone" else "transformer"
