@@ -80,8 +80,17 @@ class MlmNsp:
         for part, (labels, weights) in self._answers(batch).items():
             is_mlm = part == "mlm"
             logits = output.mlm_logits_BMW if is_mlm else output.nsp_logits_B2
-            sums |= cross_entropy_sums(part, logits, labels, weights)
+            sums |= self.part_sums(part, logits, labels, weights)
         return sums
+
+    def part_sums(
+        self, part: str, logits: jax.Array, labels: jax.Array, weights: jax.Array
+    ) -> dict[str, jax.Array]:
+        """The sums of one prediction. A subclass with another loss overrides it.
+
+        logits: float32, one row for each label.
+        """
+        return cross_entropy_sums(part, logits, labels, weights)
 
     def _answers(self, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
         """Labels and weights of each part: (B, M) of tokens, (B, S) of pairs."""

@@ -68,6 +68,7 @@ class Sides:
 
     def flops(self, batch):
         rows, length = batch["input_ids"].shape
+        # Every layer is computed at all positions, which step_flops counts for a scan.
         return self.model.config.step_flops(length, 0, rows, scan_layers=True)
 
     def eval_sums(self, params, batch):

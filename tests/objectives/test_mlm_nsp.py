@@ -119,6 +119,22 @@ def test_metrics_divide_by_their_own_weights(small_model_config):
     assert alone == {"loss": 3.0, "mlm_loss": 3.0, "mlm_accuracy": 0.4}
 
 
+def test_a_subclass_may_have_another_loss(small_model_config, make_batch):
+    """Evaluation uses it too; the example of docs/guides/own_objective.md does this."""
+
+    class OnlyPairs(MlmNsp):
+        def part_sums(self, part, *arrays):
+            sums = super().part_sums(part, *arrays)
+            return sums | {"mlm_loss": jnp.zeros(())} if part == "mlm" else sums
+
+    own = OnlyPairs(BertForPreTraining(small_model_config))
+    params, batch = own.init(jax.random.key(1)), make_batch(0)
+    expected = objective(small_model_config).eval_sums(params, batch)
+    sums = own.eval_sums(params, batch)
+    assert expected["mlm_loss"] > 1 and sums["mlm_loss"] == 0
+    assert sums["nsp_loss"] == expected["nsp_loss"] > 0
+
+
 def test_eval_sums_add_over_batches(small_model_config, make_batch):
     both = objective(small_model_config)
     params = both.init(jax.random.key(1))
