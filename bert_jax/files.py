@@ -109,11 +109,14 @@ def decode_lines(file: IO[bytes], name: object) -> Iterator[tuple[int, str]]:
 
 
 def cache_folder() -> Path:
-    """bert_jax's folder in $XDG_CACHE_HOME or ~/.cache.
-
-    Raises RuntimeError if the user has no home directory.
-    """
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "bert_jax")
+    """bert_jax's folder in $XDG_CACHE_HOME or ~/.cache; UserError without a home."""
+    try:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError as error:
+        raise UserError(
+            "this user has no home directory; set HOME, or XDG_CACHE_HOME to a folder"
+        ) from error
+    return Path(cache, "bert_jax")
 
 
 def valid_text(text: str) -> str:

@@ -15,6 +15,7 @@ import pytest
 
 from bert_jax.commands import cli, startup
 from bert_jax.errors import Preempted, UserError
+from bert_jax.files import cache_folder
 
 PROGRAM = """
 import ctypes
@@ -92,6 +93,8 @@ def test_a_user_without_a_home_keeps_no_programs(configured, monkeypatch):
     configured(None)
     startup.keep_programs("")
     assert jax.config.jax_compilation_cache_dir is None
+    with pytest.raises(UserError, match="no home directory; set HOME, or XDG_CACHE"):
+        cache_folder()
 
 
 @pytest.mark.parametrize("workdir", ["gs://bucket/run", "/disk/run"])

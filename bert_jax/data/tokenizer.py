@@ -352,6 +352,11 @@ class LibraryTokenizer(Tokenizer):
                 "every id once"
             )
         model = self.parts["model"]
+        unknown = model.get("unk_token", UNK)
+        if "unk_id" in model:  # a Unigram model, which fails without an unknown token
+            unknown = "" if model["unk_id"] is None else tokens[model["unk_id"]]
+        if unknown not in (UNK, None):
+            raise UserError(f"unk_token={unknown!r}; expected {UNK!r}")
         if suffix := model.get("end_of_word_suffix"):
             raise UserError(
                 f"end_of_word_suffix={suffix!r}; expected tokens that mark the start of a "

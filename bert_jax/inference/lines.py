@@ -129,7 +129,7 @@ class CsvTable:
     def lines(self, part: Answers) -> Iterator[str]:
         """The lines of some rows, after the header the first time.
 
-        Raises ValueError for a value that no row of the first part has.
+        Raises UserError for a value that no row of the first part has.
         """
         rows, file = [_flat(answer) for answer in part.answers], io.StringIO()
         names = self.names or [*dict.fromkeys(name for row in rows for name in row)]
@@ -137,7 +137,13 @@ class CsvTable:
         if not self.names:
             writer.writeheader()
         self.names = names
-        writer.writerows(rows)
+        try:
+            writer.writerows(rows)
+        except ValueError as error:
+            raise UserError(
+                f"an answer has values without a column ({error}); expected the same "
+                "values as in the first answers, or an output in .jsonl"
+            ) from error
         yield file.getvalue().removesuffix("\n")
 
 

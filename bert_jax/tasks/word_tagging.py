@@ -225,8 +225,10 @@ class Tagging(Task):
 
     def _name(self, where: str, tag: Any) -> str:
         """A tag, which may be given by its number in the labels."""
-        number = isinstance(tag, int)
-        name = names_by_number(self.config.labels).get(tag) if number else tag
+        labels, name = self.config.labels, tag
+        if isinstance(tag, int):  # its name may be a number
+            own = str(tag) if str(tag) in labels else None
+            name = names_by_number(labels).get(tag, own)
         if not (name and isinstance(name, str)):
             raise UserError(
                 f"{where}: the tag {tag!r} has no name; set data.labels to the names of "

@@ -27,6 +27,8 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from bert_jax.data.corpus import find_sources
+from bert_jax.data.corpus_formats import Reading
 from bert_jax.errors import DivergenceError, UserError, naming
 from bert_jax.files import (
     new_folder,
@@ -431,6 +433,8 @@ class Study(_Runs):
                 FAMILIES[config.family](config.data).source.check()
             elif isinstance(config, dict):
                 next(read_sets(config["files"]))
+            elif config.data.corpus and not config.data.path:
+                find_sources(config.data.corpus, Reading(language=config.data.language))
         write_json(self.folder / "study.json", to_dict(self.config))
         self.run_all(missing)
 

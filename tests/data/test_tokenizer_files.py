@@ -238,6 +238,7 @@ def test_tokens_that_files_add_to_a_vocabulary_are_refused(
     ("path", "value", "said"),
     [
         (("model", "type"), "BPE", "not the tokenizer.json of a BERT tokenizer"),
+        (("model", "unk_token"), "<unk>", r"unk_token='<unk>'; expected '\[UNK\]'"),
         (
             ("model", "end_of_word_suffix"),
             "</w>",
@@ -257,6 +258,16 @@ def test_a_tokenizer_that_bert_cannot_use_is_refused(folder, path, value, said):
     with pytest.raises(UserError, match=said) as e:
         load_tokenizer(folder)
     assert "\n" not in str(e.value)
+
+
+def test_a_unigram_model_without_an_unknown_token_is_refused(golden, tmp_path):
+    """It could not encode a character that it does not have."""
+    folder = shutil.copytree(golden / "tokenizers/unigram", tmp_path / "copy")
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.unk_id in tokenizer.encode("\u4e00\u9fff")
+    change(folder, "model", "unk_id", value=None)
+    with pytest.raises(UserError, match=r"unk_token=''; expected '\[UNK\]'"):
+        load_tokenizer(folder)
 
 
 def test_two_forms_of_a_vocabulary_have_the_same_tokens(tmp_path, folder):

@@ -254,3 +254,14 @@ def test_parts_of_arrays_are_joined_in_a_file(name, tmp_path):
     for key in PARTS[0]:
         joined = np.concatenate([part[key] for part in PARTS])
         np.testing.assert_array_equal(read[key], joined, strict=True)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    def parts():
+        yield PARTS[0]
+        raise ZeroDivisionError
+
+    (tmp_path / "x.npz").write_bytes(b"before")
+    with pytest.raises(ZeroDivisionError):
+        write_arrays(tmp_path / "x.npz", parts())
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"before"]

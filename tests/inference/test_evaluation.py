@@ -10,7 +10,9 @@ from bert_jax.objectives.heads import jit_forward
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
 
-HEADS = ("choice", "span")  # outputs of a sequence, of its tokens
+# Outputs of a sequence, and of its tokens.
+HEADS = ["choice", "span"]
+HEADS += [pytest.param(head, marks=pytest.mark.long) for head in ("sequence", "token")]
 BATCH = 8
 COUNTS = (1, BATCH - 1, BATCH, BATCH + 1)
 

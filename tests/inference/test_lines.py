@@ -3,6 +3,7 @@ import types
 
 import pytest
 
+from bert_jax.errors import UserError
 from bert_jax.inference.evaluation import Answers, Inference, chunks
 from bert_jax.inference.lines import (
     CsvTable,
@@ -98,7 +99,7 @@ def test_csv_refuses_a_value_without_a_column():
 
     assert lines(label="a", id="1") == ["label,id\na,1"]
     assert lines(label="b") == ["b,"]
-    with pytest.raises(ValueError, match="fieldnames: 'value'"):
+    with pytest.raises(UserError, match=r"'value'.*; expected the same .*\.jsonl"):
         lines(label="b", value=1.0)
 
 

@@ -98,8 +98,11 @@ def test_vectors_and_scores_are_those_of_the_commands(model, folder):
     assert model.score(TEXTS[0]) == pytest.approx(Scorer(folder)(TEXTS[:1])[0])
 
 
-def test_a_call_gives_hidden_states_and_attentions(folder):
-    model = bert_jax.load(folder, scan_layers=True)
+@pytest.mark.parametrize(
+    "scan_layers", [pytest.param(False, marks=pytest.mark.long), True]
+)
+def test_a_call_gives_hidden_states_and_attentions(folder, scan_layers):
+    model = bert_jax.load(folder, scan_layers=scan_layers)
     out = model(TEXTS, hidden_states=True, attentions=True)
     B, L = out.input_ids.shape
     assert [len(tokens) for tokens in out.tokens] == out.attention_mask.sum(1).tolist()

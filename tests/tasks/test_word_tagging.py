@@ -192,6 +192,9 @@ def test_tags_are_texts_or_numbers_with_names():
         bert_jax.tasks.tagging().with_rows(train=rows).read("train")
     task = bert_jax.tasks.tagging(labels=("O", "B-PER")).with_rows(train=rows)
     assert [(row.words, row.tags) for row in task.read("train")] == [expected]
+    # If names are numbers, a number is a name.
+    task = bert_jax.tasks.tagging(labels=("1", "0", "2")).with_rows(train=rows)
+    assert task.read("train")[0].tags == ("1", "0")
 
 
 def test_parts_of_speech(uncased, tmp_path):

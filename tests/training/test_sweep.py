@@ -527,10 +527,14 @@ def test_a_wrong_study_is_one_line(study, change, message, tmp_path):
         command.main(["x.py", "--seeds", "a"])
 
 
-@pytest.mark.parametrize("group", ["tasks", "pairs"])
+@pytest.mark.parametrize("group", ["tasks", "variants", "pairs"])
 def test_a_missing_file_is_named_before_anything_runs(study, group, tmp_path):
-    task, log = study.tasks["topic"], []
+    task, log, left = study.tasks["topic"], [], study.variants["left"]
+    data = left.pretrain["data"] | {"corpus": ("nowhere",)}
     gone = {
+        "variants": {
+            "left": dataclasses.replace(left, pretrain=left.pretrain | {"data": data})
+        },
         "tasks": {"topic": task | {"data": task["data"] | {"dir": "nowhere"}}},
         "pairs": ("nowhere",),
     }
