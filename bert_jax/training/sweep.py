@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax.data.corpus import find_sources
@@ -66,7 +67,7 @@ from bert_jax.training.finetune import (
 )
 from bert_jax.training.pretrain import pretrain, pretraining_objective
 from bert_jax.training.run import Log, check_owner, open_workdir
-from bert_jax.training.workdir import RunFolder
+from bert_jax.training.workdir import CHECKPOINTS, RunFolder
 
 SWEEP, DIVERGED = "sweep", "diverged"
 # The settings that a run of a sweep has in its name.
@@ -343,11 +344,10 @@ class _Sweep(_Runs):
         return finetune(self.configs[name], *arguments)
 
     def _end(self, name: str) -> None:
-        delete_checkpoints(self.workdir.child(f"{SWEEP}/{name}"))
         on_leader(self._keep_best)
 
     def _keep_best(self) -> str:
-        """Moves the model of the best run to best/. Deletes models of other finished runs.
+        """Moves the model of the best run to best/. Deletes other weights of finished runs.
 
         Returns the best of all runs, also of earlier grids: the first by name of several,
         and "" if no run has a score.
@@ -362,6 +362,9 @@ class _Sweep(_Runs):
             if name == best and model.exists():
                 replace_folder(model, self.workdir.local / BEST)
             shutil.rmtree(model, ignore_errors=True)
+            # Of a run that diverged, or was killed after its results were written.
+            run = self.workdir.child(f"{SWEEP}/{name}")
+            epath.Path(run.checkpoints).rmtree(missing_ok=True)
         self.workdir.upload()
         return best
 
@@ -428,6 +431,10 @@ class Study(_Runs):
     def run(self) -> None:
         """Runs all parts that are not finished. Raises UserError if a part fails."""
         missing = self.missing()
+        for name in (
+            self.configs.keys() - missing
+        ):  # a killed study may have left weights
+            self._end(name)
         for config in map(self.configs.get, missing):  # a missing file shows now
             if isinstance(config, FineTuneConfig):
                 FAMILIES[config.family](config.data).source.check()
@@ -453,7 +460,9 @@ class Study(_Runs):
         return results
 
     def _end(self, name: str) -> None:
-        shutil.rmtree(self.folder / name / BEST, ignore_errors=True)
+        if isinstance(self.configs[name], FineTuneConfig):
+            for part in (BEST, CHECKPOINTS):
+                shutil.rmtree(self.folder / name / part, ignore_errors=True)
 
 
 def _pretrainings(study: StudyConfig) -> dict[str, TrainConfig]:

@@ -186,6 +186,15 @@ def test_a_finished_sweep_runs_nothing_again(made, run, tmp_path):
     assert target.read_text() == "content"  # not written through the link
 
 
+def test_weights_that_a_killed_sweep_left_are_deleted(made, run):
+    whole, copy = made
+    for folder in ("best", "checkpoints/8"):
+        write_json(copy / "sweep" / NAMES[0] / folder / "model.safetensors", "left")
+    assert run(copy)[1] == []
+    check_end(copy, whole)
+    assert not list(copy.rglob("checkpoints"))
+
+
 @pytest.mark.parametrize("name", NAMES[::3])
 def test_a_run_without_results_runs_again_alone(name, made, run):
     whole, copy = made
@@ -363,6 +372,16 @@ def test_an_interrupted_study_resumes_and_its_table_has_the_runs_scores(study, r
     assert own["scores"]["minimal pairs"]["mean"] in (0, 50, 100)  # of two pairs
     assert run.config["seed"] == tuned.config["seed"] == 3
     assert not list(folder.rglob("*.safetensors"))
+
+
+def test_weights_that_a_killed_study_left_are_deleted(study, resumed, tmp_path):
+    shutil.copytree(resumed[0], tmp_path, dirs_exist_ok=True)
+    kept = tmp_path / "pretrain/left-seed3/checkpoints"
+    for folder in ("best", "checkpoints/8"):
+        write_json(tmp_path / "finetune/left-topic-seed3" / folder / "model", "left")
+    Study(one_variant(study), tmp_path, [].append).run()
+    assert list(kept.iterdir()) and not list(tmp_path.rglob("best"))
+    assert list(tmp_path.rglob("checkpoints")) == [kept]
 
 
 PHASE = dict(steps=5, sequence_length=16, batch_size=8, max_predictions=3)
