@@ -33,8 +33,9 @@ def setting(
 
     A nested group is ``setting(factory=MeshConfig)``; the docstring of its class explains
     it. A setting without default and factory must be given. least, most, above, below,
-    one_of: limits for :func:`check_ranges`, in a tuple for each item. Whole numbers must
-    fit into 32 bits, and other numbers must be finite, unless ``most`` is infinite.
+    one_of: limits for :func:`check_ranges`, in a tuple for each item. Without ``above``
+    and ``below`` whole numbers must fit into 32 bits, and other numbers must be finite,
+    unless ``most`` is infinite.
     """
     limits = {"at least": least, "at most": most, "above": above, "below": below}
     limits["one of"] = one_of
@@ -98,6 +99,7 @@ def check_ranges(config: Any, name: str = "") -> None:
         own = field.metadata.get("limits", {})
         for item in value if isinstance(value, tuple) else (value,):
             ends = {} if own.get("at most") == math.inf else _ENDS.get(type(item), {})
+            ends = {word: end for word, end in ends.items() if word not in own}
             for limits in own, ends:
                 if not all(_FITS[word](item, end) for word, end in limits.items()):
                     expected = " and ".join(

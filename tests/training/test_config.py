@@ -1,6 +1,7 @@
 import copy
 import math
 
+import jax
 import pytest
 
 from bert_jax.errors import UserError
@@ -91,6 +92,12 @@ def test_a_wrong_setting_is_named_in_one_line(settings, name, value, message):
     with pytest.raises(UserError, match=message) as error:
         train_config(settings)
     assert "\n" not in str(error.value)
+
+
+def test_seeds_have_32_bits(settings):
+    largest = (1 << 32) - 1
+    assert train_config(settings | {"seed": largest}).seed == largest
+    jax.random.key(largest)
 
 
 def test_a_missing_setting_is_named(settings):
