@@ -415,6 +415,7 @@ def row_texts(
     """
     own = PAIR[: most if pairs or columns else 1]
     for where, row in in_columns(placed, [[name] for name in own], columns):
-        values = by_position(where, row, PAIR[:most], fewer=True)
-        texts = [text_of(where, values, [x]) for x in PAIR[:most] if x in values]
+        names = own if isinstance(row, dict) else PAIR[:most]
+        values = by_position(where, row, names, fewer=True)
+        texts = [text_of(where, values, [x]) for x in names if x in values]
         yield Texts(where, tuple(texts), values.get("id"))

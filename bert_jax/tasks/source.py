@@ -99,7 +99,9 @@ class Source:
         if isinstance(data, Path) and self.is_own(data):
             return self.read_file(data, "test")
         placed = placed_rows(data, name, tabs=tabs)
-        return self._with_names(placed, getattr(data, "features", None) or {})
+        features = getattr(data, "features", None)  # of a frame a column of this name
+        known = isinstance(features, Mapping)
+        return self._with_names(placed, features if known else {})
 
     def is_own(self, path: Path) -> bool:
         """Whether a file to predict has the form of the family's files, by its name."""

@@ -376,6 +376,7 @@ def test_one_text_is_not_read_of_two():
         for options in (dict(most=1), dict(pairs=False)):
             with pytest.raises(UserError, match="row 0: the columns are text"):
                 texts([row], **options)
+    assert texts([{"text_b": "b"}], pairs=False) == [("b",)]
 
 
 @pytest.mark.parametrize(

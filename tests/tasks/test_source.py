@@ -115,6 +115,13 @@ def test_classes_have_the_names_of_their_data_set(hub):
     assert [row.label for row in glue.read("dev")] == ["1"]
 
 
+def test_a_frame_may_have_a_column_called_features():
+    pandas = pytest.importorskip("pandas")
+    rows = {"text": ["good", "bad"], "label": ["b", "a"], "features": [1, 2]}
+    task = bert_jax.tasks.classification().with_rows(train=pandas.DataFrame(rows))
+    assert [row.label for row in task.read("train")] == ["b", "a"]
+
+
 def test_what_is_no_class():
     data = Split(
         [{"text": "good", "label": 1, "topic": 2}, {"text": "so", "label": -1}]
