@@ -90,7 +90,12 @@ def majority_warning(counts: Sequence[Sequence[int]]) -> str:
 def write_mistakes(
     folder: Path, task: Task, split: str, rows: Sequence[Any], answers: list[Answer]
 ) -> list[Path]:
-    """Writes the files of a split (see the head of this file), and returns their paths."""
+    """Writes the files of a split (see the head of this file), and returns their paths.
+
+    A family without ``outcomes`` gets no files.
+    """
+    if type(task).outcomes is Task.outcomes:
+        return []
     errors = worst_errors(task, rows, answers)
     title = f"{len(errors):,} errors in {len(rows):,} rows of {split}, the worst first"
     errors = errors[:LONGEST]

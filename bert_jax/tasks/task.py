@@ -225,13 +225,13 @@ class Task(abc.ABC):
     def cells(self, row: Any, answer: Answer) -> list[dict[str, str]]:
         """The lines of a table that show an answer, each a text for every column."""
 
+    @abc.abstractmethod
     def score(self, rows: list[Any], answers: Answers) -> dict[str, float]:
         """Metrics in percent, with main_metric among them."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def export(self, rows: list[Any], answers: Answers, split: str) -> dict[str, str]:
         """The answers in the official form of the task: the text of each file by name."""
-        raise NotImplementedError
 
     def outcomes(self, row: Any, answer: Answer) -> Iterator[Outcome]:
         """The answer to a row beside its label, once a row or once a word."""
@@ -282,7 +282,7 @@ class Task(abc.ABC):
         return dataclasses.replace(self.config, labels=self.labels)
 
     def golds(self, row: Any) -> Sequence[str]:
-        """The labels of a row, for counts of labels."""
+        """The labels of a row, which the log counts. Without them it names the labels."""
         del row
         return ()
 

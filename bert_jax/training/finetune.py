@@ -144,7 +144,10 @@ def _read_split(
     )
     if name == "train":
         counts = collections.Counter(gold for row in rows for gold in task.golds(row))
-        labels = [f"{label!r} ({counts[label]:,})" for label in task.labels]
+        labels = [
+            f"{label!r} ({counts[label]:,})" if counts else repr(label)
+            for label in task.labels
+        ]
         if labels:
             log(f"labels: {listed(labels, most=10)}")
         for warning in task.warnings(rows, features, tokenizer):

@@ -85,8 +85,8 @@ def _clue(words):
     return max(i for i, word in enumerate(words) if word in ("good", "bad"))
 
 
-def run(settings, workdir):
-    results = run_one(finetune_config(settings), workdir, lambda line: None)
+def run(settings, workdir, lines):
+    results = run_one(finetune_config(settings), workdir, lines.append)
     dev = results["scores"]["dev"]
     return dev[results["main_metric"]], Predictor(workdir)
 
@@ -116,7 +116,11 @@ def test_a_new_family(settings, monkeypatch, tmp_path):
     monkeypatch.setitem(FAMILIES, "clue", Clue)
     config = settings("classification")
     data = {"dir": config["data"]["dir"], "max_length": 24}
-    score, predict = run(config | {"family": "clue", "data": data}, tmp_path)
+    lines = []
+    score, predict = run(config | {"family": "clue", "data": data}, tmp_path, lines)
+    assert "labels: 'other', 'clue'" in lines  # without golds there are no counts
+    files = [path.name for path in (tmp_path / "predictions").iterdir()]
+    assert {*files} == {"dev.json", "test.json"}  # without outcomes no errors are known
     assert score > 90
     assert predict.task.family == "clue"
     texts = ["the good man and the ship", "a bad dog"]
